@@ -222,12 +222,12 @@ def strategies(
 
 @app.command()
 def conformance(
-    target: Annotated[str, typer.Argument(metavar="STRATEGY", help="A name, or my.module:MyMethod.")],
+    target: Annotated[str, typer.Argument(metavar="STRATEGY|DATASET", help="A name, my.module:MyMethod or :MY_DATA.")],
     settings: Settings = None,
     ray: Annotated[bool, typer.Option("--ray/--no-ray", help="Compare with a run on Ray too.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Try out the rules that every strategy keeps, on a problem of seconds; name the one that is broken."""
+    """Try out the rules that every strategy keeps, or every dataset's loader; name the one that is broken."""
     from actors.commands.conformance import conformance_command
 
     conformance_command(target, settings or [], ray, as_json)

@@ -160,8 +160,8 @@ def data_synth(
 
 
 @data.command("describe")
-def data_describe(name: Dataset, stride_s: StrideS = 5.0, as_json: AsJson = False) -> None:
+def data_describe(name: Dataset, stride_s: StrideS = 5.0, settings: Settings = None, as_json: AsJson = False) -> None:
     """Show what is in a dataset: source, licence, ranges, activities, windows."""
     from actors.commands.data import look
 
-    look(name, stride_s, as_json)
+    look(name, stride_s, settings or [], as_json)

@@ -50,10 +50,10 @@ CASES = (
     FleetCase(title=f"PAMAP2, {PAPER}", data="pamap2", windows=15_200, clients=8, epochs=5, fleet={}),
     FleetCase(title=f"MHEALTH, {PAPER}", data="mhealth", windows=19_000, clients=10, epochs=5, fleet={}),
     FleetCase(title="`dsa`, 722 windows a client, 2 epochs", data="dsa", windows=5_776, clients=8, epochs=2, fleet={}),
-    FleetCase(title=f"`dsa`, {PAPER}", data="dsa", windows=15_200, clients=8, epochs=5, fleet={}, sizes=()),
+    FleetCase(title=f"`dsa`, {PAPER}", data="dsa", windows=15_200, clients=8, epochs=5, fleet={}),
     FleetCase(
         title=f"the testbed's devices (C at 15 W) with PAMAP2, {PAPER}", data="pamap2", windows=15_200, clients=8,
-        epochs=5, fleet={"preset": "testbed"}, sizes=(),
+        epochs=5, fleet={"preset": "testbed"},
     ),
 )  # fmt: skip
 RULES: Mapping[str, Values] = {
@@ -212,7 +212,7 @@ def fleets() -> str:
         rows = []
         for clock in CLOCKS:
             for gap in GAPS:
-                for number in (case.clients, *(case.sizes if gap == 55 else ())):
+                for number in (case.clients, *case.sizes):
                     planned = allocate(hardware_of(case, clock, "relief", gap, number), clock)
                     rows.append([f"`{clock}`", str(gap), str(number), *cells(planned)])
         parts.append(f"**{case.title}**\n\n{table(['clock', 'gap', 'N', *HEAD], rows)}")

@@ -224,6 +224,13 @@ def modules_of(names: Iterable[object]) -> tuple[str, ...]:
     return tuple(sorted({str(name).partition(":")[0] for name in names if is_path(name)}))
 
 
+def line_in(error: BaseException, module: str) -> str:
+    """Return `` (FILE, line N)``, the innermost line of a user's ``module`` in the error's traceback, or nothing."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+
+
 def sources(modules: Iterable[str]) -> tuple[SourceFile, ...]:
     """Read the files of imported ``modules`` and of their imports from the same folder, by name."""
     files: dict[str, SourceFile] = {}

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 _LAST_WORD = 2**32 - 1
 
@@ -31,5 +34,7 @@ class Streams:
 
     def torch(self, purpose: str, *key: int) -> torch.Generator:
         """Make a CPU torch generator for ``purpose`` and, by convention, (round, client)."""
+        import torch
+
         words = np.random.SeedSequence(self.entropy(purpose, *key)).generate_state(2, np.uint32)
         return torch.Generator().manual_seed((int(words[0]) << 31) ^ int(words[1]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
 import typer
@@ -11,7 +11,7 @@ import typer
 from actors.runtime.session import SessionOptions, ray_session
 from relief_ray.citations import cite
 from relief_ray.config import ExperimentConfig, override, parse
-from relief_ray.conformance.rules import RULES, Verdict
+from relief_ray.conformance.rules import RULES, Rule, Verdict
 from relief_ray.conformance.runner import PROBLEM, check
 from relief_ray.errors import counted
 from relief_ray.experiment.experiment import MakeExecutor
@@ -42,6 +42,10 @@ def strategies_command(bibtex: bool, as_json: bool) -> None:
 
 def conformance_command(target: str, settings: Sequence[str], use_ray: bool, as_json: bool) -> None:
     """Print a line per rule; end with 1 where one is broken."""
+    from actors.commands.conformance_data import conformance_of_data, names_dataset
+
+    if names_dataset(target):
+        return conformance_of_data(target, settings, as_json)
     config = parse(override(PROBLEM, [f"strategy={target}", *settings]), "conformance")
     use_threads(config.runtime.num_threads)
     if not as_json:
@@ -82,9 +86,9 @@ def heading(config: ExperimentConfig) -> str:
     return f"{method.name} ({method.kind})" + (f": {about}" if about else "")
 
 
-def line(verdict: Verdict) -> str:
+def line(verdict: Verdict, rules: Mapping[str, Rule] = RULES) -> str:
     """One rule as text; for a broken one also the observation and the fix."""
-    rule = RULES[verdict.rule]
+    rule = rules[verdict.rule]
     if verdict.status == "kept":
         return f"  kept        {verdict.rule:<14} {rule.says}"
     if verdict.status == "not judged":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -12,13 +12,16 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from actors.terminal.exit_codes import WIDTH
 from actors.terminal.reporter import is_interactive, make_console
-from relief_ray.config import explain
+from relief_ray.config import explain, override
 from relief_ray.data import DataConfig, get_spec, open_dataset
 from relief_ray.data.describe import Description, describe, list_datasets
+from relief_ray.data.federated_data import Coverage
 from relief_ray.data.fetch import FetchReport, fetch, import_from, synth
+from relief_ray.data.loader import how_to_bring
 from relief_ray.data.source import search_roots
 from relief_ray.data.verify import VerifyReport, verify
 from relief_ray.errors import UserError
+from relief_ray.plugins import is_path
 from relief_ray.text import table
 
 
@@ -81,9 +84,8 @@ def _finish_verification(report: VerifyReport, silent: bool = False) -> None:
             print("  structure as expected (columns, lengths, gaps, physical ranges)")
     if not report["ok"]:
         lines = "\n".join(report["problems"][:10])
-        raise UserError(
-            f"{report['path']}: {len(report['problems'])} problem(s) in its structure\n{lines}\nfetch the dataset again"
-        )
+        remedy = "mend the files, or the loader" if is_path(report["name"]) else how_to_bring(get_spec(report["name"]))
+        raise UserError(f"{report['path']}: {len(report['problems'])} problem(s) in its structure\n{lines}\n{remedy}")
 
 
 def make(name: str, out: Path | None, seed: int, scale: float) -> None:
@@ -95,27 +97,30 @@ def make(name: str, out: Path | None, seed: int, scale: float) -> None:
         print(f"Use them: RELIEF_DATA={out} relief-ray ...")
 
 
-def look(name: str, stride_s: float, as_json: bool) -> None:
+def look(name: str, stride_s: float, settings: Sequence[str], as_json: bool) -> None:
     """Run `data describe`."""
-    config = data_config(name, stride_s)
+    config = data_config(name, stride_s, settings)
     description = describe(open_dataset(config), config)
-    print(json.dumps(description, indent=1) if as_json else text(description, stride_s))
+    print(json.dumps(description, indent=1) if as_json else text(description, config))
 
 
-def data_config(name: str, stride_s: float) -> DataConfig:
-    """The default data configuration of a dataset.
+def data_config(name: str, stride_s: float, settings: Sequence[str] = ()) -> DataConfig:
+    """The data configuration of a dataset, by default but for ``settings`` (``data.window_s=2.56``).
 
     Raises:
-        UserError: an unknown dataset or an impossible stride.
+        UserError: an unknown dataset, an impossible value, or a setting of another section.
     """
     get_spec(name)
+    values = override({"data": {"name": name, "stride_s": stride_s}}, settings)
+    if other := sorted(set(values) - {"data"}):
+        raise UserError(f"--set {other[0]}: expected a key of data, e.g. --set data.window_s=2.56")
     try:
-        return DataConfig(name=name, stride_s=stride_s)
+        return DataConfig.model_validate(values["data"])
     except ValidationError as error:
         raise UserError("\n".join(explain(error))) from error
 
 
-def text(description: Description, stride_s: float) -> str:
+def text(description: Description, config: DataConfig) -> str:
     """Description of a dataset on a page."""
     windows = description["windows"]
     ranges = [
@@ -126,18 +131,30 @@ def text(description: Description, stride_s: float) -> str:
             f"{description['name']}: {description['title']} ({description['origin']})",
             f"  files     {description['path']}",
             textwrap.fill(description["citation"], WIDTH, initial_indent="  cite      ", subsequent_indent=" " * 12),
-            f"  licence   {description['licence']}; DOI {description['doi']}",
+            f"  licence   {description['licence']}" + (f"; DOI {doi}" if (doi := description["doi"]) else ""),
             f"  signal    {description['num_rows']:,} rows at {description['rate_hz']} Hz, "
             f"{len(description['subjects'])} subjects",
-            f"  windows   {description['window']} samples every {stride_s:g} s: {windows['train']} training, "
-            f"{windows['validation']} validation, {windows['test']} test (within subjects)",
+            f"  windows   {description['window']} samples ({description['window_s']:g} s) every {config.stride_s:g} s: "
+            f"{windows['train']} training, {windows['validation']} validation, {windows['test']} test "
+            f"({config.split})",
+            *(f"  warning   {line}" for line in description["warnings"]),
             "",
             table(["sensor", "min", "max", "mean"], ranges),
             "",
             "Seconds of each activity, over all subjects, and its training windows",
             _activity_table(description),
+            *([] if config.partition == "subject" else ["", *_client_table(description["coverage"], config)]),
         ]
     )
+
+
+def _client_table(coverage: Coverage, config: DataConfig) -> list[str]:
+    """Training windows of every client and class, where shares were drawn."""
+    rows = [[str(c["client"]), str(sum(c["train"])), *map(str, c["train"])] for c in coverage["clients"]]
+    title = (
+        f"Training windows of each client ({config.partition}, alpha {config.dirichlet_alpha:g}, seed {config.seed})"
+    )
+    return [title, table(["client", "all", *coverage["classes"]], rows, left=1)]
 
 
 def _activity_table(description: Description) -> str:

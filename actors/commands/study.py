@@ -175,6 +175,10 @@ def _source(question: StudyQuestion, scatter: Scatter | None) -> list[str]:
     ]
     if scatter.shares is not None:
         lines.append(f"Variance of the {scatter.shares}.")
+    if scatter.is_unsure:
+        lines.append(
+            f"Pairs may depend on each other; {scatter.num_replicates} replicates cannot tell, a pilot of six could."
+        )
     if scatter.on_means:
         lines.append(f"Pairs depend on each other: the unit is a replicate's mean, {scatter.num_folds} runs each.")
     return lines

@@ -1,39 +1,58 @@
-"""Data section of a configuration: the dataset, its windows and splits, and the number of clients."""
+"""Data section of a configuration: the dataset, its windows and splits, and their division among clients."""
 
-from typing import Literal
+from dataclasses import replace
+from typing import Final, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, JsonValue, field_validator, model_validator
 
+from relief_ray.data.checks import window_fault
 from relief_ray.data.formats.dsa import UNITS, with_units
 from relief_ray.data.loader import DatasetSpec
 from relief_ray.data.registry import get_spec
 from relief_ray.frozen import FrozenConfig
 
 SplitName = Literal["within_subject", "held_out_subject", "random_leaky"]
+PartitionName = Literal["subject", "dirichlet", "quantity"]
+
+# Added after results were computed: left out of the data's digest where they have their defaults.
+_ADDED: Final = frozenset({"window_s", "partition", "dirichlet_alpha", "min_partition_size", "self_balancing"})
 
 
 class DataConfig(FrozenConfig):
-    """Dataset, split and sharding.
+    """Dataset, windows, split and division among clients.
 
     Attributes:
         name: a built-in dataset, or the import path of a user's `Loader`.
         split: `within_subject` tests on the end of each bout, `held_out_subject` on other subjects (docs/data.md).
         fold: number of the held-out pair of subjects, from 0; for `held_out_subject` alone.
+        window_s: seconds of a window; None: the dataset's own (5.12 of the built-in ones).
         stride_s: seconds between the starts of neighbouring windows.
         num_clients: number of clients; None: one per training subject.
+        partition: what each client gets. `subject`: windows of one person, or a consecutive share of them where there
+            are more clients than people; `dirichlet`: shares of every class drawn from a Dirichlet distribution (label
+            skew); `quantity`: shares of all windows drawn from one (clients differ in size). The last two mix people.
+        dirichlet_alpha: concentration of the distribution, for both; small: skewed, large: equal shares.
+        min_partition_size: least number of training windows of a client, for both; shares are drawn again until then.
+        self_balancing: whether a client with more than its equal share of windows gets none of the classes that
+            follow; for `dirichlet` alone.
         validation_fraction: share of what a bout has left after its test part.
         test_fraction: share of a bout's length.
         units: body units of dsa; empty: all.
         subjects: the subjects that take part; empty: all.
         max_windows_per_client: limit of training windows, kept evenly over a client's recording.
-        seed: of the random split; for `random_leaky` alone.
+        seed: seed of the random split and of the partitions that are drawn.
     """
 
     name: str = "dsa_mini"
     split: SplitName = "within_subject"
     fold: int = Field(default=0, ge=0)
+    window_s: float | None = Field(default=None, gt=0.0, le=600.0)
     stride_s: float = Field(default=1.0, gt=0.0, le=60.0)
     num_clients: int | None = Field(default=None, ge=1)
+    partition: PartitionName = "subject"
+    dirichlet_alpha: float = Field(default=0.5, gt=0.0, le=1e9)
+    min_partition_size: int = Field(default=10, ge=1)
+    self_balancing: bool = False
     validation_fraction: float = Field(default=0.15, gt=0.0, le=0.5)
     test_fraction: float = Field(default=0.2, gt=0.0, le=0.5)
     units: tuple[str, ...] = ()
@@ -58,6 +77,8 @@ class DataConfig(FrozenConfig):
         unknown = sorted(set(self.subjects) - set(spec.subjects))
         if unknown:
             raise ValueError(f"data.subjects={list(self.subjects)}: {unknown} unknown, {spec.name} has {spec.subjects}")
+        if fault := window_fault(spec):
+            raise ValueError(f"data.window_s={spec.window_s:g}: {fault}")
         folds = max(1, len(self.subject_ids()) // 2)
         if self.split != "held_out_subject" and self.fold:
             raise ValueError(f"data.fold={self.fold}: only the split 'held_out_subject' has folds; remove the key")
@@ -65,9 +86,27 @@ class DataConfig(FrozenConfig):
             raise ValueError(f"data.fold={self.fold}: {spec.name} has folds 0..{folds - 1} (two subjects each)")
         return self
 
+    @model_validator(mode="after")
+    def _all_is_read(self) -> "DataConfig":
+        readers = {"dirichlet_alpha": ("dirichlet", "quantity"), "min_partition_size": ("dirichlet", "quantity")}
+        for key, partitions in {**readers, "self_balancing": ("dirichlet",)}.items():
+            value = getattr(self, key)
+            if value != type(self).model_fields[key].default and self.partition not in partitions:
+                raise ValueError(
+                    f"data.{key} = {value} with data.partition = {self.partition!r}, which does not read it; expected "
+                    f"{' or '.join(partitions)}: set data.partition={partitions[0]} or remove data.{key}"
+                )
+        return self
+
     def spec(self) -> DatasetSpec:
-        """The dataset's description with the chosen units."""
-        return with_units(get_spec(self.name), self.units)
+        """The dataset's description with the chosen units and length of windows."""
+        spec = with_units(get_spec(self.name), self.units)
+        return spec if self.window_s is None else replace(spec, window_s=self.window_s)
+
+    def deciding(self) -> dict[str, JsonValue]:
+        """The settings that the data's digest is computed from."""
+        unchanged = {key for key in _ADDED if getattr(self, key) == type(self).model_fields[key].default}
+        return self.model_dump(mode="json", exclude=unchanged)
 
     def subject_ids(self) -> tuple[int, ...]:
         """Numbers of the subjects that take part, in the dataset's order."""

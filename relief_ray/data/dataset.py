@@ -1,8 +1,8 @@
 """Loading of a dataset: find the raw files, parse them once, memory-map the cached result from then on."""
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -10,11 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relief_ray.data import cache
+from relief_ray.data.checks import content_digest, recording_faults, refuse, same_people
 from relief_ray.data.config import DataConfig
 from relief_ray.data.formats.dsa import unit_columns, with_units
-from relief_ray.data.loader import DatasetSpec, Recording, require_members
+from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, require_members
 from relief_ray.data.registry import get_loader, get_spec
-from relief_ray.data.source import Source, find_source, open_source
+from relief_ray.data.source import Source, find_source, narrow, open_source
+from relief_ray.errors import UserError
+from relief_ray.plugins import is_path, line_in
 
 Progress = Callable[[str, int, int], None]
 
@@ -58,12 +61,13 @@ def load_dataset(
 ) -> Dataset:
     """The dataset of that name below `root` (None: RELIEF_DATA, then the user's cache), parsed at most once.
 
-    `units` picks body units of dsa. Raises UserError where files are missing or damaged.
+    `units` picks body units of dsa. Raises UserError where files are missing or damaged, or where a user's loader
+    returns what its description does not say.
     """
     start = time.monotonic()
     full_spec = get_spec(name)
     spec = with_units(full_spec, units)
-    source = find_source(full_spec, root)
+    source = locate(get_loader(name), root)
     digest = cache.source_digest(full_spec, source)
     folder = cache.entry_folder(spec, digest)
     if not folder.exists():
@@ -84,8 +88,37 @@ def load_dataset(
 
 
 def open_dataset(config: DataConfig, root: str | Path | None = None, progress: Progress | None = None) -> Dataset:
-    """The dataset of a configuration, with its units."""
-    return load_dataset(config.name, root, config.units, progress)
+    """The dataset of a configuration, with its units and its length of windows."""
+    return replace(load_dataset(config.name, root, config.units, progress), spec=config.spec())
+
+
+def locate(loader: Loader, root: str | Path | None = None) -> Source:
+    """The raw files below `root`; of a user's dataset the one folder that holds all of them.
+
+    Raises:
+        UserError: there are none, or several folders hold them.
+    """
+    spec = loader.spec
+    source = find_source(spec, root)
+    return narrow(spec, source, _expected(loader)) if is_path(spec.name) else source
+
+
+def _expected(loader: Loader) -> list[str]:
+    """Ends of the names of all raw files."""
+    try:
+        return [name for subject in loader.spec.subjects for name in loader.files(loader.spec, subject)]
+    except Exception as error:
+        raise _fault_in(loader.spec, "files()", error) from error
+
+
+def _fault_in(spec: DatasetSpec, what: str, error: Exception) -> Exception:
+    """The error of a user's function as a UserError with its line; that of a built-in one as it is."""
+    if isinstance(error, UserError) or not is_path(spec.name):
+        return error
+    module = spec.name.partition(":")[0]
+    return UserError(
+        f"{spec.name}: {what} fails with {type(error).__name__}: {error}{line_in(error, module)}; mend the loader"
+    )
 
 
 def _fill(spec: DatasetSpec, source: Source, digest: str, folder: Path, progress: Progress | None) -> None:
@@ -98,17 +131,41 @@ def _fill(spec: DatasetSpec, source: Source, digest: str, folder: Path, progress
 
 
 def parse_source(spec: DatasetSpec, source: Source, progress: Progress | None = None) -> list[Recording]:
-    """All subjects, parsed one after the other; `progress` is called with (what, done, total)."""
+    """All subjects, parsed one after the other; `progress` is called with (what, done, total).
+
+    Raises:
+        UserError: files are missing or damaged, or a user's loader returns what its description does not say.
+    """
     loader = get_loader(spec.name)
     recordings = []
     with open_source(spec, source) as members:
-        expected = [name for subject in spec.subjects for name in loader.files(spec, subject)]
-        require_members(spec, members.names, expected, source.path)
+        require_members(spec, members.names, _expected(loader), source.path)
         for done, subject in enumerate(spec.subjects):
             if progress is not None:
                 progress(f"{spec.name}: subject {subject}", done, len(spec.subjects))
-            recordings.append(loader.parse(spec, members, source.path, subject))
+            recordings.append(parse_subject(loader, members, source.path, subject))
+    if is_path(spec.name):
+        _check_recordings(spec, recordings)
     return recordings
+
+
+def parse_subject(loader: Loader, members: Members, path: Path, subject: int) -> Recording:
+    """One subject's recording; an error of a user's `parse` is a UserError that names its line."""
+    try:
+        return loader.parse(loader.spec, members, path, subject)
+    except Exception as error:
+        raise _fault_in(loader.spec, f"parse() of subject {subject}", error) from error
+
+
+def _check_recordings(spec: DatasetSpec, recordings: Sequence[Recording]) -> None:
+    """Check the recordings of all subjects, in the order of `spec.subjects`.
+
+    Raises:
+        UserError: they contradict the description; every fault is listed with both numbers and the fix.
+    """
+    pairs = list(zip(spec.subjects, recordings, strict=True))
+    faults = [fault for subject, recording in pairs for fault in recording_faults(spec, subject, recording)]
+    refuse(spec.name, faults or same_people({s: content_digest(recording) for s, recording in pairs}))
 
 
 def _fill_units(

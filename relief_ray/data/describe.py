@@ -37,6 +37,8 @@ class Description(TypedDict):
         doi: its DOI; empty without one.
         rate_hz: samples per second after parsing.
         window: samples per window.
+        window_s: seconds of a window.
+        partition: how windows were divided among clients.
         num_rows: rows of the signal.
         subjects: the subjects' numbers.
         activity_s: seconds by subject and class.
@@ -44,6 +46,7 @@ class Description(TypedDict):
         facts: the parser's findings by subject.
         windows: number of windows by part.
         coverage: windows per client, part and class.
+        warnings: oddities of content: channels that never change, rows left out, classes without windows.
     """
 
     name: str
@@ -56,6 +59,8 @@ class Description(TypedDict):
     doi: str
     rate_hz: int
     window: int
+    window_s: float
+    partition: str
     num_rows: int
     subjects: list[int]
     activity_s: dict[str, dict[str, float]]
@@ -63,6 +68,7 @@ class Description(TypedDict):
     facts: dict[str, dict[str, object]]
     windows: dict[str, int]
     coverage: Coverage
+    warnings: list[str]
 
 
 class Listing(TypedDict):
@@ -104,6 +110,8 @@ def describe(dataset: Dataset, config: DataConfig) -> Description:
         "doi": spec.doi,
         "rate_hz": spec.rate_hz,
         "window": spec.window,
+        "window_s": spec.window_s,
+        "partition": config.partition,
         "num_rows": len(dataset.labels),
         "subjects": list(spec.subjects),
         "activity_s": _activity_s(dataset),
@@ -115,7 +123,39 @@ def describe(dataset: Dataset, config: DataConfig) -> Description:
             "test": len(data.test),
         },
         "coverage": data.coverage,
+        "warnings": [*_still_channels(dataset), *_rows_left_out(dataset), *_empty_classes(data.coverage)],
     }
+
+
+def _still_channels(dataset: Dataset) -> list[str]:
+    """Channels that have one value in all rows."""
+    signal = dataset.signal()
+    still = np.flatnonzero((signal == signal[:1]).all(axis=0)).tolist()
+    return [
+        f"{name}: column {column} is {float(signal[0, column]):g} in all {len(signal)} rows"
+        for name, first, stop in dataset.spec.columns()
+        for column in still
+        if first <= column < stop
+    ]
+
+
+def _rows_left_out(dataset: Dataset) -> list[str]:
+    """Count the rows that no window can hold, and those without an activity."""
+    rows, texts = len(dataset.labels), []
+    if outside := rows - int((dataset.bouts[:, 2] - dataset.bouts[:, 1]).sum()):
+        texts.append(f"{outside} of {rows} rows lie in no bout")
+    if unlabelled := int((dataset.labels < 0).sum()):
+        texts.append(f"{unlabelled} of {rows} rows have no activity (null_labels)")
+    return texts
+
+
+def _empty_classes(coverage: Coverage) -> list[str]:
+    """Classes that nobody trains on, or that nobody is tested on."""
+    texts = []
+    for part, counts in (("training", coverage["train"]), ("test", coverage["test"])):
+        if empty := [name for name, count in zip(coverage["classes"], counts, strict=True) if not count]:
+            texts.append(f"no {part} window of {', '.join(empty)}")
+    return texts
 
 
 def _activity_s(dataset: Dataset) -> dict[str, dict[str, float]]:

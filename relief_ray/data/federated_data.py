@@ -84,10 +84,10 @@ class _Windows(TypedDict):
 
 
 class ClientCoverage(TypedDict):
-    """One client: its subject, windows per class (order of `classes`) and the classes it has none of."""
+    """One client: its subject (`mixed`: several), windows per class and the classes it has none of."""
 
     client: int
-    subject: int
+    subject: int | str
     train: list[int]
     validation: list[int]
     missing: list[str]
@@ -184,7 +184,7 @@ def federate(
     validation = tuple(replace(template, **_fields(table)) for table in plan.validation)
     return FederatedData(
         spec=dataset.spec,
-        digest=sha256_json({"dataset": dataset.digest, "config": config.model_dump(mode="json")}),
+        digest=sha256_json({"dataset": dataset.digest, "config": config.deciding()}),
         origin=dataset.origin,
         clients=clients,
         validation=pool(validation),
@@ -197,8 +197,9 @@ def federate(
 def _require_same(spec: DatasetSpec, config: DataConfig) -> None:
     if spec != config.spec():
         raise UserError(
-            f"dataset {spec.name!r} (units {spec.units}) does not fit the configuration's {config.name!r} "
-            f"(units {config.spec().units}); load it with open_dataset(config)"
+            f"dataset {spec.name!r} (units {spec.units}, windows of {spec.window_s:g} s) does not fit the "
+            f"configuration's {config.name!r} (units {config.spec().units}, windows of {config.spec().window_s:g} s); "
+            "load it with open_dataset(config)"
         )
 
 
@@ -262,7 +263,7 @@ def _client(spec: DatasetSpec, client: int, train: Table, validation: Table) -> 
     counts = _per_class(spec, train)
     return {
         "client": client,
-        "subject": spec.subjects[int(train[0, 2])],
+        "subject": spec.subjects[int(train[0, 2])] if len(set(train[:, 2].tolist())) == 1 else "mixed",
         "train": counts,
         "validation": _per_class(spec, validation),
         "missing": [name for name, count in zip(spec.classes, counts, strict=True) if not count],

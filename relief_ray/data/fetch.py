@@ -25,6 +25,7 @@ from relief_ray.data.source import MARKER, check_members, find_source, open_sour
 from relief_ray.data.verify import VerifyReport, verify_source
 from relief_ray.errors import UserError
 from relief_ray.files import move, sync, write_atomic
+from relief_ray.plugins import is_path
 
 Progress = Callable[[int, int | None], None]
 _CHUNK = 1 << 18
@@ -170,10 +171,17 @@ def _reject(target: Path) -> None:
 
 
 def import_from(name: str, path: str | Path, root: str | Path | None = None) -> FetchReport:
-    """Import a manual download (zip or folder): check it, copy it below `root`, verify the copy."""
+    """Import a manual download (zip or folder): check it, copy it below `root`, verify the copy.
+
+    Raises:
+        UserError: there are no such files, or a user's own lie below `root` already, where a copy would be ambiguous.
+    """
     spec = get_spec(name)
     source = find_source(spec, path)
-    folder = search_roots(root)[0] / name
+    place = search_roots(root)[0]
+    if is_path(name) and source.path.resolve().is_relative_to(place.resolve()):
+        raise UserError(f"{source.path}: lies below {place} already, where {name!r} is read; nothing to fetch")
+    folder = place / name
     folder.mkdir(parents=True, exist_ok=True)
     if source.path.is_file():
         part = folder / (source.path.name + ".part")

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relief_ray.errors import UserError
+from relief_ray.plugins import is_path
 
 Facts = Mapping[str, float | str | list[int] | list[float]]
-_WINDOW_S = 5.12
 # The class index of rows without a known activity.
 NULL = -1
 
@@ -30,9 +30,10 @@ class DatasetSpec:
         raw_rate_hz: samples per second in the files.
         modalities: (name, channels) in canonical order, the rarest last; columns of a parsed signal lie in that order.
         classes: class names; a label is an index into them.
-        labels: the raw codes of ``classes``, in the same order.
+        labels: the raw codes of ``classes``, in the same order, each 0 to 255.
         subjects: the subjects' numbers in the files.
-        type_counts: clients of device type A, B and C (built-in sets: the paper, Section VI).
+        type_counts: clients of device type A (most sensors) to C (fewest), as a ratio for any number of clients
+            (built-in sets: the paper, Section VI).
         citation: whom to cite.
         licence: what is allowed.
         doi: its DOI; empty without one.
@@ -45,6 +46,11 @@ class DatasetSpec:
         max_abs: largest plausible absolute value of each modality, in raw units.
         activity_s: shortest and longest usual seconds of an activity per subject.
         fixed_length: whether all raw files have one length, so that synthetic ones cannot be shortened.
+        window_s: seconds of a window; ``data.window_s`` of a configuration takes its place.
+        null_labels: raw codes of rows without an activity, which no window is labelled with; any other code that is not
+            in ``labels`` is refused.
+        max_nan_share: largest share of missing readings (``nan_share`` in a recording's facts), 0 to 1. The parsed
+            signal itself holds no NaN.
     """
 
     name: str
@@ -68,11 +74,14 @@ class DatasetSpec:
     max_abs: tuple[float, ...] = ()
     activity_s: tuple[float, float] = (0.0, 0.0)
     fixed_length: bool = False
+    window_s: float = 5.12
+    null_labels: tuple[int, ...] = (0,)
+    max_nan_share: float = 0.2
 
     @property
     def window(self) -> int:
-        """Samples in one window of 5.12 s."""
-        return round(_WINDOW_S * self.rate_hz)
+        """Samples in one window: ``window_s`` times ``rate_hz``, rounded."""
+        return round(self.window_s * self.rate_hz)
 
     @property
     def num_channels(self) -> int:
@@ -149,9 +158,16 @@ def require_members(spec: DatasetSpec, names: Sequence[str], expected: Sequence[
         shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
         raise UserError(
             f"{path}: {len(missing)} of {len(expected)} files of {spec.name!r} are missing ({shown}); "
-            f"fetch the whole dataset again: `relief-ray data fetch {spec.name}`"
+            + how_to_bring(spec)
         )
     return [by_end[end] for end in expected]
+
+
+def how_to_bring(spec: DatasetSpec) -> str:
+    """Remedy where files are missing: a user's own dataset cannot be fetched."""
+    if is_path(spec.name):
+        return "set RELIEF_DATA to the folder that holds all of them, or mend `files` of the loader"
+    return f"fetch the whole dataset again: `relief-ray data fetch {spec.name}`"
 
 
 def bouts_of(*keys: NDArray[np.generic]) -> NDArray[np.int64]:

@@ -4,13 +4,13 @@ Parts: train, validation and test are decided per subject, before clients are fo
 for every number of clients. One window of rows is left out between the parts of a bout; parts of one bout never share a
 sample, except under the name `random_leaky`.
 
-Windows are 5.12 s long, lie inside one bout, and are labelled by the majority of their rows; null windows are dropped.
+Windows lie inside one bout and are labelled by the majority of their rows; null windows are dropped.
 
-Clients: with N clients and S training subjects, the windows of every training bout are cut into N/S consecutive pieces
-(the remainder to the lowest ids). Every client keeps all activities where length allows, and the union of all clients
-is the same for every N. Windows are cut, not rows: neighbouring clients of one subject share up to one window of
-samples at their border. That concerns training data only; a one-minute bout would otherwise leave nothing for 100
-clients.
+Clients, under `data.partition=subject`: with N clients and S training subjects, the windows of every training bout are
+cut into N/S consecutive pieces (the remainder to the lowest ids). Every client keeps all activities where length
+allows, and the union of all clients is the same for every N. Windows are cut, not rows: neighbouring clients of one
+subject share up to one window of samples at their border. That concerns training data only; a one-minute bout would
+otherwise leave nothing for 100 clients. `dirichlet` and `quantity` deal the same training windows another way (`skew`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import Dataset
 from relief_ray.data.loader import NULL
+from relief_ray.data.skew import Dealer
 from relief_ray.errors import UserError
 
 Starts = NDArray[np.int64]
@@ -223,11 +224,15 @@ def make_plan(dataset: Dataset, config: DataConfig, num_clients: int) -> Plan:
     split = list(split_bouts(dataset.bouts, config, _chosen_positions(config), spec.window, stride))
     bouts = [_label(dataset, part) for part in split]
     positions = training_positions(config)
-    owners = dict(zip(positions, clients_of(pieces_per_subject(len(positions), num_clients)), strict=True))
-    train = _assign([(bout.subject, bout.train) for bout in bouts], owners, num_clients)
+    if config.partition == "subject":
+        owners = dict(zip(positions, clients_of(pieces_per_subject(len(positions), num_clients)), strict=True))
+        train = _assign([(bout.subject, bout.train) for bout in bouts], owners, num_clients)
+        validation = _assign([(bout.subject, bout.validation) for bout in bouts], owners, num_clients)
+    else:
+        train, validation = _deal(bouts, Dealer(config=config, num_clients=num_clients, num_classes=len(spec.classes)))
     plan = Plan(
         train=tuple(table[thin(len(table), config.max_windows_per_client)] for table in train),
-        validation=_assign([(bout.subject, bout.validation) for bout in bouts], owners, num_clients),
+        validation=validation,
         test=np.concatenate([bout.test for bout in bouts]),
         notes=notes(split),
     )
@@ -253,17 +258,26 @@ def _assign(bouts: Sequence[tuple[int, Table]], owners: dict[int, range], num_cl
     return tuple(np.concatenate(pieces) for pieces in tables)
 
 
+def _deal(bouts: Sequence[_Bout], dealer: Dealer) -> tuple[tuple[Table, ...], tuple[Table, ...]]:
+    """Training and validation windows of every client, dealt out of all bouts together, each in order of time."""
+    train, validation = (np.concatenate([getattr(bout, part) for bout in bouts]) for part in ("train", "validation"))
+    owners, others = dealer.deal(train[:, 1], validation[:, 1])
+    clients = range(dealer.num_clients)
+    return tuple(train[owners == n] for n in clients), tuple(validation[others == n] for n in clients)
+
+
 def _require_windows(plan: Plan, config: DataConfig) -> None:
     empty = [client for client, table in enumerate(plan.train) if not len(table)]
     if empty:
         some = ", ".join(map(str, empty[:8])) + (", ..." if len(empty) > 8 else "")
         raise UserError(
             f"{len(empty)} of {len(plan.train)} clients ({some}) have no training window under "
-            f"data.name={config.name}, data.split={config.split}, "
-            f"data.stride_s={config.stride_s:g}; use fewer clients, a shorter stride or a smaller data.test_fraction"
+            f"data.name={config.name}, data.split={config.split}, data.stride_s={config.stride_s:g} and windows of "
+            f"{config.spec().window_s:g} s; use fewer clients, shorter windows, a shorter stride or a smaller "
+            "data.test_fraction"
         )
     if not len(plan.test) or not any(len(table) for table in plan.validation):
         raise UserError(
-            f"data.name={config.name}, data.split={config.split}: no test or no validation windows; "
-            "choose more subjects or a shorter stride"
+            f"data.name={config.name}, data.split={config.split}: no test or no validation windows of "
+            f"{config.spec().window_s:g} s; choose more subjects, or a shorter data.window_s or data.stride_s"
         )

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+from relief_ray.data.checks import refuse, spec_faults
 from relief_ray.data.formats.dsa import DSA
 from relief_ray.data.formats.dsa_mini import DSA_MINI
 from relief_ray.data.formats.mhealth import MHEALTH
@@ -28,7 +29,7 @@ def get_loader(name: str) -> Loader:
     """The dataset of that name or import path; a user's own is named by its import path.
 
     Raises:
-        UserError: the name is unknown, or nothing usable is at the import path.
+        UserError: the name is unknown, nothing usable is at the import path, or the description contradicts itself.
     """
     if is_path(name):
         return _load(import_path(name))
@@ -45,7 +46,12 @@ def get_spec(name: str) -> DatasetSpec:
     return get_loader(name).spec
 
 
-def _load(path: str) -> Loader:
+def load_own(path: str) -> Loader:
+    """A user's loader as its file has it, named by its import path; nothing of its description is checked.
+
+    Raises:
+        UserError: there is nothing at the path, or no `Loader`.
+    """
     loader = load(path, "data.name")
     if not isinstance(loader, Loader):
         raise UserError(
@@ -53,3 +59,9 @@ def _load(path: str) -> Loader:
             "(spec=DatasetSpec(..), files=.., parse=..)"
         )
     return replace(loader, spec=replace(loader.spec, name=path))
+
+
+def _load(path: str) -> Loader:
+    loader = load_own(path)
+    refuse(f"data.name = {path!r}, its DatasetSpec", spec_faults(loader.spec))
+    return loader

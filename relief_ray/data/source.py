@@ -10,9 +10,9 @@ import stat
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from relief_ray.data.loader import DatasetSpec, Members
@@ -65,12 +65,21 @@ _MAX_DEPTH = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """A dataset's raw files: a folder or a zip (`inner` names the zip inside it, where there is one)."""
+    """A dataset's raw files.
+
+    Attributes:
+        name: the dataset's name.
+        path: a folder or a zip.
+        inner: name of the zip inside the zip, where there is one.
+        synthetic: whether a marker says that they are made up.
+        only: names of the files in the folder, where others in it match as well; empty: all that match.
+    """
 
     name: str
     path: Path
     inner: str = ""
     synthetic: bool = False
+    only: tuple[str, ...] = ()
 
 
 def search_roots(root: str | Path | None) -> tuple[Path, ...]:
@@ -102,10 +111,50 @@ def find_source(spec: DatasetSpec, root: str | Path | None = None) -> Source:
 
 
 def _missing_plugin_files(spec: DatasetSpec, roots: Sequence[Path]) -> str:
+    looked = ", ".join(f"{place} ({'exists' if place.exists() else 'does not exist'})" for place in roots)
     return (
-        f"dataset {spec.name!r} not found; looked for files like {spec.member!r} below: "
-        f"{', '.join(map(str, roots))}. Fix: set RELIEF_DATA to the folder that holds them"
+        f"dataset {spec.name!r} not found; looked for files like {spec.member!r} (`member` of the loader) below: "
+        f"{looked}. Fix: set RELIEF_DATA to the folder that holds them, or mend `member`"
     )
+
+
+def narrow(spec: DatasetSpec, source: Source, expected: Sequence[str]) -> Source:
+    """The source, limited to the one folder that holds every `expected` file where other folders have some as well.
+
+    It is synthetic where a marker lies beside or above these files; one of another dataset does not count.
+
+    Raises:
+        UserError: no folder holds all of them, or several do; each is named with its number of files.
+    """
+    if not source.path.is_dir():
+        return source
+    names = _folder_members(spec, source.path, False)
+    holders: dict[str, set[str]] = {}  # folder below the source, with its slash: the expected ends in it
+    for end in expected:
+        for name in names:
+            if name == end or name.endswith(f"/{end}"):
+                holders.setdefault(name.removesuffix(end), set()).add(end)
+    complete = [folder for folder, ends in holders.items() if len(ends) == len(set(expected))]
+    if all(sum(end in ends for ends in holders.values()) == 1 for end in expected):
+        return replace(source, synthetic=_is_marked(source, holders))
+    if len(complete) == 1:
+        only = tuple(sorted({complete[0] + end for end in expected}))
+        return replace(source, only=only, synthetic=_is_marked(source, complete))
+    held = ", ".join(
+        f"{source.path / f} ({len(e)} of {len(set(expected))} files)" for f, e in sorted(holders.items())[:5]
+    )
+    raise UserError(
+        f"dataset {spec.name!r}: {'several folders hold' if complete else 'no folder holds'} all of its "
+        f"{len(set(expected))} files ({expected[0]}, ..); found {held or f'none of them in {source.path}'}. Fix: set "
+        "RELIEF_DATA to the folder that holds them, or give `member`, `hints` or `files` of the loader names that no "
+        "other dataset has"
+    )
+
+
+def _is_marked(source: Source, folders: Iterable[str]) -> bool:
+    """Whether a marker lies in one of the folders below the source or above it, within the source."""
+    marks = [name.removesuffix(MARKER) for name in _walk(source.path, re.compile(rf"(^|/){re.escape(MARKER)}$"))]
+    return any(folder.startswith(mark) for folder in folders for mark in marks)
 
 
 def _candidates(spec: DatasetSpec, root: Path) -> Iterator[Source]:
@@ -161,7 +210,7 @@ def _folder_members(spec: DatasetSpec, folder: Path, shallow: bool) -> tuple[str
 def open_source(spec: DatasetSpec, source: Source) -> Iterator[Members]:
     """The source's raw files, opened; an inner zip is unpacked to a temporary file for as long as it is read."""
     if source.path.is_dir():
-        names = _folder_members(spec, source.path, False)
+        names = source.only or _folder_members(spec, source.path, False)
         yield Members(names=names, read=lambda name: (source.path / name).read_bytes())
         return
     if source.path.suffix == ".npz":

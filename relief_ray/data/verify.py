@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relief_ray.data import cache
-from relief_ray.data.dataset import parse_source
+from relief_ray.data.dataset import locate, parse_source
 from relief_ray.data.loader import DatasetSpec, Recording
-from relief_ray.data.registry import get_spec
-from relief_ray.data.source import Source, find_source, open_source
+from relief_ray.data.registry import get_loader, get_spec
+from relief_ray.data.source import Source, open_source
 from relief_ray.files import sha256_file
 
 FileCheck = Literal["known", "differs", "unlisted"]
@@ -54,8 +54,6 @@ def _check(listed: str | None, digest: str) -> FileCheck:
 
 _SLACK = 3.0
 
-_MAX_NAN_SHARE = 0.2
-
 
 class VerifyReport(TypedDict):
     """Result of a check of a dataset's files; JSON-able.
@@ -86,8 +84,7 @@ def verify(name: str, root: str | Path | None = None) -> VerifyReport:
 
     Raises UserError where the files cannot be parsed at all.
     """
-    spec = get_spec(name)
-    return verify_source(spec, find_source(spec, root))
+    return verify_source(get_spec(name), locate(get_loader(name), root))
 
 
 def verify_source(spec: DatasetSpec, source: Source) -> VerifyReport:
@@ -100,7 +97,7 @@ def verify_source(spec: DatasetSpec, source: Source) -> VerifyReport:
     warnings = [
         f"{file}: sha256 {computed[file]} {_explain(state, listed.get(file, ''))}"
         for file, state in states.items()
-        if state != "known" and not (state == "unlisted" and len(states) > 100)
+        if listed and state != "known" and not (state == "unlisted" and len(states) > 100)
     ]
     problems = [text for recording in recordings for text in structure(spec, recording)]
     problems += _cache_problems(spec, source)
@@ -125,7 +122,9 @@ def _explain(state: str, expected: str) -> str:
 def structure(spec: DatasetSpec, recording: Recording) -> list[str]:
     """Implausible facts about one subject, in words: activity lengths (absent ones aside), NaN shares, value ranges."""
     subject = f"subject {recording.subject}"
-    return [f"{subject}: {text}" for text in (*_lengths(spec, recording), *_nan(recording), *_ranges(spec, recording))]
+    return [
+        f"{subject}: {text}" for text in (*_lengths(spec, recording), *_nan(spec, recording), *_ranges(spec, recording))
+    ]
 
 
 def _activity_seconds(spec: DatasetSpec, labels: NDArray[np.int16]) -> dict[str, float]:
@@ -136,6 +135,8 @@ def _activity_seconds(spec: DatasetSpec, labels: NDArray[np.int16]) -> dict[str,
 
 
 def _lengths(spec: DatasetSpec, recording: Recording) -> list[str]:
+    if spec.activity_s == (0.0, 0.0):  # its description says nothing about lengths
+        return []
     shortest, longest = spec.activity_s[0] / _SLACK, spec.activity_s[1] * _SLACK
     return [
         f"{name} lasts {seconds:.0f} s, expected {shortest:.0f} to {longest:.0f} s (or none)"
@@ -144,16 +145,18 @@ def _lengths(spec: DatasetSpec, recording: Recording) -> list[str]:
     ]
 
 
-def _nan(recording: Recording) -> list[str]:
+def _nan(spec: DatasetSpec, recording: Recording) -> list[str]:
     shares = {key: recording.facts[key] for key in ("nan_share", "nan_share_imu") if key in recording.facts}
     return [
-        f"{key} is {share:.2f}, expected at most {_MAX_NAN_SHARE}"
+        f"{key} is {share:.2f}, expected at most {spec.max_nan_share:g}"
         for key, share in shares.items()
-        if isinstance(share, float) and share > _MAX_NAN_SHARE
+        if isinstance(share, float) and share > spec.max_nan_share
     ]
 
 
 def _ranges(spec: DatasetSpec, recording: Recording) -> list[str]:
+    if not spec.max_abs:
+        return []
     problems = []
     for (name, first, stop), limit in zip(spec.columns(), spec.max_abs, strict=True):
         largest = float(np.abs(recording.signal[:, first:stop]).max())

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, cast
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from relief_ray.devices.types import PRESET_GAP, PRESETS, DeviceType, with_gap
 from relief_ray.errors import UserError
@@ -46,6 +46,12 @@ class FleetConfig(FrozenConfig):
     coupling_seed: int = Field(default=0, ge=0)
     owned: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     types: dict[str, dict[str, float | dict[str, float]]] = Field(default_factory=dict)
+
+    @field_validator("owned", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: object) -> object:
+        """A single sensor may be written without brackets."""
+        return {k: (v,) if isinstance(v, str) else v for k, v in value.items()} if isinstance(value, dict) else value
 
     @model_validator(mode="after")
     def _known(self) -> FleetConfig:
@@ -108,23 +114,32 @@ def _device_roles(roles: Sequence[str], coupling: str, seed: int) -> tuple[str, 
     return tuple(devices)
 
 
-def owned_modalities(config: FleetConfig, modalities: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Sensors of each type, in canonical order.
+def owned_modalities(
+    config: FleetConfig, modalities: Sequence[str], types: Sequence[str] = TYPES
+) -> dict[str, tuple[str, ...]]:
+    """Sensors of each of the ``types``, in canonical order.
 
     Raises:
-        UserError: a type owns a modality that the dataset lacks, or none at all.
+        UserError: types own modalities that the dataset lacks, or none at all; all of them are named, with a remedy.
     """
-    owned: dict[str, tuple[str, ...]] = {}
-    for name in TYPES:
-        wanted = config.owned.get(name, _OWNED[name])
-        if unknown := sorted(set(wanted or ()) - set(modalities)):
-            raise UserError(
-                f"fleet.owned.{name} names {unknown}, but this dataset has {list(modalities)}; set fleet.owned.{name}"
-            )
-        owned[name] = tuple(m for m in modalities if wanted is None or m in wanted)
-        if not owned[name]:
-            raise UserError(f"fleet.owned.{name} is empty: a client needs at least one of {list(modalities)}")
+    wanted = {name: config.owned.get(name, _OWNED[name]) for name in types}
+    unknown = {name: [m for m in sensors or () if m not in modalities] for name, sensors in wanted.items()}
+    if bad := {name: sensors for name, sensors in unknown.items() if sensors}:
+        named = "; ".join(
+            f"fleet.owned.{name} names {sensors}" + ("" if name in config.owned else " by default")
+            for name, sensors in bad.items()
+        )
+        remedy = " ".join(f"--set 'fleet.owned.{name}=[{', '.join(_likely(name, modalities))}]'" for name in bad)
+        raise UserError(f"{named}, but this dataset has {list(modalities)}; say what they own, for example {remedy}")
+    owned = {name: tuple(m for m in modalities if w is None or m in w) for name, w in wanted.items()}
+    if empty := [name for name, sensors in owned.items() if not sensors]:
+        raise UserError(f"fleet.owned.{empty[0]} is empty: a client needs at least one of {list(modalities)}")
     return owned
+
+
+def _likely(name: str, modalities: Sequence[str]) -> Sequence[str]:
+    """Sensors for an example: all of them (A), all but the rarest, which is the last (B), or the first alone (C)."""
+    return {"A": modalities, "B": modalities[:-1] or modalities, "C": modalities[:1]}[name]
 
 
 def build_fleet(
@@ -146,7 +161,7 @@ def build_fleet(
     number = _agreed(config.num_clients, num_clients) or sum(counts)
     roles = _sensor_roles(number, counts, config.rotation)
     devices = _device_roles(roles, config.coupling, config.coupling_seed)
-    owned = owned_modalities(config, modalities)
+    owned = owned_modalities(config, modalities, sorted({*roles, *config.owned}))
     labels = [f"client-{n}" for n in range(number)] if names is None else list(names)
     if len(labels) != number:
         raise UserError(f"{len(labels)} client names for {number} clients; give one name per client")

@@ -33,7 +33,7 @@ def caption(comparison: Comparison) -> str:
     return (
         f"{place}, {counted(len(comparison.subjects), 'test subject')}; {counted(first.planned, 'round')}, "
         f"E = {config_int(first.run, 'training.epochs')}, window stride {config_text(first.run, 'data.stride_s')} s, "
-        f"{drawn}. Last evaluated round{spread}. {clock_sentence(comparison)}"
+        f"{_unusual_data(first)}{drawn}. Last evaluated round{spread}. {clock_sentence(comparison)}"
     )
 
 
@@ -57,6 +57,14 @@ def _drawn(runs: Sequence[Loaded]) -> list[str]:
     """Folds, where the split has them, and seeds or replicates of the runs."""
     folds = [r.replicate[0] for r in runs if has_folds(r.run.config)]
     return [*([several("fold", folds)] if folds else []), draws(runs)]
+
+
+def _unusual_data(loaded: Loaded) -> str:
+    """The length of windows and the partition where they are not the usual ones, each with a comma after it."""
+    window, partition = (config_text(loaded.run, f"data.{key}", "") for key in ("window_s", "partition"))
+    alpha = config_text(loaded.run, "data.dirichlet_alpha")
+    skewed = "" if partition in ("", "subject") else f"partition {partition} (alpha {alpha}), "
+    return (f"windows of {window} s, " if window else "") + skewed
 
 
 def mark(loaded: Loaded) -> str:
@@ -92,7 +100,9 @@ def protocol(experiment: Experiment) -> str:
         _named(experiment, "E = {} local epochs", "training.epochs").replace("E = 1 local epochs", "E = 1 local epoch"),
         "values chosen by a search" if experiment.choice else _named(experiment, "learning rate {}", "training.lr"),
         "" if "training.batch_size" in experiment.searched else _named(experiment, "batch {}", "training.batch_size"),
+        _named(experiment, "windows of {} s", "data.window_s"),
         _named(experiment, "window stride {} s", "data.stride_s"),
+        "" if experiment.text("data.partition") == "subject" else _named(experiment, "partition {}", "data.partition"),
         _named(experiment, "missing modality `{}`", "training.missing"),
         split_name(experiment.text("data.split")),
         looked if every else "",

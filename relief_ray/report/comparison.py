@@ -23,7 +23,7 @@ from relief_ray.strategies import REFERENCE, by_registry
 # Keys that may differ inside one comparison: the method, what means are taken over, and how a run was carried out.
 _FREE = (
     "name", "strategy", "seed", "replicate", "data.fold", "fleet.rotation", "runtime", "tracking", "record",
-    "evaluation",
+    "evaluation.every",
 )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ _NAMED = ("data.name", "data.split", "backbone.", "fleet.gap", "data.num_clients
 # Values under which a deviation from the paper is computed, where the configuration has the key.
 SAME = {
     "fleet.preset": "paper", "fleet.coupling": "coupled", "fleet.counts": "", "fleet.owned": "{}", "fleet.types": "{}",
-    "training.lr": "0.001", "training.batch_size": "32",
+    "training.lr": "0.001", "training.batch_size": "32", "data.window_s": "", "data.partition": "subject",
 }  # fmt: skip
 USUAL_FLEET = {"fleet.gap": "55", "data.num_clients": "", "fleet.num_clients": ""}
 

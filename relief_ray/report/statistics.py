@@ -149,8 +149,12 @@ def _drawn_tail(values: NDArray[np.float64], limit: float, seed: int) -> float:
 
 
 def smallest_p(num_pairs: int, sides: Sides = 2) -> float:
-    """Smallest p of a sign-flip test over that many pairs: ``sides / 2^n``, at most 1."""
-    return min(1.0, sides * 2.0**-num_pairs)
+    """Smallest p of a sign-flip test over that many pairs, at most 1.
+
+    ``sides / 2^n`` where all signs are counted, ``sides / (draws + 1)`` above 32 pairs, where signs are drawn.
+    """
+    one_sided = 2.0**-num_pairs if num_pairs <= MAX_EXACT else 1.0 / (_NUM_DRAWS + 1)
+    return min(1.0, sides * one_sided)
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:

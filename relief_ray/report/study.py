@@ -20,6 +20,8 @@ from relief_ray.report.testing import MIN_REPLICATES, figure_of
 from relief_ray.report.variance import VarianceShares, variance_shares
 
 Key = tuple[int, Repetition]
+# Fewer means of replicates may lie close together by chance: then the unit that promises less is planned with.
+_MIN_MEANS = 6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +36,7 @@ class Scatter:
         num_folds: folds among them.
         on_means: the unit is the mean of a replicate.
         shares: where the scatter comes from, if folds and replicates are enough to tell.
+        num_replicates: replicates among the pairs.
     """
 
     sd: float
@@ -43,10 +46,18 @@ class Scatter:
     num_folds: int
     on_means: bool
     shares: VarianceShares | None
+    num_replicates: int
+
+    @property
+    def is_unsure(self) -> bool:
+        """True where pairs seem to depend on each other, and replicates are too few to tell how much."""
+        return not self.on_means and self.shares is not None and self.shares.pairs_depend
 
 
 def scatter_of(cells: Sequence[FinishedCell], first: str, second: str, figure: Figure) -> Scatter:
     """Scatter of ``first`` minus ``second`` over paired cells of one setting.
+
+    The unit is a replicate's mean where pairs depend on each other; below six replicates only if it promises less.
 
     Raises:
         UserError: several settings, or fewer than two pairs with that figure.
@@ -69,8 +80,9 @@ def scatter_of(cells: Sequence[FinishedCell], first: str, second: str, figure: F
     by_replicate: dict[Repetition, list[float]] = {}
     for (_, repetition), (a, b) in scores.items():
         by_replicate.setdefault(repetition, []).append(a - b)
-    on_means = shares is not None and shares.pairs_depend
-    units = [mean(v) for v in by_replicate.values()] if on_means else [a - b for a, b in scores.values()]
+    pairs, means = [a - b for a, b in scores.values()], [mean(v) for v in by_replicate.values()]
+    on_means = shares is not None and shares.pairs_depend and _may_use(means, pairs)
+    units = means if on_means else pairs
     sd = stdev(units)
     return Scatter(
         sd=sd,
@@ -80,6 +92,7 @@ def scatter_of(cells: Sequence[FinishedCell], first: str, second: str, figure: F
         num_folds=len({fold for fold, _ in scores}),
         on_means=on_means,
         shares=shares,
+        num_replicates=len(by_replicate),
     )
 
 
@@ -88,6 +101,11 @@ def _as_printed(cells: Sequence[FinishedCell], name: str) -> str:
     path = import_path(name)
     labels = (c.label for c in cells if is_path(path) and config_value(c.record.config, "strategy.name") == path)
     return next(labels, name)
+
+
+def _may_use(means: Sequence[float], pairs: Sequence[float]) -> bool:
+    """True where there are enough means of replicates, or where few of them scatter as much as independent pairs."""
+    return len(means) >= _MIN_MEANS or stdev(means) >= stdev(pairs) * (len(means) / len(pairs)) ** 0.5
 
 
 def _paired_scores(

@@ -17,25 +17,30 @@ from relief_ray.records.metrics import constant_f1
 from relief_ray.records.schema import Metrics
 from relief_ray.report.budgets import at_equal_cost
 from relief_ray.report.comparison import Comparison
-from relief_ray.report.runs import Loaded, Repetition
+from relief_ray.report.runs import Loaded, Repetition, config_value
 from relief_ray.report.statistics import ALPHA, Paired, Sides, paired, rate_interval, sign_flip, smallest_p
 from relief_ray.report.variance import VarianceShares, variance_shares
 
 MIN_REPLICATES = 3
+# Points above guessing that a method has to reach before a difference between methods is worth a verdict.
+_ABOVE_CHANCE = 5.0
 _MIN_AA_UNITS = 6
 Scores = Mapping[tuple[int, Repetition], tuple[float, float]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunPair:
-    """Two runs of one fold and replicate, with their scores in points; ``constant``: what one fixed answer scores."""
+    """Two runs of one fold and replicate, with their scores in points.
+
+    ``chance``: what a model without knowledge scores: one fixed answer, or guessing all classes alike.
+    """
 
     fold: int
     repetition: Repetition
     first: Loaded
     second: Loaded
     scores: tuple[float, float]
-    constant: float | None
+    chance: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +94,7 @@ def _scores_of(first: Loaded, second: Loaded, figure: Figure, clock: str) -> tup
 def run_pairs(comparison: Comparison, first: str, second: str, figure: Figure) -> list[RunPair]:
     """All pairs of two methods that have the figure, in order of replicate and fold."""
     theirs = {run.replicate: run for run in comparison.runs_of(second)}
-    constants = _constants(comparison)
+    chances = _chances(comparison)
     pairs = []
     for mine in comparison.runs_of(first):
         other = theirs.get(mine.replicate)
@@ -98,21 +103,25 @@ def run_pairs(comparison: Comparison, first: str, second: str, figure: Figure) -
             fold = mine.replicate[0]
             pair = RunPair(
                 fold=fold, repetition=mine.repetition, first=mine, second=other, scores=scores,
-                constant=constants.get(fold),
+                chance=chances.get(fold),
             )  # fmt: skip
             pairs.append(pair)
     return sorted(pairs, key=lambda p: (p.repetition, p.fold))
 
 
-def _constants(comparison: Comparison) -> dict[int, float]:
-    """F1 of always answering the most frequent class, in points, for every fold with a confusion matrix."""
-    found: dict[int, float] = {}
+def _chances(comparison: Comparison) -> dict[int, float]:
+    """F1 without knowledge, in points, for every fold with a confusion matrix.
+
+    The larger one of always answering the most frequent class and of guessing: ``1 / K`` for ``K`` classes, which is
+    what macro-F1 of guessing all classes alike comes to where they are equally frequent, and at most otherwise.
+    """
+    chances: dict[int, float] = {}
     for run in comparison.runs:
         metrics = next((r.metrics for r in reversed(run.trained) if r.metrics is not None), None)
         if metrics is not None and metrics.confusion:
             counts = [sum(sum(subject[k]) for subject in metrics.confusion) for k in range(len(metrics.confusion[0]))]
-            found.setdefault(run.replicate[0], 100 * constant_f1(counts))
-    return found
+            chances.setdefault(run.replicate[0], 100 * max(constant_f1(counts), 1.0 / sum(c > 0 for c in counts)))
+    return chances
 
 
 def judge_scores(scores: Scores, margin: float | None = None) -> Outcome:
@@ -151,16 +160,16 @@ def judge_pairs(pairs: Iterable[RunPair], margin: float | None = None) -> Outcom
 def too_short(pairs: Sequence[RunPair]) -> str:
     """Reason why nothing can be judged yet; empty where it can.
 
-    Below three replicates, or where a method has not learned more than a fixed answer knows.
+    Below three replicates, or where a method is less than five points above a model that knows nothing.
     """
     number = len({p.repetition for p in pairs})
     if number < MIN_REPLICATES:
         return f"{number} replicate{'s' if number != 1 else ''}, expected {MIN_REPLICATES} or more"
-    known = [(p, p.constant) for p in pairs if p.constant is not None]
-    for place, label in enumerate((pairs[0].first.label, pairs[0].second.label)):
-        if known and mean(p.scores[place] for p, _ in known) <= mean(c for _, c in known):
-            score, constant = mean(p.scores[place] for p, _ in known), mean(c for _, c in known)
-            return f"{label} has {score:.1f} %, no more than always the same answer ({constant:.1f} %)"
+    known = [(p, p.chance) for p in pairs if p.chance is not None]
+    for place, label in enumerate((pairs[0].first.label, pairs[0].second.label) if known else ()):
+        score, chance = mean(p.scores[place] for p, _ in known), mean(c for _, c in known)
+        if score < chance + _ABOVE_CHANCE:
+            return f"{label} has {score:.1f} %, less than {_ABOVE_CHANCE:g} points above guessing ({chance:.1f} %)"
     return ""
 
 
@@ -183,8 +192,8 @@ class AaRate:
     Attributes:
         figure: what was compared.
         num_called: tests with p below 0.05.
-        num_tests: methods with at least six units.
-        interval: Clopper and Pearson's 95 %; None without scipy.
+        num_tests: methods with at least six units; methods that train the same bits count once.
+        interval: Clopper and Pearson's 95 %, as if methods were independent, which share seeds; None without scipy.
     """
 
     figure: Figure
@@ -195,7 +204,7 @@ class AaRate:
 
 def aa_rate(comparison: Comparison, figure: Figure) -> AaRate | None:
     """The A/A rate of a figure over all methods; None where no method has six units."""
-    outcomes = [o for row in comparison.rows if (o := _aa_test(comparison, row.label, figure)) is not None]
+    outcomes = [o for label in _unlike(comparison) if (o := _aa_test(comparison, label, figure)) is not None]
     if not outcomes:
         return None
     called = sum(o.p < ALPHA for o in outcomes)
@@ -204,16 +213,37 @@ def aa_rate(comparison: Comparison, figure: Figure) -> AaRate | None:
     )
 
 
+def _unlike(comparison: Comparison) -> list[str]:
+    """Labels of methods, of several with equal last models in all runs the first alone."""
+    models = {
+        row.label: frozenset((r.replicate, r.rounds[-1].model_sha256) for r in comparison.runs_of(row.label))
+        for row in comparison.rows
+    }
+    return list({model: label for label, model in reversed(models.items())}.values())[::-1]
+
+
 def _aa_test(comparison: Comparison, label: str, figure: Figure) -> Outcome | None:
-    """A method's replicates 0, 2, ... against 1, 3, ...: each fold of each two replicates is a pair."""
+    """A method against itself: pairs of replicates with equal devices in the same hands (``fleet.rotation``).
+
+    Each fold of each two replicates is a pair. Replicates with other rotations differ in more than their seeds.
+    """
     runs = {(run.replicate[0], run.repetition): run for run in comparison.runs_of(label)}
-    repetitions = sorted({repetition for _, repetition in runs})
     scores: dict[tuple[int, Repetition], tuple[float, float]] = {}
-    for even, odd in list(pairwise(repetitions))[::2]:
+    for one, other in _replicate_pairs(runs):
         for fold in sorted({fold for fold, _ in runs}):
-            if (fold, even) in runs and (fold, odd) in runs:
-                found = _scores_of(runs[fold, even], runs[fold, odd], figure, comparison.clock)
-                if found is not None:
-                    scores[fold, even] = found
+            if (fold, one) in runs and (fold, other) in runs:
+                pair = _scores_of(runs[fold, one], runs[fold, other], figure, comparison.clock)
+                if pair is not None:
+                    scores[fold, one] = pair
     outcome = judge_scores(scores) if scores else None
     return outcome if outcome is not None and outcome.paired.num_pairs >= _MIN_AA_UNITS else None
+
+
+def _replicate_pairs(runs: Mapping[tuple[int, Repetition], Loaded]) -> list[tuple[Repetition, Repetition]]:
+    """First and second, third and fourth ... replicate of each rotation."""
+    by_rotation: dict[object, list[Repetition]] = {}
+    for (_, repetition), run in sorted(runs.items(), key=lambda item: item[0][1]):
+        same = by_rotation.setdefault(config_value(run.run.config, "fleet.rotation"), [])
+        if repetition not in same:
+            same.append(repetition)
+    return [pair for same in by_rotation.values() for pair in list(pairwise(same))[::2]]

@@ -141,6 +141,46 @@ def test_digest_tells_configurations_apart(mini: Dataset) -> None:
     assert made(mini).digest in digests
 
 
+# Digests before windows and partitions were settings: every committed result names its data by one.
+DIGESTS = {
+    "": "25ac00e5ba9875e1338f93bc0c1a2fa8b676b12df8baec1db00a7be42d27426a",
+    "held_out_subject": "e640e1e7d8ffd9f126970176d94246a54c90c6f049bf1dbe8e711c14f45bfb5a",
+}
+
+
+@pytest.mark.parametrize("split", DIGESTS)
+def test_digests_stay(mini: Dataset, split: str) -> None:
+    assert made(mini, **({"split": split, "stride_s": 5.0} if split else {})).digest == DIGESTS[split]
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.fixed_dictionaries(
+        {
+            "window_s": st.sampled_from([0.64, 2.0, 2.56, 10.0, 20.0]),
+            "stride_s": st.sampled_from([1.0, 2.56]),
+            "split": st.sampled_from(["within_subject", "held_out_subject"]),
+            "partition": st.sampled_from(["subject", "dirichlet", "quantity"]),
+        }
+    )
+)
+def test_no_sample_is_shared_whatever_the_window(mini: Dataset, given: dict[str, object]) -> None:
+    data = federate_with(mini, given)
+    window = round(float(str(given["window_s"])) * 25)
+    train = np.logical_or.reduce([rows(client, len(mini.labels)) for client in data.clients])
+    validation, test = rows(data.validation, len(mini.labels)), rows(data.test, len(mini.labels))
+    assert not (train & validation).any() and not (train & test).any() and not (validation & test).any()
+    assert data.spec.window == window == data.test.window
+    assert data.clients[0].take([0]).load()["acc"].shape == (1, 3, window)
+
+
+def federate_with(mini: Dataset, given: dict[str, object]) -> FederatedData:
+    config = DataConfig.model_validate(given)
+    dataset = open_dataset(config)
+    assert dataset.digest == mini.digest and dataset.signal_path == mini.signal_path, "parsed once for all windows"
+    return federate(dataset, config, [mini.spec.names] * num_clients(dataset, config))
+
+
 def test_subjects_can_be_chosen(mini: Dataset) -> None:
     data = made(mini, subjects=(2, 5))
     assert [set(client.subjects.tolist()) for client in data.clients] == [{1}, {4}]

@@ -102,6 +102,21 @@ def test_modality_without_owner():
         build_fleet(FleetConfig(counts=(0, 3, 5)), MODALITIES, COUNTS)
 
 
+def test_sensors_with_other_names_are_named_all_at_once_with_what_to_write():
+    with pytest.raises(UserError) as caught:
+        build_fleet(FleetConfig(), ("wrist", "hip", "ankle"), COUNTS)
+    message = str(caught.value)
+    assert "fleet.owned.B names ['acc', 'gyro'] by default; fleet.owned.C names ['acc'] by default" in message
+    assert message.endswith("--set 'fleet.owned.B=[wrist, hip]' --set 'fleet.owned.C=[wrist]'")
+    fleet, _ = build_fleet(FleetConfig(owned={"B": ["wrist", "hip"], "C": "wrist"}), ("wrist", "hip", "ankle"), COUNTS)
+    assert [c.modalities for c in fleet.clients][-1] == ("wrist",)
+
+
+def test_types_that_no_client_has_need_no_sensors():
+    fleet, _ = build_fleet(FleetConfig(counts=(3, 0, 0)), ("wrist", "hip"), (3, 0, 0))
+    assert {c.modalities for c in fleet.clients} == {("wrist", "hip")}
+
+
 def test_an_unknown_modality_or_none_is_refused():
     with pytest.raises(UserError, match=r"fleet.owned.B names \['eeg'\].*'hr'"):
         build_fleet(FleetConfig(owned={"B": ("acc", "eeg")}), MODALITIES, COUNTS)

@@ -9,6 +9,7 @@ import torch
 from relief_ray.codec import encoded_nbytes
 from relief_ray.config import parse
 from relief_ray.errors import UserError
+from relief_ray.experiment.hardware import price_fleet
 from relief_ray.experiment.setup import choose_engine, context_of, deadline_s, input_shape, prepare, subject_names
 from tests.conformance.cases import BASE, FAST_LINK, config_of
 
@@ -45,6 +46,19 @@ def test_the_seed_decides_the_initial_model_and_the_strategy_does_not(relief):
     same, other = prepared(strategy="fedavg"), prepared(strategy="relief", seed=1)
     assert all(torch.equal(theta, same.start[j]) for j, theta in relief.start.items())
     assert not any(torch.equal(theta, other.start[j]) for j, theta in relief.start.items())
+
+
+def test_the_length_of_windows_reaches_backbone_costs_and_data(relief):
+    """Half the samples: half the FLOPs of a convolution; what follows the pooling costs what it did."""
+    short = prepare(config_of("relief", data={**BASE["data"], "window_s": 2.56}))
+    assert (input_shape(relief.data).window, input_shape(short.data).window) == (128, 64)
+    assert short.job.clients[0].take([0]).load()["acc"].shape == (1, 3, 64)
+    usual, half = (s.planner.counter.costs.flops for s in (relief, short))
+    assert half["encoder.acc.1"].forward_flops == usual["encoder.acc.1"].forward_flops / 2
+    assert half["head"] == usual["head"]
+    hardware = price_fleet(short.config, [c.num_windows for c in short.fleet.clients], short.engine)
+    assert hardware.planner.counter.costs.flops == half, "what-if and `fleet show` price the same model"
+    assert short.data.digest != relief.data.digest and short.config.identity() != relief.config.identity()
 
 
 @pytest.mark.parametrize(

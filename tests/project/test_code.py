@@ -183,7 +183,6 @@ FILES_UNDER_60 = {
     "actors/runtime/errors.py": "raised by driver and hosts, which do not import one another",
     "relief_ray/citations.py": "reads citations.bib, which methods and data sets name",
     "relief_ray/data/formats/partial.py": "a data set is a file",
-    "relief_ray/data/registry.py": "imports every data set: none of them may import it",
     "relief_ray/errors.py": LEAF,
     "relief_ray/experiment/untrained.py": "counts one thing over rounds, for the loop that has no room for it",
     "relief_ray/frozen.py": LEAF,

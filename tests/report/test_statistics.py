@@ -100,6 +100,13 @@ def test_smallest_p_is_two_over_two_to_the_n():
     assert [smallest_p(n, 1) for n in (1, 5)] == [0.5, 1 / 32]
 
 
+@pytest.mark.parametrize("sides", [1, 2])
+@pytest.mark.parametrize("number", [5, 32, 33, 48])
+def test_no_test_falls_below_the_smallest_p(number, sides):
+    """Equal differences are the clearest case; above 32 pairs the number of drawn signs is the limit."""
+    assert sign_flip([1.0] * number, sides=sides) == pytest.approx(smallest_p(number, sides))
+
+
 def test_holm_by_hand():
     """Sorted .01 .02 .03 .04 times 4 3 2 1 is .04 .06 .06 .04, made monotone: .04 .06 .06 .06."""
     assert holm([0.04, 0.01, 0.03, 0.02]) == pytest.approx((0.06, 0.04, 0.06, 0.06))

@@ -27,6 +27,17 @@ def test_scatter_by_hand(repeat):
     assert found.interval == pytest.approx((found.sd * (11 / 21.920) ** 0.5, found.sd * (11 / 3.816) ** 0.5), rel=1e-4)
 
 
+def test_two_means_that_lie_close_together_are_not_planned_with(repeat):
+    """Folds differ by -6, -2, 2 and 6 points, which cancel: both means are 0, whatever two replicates could show."""
+    gains = np.array([[-0.06, -0.06], [-0.02, -0.02], [0.02, 0.02], [0.06, 0.061]])
+    cells = cells_of([*repeat("fedavg", gains * 0 + 0.5), *repeat("v1", gains + 0.5)])
+    scatter = scatter_of(cells, "v1", "fedavg", "f1")
+    assert scatter.is_unsure and scatter.sd == pytest.approx(4.8, abs=0.05)
+    six = np.tile(gains, 3)
+    cells = cells_of([*repeat("fedavg", six * 0 + 0.5), *repeat("v1", six + 0.5)])
+    assert scatter_of(cells, "v1", "fedavg", "f1").on_means
+
+
 def test_where_pairs_depend_the_unit_is_a_replicate(repeat):
     """Replicates gain 2, 5 and 11 points in every fold: mean 6, standard deviation sqrt(42 / 2)."""
     gains = np.array([[0.02, 0.05, 0.11]] * 4)
@@ -85,6 +96,6 @@ def test_a_plan_says_before_it_runs_what_it_can_decide(folds, replicates, words)
     assert (first.num_pairs, first.num_folds, first.num_replicates) == (folds * replicates, folds, replicates)
     assert first.verdict == words and second.verdict == "no runs of both methods are planned"
     if not words:
-        assert first.smallest_p == pytest.approx(2 * 2 / 2**48) and first.smallest_p_means == 2 * 2 / 2**12
+        assert first.smallest_p == pytest.approx(2 * 2 / 100_001) and first.smallest_p_means == 2 * 2 / 2**12
         # 48 pairs at level .05 / 2 with power .8 find 0.46 standard deviations.
         assert first.detectable_sds == pytest.approx(0.456, abs=0.01)

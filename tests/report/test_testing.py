@@ -1,5 +1,7 @@
 """The test of paired runs under no effect at all: its level is simulated, and its A/A rate is counted by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -112,3 +114,30 @@ def test_runs_without_a_number_are_paired_by_seed(make):
     runs = [make(method, seed=seed, fold=fold) for method in ("fedavg", "v1") for seed in (0, 1) for fold in (0, 1)]
     pairs = run_pairs(compare_runs(runs), "v1", "fedavg", "f1")
     assert [(p.fold, p.repetition) for p in pairs] == [(0, (0, 0)), (1, (0, 0)), (0, (1, 0)), (1, (1, 0))]
+
+
+def turned(runs, rotations):
+    """The runs with the rotation of their replicate."""
+    configs = [dict(r.run.config) for r in runs]
+    for config in configs:
+        config["fleet"] = {**config["fleet"], "rotation": rotations[config["replicate"]]}
+    return [replace(r, run=r.run.model_copy(update={"config": c})) for r, c in zip(runs, configs, strict=True)]
+
+
+def test_a_method_meets_itself_with_the_same_devices_in_the_same_hands(repeat):
+    """Rotations 0 1 2 0 1 2: replicate 0 meets 3, 1 meets 4, 2 meets 5. Rotation 1 is ten points worse for both."""
+    table = [[0.50, 0.40, 0.50, 0.51, 0.41, 0.52], [0.60, 0.50, 0.60, 0.61, 0.52, 0.61]]
+    found = aa_rate(compare_runs(turned(repeat("fedavg", table), (0, 1, 2, 0, 1, 2))), "f1")
+    assert (found.num_called, found.num_tests) == (1, 1), "six gains of one or two points: p = 2/64"
+    assert aa_rate(compare_runs(turned(repeat("fedavg", table), range(6))), "f1") is None, "no two of one rotation"
+
+
+def test_methods_with_equal_bits_are_one_test(repeat):
+    table = [[0.50, 0.51, 0.50, 0.52, 0.50, 0.51], [0.60, 0.62, 0.60, 0.61, 0.60, 0.62]]
+    runs = [*repeat("fedavg", table), *repeat("v1", table), *repeat("v2", table)]
+    models = {"fedavg": "a" * 64, "v1": "b" * 64, "v2": "b" * 64}
+    changed = []
+    for run in runs:
+        last = run.rounds[-1].model_copy(update={"model_sha256": models[run.label]})
+        changed.append(replace(run, rounds=(*run.rounds[:-1], last)))
+    assert aa_rate(compare_runs(changed), "f1").num_tests == 2

@@ -67,8 +67,9 @@ def samples(window: int, pad_to: int | None) -> int:
         below = window - window % PATCH
         raise UserError(
             f"backbone moment_lora: windows of {window} samples; expected a multiple of the patch length {PATCH}, "
-            "which no backbone.pad_to makes of them (padding stands before the window, in whole patches); take a "
-            f"dataset whose windows have {f'{below} or ' if below else ''}{below + PATCH} samples, or backbone=cnn"
+            "which no backbone.pad_to makes of them (padding stands before the window, in whole patches); set "
+            f"data.window_s so that windows have {f'{below} or ' if below else ''}{below + PATCH} samples (samples "
+            "divided by the dataset's rate), or take backbone=cnn"
         )
     if pad_to is not None and pad_to < window:
         raise UserError(
@@ -78,7 +79,7 @@ def samples(window: int, pad_to: int | None) -> int:
     if window > LONGEST:
         raise UserError(
             f"backbone moment_lora: windows of {window} samples; expected at most {LONGEST}, where MOMENT's table of "
-            f"{POSITIONS} positions ends; take a dataset with shorter windows, or backbone=cnn"
+            f"{POSITIONS} positions ends; set a shorter data.window_s, or take backbone=cnn"
         )
     return pad_to or window
 

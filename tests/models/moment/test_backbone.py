@@ -211,6 +211,7 @@ def test_windows_must_be_whole_patches(window, pad_to):
     with pytest.raises(UserError, match=rf"windows of {window} samples.*multiple of the patch length 8") as caught:
         tiny(of_window(window), pad_to=pad_to)
     assert "change the dataset or" not in str(caught.value), "padding does not help"
+    assert "set data.window_s so that windows have" in str(caught.value)
     named = re.search(r"windows have ([\d or]+) samples", str(caught.value))[1].split(" or ")
     assert {abs(window - int(n)) < 8 for n in named} == {True}
     for possible in named:

@@ -1,0 +1,330 @@
+"""Judges the rules that every dataset's loader keeps, on its own files: description, parsing, windows and splits.
+
+A rule is judged by running the loader, never by reading it. Where one is broken that later ones build on, those are not
+judged, so that one mistake is reported once.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from relief_ray.conformance.rules import Rule, Verdict
+from relief_ray.data import cache
+from relief_ray.data.checks import FIXES, Fault, content_digest, in_words, recording_faults, same_people, spec_faults
+from relief_ray.data.config import DataConfig
+from relief_ray.data.dataset import Dataset, locate, parse_subject
+from relief_ray.data.federated_data import Coverage, federate, num_clients
+from relief_ray.data.loader import DatasetSpec, Loader, Recording, require_members
+from relief_ray.data.source import Source, open_source
+from relief_ray.data.verify import structure
+from relief_ray.data.window_set import WindowSet
+from relief_ray.errors import UserError, listed
+
+DATA_RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        "description": Rule(says="the description agrees with itself", fix=FIXES["description"]),
+        "files": Rule(
+            says="every person's files are found, in one place",
+            fix="set RELIEF_DATA to their folder; let files() name the ends of their paths, and `member` match them",
+        ),
+        "parses": Rule(says="parse() returns a Recording for every person", fix="mend the line that is named"),
+        "subjects": Rule(says="every person has data, and nobody has another's", fix=FIXES["subjects"]),
+        "labels": Rule(says="every code in the files is declared", fix=FIXES["labels"]),
+        "channels": Rule(says="the signal has the channels that are declared", fix=FIXES["channels"]),
+        "rates": Rule(says="rates and lengths of activities fit each other", fix=FIXES["rates"]),
+        "finite": Rule(says="no value is NaN or infinite after parsing", fix=FIXES["finite"]),
+        "bouts": Rule(says="bouts are stretches of rows that do not overlap", fix=FIXES["bouts"]),
+        "constant": Rule(
+            says="no channel keeps one value for a whole person",
+            fix="leave the channel out of modalities, or the person out of subjects, or read another column",
+        ),
+        "repeats": Rule(
+            says="a second parse gives the same bits", fix="use no clock, no random numbers and no order of a set"
+        ),
+        "place": Rule(
+            says="parsing does not depend on the working directory",
+            fix="read files through members.read(name) alone, not with open() or a relative path",
+        ),
+        "windows": Rule(
+            says="training and test have windows of every class, training and validation some of every person",
+            fix="record longer bouts, join what is unbroken into one bout, or set data.window_s or data.stride_s lower",
+        ),
+        "leakage": Rule(
+            says="no sample is in two parts of a split, not even a copy of it",
+            fix="return every row once; rows that the files repeat belong to one bout of one person",
+        ),
+    }
+)
+
+_JUDGED_TOGETHER = ("subjects", "labels", "channels", "rates", "finite", "bouts")
+_Findings = Mapping[str, str]
+# Trials that need nothing of an earlier rule: they are made where that one is broken.
+_UNRELATED = frozenset(
+    {
+        (("repeats",), "constant"),
+        (("place",), "constant"),
+        *(((("windows", "leakage")), rule) for rule in ("constant", "repeats", "place")),
+    }
+)
+# Rows in sequence that count as a copy where they occur twice.
+_COPIED_ROWS = 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Bench:
+    """The loader under test and what came of it so far.
+
+    Attributes:
+        loader: the loader.
+        values: settings of the data section, without the dataset's name.
+        folder: for files of the judge's own.
+        sources: its raw files, once they are found.
+        recordings: its parsed subjects.
+    """
+
+    loader: Loader
+    values: Mapping[str, object]
+    folder: Path
+    sources: list[Source] = field(default_factory=list)
+    recordings: dict[int, Recording] = field(default_factory=dict)
+
+    @property
+    def spec(self) -> DatasetSpec:
+        """The loader's description."""
+        return self.loader.spec
+
+    def parse(self) -> dict[int, Recording]:
+        """All subjects, parsed anew."""
+        (source,) = self.sources
+        with open_source(self.spec, source) as members:
+            return {s: parse_subject(self.loader, members, source.path, s) for s in self.spec.subjects}
+
+
+def check_loader(loader: Loader, values: Mapping[str, object]) -> Iterator[Verdict]:
+    """Judge the rules on a loader; ``values``: settings of the data section, for windows and splits."""
+    with tempfile.TemporaryDirectory(prefix="relief-ray-") as folder:
+        bench = _Bench(loader=loader, values=values, folder=Path(folder))
+        if contradictions := _by_rule(spec_faults(loader.spec)):
+            yield from _verdicts(tuple(DATA_RULES), contradictions, first=next(iter(contradictions)))
+            return
+        yield Verdict(rule="description", status="kept")
+        broken: list[str] = []
+        for rules, trial in _TRIALS:
+            first = next((rule for rule in broken if (rules, rule) not in _UNRELATED), "")
+            findings = {} if first else trial(bench)
+            yield from _verdicts(rules, findings, first or next(iter(findings), ""))
+            broken += findings
+
+
+def _verdicts(rules: Sequence[str], findings: _Findings, first: str) -> Iterator[Verdict]:
+    """Broken for each rule with a finding; the others are kept if all were judged, else ``first`` is to be mended."""
+    is_judged = not first or (set(rules) == set(_JUDGED_TOGETHER) and bool(findings))
+    for rule in rules:
+        if rule in findings:
+            yield Verdict(rule=rule, status="broken", found=findings[rule])
+        elif is_judged and not (rule == "finite" and findings):  # values are read where the arrays fit each other
+            yield Verdict(rule=rule, status="kept")
+        else:
+            yield Verdict(rule=rule, status="not judged", found=f"first mend {first!r}")
+
+
+def _by_rule(faults: Sequence[Fault]) -> dict[str, str]:
+    """The findings of each broken rule in one text."""
+    return {
+        rule: "; ".join(in_words(fault for fault in faults if fault.rule == rule))
+        for rule in DATA_RULES
+        if any(fault.rule == rule for fault in faults)
+    }
+
+
+def _files(bench: _Bench) -> _Findings:
+    spec = bench.spec
+    try:
+        source = locate(bench.loader)
+        bench.sources.append(replace(source, path=source.path.absolute()))
+        with open_source(spec, source) as members:
+            expected = [name for subject in spec.subjects for name in bench.loader.files(spec, subject)]
+            require_members(spec, members.names, expected, source.path)
+    except UserError as error:
+        return {"files": str(error)}
+    return {}
+
+
+def _parses(bench: _Bench) -> _Findings:
+    try:
+        bench.recordings.update(bench.parse())
+    except Exception as error:
+        return {"parses": _text(error)}
+    return {}
+
+
+def _text(error: Exception) -> str:
+    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+
+
+def _recordings(bench: _Bench) -> _Findings:
+    by_subject = bench.recordings.items()
+    faults = [fault for subject, recording in by_subject for fault in recording_faults(bench.spec, subject, recording)]
+    faults = faults or same_people({s: content_digest(r) for s, r in bench.recordings.items()})
+    return _by_rule(faults) or _implausible(bench)
+
+
+def _implausible(bench: _Bench) -> _Findings:
+    """Lengths of activities and ranges of values that the description excludes."""
+    texts = [text for recording in bench.recordings.values() for text in structure(bench.spec, recording)]
+    lengths = [text for text in texts if " lasts " in text]
+    ranges = [text for text in texts if " reaches " in text]
+    return {rule: "; ".join(some) for rule, some in (("rates", lengths), ("channels", ranges)) if some}
+
+
+def _constant(bench: _Bench) -> _Findings:
+    still: dict[tuple[str, int], list[int]] = {}
+    for subject, recording in bench.recordings.items():
+        same = (recording.signal == recording.signal[:1]).all(axis=0)
+        for name, first, stop in bench.spec.columns():
+            for column in np.flatnonzero(same[first:stop]).tolist():
+                still.setdefault((name, first + column), []).append(subject)
+    texts = [f"{name}, column {column}, of subjects {listed(whose)}" for (name, column), whose in still.items()]
+    return {"constant": f"one value in all rows: {'; '.join(texts)}"} if texts else {}
+
+
+def _repeats(bench: _Bench) -> _Findings:
+    return _same(bench, "repeats", bench.parse)
+
+
+def _place(bench: _Bench) -> _Findings:
+    with _elsewhere(bench.folder):
+        return _same(bench, "place", bench.parse)
+
+
+@contextmanager
+def _elsewhere(folder: Path) -> Iterator[None]:
+    """Work in another folder for a while."""
+    here = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(here)
+
+
+def _same(bench: _Bench, rule: str, parse: Callable[[], dict[int, Recording]]) -> _Findings:
+    """Compare what ``parse`` returns with the first recordings."""
+    try:
+        again = parse()
+    except Exception as error:
+        return {rule: _text(error)}
+    before = {s: content_digest(recording) for s, recording in bench.recordings.items()}
+    other = [s for s, recording in again.items() if content_digest(recording) != before[s]]
+    return {rule: f"subjects {listed(other)} of {len(before)} have other bits"} if other else {}
+
+
+def _windows(bench: _Bench) -> _Findings:
+    """Count windows and look for samples in two parts, for the configured split and for held-out subjects."""
+    source, spec = bench.sources[0], bench.spec
+    cache.store(spec, list(bench.recordings.values()), source, bench.folder / "parsed")
+    try:
+        configs = [DataConfig.model_validate({**bench.values, "name": spec.name})]
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    if configs[0].split == "within_subject" and len(configs[0].subject_ids()) > 2:
+        configs.append(configs[0].model_copy(update={"split": "held_out_subject"}))
+    findings: dict[str, str] = {}
+    for config in configs:
+        for rule, text in _split(_dataset(bench, config), config).items():
+            findings.setdefault(rule, text)
+    return findings
+
+
+def _dataset(bench: _Bench, config: DataConfig) -> Dataset:
+    entry = cache.read_entry(bench.folder / "parsed")
+    return Dataset(
+        spec=config.spec(),
+        source=bench.sources[0],
+        source_digest="",
+        digest="",
+        origin=entry.origin,
+        signal_path=entry.signal_path,
+        labels=entry.labels,
+        bouts=entry.bouts,
+        facts=entry.facts,
+        load_s=0.0,
+    )
+
+
+def _split(dataset: Dataset, config: DataConfig) -> _Findings:
+    """Faults of the windows and parts of one split."""
+    try:
+        data = federate(dataset, config, [dataset.spec.names] * num_clients(dataset, config))
+    except UserError as error:
+        return {"windows": str(error)}
+    findings = {}
+    if lacking := _lacking(data.coverage):
+        findings["windows"] = f"data.split={config.split}: {lacking}"
+    trained = np.logical_or.reduce([_rows(part, len(dataset.labels)) for part in (*data.clients, data.validation)])
+    tested = _rows(data.test, len(dataset.labels))
+    if config.split != "random_leaky" and (leak := _leak(dataset.signal(), trained, tested)):
+        findings["leakage"] = f"data.split={config.split}: {leak}"
+    return findings
+
+
+def _lacking(coverage: Coverage) -> str:
+    parts = (("training", coverage["train"]), ("test", coverage["test"]))
+    texts = [
+        f"no {part} window of {listed(empty)}"
+        for part, counts in parts
+        if (empty := [name for name, n in zip(coverage["classes"], counts, strict=True) if not n])
+    ]
+    if without := [c["client"] for c in coverage["clients"] if not sum(c["validation"])]:
+        texts.append(f"no validation window of clients {listed(without)}")
+    return "; ".join(texts)
+
+
+def _rows(windows: WindowSet, num_rows: int) -> NDArray[np.bool_]:
+    """Rows that some window holds: (num_rows,)."""
+    used = np.zeros(num_rows, bool)
+    for start in windows.starts.tolist():
+        used[start : start + windows.window] = True
+    return used
+
+
+def _leak(signal: NDArray[np.float32], trained: NDArray[np.bool_], tested: NDArray[np.bool_]) -> str:
+    """Describe what training and test share: rows, or a sequence of rows with the same values; empty: nothing."""
+    if shared := int((trained & tested).sum()):
+        return f"{shared} rows are in training and in test"
+    names = np.unique(np.ascontiguousarray(signal), axis=0, return_inverse=True)[1].reshape(-1)
+    runs = np.lib.stride_tricks.sliding_window_view(names, _COPIED_ROWS)
+    moves = (runs != runs[:, :1]).any(axis=1)  # a sensor at rest repeats its value, nobody's data
+    seen = {run.tobytes() for run in runs[_whole(trained) & moves]}
+    copies = [row for row in np.flatnonzero(_whole(tested) & moves).tolist() if runs[row].tobytes() in seen]
+    if not copies:
+        return ""
+    return (
+        f"{len(copies)} sequences of {_COPIED_ROWS} rows of the test part are in training too, bit by bit; the first "
+        f"begins in row {copies[0]}"
+    )
+
+
+def _whole(rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whether a sequence of rows that starts here lies wholly in ``rows``."""
+    return np.asarray(np.lib.stride_tricks.sliding_window_view(rows, _COPIED_ROWS).all(axis=1))
+
+
+_TRIALS: tuple[tuple[tuple[str, ...], Callable[[_Bench], _Findings]], ...] = (
+    (("files",), _files),
+    (("parses",), _parses),
+    (_JUDGED_TOGETHER, _recordings),
+    (("constant",), _constant),
+    (("repeats",), _repeats),
+    (("place",), _place),
+    (("windows", "leakage"), _windows),
+)

@@ -1,0 +1,285 @@
+"""Checks of a dataset's description and of its parsed recordings: each fault in words, with the rule that it breaks.
+
+A user's loader is refused by these checks wherever it is used; `relief-ray conformance` reports them rule by rule.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from relief_ray.data.loader import DatasetSpec, Recording
+from relief_ray.errors import UserError, listed, several
+
+DataRule = Literal["description", "subjects", "labels", "channels", "rates", "finite", "bouts"]
+
+# What a fault of each rule is mended by.
+FIXES: Mapping[DataRule, str] = MappingProxyType(
+    {
+        "description": "mend the field of DatasetSpec that is named",
+        "subjects": "list every person once in DatasetSpec.subjects, and let files() and parse() read that one's files",
+        "labels": "let DatasetSpec.labels list every code in the files, in the order of classes, and null_labels those "
+        "of rows without an activity; return integer codes, one per row",
+        "channels": "let modalities name the signal's columns in order: (name, number of columns)",
+        "rates": "give samples per second: rate_hz after parsing, raw_rate_hz in the files; resample in parse()",
+        "finite": "fill gaps in parse() (relief_ray.data.loader.fill_linear, fill_forward) or leave the rows out; "
+        "DatasetSpec.max_nan_share says how many filled readings are acceptable",
+        "bouts": "return bouts as (n, 2) rows [first, one past the last], ascending, none overlapping "
+        "(relief_ray.data.loader.runs makes them)",
+    }
+)
+
+_MIN_WINDOW = 8
+_MAX_CODE = 255
+_SHOWN = 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fault:
+    """One broken rule.
+
+    Attributes:
+        rule: its name.
+        found: the finding, with both numbers.
+        subject: whose recording it was found in; None: in the description, or in all together.
+    """
+
+    rule: DataRule
+    found: str
+    subject: int | None = None
+
+
+def in_words(faults: Iterable[Fault]) -> list[str]:
+    """The findings, each once, after the subjects that it holds for."""
+    subjects: dict[str, list[int]] = {}
+    for fault in faults:
+        subjects.setdefault(fault.found, []).extend([] if fault.subject is None else [fault.subject])
+    return [f"{several('subject', whose)}: {text}" if whose else text for text, whose in subjects.items()]
+
+
+def refuse(where: str, faults: Sequence[Fault]) -> None:
+    """Raise a UserError that lists the faults by rule, each rule with its fix; nothing where there are none."""
+    if not faults:
+        return
+    lines = [f"{where}: {len(faults)} fault{'s' if len(faults) > 1 else ''}"]
+    for rule in FIXES:
+        texts = in_words(fault for fault in faults if fault.rule == rule)
+        lines += [f"  {rule}: {text}" for text in texts[:_SHOWN]]
+        lines += [f"  {rule}: and {len(texts) - _SHOWN} more"] if len(texts) > _SHOWN else []
+        lines += [f"    fix: {FIXES[rule]}"] if texts else []
+    raise UserError("\n".join(lines))
+
+
+def spec_faults(spec: DatasetSpec) -> list[Fault]:
+    """The contradictions inside a dataset's description."""
+    return [
+        *_faults("description", _description(spec)),
+        *_faults("subjects", _subject_list(spec)),
+        *_faults("labels", _codes(spec)),
+        *_faults("channels", _modalities(spec)),
+        *_faults("rates", _rates(spec)),
+    ]
+
+
+def _faults(rule: DataRule, texts: Iterable[str]) -> list[Fault]:
+    return [Fault(rule=rule, found=text) for text in texts]
+
+
+def _twice(values: Iterable[object]) -> list[object]:
+    """Values that occur more than once, in order of appearance."""
+    counts: dict[object, int] = {}
+    for value in values:
+        counts[value] = counts.get(value, 0) + 1
+    return [value for value, count in counts.items() if count > 1]
+
+
+def _description(spec: DatasetSpec) -> list[str]:
+    texts = []
+    try:
+        re.compile(spec.member)
+    except re.error as error:
+        texts.append(f"member = {spec.member!r} is no regular expression ({error})")
+    if len(spec.type_counts) != 3 or min(spec.type_counts) < 0 or sum(spec.type_counts) == 0:
+        texts.append(f"type_counts = {spec.type_counts}, expected three numbers (A, B, C), none negative, not all 0")
+    if not 0.0 <= spec.max_nan_share < 1.0:
+        texts.append(f"max_nan_share = {spec.max_nan_share:g}, expected a share from 0 to below 1")
+    return texts
+
+
+def _subject_list(spec: DatasetSpec) -> list[str]:
+    if not spec.subjects:
+        return ["subjects is empty, expected at least one"]
+    return [f"subjects lists {listed(twice)} more than once"] if (twice := _twice(spec.subjects)) else []
+
+
+def _codes(spec: DatasetSpec) -> list[str]:
+    texts = []
+    if len(spec.classes) != len(spec.labels):
+        texts.append(f"{len(spec.classes)} classes but {len(spec.labels)} labels, expected a code for every class")
+    if len(spec.classes) < 2:
+        texts.append(f"{len(spec.classes)} class, expected at least two")
+    for key, values in (("classes", spec.classes), ("labels", spec.labels)):
+        if twice := _twice(values):
+            texts.append(f"{key} lists {listed(map(repr, twice))} more than once")
+    if outside := [code for code in spec.labels if not 0 <= code <= _MAX_CODE]:
+        texts.append(f"labels has the codes {outside}, expected 0 to {_MAX_CODE}")
+    return texts
+
+
+def _modalities(spec: DatasetSpec) -> list[str]:
+    texts = [
+        f"modality {name!r} has {number} channels, expected at least 1"
+        for name, number in spec.modalities
+        if number < 1
+    ]
+    if not spec.modalities:
+        texts.append("modalities is empty, expected at least one (name, channels)")
+    if twice := _twice(spec.names):
+        texts.append(f"modalities lists {listed(map(repr, twice))} more than once")
+    if spec.max_abs and len(spec.max_abs) != len(spec.modalities):
+        texts.append(f"max_abs has {len(spec.max_abs)} values for {len(spec.modalities)} modalities, expected one each")
+    return texts
+
+
+def _rates(spec: DatasetSpec) -> list[str]:
+    texts = [
+        f"{key} = {value}, expected samples per second above 0"
+        for key, value in (("rate_hz", spec.rate_hz), ("raw_rate_hz", spec.raw_rate_hz))
+        if value <= 0
+    ]
+    if texts:
+        return texts
+    if spec.rate_hz > spec.raw_rate_hz:
+        texts.append(f"rate_hz = {spec.rate_hz} is above raw_rate_hz = {spec.raw_rate_hz}: parsing makes up no samples")
+    if spec.window < _MIN_WINDOW:
+        texts.append(window_fault(spec))
+    return texts
+
+
+def window_fault(spec: DatasetSpec) -> str:
+    """Describe a window that is too short for any model; empty for one that is not."""
+    if spec.window >= _MIN_WINDOW:
+        return ""
+    return (
+        f"windows of {spec.window_s:g} s at {spec.rate_hz} Hz hold {spec.window} samples, expected at least "
+        f"{_MIN_WINDOW} ({_MIN_WINDOW / spec.rate_hz:g} s)"
+    )
+
+
+def recording_faults(spec: DatasetSpec, subject: int, recording: object) -> list[Fault]:
+    """Contradictions between the description and what `parse` returned for one subject."""
+    if not isinstance(recording, Recording):
+        text = f"parse() returned a {type(recording).__name__}, expected a Recording"
+        return [Fault(rule="subjects", found=text, subject=subject)]
+    faults = [
+        *_faults("subjects", _identity(subject, recording)),
+        *_faults("channels", _shape(spec, recording)),
+        *_faults("labels", _rows_of_labels(recording)),
+        *_faults("bouts", _stretches(recording)),
+    ]
+    if not faults:  # what follows reads the arrays by each other's rows
+        faults = [*_faults("labels", _unknown_codes(spec, recording)), *_faults("finite", _gaps(spec, recording))]
+        faults += _faults("subjects", _labelled(spec, recording))
+    return [replace(fault, subject=subject) for fault in faults]
+
+
+def _identity(subject: int, recording: Recording) -> list[str]:
+    if recording.subject != subject:
+        return [f"parse() returned subject {recording.subject}, expected {subject}"]
+    return ["0 rows, expected some"] if not len(recording.labels) else []
+
+
+def _shape(spec: DatasetSpec, recording: Recording) -> list[str]:
+    shape = np.shape(recording.signal)
+    if len(shape) != 2:
+        return [f"signal has shape {shape}, expected (rows, {spec.num_channels})"]
+    if shape[1] != spec.num_channels:
+        summed = " + ".join(f"{name} {number}" for name, number in spec.modalities)
+        return [f"the signal has {shape[1]} channels, but modalities declare {spec.num_channels} ({summed})"]
+    return []
+
+
+def _rows_of_labels(recording: Recording) -> list[str]:
+    labels, rows = np.asarray(recording.labels), len(recording.signal)
+    if labels.shape != (rows,):
+        return [f"labels have shape {labels.shape} for {rows} rows of signal, expected ({rows},)"]
+    if not np.issubdtype(labels.dtype, np.integer):
+        return [f"labels are {labels.dtype}, expected integers (labels.astype(np.int16))"]
+    return []
+
+
+def _unknown_codes(spec: DatasetSpec, recording: Recording) -> list[str]:
+    present, counts = np.unique(recording.labels, return_counts=True)
+    unknown = {
+        int(c): int(n) for c, n in zip(present, counts, strict=True) if c not in (*spec.labels, *spec.null_labels)
+    }
+    if not unknown:
+        return []
+    rows = ", ".join(f"code {code} in {number} rows" for code, number in unknown.items())
+    return [
+        f"{rows} of {len(recording.labels)}; the files have the codes {present.tolist()}, labels lists "
+        f"{list(spec.labels)}, null_labels {list(spec.null_labels)}"
+    ]
+
+
+def _labelled(spec: DatasetSpec, recording: Recording) -> list[str]:
+    if len(recording.bouts) and np.isin(recording.labels, spec.labels).any():
+        return []
+    what = "no bout" if not len(recording.bouts) else f"none of {len(recording.labels)} rows has one of the labels"
+    return [f"{what}, expected data of this person"]
+
+
+def _gaps(spec: DatasetSpec, recording: Recording) -> list[str]:
+    texts, signal = [], recording.signal
+    for name, first, stop in spec.columns():
+        bad = ~np.isfinite(signal[:, first:stop])
+        if bad.any():
+            row, column = (int(i) for i in np.argwhere(bad)[0])
+            texts.append(
+                f"{name} has {int(bad.sum())} of {bad.size} values that are NaN or infinite, the first in row {row}, "
+                f"column {first + column}; expected none after parsing"
+            )
+    share = recording.facts.get("nan_share")
+    if isinstance(share, float) and share > spec.max_nan_share:
+        texts.append(f"nan_share is {share:.2f}, expected at most {spec.max_nan_share:g} (max_nan_share)")
+    return texts
+
+
+def _stretches(recording: Recording) -> list[str]:
+    bouts, rows = np.asarray(recording.bouts), len(recording.signal)
+    if bouts.ndim != 2 or bouts.shape[1] != 2 or not np.issubdtype(bouts.dtype, np.integer):
+        return [f"bouts are {bouts.dtype} of shape {bouts.shape}, expected integers of shape (n, 2)"]
+    wrong = (bouts[:, 0] < 0) | (bouts[:, 1] > rows) | (bouts[:, 0] >= bouts[:, 1])
+    if wrong.any():
+        first = int(np.flatnonzero(wrong)[0])
+        return [f"bout {first} is {bouts[first].tolist()}, expected first < stop within 0 to {rows}"]
+    overlap = np.flatnonzero(bouts[1:, 0] < bouts[:-1, 1])
+    if len(overlap):
+        pair = bouts[overlap[0] : overlap[0] + 2].tolist()
+        return [f"bouts {pair[0]} and {pair[1]} overlap or are out of order: rows would be in two parts of a split"]
+    return []
+
+
+def content_digest(recording: Recording) -> str:
+    """The sha256 of signal, labels and bouts: what two parses of one file share, and two people never do."""
+    digest = hashlib.sha256()
+    for array in (recording.signal, recording.labels, recording.bouts):
+        plain: NDArray[np.generic] = np.ascontiguousarray(array)
+        digest.update(f"{plain.dtype} {plain.shape}".encode())
+        digest.update(plain.data)
+    return digest.hexdigest()
+
+
+def same_people(digests: Mapping[int, str]) -> list[Fault]:
+    """Subjects whose recordings, given by their digests, are equal bit by bit."""
+    first: dict[str, int] = {}
+    texts = []
+    for subject, digest in digests.items():
+        if (other := first.setdefault(digest, subject)) != subject:
+            texts.append(f"subjects {other} and {subject} have the same recording, bit by bit; expected two people's")
+    return _faults("subjects", texts)

@@ -1,0 +1,58 @@
+"""`conformance` and `data describe|verify` on a user's loader: judged by rules, refused with both numbers."""
+
+import json
+from functools import partial
+
+import pytest
+
+from relief_ray.conformance.datasets import DATA_RULES
+from tests.loaders import BROKEN, write_lab
+
+
+@pytest.fixture
+def lab(write, tmp_path, monkeypatch):
+    return partial(write_lab, write, tmp_path, monkeypatch)
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_datasets_are_judged_rule_by_rule(lab, invoke) -> None:
+    result = invoke("conformance", lab(BROKEN["labels"][0]))
+    assert result.exit_code == 1
+    assert "BROKEN      labels" in result.stdout and "fix:   let DatasetSpec.labels list every code" in result.stdout
+    facts = json.loads(invoke("conformance", lab(), "--set=data.window_s=2.56", "--json").stdout)
+    assert facts["keeps"] and [row["rule"] for row in facts["rules"]] == list(DATA_RULES)
+
+
+def test_settings_of_other_sections_are_refused(lab, invoke) -> None:
+    for args in (("conformance", lab()), ("data", "describe", lab())):
+        wrong = invoke(*args, "--set=rounds=3")
+        assert wrong.exit_code == 2 and "--set rounds: expected" in words(wrong.stderr), wrong.output
+
+
+def test_describe_shows_windows_shares_and_oddities(lab, invoke) -> None:
+    path = lab(BROKEN["constant"][0])
+    shares = ("--set=data.partition=dirichlet", "--set=data.num_clients=3", "--set=data.window_s=2.56")
+    text = invoke("data", "describe", path, "--stride-s=2", *shares).stdout
+    assert "26 samples (2.56 s) every 2 s" in text and "DOI" not in text
+    assert "warning   hip: column 2 is 7 in all 5200 rows" in text
+    assert "warning   400 of 5200 rows lie in no bout" in text
+    assert "Training windows of each client (dirichlet, alpha 0.5, seed 0)" in text
+    facts = json.loads(invoke("data", "describe", path, "--stride-s=2", *shares, "--json").stdout)
+    assert [len(c["train"]) for c in facts["coverage"]["clients"]] == [3, 3, 3]
+    assert sum(sum(c["train"]) for c in facts["coverage"]["clients"]) == facts["windows"]["train"]
+
+
+@pytest.mark.parametrize("command", ["describe", "verify"])
+def test_a_loader_that_contradicts_its_files_is_refused(command: str, lab, invoke) -> None:
+    result = invoke("data", command, lab(BROKEN["labels"][0]))
+    assert result.exit_code == 2, result.output
+    assert "code 3 in 400 rows of 1300" in words(result.stderr) and "labels lists [0, 1, 2]" in words(result.stderr)
+    assert "fix: let DatasetSpec.labels list every code" in words(result.stderr)
+
+
+def test_a_sound_loader_without_limits_is_verified(lab, invoke) -> None:
+    result = invoke("data", "verify", lab())
+    assert result.exit_code == 0 and "structure as expected" in result.stdout and "warning" not in result.stdout

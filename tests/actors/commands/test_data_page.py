@@ -1,0 +1,70 @@
+"""docs/data.md: its own dataset, executed as it stands there, and its commands on skewed partitions."""
+
+import os
+import re
+import runpy
+import shlex
+from pathlib import Path
+
+import pytest
+
+from relief_ray.conformance.datasets import DATA_RULES
+from relief_ray.data.config import _ADDED
+from relief_ray.records.run_folder import read_run
+
+PAGE = (Path(__file__).parents[3] / "docs" / "data.md").read_text()
+FILES = dict(re.findall(r"```python\n# file: (\S+)\n(.*?)```", PAGE, re.DOTALL))
+OWN, SKEWED, _ = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.fixture
+def shell(write, invoke, monkeypatch: pytest.MonkeyPatch):
+    """Runs the page's lines in this process, in a folder with the page's files."""
+    for name, text in FILES.items():
+        write(text, name.removesuffix(".py"))
+    monkeypatch.setenv("PWD", str(Path.cwd()))
+    monkeypatch.delenv("RELIEF_DATA", raising=False)
+
+    def run(lines: str) -> str:
+        return "".join(one(shlex.split(os.path.expandvars(line))) for line in lines.strip().splitlines())
+
+    def one(words: list[str]) -> str:
+        if words[0] == "relief-ray":
+            done = invoke(*words[1:])
+            assert done.exit_code == 0, done.output
+            return done.stdout
+        if words[0] == "export":
+            monkeypatch.setenv(*words[1].split("=", 1))
+        else:
+            assert words[0] == "python"
+            runpy.run_path(words[1], run_name="__main__")
+        return ""
+
+    return run
+
+
+def test_the_page_has_all_rules_and_settings() -> None:
+    for rule in DATA_RULES:
+        assert f"| `{rule}` |" in PAGE
+    for key in _ADDED:
+        assert f"`data.{key}`" in PAGE
+
+
+def test_own_data_from_loader_to_run(shell) -> None:
+    assert len([line for line in FILES["my_steps.py"].splitlines() if line]) <= 30
+    printed = shell(OWN)
+    assert f"my_steps:STEPS: keeps {len(DATA_RULES)} rules" in printed
+    run = read_run(Path("runs/steps/relief-s0"))
+    assert run.status == "done" and run.config["data"]["name"] == "my_steps:STEPS"
+    assert list(run.own_sources) == ["my_steps.py"]
+    assert re.search(r"wrist % +hip %", printed), "sensors in the loader's order"
+
+
+def test_skewed_partitions(shell) -> None:
+    printed = shell(SKEWED)
+    assert "Training windows of each client (dirichlet, alpha 0.1, seed 0)" in printed
+    run = read_run(Path("runs/skewed/relief-s0"))
+    assert run.status == "done"
+    sizes = [sum(c["train"]) for c in run.coverage["clients"]]
+    assert len(sizes) == 5 and min(sizes) >= 10 and max(sizes) > 2 * min(sizes)
+    assert {c["subject"] for c in run.coverage["clients"]} == {"mixed"}

@@ -1,0 +1,178 @@
+"""A user's loader whose description or recordings contradict themselves is refused; files are taken from one folder."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from relief_ray.data import load_dataset
+from relief_ray.data.checks import recording_faults, refuse, spec_faults
+from relief_ray.data.dataset import locate
+from relief_ray.data.fetch import import_from
+from relief_ray.data.loader import Recording
+from relief_ray.data.registry import DATASETS, get_loader, get_spec
+from relief_ray.errors import UserError
+from tests.loaders import BROKEN, write_lab, write_people
+
+SPEC = get_spec("mhealth_partial")  # 6 channels, labels 1 to 12
+
+
+@pytest.fixture
+def lab(write, tmp_path, monkeypatch):
+    return partial(write_lab, write, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("name", sorted(DATASETS))
+def test_built_in_descriptions_have_no_fault(name: str) -> None:
+    assert spec_faults(get_spec(name)) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "rule", "said"),
+    [
+        ({"classes": SPEC.classes[:11]}, "labels", "11 classes but 12 labels"),
+        ({"labels": (1, 1, *range(3, 13))}, "labels", "labels lists 1 more than once"),
+        ({"labels": (300, *range(2, 13))}, "labels", r"labels has the codes \[300\], expected 0 to 255"),
+        ({"classes": ("a",), "labels": (1,)}, "labels", "1 class, expected at least two"),
+        ({"modalities": (("acc", 3), ("acc", 3))}, "channels", "modalities lists 'acc' more than once"),
+        ({"modalities": (("acc", 0), ("gyro", 3))}, "channels", "modality 'acc' has 0 channels"),
+        ({"modalities": (), "max_abs": ()}, "channels", "modalities is empty"),
+        ({"max_abs": (1.0,)}, "channels", "max_abs has 1 values for 2 modalities"),
+        ({"subjects": (1, 2, 2)}, "subjects", "subjects lists 2 more than once"),
+        ({"subjects": ()}, "subjects", "subjects is empty"),
+        ({"rate_hz": 0}, "rates", "rate_hz = 0, expected samples per second above 0"),
+        ({"rate_hz": 100}, "rates", "rate_hz = 100 is above raw_rate_hz = 50"),
+        ({"window_s": 0.1}, "rates", "windows of 0.1 s at 50 Hz hold 5 samples, expected at least 8"),
+        ({"type_counts": (0, 0, 0)}, "description", r"type_counts = \(0, 0, 0\)"),
+        ({"max_nan_share": 1.0}, "description", "max_nan_share = 1, expected a share"),
+    ],
+)
+def test_contradictions_of_a_description(changed: dict[str, object], rule: str, said: str) -> None:
+    faults = spec_faults(replace(SPEC, **changed))
+    assert [fault.rule for fault in faults] == [rule]
+    with pytest.raises(UserError, match=rf"(?s)lab: 1 fault\n  {rule}: {said}.*\n    fix: "):
+        refuse("lab", faults)
+
+
+@pytest.fixture
+def sound() -> Recording:
+    labels = np.repeat(np.arange(1, 5, dtype=np.int16), 25)
+    return Recording(
+        subject=3, signal=np.ones((100, 6), np.float32), labels=labels, bouts=np.array([[0, 60], [60, 100]])
+    )
+
+
+def changed_signal(value: float) -> np.ndarray:
+    signal = np.ones((100, 6), np.float32)
+    signal[10, 4] = value
+    return signal
+
+
+@pytest.mark.parametrize(
+    ("changed", "rule", "said"),
+    [
+        ({"subject": 4}, "subjects", "parse() returned subject 4, expected 3"),
+        ({"signal": np.ones((100, 5), np.float32)}, "channels", "the signal has 5 channels, but modalities declare 6"),
+        ({"signal": np.ones(100, np.float32)}, "channels", "signal has shape (100,), expected (rows, 6)"),
+        ({"labels": np.ones(90, np.int16)}, "labels", "labels have shape (90,) for 100 rows"),
+        ({"labels": np.ones(100, np.float32)}, "labels", "labels are float32, expected integers"),
+        ({"labels": np.repeat(np.int16([1, 13]), [80, 20])}, "labels", "code 13 in 20 rows of 100"),
+        ({"labels": np.zeros(100, np.int16)}, "subjects", "none of 100 rows has one of the labels"),
+        ({"bouts": np.empty((0, 2), np.int64)}, "subjects", "no bout"),
+        ({"bouts": np.array([[0, 101]])}, "bouts", "bout 0 is [0, 101], expected first < stop within 0 to 100"),
+        ({"bouts": np.array([[50, 100], [0, 50]])}, "bouts", "overlap or are out of order"),
+        ({"bouts": np.array([0, 100])}, "bouts", "of shape (2,), expected integers of shape (n, 2)"),
+        ({"signal": changed_signal(np.nan)}, "finite", "gyro has 1 of 300 values that are NaN or infinite"),
+        ({"signal": changed_signal(np.inf)}, "finite", "the first in row 10, column 4"),
+        ({"facts": {"nan_share": 0.3}}, "finite", "nan_share is 0.30, expected at most 0.2 (max_nan_share)"),
+    ],
+)
+def test_contradictions_of_a_recording(sound: Recording, changed: dict[str, object], rule: str, said: str) -> None:
+    assert recording_faults(SPEC, 3, sound) == []
+    (fault,) = recording_faults(SPEC, 3, replace(sound, **changed))
+    assert (fault.rule, fault.subject) == (rule, 3) and said in fault.found
+
+
+def test_what_is_no_recording_is_said(sound: Recording) -> None:
+    (fault,) = recording_faults(SPEC, 3, sound.signal)
+    assert "parse() returned a ndarray, expected a Recording" in fault.found
+
+
+def test_null_labels_are_the_loaders(sound: Recording) -> None:
+    labels = np.repeat(np.array([1, 99], np.int16), [80, 20])
+    assert recording_faults(replace(SPEC, null_labels=(0, 99)), 3, replace(sound, labels=labels)) == []
+
+
+NOT_REFUSED = {"constant", "repeats", "place", "rates", "windows", "leakage"}  # judged by `conformance` alone
+
+
+@pytest.mark.parametrize("rule", sorted(set(BROKEN) - NOT_REFUSED))
+def test_a_broken_loader_is_refused_before_anything_is_cached(rule: str, lab) -> None:
+    body, said = BROKEN[rule]
+    path = lab(body)
+    for _ in range(2):
+        with pytest.raises(UserError) as caught:
+            load_dataset(path)
+        assert said in str(caught.value)
+
+
+def test_an_error_inside_a_loader_names_its_line(lab) -> None:
+    path = lab("def mine(spec, members, path, subject):\n    return {}['sgnal']\nMINE = replace(GOOD, parse=mine)")
+    with pytest.raises(UserError, match=r"parse\(\) of subject 1 fails with KeyError: 'sgnal' \(.*\.py, line \d+\)"):
+        load_dataset(path)
+
+
+def test_a_sound_loader_is_loaded(lab) -> None:
+    dataset = load_dataset(lab())
+    assert np.bincount(dataset.labels[dataset.labels >= 0]).tolist() == [1600] * 3
+
+
+def test_nobody_is_told_to_fetch_what_cannot_be_fetched(lab, monkeypatch, tmp_path: Path) -> None:
+    path = lab()
+    monkeypatch.setenv("RELIEF_DATA", str(tmp_path / "nowhere"))
+    with pytest.raises(UserError, match=r"not found.*does not exist.*set RELIEF_DATA") as caught:
+        load_dataset(path)
+    assert "data fetch" not in str(caught.value)
+
+
+def test_files_of_another_dataset_with_the_same_names_are_left_alone(lab, monkeypatch, tmp_path: Path) -> None:
+    path, root = lab(), tmp_path / "many"
+    monkeypatch.setenv("RELIEF_DATA", str(root))
+    write_people(root / "another", range(1, 3), offset=1)
+    with pytest.raises(UserError, match=r"no folder holds all of its 4 files.*another \(2 of 4 files\)"):
+        load_dataset(path)
+    write_people(root / "mine")
+    alone = load_dataset(path, tmp_path / "lab")
+    assert locate(get_loader(path)).only == tuple(f"mine/person{n}.npy" for n in range(1, 5))
+    np.testing.assert_array_equal(load_dataset(path).signal(), alone.signal())
+    write_people(root / "another", offset=1)
+    with pytest.raises(UserError, match=r"several folders hold all of its 4 files.*another \(4 of 4.*mine \(4 of 4"):
+        load_dataset(path)
+
+
+def test_files_at_the_root_are_told_from_those_below(lab, monkeypatch, tmp_path: Path) -> None:
+    path, root = lab(), tmp_path / "flat"
+    monkeypatch.setenv("RELIEF_DATA", str(root))
+    write_people(root)
+    write_people(root / "zzz", range(2, 4), offset=1)
+    np.testing.assert_array_equal(load_dataset(path).signal(), load_dataset(path, tmp_path / "lab").signal())
+
+
+def test_a_marker_of_another_dataset_does_not_count(lab, monkeypatch, tmp_path: Path) -> None:
+    path, root = lab(), tmp_path / "both"
+    monkeypatch.setenv("RELIEF_DATA", str(root))
+    write_people(root / "mine")
+    (root / "other_SYNTHETIC").mkdir()
+    (root / "other_SYNTHETIC" / "SYNTHETIC.json").write_text("{}")
+    assert not locate(get_loader(path)).synthetic
+    (root / "mine" / "SYNTHETIC.json").write_text("{}")
+    assert locate(get_loader(path)).synthetic
+
+
+def test_files_below_the_root_are_not_copied_there_again(lab, tmp_path: Path) -> None:
+    path = lab()
+    with pytest.raises(UserError, match=r"lies below .* already"):
+        import_from(path, tmp_path / "lab")
+    assert import_from(path, tmp_path / "lab", tmp_path / "elsewhere")["verification"]["ok"]
