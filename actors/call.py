@@ -1,4 +1,8 @@
-"""``actors.run``: a study as ``relief_ray.run`` takes it, computed by Ray workers."""
+"""``actors.run``: a study as ``relief_ray.run`` takes it, computed by Ray workers, with the same bits.
+
+A local cluster is started with the first run and stopped with the last, unless ``runtime`` names the ``address`` of one
+to join. Clients are packed on a worker per core unless ``runtime`` has another ``mode``.
+"""
 
 from __future__ import annotations
 
@@ -64,32 +68,26 @@ def run(
 ) -> Study:
     """Compute a study on Ray and return it; the arguments are those of ``relief_ray.run``.
 
-    A small local cluster is started with the first run and stopped with the last; ``runtime={"address": "host:port"}``
-    joins one that is up, and leaves it running. Clients are packed on workers (``runtime={"mode": "packed"}``, one
-    worker per core) unless the experiment or ``runtime`` says ``"actors"``: a process for every client. Results have
-    the same bits as those of ``relief_ray.run``.
-
     Args:
-        experiment: name of a preset, path of a file, an ``ExperimentConfig``, a mapping of its values, or None.
-        strategies: methods: names, import paths, classes, configurations or mappings.
+        experiment: a preset's name, a file, an ``ExperimentConfig``, a mapping of its values, or None.
+        strategies: names, import paths, classes, configurations or mappings.
         seeds: a list of seeds, or a number of them counted from 0.
         folds: folds of the held-out subjects: a list, or one.
         rounds: rounds of every run, without the bootstrap.
         name: name of the study in reports.
-        claims: YAML file with at most six claims that the study is to judge, named before its first run.
-        out: folder of the records; None: a temporary one, removed with the study.
+        claims: file of claims to judge.
+        out: folder of the records; None: a temporary one.
         set: settings by dotted key, as `--set` takes them.
         quiet: show no progress.
-        other_code: go on with runs that another version of the program began; their records say so.
+        other_code: go on with runs that another version of the program began.
         settings: sections of the configuration: ``runtime={"num_hosts": 4}``.
 
     Raises:
-        UserError: bad input, or a cluster that cannot be joined or lacks a resource.
+        UserError: bad input, or a cluster that cannot be joined.
     """
     request = Request(
         target=experiment, strategies=strategies, seeds=seeds, folds=folds, rounds=rounds, name=name, claims=claims,
         set=set or {}, settings=dict(settings),
     )  # fmt: skip
-    ray = _OnRay()
-    with ray.session:
+    with (ray := _OnRay()).session:
         return compute_study(request, out, "ray", ray.compute, quiet=quiet, other_code=other_code)

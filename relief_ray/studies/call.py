@@ -59,20 +59,15 @@ def run(
 ) -> Study:
     """Compute a study in this process and return it: one run per method, seed and fold, one after the other.
 
-    A run that ``out`` holds already, finished, is not computed again; one that was interrupted goes on after its last
-    round, bit for bit. `relief-ray resume`, `report` and `compare` work on the folder too.
-
     Args:
-        experiment: name of a preset (``"demo"``), path of a YAML or JSON file, an ``ExperimentConfig``, a mapping of
-            its values, or None: the defaults, changed by the other arguments.
-        strategies: methods in place of the experiment's: names, import paths (``"my_module:MyMethod"``), classes or
-            configurations (``Relief(gamma=0.5)``), or mappings (``{"name": "relief", "gamma": 0.5}``).
+        experiment: a preset's name, a YAML or JSON file, an ``ExperimentConfig``, a mapping of its values, or None.
+        strategies: names, import paths (``"my_module:MyMethod"``), classes, configurations or mappings.
         seeds: in place of the experiment's seeds or replicates: a list, or a number of seeds counted from 0.
         folds: folds of the held-out subjects: a list, or one.
         rounds: rounds of every run, without the bootstrap.
         name: name of the study in reports.
         claims: YAML file with at most six claims that the study is to judge, named before its first run.
-        out: folder of the records; None: a temporary one, removed with the study.
+        out: folder of the records, whose runs are reused or gone on with; None: a temporary one.
         set: settings by dotted key, as `--set` takes them: ``{"training.epochs": 2}``.
         quiet: show no progress.
         other_code: go on with runs that another version of the program began; their records say so.

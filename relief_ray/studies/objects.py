@@ -48,7 +48,7 @@ class Method:
 
     @property
     def suffix(self) -> str:
-        """What folder names add to the label: ``-gamma0.5``; empty for a preset as it is."""
+        """Addition to the label in folder names: ``-gamma0.5``; empty for a preset as it is."""
         return "".join("-" + re.sub(r"[^\w.+-]+", "_", f"{key}{value}") for key, value in self.fields.items())
 
 

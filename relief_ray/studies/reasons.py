@@ -29,7 +29,7 @@ _WIDTH = 100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reasons:
-    """Why a client trained what it trained in one round; printed, it is the whole answer in words.
+    """Reasons for what a client trained in one round; printed, they are the whole answer in words.
 
     Attributes:
         text: sentences and tables for people.

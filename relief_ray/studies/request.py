@@ -35,7 +35,7 @@ Place = Literal["here", "ray"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """What ``run`` was called with.
+    """Arguments of ``run``.
 
     Attributes:
         target: name of a preset, a file, a configuration (object or mapping), or None: the defaults.

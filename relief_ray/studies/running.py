@@ -54,7 +54,7 @@ def run_plan(plan: Plan, compute: Compute, *, quiet: bool, other_code: bool = Fa
     """
     cells = plan.cell_folders()
     with closing(watcher(sum(map(rounds_to_do, cells)), quiet=quiet)) as progress:
-        for cell, title in zip(cells, titles_of(plan.cells), strict=True):
+        for cell, title in zip(cells, _titles_of(plan.cells), strict=True):
             _run_cell(cell, title, compute, progress, other_code)
 
 
@@ -93,7 +93,7 @@ def rounds_to_do(cell: CellFolder) -> int:
     return cell.num_planned - done
 
 
-def titles_of(cells: Sequence[Cell]) -> list[str]:
+def _titles_of(cells: Sequence[Cell]) -> list[str]:
     """A title for each cell: ``relief, fold 0, seed 0``, ``relief (gamma=0.5), fold 0, replicate 2``."""
     methods = [(method_name(c.config.strategy, c.label), c.config.model_dump(mode="json")) for c in cells]
     return [title_of(cell, name) for cell, name in zip(cells, variant_names(methods), strict=True)]

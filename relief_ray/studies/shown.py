@@ -1,4 +1,4 @@
-"""What a study shows: pages of tables as text or Markdown, and pictures; both display themselves in a notebook."""
+"""Pages of tables as text or Markdown, and pictures, which display themselves in a notebook."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class Run:
 
     @property
     def record(self) -> RunRecord:
-        """What is known of the run as a whole: identities, machine, versions, warnings (``run.json``)."""
+        """Facts about the run as a whole: identities, machine, versions, warnings (``run.json``)."""
         return self._loaded.run
 
     @property

@@ -68,7 +68,7 @@ COMPARED = "the method that others are compared with"
 ROLES = {
     "REFERENCE": {
         "relief_ray/studies/request.py": (1, "the method of a study that names none"),
-        "relief_ray/studies/study.py": (3, COMPARED),
+        "relief_ray/studies/study.py": (2, COMPARED),
         "relief_ray/studies/planning.py": (1, "the method of a file that names none"),
         "relief_ray/config.py": (1, "the default"),
         "relief_ray/report/budgets.py": (1, "the cheaper of the two sets the budget of equal cost"),

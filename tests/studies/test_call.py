@@ -167,7 +167,7 @@ def test_a_users_own_method_is_recorded_by_its_path_and_file(write, run_cache, t
         f"{name}.Mine-s0",
         f"{name}.Mine-alpha0.25-s0",
     ]
-    run = study.run(f"{name}:Mine (alpha=0.25)")
+    run = next(run for run in study.runs if run.method.endswith("(alpha=0.25)"))
     assert run.record.config["strategy"]["alpha"] == 0.25 and list(run.record.own_sources) == [f"{name}.py"]
 
 
