@@ -137,7 +137,8 @@ def compare(
 def report(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs or grids.")],
     out: Annotated[
-        SomePath, typer.Option(metavar="DIR", help="For the report; by default report in the first.")
+        SomePath,
+        typer.Option(metavar="DIR", help="For the report; by default DIR/report, of committed results ./report."),
     ] = None,
     commit: Annotated[
         SomePath, typer.Option(metavar="DIR", help="Also write DIR/cells.json: results small enough for a repository.")
@@ -222,15 +223,17 @@ def strategies(
 
 @app.command()
 def conformance(
-    target: Annotated[str, typer.Argument(metavar="STRATEGY|DATASET", help="A name, my.module:MyMethod or :MY_DATA.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="A name, my.module:MyMethod, :MyNet or :MY_DATA.")],
     settings: Settings = None,
     ray: Annotated[bool, typer.Option("--ray/--no-ray", help="Compare with a run on Ray too.")] = True,
+    equals: Annotated[str, typer.Option(metavar="METHOD", help="Judge only whether its rounds are METHOD's.")] = "",
+    within: Annotated[float, typer.Option(help="With --equals: the largest difference of a value.")] = 0.0,
     as_json: AsJson = False,
 ) -> None:
-    """Try out the rules that every strategy keeps, or every dataset's loader; name the one that is broken."""
+    """Try out the rules that every method, backbone or dataset keeps; name the one that is broken."""
     from actors.commands.conformance import conformance_command
 
-    conformance_command(target, settings or [], ray, as_json)
+    conformance_command(target, settings or [], ray, as_json, equals, within)
 
 
 @app.command()

@@ -37,6 +37,7 @@ class StageSpec:
         modality: the one modality that it belongs to; None: several.
         feature: whether its output is a modality's feature ``h_m``.
         cheap: whether it is cheaper to compute than to keep, so that it runs in every step that reads it.
+        varies: whether its output in training differs from step to step whatever is trained: dropout, batch statistics.
     """
 
     id: str
@@ -45,6 +46,7 @@ class StageSpec:
     modality: str | None = None
     feature: bool = False
     cheap: bool = False
+    varies: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,13 +130,30 @@ def missing_mode(usual: Missing, *, omit_absent: bool) -> Missing:
 def descendants(stages: tuple[StageSpec, ...], trained: Collection[GroupId]) -> frozenset[str]:
     """Stages whose output a trained group can change: those that own one, and all that read from them.
 
-    The engine recomputes exactly these stages, and the ``split`` time model charges for exactly them.
+    The engine propagates gradients through exactly these stages, and the ``split`` time model charges for them.
     """
-    live: set[str] = set()
+    return _downstream(stages, {s.id for s in stages if s.groups & set(trained)})
+
+
+def recomputed(
+    stages: tuple[StageSpec, ...], trained: Collection[GroupId], absent: Collection[str] = frozenset()
+) -> frozenset[str]:
+    """Stages whose output differs between two steps: ``descendants``, stages that vary, and all that read from these.
+
+    The engine runs exactly these stages in every step, and the ``split`` time model charges for exactly them. Stages of
+    ``absent`` sensors alone are always in test mode and do not vary.
+    """
+    changing = {s.id for s in stages if s.groups & set(trained) or (s.varies and s.id not in absent)}
+    return _downstream(stages, changing)
+
+
+def _downstream(stages: tuple[StageSpec, ...], first: Collection[str]) -> frozenset[str]:
+    """The stages ``first`` and all that read from them."""
+    below: set[str] = set(first)
     for stage in stages:
-        if stage.groups & set(trained) or live & set(stage.inputs):
-            live.add(stage.id)
-    return frozenset(live)
+        if below & set(stage.inputs):
+            below.add(stage.id)
+    return frozenset(below)
 
 
 def read_by(stages: Collection[StageSpec], readers: Collection[str]) -> frozenset[str]:

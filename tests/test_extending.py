@@ -16,13 +16,16 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 from typer.testing import CliRunner
 
 from actors.cli import app
+from relief_ray.conformance.backbones import BACKBONE_RULES
 from relief_ray.conformance.rules import RULES
 from relief_ray.conformance.runner import outcome
 from relief_ray.errors import UserError
 from relief_ray.experiment.setup import choose_engine
+from relief_ray.records import checkpoint, read_rounds
 from tests.conformance.cases import config_of, drive
 from tests.training.scenario import NUM_WINDOWS, SHAPE, Scenario, distance
 
@@ -102,9 +105,11 @@ def shell(request, place) -> Shell:
 
 
 def test_the_page_has_its_examples():
-    assert list(FILES) == ["my_method.py", "my_backbone.py", "my_data.py", "make_gestures.py"] and len(COMMANDS) == 4
-    for rule in RULES:
-        assert f"| `{rule}` |" in PAGE, "every rule is in the page's table"
+    methods = ["my_method.py", "my_personal.py", "my_medians.py"]
+    assert list(FILES) == [*methods, "my_net.py", "my_backbone.py", "my_data.py", "make_gestures.py"]
+    assert len(COMMANDS) == 7
+    for rule in (*RULES, *BACKBONE_RULES):
+        assert f"| `{rule}` |" in PAGE, "every rule is in the page's tables"
 
 
 @pytest.mark.ray
@@ -120,10 +125,40 @@ def test_the_method(shell, place):
 
 
 @pytest.mark.ray
+def test_methods_with_personal_parts_views_and_single_updates(shell, place):
+    printed = shell(COMMANDS[1])
+    for name in ("my_personal:Personal", "my_medians:Medians"):
+        assert f"{name}: keeps {len(RULES) - 1} rules, 1 not judged" in printed
+    personal = read_rounds(place / "runs/three/my_personal.Personal-s0")[-1]
+    trained = [set(c.trained) for c in personal.clients]
+    assert all("head.1" in groups and len(groups) < 11 for groups in trained), "the head, and half of the others"
+    medians = place / "runs/three/my_medians.Medians-s0"
+    last = safetensors.torch.load_file(checkpoint.generations(medians)[0] / checkpoint.STATE_FILE)
+    views = {name.split("/")[1] for name in last if name.startswith("models/")}
+    assert views == {"acc", "acc%2Bgyro", "acc%2Bgyro%2Bmag"} and any("exit.early" in name for name in last)
+
+
+@pytest.mark.ray
+def test_a_method_that_is_another_one(shell):
+    printed = shell(COMMANDS[2])
+    assert printed.count("keeps 1 rule\n") == 2 and "my_method:MyMethod with beta=0 against fedavg" in printed
+
+
+@pytest.mark.ray
+def test_the_plain_module(shell, place):
+    printed = shell(COMMANDS[3])
+    assert f"my_net:MyNet: keeps {len(BACKBONE_RULES)} rules" in printed
+    assert "BatchNorm: running statistics of 6 layers stay on each client" in printed
+    run = json.loads((place / "runs/net/relief-s0/run.json").read_text())
+    assert run["config"]["backbone"] == {"name": "my_net:MyNet", "width": 16} and run["status"] == "done"
+
+
+@pytest.mark.ray
 def test_the_backbone(shell, place):
-    described, printed = shell(COMMANDS[1]).split("smoke: 1 run")
+    described, printed = shell(COMMANDS[4]).split("smoke: 1 run")
     assert "Backbone my_backbone:MyBackbone of smoke" in described and "G = 8 groups = 3 fusion blocks" in described
     assert "NOTE: backbone my_backbone:MyBackbone: not calibrated" in printed
+    assert f"my_backbone:MyBackbone: keeps {len(BACKBONE_RULES)} rules" in printed
     assert f"relief: keeps {len(RULES) - 1} rules, 1 not judged" in printed
     run = json.loads((place / "runs/mlp/relief-s0/run.json").read_text())
     assert run["engine"] == "reuse" and run["config"]["backbone"]["hidden"] == 8
@@ -131,11 +166,11 @@ def test_the_backbone(shell, place):
 
 @pytest.mark.ray
 def test_the_dataset_and_all_three_together(shell, place):
-    printed = shell(COMMANDS[2])
+    printed = shell(COMMANDS[5])
     assert "Gestures of four people" in printed and "SYNTHETIC" in printed
     run = json.loads((place / "runs/gestures/relief-s0/run.json").read_text())
     assert run["data_origin"] == "SYNTHETIC" and run["config"]["data"]["name"] == "my_data:GESTURES"
-    together = shell(COMMANDS[3])
+    together = shell(COMMANDS[6])
     assert "reused, finished already" in together and re.search(r"my_method:MyMethod +\d", together)
     run = json.loads((place / "runs/mine/my_method.MyMethod-s0/run.json").read_text())
     assert sorted(run["own_sources"]) == ["my_backbone.py", "my_data.py", "my_method.py"]

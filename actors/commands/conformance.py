@@ -40,13 +40,20 @@ def strategies_command(bibtex: bool, as_json: bool) -> None:
         print("\nChange one value: --set strategy.gamma=0.5. Use in a run: --strategies fedavg,relief")
 
 
-def conformance_command(target: str, settings: Sequence[str], use_ray: bool, as_json: bool) -> None:
-    """Print a line per rule; end with 1 where one is broken."""
+def conformance_command(
+    target: str, settings: Sequence[str], use_ray: bool, as_json: bool, equals: str = "", within: float = 0.0
+) -> None:
+    """Print a line per rule; end with 1 where one is broken. ``equals``: judge only whether it is that method."""
     from actors.commands.conformance_data import conformance_of_data, names_dataset
+    from actors.commands.conformance_models import conformance_of_backbone, conformance_of_pair, names_backbone
 
     if names_dataset(target):
         return conformance_of_data(target, settings, as_json)
-    config = parse(override(PROBLEM, [f"strategy={target}", *settings]), "conformance")
+    if names_backbone(target):
+        return conformance_of_backbone(target, settings, as_json)
+    if equals:
+        return conformance_of_pair(target, equals, settings, within, as_json)
+    config = parse(override(PROBLEM, [f"strategy={target}", *for_method(settings)]), "conformance")
     use_threads(config.runtime.num_threads)
     if not as_json:
         print(heading(config))
@@ -62,6 +69,12 @@ def conformance_command(target: str, settings: Sequence[str], use_ray: bool, as_
     print(_as_text(name, config, verdicts) if as_json else summary(name, verdicts))
     if broken:
         raise typer.Exit(1)
+
+
+def for_method(settings: Sequence[str], section: str = "strategy") -> list[str]:
+    """The settings with full paths: ``beta=0`` is the method's, ``strategy.beta=0``."""
+    heads = [s.partition("=")[0].partition(".")[0] for s in settings]
+    return [s if h in ExperimentConfig.model_fields else f"{section}.{s}" for s, h in zip(settings, heads, strict=True)]
 
 
 def _ray_executors(stack: ExitStack) -> dict[str, MakeExecutor]:

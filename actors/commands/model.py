@@ -232,7 +232,8 @@ def row(model: Described, group: ParamGroup) -> list[str]:
     """Table row of one group."""
     shapes = " + ".join("x".join(map(str, t.shape)) for t in group.tensors)
     if len(group.tensors) > 2:
-        shapes = f"{len(group.tensors)} LoRA factors, r = {group.tensors[0].shape[0]}"
+        rank = f" LoRA factors, r = {group.tensors[0].shape[0]}" if group.lora else " tensors"
+        shapes = f"{len(group.tensors)}{rank}"
     share = 100 * group.numel / model.layout.numel
     mib, spent = 4 * group.numel / MIB, si(flops(model, group))
     role = _ROLES.get(group.role, group.role)

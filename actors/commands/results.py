@@ -42,9 +42,10 @@ def report_command(folders: Sequence[Path], out: Path | None, commit: Path | Non
     from relief_ray.report.build import build, write
     from relief_ray.report.inventory import STATUSES, take_inventory
     from relief_ray.report.registered import registry_of
+    from relief_ray.report.runs import is_committed
 
     inventory, registry = take_inventory(folders), registry_of(folders)
-    place = out or (folders[0] if folders[0].is_dir() else folders[0].parent) / OUT
+    place = out or (Path(OUT) if is_committed(folders[0]) else folders[0] / OUT)
     document = build(inventory, registry)
     written = write(document, place)
     written += [] if commit is None else [_write_small(inventory, commit)]

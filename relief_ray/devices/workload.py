@@ -22,6 +22,7 @@ from relief_ray.stages import (
     descendants,
     modalities_below,
     read_by,
+    recomputed,
 )
 
 Times = Literal["always", "round", "step", "once"]
@@ -167,7 +168,8 @@ def footprint(
     constant = {s.id for s in stages if reuse and below[s.id].isdisjoint(present)}
     off = _switched_off(stages, constant) if missing == "zero_feature" else frozenset()
     live = descendants(stages, trained) - off
-    again = live | (cheap_reads(stages, live) - constant)
+    changing = recomputed(stages, trained, constant) - off
+    again = changing | (cheap_reads(stages, changing) - constant)
     running = [(s, _times(s.id in again, s.id in constant, reuse)) for s in stages if s.id not in off]
     runs = tuple(_stage_run(costs, stage, often, live, trained, optimizer_flops) for stage, often in running)
     reached = {j for s in stages for j in s.groups}

@@ -29,6 +29,8 @@ from relief_ray.records.identity import commit, other_program, params_sha256, so
 from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import RunRecord
 from relief_ray.server.aggregation import mean_personal
+from relief_ray.training.evaluation import calibrate
+from relief_ray.training.inputs import prepare
 
 # The README of an exported model: how to use it without this package, with code that runs as it is.
 
@@ -142,7 +144,9 @@ _LEADS = {
 
 OWN = (
     "`model.safetensors` holds the parameters of all groups, by `group.name`, as the backbone declares them; what is\n"
-    "frozen in it is not among them. How they are put together, the backbone's own source says."
+    "frozen in it is not among them. How they are put together, the backbone's own source says. Where it has\n"
+    "BatchNorm, `statistics.safetensors` holds the running statistics with which it was tested, by\n"
+    "`statistics:stage.layer.name`."
 )
 
 
@@ -163,6 +167,7 @@ def readme(name: str, facts: Mapping[str, JsonValue], place: str = "", revision:
 
 
 FACTS, MODEL, W_0, README, ENCODER = "export.json", "model.safetensors", "fusion_w0.safetensors", "README.md", "encoder"
+_STATISTICS = "statistics.safetensors"
 
 
 def export_model(
@@ -288,8 +293,19 @@ def write(setup: Setup, params: Params, facts: Mapping[str, JsonValue], folder: 
         place, revision = _encoder(config, setup, folder, with_encoder=with_encoder)
     else:
         save_file(named(setup, params), folder / MODEL)
+        if setup.job.calibration is not None:
+            save_file(_statistics(setup, params), folder / _STATISTICS)
     (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     (folder / README).write_text(readme(backbone_name(config), facts, place, revision), encoding="utf-8")
+
+
+def _statistics(setup: Setup, params: Params) -> dict[str, Tensor]:
+    """BatchNorm's running statistics with which the common model was tested."""
+    backbone, windows = setup.job.build(), setup.job.calibration
+    assert windows is not None
+    backbone.load(params)
+    calibrate(backbone, prepare(windows, setup.fleet.modalities, backbone).inputs)
+    return backbone.statistics.state()
 
 
 def _encoder(config: MomentConfig, setup: Setup, folder: Path, *, with_encoder: bool) -> tuple[str, str | None]:

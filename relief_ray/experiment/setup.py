@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from relief_ray.config import ExperimentConfig
 from relief_ray.data import FederatedData, federate, num_clients, open_dataset, pool
 from relief_ray.data.federated_data import Purpose
@@ -15,6 +17,7 @@ from relief_ray.devices.accounting import CostAccountant
 from relief_ray.devices.fleet import build_fleet, with_windows
 from relief_ray.devices.planner import CostPlanner, Counter, assumed_engine
 from relief_ray.devices.types import DeviceType
+from relief_ray.errors import UserError
 from relief_ray.experiment.clocks import foreign_profile, make_accountant, make_planner, run_clocks, uncalibrated
 from relief_ray.extra_modules import ExtraModule
 from relief_ray.federated import PlannedRun, RoundContext, Strategy
@@ -27,6 +30,7 @@ from relief_ray.models.registry import require_gemm
 from relief_ray.stages import Engine
 from relief_ray.streams import Streams
 from relief_ray.training.config import trainer_config
+from relief_ray.training.evaluation import CHUNK
 from relief_ray.training.job import Job
 
 
@@ -150,7 +154,7 @@ def assemble(
         num_own_values=plain.layout.numel,
         start=backbone.params(),
         frozen=backbone.facts,
-        warnings=(*backbone.warnings, *uncalibrated(config), *foreign_profile(config, backbone.shape, clocks)),
+        warnings=(*_warnings(backbone, config), *foreign_profile(config, backbone.shape, clocks)),
         strategy=strategy,
         streams=streams,
         engine=engine,
@@ -160,8 +164,32 @@ def assemble(
         reference=fedavg_reference(config, fedavg, fleet, engine),
         rare=fleet.rare(),
         build=partial(_build_network, config, input_shape(data), additions, dict(backbone.facts)),
-        job=replace(make_job(config, data, planner, build, strategy, streams, engine), frozen=dict(backbone.facts)),
+        job=make_job(config, data, planner, build, strategy, streams, engine, backbone),
     )
+
+
+def _calibration(backbone: Backbone, data: FederatedData, streams: Streams) -> WindowSet | None:
+    """Draw the validation windows whose statistics BatchNorm takes in the global model (``docs/adr/0025``)."""
+    if not backbone.statistics:
+        return None
+    if not len(data.validation):
+        raise UserError(
+            "backbone: BatchNorm in the global model takes its statistics from validation windows, but there are none; "
+            "raise data.validation_fraction, or take GroupNorm"
+        )
+    order = streams.numpy("statistics").permutation(len(data.validation))
+    return data.validation.take(np.sort(order[: backbone.chunk or CHUNK]))
+
+
+def _warnings(backbone: Backbone, config: ExperimentConfig) -> tuple[str, ...]:
+    """Lines about the backbone: its own, where BatchNorm's statistics come from, and what was not calibrated."""
+    text = (
+        f"BatchNorm: running statistics of {len(backbone.statistics.layers)} layers stay on each client; the global "
+        f"model is evaluated with those of up to {backbone.chunk or CHUNK} validation windows"
+    )
+    if config.training.missing == "zero_input":
+        text += "; an absent sensor's encoder has none: training.missing=zero_feature leaves it out"
+    return (*backbone.warnings, *([text] if backbone.statistics else []), *uncalibrated(config))
 
 
 def count(backbone: Backbone, config: ExperimentConfig) -> Counter:
@@ -195,8 +223,9 @@ def make_job(
     strategy: Strategy,
     streams: Streams,
     engine: Engine,
+    backbone: Backbone,
 ) -> Job:
-    """Build the job that workers are sent."""
+    """Build the job that workers are sent; ``backbone``: as ``build`` makes it."""
     return Job(
         build=build,
         trainer=trainer_config(config.training, engine, config.rounds),
@@ -211,6 +240,8 @@ def make_job(
         num_threads=config.runtime.num_threads,
         cache_mib=config.runtime.cache_mib,
         pairwise_every=config.record.pairwise_every,
+        frozen=dict(backbone.facts),
+        calibration=_calibration(backbone, data, streams),
     )
 
 

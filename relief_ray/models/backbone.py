@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from relief_ray.errors import UserError
 from relief_ray.frozen import FrozenConfig
 from relief_ray.groups import GroupId, GroupLayout, Params
-from relief_ray.models.checks import check_modules, check_owners
+from relief_ray.models.checks import DeclarationError, check_modules, check_owners
+from relief_ray.models.modes import Statistics, in_test_mode
 from relief_ray.models.stage import GroupParameters as GroupParameters
 from relief_ray.models.stage import InputShape as InputShape
 from relief_ray.models.stage import Stage as Stage
@@ -51,6 +52,7 @@ class Backbone:
         warnings: recorded with every run.
         output: the stage whose output is the logits (B, K).
         adapter_scales: ``set_scale(adapter, factor)`` of every LoRA layer.
+        statistics: running statistics of its BatchNorm layers, which are every client's own.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class Backbone:
         warnings: tuple[str, ...] = (),
         output: str | None = None,
     ) -> None:
-        """Check that stages are topologically ordered, that groups and stages fit, and that no layer draws.
+        """Check that stages are topologically ordered and that groups and stages fit; put all layers into test mode.
 
         ``chunk``: set where the usual number of windows needs too much memory; ``output`` is the last stage by default.
 
@@ -73,7 +75,7 @@ class Backbone:
                 trainable parameter no group; a layer is no function of its inputs.
         """
         declared = tuple(groups)
-        self.shape, self.stages, self.prepare = shape, tuple(stages), prepare
+        self.shape, self.stages, self.prepare = shape, in_test_mode(stages), prepare
         self.chunk, self.facts, self.warnings = chunk, facts, warnings
         self.declared, self.output = declared, output or self.stages[-1].spec.id
         self.layout = GroupLayout(g.group() for g in declared)
@@ -85,11 +87,14 @@ class Backbone:
                     f"backbone: stage {stage.spec.id!r} reads {missing}; earlier stages and inputs are {sorted(known)}"
                 )
             if unknown := stage.spec.groups - set(self.layout.ids):
-                raise UserError(f"backbone: stage {stage.spec.id!r} owns unknown groups {sorted(unknown)}")
+                raise DeclarationError(
+                    f"backbone: stage {stage.spec.id!r} owns unknown groups {sorted(unknown)}; declare them"
+                )
             known.add(stage.spec.id)
         check_owners(self.stages, declared)
         check_modules(self.stages)
         self.adapter_scales = tuple(_adapter_scales(self.stages))
+        self.statistics = Statistics(self.stages)
 
     @property
     def specs(self) -> tuple[StageSpec, ...]:
@@ -157,11 +162,45 @@ def _adapter_scales(stages: Iterable[Stage]) -> Iterator[Callable[[str, float], 
     yield from (set_scale for set_scale in scales if set_scale is not None)
 
 
+def move_frozen(backbone: Backbone, device: torch.device) -> None:
+    """Replace the stages' frozen tensors by copies on ``device``, one each; the groups' parameters are left alone.
+
+    Copies, because other backbones of this process share the frozen tensors, and the server's own stays on the CPU.
+    """
+    if device.type == "cpu":
+        return
+    in_groups = {id(p) for parameters in backbone.parameters.values() for p in parameters}
+    moved: dict[int, tuple[Tensor, Tensor]] = {}
+    roots = [root for stage in backbone.stages for root in (stage.module, stage.pool) if root is not None]
+    for module in (m for root in roots for m in root.modules()):
+        for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
+            if id(tensor) in in_groups or tensor.device.type == device.type:
+                continue
+            # The old tensor is kept beside the new one: an id is unique only while its tensor lives.
+            if id(tensor) not in moved:
+                moved[id(tensor)] = (tensor, _copy(tensor, device))
+            setattr(module, name, moved[id(tensor)][1])
+
+
+def _copy(tensor: Tensor, device: torch.device) -> Tensor:
+    new = tensor.detach().to(device)
+    return nn.Parameter(new, requires_grad=False) if isinstance(tensor, nn.Parameter) else new
+
+
 class BackboneNetwork:
     """A backbone for the server's computations (a ``Network``): differentiable in parameters and raw windows."""
 
     def __init__(self, backbone: Backbone, missing: Missing) -> None:
-        """``missing``: how an absent modality is represented; ``load`` overwrites the parameters of ``backbone``."""
+        """``missing``: how an absent modality is represented; ``load`` overwrites the parameters of ``backbone``.
+
+        Raises:
+            UserError: the backbone has BatchNorm layers, whose statistics no server has.
+        """
+        if backbone.statistics:
+            raise UserError(
+                "backbone: this method computes with the model on the server, which has no running statistics for "
+                f"{len(backbone.statistics.layers)} BatchNorm layers: they stay on the clients; take GroupNorm"
+            )
         self._backbone, self._missing = backbone, missing
         self.channels: Mapping[str, int] = dict(backbone.shape.channels)
         self.window, self.num_classes = backbone.shape.window, backbone.shape.num_classes

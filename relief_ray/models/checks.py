@@ -9,24 +9,30 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from relief_ray.errors import UserError
 from relief_ray.groups import GroupId
+from relief_ray.models.modes import dropout_rate
 from relief_ray.models.stage import GroupParameters, Stage
+
+
+class DeclarationError(UserError):
+    """Raised where groups do not cover the trained parameters, each exactly once."""
 
 
 def check_owners(stages: Sequence[Stage], declared: Sequence[GroupParameters]) -> None:
     """Check that a stage owns every group, and that every trainable parameter is in a group of its stage.
 
     Raises:
-        UserError: names stage, group and parameter; else the parameter would be neither trained nor sent.
+        DeclarationError: names stage, group and parameter; else the parameter would be neither trained nor sent.
     """
     owner = _group_by_parameter(declared)
     held: dict[GroupId, set[int]] = {}
     for stage in stages:
         for name, p in stage.pool.named_parameters() if stage.pool else ():
             if id(p) in owner or p.requires_grad:
-                raise UserError(
+                raise DeclarationError(
                     f"backbone: the pool of stage {stage.spec.id!r} has the trainable parameter {name!r}; a pool has "
                     "none, make it a stage or freeze it (requires_grad=False)"
                 )
@@ -38,13 +44,13 @@ def check_owners(stages: Sequence[Stage], declared: Sequence[GroupParameters]) -
                 _refuse(stage, name, group)
     for g in declared:
         if not any(g.id in s.spec.groups for s in stages):
-            raise UserError(
+            raise DeclarationError(
                 f"backbone: no stage owns group {g.id!r}, which would never be trained; name it in the `groups` of the "
                 "StageSpec that computes with its parameters"
             )
         if lost := [name for name, p, _ in g.tensors if id(p) not in held.get(g.id, ())]:
             owners = [s.spec.id for s in stages if g.id in s.spec.groups]
-            raise UserError(
+            raise DeclarationError(
                 f"backbone: parameters {lost} of group {g.id!r} are in no module of its stages {owners}; declare the "
                 "parameters that the stage's module holds"
             )
@@ -55,7 +61,7 @@ def _group_by_parameter(declared: Sequence[GroupParameters]) -> dict[int, GroupI
     for g in declared:
         for name, p, _ in g.tensors:
             if id(p) in owner:
-                raise UserError(
+                raise DeclarationError(
                     f"backbone: parameter {name!r} of group {g.id!r} is declared in {owner[id(p)]!r} already; a "
                     "parameter belongs to one group, once"
                 )
@@ -66,49 +72,35 @@ def _group_by_parameter(declared: Sequence[GroupParameters]) -> dict[int, GroupI
 def _refuse(stage: Stage, name: str, group: GroupId | None) -> None:
     place = f"backbone: stage {stage.spec.id!r} computes with parameter {name!r}"
     if group is None:
-        raise UserError(
+        raise DeclarationError(
             f"{place}, which is in no group: it would be neither trained nor sent; declare it in GroupParameters, or "
             "freeze it (requires_grad=False)"
         )
-    raise UserError(
+    raise DeclarationError(
         f"{place} of group {group!r}, but owns {sorted(stage.spec.groups)}; add {group!r} to the `groups` of its "
         "StageSpec, else what depends on it would be computed once and kept"
     )
 
 
 def check_modules(stages: Sequence[Stage]) -> None:
-    """Check that no layer draws random numbers or keeps statistics: a stage is a function of inputs and parameters.
+    """Check that nothing but the layers that a stage switches off for tests draws random numbers or keeps statistics.
 
     Raises:
         UserError: names stage and layer, and what to take instead.
     """
-    for stage, module in ((s, m) for s in stages for m in (s.module, s.pool) if m is not None):
-        for name, layer in module.named_modules():
-            if fault := _fault(layer):
-                place = f"stage {stage.spec.id!r}" + (f", layer {name!r}" if name else "")
-                raise UserError(f"backbone: {place}: {type(layer).__name__} {fault}")
+    for stage in stages:
+        for name, layer in stage.module.named_modules():
+            if isinstance(layer, _BatchNorm) and layer.running_mean is None:
+                fault = "has no running statistics, so that tests would mix the windows of a batch"
+                _refuse_layer(stage, name, layer, f"{fault}; leave track_running_stats on, or take GroupNorm")
+        for name, layer in stage.pool.named_modules() if stage.pool else ():
+            if layer.training and (dropout_rate(layer) > 0.0 or isinstance(layer, _NormBase | nn.RReLU)):
+                _refuse_layer(stage, name, layer, "is no function of its inputs in training; leave it out of a pool")
 
 
-def _fault(layer: nn.Module) -> str:
-    if isinstance(layer, nn.modules.batchnorm._NormBase):
-        if layer.track_running_stats and layer.training:
-            return (
-                "changes its running statistics with every batch, which are in no group; take GroupNorm or LayerNorm, "
-                "or call .eval() on it to use the statistics it has"
-            )
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (layer.training or layer.running_mean is None):
-            return "mixes the windows of a batch, so nothing can be computed once; take GroupNorm or LayerNorm"
-    if layer.training and _dropout(layer) > 0.0:
-        return "drops values at random, so two runs differ; take p=0, or call .eval() on it"
-    if layer.training and isinstance(layer, nn.RReLU) and layer.lower != layer.upper:
-        return "draws its slope at random, so two runs differ; take LeakyReLU"
-    return ""
-
-
-def _dropout(layer: nn.Module) -> float:
-    if isinstance(layer, nn.modules.dropout._DropoutNd):
-        return layer.p
-    return float(layer.dropout) if isinstance(layer, nn.RNNBase | nn.MultiheadAttention) else 0.0
+def _refuse_layer(stage: Stage, name: str, layer: nn.Module, fault: str) -> None:
+    place = f"stage {stage.spec.id!r}" + (f", layer {name!r}" if name else "")
+    raise UserError(f"backbone: {place}: {type(layer).__name__} {fault}")
 
 
 @torch.no_grad()
@@ -125,7 +117,8 @@ def run_checked(stage: Stage, inputs: Sequence[Tensor]) -> Tensor:
     output: Tensor = stage.module(*copies)
     if not torch.equal(generator, torch.random.get_rng_state()):
         raise UserError(
-            f"{place} draws random numbers in its forward pass, so two runs differ; leave dropout and noise out"
+            f"{place} draws random numbers in its forward pass, in tests too, so two runs differ; take nn.Dropout, "
+            "which training alone switches on"
         )
     after = _buffers(stage)
     if changed := sorted(name for name, value in after.items() if not _same(before.get(name), value)):

@@ -85,7 +85,7 @@ class _Branch:
 
 
 def _branch(config: CnnConfig, modality: str, convs: Sequence[nn.Conv1d], columns_FD: Tensor, fast: bool) -> _Branch:
-    block, name = _ColumnBlock(columns_FD), f"fusion.A.{modality}"
+    block, name = ColumnBlock(columns_FD), f"fusion.A.{modality}"
     spec = StageSpec(id=name, inputs=(f"encoder.{modality}.2",), groups=frozenset([name]), modality=modality)
     return _Branch(
         stages=[*_encoder(config, modality, convs, fast), Stage(spec=spec, module=block)],
@@ -130,7 +130,7 @@ def _group(name: GroupId, role: Role, modality: str | None, layer: int | None, m
     return GroupParameters(id=name, role=role, modality=modality, layer=layer, tensors=tensors)
 
 
-class _ColumnBlock(nn.Module):
+class ColumnBlock(nn.Module):
     """``A_m h_m``: one modality's columns of the fusion matrix."""
 
     def __init__(self, weight: Tensor) -> None:

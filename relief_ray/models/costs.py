@@ -52,7 +52,7 @@ def _stage_flops(backbone: Backbone, stage: Stage, inputs: list[Tensor]) -> Stag
     parameters = [p for p in stage.module.parameters() if id(p) in in_groups]
     flags = [p.requires_grad for p in parameters]
     with torch.no_grad():
-        forward = _forward(stage.module, inputs)
+        forward = forward_flops(stage.module, inputs)
         output: Tensor = stage.module(*inputs)
     elements = float(output.numel())
     floor = elements * len(inputs)
@@ -70,14 +70,15 @@ def _stage_flops(backbone: Backbone, stage: Stage, inputs: list[Tensor]) -> Stag
         input_grad_flops=gradient or floor,
         weight_grad_flops=counted,
         inner_grad_flops={j: flops for j, flops in inner.items() if flops},
-        frozen_forward_flops=_forward(stage.frozen, inputs) if stage.frozen else 0.0,
+        frozen_forward_flops=forward_flops(stage.frozen, inputs) if stage.frozen else 0.0,
         frozen_grad_flops=_backward(stage.frozen, inputs, (), True) if stage.frozen else 0.0,
         output_bytes=elements * output.element_size(),
     )
 
 
 @torch.no_grad()
-def _forward(module: nn.Module, inputs: list[Tensor]) -> float:
+def forward_flops(module: nn.Module, inputs: list[Tensor]) -> float:
+    """FLOPs of a module's forward pass by torch's formulas; operations without one count nothing."""
     return _count(lambda: module(*inputs))
 
 

@@ -46,6 +46,8 @@ class Stage:
             (B, D) already.
         step_bytes: bytes that the forward pass keeps of a window for a backward pass, where that is so much that large
             batches should be split; 0: negligible.
+        switched: the layers of ``module`` that work otherwise in training than in a test (dropout, batch norm). They
+            are in test mode but for the steps of local training; a backbone finds torch's own by itself.
     """
 
     spec: StageSpec
@@ -53,6 +55,7 @@ class Stage:
     frozen: nn.Module | None = None
     pool: nn.Module | None = None
     step_bytes: int = 0
+    switched: tuple[nn.Module, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -229,7 +229,7 @@ def exported_scalars(record: RoundRecord, clock: str) -> dict[str, float]:
     """A round's values by their names in a store, ``sim_`` before what a clock simulated; and F1 by sensor."""
     values = {SIMULATED.get(name, name): value for name, value in round_scalars(record, clock).items()}
     sensors = record.metrics.f1_by_modality if record.metrics is not None else {}
-    return values | {f"f1_sensor/{sensor}": value for sensor, value in sensors.items() if isfinite(value)}
+    return values | {f"f1_sensor_{sensor}": value for sensor, value in sensors.items() if isfinite(value)}
 
 
 def _unix_ms(moment: str | None) -> int | None:
@@ -321,7 +321,7 @@ def _create(client: MlflowClient, experiment: str, folder: Path, record: RunReco
 
 
 def _started_ms(folder: Path, record: RunRecord) -> int | None:
-    """When the first round began; before there is one, when the run was made."""
+    """Moment at which the first round began; before there is one, that at which the run was made."""
     rounds = scan(folder / ROUNDS_FILE).rounds
     if rounds:
         return round((rounds[0].ended_unix_s - rounds[0].wall_s) * 1000)

@@ -131,7 +131,7 @@ def _title(settings: Sequence[Experiment]) -> str:
 
 
 def _notices(inventory: Inventory, problems: tuple[str, ...]) -> Iterator[Section]:
-    """What a reader must know before the first table: mixed programs, claims that cannot be judged."""
+    """Warnings that a reader needs before the first table: mixed programs, claims that cannot be judged."""
     if mixed := mixture(inventory.done):
         yield Section(title="Different programs", slug="notice", blocks=(Paragraphs(lines=(mixed,), tone="warn"),))
     if problems:
@@ -180,7 +180,7 @@ def _experiment_sections(
 
 
 def _explanations(experiment: Experiment, paper: Paper, slug: str) -> Iterator[Section]:
-    """What surprised, and remarks on the runs."""
+    """Sentences on what surprised, and remarks on the runs."""
     comparison = experiment.main
     if comparison is None:
         return

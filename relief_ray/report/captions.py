@@ -33,7 +33,7 @@ def caption(comparison: Comparison) -> str:
     return (
         f"{place}, {counted(len(comparison.subjects), 'test subject')}; {counted(first.planned, 'round')}, "
         f"E = {config_int(first.run, 'training.epochs')}, window stride {config_text(first.run, 'data.stride_s')} s, "
-        f"{_unusual_data(first)}{drawn}. Last evaluated round{spread}. {clock_sentence(comparison)}"
+        f"{_unusual_data(first)}{drawn}. Last evaluated round{spread}. {_clock_sentence(comparison)}"
     )
 
 
@@ -72,7 +72,7 @@ def mark(loaded: Loaded) -> str:
     return "" if loaded.run.data_origin == "real" else "SYNTHETIC data: "
 
 
-def clock_sentence(comparison: Comparison) -> str:
+def _clock_sentence(comparison: Comparison) -> str:
     """Sentence on the clock behind seconds and joules, the planning clock, the accounting, and the training engine."""
     first = comparison.runs[0].run
     fitted = comparison.runs[0].is_fitted
@@ -135,8 +135,8 @@ def draws(runs: Sequence[Loaded]) -> str:
 
 
 def clock_note(comparison: Comparison | None) -> tuple[str, ...]:
-    """``clock_sentence``; empty without runs."""
-    return () if comparison is None else (clock_sentence(comparison),)
+    """``_clock_sentence``; empty without runs."""
+    return () if comparison is None else (_clock_sentence(comparison),)
 
 
 def remarks(comparison: Comparison) -> tuple[str, ...]:

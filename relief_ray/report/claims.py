@@ -14,9 +14,8 @@ from typing import Literal
 
 from relief_ray.errors import counted, listed
 from relief_ray.records.claims import FIGURE_TEXT, Claim, Claims
-from relief_ray.report.comparison import Comparison, MethodResult
+from relief_ray.report.comparison import Comparison, MethodResult, is_own_method
 from relief_ray.report.document import NONE, Cell, Paragraphs, Row, Table, Tone
-from relief_ray.report.figures.style import is_own_method
 from relief_ray.report.registered import Registered, Registry, is_about
 from relief_ray.report.statistics import ALPHA, holm
 from relief_ray.report.testing import (

@@ -18,7 +18,7 @@ from relief_ray.report.inventory import choice_kind, chosen_keys, searched_keys,
 from relief_ray.report.runs import Loaded, Replicate, flat, load_runs, require_complete, run_value
 from relief_ray.report.statistics import Paired, paired
 from relief_ray.report.summary import RunSummary, Values, measures, summarise_run
-from relief_ray.strategies import REFERENCE, by_registry
+from relief_ray.strategies import PRESETS, REFERENCE, by_registry, method_name
 
 # Keys that may differ inside one comparison: the method, what means are taken over, and how a run was carried out.
 _FREE = (
@@ -160,6 +160,14 @@ def compare_runs(runs: Sequence[Loaded], clock: str | None = None, searched: Ite
     labels = bounds_last(by_registry(dict.fromkeys(s.label for s in summaries)), methods)
     rows = tuple(_row(label, methods[label], summaries, values) for label in labels)
     return Comparison(clock=chosen, runs=distinct, summaries=summaries, rows=rows, notes=(*notes, *repeats))
+
+
+_PRESET_LABELS = frozenset(method_name(config, label) for label, config in PRESETS.items())
+
+
+def is_own_method(label: str) -> bool:
+    """True for a method that is no preset: a user's own, or a variant of a preset."""
+    return label not in _PRESET_LABELS
 
 
 def bounds_last(labels: Sequence[str], methods: Mapping[str, MethodFacts]) -> list[str]:

@@ -44,7 +44,6 @@ def settings_rows(runs: Sequence[Loaded]) -> list[list[str]]:
         for r in runs
     )
     numbers = [n for r in runs if (n := run_value(r.run, "replicate")) is not None]
-    seconds = sum(record.wall_s for r in runs for record in r.rounds)
     with_folds = any(has_folds(r.run.config) for r in runs)
     return [
         ["data", distinct(f"{data_title(config_text(r.run, 'data.name'))} ({r.run.data_origin})" for r in runs)],
@@ -61,20 +60,18 @@ def settings_rows(runs: Sequence[Loaded]) -> list[list[str]]:
         ["engine", distinct(f"{r.run.engine}, planned by `{r.run.planning_model}`" for r in runs)],
         ["machine", machines],
         ["versions", versions],
-        [
-            "computed",
-            ", ".join(
-                [
-                    counted(len(runs), "run"),
-                    counted(sum(len(r.rounds) for r in runs), "round"),
-                    f"{duration(seconds)} of process time",
-                ]
-            ),
-        ],
+        ["computed", _computed(runs)],
     ]
 
 
-def duration(seconds: float) -> str:
+def _computed(runs: Sequence[Loaded]) -> str:
+    """``36 runs, 132 rounds, 2.9 h of process time``."""
+    seconds = sum(record.wall_s for r in runs for record in r.rounds)
+    rounds = counted(sum(len(r.rounds) for r in runs), "round")
+    return f"{counted(len(runs), 'run')}, {rounds}, {_duration(seconds)} of process time"
+
+
+def _duration(seconds: float) -> str:
     """A time in its usual unit: ``4.2 s``, ``3.5 min``, ``2.9 h``."""
     if seconds < 120:
         return f"{seconds:.1f} s"

@@ -253,11 +253,12 @@ def _rare(comparison: Comparison) -> Iterator[str]:
     if fleet is None or not scores or not isinstance(classes, list) or not classes:
         return
     rare = fleet.rare()
+    bounds = ", bounds included," if any(row.is_bound for row in comparison.rows) else ""
     alone = [m for m in rare if any(c.modalities == (m,) for c in fleet.clients)]
     constant = 200 / (len(classes) + 1) / len(classes)
     reason = "" if alone else " No client owns it alone, so no training window ever looks like this evaluation."
     yield (
-        f"Through the rare modality alone ({listed(rare)}) all methods, bounds included, reach {min(scores):.1f} to "
+        f"Through the rare modality alone ({listed(rare)}) all methods{bounds} reach {min(scores):.1f} to "
         f"{max(scores):.1f} % (always the same class: {constant:.1f} %).{reason}"
     )
 

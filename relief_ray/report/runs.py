@@ -240,7 +240,7 @@ def _expanded(where: str, cell: CommittedCell) -> Loaded:
 
 
 def _scored(row: RoundRow, cell: CommittedCell) -> Metrics | None:
-    """What is kept of an evaluation before the last: the headline F1, and that of the rare sensors."""
+    """Scores that are kept of an evaluation before the last: the headline F1, and that of the rare sensors."""
     if row.f1 is None:
         return None
     rare = None if cell.means is None else cell.means.rare.get(row.round)

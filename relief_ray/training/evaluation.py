@@ -43,6 +43,13 @@ def predict(
     return {mask: torch.cat(chunks) for mask, chunks in parts.items()}
 
 
+@torch.no_grad()
+def calibrate(backbone: Backbone, inputs: Mapping[str, Rows]) -> None:
+    """Set BatchNorm's running statistics to those of these windows, in one pass through the loaded model."""
+    with backbone.statistics.counting():
+        backbone.forward({m: x[:] for m, x in inputs.items()})
+
+
 def share_rows(num_windows: int, share: tuple[int, int], chunk: int = CHUNK) -> Tensor:
     """Indices of the windows of worker i, ``share = (i, n)``: every n-th whole chunk.
 

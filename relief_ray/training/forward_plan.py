@@ -1,8 +1,8 @@
 """Plans which stages of a forward pass run once per client and round, and which run in every step.
 
-A stage is *live* when a trained group can change its output. The output of any other stage is computed once per window
-and round; a stage that depends on absent modalities alone always reads the same zero window and is computed on one
-row. Both are exact.
+A stage is *live* when a trained group can change its output, or when it varies by itself (dropout, batch norm). The
+output of any other stage is computed once per window and round; a stage that depends on absent modalities alone always
+reads the same zero window and is computed on one row. Both are exact.
 """
 
 from __future__ import annotations
@@ -16,7 +16,17 @@ from torch import Tensor
 
 from relief_ray.groups import GroupId
 from relief_ray.models.backbone import Backbone, Stage, output_shapes, zero_input
-from relief_ray.stages import FLOAT_BYTES, RAW, Missing, ancestors, cheap_reads, descendants, modalities_below, read_by
+from relief_ray.stages import (
+    FLOAT_BYTES,
+    RAW,
+    Missing,
+    ancestors,
+    cheap_reads,
+    descendants,
+    modalities_below,
+    read_by,
+    recomputed,
+)
 from relief_ray.training.inputs import LazyRows, Rows
 
 Values = dict[str, Tensor]
@@ -70,7 +80,7 @@ def plan_forward(
     off = absent if missing == "zero_feature" else frozenset[str]()
     zeroed = frozenset(s.spec.id for s in steps if s.spec.feature and s.spec.id in off)
     moved = descendants(specs, trained)
-    live = moved if reuse else frozenset(below)
+    live = recomputed(specs, trained, absent) if reuse else frozenset(below)
     if reuse:
         live |= frozenset(below) - absent if not keep else cheap_reads(specs, live) - absent
     if reuse and zeroed:

@@ -38,6 +38,7 @@ class Job:
         cache_mib: capacity of the input cache, MiB; None: ``CACHE_MIB`` of the device.
         pairwise_every: rounds between returns of single clients' fusion updates; 0: never.
         frozen: identity of the backbone's frozen part, the same on every worker (``Backbone.facts``).
+        calibration: windows whose statistics the BatchNorm layers of an evaluated global model take; None: it has none.
     """
 
     build: Callable[[], Backbone]
@@ -54,6 +55,7 @@ class Job:
     cache_mib: int | None = None
     pairwise_every: int = 0
     frozen: Mapping[str, str | int] = field(default_factory=dict)
+    calibration: WindowSet | None = None
 
     @property
     def cache_limit_mib(self) -> int:

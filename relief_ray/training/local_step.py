@@ -18,6 +18,7 @@ from torch import Tensor
 from relief_ray.client import ClientContext, ClientProgram, LocalStep, task_loss
 from relief_ray.groups import GroupId, Params
 from relief_ray.messages import Assignment, StageTimes
+from relief_ray.models.modes import TrainingMode
 from relief_ray.process import Autocast, casting
 from relief_ray.training.forward_plan import BatchBuffers, ForwardPlan, Values, run_stages, spread
 from relief_ray.training.inputs import ClientInputs
@@ -98,6 +99,7 @@ class ClientRun:
         program: the method's client-side functions (refine, objective, observe, after).
         clock: seconds and steps of this run, probes included.
         probes: each probe that was made: its trial assignment and its number of windows.
+        statistics: running statistics of BatchNorm layers that the client has kept.
     """
 
     context: ClientContext
@@ -106,6 +108,7 @@ class ClientRun:
     program: ClientProgram
     clock: Stopwatch = field(default_factory=Stopwatch)
     probes: list[tuple[Assignment, int]] = field(default_factory=list)
+    statistics: Params = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,6 +123,7 @@ class LoadedRun(ClientRun):
         start: the model as it was loaded, the client's personal parts included.
         max_windows: the most windows that go through forward and backward together; larger batches are split.
         autocast: precision of matrix products in training.
+        mode: switches dropout and batch norm on for the forward passes of steps.
         observed: the rows that the client's program observed, one mapping per batch of the last epoch.
     """
 
@@ -130,6 +134,7 @@ class LoadedRun(ClientRun):
     start: Params
     max_windows: int
     autocast: Autocast = "none"
+    mode: TrainingMode = field(default_factory=TrainingMode)
     observed: list[Mapping[str, Tensor]] = field(default_factory=list)
 
 
@@ -208,7 +213,7 @@ def _two_passes(
     run: LoadedRun, batches: BatchBuffers, index: Tensor, parts: Sequence[Tensor], is_observed: bool
 ) -> Tensor:
     clock = run.clock
-    began = clock.read()
+    began, drawn = clock.read(), run.mode.again()
     with torch.no_grad():
         pieces = [_copies(_outputs(run, batches, part)) for part in parts]
     leaves = {name: value.requires_grad_() for name, value in _concatenated(pieces).items()}
@@ -221,6 +226,7 @@ def _two_passes(
     torch.autograd.backward(loss)
     clock.forward_s += forwarded - began
     clock.backward_s += clock.read() - forwarded
+    run.mode.again(drawn)  # the second pass drops what the first one dropped
     for part in parts:
         began = clock.read()
         values = _outputs(run, batches, part)
@@ -246,7 +252,8 @@ def _backward_from(values: Values, upper: Mapping[str, Tensor | None], start: in
 def _outputs(run: LoadedRun, batches: BatchBuffers, index: Tensor) -> Values:
     """The objective's inputs for the windows ``index`` (b,): b rows each, for absent modalities too."""
     sources, plan, batch = batches.take(index), run.plan, len(index)
-    values = objective_inputs(run, index.device, lambda: run_stages(plan.every_step, sources, plan, batch))
+    with run.mode.step(batch):
+        values = objective_inputs(run, index.device, lambda: run_stages(plan.every_step, sources, plan, batch))
     return {name: spread(x, batch) for name, x in values.items()}
 
 

@@ -57,7 +57,9 @@ class StackedTrainer:
     def _size(self, plan: ForwardPlan) -> int:
         """Clients at once: decided by sizes alone, so that every machine sums in the same order."""
         batch = self._trainer.config.batch_size
-        if self._trainer.max_windows(plan) < batch:
+        # Dropout draws from a generator per client, and batch norm counts each client's windows.
+        varies = any(s.spec.varies for s in plan.every_step)
+        if varies or self._trainer.max_windows(plan) < batch:
             return 1
         return max(1, min(self._max_clients, MAX_STEP_BYTES // max(1, plan.step_bytes * batch)))
 

@@ -13,14 +13,16 @@ from dataclasses import replace
 from functools import lru_cache, partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from relief_ray.client import ClientContext, ClientProgram, Probed, task_loss
 from relief_ray.codec import cut, encoded_nbytes
 from relief_ray.devices.workload import num_steps
+from relief_ray.errors import UserError
 from relief_ray.groups import GroupId, GroupLayout, Params, Part, Selection
 from relief_ray.messages import Assignment, Receipt, Update, Work
-from relief_ray.models.backbone import Backbone
+from relief_ray.models.backbone import Backbone, move_frozen
+from relief_ray.models.modes import TrainingMode, of_statistics, without_statistics
 from relief_ray.process import casting
 from relief_ray.stages import MAX_KEPT_BYTES, missing_mode, most_windows
 from relief_ray.training.config import TrainerConfig
@@ -86,7 +88,8 @@ class Trainer:
     def begin(self, context: ClientContext, task: Assignment, data: ClientInputs, program: ClientProgram) -> ClientRun:
         """Let the client's program refine its task, for which it may probe."""
         clock = Stopwatch(synchronizes=self.device.type == "cuda")
-        run = ClientRun(context=context, task=task, data=data, program=program, clock=clock)
+        kept, context = of_statistics(context.state), replace(context, state=without_statistics(context.state))
+        run = ClientRun(context=context, task=task, data=data, program=program, clock=clock, statistics=kept)
         context = replace(context, probe=partial(self._probe, run))
         return replace(run, context=context, task=program.refine(context, task))
 
@@ -101,6 +104,7 @@ class Trainer:
         context, task = run.context, run.task
         load_model(self.theta, context, task)
         scale_adapters(self.backbone, task.lora_scale)
+        self.backbone.statistics.load(run.statistics)
         num_windows = len(run.data.labels)
         plan = self.plan(context.info.modalities, task, num_windows)
         is_once = num_steps(num_windows, task.epochs, self.config.batch_size) == 1
@@ -111,6 +115,7 @@ class Trainer:
             program=run.program,
             clock=run.clock,
             probes=run.probes,
+            statistics=run.statistics,
             plan=plan,
             output=task.output or self.backbone.output,
             parameters=self._enable_gradients(context.round, task, once=is_once),
@@ -120,14 +125,23 @@ class Trainer:
             start=self._start(context, task),
             max_windows=self.max_windows(plan),
             autocast=self.config.autocast,
+            mode=self._mode(context, plan),
         )
+
+    def _mode(self, context: ClientContext, plan: ForwardPlan) -> TrainingMode:
+        """Training mode of the stages that read a sensor of the client's; the other ones stay in test mode."""
+        varying = [s for s in plan.every_step if s.spec.varies and s.spec.id not in plan.absent]
+        seed = context.streams.torch("dropout", context.round, context.info.id).initial_seed() if varying else 0
+        return TrainingMode(varying, seed, self.device)
 
     def finish(self, run: LoadedRun, flat: Tensor, in_place: bool = False) -> Update:
         """Build the update to the client's model ``flat`` (numel,) and pass it to the client's program.
 
         ``in_place``: the delta may overwrite ``flat``.
         """
-        return run.program.after(run.context, self._update(run, flat, in_place))
+        update = run.program.after(run.context, self._update(run, flat, in_place))
+        statistics = self.backbone.statistics.state()
+        return replace(update, state={**update.state, **statistics}) if statistics else update
 
     def plan(self, present: Collection[str], task: Assignment, num_windows: int) -> ForwardPlan:
         """Plan which stages run once per round; outputs too large to keep (``MAX_KEPT_BYTES``) run in every step."""
@@ -142,9 +156,18 @@ class Trainer:
         """Windows that go through forward and backward together.
 
         Decided by sizes alone, never by free memory, so that every machine sums in the same order.
+
+        Raises:
+            UserError: a batch would be split that BatchNorm needs as a whole.
         """
         size = self.config.batch_size
-        return min(size, self.config.micro_batch or most_windows(plan.step_bytes) or size)
+        most = min(size, self.config.micro_batch or most_windows(plan.step_bytes) or size)
+        if most < size and self.backbone.statistics:
+            raise UserError(
+                f"training: batches of {size} windows go through in parts of {most}, whose statistics BatchNorm would "
+                "take for the batch's; remove training.micro_batch, set a smaller batch_size, or take GroupNorm"
+            )
+        return most
 
     def _epochs(self, run: LoadedRun) -> None:
         context, clock, num_windows = run.context, run.clock, len(run.data.labels)
@@ -349,31 +372,6 @@ def _step_in_backward(optimizer: LocalOptimizer, lr: float, clock: Stopwatch, pa
     seconds = clock.read() - began
     clock.optimizer_s += seconds
     clock.backward_s -= seconds
-
-
-def move_frozen(backbone: Backbone, device: torch.device) -> None:
-    """Replace the stages' frozen tensors by copies on ``device``, one each; the groups' parameters are left alone.
-
-    Copies, because other backbones of this process share the frozen tensors, and the server's own stays on the CPU.
-    """
-    if device.type == "cpu":
-        return
-    in_groups = {id(p) for parameters in backbone.parameters.values() for p in parameters}
-    moved: dict[int, tuple[Tensor, Tensor]] = {}
-    roots = [root for stage in backbone.stages for root in (stage.module, stage.pool) if root is not None]
-    for module in (m for root in roots for m in root.modules()):
-        for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
-            if id(tensor) in in_groups or tensor.device.type == device.type:
-                continue
-            # The old tensor is kept beside the new one: an id is unique only while its tensor lives.
-            if id(tensor) not in moved:
-                moved[id(tensor)] = (tensor, _copy(tensor, device))
-            setattr(module, name, moved[id(tensor)][1])
-
-
-def _copy(tensor: Tensor, device: torch.device) -> Tensor:
-    new = tensor.detach().to(device)
-    return nn.Parameter(new, requires_grad=False) if isinstance(tensor, nn.Parameter) else new
 
 
 def _mean(losses: Sequence[tuple[Tensor, int]], num_windows: int) -> float:

@@ -32,12 +32,13 @@ from relief_ray.messages import (
     masked_label,
 )
 from relief_ray.models.backbone import build_verified
+from relief_ray.models.modes import of_statistics
 from relief_ray.plugins import blamed
 from relief_ray.process import use_device, use_threads
 from relief_ray.server.aggregation import check_update, without
 from relief_ray.server.reduction import Accumulator, leaf, measured
 from relief_ray.stages import missing_mode
-from relief_ray.training.evaluation import CHUNK, confusion, predict, share_rows
+from relief_ray.training.evaluation import CHUNK, calibrate, confusion, predict, share_rows
 from relief_ray.training.inputs import ClientInputs, InputCache, prepare, prepared_bytes
 from relief_ray.training.job import BlockResult, Job
 from relief_ray.training.local_step import ClientRun
@@ -132,7 +133,8 @@ class Worker:
         matrices: dict[str, Tensor] = {}
         counted: dict[tuple[object, ...], Tensor] = {}  # clients with equal sensors may share a model
         for target in targets:
-            same = (target.view, target.output, target.modalities, target.omit_absent)
+            counts = target.client if self.backbone.statistics else None  # statistics are the client's own
+            same = (target.view, target.output, target.modalities, target.omit_absent, counts)
             if not target.keep and same in counted:
                 matrices[target.label] = counted[same].clone()
                 continue
@@ -167,6 +169,16 @@ class Worker:
         task = Assignment(client=info.id, down={}, train={}, up={}, epochs=0, keep=target.keep)
         load_model(self.trainer.theta, context, task)
         scale_adapters(self.backbone, 1.0)
+        if self.backbone.statistics:
+            self._load_statistics(of_statistics(state))
+
+    def _load_statistics(self, kept: Params) -> None:
+        """Set BatchNorm's running statistics: the client's own, or those of the calibration windows under the model."""
+        if kept:
+            self.backbone.statistics.load(kept)
+            return
+        assert self.job.calibration is not None, "set for every backbone with statistics"
+        calibrate(self.backbone, self._cached("calibration", self.job.calibration, self.job.fleet.modalities).inputs)
 
 
 class ClientRuns:

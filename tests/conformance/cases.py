@@ -184,6 +184,15 @@ VARIATIONS: dict[str, Case] = {
         sections={"record": {"pairwise_every": 2, "checkpoint_every": 2}},
         is_fast=True,
     ),
+    "relief, batch norm and dropout": Case(
+        preset="relief",
+        family="variation",
+        sections={"backbone": "tests.nets:Normed", "training": {"epochs": 2, "lr": 0.01, "missing": "zero_feature"}},
+        is_fast=True,
+    ),
+    "pilot, batch norm in one shared fusion": Case(
+        preset="pilot", family="variation", sections={"backbone": "tests.nets:NormedShared"}
+    ),
     "full_only, idle rounds": Case(
         preset="full_only", family="variation", sections={"participation": 0.2}, is_fast=True
     ),

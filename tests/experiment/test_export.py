@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from relief_ray.errors import UserError
 from relief_ray.experiment.experiment import Experiment
@@ -17,10 +18,12 @@ from relief_ray.experiment.recording import binding_of
 from relief_ray.experiment.setup import build_backbone, input_shape, prepare
 from relief_ray.messages import ServerState
 from relief_ray.records.checkpoint import Checkpoint, load
+from relief_ray.records.metrics import macro_f1
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.training.serial_executor import SerialExecutor
 from tests.conformance.cases import config_of
 from tests.models.test_backbone_frozen import put_weights
+from tests.nets import Net
 
 pytestmark = pytest.mark.usefixtures("run_cache")
 
@@ -166,3 +169,29 @@ def test_a_run_goes_on_after_an_export(cnn, tmp_path):
     export_model(tmp_path / "run", tmp_path / "out")
     assert sorted((p, p.stat().st_mtime_ns) for p in (tmp_path / "run").rglob("*")) == before, "only looked at"
     reopen(tmp_path / "run")[1].close()
+
+
+def test_a_plain_module_with_batch_norm_has_the_run_s_score_outside(run_cache, tmp_path):
+    """Parameters and running statistics go into the user's own class, which knows nothing of stages and groups."""
+    setup = finished(tmp_path / "run", "relief, batch norm and dropout")
+    export_model(tmp_path / "run", tmp_path / "out")
+    theta = load_file(tmp_path / "out" / "model.safetensors")
+    statistics = load_file(tmp_path / "out" / "statistics.safetensors")
+    shape = input_shape(setup.data)
+    net, values = Net(shape.channels, shape.num_classes).eval(), {}
+    for m in shape.modalities:
+        # The place in the encoder of each group's convolution; its norm is behind it.
+        for group, place in ((f"encoder.{m}.1", 0), (f"encoder.{m}.2", 4)):
+            for i, name in [(i, n) for i in (0, 1) for n in ("weight", "bias")]:
+                values[f"encoders.{m}.{place + i}.{name}"] = theta[f"{group}.{i}.{name}"]
+            for name in ("running_mean", "running_var", "num_batches_tracked"):
+                values[f"encoders.{m}.{place + 1}.{name}"] = statistics[f"statistics:{group}.1.{name}"]
+    values["fusion.0.weight"] = torch.cat([theta[f"fusion.A.{m}.weight"] for m in shape.modalities], 1)
+    values["fusion.0.bias"] = theta["fusion.B.bias"]
+    values |= {f"head.{name}": theta[f"head.1.{name}"] for name in ("weight", "bias")}
+    net.load_state_dict(values)
+    test = setup.data.test
+    with torch.no_grad():
+        predicted = net({m: torch.from_numpy(x) for m, x in test.load().items()}).argmax(1)
+    matrix = torch.bincount(torch.from_numpy(test.labels) * shape.num_classes + predicted, minlength=64).view(8, 8)
+    assert macro_f1(matrix) == pytest.approx(read_rounds(tmp_path / "run")[-1].metrics.f1, abs=1e-9)

@@ -9,6 +9,7 @@ from torch import nn
 from relief_ray.errors import UserError
 from relief_ray.models.backbone import Backbone, GroupParameters, InputShape, Stage
 from relief_ray.models.costs import count_costs
+from relief_ray.models.modes import TrainingMode
 from relief_ray.stages import StageSpec
 
 SHAPE = InputShape(channels=(("acc", 2),), window=4, num_classes=3)
@@ -68,33 +69,57 @@ def test_a_pool_that_learns():
     assert build(pool=frozen(nn.Linear(3, 3))).stages[0].pool is not None
 
 
-REFUSED = [
-    (nn.Dropout(0.5), "layer '2': Dropout drops values at random.*p=0"),
-    (nn.Sequential(nn.ReLU(), nn.AlphaDropout(0.1)), "layer '2.1': AlphaDropout drops"),
-    (nn.BatchNorm1d(3), "layer '2': BatchNorm1d changes its running statistics.*GroupNorm or LayerNorm"),
-    (nn.BatchNorm1d(3, track_running_stats=False), "BatchNorm1d mixes the windows of a batch"),
-    (nn.BatchNorm1d(3, track_running_stats=False).eval(), "BatchNorm1d mixes the windows of a batch"),
-    (nn.InstanceNorm1d(3, track_running_stats=True), "InstanceNorm1d changes its running statistics"),
-    (nn.LSTM(3, 3, num_layers=2, dropout=0.2), "LSTM drops values"),
-    (nn.MultiheadAttention(3, 1, dropout=0.2), "MultiheadAttention drops values"),
-    (nn.RReLU(), "RReLU draws its slope"),
+SWITCHED = [
+    nn.Dropout(0.5),
+    nn.Sequential(nn.ReLU(), nn.AlphaDropout(0.1)),
+    nn.BatchNorm1d(3),
+    nn.Sequential(nn.Unflatten(1, (1, 3)), nn.InstanceNorm1d(1, track_running_stats=True), nn.Flatten()),
+    nn.RReLU(),
 ]
 
 
-@pytest.mark.parametrize(
-    ("layer", "said"), REFUSED, ids=[f"{i}-{type(x).__name__}" for i, (x, _) in enumerate(REFUSED)]
-)
-def test_layers_that_are_no_function(layer, said):
-    with pytest.raises(UserError, match=said):
-        build(layer)
+@pytest.mark.parametrize("layer", SWITCHED, ids=lambda layer: type(layer).__name__)
+def test_layers_of_training_are_in_test_mode_but_for_its_steps(layer):
+    """Drawn values and statistics of batches: the stage varies in training, and is a function everywhere else."""
+    backbone = build(layer)
+    (stage,) = backbone.stages
+    assert stage.spec.varies and len(stage.switched) == 1 and not stage.switched[0].training
+    count_costs(backbone)
+    again = Backbone(SHAPE, backbone.stages, backbone.declared)
+    assert again.stages == backbone.stages, "found once, kept by backbones that are made of this one"
+    mode, x = TrainingMode(backbone.stages, seed=1), torch.randn(6, 2, 4, generator=torch.Generator().manual_seed(0))
+    quiet = backbone.forward({"acc": x})
+    with mode.step(6):
+        assert not torch.equal(backbone.forward({"acc": x}), quiet)
+    if not backbone.statistics:
+        assert torch.equal(backbone.forward({"acc": x}), quiet)
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM(3, 3, num_layers=2, dropout=0.2), nn.MultiheadAttention(3, 1, dropout=0.2)])
+def test_dropout_within_other_layers_is_found(layer):
+    assert [type(x) for x in build(layer).stages[0].switched] == [type(layer)]
+
+
+@pytest.mark.parametrize("layer", [nn.BatchNorm1d(3, track_running_stats=False)])
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_without_statistics_is_refused(layer, training):
+    with pytest.raises(UserError, match=r"layer '2': BatchNorm1d has no running statistics.*track_running_stats on"):
+        build(layer.train(training))
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout(0.5), nn.BatchNorm1d(3), nn.RReLU()])
+def test_a_pool_is_a_function(layer):
+    with pytest.raises(UserError, match="is no function of its inputs in training; leave it out of a pool"):
+        build(pool=frozen(layer))
 
 
 @pytest.mark.parametrize(
     "layer", [nn.Dropout(0.0), nn.Dropout(0.5).eval(), nn.BatchNorm1d(3).eval(), nn.LayerNorm(3), nn.GroupNorm(1, 3)]
 )
-def test_layers_that_are_one(layer):
+def test_layers_that_are_a_function(layer):
     backbone = build(layer)
     count_costs(backbone)
+    assert not backbone.stages[0].spec.varies and not backbone.statistics
     x = torch.randn(6, 2, 4, generator=torch.Generator().manual_seed(0))
     whole = backbone.forward({"acc": x})
     assert torch.equal(backbone.forward({"acc": x}), whole)

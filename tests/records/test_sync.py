@@ -78,7 +78,7 @@ def test_f1_of_each_sensor_alone_is_a_metric(run):
     record = read_rounds(run)[1]
     metrics = Metrics(f1=0.5, f1_by_modality={"acc": 0.25, "mag": 0.125})
     scalars = exported_scalars(record.model_copy(update={"metrics": metrics}), "split")
-    assert (scalars["f1_sensor/acc"], scalars["f1_sensor/mag"], scalars["f1"]) == (0.25, 0.125, 0.5)
+    assert (scalars["f1_sensor_acc"], scalars["f1_sensor_mag"], scalars["f1"]) == (0.25, 0.125, 0.5)
     assert scalars["sim_time_s"] == record.totals["split"].time_s and scalars["wall_s"] == record.wall_s
 
 

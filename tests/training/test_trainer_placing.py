@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils import backend_registration
 
-from relief_ray.training.trainer import move_frozen
+from relief_ray.models.backbone import move_frozen
 from tests.training.scenario import SHAPE, TINY
 
 ROUNDS = ("cnn, gemm", "cnn, reuse", "moment, reuse", "cnn, stacked", "moment, stacked")

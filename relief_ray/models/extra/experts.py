@@ -88,7 +88,9 @@ def _copies(
     trained = {id(p) for j in experts.of for p in backbone.parameters[j]}
     copies = []
     for stage in layer:
-        tensors = [*stage.module.parameters(), *stage.module.buffers()]
+        # Each expert counts for itself: its running statistics are no frozen tensors.
+        counted = {id(b) for layer in stage.switched for b in layer.buffers(recurse=False)}
+        tensors = [t for t in (*stage.module.parameters(), *stage.module.buffers()) if id(t) not in counted]
         module = copy.deepcopy(stage.module, {id(t): t for t in tensors if id(t) not in trained})
         parameter = {id(p): q for p, q in zip(stage.module.parameters(), module.parameters(), strict=True)}
         groups = [
@@ -108,7 +110,9 @@ def _copies(
             inputs=tuple(names.get(i, i) for i in stage.spec.inputs),
             groups=frozenset(g.id for g in groups),
         )
-        copies.append((replace(stage, spec=spec, module=module), groups))
+        twin = {id(old): new for old, new in zip(stage.module.modules(), module.modules(), strict=True)}
+        switched = tuple(twin[id(layer)] for layer in stage.switched)
+        copies.append((replace(stage, spec=spec, module=module, switched=switched), groups))
     return copies
 
 

@@ -311,11 +311,13 @@ def pareto(experiment: Experiment, slug: str) -> Figure | None:
     if comparison is None or len(last := ends(comparison)) < 2:
         return None
     numbers = whole_bytes(last.drop(columns="is_bound"))
+    spread = "; bars: sample standard deviation over runs" if last["std"].notna().any() else ""
+    grey = "; grey: bounds" if last.is_bound.any() else ""
     return Figure(
         slug=slug,
         caption=f"F1 after the last round against simulated seconds, joules and uploaded bytes of the whole run; "
-        f"{experiment.title}. Line: Pareto front of the federated methods; bars: sample standard deviation over runs; "
-        f"grey: bounds.{outside(last)}{own_models(comparison)}",
+        f"{experiment.title}. Line: Pareto front of the federated methods{spread}{grey}.{outside(last)}"
+        f"{own_models(comparison)}",
         draw=partial(_pareto, comparison=comparison, last=last),
         width_in=TEXT_WIDTH_IN,
         height_in=2.2 + legend_in(list(last.method)),

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from relief_ray.errors import UserError, counted, listed
-from relief_ray.report.comparison import Comparison
+from relief_ray.report.comparison import Comparison, is_own_method
 from relief_ray.report.document import TEXT_WIDTH_IN
 from relief_ray.report.experiments import digests_of
 from relief_ray.report.paper import REPRESENTATIVE, VARIANT_ROWS
 from relief_ray.report.runs import Loaded
-from relief_ray.strategies import PRESETS, PROPOSED, REFERENCE, by_registry, method_name
+from relief_ray.strategies import PROPOSED, REFERENCE, by_registry
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -96,7 +96,6 @@ def save(figure: MplFigure, path: Path) -> Path:
 _MAX_METHODS = 6
 # Presets that are drawn before others where there is no room for all: the paper's five, then Table III's. A user's own
 # methods come right after FedAvg and RELIEF: a report is about them.
-_PRESET_LABELS = frozenset(method_name(config, label) for label, config in PRESETS.items())
 _FIRST = tuple(dict.fromkeys([*REPRESENTATIVE, *VARIANT_ROWS]))
 
 
@@ -135,11 +134,6 @@ def _rank(label: str) -> tuple[int, int]:
     return (1 if is_own_method(label) else 2), _FIRST.index(label) if label in _FIRST else len(_FIRST)
 
 
-def is_own_method(label: str) -> bool:
-    """True for a method that is no preset: a user's own, or a variant of a preset."""
-    return label not in _PRESET_LABELS
-
-
 def all_styles(comparison: Comparison) -> Mapping[str, Style]:
     """Styles of every method of a comparison."""
     return styles([r.label for r in comparison.rows])
@@ -175,7 +169,7 @@ def plain_axes(ax: Axes) -> None:
         ax.spines[side].set_visible(False)
 
 
-def per_row(labels: Sequence[str], width_in: float = TEXT_WIDTH_IN) -> int:
+def _per_row(labels: Sequence[str], width_in: float = TEXT_WIDTH_IN) -> int:
     """Largest number of legend columns that fits; a legend is filled column by column."""
     for number in range(len(labels), 1, -1):
         high = -(-len(labels) // number)
@@ -187,7 +181,7 @@ def per_row(labels: Sequence[str], width_in: float = TEXT_WIDTH_IN) -> int:
 
 def legend_in(labels: Sequence[str], width_in: float = TEXT_WIDTH_IN) -> float:
     """Height of ``top_legend`` in inches."""
-    return 0.06 + 0.17 * -(-len(labels) // per_row(labels, width_in))
+    return 0.06 + 0.17 * -(-len(labels) // _per_row(labels, width_in))
 
 
 def top_legend(figure: MplFigure, below_in: float = 0.0) -> None:
@@ -196,6 +190,6 @@ def top_legend(figure: MplFigure, below_in: float = 0.0) -> None:
     width_in, height_in = map(float, figure.get_size_inches())
     figure.legend(
         handles, labels, loc="upper left", bbox_to_anchor=(0.05, 0.995 - below_in / height_in),
-        ncols=per_row(labels, width_in), frameon=False, handlelength=2.6, columnspacing=1.2, handletextpad=0.4,
+        ncols=_per_row(labels, width_in), frameon=False, handlelength=2.6, columnspacing=1.2, handletextpad=0.4,
         borderaxespad=0.1,
     )  # fmt: skip

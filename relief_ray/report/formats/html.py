@@ -23,7 +23,7 @@ from relief_ray.report.document import (
 
 _STYLE_FILE = "style.css"
 # Width of a figure as wide as the text of the LaTeX page.
-FULL_REM = 68
+_FULL_REM = 68
 MINUS = "\N{MINUS SIGN}"
 
 
@@ -112,7 +112,7 @@ def _figure(figure: Figure, number: str, drawing: str | None) -> str:
     )
     label = escape(figure.caption.replace("`", ""), quote=True)
     return (
-        f"<figure id='{figure.slug}' style='max-width: {FULL_REM * figure.width_in / TEXT_WIDTH_IN:.0f}rem'>"
+        f"<figure id='{figure.slug}' style='max-width: {_FULL_REM * figure.width_in / TEXT_WIDTH_IN:.0f}rem'>"
         f'<div role="img" aria-label="{label}">{picture}</div>'
         f"<figcaption>{number}{inline(figure.caption)} <span class='file'>figures/{figure.slug}.csv</span></figcaption>"
         "</figure>"

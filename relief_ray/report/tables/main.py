@@ -91,7 +91,7 @@ def _own_cell(experiment: Experiment, comparison: Comparison, method: MethodResu
 
 
 def _speed_context(experiment: Experiment, method: MethodResult) -> str:
-    """What the speedup depends on: ``compute 3.95, link 99 %``, and the paper's protocol on built-in data."""
+    """Figures that the speedup depends on: without links, the link's share, the paper's protocol on built-in data."""
     shown = []
     for column in col.SPEED_CONTEXT:
         stat = method.stats.get(column.figure)
@@ -118,18 +118,21 @@ def _own_notes(experiment: Experiment, columns: Sequence[Column]) -> Iterator[st
     same = "same fold and seed" if any(has_folds(r.run.config) for r in experiment.runs) else "same seed"
     paired = f"; differences are of paired runs ({same}), with their 95 % interval" if comparison else ""
     yield f"{spread} evaluated round{paired}. `-`: undefined or never reached."
-    at_paper = (
-        "" if experiment.is_own_data else ", and the same allocations with the paper's 1,900 windows and 5 epochs"
-    )
-    yield (
-        "Speedup: FedAvg's mean round over the method's, same fleet, same clock; below it the same without links, the "
-        f"share of the slowest client's round that is link{at_paper}."
-    )
+    yield f"Speedup: FedAvg's mean round over the method's, same fleet, same clock{_context_text(experiment)}."
     if len(meant := [f"`{c.head}`: {c.meaning}" for c in columns if c.meaning]) > 0:
         yield "; ".join(meant) + "."
     if _personalised(experiment):
         yield _STARRED
     yield from (f"{note}." for note in stand_in_note(experiment.runs))
+
+
+def _context_text(experiment: Experiment) -> str:
+    """Half-sentence on the figures below a speedup; empty where the records do not tell."""
+    if not _has(experiment.main, col.LINK):
+        return ""
+    at_paper = ", and the same allocations with the paper's 1,900 windows and 5 epochs"
+    below = "below it the same without links, the share of the slowest client's round that is link"
+    return f"; {below}{'' if experiment.is_own_data else at_paper}"
 
 
 _STARRED = (

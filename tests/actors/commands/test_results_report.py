@@ -45,6 +45,15 @@ def test_report_of_nothing_is_refused_with_the_fix(invoke, tmp_path: Path) -> No
     assert "name folders that `relief-ray run` or `relief-ray grid` made" in " ".join(result.stderr.split())
 
 
+def test_report_of_committed_results_leaves_their_folder_alone(invoke, reported, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("relief_ray.report.build.draw", lambda plots, folder: {})
+    monkeypatch.chdir(tmp_path)
+    before = sorted(reported[1].iterdir())
+    assert invoke("report", reported[1]).exit_code == 0
+    assert "Read from committed cells" in (tmp_path / "report" / "index.html").read_text()
+    assert sorted(reported[1].iterdir()) == before
+
+
 def test_reproduce_gives_equal_bits(invoke, reported) -> None:
     result = invoke("reproduce", f"{reported[1]}#relief-s0")
     assert result.exit_code == 0 and result.stdout.startswith("relief-s0: equal bits\n")

@@ -1,0 +1,88 @@
+"""A rule for special cases: with these settings a method is another method, round by round, to the bit.
+
+FedProx with ``mu = 0`` is FedAvg: such a limit that is known on paper tests the code of a method like nothing else.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from urllib.parse import unquote
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from relief_ray.config import ExperimentConfig
+from relief_ray.conformance.rules import Rule, Verdict, what_broke
+from relief_ray.conformance.runner import after_rounds, drive
+from relief_ray.errors import UserError
+from relief_ray.records import checkpoint
+
+# Several optimizer steps a round: in the first one FedProx's term is zero whatever mu is.
+STEPS: Mapping[str, object] = MappingProxyType({"epochs": 2, "lr": 0.01, "batch_size": 4})
+EQUALS_RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        "equals": Rule(
+            says="after every round its models are those of the other method",
+            fix="compare the first round that differs: the tasks, the client's half, then the aggregation",
+        )
+    }
+)
+
+
+def check_equals(config: ExperimentConfig, other: ExperimentConfig, within: float = 0.0) -> Verdict:
+    """Run both configurations and compare their server models after every round.
+
+    ``within``: the largest difference of two values; 0: the same bits.
+    """
+    with tempfile.TemporaryDirectory(prefix="relief-ray-") as folder:
+        try:
+            models, expected = (_rounds(c, Path(folder) / str(i)) for i, c in enumerate((config, other)))
+        except UserError as error:
+            return Verdict(rule="equals", status="broken", found=str(error))
+        except Exception as error:
+            return Verdict(rule="equals", status="broken", found=what_broke(error, ("equals",), config.modules())[1])
+    found = _difference(models, expected, other.label(), within)
+    return Verdict(rule="equals", status="broken" if found else "kept", found=found)
+
+
+_Models = dict[str, Tensor]
+
+
+def _rounds(config: ExperimentConfig, path: Path) -> dict[int, _Models]:
+    """The server's models after each round, by ``model/group``; the run stops after every round for it."""
+    states: dict[int, _Models] = {}
+    status = ""
+    while status != "done":
+        status = drive(config, path, should_stop=after_rounds(1)).status
+        newest = checkpoint.generations(path)[0]
+        tensors = safetensors.torch.load_file(newest / checkpoint.STATE_FILE)
+        models = {unquote(name.removeprefix("models/")): x for name, x in tensors.items() if name.startswith("models/")}
+        states[checkpoint.round_of(newest)] = models
+    return states
+
+
+def _difference(models: Mapping[int, _Models], expected: Mapping[int, _Models], other: str, within: float) -> str:
+    """Describe the first round in which the models differ by more than ``within``; empty: in none."""
+    if models.keys() != expected.keys():
+        return f"it has the rounds {sorted(models)}, {other} has {sorted(expected)}"
+    for round_ in sorted(models):
+        mine, theirs = models[round_], expected[round_]
+        if mine.keys() != theirs.keys():
+            return f"round {round_}: models and groups {sorted(mine.keys() ^ theirs.keys())} are in one of them only"
+        gaps = {name: _gap(x, theirs[name]) for name, x in mine.items()}
+        worst = max(gaps, key=lambda name: gaps[name])
+        if gaps[worst] > within:
+            number = f"{sum(gap > within for gap in gaps.values())} of {len(gaps)} groups differ from {other}'s"
+            return f"round {round_}: {number}, {worst} most, by {gaps[worst]:.3g}"
+    return ""
+
+
+def _gap(x: Tensor, y: Tensor) -> float:
+    """Largest difference; infinite where the shapes differ."""
+    if x.shape != y.shape:
+        return float("inf")
+    return 0.0 if torch.equal(x, y) else float((x.double() - y.double()).abs().max())

@@ -1,0 +1,354 @@
+"""A backbone from a plain ``nn.Module``: encoders by sensor, a fusion and a head; stages and groups are derived.
+
+The module is ``head(fusion(cat_m encoders[m](x_m)))``. Every layer of an ``nn.Sequential`` encoder or head is a group
+of its own. Where the fusion begins with ``nn.Linear``, its columns are split into one block per sensor:
+``W [h_1 | .. | h_M] + b = sum_m A_m h_m + b``, the form that the methods speak of (Section III-B).
+
+Legend for shapes: B batch, C channels, T samples, D features, K classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from relief_ray.errors import UserError
+from relief_ray.groups import GroupId, Kind, Role
+from relief_ray.models.backbone import Backbone, BackboneConfig, GroupParameters, InputShape, Stage, seeded
+from relief_ray.models.checks import DeclarationError
+from relief_ray.models.cnn import ColumnBlock
+from relief_ray.models.modes import in_test_mode, switched_in_training
+from relief_ray.stages import RAW, StageSpec
+
+
+class ModuleBackbone(BackboneConfig):
+    """Base of a backbone that is a plain ``nn.Module``: define ``module``; all else is derived from it.
+
+    ``encoders_at``, ``fusion_at``, ``head_at``: the module's attributes that hold the encoders (an ``nn.ModuleDict`` by
+    sensor, each (B, C, T) -> (B, D_m)), the fusion and the head.
+    """
+
+    encoders_at: ClassVar[str] = "encoders"
+    fusion_at: ClassVar[str] = "fusion"
+    head_at: ClassVar[str] = "head"
+
+    def module(self, shape: InputShape) -> nn.Module:
+        """The untrained module for data of ``shape``; torch's generator is seeded before it is called."""
+        raise NotImplementedError(f"{type(self).__name__} has no module(); define one that returns an nn.Module")
+
+    def build(self, shape: InputShape, seed: int, fast: bool = False) -> Backbone:
+        """The backbone of the module, initialised from ``seed`` alone."""
+        module = seeded(lambda: self.module(shape), seed)
+        return from_module(module, shape, encoders=self.encoders_at, fusion=self.fusion_at, head=self.head_at)
+
+
+def from_module(
+    module: nn.Module, shape: InputShape, *, encoders: str = "encoders", fusion: str = "fusion", head: str = "head"
+) -> Backbone:
+    """Make a backbone of ``module``, whose attributes ``encoders``, ``fusion`` and ``head`` are named.
+
+    A ``forward`` of the module is compared: it takes a dict of windows (B, C, T) by sensor and returns logits (B, K).
+    Without a linear layer first in the fusion its parameters are one shared group, and the backbone warns of it.
+
+    Raises:
+        UserError: a part is missing, an output has another shape, the forward pass is another function, or a layer
+            keeps statistics that are no batch norm's.
+    """
+    parts = _parts(module, shape, encoders, fusion, head)
+    draft = _Draft(shape=shape)
+    features = [draft.add_encoder(m, encoder) for m, encoder in parts.encoders.items()]
+    sums = draft.add_fusion(features, parts.fusion)
+    draft.add_layers(parts.head, "head", None, sums)
+    _check_covered(module, draft)
+    logits = draft.values[draft.stages[-1].spec.id]
+    if logits.shape[1:] != (shape.num_classes,):
+        raise UserError(f"module: {head} gives {_sizes(logits)}, expected (B, {shape.num_classes}), one logit a class")
+    backbone = Backbone(shape, draft.stages, draft.ordered(), warnings=tuple(draft.warnings))
+    _check_forward(module, backbone)
+    return backbone
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Parts:
+    """The parts of a module.
+
+    Attributes:
+        encoders: by sensor, in the data's order.
+        fusion: reads all features side by side (B, D).
+        head: gives the logits (B, K).
+    """
+
+    encoders: Mapping[str, nn.Module]
+    fusion: nn.Module
+    head: nn.Module
+
+
+def _parts(module: nn.Module, shape: InputShape, encoders: str, fusion: str, head: str) -> _Parts:
+    children = dict(module.named_children())
+    if missing := [name for name in (encoders, fusion, head) if name not in children]:
+        raise UserError(
+            f"module: {type(module).__name__} has no part {', '.join(missing)}, only {', '.join(children) or 'none'}; "
+            "name its parts by the class variables encoders_at, fusion_at and head_at"
+        )
+    by_sensor = dict(children[encoders].named_children())
+    if set(by_sensor) != set(shape.modalities):
+        raise UserError(
+            f"module: {encoders} are of {sorted(by_sensor)}, expected one for each sensor of the data, "
+            f"{sorted(shape.modalities)}; build them from shape.channels"
+        )
+    ordered = {m: by_sensor[m] for m in shape.modalities}
+    return _Parts(encoders=ordered, fusion=children[fusion], head=children[head])
+
+
+@dataclass(kw_only=True, slots=True)
+class _Draft:
+    """Stages and groups as they are derived, with each stage's output on two windows of noise.
+
+    Attributes:
+        shape: the data's shape.
+        stages: in topological order.
+        groups: of these stages.
+        values: outputs (2, ...) in test mode, and the raw windows.
+        warnings: what the methods lose with this module.
+        split: ids of parameters that column blocks replace.
+    """
+
+    shape: InputShape
+    stages: list[Stage] = field(default_factory=list)
+    groups: list[GroupParameters] = field(default_factory=list)
+    values: dict[str, Tensor] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    split: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        noise = torch.Generator().manual_seed(0)
+        for m, channels in self.shape.channels:
+            self.values[RAW + m] = torch.randn(2, channels, self.shape.window, generator=noise)
+
+    def add_encoder(self, modality: str, encoder: nn.Module) -> str:
+        """Add the layers of a sensor's encoder and return its last stage, whose output is the feature (B, D)."""
+        last = self.add_layers(encoder, "encoder", modality, RAW + modality)
+        if self.values[last].ndim != 2:
+            raise UserError(
+                f"module: the encoder of {modality!r} gives {_sizes(self.values[last])}, expected one vector a window "
+                "(B, D); end it with nn.Flatten() or a mean over time"
+            )
+        stage = self.stages[-1]
+        self.stages[-1] = replace(stage, spec=replace(stage.spec, feature=True))
+        return last
+
+    def add_layers(self, module: nn.Module, role: Role, modality: str | None, source: str) -> str:
+        """Add the module's layers one behind the other, each with a group of its own; return the last stage."""
+        prefix, number = f"{role}.{modality}" if modality else role, 0
+        for layer in _layers(module):
+            trained = _trained(layer)
+            number += bool(trained)
+            name = f"{prefix}.{number}" if trained else f"{prefix}.{number}.frozen"
+            self._add(name, (source,), layer, role, modality, number)
+            source = name
+        return source
+
+    def add_fusion(self, features: Sequence[str], fusion: nn.Module) -> str:
+        """Add one column block per sensor and their sum where the fusion begins with a linear layer, else one stage."""
+        first, *rest = _steps(fusion) or [fusion]
+        widths = [self.values[f].shape[1] for f in features]
+        if type(first) is not nn.Linear or not first.weight.requires_grad:
+            self.warnings.append(_shared_fusion(first))
+            self._add("fusion", tuple(features), _Joined(fusion), "fusion_b", None, None, group="fusion.B")
+            return "fusion"
+        if first.in_features != sum(widths):
+            raise UserError(
+                f"module: the fusion's first layer takes {first.in_features} features, the encoders give "
+                f"{' + '.join(map(str, widths))} = {sum(widths)}; make both agree"
+            )
+        self.split.add(id(first.weight))
+        columns = torch.split(first.weight.detach(), widths, dim=1)
+        for m, feature, block in zip(self.shape.modalities, features, columns, strict=True):
+            self._add(f"fusion.A.{m}", (feature,), ColumnBlock(block), "fusion_a", m, None)
+        blocks, total = tuple(f"fusion.A.{m}" for m in self.shape.modalities), _Sum(first.bias, nn.Sequential(*rest))
+        self._add("fusion", blocks, total, "fusion_b", None, None, group="fusion.B")
+        return "fusion"
+
+    def ordered(self) -> list[GroupParameters]:
+        """Groups in the order of Backbone 1: column blocks, the shared part of the fusion, encoders, head."""
+        order = ("fusion_a", "fusion_b", "encoder", "head")
+        return sorted(self.groups, key=lambda g: order.index(g.role))
+
+    def _add(
+        self,
+        name: str,
+        inputs: tuple[str, ...],
+        module: nn.Module,
+        role: Role,
+        modality: str | None,
+        layer: int | None,
+        group: GroupId | None = None,
+    ) -> None:
+        """Add a stage, and a group of what it trains; run it for the shape of its output."""
+        trained = _trained(module)
+        if scalars := [n for n, p in trained if p.ndim == 0]:
+            raise UserError(f"module: parameters {scalars} of {name} have no dimension; give them the shape (1,)")
+        owned = frozenset([group or name]) if trained else frozenset[str]()
+        spec = StageSpec(id=name, inputs=inputs, groups=owned, modality=modality)
+        switched = switched_in_training(name, module, [self.values[i] for i in inputs])
+        (stage,) = in_test_mode([Stage(spec=spec, module=module, switched=switched)])
+        with torch.no_grad():
+            output = module(*(self.values[i] for i in inputs))
+        if not isinstance(output, Tensor) or len(output) != 2:
+            raise UserError(f"module: {name} gives {_sizes(output)} for two windows, expected a tensor (B, ...)")
+        self.values[name] = output
+        self.stages.append(replace(stage, pool=_MeanOfRest() if output.ndim > 2 else None))
+        if trained:
+            tensors = tuple((n, p, _kind(n)) for n, p in trained)
+            self.groups.append(
+                GroupParameters(id=group or name, role=role, modality=modality, layer=layer, tensors=tensors)
+            )
+
+
+def _kind(name: str) -> Kind:
+    return "bias" if name.rpartition(".")[2] == "bias" else "weight"
+
+
+def _trained(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+
+
+def _steps(module: nn.Module) -> list[nn.Module]:
+    """The modules that an ``nn.Sequential`` runs one behind the other; none for any other module."""
+    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+        return [module[i] for i in range(len(module))]
+    return []
+
+
+def _layers(module: nn.Module) -> list[nn.Module]:
+    """The layers of an ``nn.Sequential``: each begins with weights of two dimensions or more; else the whole module.
+
+    Norms, activations and pools belong to the layer before them. Frozen parameters are apart from trained ones, so that
+    what they compute can be kept for a round.
+    """
+    layers: list[list[nn.Module]] = [[]]
+    for child in _steps(module) or [module]:
+        before, has_weights = nn.Sequential(*layers[-1]), any(p.ndim > 1 for _, p in _trained(child))
+        is_frozen = any(True for _ in before.parameters()) and not _trained(before)
+        if (has_weights and any(p.ndim > 1 for _, p in _trained(before))) or (_trained(child) and is_frozen):
+            layers.append([])
+        layers[-1].append(child)
+    parameters = [{id(p) for p in nn.Sequential(*layer).parameters()} for layer in layers]
+    if sum(map(len, parameters)) != len(set().union(*parameters)):
+        return [module]  # layers that share parameters are trained together
+    return [layer[0] if len(layer) == 1 else nn.Sequential(*layer) for layer in layers]
+
+
+def _shared_fusion(first: nn.Module) -> str:
+    return (
+        f"module: the fusion begins with {type(first).__name__}, not with a trained nn.Linear of the features side by "
+        "side, so that it is one shared group without a block per sensor: RELIEF has nothing mandatory (set "
+        "strategy.slots_slowest or strategy.cover=true) and weighs the fusion as B; comparisons of fusion blocks by "
+        "pairs of clients are empty"
+    )
+
+
+def _check_covered(module: nn.Module, draft: _Draft) -> None:
+    """Refuse trained parameters outside of the parts, and parameters that two parts share.
+
+    Raises:
+        DeclarationError: names them.
+    """
+    names: dict[int, str] = {}
+    for g in draft.groups:
+        for name, p, _ in g.tensors:
+            if id(p) in names:
+                raise DeclarationError(
+                    f"module: {names[id(p)]} and {g.id}.{name} are one parameter; parts that share parameters cannot "
+                    "be trained and sent apart: give each its own"
+                )
+            names[id(p)] = f"{g.id}.{name}"
+    held = sum(p.numel() for g in draft.groups for _, p, _ in g.tensors)
+    total = sum(p.numel() for _, p in _trained(module))
+    if held != total:
+        outside = [n for n, p in _trained(module) if id(p) not in names and id(p) not in draft.split]
+        raise DeclarationError(
+            f"module: {total} values are to be trained, encoders, fusion and head hold {held}; parameters {outside} "
+            "are in none of them: move them into a part, or freeze them (requires_grad_(False))"
+        )
+
+
+@torch.no_grad()
+def _check_forward(module: nn.Module, backbone: Backbone) -> None:
+    """Compare the module's own forward pass, where it has one, with the stages' on two windows of noise.
+
+    Raises:
+        UserError: it fails, or gives other logits.
+    """
+    if type(module).forward is nn.Module.forward:
+        return
+    noise = torch.Generator().manual_seed(1)
+    windows = {m: torch.randn(2, c, backbone.shape.window, generator=noise) for m, c in backbone.shape.channels}
+    expected, training = backbone.forward(windows), [m for m in module.modules() if m.training]
+    try:
+        logits = module.eval()(windows)
+    except Exception as error:
+        raise UserError(
+            f"module: {type(module).__name__}.forward fails on a dict of windows (B, C, T) by sensor "
+            f"({type(error).__name__}: {error}); let it take one, or leave forward out"
+        ) from error
+    finally:
+        for m in training:
+            m.training = True
+    for layer in (layer for s in backbone.stages for layer in s.switched):
+        layer.training = False
+    gap = float((logits - expected).abs().max()) if logits.shape == expected.shape else float("inf")
+    if not gap <= 1e-4 * max(1.0, float(expected.abs().max())):
+        raise UserError(
+            f"module: {type(module).__name__}.forward gives other logits than head(fusion(encoders side by side)), by "
+            f"{gap:.2g}; move what it does between the parts (an activation, a sum) into one of them"
+        )
+
+
+def _sizes(output: object) -> str:
+    if not isinstance(output, Tensor):
+        return f"a {type(output).__name__}"
+    return f"(B, {', '.join(map(str, output.shape[1:]))})"
+
+
+class _Joined(nn.Module):
+    """``fusion([h_1 | .. | h_M])``."""
+
+    def __init__(self, fusion: nn.Module) -> None:
+        """Keep the module as it is."""
+        super().__init__()
+        self.fusion = fusion
+
+    def forward(self, *features_BD: Tensor) -> Tensor:
+        """M features (B, D_m) -> (B, ...)."""
+        out: Tensor = self.fusion(torch.cat(features_BD, 1))
+        return out
+
+
+class _Sum(nn.Module):
+    """``rest(sum_m A_m h_m + b)``."""
+
+    def __init__(self, bias: nn.Parameter | None, rest: nn.Module) -> None:
+        """``bias`` (D,) of the linear layer, and the layers behind it."""
+        super().__init__()
+        self.bias, self.rest = bias, rest
+
+    def forward(self, *blocks_BD: Tensor) -> Tensor:
+        """M tensors (B, D) -> (B, ...), summed in the sensors' order."""
+        total = blocks_BD[0] if self.bias is None else blocks_BD[0] + self.bias
+        for block in blocks_BD[1:]:
+            total = total + block
+        out: Tensor = self.rest(total)
+        return out
+
+
+class _MeanOfRest(nn.Module):
+    """Mean over all dimensions behind the second: features for classifiers that read the model early."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        """(B, D, ...) -> (B, D)."""
+        return values.flatten(2).mean(2)

@@ -1,0 +1,68 @@
+"""Every rule of backbones is broken on purpose, and named; ours and a user's plain modules keep all of them."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from actors.cli import app
+from relief_ray.config import override, parse
+from relief_ray.conformance.backbones import BACKBONE_RULES, check_backbone
+from relief_ray.conformance.runner import PROBLEM
+from tests.conformance.broken_backbones import BROKEN, GOOD, module
+
+pytestmark = pytest.mark.usefixtures("run_cache")
+
+
+def judge(backbone, *settings):
+    values = override({**PROBLEM, "backbone": {"name": backbone}}, settings)
+    return {v.rule: v for v in check_backbone(parse(values))}
+
+
+def test_every_rule_is_broken_by_one_of_these():
+    assert {rule for rule, _, _ in BROKEN.values()} == set(BACKBONE_RULES)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_rule_is_named_alone(name, write):
+    rule, text, message = BROKEN[name]
+    verdicts = judge(f"{write(module(text))}:Mine")
+    assert list(verdicts) == list(BACKBONE_RULES)
+    assert [v.rule for v in verdicts.values() if v.status == "broken"] == [rule], verdicts
+    assert message in verdicts[rule].found
+    rules = list(BACKBONE_RULES)
+    assert all(verdicts[r].status == "not judged" for r in rules[rules.index(rule) + 1 :])
+
+
+@pytest.mark.parametrize(
+    "backbone", ["tests.nets:Normed", "cnn", *(pytest.param(f"tests.nets:{n}", marks=pytest.mark.slow)
+                                              for n in ("NormedShared", "Attentive"))]
+)  # fmt: skip
+def test_every_rule_is_kept(backbone):
+    assert {v.rule: (v.status, v.found) for v in judge(backbone).values()} == dict.fromkeys(
+        BACKBONE_RULES, ("kept", "")
+    )
+
+
+def test_the_good_one_of_which_the_broken_ones_are_made(write):
+    assert {v.status for v in judge(f"{write(module(GOOD))}:Mine").values()} == {"kept"}
+
+
+@pytest.mark.slow
+@pytest.mark.moment
+def test_the_large_backbone_keeps_them():
+    small = ("data.stride_s=60", "data.max_windows_per_client=2", "data.subjects=[1,4,7]", "backbone.size=tiny")
+    assert {v.status for v in judge("moment_lora", *small).values()} == {"kept"}
+
+
+def test_the_command_finds_out_that_it_is_a_backbone(write):
+    name = write(module(GOOD))
+    done = CliRunner().invoke(app, ["conformance", f"{name}:Mine", "--set", "width=5"])
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith(f"backbone {name}:Mine, for the data of dsa_mini: acc, gyro, mag\n")
+    assert f"{name}:Mine: keeps {len(BACKBONE_RULES)} rules" in done.stdout
+    broken = write(module(BROKEN["divides by zero"][1]))
+    done = CliRunner().invoke(app, ["conformance", f"{broken}:Mine", "--json"])
+    report = json.loads(done.stdout)
+    assert done.exit_code == 1 and not report["keeps"] and report["target"] == f"{broken}:Mine"
+    assert [r["status"] for r in report["rules"]] == ["kept"] * 2 + ["broken"] + ["not judged"] * 9
