@@ -15,7 +15,7 @@ die() { printf 'bootstrap: %s\n' "$1" >&2; exit "${2:-1}"; }
 mode=${1:-}
 case $mode in
   demo) extras=server ;;
-  test | setup) extras=server,moment,dev ;;
+  test | setup) extras=server,moment,docs,dev ;;
   *) die 'usage: sh bootstrap.sh demo|test|setup' 2 ;;
 esac
 shift
@@ -87,7 +87,7 @@ set_up() {
   say packages "installing relief-ray[$extras]"
   install --constraint "$venv/constraints.txt" --editable ".[$extras]"
   printf '%s\n' "$digest" >"$venv/.relief-server"
-  if [ "$extras" = server,moment,dev ]; then
+  if [ "$extras" = server,moment,docs,dev ]; then
     add_moment
     printf '%s\n' "$digest" >"$venv/.relief-dev"
   fi
@@ -97,7 +97,13 @@ if stamped "${extras##*,}"; then say packages 'up to date'; else set_up; fi
 say ready "$(du -sm "$venv" | cut -f1) MB in $venv, $(($(date +%s) - started)) s"
 
 case $mode in
-  demo) exec "$venv/bin/relief-ray" run demo "$@" ;;
+  demo)
+    "$venv/bin/relief-ray" run demo "$@"
+    printf '\n'
+    say next ". $venv/bin/activate"
+    say '' 'relief-ray report runs/demo'
+    say '' 'relief-ray config demo'
+    ;;
   # Two processes, a file's tests in one of them; tests on the shared Ray cluster are all in one (tests/conftest.py).
   test) exec "$py" -m pytest -n 2 --dist loadfile "$@" ;;
 esac

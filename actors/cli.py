@@ -222,6 +222,21 @@ def strategies(
 
 
 @app.command()
+def config(
+    target: Annotated[
+        SomeText, typer.Argument(metavar="[PRESET|FILE|RUN]", help="Whose values; else defaults.")
+    ] = None,
+    key: Annotated[SomeText, typer.Argument(metavar="[KEY]", help="A key, a section or a method.")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="The page docs/configuration.md.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List every configuration key with its type, default, value and meaning: `config`, `config demo training`."""
+    from actors.commands.config import config_command
+
+    config_command(target, key, as_json, markdown)
+
+
+@app.command()
 def conformance(
     target: Annotated[str, typer.Argument(metavar="TARGET", help="A name, my.module:MyMethod, :MyNet or :MY_DATA.")],
     settings: Settings = None,

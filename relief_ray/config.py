@@ -31,6 +31,7 @@ from relief_ray.devices.accounting import CostConfig
 from relief_ray.devices.fleet import FleetConfig
 from relief_ray.errors import UserError, nearest
 from relief_ray.frozen import FrozenConfig
+from relief_ray.keys import expectation, unknown_key
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.registry import BACKBONES, backbone_name, choose_backbone
@@ -121,8 +122,8 @@ class EvaluationConfig(FrozenConfig):
         parts: ``test``, ``validation`` or both.
         average: which of the server's models are tested; training is the same. ``last``: those of the round; ``tail``:
             the mean of the last ``window`` rounds; ``ema``: ``x <- decay x + (1 - decay) theta`` from the first round.
-        window: rounds of ``tail``, the tested one included; fewer where the run is younger.
-        decay: of ``ema``.
+        window: rounds that ``tail`` averages, the tested one included; fewer where the run is younger.
+        decay: weight of the earlier mean in ``ema``.
     """
 
     every: int = Field(default=5, ge=1)
@@ -186,8 +187,8 @@ class TrackingConfig(FrozenConfig):
     """Copy of the records in an MLflow store.
 
     Attributes:
-        enabled: whether there is one; run folders are written in any case.
-        uri: the store; None: ``mlflow.db`` beside the run folders.
+        enabled: whether records are copied there; run folders are written in any case.
+        uri: address of the store; None: ``mlflow.db`` beside the run folders.
         experiment: name of the MLflow experiment.
         model: whether the last checkpoint of a run is copied too, as artifact ``model``.
     """
@@ -208,7 +209,7 @@ class ExperimentConfig(FrozenConfig):
         strategy: the method and its hyperparameters.
         data: dataset, split and sharding.
         fleet: the clients' devices and sensors.
-        backbone: the model.
+        backbone: the model: ``cnn``, ``moment_lora``, or one of your own.
         training: local training: epochs, batch size, optimizer, learning rate, engine.
         server: the optimizer of the server, none by default.
         evaluation: parts of the data, interval, and averages over rounds.
@@ -360,32 +361,21 @@ def parse(values: Mapping[str, object], where: str = "configuration") -> Experim
 
 
 def explain(error: ValidationError) -> list[str]:
-    """Return pydantic's errors as one line each, unknown keys with the nearest known one."""
+    """Return pydantic's errors as a line each: key, what was found, what was expected; wrong keys with the nearest."""
     lines = []
     for fault in error.errors():
         path = [str(p) for p in fault["loc"] if not str(p).startswith("function-") and str(p) not in _UNION_TAGS]
-        key = ".".join(path)
+        key, chosen = ".".join(path), next((str(p) for p in fault["loc"] if p in _UNION_TAGS), None)
         if fault["type"] == "extra_forbidden":
-            chosen = next((str(p) for p in fault["loc"] if p in _UNION_TAGS), None)
-            lines.append(f"unknown key {key!r}{nearest(path[-1], keys_at(path[:-1], chosen))}; remove or rename it")
-        else:
-            message = fault["msg"].removeprefix("Value error, ")
-            value = "" if isinstance(fault["input"], Mapping) else f" = {fault['input']!r}"
-            is_named = not key or message.startswith(f"{key} = ")  # validators of a whole section name their keys
-            lines.append(message if is_named else f"{key}{value}: {message}")
+            lines.append(f"{unknown_key(key, chosen)}; remove or rename it")
+            continue
+        message = fault["msg"].removeprefix("Value error, ")
+        if fault["type"] != "value_error":
+            message = expectation(key, fault["input"], chosen) or message
+        value = "" if isinstance(fault["input"], Mapping) else f" = {fault['input']!r}"
+        is_named = not key or message.startswith(f"{key} = ")  # validators of a whole section name their keys
+        lines.append(message if is_named else f"{key}{value}: {message}")
     return lines
 
 
 _UNION_TAGS: Mapping[str, type[BaseModel]] = {**{s.build().name: type(s) for s in PRESETS.values()}, **BACKBONES}
-
-
-def keys_at(path: Iterable[str], chosen: str | None = None) -> list[str]:
-    """Return the keys of a section; for strategies and backbones those of the ``chosen`` one, or of all."""
-    parts = list(path)
-    if parts[:1] in (["strategy"], ["backbone"]):
-        among = [_UNION_TAGS[chosen]] if chosen else _UNION_TAGS.values()
-        return sorted({key for model in among for key in model.model_fields})
-    node: object = ExperimentConfig()
-    for part in parts:
-        node = getattr(node, part, None)
-    return list(type(node).model_fields) if isinstance(node, BaseModel) else []

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from relief_ray import config as module
-from relief_ray.config import SCHEMA, ExperimentConfig, explain, keys_at, override, parse, preset, read_values
+from relief_ray.config import SCHEMA, ExperimentConfig, explain, override, parse, preset, read_values
 from relief_ray.errors import UserError, nearest
 from relief_ray.frozen import FrozenConfig
 from relief_ray.models.registry import BACKBONES
@@ -50,7 +50,8 @@ def test_a_misspelt_key_is_refused_and_the_right_one_named(path, key):
     with pytest.raises(UserError) as caught:
         parse(values, "file.yaml")
     message = str(caught.value)
-    assert message.startswith(f"file.yaml: unknown key '{'.'.join((*path, wrong))}' (did you mean '{key}'?)"), message
+    there = ".".join((*path, ""))
+    assert message.startswith(f"file.yaml: unknown key '{there}{wrong}' (did you mean '{there}{key}'?)"), message
     assert message.endswith("remove or rename it")
 
 
@@ -72,13 +73,9 @@ def test_a_field_of_another_strategy_is_unknown():
         parse({"strategy": {"name": "fedavg", "mu": 0.1}})
 
 
-def test_keys_of_a_section():
-    assert keys_at([]) == list(ExperimentConfig.model_fields)
-    assert {"gamma", "mu", "weighting"} <= set(keys_at(["strategy"]))
-    assert set(keys_at(["strategy"], "fedavg")) == {"name", "weighting"}, "of the chosen one alone"
+def test_a_field_that_resembles_none_of_the_methods_is_still_named():
     with pytest.raises(UserError, match=r"unknown key 'strategy.moo'; remove or rename it"):
         parse({"strategy": {"name": "fedavg", "moo": 1}})
-    assert keys_at(["training"])[0] == "epochs" and keys_at(["rounds"]) == [] and keys_at(["no", "way"]) == []
 
 
 def test_nearest_says_nothing_where_nothing_is_near():
@@ -88,16 +85,16 @@ def test_nearest_says_nothing_where_nothing_is_near():
 # Values ----------------------------------------------------------------------------------------------------------
 
 BAD = [
-    ({"rounds": 0}, "rounds = 0: .*greater than or equal to 1"),
-    ({"rounds": 2.5}, "rounds = 2.5: .*integer"),
+    ({"rounds": 0}, "rounds = 0: expected a whole number, at least 1"),
+    ({"rounds": 2.5}, "rounds = 2.5: expected a whole number"),
     ({"seed": -1}, "seed = -1: "),
-    ({"participation": 0.0}, "participation = 0.0: .*greater than 0"),
-    ({"participation": 1.5}, "participation = 1.5: .*less than or equal to 1"),
+    ({"participation": 0.0}, "participation = 0.0: expected a number, above 0"),
+    ({"participation": 1.5}, "participation = 1.5: .*at most 1"),
     ({"training": {"epochs": 0}}, "training.epochs = 0: "),
     ({"training": {"batch_size": 0}}, "training.batch_size = 0: "),
     ({"training": {"lr": 0}}, "training.lr = 0: "),
     ({"training": {"lr": float("nan")}}, "training.lr = nan: "),
-    ({"training": {"missing": "drop"}}, "training.missing = 'drop': .*'zero_input' or 'zero_feature'"),
+    ({"training": {"missing": "drop"}}, "training.missing = 'drop': expected one of zero_input, zero_feature"),
     ({"training": {"engine": "turbo"}}, "training.engine = 'turbo': "),
     ({"evaluation": {"every": 0}}, "evaluation.every = 0: "),
     ({"evaluation": {"parts": ["train"]}}, "evaluation.parts.0 = 'train': "),
@@ -128,7 +125,9 @@ def test_an_impossible_value_is_refused_with_its_key_and_the_expectation(values,
 def test_explained_errors_hide_the_unions_tags():
     with pytest.raises(ValidationError) as caught:
         ExperimentConfig.model_validate({"strategy": {"name": "v2", "gamma": 7}})
-    assert explain(caught.value) == ["strategy.gamma = 7: Input should be less than 1"]
+    assert explain(caught.value) == [
+        "strategy.gamma = 7: expected a number, above 0, below 1, e.g. strategy.gamma=0.9 (the default)"
+    ]
 
 
 def test_configurations_are_frozen():
@@ -189,7 +188,7 @@ def test_a_value_that_is_no_yaml_is_text():
 def test_values_that_json_does_not_know_pass_through(tmp_path):
     (tmp_path / "a.yaml").write_text("name: 2024-05-01\n", encoding="utf-8")
     values = override(read_values(tmp_path / "a.yaml"), ["rounds=2"])
-    with pytest.raises(UserError, match=r"name = .*2024, 5, 1.*valid string"):
+    with pytest.raises(UserError, match=r"name = .*2024, 5, 1.*expected text"):
         parse(values)
 
 
@@ -391,7 +390,7 @@ def test_a_backbone_by_name_and_by_its_keys():
     assert parse(override({}, ["backbone=moment_lora", "backbone.size=tiny"])).backbone.model_dump()["size"] == "tiny"
     with pytest.raises(UserError, match=r"unknown backbone 'moment' \(did you mean 'moment_lora'\?\)"):
         parse({"backbone": "moment"})
-    with pytest.raises(UserError, match=r"backbone\.rank = 0: .*greater than or equal to 1"):
+    with pytest.raises(UserError, match=r"backbone\.rank = 0: expected a whole number, at least 1"):
         parse({"backbone": {"name": "moment_lora", "rank": 0}})
     with pytest.raises(UserError, match=r"unknown key 'backbone\.conv1'"):
         parse({"backbone": {"name": "moment_lora", "conv1": 8}})

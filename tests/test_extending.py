@@ -121,7 +121,7 @@ def test_the_method(shell, place):
     assert list(run["own_sources"]) == ["my_method.py"]
     packed = json.loads((place / "runs/both/my_method.MyMethod-s0/run.json").read_text())
     assert packed["runtime"]["mode"] == "packed" and packed["status"] == "done"
-    assert re.search(r"my_method:MyMethod +\d", printed)
+    assert re.search(r"my_method +\d", printed)
 
 
 @pytest.mark.ray
@@ -171,7 +171,7 @@ def test_the_dataset_and_all_three_together(shell, place):
     run = json.loads((place / "runs/gestures/relief-s0/run.json").read_text())
     assert run["data_origin"] == "SYNTHETIC" and run["config"]["data"]["name"] == "my_data:GESTURES"
     together = shell(COMMANDS[6])
-    assert "reused, finished already" in together and re.search(r"my_method:MyMethod +\d", together)
+    assert "reused, finished already" in together and re.search(r"my_method +\d", together)
     run = json.loads((place / "runs/mine/my_method.MyMethod-s0/run.json").read_text())
     assert sorted(run["own_sources"]) == ["my_backbone.py", "my_data.py", "my_method.py"]
     assert run["status"] == "done" and run["runtime"]["mode"] == "packed"

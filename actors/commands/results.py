@@ -140,10 +140,10 @@ def _comparisons(folders: Sequence[Path], wanted: str | None) -> list[tuple[str,
     from relief_ray.report.inventory import take_inventory
     from relief_ray.report.runs import is_committed
 
+    refuse_nested(folders, "compare")
     if not any(map(is_committed, folders)):
         if wanted is not None:
             raise UserError("--setting: chooses among committed results; name the run folders to compare instead")
-        refuse_nested(folders, "compare")
         return [("", compare(find_runs(folders)))]
     known = [(e.title, e.main) for e in experiments(take_inventory(folders))]
     finished = [(title, comparison) for title, comparison in known if comparison is not None]

@@ -10,9 +10,35 @@ from typer.core import TyperGroup
 
 from actors.terminal.exit_codes import INTERRUPTED, report, say
 
+# Keys of `--set` that are no part of a configuration: axes of a plan or a grid, and a search's frozen choices.
+_AXES = frozenset({"replicates", "seeds", "folds", "datasets", "methods", "tuned"})
+
+_JUDGE = frozenset({"grid", "conformance"})
+
+
+def _check_keys(ctx: typer.Context, settings: Optional[list[str]]) -> Optional[list[str]]:  # noqa: UP045
+    """Refuse a wrong key at once, before anything slow is imported.
+
+    Raises:
+        UserError: a setting names no key; the nearest is named.
+    """
+    if settings:
+        from relief_ray.keys import refuse_unknown
+
+        # A grid may have axes of any name, and `conformance` takes a method's keys alone: without a dot, they judge.
+        judged = [s for s in settings if ctx.info_name not in _JUDGE or "." in s.partition("=")[0]]
+        refuse_unknown(judged, further=_AXES)
+    return settings
+
+
 Settings = Annotated[
     Optional[list[str]],  # noqa: UP045
-    typer.Option("--set", metavar="PATH=VALUE", help="Change a value, e.g. --set training.epochs=2. Repeatable."),
+    typer.Option(
+        "--set",
+        metavar="PATH=VALUE",
+        help="Change a value, e.g. --set training.epochs=2. Repeatable; `relief-ray config` lists all keys.",
+        callback=_check_keys,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 Target = Annotated[str, typer.Argument(metavar="[PRESET|FILE|RUN]", help="A preset, a configuration or a run folder.")]

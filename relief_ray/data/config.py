@@ -37,7 +37,7 @@ class DataConfig(FrozenConfig):
             follow; for `dirichlet` alone.
         validation_fraction: share of what a bout has left after its test part.
         test_fraction: share of a bout's length.
-        units: body units of dsa; empty: all.
+        units: body units of dsa that take part; empty: all.
         subjects: the subjects that take part; empty: all.
         max_windows_per_client: limit of training windows, kept evenly over a client's recording.
         seed: seed of the random split and of the partitions that are drawn.

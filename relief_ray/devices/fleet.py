@@ -24,12 +24,12 @@ class FleetConfig(FrozenConfig):
 
     Attributes:
         preset: figures of the device types: the paper's simulation or its testbed.
-        gap: how many times faster Type A is than Type C.
+        gap: factor by which Type A is faster than Type C.
         num_clients: number of clients; None: as the data have them.
         counts: clients of type A, B, C, scaled to the number of clients; None: the dataset's own.
-        rotation: by how many subjects the types are shifted.
+        rotation: number of subjects by which the types are shifted.
         coupling: whether few sensors sit on slow devices, on fast ones (``inverted``), or on any (``independent``).
-        coupling_seed: of the permutation where ``coupling`` is ``independent``.
+        coupling_seed: seed of the permutation where ``coupling`` is ``independent``.
         owned: sensors by type; without an entry A has all, B accelerometer and gyroscope, C the accelerometer.
         types: figures of a device type that differ from the preset, e.g. ``{"C": {"active_power_w": 4}}``.
 

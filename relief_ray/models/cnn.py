@@ -28,7 +28,7 @@ class CnnConfig(BackboneConfig):
 
     Attributes:
         conv1: channels after the first convolution of an encoder.
-        conv2: channels after the second.
+        conv2: channels after the second convolution.
         steps: time steps that pooling leaves.
         fusion: outputs of the fusion layer.
     """

@@ -220,7 +220,9 @@ def _fast(row: MethodResult) -> str:
     if f"{speedup:.2f}" == "1.00" and abs(saved) < _SAME_JOULES:
         return f"{_named(row)}'s rounds are as fast as FedAvg's with as many joules"
     joules = f"{abs(saved):.0f} % {'fewer' if saved >= 0 else 'more'} joules"
-    return f"{_named(row)}'s rounds are {speedup:.2f}x FedAvg's speed with {joules}"
+    link = row.stats.get("link_percent")
+    share = "" if link is None else f" (link: {link.mean:.0f} % of its slowest client's round)"
+    return f"{_named(row)}'s rounds are {speedup:.2f}x FedAvg's speed{share} with {joules}"
 
 
 def last_line(comparison: Comparison, judgement: Judgement | None = None, problems: Sequence[str] = ()) -> str:

@@ -225,7 +225,22 @@ def _slots(comparison: Comparison) -> Iterator[str]:
             "choice. A client's budget held either its mandatory blocks alone or everything that it can reach."
         )
     else:
-        yield f"RELIEF's divergence ranking decided {chosen:.2f} of {free:.2f} free slots per client and round."
+        yield (
+            f"RELIEF's divergence ranking decided {chosen:.2f} of {free:.2f} free slots per client and round"
+            f"{_always_the_same(comparison)}."
+        )
+
+
+def _always_the_same(comparison: Comparison) -> str:
+    """Remark that a ranking chose the same groups in every round of every run, as a fixed list would have."""
+    runs = [run for run in comparison.runs_of(V0) if run.committed is None]
+    sets = {(c.client, run.replicate): set[frozenset[str]]() for run in runs for r in run.trained for c in r.clients}
+    for run in runs:
+        for record in run.trained:
+            for client in record.clients:
+                sets[client.client, run.replicate].add(frozenset(client.trained))
+    fixed = bool(sets) and len(runs[0].trained) > 1 and all(len(chosen) == 1 for chosen in sets.values())
+    return ", and gave every client the same groups in every round: a fixed list would have done" if fixed else ""
 
 
 def _ranking(comparison: Comparison) -> Iterator[str]:
@@ -255,11 +270,11 @@ def _rare(comparison: Comparison) -> Iterator[str]:
     rare = fleet.rare()
     bounds = ", bounds included," if any(row.is_bound for row in comparison.rows) else ""
     alone = [m for m in rare if any(c.modalities == (m,) for c in fleet.clients)]
-    constant = 200 / (len(classes) + 1) / len(classes)
+    guessing = 100 / len(classes)
     reason = "" if alone else " No client owns it alone, so no training window ever looks like this evaluation."
     yield (
         f"Through the rare modality alone ({listed(rare)}) all methods{bounds} reach {min(scores):.1f} to "
-        f"{max(scores):.1f} % (always the same class: {constant:.1f} %).{reason}"
+        f"{max(scores):.1f} % (guessing among {len(classes)} classes: {guessing:.1f} %).{reason}"
     )
 
 

@@ -34,11 +34,11 @@ class ServerConfig(FrozenConfig):
     """The server's step after aggregation, for methods that average.
 
     Attributes:
-        optimizer: ``none`` takes the aggregated model as it is.
-        lr: ``a``; None: 1 with ``fedavgm``, 0.01 with the others.
-        momentum: ``b``.
-        beta2: ``c`` of ``fedadam`` and ``fedyogi``.
-        tau: ``t`` of these, which bounds the step of a value that hardly changes.
+        optimizer: rule of the server's step; ``none`` takes the aggregated model as it is.
+        lr: learning rate ``a``; None: 1 with ``fedavgm``, 0.01 with the others.
+        momentum: momentum ``b`` of the server's step.
+        beta2: decay ``c`` of the squares in ``fedadam`` and ``fedyogi``.
+        tau: constant ``t`` of these two, which bounds the step of a value that hardly changes.
     """
 
     optimizer: Literal["none", "fedavgm", "fedadam", "fedyogi"] = "none"

@@ -31,7 +31,11 @@ ALL_BUT_A = Part(kinds=frozenset({"lora_b", "weight", "bias"}))
 
 
 class FedSALoRA(StrategyConfig):
-    """A is shared, B and head are personal; FITTED with ``dense_local="none"``, which is FedAvg on a dense model."""
+    """A is shared, B and head are personal; FITTED with ``dense_local="none"``, which is FedAvg on a dense model.
+
+    Attributes:
+        dense_local: parts that stay with the client where the model has no LoRA factors.
+    """
 
     title: ClassVar[str] = "FedSA-LoRA"
     kind: ClassVar[str] = "baseline"

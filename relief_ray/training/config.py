@@ -24,11 +24,11 @@ class TrainingConfig(FrozenConfig):
         epochs: local epochs per round, E.
         batch_size: windows per optimizer step.
         lr: learning rate of the clients' optimizer.
-        optimizer: of every client, its state fresh in every round (``training.optimizer`` has the equations).
-        momentum: ``b`` of ``sgd``.
-        weight_decay: ``l``; an L2 penalty's gradient with ``adam`` and ``sgd``, decoupled with ``adamw``.
+        optimizer: optimizer of every client, its state fresh in every round (docs/optimizers.md has the equations).
+        momentum: momentum ``b`` of ``sgd``.
+        weight_decay: factor ``l``; an L2 penalty's gradient with ``adam`` and ``sgd``, decoupled with ``adamw``.
         clip_norm: largest norm of a client's gradient over all that it trains; longer ones are scaled to it.
-        schedule: how the learning rate falls over the rounds (``Schedule``).
+        schedule: how the learning rate falls over the rounds (docs/optimizers.md).
         schedule_end: share of ``lr`` that ``cosine`` and ``linear`` approach.
         schedule_every: rounds between two steps of ``step``.
         schedule_factor: factor on the learning rate at each step of ``step``.

@@ -7,7 +7,7 @@ import zipfile
 import pytest
 
 import relief_ray
-from tests.project.tree import PACKAGES, ROOT, name_of, sources
+from tests.project.tree import PACKAGES, ROOT, name_of
 
 
 def project_file(name):
@@ -24,8 +24,10 @@ def test_tested_set_pins_every_direct_dependency_without_local_tags():
     pins = re.findall(r"^([\w.-]+)==([^;\s]+)", project_file("constraints.txt"), flags=re.M)
     assert not [f"{name}=={version}" for name, version in pins if "+" in version]
     pinned = {re.sub(r"[-_.]+", "-", name).lower() for name, _ in pins}
-    lists = re.findall(r"^(dependencies|server|dev) = \[\n(.*?)^\]", project_file("pyproject.toml"), flags=re.M | re.S)
-    assert [name for name, _ in lists] == ["dependencies", "server", "dev"]
+    lists = re.findall(
+        r"^(dependencies|server|docs|dev) = \[\n(.*?)^\]", project_file("pyproject.toml"), flags=re.M | re.S
+    )
+    assert [name for name, _ in lists] == ["dependencies", "server", "dev", "docs"]
     required = {
         re.sub(r"[-_.]+", "-", n).lower() for _, body in lists for n in re.findall(r'^    "([\w.-]+)', body, re.M)
     }
@@ -44,9 +46,10 @@ def test_wheel_holds_the_three_packages_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {n.partition("/")[0] for n in names if ".dist-info/" not in n} == set(PACKAGES)
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
-    assets = {name_of(path) for path in (ROOT / "relief_ray/data/assets").glob("*") if path.is_file()}
-    assert assets | {"relief_ray/citations.bib"} <= set(names)
-    assert {name_of(path) for path in sources()} <= set(names)
+    files = {name_of(path) for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()}
+    assert {name for name in files if "__pycache__" not in name} <= set(names)
+    data = ("data/assets/dsa_mini.npz", "keys.json", "citations.bib", "report/paper.json", "devices/calibration.json")
+    assert {f"relief_ray/{name}" for name in data} | {"tune_configs/claims/demo.yaml"} <= set(names)
 
 
 def test_installed_wheel_owns_its_package_names(wheel, tmp_path, monkeypatch):

@@ -49,7 +49,7 @@ class MomentConfig(BackboneConfig):
     """Backbone 2: a frozen MOMENT encoder with LoRA adapters.
 
     Attributes:
-        size: the encoder's size.
+        size: width and depth of the frozen encoder.
         weights: ``random``, ``hub`` (AutonLab/MOMENT-1-small), a hub id, or a folder in ``save_pretrained`` format; an
             existing folder is stored as an absolute path, since runs are read from other working directories.
         weights_seed: seed of ``random`` weights; read by these alone.

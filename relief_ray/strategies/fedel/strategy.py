@@ -45,7 +45,7 @@ class FedEL(StrategyConfig):
     Without ``t_th_s`` and ``speedup``, T_th is the fastest device type's computing time for full training.
 
     Attributes:
-        t_th_s: T_th in seconds.
+        t_th_s: time budget T_th of a round, in seconds.
         speedup: T_th is FedAvg's slowest round over this, link included: a fit.
         beta: weight of the client's own importance ``I_n`` against the global ``I_g``, 0 to 1.
         cull: whether the next window starts at the last one's first block with a selected tensor, not behind it.

@@ -56,12 +56,12 @@ class FedICU(StrategyConfig):
     Attributes:
         kappa: share of each tensor's values that is sent; the fusion matrix counts as one tensor.
         temperature: ``T`` of the softmax over clients' agreement.
-        importance: of a value: its change, ``relative`` to the value or by ``magnitude``.
+        importance: measure of a value's importance: its change, ``relative`` to the value or by ``magnitude``.
         alpha_scope: one ``alpha`` per tensor, or one for all.
-        length: of a merged column: ``mean_of_lengths`` of the clients' columns, which makes steps on dense weights
-            longer than a mean's, or ``length_of_mean``, that of their mean column.
-        freeze_unimportant: groups that were least important in the last round are not trained,
-        freeze_share: about this share of the parameters.
+        length: length of a merged column: ``mean_of_lengths`` of the clients' columns, which makes steps on dense
+            weights longer than a mean's, or ``length_of_mean``, that of their mean column.
+        freeze_unimportant: whether the groups that were least important in the last round are left untrained.
+        freeze_share: share of the parameters that is left untrained so, about.
     """
 
     title: ClassVar[str] = "FedICU"

@@ -56,7 +56,8 @@ class FedLEASE(StrategyConfig):
         most_experts: largest number of clusters, each with one expert.
         warmup_rounds: rounds that each client trains alone before clusters are made.
         moe_scope: layers with experts and a router: fusion, fusion and (dense) head, or every layer with LoRA.
-        encoders: averaged over all clients, within clusters, or ``by_kind``: LoRA within clusters, dense over all.
+        encoders: averaging of encoders: over all clients, within clusters, or ``by_kind``: LoRA within clusters, dense
+            over all.
     """
 
     title: ClassVar[str] = "FedLEASE"

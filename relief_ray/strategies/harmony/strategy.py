@@ -111,7 +111,7 @@ class Harmony(StrategyConfig):
         unimodal_share: share of the rounds that make up the unimodal phase, at least one round.
         encoder_lr: factor on the learning rate of encoders in the fusion phase.
         clusters: number of clusters per set of sensors, or the rule for it (``size``: one per five clients).
-        by_sensors: cluster only among clients with equal sets of sensors.
+        by_sensors: whether clusters are made only among clients with equal sets of sensors.
         fusion_federation: ``none``: fusion stays with its client and only the head is averaged.
     """
 

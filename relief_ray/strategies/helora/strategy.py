@@ -46,10 +46,11 @@ class HeLoRA(StrategyConfig):
     Attributes:
         variant: ``pad`` averages padded models; ``kd`` averages none: models learn from each other on public windows.
         padding: filling of missing ranks or rows.
-        by_rank: clients weigh by their rank (reconstructed), besides ``weighting``.
+        by_rank: whether clients weigh by their rank (reconstructed), besides ``weighting``.
         rank_share: share of ``R`` by device type (8/6/4 of 8); types left out: 1.
         width: share of the output rows by device type, for models without LoRA; types left out: 1.
-        kd_epochs, kd_lr: epochs and learning rate of AdamW in mutual learning.
+        kd_epochs: epochs of mutual learning after a round.
+        kd_lr: learning rate of AdamW in mutual learning.
         public_windows: number of windows for mutual learning, at most.
         alpha_over: adapters are scaled by alpha over the server's rank ``R``, or over the client's own (official code).
     """

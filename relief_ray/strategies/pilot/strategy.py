@@ -59,8 +59,10 @@ class Pilot(StrategyConfig):
         stage1_share: share of the rounds that make up stage 1, at least one round; 0: none.
         bottleneck: width of an adapter; FITTED to the table's bytes.
         neighbours: number of nearest models that a model is mixed with.
-        lambda_d, lambda_b, lambda_z: weights ``l0`` to ``l2`` of the losses ``L_d``, ``L_b`` and ``L_z``.
-        own_in_mix: the client's own adapter counts in stage 2 too.
+        lambda_d: weight ``l0`` of the loss ``L_d``.
+        lambda_b: weight ``l1`` of the loss ``L_b``.
+        lambda_z: weight ``l2`` of the loss ``L_z``.
+        own_in_mix: whether the client's own adapter counts in stage 2 too.
     """
 
     title: ClassVar[str] = "Pilot"

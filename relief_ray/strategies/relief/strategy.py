@@ -59,14 +59,15 @@ class Relief(StrategyConfig):
     Attributes:
         select: the order in which groups beyond the mandatory ones are offered (``relief.ranking``); ``all`` trains
             every accessible group.
-        mandatory: every client trains the fusion blocks of its own sensors, whatever they take.
-        cohort: average within the clients that trained a group; else over all participants (absent = no change).
+        mandatory: whether every client trains the fusion blocks of its own sensors, whatever they take.
+        cohort: whether to average within the clients that trained a group; else over all participants (absent = no
+            change).
         gamma: weight of a round's divergence in its moving average (Eq. (6)).
         fill: ``count``: a client trains k_n groups (Eq. (7)), whatever these cost; ``time``: they must fit into
             ``T*`` too.
         slots_slowest: least number of groups that every client gets, as far as it reaches so many; raises ``T*``.
-        cover: raises ``T*`` until each group has a client that trains everything within its reach.
-        deadline_s: ``T*`` in seconds.
+        cover: whether to raise ``T*`` until each group has a client that trains everything within its reach.
+        deadline_s: the deadline ``T*`` in seconds; None: the least that lets everyone train what is mandatory.
         deadline_fraction: ``T*`` as a share of the slowest client's FedAvg round.
 
     Without ``slots_slowest``, ``cover`` or a deadline, ``T*`` is the least time in which every device trains its

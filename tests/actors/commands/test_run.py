@@ -137,7 +137,7 @@ def test_a_run_that_failed_before_its_first_round_can_be_started_again(invoke, t
         (["run", "smokey"], "unknown (did you mean 'smoke'?)"),
         (["run", "missing.yaml"], "missing.yaml: no such file in"),
         (["run", "smoke", "--set=rouns=2"], "unknown key 'rouns' (did you mean 'rounds'?)"),
-        (["run", "smoke", "--set=training.epoch=2"], "unknown key 'training.epoch' (did you mean 'epochs'?)"),
+        (["run", "smoke", "--set=training.epoch=2"], "unknown key 'training.epoch' (did you mean 'training.epochs'?)"),
         (["run", "smoke", "--set=rounds=0"], "rounds = 0"),
         (["run", "smoke", "--set=rounds"], "expected path=value"),
         (["run", "smoke", "--set=fleet.types={C: {uplink_bytes_per_s: -1}}"], "expected a number above 0"),

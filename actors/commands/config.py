@@ -1,0 +1,116 @@
+"""`relief-ray config`: every key of a configuration with its type, default, value and meaning."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+from relief_ray.errors import UserError
+from relief_ray.keys import CHOSEN, Key, all_keys, unknown_key, value_text
+
+if TYPE_CHECKING:
+    from relief_ray.config import ExperimentConfig
+
+_WIDTH: Final = 80
+_MARK: Final = "*"
+
+
+def config_command(first: str | None, second: str | None, as_json: bool, markdown: bool) -> None:
+    """Print the keys; ``first`` may be a preset, file or run folder, or already the key.
+
+    Raises:
+        UserError: no such preset, file or key.
+    """
+    if markdown:
+        from relief_ray.key_table import keys_of_all, page
+
+        print(page(keys_of_all()), end="")
+        return
+    is_key = second is None and first is not None and bool(_matching(first, all_keys()))
+    target, wanted = (None, first) if is_key else (first, second)
+    keys, values, head = _of_defaults(wanted) if target is None else _of_target(target, wanted)
+    if as_json:
+        rows = [{**asdict(k), **({"value": values[k.key]} if k.key in values else {})} for k in keys]
+        print(json.dumps(rows, indent=1))
+        return
+    if head:
+        print(f"{head}\n")
+    print("\n".join(_lines(key, values) for key in keys))
+    if target is None and wanted is None:
+        print("\nMethods have keys too: relief-ray config strategy. Models: config backbone.")
+
+
+def _matching(wanted: str, keys: Sequence[Key]) -> list[Key]:
+    """Keys of this path, of this section, of this method or backbone, or of this last name."""
+    exact = [k for k in keys if k.key == wanted or k.key.startswith(f"{wanted}.") or k.of == wanted]
+    return exact or [k for k in keys if k.key.rpartition(".")[2] == wanted]
+
+
+# Keys to show, their values by path, and a line above them.
+_Shown = tuple[list[Key], Mapping[str, object], str]
+
+
+def _of_defaults(wanted: str | None) -> _Shown:
+    """The keys that every run has, or the wanted ones of all.
+
+    Raises:
+        UserError: no such key.
+    """
+    keys = [key for key in all_keys() if not key.of] if wanted is None else _matching(wanted, all_keys())
+    if not keys:
+        raise UserError(f"config {wanted}: {unknown_key(str(wanted))}; `relief-ray config` lists all keys")
+    return keys, {}, ""
+
+
+def _of_target(target: str, wanted: str | None) -> _Shown:
+    """Keys and values of the first run of a preset, a file or a run folder, and a line that says so.
+
+    Raises:
+        UserError: it is none of these and no key either, or it has no key ``wanted``.
+    """
+    from relief_ray.models.registry import backbone_name
+    from relief_ray.studies.planning import target_config
+    from relief_ray.studies.presets import PRESETS
+
+    if wanted is None and target not in PRESETS and not _is_path(target):
+        raise UserError(f"config {target}: no preset ({', '.join(PRESETS)}), no file, and {unknown_key(target)}")
+    config = target_config(target, [])
+    read_by = ("", config.strategy.build().name, backbone_name(config.backbone))
+    values = _values_of(config)
+    keys = [key for key in all_keys() if key.of in read_by and key.key in values]
+    if wanted is not None and not (keys := _matching(wanted, keys)):
+        raise UserError(f"config {target} {wanted}: {unknown_key(wanted)}; `relief-ray config` lists all keys")
+    return keys, values, f"{target}: values of its first run ({config.label()}); {_MARK} differs from the default"
+
+
+def _is_path(target: str) -> bool:
+    from pathlib import Path
+
+    return Path(target).exists() or Path(target).suffix in (".yaml", ".yml", ".json")
+
+
+def _values_of(config: ExperimentConfig) -> dict[str, object]:
+    """Every value by its dotted key; a method and a backbone also by their names."""
+    values: dict[str, object] = {}
+
+    def walk(section: Mapping[str, object], prefix: str) -> None:
+        for name, value in section.items():
+            values[f"{prefix}{name}"] = value
+            if isinstance(value, Mapping):
+                walk(value, f"{prefix}{name}.")
+
+    walk(config.model_dump(mode="json"), "")
+    return values | {section: values[f"{section}.name"] for section in CHOSEN}
+
+
+def _lines(key: Key, values: Mapping[str, object]) -> str:
+    """A key's block: name and value, type and default, meaning."""
+    value = values.get(key.key, key.default)
+    mark = _MARK if key.key in values and value != key.default else " "
+    reader = f"   ({key.of})" if key.of else ""
+    facts = f"{key.type}; default {value_text(key.default)}. {key.meaning}"
+    body = textwrap.wrap(facts, _WIDTH - 6, initial_indent="      ", subsequent_indent="      ", break_on_hyphens=False)
+    return "\n".join([f"{mark} {key.key} = {value_text(value)}{reader}", *body])

@@ -1,0 +1,157 @@
+"""The keys of the configuration as a table: what each is, and which one a user meant who wrote another.
+
+The table is a file, ``keys.json``, so that a wrong key is answered without loading torch and every method. It is
+written from the configuration's classes by ``python -m relief_ray.key_table``; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from relief_ray.errors import UserError
+
+KEYS_FILE: Final = Path(__file__).with_name("keys.json")
+# The sections whose keys depend on which method and which backbone is chosen.
+CHOSEN: Final = ("strategy", "backbone")
+# Names that other programs have for ours.
+_ELSEWHERE: Final[Mapping[str, str]] = {
+    "algorithm": "strategy", "method": "strategy", "dataset": "data.name", "model": "backbone",
+    "learning_rate": "training.lr", "batch": "training.batch_size", "batchsize": "training.batch_size",
+    "clients": "data.num_clients", "num_rounds": "rounds", "num_epochs": "training.epochs",
+    "local_epochs": "training.epochs", "fraction_fit": "participation", "gpu": "training.device",
+}  # fmt: skip
+# How alike two names must be, 0 to 1: of keys in the section that was written, and of any others.
+_BESIDE, _ELSEWHERE_ALIKE = 0.6, 0.7
+# A key of another section must be so much more alike than one of the section that was written.
+_FARTHER = 0.1
+_MOST = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Key:
+    """One key of the configuration.
+
+    Attributes:
+        key: its dotted path, ``training.epochs``.
+        of: method or backbone that reads it, ``relief``; empty where every run has the key.
+        type: what it holds, in words.
+        default: its value where none is given, as JSON has it.
+        meaning: what it decides, in a sentence.
+    """
+
+    key: str
+    of: str
+    type: str
+    default: object
+    meaning: str
+
+
+def write_keys(keys: Iterable[Key], path: Path = KEYS_FILE) -> None:
+    """Write the table as JSON, a key a line."""
+    lines = ",\n".join(json.dumps(asdict(key), ensure_ascii=False) for key in keys)
+    path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+
+
+@cache
+def all_keys() -> tuple[Key, ...]:
+    """The table, in the configuration's order."""
+    rows = json.loads(KEYS_FILE.read_text(encoding="utf-8"))
+    return tuple(Key(**{field.name: row[field.name] for field in fields(Key)}) for row in rows)
+
+
+def _key_at(path: str, of: str | None = None) -> Key | None:
+    """The key of a path, or the mapping that the path leads into (``fleet.owned`` of ``fleet.owned.C``).
+
+    ``of``: the method or backbone whose key it is, where several have one of this name.
+    """
+    fits = [key for key in all_keys() if path == key.key or (path.startswith(f"{key.key}.") and _is_mapping(key))]
+    return next((key for key in fits if key.of == of), next(iter(fits), None))
+
+
+def _is_mapping(key: Key) -> bool:
+    return key.type.startswith("mapping")
+
+
+def suggested(path: str, of: str | None = None) -> list[str]:
+    """Return the paths that a user may have meant, the likeliest first; ``of``: only this method's or backbone's."""
+    paths = [key.key for key in all_keys() if of is None or key.of in ("", of)]
+    sections = [".".join(parts[:i]) for parts in (p.split(".") for p in paths) for i in range(1, len(parts))]
+    known = list(dict.fromkeys([*paths, *sections, *(f"{section}.name" for section in CHOSEN)]))
+    if path in _ELSEWHERE:
+        return [_ELSEWHERE[path]]
+    parent, _, name = path.rpartition(".")
+    same = [p for p in known if p.rpartition(".")[2] == name and p != path]
+    if parent not in CHOSEN:
+        known = [p for p in known if p.partition(".")[0] not in CHOSEN or "." not in p]
+    if same:  # those that every run has first
+        return sorted(same, key=lambda p: p not in known)[:_MOST]
+    beside = {p.rpartition(".")[2]: p for p in known if p.rpartition(".")[0] == parent}
+    matches = difflib.get_close_matches(name, beside, n=1, cutoff=_BESIDE)
+    likeness = _likeness(name, matches[0]) if matches else 0.0
+    others = [p for p in known if _likeness(name, p.rpartition(".")[2]) > max(likeness + _FARTHER, _ELSEWHERE_ALIKE)]
+    if others and parent not in CHOSEN:
+        return sorted(others, key=lambda p: -_likeness(name, p.rpartition(".")[2]))[:1]
+    return [beside[match] for match in matches]
+
+
+def _likeness(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one, other).ratio()
+
+
+def unknown_key(path: str, of: str | None = None) -> str:
+    """Return ``unknown key 'lr' (did you mean 'training.lr' or 'server.lr'?)``."""
+    near = " or ".join(repr(p) for p in suggested(path, of))
+    return f"unknown key {path!r}" + (f" (did you mean {near}?)" if near else "")
+
+
+def refuse_unknown(settings: Iterable[str], *, further: Iterable[str] = ()) -> None:
+    """Check the keys of ``PATH=VALUE`` settings against the table, without loading the library.
+
+    Settings without ``=`` are left to the configuration, and so are keys of ``strategy`` and ``backbone``, which may be
+    a user's own. ``further``: keys that the command has beside the configuration's.
+
+    Raises:
+        UserError: there is no such key; the nearest is named.
+    """
+    accepted = {key.key for key in all_keys()} | set(further)
+    sections = {path.rpartition(".")[0] for path in accepted} - {""}
+    for setting in settings:
+        path, sign, value = setting.partition("=")
+        if not sign or not path or path in accepted | sections or path.partition(".")[0] in CHOSEN:
+            continue
+        if _key_at(path) is not None:
+            continue
+        near = suggested(path)
+        fix = f"write --set {near[0]}={value}" if near else "remove or rename it"
+        raise UserError(f"--set {setting}: {unknown_key(path)}; {fix}. `relief-ray config` lists all keys")
+
+
+def expectation(path: str, value: object, of: str | None = None) -> str:
+    """Return what a key takes, and a value that fits, for messages about a wrong value; empty where that is unknown."""
+    key = _key_at(path, of)
+    if key is None:
+        return ""
+    is_inside = path != key.key
+    kind = key.type.partition(" to ")[2] if is_inside else key.type
+    article = "" if kind.startswith(("one of", "text", "true")) else "a "
+    if kind.startswith("list of") and isinstance(value, str | int | float):
+        return f"expected {article}{kind}; write {path}=[{value}]"
+    example = "" if is_inside or key.default is None else f", e.g. {path}={value_text(key.default)} (the default)"
+    return f"expected {article}{kind}{example}"
+
+
+def value_text(value: object) -> str:
+    """A value as YAML on a line: what `--set` and configuration files take."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(value_text, value))}]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{k}: {value_text(v)}" for k, v in value.items()) + "}"
+    return "null" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,68 @@
+"""`relief-ray config`: defaults, a preset's values, one key, and the page of the documentation."""
+
+import json
+
+import pytest
+
+from relief_ray.key_table import PAGE
+from relief_ray.keys import all_keys
+
+
+def blocks(text):
+    """Lines of `key = value`, without their indented explanations."""
+    return [line for line in text.splitlines() if line[2:3].strip()]
+
+
+def test_every_common_key_with_its_meaning_in_80_columns(invoke):
+    shown = invoke("config")
+    assert shown.exit_code == 0, shown.output
+    assert [line.split()[0] for line in blocks(shown.stdout)[:-1]] == [key.key for key in all_keys() if not key.of]
+    assert "training.lr = 0.001\n      number, above 0; default 0.001. Learning rate" in shown.stdout
+    assert max(map(len, shown.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("wanted", "keys"),
+    [
+        ("lr", ["training.lr", "server.lr"]),
+        ("record", ["record.checkpoint_every", "record.pairwise_every"]),
+        ("rounds", ["rounds"]),
+        ("fedprox", ["strategy.weighting", "strategy.mu", "strategy.partial_work", "strategy.deadline_s"]),
+    ],
+)
+def test_one_key_a_section_or_a_method(invoke, wanted, keys):
+    shown = invoke("config", wanted, "--json")
+    assert [row["key"] for row in json.loads(shown.stdout)] == keys
+
+
+def test_a_presets_values_and_what_differs(invoke):
+    shown = invoke("config", "demo", "evaluation")
+    assert "demo: values of its first run (fedavg); * differs from the default" in shown.stdout
+    assert "* evaluation.every = 2\n" in shown.stdout and "  evaluation.window = 5\n" in shown.stdout
+    rows = {row["key"]: row for row in json.loads(invoke("config", "smoke", "--json").stdout)}
+    assert (rows["rounds"]["default"], rows["rounds"]["value"]) == (200, 2)
+    assert rows["strategy"]["value"] == "relief" and rows["strategy.gamma"]["value"] == 0.9
+    assert "strategy.mu" not in rows and "backbone.rank" not in rows, "of other methods and models"
+
+
+def test_a_files_values(invoke, tmp_path):
+    (tmp_path / "mine.yaml").write_text("training: {lr: 0.5}\n")
+    assert "* training.lr = 0.5\n" in invoke("config", tmp_path / "mine.yaml", "training").stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["trainings"], "no preset (demo, smoke, "),
+        (["trainings"], "unknown key 'trainings' (did you mean 'training'?)"),
+        (["smoke", "epoch"], "unknown key 'epoch' (did you mean 'training.epochs'?)"),
+        (["nofile.yaml"], "nofile.yaml: cannot be read"),
+    ],
+)
+def test_neither_a_preset_nor_a_key(invoke, args, expected):
+    refused = invoke("config", *args)
+    assert refused.exit_code == 2 and expected in " ".join(refused.stderr.split())
+
+
+def test_the_page(invoke):
+    assert invoke("config", "--markdown").stdout == PAGE.read_text(encoding="utf-8")

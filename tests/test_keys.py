@@ -1,0 +1,175 @@
+"""The table of configuration keys: complete, as the classes have it, and quick to answer a wrong key."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from relief_ray.config import ExperimentConfig, parse
+from relief_ray.errors import UserError
+from relief_ray.frozen import FrozenConfig, explained
+from relief_ray.key_table import PAGE, keys_of_all, page, type_in_words
+from relief_ray.keys import KEYS_FILE, Key, all_keys, refuse_unknown, suggested, write_keys
+from relief_ray.models.registry import BACKBONES
+from relief_ray.strategies import PRESETS
+from tests.test_config import ALL_KEYS
+
+# Words that say nothing about a key by themselves.
+EMPTY = frozenset("a an the of or and its is this for in to by value key setting option number".split())
+REGENERATE = "write the table anew: python -m relief_ray.key_table"
+
+
+def test_the_table_and_the_page_are_those_of_the_classes():
+    assert all_keys() == keys_of_all(), REGENERATE
+    assert PAGE.read_text(encoding="utf-8") == page(keys_of_all()), REGENERATE
+
+
+def test_the_table_has_every_key_of_the_tree():
+    known = {key.key for key in all_keys()}
+    sections = {"data", "fleet", "training", "server", "evaluation", "costs", "record", "runtime", "tracking", "choice"}
+    in_tree = {".".join((*path, key)) for path, key in ALL_KEYS if not {"strategy", "backbone"} & {*path}}
+    assert in_tree - known == sections & in_tree
+    for section, classes in (("strategy", [type(p) for p in PRESETS.values()]), ("backbone", BACKBONES.values())):
+        for kind in classes:
+            assert {f"{section}.{name}" for name in kind.model_fields} - known == {f"{section}.name"}
+
+
+def faults(key: Key) -> str:
+    words = [word for word in "".join(c if c.isalnum() else " " for c in key.meaning.lower()).split()]
+    if len(words) < 3:
+        return "fewer than three words"
+    name = set(key.key.rpartition(".")[2].lower().split("_"))
+    return "" if set(words) - name - EMPTY else "only the name again"
+
+
+def test_every_key_is_explained():
+    assert not {key.key: (key.meaning, faults(key)) for key in all_keys() if faults(key)}
+
+
+@pytest.mark.parametrize("meaning", ["", "Learning rate.", "The value of the lr."])
+def test_a_key_without_a_meaning_is_found(meaning):
+    assert faults(Key(key="training.lr", of="", type="number", default=0.1, meaning=meaning))
+
+
+def test_descriptions_come_from_the_docstring_of_the_class_that_has_the_field():
+    class Base(FrozenConfig):
+        """Base.
+
+        Attributes:
+            depth: number of
+                layers; None: all.
+            low, high: bound of the range.
+
+        Another paragraph.
+        """
+
+        depth: int | None = None
+        low: float = 0.0
+        high: float = 1.0
+
+    class Further(Base):
+        """Further.
+
+        Attributes:
+            width: number of outputs.
+        """
+
+        width: int = 3
+        depth: int | None = 2
+
+    told = {name: field.description for name, field in Further.model_fields.items()}
+    assert told["depth"] == "number of layers; None: all." and told["width"] == "number of outputs."
+    assert told["low"] == told["high"] == "bound of the range." and explained("") == {}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("lr", ["training.lr", "server.lr"]),
+        ("epochs", ["training.epochs"]),
+        ("training.epoch", ["training.epochs"]),
+        ("optimizer", ["training.optimizer", "server.optimizer"]),
+        ("trainig.epochs", ["training.epochs"]),
+        ("trainig", ["training"]),
+        ("learning_rate", ["training.lr"]),
+        ("data.stride", ["data.stride_s"]),
+        ("evaluation.window_x", ["evaluation.window"]),
+        ("mu", ["strategy.mu"]),
+        ("rank", ["backbone.rank"]),
+        ("round", ["rounds"]),
+        ("strategy.gama", ["strategy.gamma"]),
+        ("zzz", []),
+    ],
+)
+def test_the_full_path_that_was_meant(wrong, right):
+    assert suggested(wrong) == right
+
+
+def test_a_key_of_another_method_is_not_suggested():
+    assert suggested("strategy.gama", "fedavg") == [] and suggested("strategy.gama", "relief") == ["strategy.gamma"]
+
+
+def test_settings_are_judged_by_their_key():
+    refuse_unknown(["training.epochs=2", "fleet.owned.C=[acc]", "data={name: dsa}", "strategy.own_key=1", "no sign"])
+    refuse_unknown(["seeds=3"], further=["seeds"])
+    expected = (
+        r"--set lr=0\.1: unknown key 'lr' \(did you mean 'training\.lr' or 'server\.lr'\?\); write --set training"
+    )
+    with pytest.raises(UserError, match=expected):
+        refuse_unknown(["lr=0.1"])
+    with pytest.raises(UserError, match=r"unknown key 'rounds\.x'"):
+        refuse_unknown(["rounds.x=1"])
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"fleet": {"owned": {"C": 3}}}, r"fleet.owned.C = 3: expected a list of text; write fleet.owned.C=\[3\]"),
+        ({"data": {"units": "torso"}}, r"data.units = 'torso': expected a list of text; write data.units=\[torso\]"),
+        ({"training": {"lr": "fast"}}, r"lr = 'fast': expected a number, above 0, e.g. training.lr=0.001 \(the def"),
+        ({"tracking": {"enabled": "maybe"}}, r"enabled = 'maybe': expected true or false, e.g. tracking.enabled=true"),
+        ({"data": {"num_clients": 1.5}}, r"data.num_clients = 1.5: expected a whole number, at least 1, or null$"),
+    ],
+)
+def test_a_wrong_value_is_answered_with_what_fits(values, message):
+    with pytest.raises(UserError, match=message):
+        parse(values)
+
+
+def test_types_in_words():
+    fields = ExperimentConfig.model_fields
+    assert type_in_words(fields["participation"].annotation, fields["participation"].metadata) == (
+        "number, above 0, at most 1"
+    )
+    kinds = {key.key: key.type for key in all_keys()}
+    assert kinds["fleet.counts"] == "list of 3 whole numbers, or null"
+    assert kinds["fleet.owned"] == "mapping from text to list of text"
+    assert kinds["evaluation.parts"] == "list of test, validation, not empty"
+    assert kinds["strategy.clusters"] == "one of size, dominant, or whole number, above 0"
+    for key in all_keys():
+        assert "<class" not in key.type and "typing" not in key.type, key
+
+
+def test_the_table_reads_back(tmp_path: Path):
+    write_keys(all_keys(), tmp_path / "keys.json")
+    assert (tmp_path / "keys.json").read_bytes() == KEYS_FILE.read_bytes()
+
+
+def test_a_wrong_key_is_answered_without_loading_the_library():
+    line = "import sys; sys.argv = ['relief-ray', 'run', 'demo', '--set', 'lr=0.1']; import actors.cli as c\n"
+    line += "try: c.main()\nexcept SystemExit as end: print(end.code, *{'torch', 'ray', 'numpy'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, check=True)
+    assert done.stdout == "2\n", "none of the three was imported"
+    assert "training.lr" in done.stderr
+
+
+def test_every_section_of_the_tree_is_a_class_that_explains_its_fields():
+    undescribed = [
+        f"{kind.__name__}.{name}"
+        for kind in {type(value) for value in vars(ExperimentConfig()).values() if isinstance(value, BaseModel)}
+        for name, field in kind.model_fields.items()
+        if not field.description and name != "name"
+    ]
+    assert not undescribed

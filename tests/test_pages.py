@@ -1,0 +1,195 @@
+"""Every command and code block of README and docs, run as written, or listed here with the reason why it is not.
+
+By default each command is parsed with all its options and keys; `-m slow` runs them (.ci/run does). docs/extending.md
+has tests of its own (`tests/test_extending.py`), which run its blocks and look at what they print.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import typer
+
+from actors.cli import app
+from relief_ray.config import parse, read_values
+from relief_ray.studies.presets import PRESETS, make_preset
+from tests.pages import PAGES, ROOT, Block, Session, all_blocks, blocks, commands, copy_runs, environment, make_place
+from tune_configs.cells import GRIDS
+
+_INSTALLS = "installs packages: .ci/run itself begins with it"
+_CLUSTER = "needs several machines, or a Ray cluster that is up"
+_DATA = "needs the full Daily and Sports Activities data, 160 MB that are not ours to ship"
+_HOURS = "trains for hours"
+_MEASURE = (
+    "relief-ray device profile --backbone moment_lora --set backbone.size=tiny --set data.name=dsa_mini --set data.str"
+)
+# Page, beginning of the command, reason. What is not named here is run.
+NOT_RUN = (
+    ("README.md", "sh bootstrap.sh", _INSTALLS),
+    ("README.md", "relief-ray run dsa", _DATA),
+    ("README.md", "relief-ray explain runs/dsa", _DATA),
+    ("README.md", "relief-ray resume runs/dsa", _DATA),
+    ("README.md", "relief-ray grid main_cnn", _DATA),
+    ("README.md", "relief-ray report runs/dsa", _DATA),
+    ("README.md", "relief-ray compare runs/dsa", _DATA),
+    ("README.md", "relief-ray plan-study", "the environment is not activated here"),
+    ("CONTRIBUTING.md", "sh bootstrap.sh", _INSTALLS),
+    ("CONTRIBUTING.md", "pre-commit install", "would write into the checkout's git folder"),
+    ("cluster/README.md", "ray ", _CLUSTER),
+    ("cluster/README.md", "relief-ray run demo --address auto", _CLUSTER),
+    ("docs/costs.md", _MEASURE, "measures for half an hour on an idle machine"),
+    ("docs/costs.md", "python -m benchmarks.prediction", "measures for half an hour on an idle machine"),
+    ("docs/data.md", "python -c \"from relief_ray.data import load_dataset; import resource", _DATA),
+    ("docs/grids.md", "relief-ray grid main_cnn --dry-run", _DATA),
+    ("docs/grids.md", "relief-ray grid main_cnn --set", _HOURS),
+    ("docs/grids.md", "relief-ray grid resume runs/dsa-main", _HOURS),
+    ("docs/grids.md", "relief-ray grid status runs/dsa-main", _HOURS),
+    ("docs/grids.md", "relief-ray compare runs/dsa-main", _HOURS),
+    ("docs/grids.md", "ray job submit", _CLUSTER),
+    ("docs/index.md", "sh bootstrap.sh", _INSTALLS),
+    ("docs/metrics.md", "relief-ray grid main_cnn --claims", _DATA),
+    ("docs/moment.md", "sh bootstrap.sh", _INSTALLS),
+    ("docs/moment.md", "relief-ray run dsa", _DATA),
+    ("docs/moment.md", "relief-ray grid main_lora", "trains for an hour"),
+    ("docs/moment.md", "relief-ray report runs/lora", "trains for an hour"),
+    ("docs/ray.md", "ray start", _CLUSTER),
+    ("docs/report.md", "relief-ray report runs/main_cnn", _HOURS),
+    ("docs/results.md", "relief-ray", _HOURS),
+)  # fmt: skip
+TESTED_ELSEWHERE = "docs/extending.md"
+DEMO = "runs/demo"
+
+
+def reason(page: str, command: str) -> str | None:
+    """Why a command of a page is not run; None where it is."""
+    return next((why for at, begin, why in NOT_RUN if at == page and command.startswith(begin)), None)
+
+
+def shell_commands() -> list[tuple[Block, str]]:
+    return [(block, command) for block in all_blocks() if block.language == "sh" for command in commands(block.text)]
+
+
+def test_every_exception_is_about_a_command_that_is_there():
+    listed = [(page, begin) for page, begin, _ in NOT_RUN]
+    found = {(block.page, begin) for block, c in shell_commands() for page, begin in listed
+             if block.page == page and c.startswith(begin)}  # fmt: skip
+    assert set(listed) == found, f"remove from NOT_RUN: {set(listed) - found}"
+
+
+@pytest.fixture(scope="module")
+def parser():
+    """The command line with every command's work taken out: arguments, options and keys are still judged."""
+    root = typer.main.get_command(app)
+    stack = [root]
+    while stack:
+        command = stack.pop()
+        below = getattr(command, "commands", None)
+        stack += list(below.values()) if below else []
+        if below is None:
+            command.callback = lambda **_: None
+    return root
+
+
+OURS = [(block, c) for block, c in shell_commands() if c.split()[0].endswith("relief-ray")]
+
+
+@pytest.mark.parametrize(("block", "command"), OURS, ids=[f"{b}-{i}" for i, (b, _) in enumerate(OURS)])
+def test_the_command_line_takes_what_a_page_says(parser, capsys, block, command):
+    words = shlex.split(command.replace("\\\n", " "), comments=True)[1:]
+    with pytest.raises(SystemExit) as end:
+        parser.main(words, prog_name="relief-ray")
+    assert end.value.code == 0, f"{block}: {command}\n{capsys.readouterr().err}"
+    if words[0] in ("run", "grid") and not words[1].endswith((".py", ".yaml")):
+        known = {"run": PRESETS, "grid": {*GRIDS, "resume", "status", "freeze"}}[words[0]]
+        assert words[1] in known, f"{block}: {words[1]}"
+
+
+def test_a_wrong_option_of_a_page_would_show(parser, capsys):
+    for words in (["run", "demo", "--bogus"], ["run", "demo", "--set", "lr=1"]):
+        with pytest.raises(SystemExit) as end:
+            parser.main(words, prog_name="relief-ray")
+        assert end.value.code == 2 and capsys.readouterr().err.startswith("error: ")
+
+
+def test_python_blocks_are_python():
+    for block in all_blocks():
+        if block.language == "python":
+            compile(block.text, str(block), "exec")
+
+
+def test_configurations_are_valid(tmp_path):
+    block, = (b for b in blocks("docs/cli.md") if b.language == "yaml")  # fmt: skip
+    (tmp_path / "a.yaml").write_text(block.text)
+    assert parse(read_values(tmp_path / "a.yaml")).rounds == 20
+
+
+def test_the_table_of_presets_is_that_of_the_code():
+    page = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| .* \| (\d+ x \d+) \|$", page, re.MULTILINE))
+    assert rows.keys() == PRESETS.keys()
+    for name, length in rows.items():
+        values = make_preset(name).values
+        assert length == f"{values['rounds']} x {values['training']['epochs']}", name
+
+
+def test_shells_of_the_front_pages_have_no_environment():
+    front = environment(Path("/place"), is_activated=False)
+    assert "/place" not in front["PATH"] and "VIRTUAL_ENV" not in front
+    assert environment(Path("/place"), is_activated=True)["PATH"].startswith("/place/.venv/bin:")
+
+
+def test_commands_are_cut_where_the_shell_ends_them():
+    text = "a 'b\nc'  # note\n# alone\n\nd \\\n  e\nf\n"
+    assert commands(text) == ["a 'b\nc'  # note", "d \\\n  e", "f"]
+
+
+def test_blocks_of_a_page_share_names_and_a_failing_one_is_named(tmp_path):
+    def block(line, language, text):
+        return Block(page="docs/a.md", line=line, language=language, text=text, before="")
+
+    with closing(Session(make_place(tmp_path))) as session:
+        session.run(block(1, "python", "# file: mine.py\nvalue = 3\n"), lambda _: True)
+        session.run(block(2, "python", "import mine\nseen = mine.value\n"), lambda _: True)
+        session.run(block(3, "sh", "echo $PATH > path\nfalse\n"), lambda command: command != "false")
+        assert (tmp_path / "path").read_text().startswith(f"{tmp_path}/.venv/bin:")
+        with pytest.raises(AssertionError, match=r"docs/a.md:4: exit code 1"):
+            session.run(block(4, "sh", "true\nfalse\n"), lambda _: True)
+        with pytest.raises(AssertionError, match=r"docs/a.md:5: Python ended\n(.|\n)*assert seen == 4"):
+            session.run(block(5, "python", "print(seen)\nassert seen == 4, 'assert seen == 4'\n"), lambda _: True)
+
+
+# Run -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory) -> Path:
+    """The runs of the demo: those of DEMO_RUNS (.ci/run has made them), else made here."""
+    if "DEMO_RUNS" in os.environ:
+        return Path(os.environ["DEMO_RUNS"])
+    place = make_place(tmp_path_factory.mktemp("demo"))
+    env = environment(place, is_activated=True)
+    subprocess.run(["relief-ray", "run", "demo"], cwd=place, env=env, check=True, capture_output=True, timeout=560)
+    return place / DEMO
+
+
+RUN = [page for page in PAGES if page != TESTED_ELSEWHERE and any(
+    b.file or b.language == "python" or (b.language == "sh" and any(not reason(page, c) for c in commands(b.text)))
+    for b in blocks(page)
+)]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", RUN)
+def test_the_blocks_of_a_page_run_as_written(page, tmp_path, request):
+    place = make_place(tmp_path)
+    if any(DEMO in block.text for block in blocks(page)):
+        copy_runs(request.getfixturevalue("demo"), place)
+    with closing(Session(place)) as session:
+        for block in blocks(page):
+            session.run(block, lambda command: reason(page, command) is None)
+    shutil.rmtree(place)  # a page may leave a gigabyte of synthetic recordings
