@@ -12,7 +12,7 @@ from actors.grid_commands import grid
 from actors.subcommands import data, device, fleet, model
 from actors.terminal.exit_codes import EXIT_CODES
 from actors.terminal.options import AsJson, Dashboard, Jobs, Main, Settings, SomeInt, SomeNumber, SomePath, SomeText
-from tune_configs.presets import PRESETS
+from relief_ray.studies.presets import PRESETS
 
 _EPILOG = "**Exit codes**\n\n" + "\n".join(f"* {code}: {meaning}" for code, meaning in EXIT_CODES)
 _PRESET_HELP = "**Presets**\n\n" + "\n".join(f"* {name}: {preset.title}" for name, preset in PRESETS.items())
@@ -83,8 +83,8 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Train: one run per strategy, fold and replicate or seed, then a table, a figure and a verdict."""
-    from actors.commands.axes import parse_axes
     from actors.commands.run import RunOptions, run_command
+    from relief_ray.studies.axes import parse_axes
 
     axes = parse_axes(strategies, seeds, folds, rounds)
     options = RunOptions(as_json=as_json, dry_run=dry_run, jobs=jobs, dashboard=dashboard, rerun_stale=rerun_stale)

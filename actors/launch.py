@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Literal
 
 from actors.runtime.session import SessionOptions, ray_session
 from relief_ray.config import RuntimeConfig
-from relief_ray.experiment.experiment import Experiment, OnRound, ignore, never
+from relief_ray.experiment.experiment import Experiment, OnRound, ignore, ignore_note, never, run_inline
 from relief_ray.experiment.setup import Setup
 from relief_ray.process import use_threads
 from relief_ray.records.run_folder import RunFolder
 from relief_ray.records.schema import RunRecord
 from relief_ray.records.tracking import NullTracker, Tracker
-from relief_ray.training.serial_executor import SerialExecutor
 
 if TYPE_CHECKING:
     from actors.runtime.client_host import Handle
@@ -25,10 +24,6 @@ if TYPE_CHECKING:
 
 RunMode = Literal["inline", "packed", "actors"]
 _MAX_ACTOR_CLIENTS = 10
-
-
-def _ignore_note(text: str) -> None:
-    """Drop a message."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +39,7 @@ class RunCallbacks:
     """
 
     on_round: OnRound = ignore
-    on_note: Callable[[str], None] = _ignore_note
+    on_note: Callable[[str], None] = ignore_note
     should_stop: Callable[[], bool] = never
     make_tracker: Callable[[], Tracker] = NullTracker
     separate: bool = True
@@ -86,22 +81,16 @@ def run_experiment(
     mode = choose_mode(setup.config.runtime, len(setup.fleet), setup.config.training.stack)
     use_threads(setup.job.num_threads)
     if mode == "inline":
-        return _run_inline(setup, path, callbacks)
+        return run_inline(
+            setup,
+            path,
+            on_round=callbacks.on_round,
+            on_note=callbacks.on_note,
+            should_stop=callbacks.should_stop,
+            make_tracker=callbacks.make_tracker,
+        )
     with ray_session(local_session(setup)):
         return _run_on_ray(setup, path, callbacks, _runtime_options(setup.config.runtime, mode), worker_cache)
-
-
-def _run_inline(setup: Setup, path: Path, callbacks: RunCallbacks) -> RunRecord:
-    with (
-        RunFolder.resume(path) as folder,
-        closing(callbacks.make_tracker()) as tracker,
-        closing(SerialExecutor(setup.job)) as executor,
-    ):
-        folder.update(runtime={"mode": "inline"})
-        experiment = Experiment(setup=setup, folder=folder, executor=executor, tracker=tracker)
-        for repair in experiment.repairs:
-            callbacks.on_note(f"repaired: {repair}")
-        return experiment.run(callbacks.on_round, callbacks.should_stop)
 
 
 def _run_on_ray(

@@ -1,8 +1,197 @@
 """RELIEF-Ray's library: federated learning under coupled compute, sensor and data heterogeneity.
 
+``import relief_ray as rr`` is all that a script, a notebook, or a method, data set or backbone of one's own needs:
+``rr.run("demo")`` computes a study, ``rr.load("runs/demo")`` opens one, ``rr.methods()`` lists the methods. Names are
+loaded when they are first used, so that the import itself takes no time and needs neither torch nor Ray.
+
 The rooms follow Algorithm 1 of the paper: `server` allocates and aggregates, `training` runs on the device,
 `federated.run_round` is one round from top to bottom. Nothing here imports Ray; the runtime is the package `actors`.
 """
 
-__version__ = "0.1.0"
-__all__ = ["__version__"]
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from relief_ray.version import __version__
+
+if TYPE_CHECKING:
+    from relief_ray.client import ClientContext, ClientProgram, LocalStep
+    from relief_ray.config import (
+        EvaluationConfig,
+        ExperimentConfig,
+        RecordConfig,
+        RuntimeConfig,
+        TrackingConfig,
+    )
+    from relief_ray.data.config import DataConfig
+    from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, bouts_of, require_members
+    from relief_ray.devices.accounting import CostConfig
+    from relief_ray.devices.fleet import FleetConfig
+    from relief_ray.devices.time import TimeModel, link_times
+    from relief_ray.errors import UserError
+    from relief_ray.federated import ExplainRequest, PlannedRun, RoundContext, ServerTools, Strategy
+    from relief_ray.groups import GroupLayout, ParamGroup
+    from relief_ray.messages import (
+        Assignment,
+        ClientInfo,
+        Collect,
+        EvalPlan,
+        EvalTarget,
+        Fleet,
+        Receipt,
+        Reduced,
+        ServerState,
+        StageTimes,
+        Update,
+        WeightedSum,
+    )
+    from relief_ray.models.backbone import Backbone, BackboneConfig, GroupParameters, InputShape, Stage, seeded
+    from relief_ray.models.cnn import CnnConfig
+    from relief_ray.protocols import Explanation, ExplanationSection
+    from relief_ray.server.aggregation import (
+        apply_step,
+        by_samples,
+        mean_step,
+        one_bucket,
+        over_members,
+        over_participants,
+        uniform,
+    )
+    from relief_ray.server.optimizer import ServerConfig
+    from relief_ray.stages import RAW, StageSpec
+    from relief_ray.strategies.common import StrategyConfig, allocate_everything, average, averaging, train_everything
+    from relief_ray.studies.call import run
+    from relief_ray.studies.catalogue import MethodInfo, methods
+    from relief_ray.studies.shown import Page, Picture
+    from relief_ray.studies.single import Run
+    from relief_ray.studies.study import Study, load
+    from relief_ray.training.config import TrainingConfig
+
+# Module of every public name; the imports above say the same to type checkers and editors.
+_PUBLIC = {
+    "client": ("ClientContext", "ClientProgram", "LocalStep"),
+    "config": ("EvaluationConfig", "ExperimentConfig", "RecordConfig", "RuntimeConfig", "TrackingConfig"),
+    "data.config": ("DataConfig",),
+    "data.loader": ("DatasetSpec", "Loader", "Members", "Recording", "bouts_of", "require_members"),
+    "devices.accounting": ("CostConfig",),
+    "devices.fleet": ("FleetConfig",),
+    "devices.time": ("TimeModel", "link_times"),
+    "errors": ("UserError",),
+    "federated": ("ExplainRequest", "PlannedRun", "RoundContext", "ServerTools", "Strategy"),
+    "groups": ("GroupLayout", "ParamGroup"),
+    "messages": (
+        "Assignment", "ClientInfo", "Collect", "EvalPlan", "EvalTarget", "Fleet", "Receipt", "Reduced", "ServerState",
+        "StageTimes", "Update", "WeightedSum",
+    ),
+    "models.backbone": ("Backbone", "BackboneConfig", "GroupParameters", "InputShape", "Stage", "seeded"),
+    "models.cnn": ("CnnConfig",),
+    "protocols": ("Explanation", "ExplanationSection"),
+    "server.aggregation": (
+        "apply_step", "by_samples", "mean_step", "one_bucket", "over_members", "over_participants", "uniform",
+    ),
+    "server.optimizer": ("ServerConfig",),
+    "stages": ("RAW", "StageSpec"),
+    "strategies.common": ("StrategyConfig", "allocate_everything", "average", "averaging", "train_everything"),
+    "studies.call": ("run",),
+    "studies.catalogue": ("MethodInfo", "methods"),
+    "studies.shown": ("Page", "Picture"),
+    "studies.single": ("Run",),
+    "studies.study": ("Study", "load"),
+    "training.config": ("TrainingConfig",),
+}  # fmt: skip
+_MODULES = {name: module for module, names in _PUBLIC.items() for name in names}
+
+__all__ = [
+    "RAW",
+    "Assignment",
+    "Backbone",
+    "BackboneConfig",
+    "ClientContext",
+    "ClientInfo",
+    "ClientProgram",
+    "CnnConfig",
+    "Collect",
+    "CostConfig",
+    "DataConfig",
+    "DatasetSpec",
+    "EvalPlan",
+    "EvalTarget",
+    "EvaluationConfig",
+    "ExperimentConfig",
+    "ExplainRequest",
+    "Explanation",
+    "ExplanationSection",
+    "Fleet",
+    "FleetConfig",
+    "GroupLayout",
+    "GroupParameters",
+    "InputShape",
+    "Loader",
+    "LocalStep",
+    "Members",
+    "MethodInfo",
+    "Page",
+    "ParamGroup",
+    "Picture",
+    "PlannedRun",
+    "Receipt",
+    "RecordConfig",
+    "Recording",
+    "Reduced",
+    "RoundContext",
+    "Run",
+    "RuntimeConfig",
+    "ServerConfig",
+    "ServerState",
+    "ServerTools",
+    "Stage",
+    "StageSpec",
+    "StageTimes",
+    "Strategy",
+    "StrategyConfig",
+    "Study",
+    "TimeModel",
+    "TrackingConfig",
+    "TrainingConfig",
+    "Update",
+    "UserError",
+    "WeightedSum",
+    "__version__",
+    "allocate_everything",
+    "apply_step",
+    "average",
+    "averaging",
+    "bouts_of",
+    "by_samples",
+    "link_times",
+    "load",
+    "mean_step",
+    "methods",
+    "one_bucket",
+    "over_members",
+    "over_participants",
+    "require_members",
+    "run",
+    "seeded",
+    "train_everything",
+    "uniform",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name when it is first used."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_hint(name)}")
+    value: object = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def _hint(name: str) -> str:
+    from relief_ray.errors import nearest
+
+    return nearest(name, _MODULES)
+
+
+def __dir__() -> list[str]:
+    """Return the public names, loaded or not."""
+    return sorted({*globals(), *__all__})

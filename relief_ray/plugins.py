@@ -68,7 +68,22 @@ def is_own(kind: type) -> bool:
 
 def path_of(kind: type) -> str:
     """Return the import path ``module:Class``, by which ``load`` finds it again."""
-    return f"{kind.__module__}:{kind.__qualname__}"
+    return f"{importable_name(kind.__module__)}:{kind.__qualname__}"
+
+
+def importable_name(module: str) -> str:
+    """Return the name under which another process imports a module: for the script that runs, that of its file.
+
+    A notebook or a prompt has no file: it stays ``__main__``, which nothing can import.
+    """
+    main = sys.modules.get(module)
+    if module != "__main__" or main is None:
+        return module
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    if spec is not None:  # python -m lab.script
+        return str(spec.name)
+    stem = Path(file).stem if file is not None else ""
+    return stem if stem.isidentifier() and str(file).endswith(".py") else module
 
 
 def load(path: str, key: str) -> object:
@@ -220,7 +235,8 @@ def sources(modules: Iterable[str]) -> tuple[SourceFile, ...]:
     """Read the files of imported ``modules`` and of their imports from the same folder, by name."""
     files: dict[str, SourceFile] = {}
     for name in modules:
-        file = getattr(sys.modules.get(name), "__file__", None)
+        is_script = name not in sys.modules and name == importable_name("__main__")
+        file = getattr(sys.modules.get("__main__" if is_script else name), "__file__", None)
         if file is None or name.partition(".")[0] in _PROJECT:
             continue
         path = Path(file)

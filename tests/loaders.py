@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from relief_ray.data.loader import DatasetSpec, Loader, Recording, require_members, runs
+from relief_ray.data.loader import DatasetSpec, Loader, Recording, bouts_of, require_members
 
 SPEC = DatasetSpec(
     name="lab",
@@ -45,7 +45,7 @@ def read(spec, members, path, subject):
 
 def recording(subject, table, **changed):
     labels = table[:, 5].astype(np.int16)
-    bouts = runs(labels)
+    bouts = bouts_of(labels)
     fields = dict(subject=subject, signal=table[:, :5].copy(), labels=labels, bouts=bouts[labels[bouts[:, 0]] > 0])
     return Recording(**{**fields, **changed})
 

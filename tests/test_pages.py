@@ -17,9 +17,9 @@ import typer
 
 from actors.cli import app
 from relief_ray.config import parse, read_values
+from relief_ray.studies.presets import PRESETS, make_preset
 from tests.pages import PAGES, ROOT, Block, Session, all_blocks, blocks, commands, copy_runs, environment, make_place
 from tune_configs.cells import GRIDS
-from tune_configs.presets import PRESETS, make_preset
 
 _INSTALLS = "installs packages: .ci/run itself begins with it"
 _CLUSTER = "needs several machines, or a Ray cluster that is up"

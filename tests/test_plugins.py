@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from actors.commands.axes import Axes
 from actors.commands.conformance import heading
 from actors.commands.explain import explain_command
 from actors.commands.fleet import show
-from actors.commands.plan import make_plan, write_plan
 from actors.commands.results import bibtex_command
 from relief_ray.config import ExperimentConfig, override, parse
 from relief_ray.errors import UserError
@@ -27,6 +25,8 @@ from relief_ray.report.formats.text import as_json
 from relief_ray.report.inventory import take_inventory, variant_names
 from relief_ray.report.runs import is_pooled, load_runs
 from relief_ray.strategies.fedavg import FedAvg
+from relief_ray.studies.axes import Axes
+from relief_ray.studies.planning import make_plan, write_plan
 from tests.conformance.cases import BASE, after_rounds, drive, outcome
 from tests.own import METHOD
 from tune_configs.cells import cells_of, load_grid

@@ -8,7 +8,7 @@ import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -16,7 +16,8 @@ from relief_ray.config import Choice, ExperimentConfig, override, parse
 from relief_ray.errors import UserError, nearest
 from relief_ray.plugins import import_path, is_path
 from relief_ray.records.identity import config_hash
-from relief_ray.strategies import PRESETS, method_name
+from relief_ray.strategies import PRESETS
+from relief_ray.studies.cells import Cell
 from tune_configs import paper_grids, search_lr
 from tune_configs.grid import (
     DATASETS,
@@ -53,30 +54,6 @@ _OWNED = {
 }  # fmt: skip
 # Set by levels too, but any grid may be scaled by the one and given other sizes by the other.
 _SCALED = frozenset({"rounds", "backbone"})
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cell:
-    """A run to be computed.
-
-    Attributes:
-        name: that of its folder; a grid's cells end in the first digits of ``hash``.
-        label: name of its strategy.
-        setting: part of the name without method, fold and seed; empty outside of grids.
-        config: its checked configuration.
-        hash: that of the configuration.
-    """
-
-    name: str
-    label: str
-    setting: str
-    config: ExperimentConfig
-    hash: str
-
-    @property
-    def method(self) -> str:
-        """Name of its method for tables: a user's own goes by the name that its file states."""
-        return method_name(self.config.strategy, self.label) if is_path(self.label) else self.label
 
 
 def load_grid(target: str) -> Grid:

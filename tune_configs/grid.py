@@ -15,6 +15,7 @@ from relief_ray.data.config import SplitName
 from relief_ray.errors import UserError
 from relief_ray.plugins import import_path, is_path
 from relief_ray.strategies import presets_of
+from relief_ray.studies.cells import Draw, draw_of
 
 Settings = Mapping[str, object]
 
@@ -189,38 +190,6 @@ class Point:
     seed: int
     settings: Settings
     tried: tuple[str, ...] = ()
-
-
-# Above every seed that is chosen by hand; one hundred folds fit between two replicates.
-FIRST_SEED, FOLDS = 10_000, 100
-# Held-out DSA has six clients: after six rotations every subject has carried every type.
-_ROTATIONS = 6
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Draw:
-    """Seed of a run and, where it belongs to a replicate, its number and rotation; None: as the settings say."""
-
-    seed: int
-    replicate: int | None = None
-    rotation: int | None = None
-
-    @property
-    def settings(self) -> dict[str, int]:
-        """Keys of the configuration that it sets."""
-        values = {"seed": self.seed, "replicate": self.replicate, "fleet.rotation": self.rotation}
-        return {key: value for key, value in values.items() if value is not None}
-
-
-def draw_of(replicate: int, fold: int | None) -> Draw:
-    """Return seed and rotation of a fold of a replicate; ``fold`` None: the split has none.
-
-    A replicate is an independent repetition of a whole study, each fold of it with a seed of its own. It also decides
-    which subject carries which device type, so that no conclusion rests on one assignment of sensors to people. All
-    methods of one fold and replicate share both: they form a pair.
-    """
-    seed = FIRST_SEED + FOLDS * replicate + (fold or 0)
-    return Draw(seed=seed, replicate=replicate, rotation=replicate % _ROTATIONS)
 
 
 def points(grid: Grid) -> Iterator[Point]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from relief_ray.report.paper import PAPER_METHODS, REPRESENTATIVE, V1
 from relief_ray.strategies import PROPOSED, REFERENCE
@@ -18,7 +19,8 @@ from tune_configs.grid import (
     Level,
     Settings,
 )
-from tune_configs.presets import CLAIMS
+
+_CLAIMS = Path(__file__).parent / "claims"
 
 
 def main_cnn() -> Grid:
@@ -177,7 +179,7 @@ def dsa_study() -> Grid:
         },
         replicates=tuple(range(12, 24)),
         settings={**_SHORT, "evaluation.every": 1},
-        claims=str(CLAIMS / "dsa_study.yaml"),
+        claims=str(_CLAIMS / "dsa_study.yaml"),
     )
 
 

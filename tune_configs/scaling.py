@@ -11,6 +11,7 @@ from relief_ray.data.config import SplitName
 from relief_ray.errors import UserError, nearest
 from relief_ray.plugins import import_path, is_path
 from relief_ray.strategies import PRESETS
+from relief_ray.studies.cells import numbers
 from tune_configs.grid import CNN, DATASETS, LORA, Axis, Dataset, Grid, own_backbone, own_dataset
 
 # Axes whose levels may be a user's own, by import path.
@@ -98,21 +99,6 @@ def _with_methods(grid: Grid, methods: tuple[str, ...]) -> Grid:
     further = [m for m in methods if m not in grid.own]
     own = {} if grid.tries is None else {m: grid.tries(m) for m in further}
     return replace(grid, methods=methods, own={**grid.own, **own})
-
-
-def numbers(key: str, value: object) -> tuple[int, ...]:
-    """Numbers of replicates, seeds or folds: ``3`` seeds are 0, 1 and 2; ``[0, 5]`` are those.
-
-    Raises:
-        UserError: neither.
-    """
-    listed = [value] if type(value) is int else value
-    if key != "folds" and type(value) is int:
-        listed = range(value)
-    if not isinstance(listed, list | range) or not listed or any(type(n) is not int or n < 0 for n in listed):
-        more = "" if key == "folds" else f"a number of {key} or "
-        raise UserError(f"--set {key}={value}: expected {more}a list of numbers, e.g. --set '{key}=[0, 1]'")
-    return tuple(dict.fromkeys(listed))
 
 
 def chosen(key: str, value: object, known: Iterable[str], also: Sequence[str] = ()) -> tuple[str, ...]:

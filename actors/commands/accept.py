@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from actors.commands.data import data_config
-from actors.commands.output import table
 from relief_ray import __version__
 from relief_ray.config import override, parse
 from relief_ray.data import open_dataset
@@ -22,6 +21,7 @@ from relief_ray.files import write_atomic
 from relief_ray.process import use_threads
 from relief_ray.records.identity import machine_facts, source_digest
 from relief_ray.strategies import PRESETS
+from relief_ray.text import table
 from relief_ray.training.serial_executor import SerialExecutor
 
 _ROUNDS = 2

@@ -71,9 +71,9 @@ def _of_target(target: str, wanted: str | None) -> _Shown:
     Raises:
         UserError: it is none of these and no key either, or it has no key ``wanted``.
     """
-    from actors.commands.plan import target_config
     from relief_ray.models.registry import backbone_name
-    from tune_configs.presets import PRESETS
+    from relief_ray.studies.planning import target_config
+    from relief_ray.studies.presets import PRESETS
 
     if wanted is None and target not in PRESETS and not _is_path(target):
         raise UserError(f"config {target}: no preset ({', '.join(PRESETS)}), no file, and {unknown_key(target)}")

@@ -8,16 +8,17 @@ from contextlib import ExitStack
 
 import typer
 
-from actors.commands.output import counted, table
 from actors.runtime.session import SessionOptions, ray_session
 from relief_ray.citations import cite
 from relief_ray.config import ExperimentConfig, override, parse
 from relief_ray.conformance.rules import RULES, Rule, Verdict
 from relief_ray.conformance.runner import PROBLEM, check
+from relief_ray.errors import counted
 from relief_ray.experiment.experiment import MakeExecutor
 from relief_ray.process import use_threads
 from relief_ray.protocols import Executor
 from relief_ray.strategies import DESCRIBED, about_of, facts_of
+from relief_ray.text import table
 from relief_ray.training.job import Job
 
 _NUM_HOSTS = 2

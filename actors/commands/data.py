@@ -10,7 +10,6 @@ from pathlib import Path
 from pydantic import ValidationError
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from actors.commands.output import table
 from actors.terminal.exit_codes import WIDTH
 from actors.terminal.reporter import is_interactive, make_console
 from relief_ray.config import explain, override
@@ -23,6 +22,7 @@ from relief_ray.data.source import search_roots
 from relief_ray.data.verify import VerifyReport, verify
 from relief_ray.errors import UserError
 from relief_ray.plugins import is_path
+from relief_ray.text import table
 
 
 def show_list(as_json: bool) -> None:

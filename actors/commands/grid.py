@@ -21,7 +21,15 @@ from actors.grids.display import duration, make_reporter
 from actors.grids.estimate import estimates, fitting, head_of, probe_missing
 from actors.grids.freeze import freeze
 from actors.grids.side_by_side import SideBySide, address_of, refuse_dashboard_elsewhere, run_side_by_side
-from actors.plans import (
+from actors.runtime.session import SessionOptions, num_cores, ray_session
+from actors.terminal.exit_codes import CELLS_FAILED, DISK, INTERRUPTED, Stopped, say
+from actors.terminal.mlflow_export import PATIENCE_AFTER_STOP_S, PATIENCE_S, Exports
+from actors.terminal.signals import StopSignals
+from relief_ray.data import open_dataset
+from relief_ray.errors import UserError
+from relief_ray.files import disk_errors
+from relief_ray.records.lock import FileLock
+from relief_ray.studies.plans import (
     CellFolder,
     Plan,
     await_quiet,
@@ -31,14 +39,6 @@ from actors.plans import (
     set_stale_aside,
     write_grid,
 )
-from actors.runtime.session import SessionOptions, num_cores, ray_session
-from actors.terminal.exit_codes import CELLS_FAILED, DISK, INTERRUPTED, Stopped, say
-from actors.terminal.mlflow_export import PATIENCE_AFTER_STOP_S, PATIENCE_S, Exports
-from actors.terminal.signals import StopSignals
-from relief_ray.data import open_dataset
-from relief_ray.errors import UserError
-from relief_ray.files import disk_errors
-from relief_ray.records.lock import FileLock
 from tune_configs.cells import cells_of, load_grid
 
 # Ray, and the library in the first trial's process: measured 20 s from the command to a first cell's first round, on

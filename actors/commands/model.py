@@ -10,12 +10,12 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from actors.commands.next_steps import refuse_several, shown
-from actors.commands.output import MIB, counted, si, table
-from actors.commands.plan import target_config
+from actors.commands.output import MIB, si
 from relief_ray.config import ExperimentConfig
 from relief_ray.data import num_clients
 from relief_ray.devices.fleet import build_fleet
 from relief_ray.devices.planner import Counter
+from relief_ray.errors import counted
 from relief_ray.experiment.clocks import uncalibrated
 from relief_ray.experiment.export import export_model
 from relief_ray.experiment.setup import build_backbone, choose_engine, count
@@ -23,6 +23,8 @@ from relief_ray.groups import GroupLayout, ParamGroup
 from relief_ray.messages import Fleet
 from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.models.registry import backbone_name
+from relief_ray.studies.planning import target_config
+from relief_ray.text import table
 
 
 def export(run: Path, out: Path, round_: int | None, with_encoder: bool, as_json: bool) -> None:

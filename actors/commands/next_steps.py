@@ -8,10 +8,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from actors.plans import CellFolder, Plan
 from relief_ray.errors import UserError
 from relief_ray.records.cells import PLAN_FILES
 from relief_ray.records.run_folder import RUN_FILE, read_rounds
+from relief_ray.studies.plans import CellFolder, Plan
 
 _MAX_LINES = 8
 

@@ -10,27 +10,16 @@ from statistics import fmean, stdev
 from actors.grids.display import duration
 from actors.grids.estimate import Estimate
 from actors.grids.progress import last_round
-from actors.plans import CellFolder, Plan
 from actors.terminal.exit_codes import WIDTH
 from actors.terminal.mlflow_export import where_to_look
 from actors.terminal.reporter import headline_f1
+from relief_ray.errors import counted
 from relief_ray.records.cells import STATUS_TEXT
 from relief_ray.report.runs import split_name
+from relief_ray.studies.plans import CellFolder, Plan
+from relief_ray.text import table
 
 MIB = 2**20
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, indent: str = "  ") -> str:
-    """Aligned text: the first ``left`` columns to the left, the others to the right."""
-    cells = [list(head), *(list(row) for row in rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
-    lines = [indent + "  ".join(_aligned(row, widths, left)).rstrip() for row in cells]
-    rule = indent + "  ".join("-" * width for width in widths)
-    return "\n".join([lines[0], rule, *lines[1:]])
-
-
-def _aligned(row: Sequence[str], widths: Sequence[int], left: int) -> list[str]:
-    return [c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
 
 
 def si(value: float, unit: str = "") -> str:
@@ -39,16 +28,6 @@ def si(value: float, unit: str = "") -> str:
         if abs(value) >= limit:
             return f"{value / limit:.3g} {prefix}{unit}"
     return f"{value:.3g} {unit}".rstrip()
-
-
-def counted(number: int, word: str) -> str:
-    """``1 group``, ``3 groups``."""
-    return f"{number} {word}{'' if number == 1 else 's'}"
-
-
-def listed(names: Sequence[str]) -> str:
-    """``acc, gyro and mag``."""
-    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
 
 
 _MAX_ROWS = 40

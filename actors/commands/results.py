@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.commands.next_steps import next_steps, refuse_nested
-from actors.plans import Plan
 from actors.terminal.exit_codes import WIDTH
 from actors.terminal.mlflow_export import DATABASE, export_study, where_to_look
 from relief_ray.citations import cite
@@ -24,6 +23,7 @@ from relief_ray.files import disk_errors, write_atomic
 from relief_ray.records.cells import PLAN_FILES, find_runs, read_plan_file
 from relief_ray.records.run_folder import read_run
 from relief_ray.records.tracking import sync
+from relief_ray.studies.plans import Plan
 
 if TYPE_CHECKING:
     from relief_ray.report.comparison import Comparison

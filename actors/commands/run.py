@@ -12,33 +12,29 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from actors.commands.axes import Axes
-from actors.commands.output import counted
-from actors.commands.plan import make_plan, read_plan, write_plan
 from actors.commands.results import show_results
 from actors.commands.run_plan import show_plan
 from actors.commands.study import cannot_decide
 from actors.grids.display import make_reporter as make_grid_reporter
 from actors.grids.side_by_side import SideBySide, refuse_dashboard_elsewhere, run_side_by_side
 from actors.launch import RunCallbacks, RunMode, choose_mode, local_session, run_experiment
-from actors.plans import CellFolder, Plan, look_at, set_stale_aside
 from actors.runtime.session import ray_session
 from actors.terminal.console import make_reporter
 from actors.terminal.exit_codes import CELLS_FAILED, DISK, INTERRUPTED, Stopped
 from actors.terminal.mlflow_export import PATIENCE_AFTER_STOP_S, Exports
 from actors.terminal.reporter import CellEnd, Reporter
 from actors.terminal.signals import StopSignals
-from relief_ray.data import federate, num_clients, open_dataset
-from relief_ray.errors import UserError
-from relief_ray.experiment.lifecycle import create, reopen
+from relief_ray.errors import UserError, counted
 from relief_ray.experiment.setup import Setup
 from relief_ray.process import use_threads
 from relief_ray.records.checkpoint import generations
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.report.runs import split_name
-from relief_ray.strategies import method_name
-from tune_configs.cells import Cell
+from relief_ray.studies.axes import Axes
+from relief_ray.studies.planning import make_plan, read_plan, write_plan
+from relief_ray.studies.plans import CellFolder, Plan, look_at, set_stale_aside
+from relief_ray.studies.running import check_reusable, last_evaluated, open_cell, rounds_to_do, title_of
 
 if TYPE_CHECKING:
     from actors.runtime.warm_pool import WorkerCache
@@ -145,7 +141,7 @@ def _run_plan(plan: Plan, options: RunOptions) -> None:
     if options.jobs > 1 and len(todo) > 1:
         reporter = make_grid_reporter(options.as_json)
     else:
-        reporter = make_reporter(options.as_json, len(cells), sum(_rounds_to_do(cell) for cell in todo))
+        reporter = make_reporter(options.as_json, len(cells), sum(rounds_to_do(cell) for cell in todo))
     reporter.note(headline(plan, len(todo)))
     for sentence in cannot_decide(plan) if todo else ():
         reporter.note(f"NOTE: {sentence}")
@@ -185,7 +181,7 @@ def _run_several(
     """
     for cell in cells:
         if cell.is_finished:
-            reporter.note(f"{_title_of(cell.cell)}: {_check_reusable(cell)}")
+            reporter.note(f"{title_of(cell.cell)}: {check_reusable(cell)}")
     work = SideBySide(
         plan=replace(plan, out=plan.out.absolute()), entries=cells, todo=todo, reporter=reporter, stop=stop,
         exports=exports, jobs=options.jobs, dashboard=options.dashboard, is_grid=False, other_code=options.other_code,
@@ -221,12 +217,6 @@ def _run_all(cells: Sequence[CellFolder], context: RunContext) -> None:
             _run_cell(cell, context)
 
 
-def _rounds_to_do(cell: CellFolder) -> int:
-    """Number of rounds that are missing, the bootstrap included."""
-    done = len(read_rounds(cell.folder)) if cell.state.run is not None else 0
-    return cell.num_planned - done
-
-
 def headline(plan: Plan, num_todo: int) -> str:
     """Line that announces the runs."""
     number = len(plan.cells)
@@ -235,25 +225,16 @@ def headline(plan: Plan, num_todo: int) -> str:
     return f"{plan.name}: {counted(number, 'run')}{done}; {data.name}, {split_name(data.split)}; records in {plan.out}"
 
 
-def _title_of(cell: Cell) -> str:
-    """``relief, fold 0, seed 0``, or ``relief, fold 0, replicate 2``."""
-    data = cell.config.data
-    fold = [f"fold {data.fold}"] if data.split == "held_out_subject" else []
-    number = cell.config.replicate
-    draw = f"seed {cell.config.seed}" if number is None else f"replicate {number}"
-    return ", ".join([method_name(cell.config.strategy, cell.label), *fold, draw])
-
-
 def _run_cell(cell: CellFolder, context: RunContext) -> None:
     """Run one cell from wherever its folder is."""
-    reporter, config, title = context.reporter, cell.cell.config, _title_of(cell.cell)
+    reporter, config, title = context.reporter, cell.cell.config, title_of(cell.cell)
     if cell.is_finished:
-        record = _last_evaluated(read_rounds(cell.folder))
-        reporter.end(CellEnd(title=title, status=cell.status, record=record, why=_check_reusable(cell), reused=True))
+        record = last_evaluated(read_rounds(cell.folder))
+        reporter.end(CellEnd(title=title, status=cell.status, record=record, why=check_reusable(cell), reused=True))
         return
     began_s = time.monotonic()
     use_threads(config.runtime.num_threads)
-    setup = _open_cell(cell, context.options.other_code)
+    setup = open_cell(cell, context.options.other_code)
     mode = choose_mode(config.runtime, len(setup.fleet), config.training.stack)
     reporter.begin(title, facts(setup, mode), saved_round(cell.folder), config.rounds)
     for warning in setup.warnings:
@@ -266,7 +247,7 @@ def _run_cell(cell: CellFolder, context: RunContext) -> None:
             title=title,
             status=run.status,
             seconds=time.monotonic() - began_s,
-            record=_last_evaluated(read_rounds(cell.folder)),
+            record=last_evaluated(read_rounds(cell.folder)),
         )
     )
 
@@ -277,20 +258,9 @@ def saved_round(folder: Path) -> int | None:
     return int(saved[0].name.removeprefix("round-")) if saved else None
 
 
-def _open_cell(cell: CellFolder, other_code: bool) -> Setup:
-    """Create or reopen the run; `runtime` may have changed since it was started, what it computes has not."""
-    config = cell.cell.config
-    if cell.state.run is not None:
-        setup, folder = reopen(cell.folder, runtime=config.runtime, other_code=other_code)
-    else:
-        setup, folder = create(config, cell.folder)
-    folder.close()
-    return setup
-
-
 def follow(cell: CellFolder, setup: Setup, context: RunContext) -> RunRecord:
     """Run the missing rounds and pass each to the reporter and to MLflow."""
-    config, title = cell.cell.config, _title_of(cell.cell)
+    config, title = cell.cell.config, title_of(cell.cell)
     tracker = context.exports.begin(config.tracking, cell.folder)
 
     def on_round(record: RoundRecord) -> None:
@@ -313,28 +283,3 @@ def facts(setup: Setup, mode: RunMode) -> str:
     windows = sum(client.num_windows for client in setup.fleet.clients)
     where = {"inline": "in this process", "packed": "on Ray, packed", "actors": "on Ray, an actor each"}[mode]
     return f"{counted(rounds, 'round')}, {counted(number, 'client')} {where}, {windows} windows ({setup.data.origin})"
-
-
-def _last_evaluated(rounds: Sequence[RoundRecord]) -> RoundRecord | None:
-    """The last round with test metrics."""
-    return next((record for record in reversed(rounds) if record.metrics is not None), None)
-
-
-def _check_reusable(cell: CellFolder) -> str:
-    """Check that a finished run was computed on today's data; return the line that says it is reused.
-
-    Raises:
-        UserError: the data are others.
-    """
-    assert cell.state.run is not None
-    config, recorded = cell.cell.config.data, cell.state.run.data_digest
-    dataset = open_dataset(config)
-    number = num_clients(dataset, config)
-    digest = federate(dataset, config, [dataset.spec.names] * number).digest
-    if digest != recorded:
-        raise UserError(
-            f"{cell.folder}: was computed on data {recorded[:12]}, found {digest[:12]}; "
-            "choose another folder (--out DIR), or point RELIEF_DATA to the data it was computed on"
-        )
-    stale = f"; stale: {cell.why}; --rerun-stale computes it again" if cell.status == "stale" else ""
-    return f"reused, finished already{stale}"

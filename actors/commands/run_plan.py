@@ -6,25 +6,18 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import BaseModel
 
-from actors.commands.output import (
-    counted,
-    counts,
-    estimate_notes,
-    estimate_rows,
-    plan_facts,
-    sum_line,
-    table,
-    tell,
-)
+from actors.commands.output import counts, estimate_notes, estimate_rows, plan_facts, sum_line, tell
 from actors.commands.study import claims_facts, claims_text
 from actors.grids.estimate import Estimate, estimates, probe_missing
-from actors.plans import CellFolder, Plan
 from actors.runtime.session import num_cores
 from actors.terminal.exit_codes import say
 from relief_ray.config import ExperimentConfig
+from relief_ray.errors import counted
 from relief_ray.records.mlflow_store import flat_params
 from relief_ray.report.runs import split_name
 from relief_ray.strategies import PRESETS
+from relief_ray.studies.plans import CellFolder, Plan
+from relief_ray.text import table
 
 # How long the plan waits for timed rounds in all.
 _PLAN_S = 60.0

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from actors.grids.freeze import score
 from actors.grids.optuna_search import Sampler, require_optuna
-from actors.plans import CellFolder, Plan
 from relief_ray.errors import UserError
 from relief_ray.records.cells import SuggestedSearch
-from tune_configs.cells import Cell, cells_of, load_grid
+from relief_ray.studies.cells import Cell
+from relief_ray.studies.plans import CellFolder, Plan
+from tune_configs.cells import cells_of, load_grid
 from tune_configs.grid import Grid
 from tune_configs.scaling import scale, split_own
 from tune_configs.space import SearchPlace, search_places

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
-from actors.commands.output import counted, table
-from actors.plans import Plan, row_of
 from actors.terminal.exit_codes import WIDTH
-from relief_ray.errors import UserError, nearest
+from relief_ray.errors import UserError, counted, nearest
 from relief_ray.records.claims import CLAIMS_FILE, FIGURE_TEXT, Claims, Figure, read_claims
+from relief_ray.studies.plans import Plan, row_of
+from relief_ray.text import table
 
 if TYPE_CHECKING:
     from relief_ray.report.statistics import Sides

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.commands.next_steps import refuse_nested
-from actors.commands.output import table
 from actors.terminal.exit_codes import WIDTH
 from relief_ray.config import read_values
 from relief_ray.errors import UserError
 from relief_ray.records.cells import find_runs
 from relief_ray.report.runs import Loaded, load_runs
 from relief_ray.report.summary import ClockSummary, summarise_run
+from relief_ray.text import table
 
 if TYPE_CHECKING:
     from pydantic import JsonValue

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
-from actors.plans import CellFolder
 from actors.terminal.signals import TimeIsUp, time_limit
 from relief_ray.config import ExperimentConfig, TrackingConfig
 from relief_ray.errors import UserError
@@ -21,6 +20,7 @@ from relief_ray.models.registry import backbone_name
 from relief_ray.process import use_threads
 from relief_ray.records.checkpoint import KEEP, generations
 from relief_ray.records.run_folder import ROUNDS_FILE, read_rounds
+from relief_ray.studies.plans import CellFolder
 from relief_ray.training.serial_executor import SerialExecutor
 
 Workload = str

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from actors.plans import CellFolder, has_bootstrap, keep_error, look_at
 from actors.terminal.mlflow_export import Exports
 from actors.terminal.reporter import CellEnd, GridView, Leader, Reporter, RunningCell, headline_f1
 from relief_ray.errors import UserError
 from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, scan
 from relief_ray.records.schema import RoundRecord
 from relief_ray.records.tracking import Tracker
+from relief_ray.studies.plans import CellFolder, has_bootstrap, keep_error, look_at
 
 _REFRESH_S = 0.5
 

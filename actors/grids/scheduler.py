@@ -19,7 +19,6 @@ from ray import tune
 
 from actors.grids.trial import CellTrial, TrialSpec
 from actors.launch import choose_mode
-from actors.plans import CellFolder, keep_error, look_at
 from actors.runtime import user_code
 from actors.runtime.placement import GRAIN, HostSpec, Resources, plan_actors, plan_packed, shortage
 from relief_ray.config import ExperimentConfig
@@ -29,6 +28,7 @@ from relief_ray.devices.types import DeviceType
 from relief_ray.errors import UserError
 from relief_ray.messages import Fleet
 from relief_ray.process import choose_device
+from relief_ray.studies.plans import CellFolder, keep_error, look_at
 
 _SCRATCH, STOP_FILE = ".tune", ".stop"
 # What a trial's process needs, and what it needs where all clients live in it.

@@ -9,12 +9,12 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from actors.plans import CellFolder, Plan
 from actors.runtime.session import SessionOptions, num_cores, ray_session
 from actors.terminal.mlflow_export import Exports
 from actors.terminal.reporter import Reporter
 from actors.terminal.signals import StopSignals
 from relief_ray.errors import UserError
+from relief_ray.studies.plans import CellFolder, Plan
 
 
 def _never() -> bool:

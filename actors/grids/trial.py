@@ -11,14 +11,14 @@ import ray
 from ray import tune
 
 from actors.launch import RunCallbacks, run_experiment
-from actors.plans import keep_error, look_at
 from actors.runtime import user_code
 from actors.runtime.prometheus import Gauges
 from actors.runtime.warm_pool import WorkerCache
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.records.run_folder import RUN_FILE, forget_error
 from relief_ray.records.schema import RoundRecord, RunStatus
-from tune_configs.cells import Cell
+from relief_ray.studies.cells import Cell
+from relief_ray.studies.plans import keep_error, look_at
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

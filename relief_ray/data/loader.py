@@ -170,7 +170,7 @@ def how_to_bring(spec: DatasetSpec) -> str:
     return f"fetch the whole dataset again: `relief-ray data fetch {spec.name}`"
 
 
-def runs(*keys: NDArray[np.generic]) -> NDArray[np.int64]:
+def bouts_of(*keys: NDArray[np.generic]) -> NDArray[np.int64]:
     """Start and stop of every maximal run in which all `keys` stay constant: (num_runs, 2)."""
     length = len(keys[0])
     if length == 0:
@@ -187,7 +187,7 @@ def fill_linear(column: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:
     missing = np.isnan(column)
     if not missing.any():
         return column, 0
-    gaps = runs(missing)
+    gaps = bouts_of(missing)
     longest = max(int(stop - start) for start, stop in gaps if missing[start])
     rows = np.arange(len(column))
     filled = np.interp(rows, rows[~missing], column[~missing]).astype(np.float32)

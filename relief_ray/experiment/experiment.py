@@ -7,9 +7,10 @@ written while the next round trains. A run killed anywhere continues from the la
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from time import perf_counter, time
 
 from relief_ray.errors import UserError
@@ -32,6 +33,7 @@ from relief_ray.records.selection_text import selection
 from relief_ray.records.tracking import NullTracker, Tracker
 from relief_ray.server.optimizer import server_step
 from relief_ray.training.job import Job
+from relief_ray.training.serial_executor import SerialExecutor
 
 OnRound = Callable[[RoundRecord], None]
 
@@ -45,6 +47,10 @@ def never() -> bool:
 
 def ignore(record: RoundRecord) -> None:
     """Do nothing: the default of ``on_round``."""
+
+
+def ignore_note(text: str) -> None:
+    """Drop a message: the default of ``on_note``."""
 
 
 @dataclass(kw_only=True)
@@ -181,3 +187,37 @@ class Experiment:
             names, views = subject_names(setup, windows), client_views(setup.job, windows)
             metrics[part] = summarise(matrices, inputs.plan, setup.rare, names, views, setup.fleet.modalities)
         return metrics
+
+
+def run_inline(
+    setup: Setup,
+    path: Path,
+    *,
+    on_round: OnRound = ignore,
+    on_note: Callable[[str], None] = ignore_note,
+    should_stop: Callable[[], bool] = never,
+    make_tracker: Callable[[], Tracker] = NullTracker,
+) -> RunRecord:
+    """Run the remaining rounds of the run in ``path`` in this process, one client after the other.
+
+    Args:
+        setup: what ``lifecycle.create`` or ``reopen`` returned; its folder is closed.
+        path: the run's folder.
+        on_round: called with every committed round.
+        on_note: called with messages for the user, e.g. repairs of the run folder.
+        should_stop: polled; True asks the run to stop after its round.
+        make_tracker: builds the tracker that receives the events of the run.
+
+    Raises:
+        RoundVoid: no client returned a usable update; the folder stays resumable.
+    """
+    with (
+        RunFolder.resume(path) as folder,
+        closing(make_tracker()) as tracker,
+        closing(SerialExecutor(setup.job)) as executor,
+    ):
+        folder.update(runtime={"mode": "inline"})
+        experiment = Experiment(setup=setup, folder=folder, executor=executor, tracker=tracker)
+        for repair in experiment.repairs:
+            on_note(f"repaired: {repair}")
+        return experiment.run(on_round, should_stop)

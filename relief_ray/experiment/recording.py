@@ -11,7 +11,6 @@ from itertools import combinations
 from pydantic import JsonValue
 from torch import Tensor
 
-from relief_ray import __version__
 from relief_ray.experiment.setup import Setup, deadline_s, fedavg_costs
 from relief_ray.federated import RoundContext, RoundResult
 from relief_ray.groups import GroupId
@@ -34,6 +33,7 @@ from relief_ray.records.schema import ClientRecord, Metrics, ProbeRecord, RoundR
 from relief_ray.records.selection_text import tokens
 from relief_ray.server.aggregation import divergence
 from relief_ray.strategies import facts_of
+from relief_ray.version import __version__
 
 MAX_STAT_VALUES = 64
 Pairs = dict[GroupId, tuple[tuple[int, int, float], ...]]

@@ -129,7 +129,7 @@ def device_shares(runs: Sequence[Loaded], method: str, clock: str) -> list[Devic
 # A speedup within 5 % of FedAvg's round is none; one within a fifth of the paper's agrees with it.
 SAME, NEAR = 0.05, 1.2
 
-OURS = (REFERENCE, PROPOSED)
+_OURS = (REFERENCE, PROPOSED)
 
 
 def directions(experiment: Experiment, paper: Paper) -> list[str]:
@@ -144,7 +144,7 @@ def directions(experiment: Experiment, paper: Paper) -> list[str]:
     sentences: list[str] = []
     for label, name in PAPER_ROWS.items():
         row = comparison.row(label)
-        if row is None or label in OURS:
+        if row is None or label in _OURS:
             continue
         theirs = paper[TABLES.get(experiment.backbone, "I")]
         if (speedup := row.stats.get("speedup")) is not None:

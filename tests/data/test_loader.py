@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from relief_ray.data.loader import fill_forward, fill_linear, nan_share, runs
+from relief_ray.data.loader import bouts_of, fill_forward, fill_linear, nan_share
 
 
 @given(arrays(np.int16, st.integers(0, 60), elements=st.integers(0, 2)))
 def test_runs_are_the_maximal_constant_stretches(key: np.ndarray) -> None:
-    stretches = runs(key)
+    stretches = bouts_of(key)
     np.testing.assert_array_equal(np.concatenate([np.arange(a, b) for a, b in stretches] or [[]]), np.arange(len(key)))
     assert all(len(set(key[a:b].tolist())) == 1 for a, b in stretches)
     assert all(key[b - 1] != key[b] for _, b in stretches[:-1])

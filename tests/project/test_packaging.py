@@ -49,7 +49,7 @@ def test_wheel_holds_the_three_packages_and_nothing_else(wheel):
     files = {name_of(path) for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()}
     assert {name for name in files if "__pycache__" not in name} <= set(names)
     data = ("data/assets/dsa_mini.npz", "keys.json", "citations.bib", "report/paper.json", "devices/calibration.json")
-    assert {f"relief_ray/{name}" for name in data} | {"tune_configs/claims/demo.yaml"} <= set(names)
+    assert {f"relief_ray/{name}" for name in data} | {"relief_ray/studies/claims/demo.yaml"} <= set(names)
 
 
 def test_installed_wheel_owns_its_package_names(wheel, tmp_path, monkeypatch):

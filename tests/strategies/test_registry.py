@@ -55,7 +55,7 @@ ALLOWED = {
         "relief_ray/strategies/bounds.py": ({"Relief": 2, "import": 2}, "drop_slow waits until RELIEF's T*"),
         "tune_configs/paper_grids.py": ({"v2_mandatory": 2, "v3_mandatory": 2}, "two grids have some of our variants"),
     },
-    "fedprox": {"tune_configs/presets.py": ({"fedprox": 3}, "presets choose methods")},
+    "fedprox": {"relief_ray/studies/presets.py": ({"fedprox": 3}, "presets choose methods")},
     "bounds": {
         "actors/runtime/session.py": ({"local": 1}, "Ray's own word, for its address"),
         "relief_ray/report/captions.py": ({"full_only": 1}, "the finding that a method scores below this bound"),
@@ -67,7 +67,9 @@ CLAIM, CHOICE = "the paper's claims are about it", "a study chooses methods"
 COMPARED = "the method that others are compared with"
 ROLES = {
     "REFERENCE": {
-        "actors/commands/plan.py": (1, "the method of a file that names none"),
+        "relief_ray/studies/request.py": (1, "the method of a study that names none"),
+        "relief_ray/studies/study.py": (2, COMPARED),
+        "relief_ray/studies/planning.py": (1, "the method of a file that names none"),
         "relief_ray/config.py": (1, "the default"),
         "relief_ray/report/budgets.py": (1, "the cheaper of the two sets the budget of equal cost"),
         "relief_ray/report/comparison.py": (3, COMPARED),
@@ -80,7 +82,7 @@ ROLES = {
         "relief_ray/report/tables/comparison.py": (3, COMPARED),
         "relief_ray/report/tables/paper_text.py": (3, "figures of the paper's text"),
         "tune_configs/paper_grids.py": (6, CHOICE),
-        "tune_configs/presets.py": (4, CHOICE),
+        "relief_ray/studies/presets.py": (4, CHOICE),
     },
     "PROPOSED": {
         "actors/commands/fleet.py": (1, "its deadline is shown where the run's method has none"),
@@ -91,7 +93,7 @@ ROLES = {
         "relief_ray/report/findings.py": (1, "its own row of the paper is judged"),
         "relief_ray/report/paper.py": (1, "V0 of the paper's Table III"),
         "tune_configs/paper_grids.py": (8, CHOICE),
-        "tune_configs/presets.py": (5, CHOICE),
+        "relief_ray/studies/presets.py": (5, CHOICE),
     },
     "V0": {
         "relief_ray/report/claims.py": (1, "its speed ends the page's sentence"),
@@ -103,7 +105,7 @@ ROLES = {
         "relief_ray/report/findings.py": (1, CLAIM),
         "relief_ray/report/tables/paper_text.py": (1, "figures of the paper's text"),
         "tune_configs/paper_grids.py": (2, CHOICE),
-        "tune_configs/presets.py": (1, CHOICE),
+        "relief_ray/studies/presets.py": (1, CHOICE),
     },
     "V2": {"relief_ray/report/findings.py": (2, CLAIM)},
     "V3": {"relief_ray/report/findings.py": (1, CLAIM)},

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from relief_ray.data.formats import dsa
 from relief_ray.data.formats.common import read_arrays
-from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, require_members, runs
+from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, bouts_of, require_members
 from relief_ray.data.source import Source, open_source
 from relief_ray.errors import UserError
 
@@ -56,7 +56,7 @@ def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Reco
         raise UserError(f"{path}: signal has shape {raw.shape}, expected (rows, {spec.num_channels}); install it again")
     labels = arrays["label"][rows].astype(np.int16)
     signal = np.multiply(raw, scale, dtype=np.float32)
-    return Recording(subject=subject, signal=signal, labels=labels, bouts=runs(labels))
+    return Recording(subject=subject, signal=signal, labels=labels, bouts=bouts_of(labels))
 
 
 DSA_MINI = Loader(spec=SPEC, files=files, parse=parse)

@@ -23,10 +23,10 @@ from relief_ray.data.loader import (
     Loader,
     Members,
     Recording,
+    bouts_of,
     fill_linear,
     nan_share,
     require_members,
-    runs,
 )
 from relief_ray.data.synthetic import (
     ecg,
@@ -95,7 +95,7 @@ def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Reco
     require_not_empty(table, _COLUMN_ORDER, name)
     labels = check_labels(table[:, _LABEL], spec, name)
     filled = [fill_linear(table[:, column]) for column in _COLUMN_ORDER]
-    bouts = keep_bouts(runs(labels), labels > 0)
+    bouts = keep_bouts(bouts_of(labels), labels > 0)
     rows = np.concatenate([np.arange(start, stop) for start, stop in bouts])
     edges = np.cumsum([0, *(bouts[:, 1] - bouts[:, 0])])
     return Recording(

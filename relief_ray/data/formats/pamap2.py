@@ -29,11 +29,11 @@ from relief_ray.data.loader import (
     Loader,
     Members,
     Recording,
+    bouts_of,
     fill_forward,
     fill_linear,
     nan_share,
     require_members,
-    runs,
 )
 from relief_ray.data.synthetic import (
     Array,
@@ -172,7 +172,7 @@ def _bouts(
         line = int(np.flatnonzero(~(steps > 0))[0]) + 1
         raise UserError(f"{name}, line {line}, column 1: time does not increase, expected one row every 0.01 s")
     breaks = np.cumsum(steps > 0.015)
-    return keep_bouts(runs(labels, breaks, started), (labels > 0) & started)
+    return keep_bouts(bouts_of(labels, breaks, started), (labels > 0) & started)
 
 
 def _halve(

@@ -7,7 +7,7 @@ import numpy as np
 
 from relief_ray.data.formats import mhealth
 from relief_ray.data.formats.common import read_arrays, require_finite
-from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, require_members, runs
+from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, bouts_of, require_members
 from relief_ray.errors import UserError
 
 SPEC = replace(
@@ -40,7 +40,7 @@ def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Reco
     require_finite(signal, name)
     index = arrays["sample_index"].astype(np.int64)
     step = index - np.arange(len(index))
-    bouts = runs(arrays["segment"], step)
+    bouts = bouts_of(arrays["segment"], step)
     return Recording(subject=subject, signal=signal, labels=arrays["label"].astype(np.int16), bouts=bouts)
 
 

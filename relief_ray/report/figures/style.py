@@ -93,7 +93,7 @@ def save(figure: MplFigure, path: Path) -> Path:
 
 
 # Methods in one figure.
-MAX_METHODS = 6
+_MAX_METHODS = 6
 # Presets that are drawn before others where there is no room for all: the paper's five, then Table III's. A user's own
 # methods come right after FedAvg and RELIEF: a report is about them.
 _FIRST = tuple(dict.fromkeys([*REPRESENTATIVE, *VARIANT_ROWS]))
@@ -120,7 +120,7 @@ def styles(labels: Sequence[str]) -> Mapping[str, Style]:
 
 def drawn(comparison: Comparison) -> list[str]:
     """Methods that figures with lines or bars show: no bounds, at most six."""
-    return at_most(MAX_METHODS, [r.label for r in comparison.rows if not r.is_bound])
+    return at_most(_MAX_METHODS, [r.label for r in comparison.rows if not r.is_bound])
 
 
 def at_most(number: int, labels: Sequence[str]) -> list[str]:

@@ -16,7 +16,7 @@ def markdown(document: Document, figures: str = "figures") -> str:
     return "\n\n".join(p.strip("\n") for p in parts if p) + "\n"
 
 
-def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], numeric: bool = True) -> str:
+def _markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], numeric: bool = True) -> str:
     """Table of texts; where it is ``numeric``, all columns but the first stand to the right."""
     dashes = ["---", *("---:" if numeric else "---" for _ in head[1:])]
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, dashes, *rows)) + "\n"
@@ -29,7 +29,7 @@ def means_markdown(
     known = list(dict.fromkeys(column for row in means.values() for column in row))
     names = [c for c in columns or known if c in known]
     rows = [[j, *(format(row[c], form) if c in row else NONE for c in names)] for j, row in means.items()]
-    return markdown_table([head, *names], rows)
+    return _markdown_table([head, *names], rows)
 
 
 def table_markdown(table: Table, number: str = "") -> str:
@@ -42,7 +42,7 @@ def table_markdown(table: Table, number: str = "") -> str:
         [row.name, *(_cell(c, c.origin if c.origin != o else None) for c, o in zip(row.cells, origins, strict=True))]
         for row in table.rows
     ]
-    body = f"{markdown_table(head, rows, numeric=not table.is_text)}\n" + "\n\n".join(table.notes)
+    body = f"{_markdown_table(head, rows, numeric=not table.is_text)}\n" + "\n\n".join(table.notes)
     caption = f"{number}. {table.caption}" if number else table.caption
     return f"**{caption}**\n\n{body}" if caption else body
 

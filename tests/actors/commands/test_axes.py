@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from actors.commands.axes import Axes, parse_axes, parse_numbers, with_axes
-from actors.commands.plan import load_preset
 from relief_ray.errors import UserError
 from relief_ray.records.base import comparable
 from relief_ray.records.run_folder import read_rounds, read_run
+from relief_ray.studies.axes import Axes, parse_axes, parse_numbers, with_axes
+from relief_ray.studies.planning import load_preset
 from tests.actors.conftest import SMALL, Invoke
 from tests.own import METHOD
 

@@ -11,8 +11,8 @@ from contextlib import suppress
 import pytest
 
 from actors.grids.trial import run_trial
-from actors.plans import Plan, keep_error, read_grid, write_grid
 from actors.runtime.warm_pool import WorkerCache
+from relief_ray.studies.plans import Plan, keep_error, read_grid, write_grid
 from tests.actors.conftest import SMALL, Invoke, Start
 from tests.actors.grids.tiny_plans import tiny_plan, tiny_search
 from tests.actors.test_plans import spec_of

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from actors.commands.axes import Axes
-from actors.commands.plan import cells_of, load_preset, make_plan, read_plan, write_plan
 from relief_ray.errors import UserError
 from relief_ray.experiment.lifecycle import create
 from relief_ray.records.cells import find_runs
 from relief_ray.records.identity import config_hash
 from relief_ray.strategies import DESCRIBED
+from relief_ray.studies.axes import Axes
+from relief_ray.studies.planning import cells_of, load_preset, make_plan, read_plan, write_plan
+from relief_ray.studies.presets import PRESETS, make_preset
 from tests.own import METHOD, Write
-from tune_configs.presets import PRESETS, make_preset
 
 
 @pytest.mark.parametrize("name", PRESETS)

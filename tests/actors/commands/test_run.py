@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from actors.commands.axes import Axes
-from actors.commands.plan import make_plan, read_plan, write_plan
 from actors.runtime.session import SessionOptions
 from relief_ray.errors import UserError
 from relief_ray.records.run_folder import read_rounds, read_run
+from relief_ray.studies.axes import Axes
+from relief_ray.studies.planning import make_plan, read_plan, write_plan
 from tests.conformance.cases import after_rounds, drive
 
 SMALL = [f"--set=backbone.{key}=2" for key in ("conv1", "conv2", "steps", "fusion")]

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from actors.plans import read_grid
 from actors.runtime.prometheus import FIGURES
 from relief_ray.records.run_folder import read_run
+from relief_ray.studies.plans import read_grid
 
 ROOT = Path(__file__).parents[3]
 RAY = Path(sys.executable).with_name("ray")

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from actors.plans import read_grid
 from relief_ray.records.base import comparable
 from relief_ray.records.run_folder import read_rounds, read_run
+from relief_ray.studies.plans import read_grid
 
 ROOT = Path(__file__).parents[3]
 SETTINGS = ["--set", "rounds=5", "--set", "tracking.enabled=false"]

@@ -7,10 +7,10 @@ import pytest
 from actors.commands.search import again, suggested_tries
 from actors.grids.freeze import freeze
 from actors.grids.trial import run_trial
-from actors.plans import read_grid, write_grid
 from actors.runtime.warm_pool import WorkerCache
 from relief_ray.errors import UserError
 from relief_ray.records.run_folder import read_rounds
+from relief_ray.studies.plans import read_grid, write_grid
 from tests.actors.conftest import Invoke
 from tests.actors.grids.tiny_plans import TINY
 from tests.actors.test_plans import spec_of

@@ -6,11 +6,11 @@ import time
 from actors.grids.display import GridJson, GridLines, duration, end_line, picture
 from actors.grids.progress import GridProgress, is_disk_full, last_round, leaders
 from actors.grids.trial import run_trial
-from actors.plans import keep_error, write_grid
 from actors.runtime.warm_pool import WorkerCache
 from actors.terminal.mlflow_export import Exports
 from actors.terminal.reporter import CellEnd
 from relief_ray.records.run_folder import read_rounds
+from relief_ray.studies.plans import keep_error, write_grid
 from tests.actors.grids.tiny_plans import tiny_plan
 from tests.actors.test_plans import spec_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from actors.plans import Plan
+from relief_ray.studies.plans import Plan
 from tune_configs.cells import cells_of
 from tune_configs.grid import Grid, Level
 

@@ -38,7 +38,7 @@ from relief_ray.records.redact import MASK, mask_text, redact
 from relief_ray.records.run_folder import ERROR_FILE, LOCK_FILE, read_run
 from relief_ray.records.schema import RunRecord, Status
 from relief_ray.strategies import facts_of
-from tune_configs.cells import Cell
+from relief_ray.studies.cells import Cell
 
 _STALE_FOLDER = "stale"
 # How long a driver that was killed may take to be gone with all its processes.

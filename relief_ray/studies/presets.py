@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 Values = dict[str, object]
-CLAIMS = Path(__file__).parent / "claims"
+_CLAIMS = Path(__file__).parent / "claims"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +72,7 @@ def demo(name: str, title: str) -> Preset:
         strategies=_in_order(REFERENCE, V1, PROPOSED),
         folds=(0, 1, 2, 3),
         replicates=(0, 1, 2),
-        claims=str(CLAIMS / "demo.yaml"),
+        claims=str(_CLAIMS / "demo.yaml"),
         values={
             "data": {"name": "dsa_mini", "split": "held_out_subject", "stride_s": 5.0},
             "training": {"epochs": 5},

@@ -10,8 +10,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from actors.commands.axes import Axes, with_axes
-from actors.plans import CellFolder, Plan, cells_in, difference, make_cell, refuse_masked, refuse_other_than, row_of
 from relief_ray.config import ExperimentConfig, override, parse, preset, read_values
 from relief_ray.errors import UserError, nearest
 from relief_ray.experiment.lifecycle import stored_engine
@@ -24,10 +22,19 @@ from relief_ray.records.claims import register_claims
 from relief_ray.records.lock import FileLock
 from relief_ray.records.run_folder import LOCK_FILE, RUN_FILE, read_rounds, read_run
 from relief_ray.strategies import REFERENCE
-from tune_configs.cells import Cell
-from tune_configs.grid import Draw, draw_of
-from tune_configs.presets import PRESETS, Preset, make_preset
-from tune_configs.scaling import numbers
+from relief_ray.studies.axes import Axes, with_axes
+from relief_ray.studies.cells import Cell, Draw, draw_of, numbers
+from relief_ray.studies.plans import (
+    CellFolder,
+    Plan,
+    cells_in,
+    difference,
+    make_cell,
+    refuse_masked,
+    refuse_other_than,
+    row_of,
+)
+from relief_ray.studies.presets import PRESETS, Preset, make_preset
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -63,12 +70,17 @@ def _from_file(path: Path) -> Preset:
             f"{path}: no such file in {Path.cwd()}; expected a configuration file (YAML or JSON), or a preset: "
             f"{', '.join(PRESETS)}"
         )
-    values = read_values(path)
+    return replace(preset_of(read_values(path), path.stem), title=str(path))
+
+
+def preset_of(values: dict[str, object], name: str) -> Preset:
+    """Values of a configuration as a preset of one run, ``name``: where they name none."""
+    values = dict(values)
     strategy = values.pop("strategy", REFERENCE)
-    name = strategy.get("name") if isinstance(strategy, dict) else strategy
+    label = strategy.get("name") if isinstance(strategy, dict) else strategy
     if isinstance(strategy, dict):
         values["strategy"] = strategy
-    return Preset(name=str(values.get("name", path.stem)), title=str(path), strategies=(str(name),), values=values)
+    return Preset(name=str(values.get("name", name)), title="", strategies=(str(label),), values=values)
 
 
 def make_plan(target: str, settings: Sequence[str], axes: Axes, out: Path | None) -> Plan:
@@ -82,7 +94,7 @@ def make_plan(target: str, settings: Sequence[str], axes: Axes, out: Path | None
     source = Path(chosen.claims) if chosen.claims else None
     plan = Plan(name=chosen.name, out=folder, cells=tuple(cells_of(chosen, settings)), claims_file=source)
     for cell in plan.cell_folders():
-        _check_folder(cell)
+        check_folder(cell)
         _refuse_begun(cell)
     return plan
 
@@ -178,7 +190,7 @@ def _check_strategy(name: str) -> None:
         raise UserError(str(error)) from error
 
 
-def _check_folder(cell: CellFolder) -> None:
+def check_folder(cell: CellFolder) -> None:
     """Check that a folder is free, or holds this very run and can be read.
 
     Raises:
@@ -254,7 +266,7 @@ def read_plan(folder: Path, settings: Sequence[str] = ()) -> Plan:
     for cell in plan.cells:
         refuse_masked(cell.config, folder)
     for placed in plan.cell_folders():
-        _check_folder(placed)
+        check_folder(placed)
     return plan
 
 

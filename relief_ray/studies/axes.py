@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from relief_ray.config import override
 from relief_ray.errors import UserError
 from relief_ray.plugins import import_path
-from tune_configs.presets import Preset
+from relief_ray.studies.presets import Preset
 
 # An option, and the setting that would fix the same axis.
 _SETTINGS = (("seeds", "seed"), ("seeds", "replicates"), ("folds", "data.fold"), ("rounds", "rounds"))

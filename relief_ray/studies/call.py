@@ -1,0 +1,107 @@
+"""``relief_ray.run``: a study from a preset, a file, a configuration or keywords, computed in this process."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from relief_ray.studies.objects import StrategyLike
+from relief_ray.studies.planning import write_plan
+from relief_ray.studies.request import Numbers, Place, Request, Target, plan_of
+from relief_ray.studies.running import Compute, here, run_plan
+from relief_ray.studies.study import Study
+
+if TYPE_CHECKING:
+    from typing_extensions import TypedDict, Unpack
+
+    from relief_ray.config import EvaluationConfig, RecordConfig, RuntimeConfig, TrackingConfig
+    from relief_ray.data.config import DataConfig
+    from relief_ray.data.loader import Loader
+    from relief_ray.devices.accounting import CostConfig
+    from relief_ray.devices.fleet import FleetConfig
+    from relief_ray.server.optimizer import ServerConfig
+    from relief_ray.studies.objects import BackboneLike
+    from relief_ray.training.config import TrainingConfig
+
+    class Settings(TypedDict, total=False):
+        """Sections of a configuration: a mapping changes the keys it names, an object replaces the section."""
+
+        data: str | Loader | DataConfig | Mapping[str, object]
+        backbone: BackboneLike
+        fleet: FleetConfig | Mapping[str, object]
+        training: TrainingConfig | Mapping[str, object]
+        server: ServerConfig | Mapping[str, object]
+        evaluation: EvaluationConfig | Mapping[str, object]
+        costs: CostConfig | Mapping[str, object]
+        record: RecordConfig | Mapping[str, object]
+        runtime: RuntimeConfig | Mapping[str, object]
+        tracking: TrackingConfig | Mapping[str, object]
+        participation: float
+
+
+def run(
+    experiment: Target = None,
+    *,
+    strategies: StrategyLike | Sequence[StrategyLike] | None = None,
+    seeds: Numbers = None,
+    folds: Numbers = None,
+    rounds: int | None = None,
+    name: str | None = None,
+    claims: str | Path | None = None,
+    out: str | Path | None = None,
+    set: Mapping[str, object] | None = None,
+    quiet: bool = False,
+    other_code: bool = False,
+    **settings: Unpack[Settings],
+) -> Study:
+    """Compute a study in this process and return it: one run per method, seed and fold, one after the other.
+
+    Args:
+        experiment: a preset's name, a YAML or JSON file, an ``ExperimentConfig``, a mapping of its values, or None.
+        strategies: names, import paths (``"my_module:MyMethod"``), classes, configurations or mappings.
+        seeds: in place of the experiment's seeds or replicates: a list, or a number of seeds counted from 0.
+        folds: folds of the held-out subjects: a list, or one.
+        rounds: rounds of every run, without the bootstrap.
+        name: name of the study in reports.
+        claims: YAML file with at most six claims that the study is to judge, named before its first run.
+        out: folder of the records, whose runs are reused or gone on with; None: a temporary one.
+        set: settings by dotted key, as `--set` takes them: ``{"training.epochs": 2}``.
+        quiet: show no progress.
+        other_code: go on with runs that another version of the program began; their records say so.
+        settings: sections of the configuration: ``data="dsa_mini"``, ``training={"epochs": 2}``.
+
+    Raises:
+        UserError: bad input; the message names the place, what was found, what was expected and the fix.
+    """
+    request = Request(
+        target=experiment, strategies=strategies, seeds=seeds, folds=folds, rounds=rounds, name=name, claims=claims,
+        set=set or {}, settings=dict(settings),
+    )  # fmt: skip
+    return compute_study(request, out, "here", here, quiet=quiet, other_code=other_code)
+
+
+def compute_study(
+    request: Request, out: str | Path | None, place: Place, compute: Compute, *, quiet: bool, other_code: bool
+) -> Study:
+    """Plan a study, compute what is missing of it, and open it.
+
+    Raises:
+        UserError: bad input.
+    """
+    temporary = TemporaryDirectory(prefix="relief-ray-") if out is None else None
+    folder = Path(out if temporary is None else temporary.name).expanduser()  # type: ignore[arg-type]
+    try:
+        plan = plan_of(request, folder, place)
+        write_plan(plan)
+        run_plan(plan, compute, quiet=quiet, other_code=other_code)
+        study = Study(folder, is_temporary=temporary is not None)
+    except BaseException:
+        if temporary is not None:
+            temporary.cleanup()
+        raise
+    if temporary is not None:
+        weakref.finalize(study, temporary.cleanup)
+    return study

@@ -1,0 +1,213 @@
+"""Reasons for what a client trains, for a reader who has not seen the method's paper.
+
+The method gives the reasons (``Strategy.explain``); this module adds the client's data and the ledger, and words them.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from relief_ray.errors import UserError, counted, listed
+from relief_ray.experiment.setup import Setup, context_of
+from relief_ray.federated import ExplainRequest
+from relief_ray.groups import GroupId
+from relief_ray.messages import ClientInfo
+from relief_ray.protocols import Explanation, ExplanationSection
+from relief_ray.records.run_folder import read_rounds
+from relief_ray.records.schema import RoundRecord
+from relief_ray.strategies import PRESETS, method_name
+from relief_ray.studies.planning import open_run
+from relief_ray.text import table
+
+_INDENT = "   "
+_WIDTH = 100
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reasons:
+    """Reasons for what a client trained in one round; printed, they are the whole answer in words.
+
+    Attributes:
+        text: sentences and tables for people.
+        facts: the same for programs; their keys are the method's own, beside ``run``, ``round``, ``client``.
+        groups: the groups that the method gives the client; empty for a method that chooses nothing.
+    """
+
+    text: str
+    facts: Mapping[str, object]
+    groups: tuple[GroupId, ...]
+
+    def __str__(self) -> str:
+        """Return the text."""
+        return self.text
+
+    def __repr__(self) -> str:
+        """Return the text: what a Python prompt shows."""
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(self.text)}</pre>"
+
+
+def reasons_for(folder: Path, round_: int, client: int, *, width: int = _WIDTH, shown: str = "") -> Reasons:
+    """Return the reasons for one client's task in one round of the run in ``folder``.
+
+    Args:
+        folder: the run's folder; nothing there is changed.
+        round_: number of the round; the next one, not yet computed, may be asked for too.
+        client: number of the client, from 0.
+        width: letters in a line.
+        shown: what the answer calls the run; empty: its folder.
+
+    Raises:
+        UserError: no such round or client, or the run's data or the user's own modules are not there.
+    """
+    setup, rounds = open_run(folder), {record.round: record for record in read_rounds(folder)}
+    _check(setup, rounds, folder, round_, client)
+    reasons = _explain(setup, rounds, round_, client)
+    facts: dict[str, object] = {"run": str(folder), "round": round_}
+    if reasons.summary:
+        text = textwrap.fill(reasons.summary, width)
+        return Reasons(text=text, facts=facts | {"client": client, "text": reasons.summary}, groups=())
+    recorded = _trained_by_ledger(rounds.get(round_), client)
+    facts |= _client_facts(setup, client) | _task_facts(setup, reasons, client, recorded)
+    parts = [
+        _intro(setup, shown or str(folder), round_, client),
+        *(_section(section, width) for section in reasons.sections),
+    ]
+    text = "\n\n".join(parts) + "\n" + _comparison(reasons.groups, recorded, round_, width)
+    return Reasons(text=text, facts=facts, groups=reasons.groups)
+
+
+def _explain(setup: Setup, rounds: dict[int, RoundRecord], round_: int, client: int) -> Explanation:
+    """The method's reasons; of a method that gives none, a sentence that says so.
+
+    Raises:
+        UserError: the ledger lacks the round before.
+    """
+    if setup.strategy.explain is None:
+        return Explanation(summary=_without_reasons(setup))
+    record, before = rounds.get(round_), rounds.get(round_ - 1)
+    if before is None and round_ > _first_round(setup):
+        raise UserError(f"--round {round_}: round {round_ - 1}, whose state decided it, is not in the ledger")
+    participants = tuple(setup.fleet[n] for n in record.participants) if record else None
+    request = ExplainRequest(
+        context=context_of(setup, round_, participants),
+        client=setup.fleet[client],
+        before={} if before is None else before.diagnosed,
+        fedavg_s=_fedavg_s(setup, client),
+    )
+    return setup.strategy.explain(request)
+
+
+def _without_reasons(setup: Setup) -> str:
+    """Sentence on a method without ``explain``."""
+    name, number = method_name(setup.config.strategy, setup.config.label()), len(setup.layout)
+    others = [preset for preset, config in PRESETS.items() if config.build().explain is not None]
+    reason = (
+        "it has no deadline under which a client would have to choose among the"
+        if setup.strategy.deadline_s is None
+        else "it does not say how a client chooses among the"
+    )
+    return f"{name} leaves nothing to explain: {reason} {number} groups of the model. Ask about {', '.join(others)}."
+
+
+def _first_round(setup: Setup) -> int:
+    """Number of the run's first round."""
+    return 0 if setup.strategy.bootstrap else 1
+
+
+def _check(setup: Setup, rounds: dict[int, RoundRecord], folder: Path, round_: int, client: int) -> None:
+    """Check that the run has this round and this client.
+
+    Raises:
+        UserError: with the range that it has.
+    """
+    first = _first_round(setup)
+    limit = min(max(rounds, default=first - 1) + 1, setup.config.rounds)
+    if not first <= round_ <= limit:
+        raise UserError(f"--round {round_}: no such round in {folder}; expected {first} to {limit}")
+    if not 0 <= client < len(setup.fleet):
+        raise UserError(f"--client {client}: the fleet has the clients 0 to {len(setup.fleet) - 1}")
+
+
+def _trained_by_ledger(record: RoundRecord | None, client: int) -> tuple[str, ...] | None:
+    """Groups that the client trained by the ledger; None where the round or the client is not in it."""
+    return next((c.trained for c in record.clients if c.client == client), None) if record is not None else None
+
+
+def _fedavg_s(setup: Setup, client: int) -> float:
+    """Seconds of the client's round under FedAvg, by the planning clock."""
+    return setup.reference[setup.config.costs.planning_time].clients[client].times.busy_s
+
+
+def _intro(setup: Setup, shown: str, round_: int, client: int) -> str:
+    """Heading: client, round, run, device and data."""
+    info, config = setup.fleet[client], setup.config
+    lacks = [m for m in setup.fleet.modalities if m not in info.modalities]
+    lines = [
+        f"Client {client} in round {round_} of {config.rounds}: what it trains, and why",
+        f"{shown}, strategy {method_name(config.strategy, config.label())}",
+        "",
+        f"The device   {_describe_device(setup, info)}.",
+        f"Its sensors  {listed(info.modalities)}"
+        + (f"; it lacks {listed(lacks)}." if lacks else ": all that there are."),
+        f"Its data     {info.num_windows} windows, {counted(config.training.epochs, 'epoch')} a round.",
+        f"Seconds are simulated (clock {config.costs.planning_time}) and cover receiving, training and sending.",
+    ]
+    return "\n".join(lines)
+
+
+def _describe_device(setup: Setup, info: ClientInfo) -> str:
+    """``Type B, 21 TOPS, 30 W``."""
+    kind = setup.types[info.device]
+    return f"Type {info.device}, {kind.peak_tops:g} TOPS, {kind.active_power_w:g} W"
+
+
+def _section(section: ExplanationSection, width: int) -> str:
+    """Heading, wrapped lines and table of a section."""
+    lines = [section.heading, *(_paragraph(line, width) for line in section.lines)]
+    if section.head:
+        lines += ["", table(section.head, section.rows, left=section.left, indent=_INDENT)]
+    return "\n".join(lines)
+
+
+def _paragraph(text: str, width: int) -> str:
+    """Wrapped text below a section's heading."""
+    return textwrap.fill(text, width, initial_indent=_INDENT, subsequent_indent=_INDENT, break_on_hyphens=False)
+
+
+def _comparison(groups: tuple[GroupId, ...], recorded: tuple[str, ...] | None, round_: int, width: int) -> str:
+    """Sentence on whether the ledger has the same groups as the method's answer."""
+    if recorded is None:
+        return f"{_INDENT}The ledger has no such round for this client: this is what it will do if it takes part."
+    if set(recorded) == set(groups):
+        return f"{_INDENT}The record of round {round_} says the same."
+    other = ", ".join(recorded)
+    return _paragraph(f"But the record of round {round_} says {other}: was it made by other code?", width)
+
+
+def _client_facts(setup: Setup, client: int) -> dict[str, object]:
+    """The run and the client for JSON."""
+    info = setup.fleet[client]
+    return {
+        "strategy": setup.config.label(),
+        "clock": setup.config.costs.planning_time,
+        "client": client,
+        "device": info.device,
+        "modalities": list(info.modalities),
+    }
+
+
+def _task_facts(setup: Setup, reasons: Explanation, client: int, recorded: tuple[str, ...] | None) -> dict[str, object]:
+    """The method's figures for JSON, and what stands beside them."""
+    return {
+        **reasons.facts,
+        "groups": list(reasons.groups),
+        "fedavg_s": _fedavg_s(setup, client),
+        "recorded": None if recorded is None else list(recorded),
+    }

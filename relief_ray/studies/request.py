@@ -1,0 +1,194 @@
+"""A study as a program asks for it: preset, file, configuration or keywords, turned into a checked plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, cast
+
+from relief_ray.config import ExperimentConfig, override
+from relief_ray.data.loader import Loader
+from relief_ray.errors import UserError
+from relief_ray.strategies import REFERENCE
+from relief_ray.studies.axes import Axes, with_axes
+from relief_ray.studies.cells import Cell
+from relief_ray.studies.objects import (
+    BackboneLike,
+    Method,
+    StrategyLike,
+    backbone_value,
+    data_name,
+    method_of,
+    refuse_import_of_script,
+    refuse_unnamed,
+    settings_of,
+)
+from relief_ray.studies.planning import cells_of, check_folder, load_preset, preset_of
+from relief_ray.studies.plans import Plan
+from relief_ray.studies.presets import Preset
+
+Target = str | Path | ExperimentConfig | Mapping[str, object] | None
+Numbers = int | Sequence[int] | None
+Place = Literal["here", "ray"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """Arguments of ``run``.
+
+    Attributes:
+        target: name of a preset, a file, a configuration (object or mapping), or None: the defaults.
+        strategies: methods, in place of the target's.
+        seeds: seeds, in place of the target's seeds or replicates; a number: so many, from 0.
+        folds: folds of the held-out subjects, in place of the target's; a number: that one.
+        rounds: rounds of every run.
+        name: name of the study; None: the target's.
+        claims: file with the claims that the runs are to judge; None: the target's.
+        set: values by dotted key.
+        settings: sections of the configuration by name.
+    """
+
+    target: Target
+    strategies: StrategyLike | Sequence[StrategyLike] | None = None
+    seeds: Numbers = None
+    folds: Numbers = None
+    rounds: int | None = None
+    name: str | None = None
+    claims: str | Path | None = None
+    set: Mapping[str, object] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+
+def plan_of(request: Request, out: Path, place: Place) -> Plan:
+    """Check every configuration and every folder of a study before its first run starts.
+
+    Args:
+        request: what was asked for.
+        out: the study's folder; it may hold the same study, begun.
+        place: ``here`` for a loop in this process, ``ray`` for Ray workers.
+
+    Raises:
+        UserError: something of it is wrong, or ``out`` holds another study.
+    """
+    refuse_import_of_script()
+    chosen = _base(request.target)
+    axes = Axes(
+        strategies=None,
+        seeds=_numbers("seeds", request.seeds),
+        folds=_numbers("folds", request.folds),
+        rounds=request.rounds,
+    )
+    chosen, settings = with_axes(chosen, axes, [*_sections(request.settings), *settings_of(request.set)])
+    chosen = replace(chosen, name=request.name or chosen.name, claims=str(request.claims or chosen.claims))
+    methods = _methods(request, chosen, settings)
+    cells = _cells(chosen, methods, [*_usual(chosen, settings, place), *settings])
+    source = Path(chosen.claims) if chosen.claims else None
+    plan = Plan(name=chosen.name, out=out, cells=cells, claims_file=source)
+    for cell in plan.cell_folders():
+        check_folder(cell)
+    return plan
+
+
+def _base(target: Target) -> Preset:
+    """The target as a preset."""
+    if target is None:
+        return Preset(name="study", title="", strategies=(REFERENCE,), values={})
+    if isinstance(target, ExperimentConfig):
+        refuse_unnamed(target)
+        values = target.model_dump(mode="json", exclude={"choice", "replicate"})
+        return preset_of({key: value for key, value in values.items() if (key, value) != ("name", "run")}, "study")
+    if isinstance(target, Mapping):
+        return preset_of(dict(target), "study")
+    return load_preset(str(target))
+
+
+def _numbers(key: str, given: Numbers) -> tuple[int, ...] | None:
+    """Numbers of seeds (3: 0, 1 and 2) or folds (3: fold 3).
+
+    Raises:
+        UserError: neither a number nor numbers from 0 on.
+    """
+    if given is None:
+        return None
+    if isinstance(given, int):
+        listed: object = list(range(given)) if key == "seeds" else [given]
+    else:
+        listed = list(given) if isinstance(given, list | tuple | range) else None
+    if not isinstance(listed, list) or not listed or any(type(n) is not int or n < 0 for n in listed):
+        many = "a number of seeds (2: seeds 0 and 1)" if key == "seeds" else "a fold"
+        raise UserError(f"{key}: found {given!r}, expected {many} or a list of numbers from 0 on, e.g. {key}=[0, 1]")
+    return tuple(dict.fromkeys(listed))
+
+
+def _sections(settings: Mapping[str, object]) -> Iterator[str]:
+    """Sections given as keywords, as settings; a data set or backbone may be named, or be the object itself."""
+    for key, value in settings.items():
+        if key == "data" and isinstance(value, str | Loader):
+            yield f"data.name={data_name(value)}"
+        elif key == "backbone" and not isinstance(value, Mapping):
+            yield from settings_of({key: backbone_value(cast(BackboneLike, value))})
+        else:
+            yield from settings_of({key: value})
+
+
+def _methods(request: Request, chosen: Preset, settings: Sequence[str]) -> list[Method | None]:
+    """The methods that were asked for; [None]: those of the preset.
+
+    Raises:
+        UserError: an empty list, one that is no method, or two with one name.
+    """
+    given = request.strategies
+    if given is None:
+        return [None]
+    is_several = isinstance(given, Sequence) and not isinstance(given, str)
+    methods = [method_of(cast(StrategyLike, one)) for one in (cast(Sequence[object], given) if is_several else [given])]
+    if not methods:
+        raise UserError("strategies: found no method, expected e.g. strategies=['fedavg', 'relief']")
+    if any(setting.partition("=")[0] in ("strategy", "strategy.name") for setting in settings):
+        raise UserError("strategies and set['strategy']: choose the same; leave one of them out")
+    return list({method.label + method.suffix: method for method in methods}.values())
+
+
+def _cells(chosen: Preset, methods: Sequence[Method | None], settings: Sequence[str]) -> tuple[Cell, ...]:
+    """Cells in the order of computation: all methods of one seed and fold before the next."""
+    by_method = []
+    for method in methods:
+        if method is None:
+            by_method.append(list(cells_of(chosen, settings)))
+            continue
+        values = {**chosen.values, "strategy": method.values}
+        one = replace(chosen, strategies=(method.label,), values=values)
+        by_method.append([_renamed(cell, method) for cell in cells_of(one, settings)])
+    return tuple(cell for block in zip(*by_method, strict=True) for cell in block)
+
+
+def _renamed(cell: Cell, method: Method) -> Cell:
+    """The cell in a folder that names the fields in which its method differs from the preset."""
+    if not method.suffix:
+        return cell
+    head = cell.label.replace(":", ".")
+    config = cell.config.model_copy(update={"name": f"{cell.config.name}{method.suffix}"})
+    return replace(cell, name=f"{head}{method.suffix}{cell.name.removeprefix(head)}", config=config)
+
+
+def _usual(chosen: Preset, settings: Sequence[str], place: Place) -> Iterator[str]:
+    """Settings that a program's study has unless it says otherwise: where it runs, and no copy in MLflow.
+
+    Raises:
+        UserError: a loop in this process was asked to use Ray.
+    """
+    runtime = override(chosen.values, settings).get("runtime")
+    mode = runtime.get("mode") if isinstance(runtime, Mapping) else None
+    is_chosen = any(setting.startswith(("runtime.mode=", "runtime={")) for setting in settings)
+    if place == "here":
+        if is_chosen and mode != "inline":
+            raise UserError(
+                f"runtime.mode = {mode!r}: relief_ray.run computes in this process, expected no such setting; "
+                "actors.run takes the same words and runs on Ray"
+            )
+        yield "runtime.mode=inline"
+    elif mode in (None, "inline") and not is_chosen:
+        yield "runtime.mode=packed"
+    if not any(setting.startswith(("tracking.", "tracking={")) for setting in settings):
+        yield "tracking.enabled=false"

@@ -1,0 +1,144 @@
+"""Computation of a study: run after run in this process, each in its own folder, resumable at any point."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import torch
+
+from relief_ray.data import federate, num_clients, open_dataset
+from relief_ray.errors import UserError
+from relief_ray.experiment.experiment import OnRound, run_inline
+from relief_ray.experiment.lifecycle import create, reopen
+from relief_ray.experiment.setup import Setup
+from relief_ray.process import use_threads
+from relief_ray.records.run_folder import read_rounds
+from relief_ray.records.schema import RoundRecord, RunRecord
+from relief_ray.records.tracking import sync
+from relief_ray.report.inventory import variant_names
+from relief_ray.strategies import method_name
+from relief_ray.studies.cells import Cell
+from relief_ray.studies.plans import CellFolder, Plan
+from relief_ray.studies.progress import Watcher, watcher
+
+# Computes the missing rounds of a run in a folder.
+Compute = Callable[[Setup, Path, OnRound, Callable[[str], None]], RunRecord]
+
+
+def here(setup: Setup, path: Path, on_round: OnRound, on_note: Callable[[str], None]) -> RunRecord:
+    """Compute the missing rounds of a run in this process."""
+    with _threads(setup.job.num_threads):
+        return run_inline(setup, path, on_round=on_round, on_note=on_note)
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    """Pin torch's threads inside the block; a notebook's own work goes on with as many as before."""
+    before = torch.get_num_threads()
+    use_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def run_plan(plan: Plan, compute: Compute, *, quiet: bool, other_code: bool = False) -> None:
+    """Compute whatever of the plan is not finished.
+
+    Raises:
+        UserError: data, program or settings of a begun run are others than today's.
+        KeyboardInterrupt: after the last finished round was kept; the same call goes on from there.
+    """
+    cells = plan.cell_folders()
+    with closing(watcher(sum(map(rounds_to_do, cells)), quiet=quiet)) as progress:
+        for cell, title in zip(cells, _titles_of(plan.cells), strict=True):
+            _run_cell(cell, title, compute, progress, other_code)
+
+
+def _run_cell(cell: CellFolder, title: str, compute: Compute, progress: Watcher, other_code: bool) -> None:
+    if cell.is_finished:
+        progress.end(f"{title}: {check_reusable(cell)}")
+        return
+    began_s = time.monotonic()
+    progress.begin(title, rounds_to_do(cell))
+    setup = open_cell(cell, other_code)
+    for warning in setup.warnings:
+        progress.note(f"{title}: NOTE: {warning}")
+    run = compute(setup, cell.folder, progress.committed, lambda text: progress.note(f"{title}: {text}"))
+    record = last_evaluated(read_rounds(cell.folder))
+    progress.end(f"{title}: {_score(run, record)}", time.monotonic() - began_s)
+    if cell.cell.config.tracking.enabled:
+        _copy_to_mlflow(cell, title, progress)
+
+
+def _copy_to_mlflow(cell: CellFolder, title: str, progress: Watcher) -> None:
+    """Copy a run's records to its MLflow store; a store that cannot be reached costs no result."""
+    try:
+        sync(cell.folder)
+    except UserError as error:
+        progress.note(f"{title}: NOTE: {error}")
+
+
+def _score(run: RunRecord, record: RoundRecord | None) -> str:
+    f1 = None if record is None or record.metrics is None else record.metrics.headline
+    return run.status if f1 is None else f"{run.status}, F1 {100 * f1:.1f} %"
+
+
+def rounds_to_do(cell: CellFolder) -> int:
+    """Number of rounds that are missing, the bootstrap included."""
+    done = len(read_rounds(cell.folder)) if cell.state.run is not None else 0
+    return cell.num_planned - done
+
+
+def _titles_of(cells: Sequence[Cell]) -> list[str]:
+    """A title for each cell: ``relief, fold 0, seed 0``, ``relief (gamma=0.5), fold 0, replicate 2``."""
+    methods = [(method_name(c.config.strategy, c.label), c.config.model_dump(mode="json")) for c in cells]
+    return [title_of(cell, name) for cell, name in zip(cells, variant_names(methods), strict=True)]
+
+
+def title_of(cell: Cell, name: str = "") -> str:
+    """``relief, fold 0, seed 0``, or ``relief, fold 0, replicate 2``; ``name``: that of the method's variant."""
+    data = cell.config.data
+    fold = [f"fold {data.fold}"] if data.split == "held_out_subject" else []
+    number = cell.config.replicate
+    draw = f"seed {cell.config.seed}" if number is None else f"replicate {number}"
+    return ", ".join([name or method_name(cell.config.strategy, cell.label), *fold, draw])
+
+
+def open_cell(cell: CellFolder, other_code: bool) -> Setup:
+    """Create or reopen the run; `runtime` may have changed since it was started, what it computes has not."""
+    config = cell.cell.config
+    if cell.state.run is not None:
+        setup, folder = reopen(cell.folder, runtime=config.runtime, other_code=other_code)
+    else:
+        setup, folder = create(config, cell.folder)
+    folder.close()
+    return setup
+
+
+def last_evaluated(rounds: Sequence[RoundRecord]) -> RoundRecord | None:
+    """The last round with test metrics."""
+    return next((record for record in reversed(rounds) if record.metrics is not None), None)
+
+
+def check_reusable(cell: CellFolder) -> str:
+    """Check that a finished run was computed on today's data; return the line that says it is reused.
+
+    Raises:
+        UserError: the data are others.
+    """
+    assert cell.state.run is not None
+    config, recorded = cell.cell.config.data, cell.state.run.data_digest
+    dataset = open_dataset(config)
+    number = num_clients(dataset, config)
+    digest = federate(dataset, config, [dataset.spec.names] * number).digest
+    if digest != recorded:
+        raise UserError(
+            f"{cell.folder}: was computed on data {recorded[:12]}, found {digest[:12]}; "
+            "choose another folder (--out DIR), or point RELIEF_DATA to the data it was computed on"
+        )
+    stale = f"; stale: {cell.why}; --rerun-stale computes it again" if cell.status == "stale" else ""
+    return f"reused, finished already{stale}"

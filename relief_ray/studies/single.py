@@ -1,0 +1,172 @@
+"""One run of a study: its configuration, its rounds, and why its clients trained what they trained."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from relief_ray.config import ExperimentConfig, parse
+from relief_ray.errors import UserError
+from relief_ray.records.committed import condense
+from relief_ray.records.run_folder import RUN_FILE
+from relief_ray.records.schema import RoundRecord, RunRecord, Status
+from relief_ray.report.dataframes import FinishedCell, FlatRow, round_rows
+from relief_ray.report.inventory import GridItem
+from relief_ray.report.runs import Loaded, run_value
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from relief_ray.studies.reasons import Reasons
+
+
+def as_frame(rows: Sequence[FlatRow]) -> DataFrame:
+    """Return the rows as a data frame.
+
+    Raises:
+        UserError: pandas is not installed.
+    """
+    if importlib.util.find_spec("pandas") is None:
+        raise UserError("pandas is not installed, which data frames need; pip install 'relief-ray[server]'")
+    import pandas
+
+    return pandas.DataFrame(rows)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Run:
+    """One run of a study.
+
+    Attributes:
+        item: its place in the inventory of the study.
+        study: the study that it belongs to, which is kept as long as the run is.
+    """
+
+    item: GridItem
+    study: object
+
+    @property
+    def _loaded(self) -> Loaded:
+        assert self.item.loaded is not None, "a study lists runs that were begun"
+        return self.item.loaded
+
+    @property
+    def method(self) -> str:
+        """Its method's name in tables."""
+        return self.item.label
+
+    @property
+    def strategy(self) -> str:
+        """Name of its method's preset, or its import path."""
+        return self.record.strategy
+
+    @property
+    def seed(self) -> int:
+        """Its seed."""
+        return self._loaded.replicate[2]
+
+    @property
+    def fold(self) -> int:
+        """Its fold; 0 where its split has none."""
+        return self._loaded.replicate[0]
+
+    @property
+    def replicate(self) -> int | None:
+        """Number of the replicate that it belongs to; None: to none."""
+        number = run_value(self.record, "replicate")
+        return number if isinstance(number, int) else None
+
+    @property
+    def draw(self) -> str:
+        """Fold (where the split has folds) and seed or replicate, in words."""
+        return self._loaded.draw
+
+    @property
+    def status(self) -> Status:
+        """``done``, or how far it is."""
+        return self.item.status
+
+    @property
+    def folder(self) -> Path:
+        """Its folder.
+
+        Raises:
+            UserError: it was read from committed results, which have none.
+        """
+        place = Path(self._loaded.where)
+        if not (place / RUN_FILE).exists():
+            raise UserError(f"{self._loaded.where}: a committed result has no run folder; load the folder of its runs")
+        return place
+
+    @property
+    def config(self) -> ExperimentConfig:
+        """Its checked configuration.
+
+        Raises:
+            UserError: this version cannot read it, or a module of the user's is not there.
+        """
+        return parse(self.record.config, self._loaded.where)
+
+    @property
+    def record(self) -> RunRecord:
+        """Facts about the run as a whole: identities, machine, versions, warnings (``run.json``)."""
+        return self._loaded.run
+
+    @property
+    def ledger(self) -> tuple[RoundRecord, ...]:
+        """The complete record of every round, clients and devices included (``rounds.jsonl``)."""
+        return self._loaded.rounds
+
+    @property
+    def rounds(self) -> DataFrame:
+        """A row per round: F1 in percent where it was tested, and the fleet's costs so far.
+
+        Raises:
+            UserError: pandas is not installed, or no round is finished.
+        """
+        if not self.ledger:
+            raise UserError(f"{self._loaded.where}: no round is finished yet")
+        small = self._loaded.committed or condense(self.record, self.ledger)
+        return as_frame(round_rows([FinishedCell(name=self.item.name, setting="", label=self.method, record=small)]))
+
+    @property
+    def clients(self) -> DataFrame:
+        """A row per client: its device type, its sensors, its training windows, and what its device can do.
+
+        ``peak_tops`` are the device's 10^12 operations per second, ``power_w`` its watts under load.
+
+        Raises:
+            UserError: the run's data are not there, or pandas is not installed.
+        """
+        from relief_ray.studies.planning import open_run
+
+        setup = open_run(self.folder)
+        kinds = {name: (kind.peak_tops, kind.active_power_w) for name, kind in setup.types.items()}
+        return as_frame(
+            [
+                {"client": c.id, "type": c.device, "sensors": ", ".join(c.modalities), "windows": c.num_windows,
+                 "peak_tops": kinds[c.device][0], "power_w": kinds[c.device][1]}
+                for c in setup.fleet.clients
+            ]
+        )  # fmt: skip
+
+    def explain(self, *, round: int, client: int) -> Reasons:
+        """Return why a client trains what it trains in one round, in the method's own words and figures.
+
+        Args:
+            round: number of the round; the first one after the last finished round may be asked for too.
+            client: number of the client, from 0.
+
+        Raises:
+            UserError: no such round or client, or the run's data are not there.
+        """
+        from relief_ray.studies.reasons import reasons_for
+
+        return reasons_for(self.folder, round, client, shown=self.folder.name)
+
+    def __repr__(self) -> str:
+        """Return method, fold and seed, and status."""
+        return f"<Run {self.method}, {self.draw}: {self.status}, {len(self.ledger)} rounds>"

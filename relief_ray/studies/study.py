@@ -1,0 +1,359 @@
+"""A study: all runs below a folder, as tables for pandas, pages, pictures and single runs; ``load`` opens one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from relief_ray.errors import UserError, counted, listed, nearest
+from relief_ray.records.cells import PLAN_FILES
+from relief_ray.records.run_folder import RUN_FILE
+from relief_ray.report.claims import last_line
+from relief_ray.report.dataframes import FinishedCell, cell_rows, gain, read_cells, round_rows
+from relief_ray.report.experiments import Experiment, experiments
+from relief_ray.report.formats import text
+from relief_ray.report.inventory import Inventory, take_inventory
+from relief_ray.report.registered import registry_of
+from relief_ray.report.statistics import Paired, holm
+from relief_ray.report.tables.comparison import costs_table, scores_table
+from relief_ray.strategies import REFERENCE, by_registry
+from relief_ray.studies.shown import Page, Picture, drawn, html_table
+from relief_ray.studies.single import Run, as_frame
+from relief_ray.studies.verdicts import Verdicts, judged
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from relief_ray.report.comparison import Comparison
+    from relief_ray.report.runs import Loaded
+
+
+class Study:
+    """Runs that belong together: what ``relief_ray.run`` returns and ``relief_ray.load`` opens.
+
+    Everything is read from the records in ``folder``, so a study that is loaded later says the same.
+
+    Attributes:
+        folder: the study's folder (or its file of committed results).
+        name: the name that its plan has.
+    """
+
+    def __init__(self, folder: Path, *, is_temporary: bool = False) -> None:
+        """Read the records of ``folder``; with ``is_temporary`` its path is left out of what is shown.
+
+        Raises:
+            UserError: the folder holds neither a plan, nor a run, nor committed results.
+        """
+        self.folder = folder
+        self._is_temporary = is_temporary
+        self._inventory: Inventory = take_inventory([folder])
+        self.name = "; ".join(self._inventory.titles) or folder.resolve().name
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """Every run that was begun, finished or not, in the order of the plan."""
+        return tuple(Run(item=item, study=self) for item in self._inventory.items if item.loaded is not None)
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """Settings whose runs can be compared: everything equal but method, fold and seed."""
+        return tuple(experiment.title for experiment in self._experiments)
+
+    @property
+    def frame(self) -> DataFrame:
+        """A row per finished run: method, fold, seed, F1 in percent, and costs summed over fleet and rounds.
+
+        Columns carry their unit: ``f1_percent``, ``f1_rare_percent``, ``time_s``, ``energy_j``, ``up_mib``,
+        ``down_mib``; seconds and joules are simulated by the clock in ``clock``.
+
+        Raises:
+            UserError: pandas is not installed.
+        """
+        return as_frame(cell_rows(self._cells))
+
+    @property
+    def rounds(self) -> DataFrame:
+        """A row per round of every finished run; costs are sums so far, F1 is empty where it was not tested.
+
+        Raises:
+            UserError: pandas is not installed.
+        """
+        return as_frame(round_rows(self._cells))
+
+    def table(self, *, setting: str | None = None, clock: str | None = None) -> Page:
+        """Return scores and costs by method: means over runs, with differences to FedAvg over paired runs.
+
+        Args:
+            setting: part of the name of one of ``settings``; None: all, each under its name.
+            clock: the time model behind seconds and joules; None: the one that the allocator planned with.
+
+        Raises:
+            UserError: no run is finished, or no such setting or clock.
+        """
+        chosen = self._chosen(setting)
+        made = [(experiment.title, _comparison(experiment, clock)) for experiment in chosen]
+        heads = [f"{title}\n\n" if len(made) > 1 else "" for title, _ in made]
+        plain = "\n".join(head + text.plain(comparison) for head, (_, comparison) in zip(heads, made, strict=True))
+        marked = [f"### {title}\n\n" if len(made) > 1 else "" for title, _ in made]
+        pages = (head + text.markdown(comparison) for head, (_, comparison) in zip(marked, made, strict=True))
+        return Page(text=plain, markdown="\n".join(pages))
+
+    def verdicts(self) -> Verdicts:
+        """Return what the runs decide about the claims that were named before the first of them.
+
+        Without claims the sentence says so: differences are then described by ``table`` and ``gain``, not tested.
+
+        Raises:
+            UserError: no run is finished.
+        """
+        return judged(self._chosen(None), registry_of([self.folder]))
+
+    def gain(self, method: str, other: str = REFERENCE, *, setting: str | None = None) -> Paired | None:
+        """Return ``method`` minus ``other`` in points of F1 over paired runs (same fold and seed).
+
+        The result has ``mean``, its 95 % interval ``low`` to ``high``, ``p`` of a sign-flip test, and ``detectable``:
+        the smallest true difference that so few pairs find four times out of five. None: no run is shared.
+
+        Raises:
+            UserError: no run of one of the methods, or several settings of which none was named.
+        """
+        return gain(self._cells_of(setting), method, other)
+
+    def gains(self, other: str = REFERENCE, *, setting: str | None = None) -> DataFrame:
+        """Return ``gain`` of every method over ``other``: a row each, in points of F1.
+
+        ``p_holm`` corrects ``p`` for the number of methods; bounds are compared, but take no part in the correction.
+
+        Raises:
+            UserError: no run of ``other``, several settings of which none was named, or pandas is not installed.
+        """
+        cells = self._cells_of(setting)
+        bounds = {cell.label for cell in cells if cell.record.method.is_bound}
+        labels = by_registry(dict.fromkeys(cell.label for cell in cells if cell.label != other))
+        paired = {label: result for label in labels if (result := gain(cells, label, other)) is not None}
+        tested = [label for label in paired if label not in bounds]
+        corrected = dict(zip(tested, holm([paired[label].p for label in tested]), strict=True))
+        return as_frame(
+            [
+                {"method": label, "mean": one.mean, "low": one.low, "high": one.high, "p": one.p,
+                 "p_holm": corrected.get(label), "detectable": one.detectable, "pairs": one.num_pairs}
+                for label, one in paired.items()
+            ]
+        )  # fmt: skip
+
+    def timeline(self, *methods: str, round: int | None = None, setting: str | None = None) -> Picture:
+        """Draw one simulated round device by device, one method above another.
+
+        Args:
+            methods: their names in tables or their import paths; the upper one is what speed and joules are compared
+                with. None: FedAvg above RELIEF (or the nearest of its kin) and the user's own.
+            round: number of the round; None: the last.
+            setting: part of the name of one of ``settings``, where there are several.
+
+        Raises:
+            UserError: the methods have no run of the same fold and seed, no such round, or no matplotlib.
+        """
+        from relief_ray.report.figures.timeline import timeline
+
+        runs = _drawn_runs(_comparison(self._one(setting)), methods)
+        return drawn(lambda path: timeline(runs, path, round_=round), " above ".join(r.title for r in runs))
+
+    def curves(self, *, setting: str | None = None) -> Picture:
+        """Draw F1 over rounds, simulated seconds, joules and bytes sent, the mean over runs.
+
+        Raises:
+            UserError: no run is finished, or matplotlib or pandas is not installed.
+        """
+        from relief_ray.report.figures.progress import curves
+
+        experiment = self._one(setting)
+        as_frame([])
+        return drawn(lambda path: curves(_comparison(experiment), path), experiment.title)
+
+    def figure(self, name: str, *, method: str | None = None, setting: str | None = None) -> Picture:
+        """Draw one figure of the report, e.g. ``allocation``: which client trained what.
+
+        Args:
+            name: ``convergence``, ``pareto``, ``modalities``, ``cosine``, ``phases``, ``divergence``, ``allocation``,
+                ``devices`` or ``round``.
+            method: of ``allocation`` alone: the method that is drawn; None: RELIEF.
+            setting: part of the name of one of ``settings``, where there are several.
+
+        Raises:
+            UserError: no such figure, its records were not kept, or matplotlib is not installed.
+        """
+        from relief_ray.report.build import FIGURES
+        from relief_ray.report.figures.devices import allocation
+        from relief_ray.report.figures.style import save, sheet
+
+        if name not in FIGURES:
+            raise UserError(f"figure {name!r}: unknown{nearest(name, FIGURES)}; expected one of {', '.join(FIGURES)}")
+        experiment = self._one(setting)
+        label = None if method is None else _label(_comparison(experiment), method)
+        by_method = name == "allocation" and label is not None
+        plot = allocation(experiment, name, str(label)) if by_method else FIGURES[name](experiment, name)
+        if plot is None:
+            raise UserError(f"{self.folder}: the records of its runs do not hold what the figure {name!r} shows")
+
+        def draw(path: Path) -> None:
+            with sheet(plot.height_in, plot.width_in) as canvas:
+                plot.draw(canvas)
+                save(canvas, path)
+
+        return drawn(draw, plot.caption)
+
+    def report(self, folder: str | Path | None = None) -> Path:
+        """Write the whole report (HTML, Markdown, LaTeX, CSV, PDF and PNG) and return the page ``index.html``.
+
+        Args:
+            folder: where; None: ``report`` in the study's folder.
+
+        Raises:
+            UserError: the folder cannot be written.
+        """
+        from relief_ray.report.build import build, write
+
+        home = self.folder if self.folder.is_dir() else self.folder.parent
+        place = home / "report" if folder is None else Path(folder)
+        write(build(self._inventory, registry_of([self.folder])), place)
+        return place / "index.html"
+
+    def run(
+        self, method: str, *, seed: int | None = None, fold: int | None = None, replicate: int | None = None
+    ) -> Run:
+        """Return one run: its configuration, its rounds, and why its clients trained what they trained.
+
+        Args:
+            method: its name in tables, or its import path.
+            seed: where the method ran with several.
+            fold: where it ran on several.
+            replicate: in place of a seed, for runs that belong to replicates.
+
+        Raises:
+            UserError: there is no such run, or several fit.
+        """
+        named = [run for run in self.runs if run.method == method]
+        mine = named or [run for run in self.runs if run.strategy == method]
+        if not mine:
+            names = dict.fromkeys(run.method for run in self.runs)
+            raise UserError(
+                f"method {method!r}: no run{nearest(method, names)}; there are {', '.join(names) or 'none'}"
+            )
+        wanted = {"seed": seed, "fold": fold, "replicate": replicate}
+        fits = [run for run in mine if all(v is None or getattr(run, k) == v for k, v in wanted.items())]
+        if len(fits) == 1:
+            return fits[0]
+        shown = ", ".join(f"{key}={value}" for key, value in wanted.items() if value is not None)
+        found = f"{len(fits)} runs fit" if fits else "no such run"
+        raise UserError(
+            f"run({method!r}{', ' if shown else ''}{shown}): {found}; there are "
+            f"{'; '.join(run.draw for run in fits or mine)}; name seed, fold or replicate"
+        )
+
+    @cached_property
+    def _cells(self) -> tuple[FinishedCell, ...]:
+        return read_cells([self.folder])
+
+    @cached_property
+    def _experiments(self) -> tuple[Experiment, ...]:
+        return tuple(experiment for experiment in experiments(self._inventory) if experiment.main is not None)
+
+    def _chosen(self, setting: str | None) -> Sequence[Experiment]:
+        if not self._experiments:
+            raise UserError(f"{self.folder}: no finished run ({self._counts()}); call run() again with the same out=")
+        fits = [e for e in self._experiments if setting is None or setting in e.title]
+        exact = [e for e in fits if e.title == setting]
+        if not fits:
+            known = "; ".join(self.settings)
+            raise UserError(f"setting {setting!r}: unknown{nearest(str(setting), self.settings)}; there are {known}")
+        return exact or fits
+
+    def _one(self, setting: str | None) -> Experiment:
+        chosen = self._chosen(setting)
+        if len(chosen) > 1:
+            titles = "; ".join(e.title for e in chosen)
+            raise UserError(f"{len(chosen)} settings fit ({titles}); name one of them: setting='..'")
+        return chosen[0]
+
+    def _cells_of(self, setting: str | None) -> Sequence[FinishedCell]:
+        """Finished runs of one setting."""
+        names = {item.name for item in self._one(setting).items}
+        return [cell for cell in self._cells if cell.name in names]
+
+    def _counts(self) -> str:
+        numbers = Counter(item.status for item in self._inventory.items)
+        return ", ".join(f"{number} {status}" for status, number in numbers.items()) or "no runs"
+
+    def __repr__(self) -> str:
+        """Return name, number of runs by status, and folder."""
+        place = "a temporary folder" if self._is_temporary else str(self.folder)
+        return f"<Study {self.name}: {counted(len(self._inventory.items), 'run')} ({self._counts()}) in {place}>"
+
+    def _repr_html_(self) -> str:
+        place = "a temporary folder (<code>.folder</code>)" if self._is_temporary else f"<code>{self.folder}</code>"
+        head = f"<b>{self.name}</b>: {counted(len(self._inventory.items), 'run')} ({self._counts()}) in {place}"
+        parts = [_brief(experiment, len(self._experiments) > 1) for experiment in self._experiments]
+        return "\n".join([f"<p>{head}</p>", *parts])
+
+
+def _comparison(experiment: Experiment, clock: str | None = None) -> Comparison:
+    found = experiment.main if clock is None else experiment.comparisons.get(clock)
+    if found is None:
+        known = ", ".join(experiment.comparisons)
+        raise UserError(f"clock {clock!r}: not recorded by every run; recorded are {known}")
+    return found
+
+
+def _drawn_runs(comparison: Comparison, methods: Sequence[str]) -> list[Loaded]:
+    """Runs of the methods that share fold and seed, in the methods' order."""
+    from relief_ray.report.figures.timeline import featured
+
+    if not methods:
+        return featured(comparison)
+    runs = [{r.replicate: r for r in comparison.runs_of(_label(comparison, name))} for name in methods]
+    shared = next((key for key in runs[0] if all(key in one for one in runs)), None)
+    if shared is None:
+        raise UserError(f"timeline: {listed(methods)} have no run of the same fold and seed")
+    return [one[shared] for one in runs]
+
+
+def _label(comparison: Comparison, method: str) -> str:
+    """The method's name in tables, from that or from its import path."""
+    names = {run.label: run.run.strategy for run in comparison.runs}
+    label = next((label for label, strategy in names.items() if method in (label, strategy)), None)
+    if label is None:
+        raise UserError(f"method {method!r}: no finished run{nearest(method, names)}; there are {', '.join(names)}")
+    return label
+
+
+def _brief(experiment: Experiment, is_titled: bool) -> str:
+    """Scores and costs as small HTML tables."""
+    comparison = _comparison(experiment)
+    tables = (made(comparison) for made in (scores_table, costs_table))
+    shown = [html_table(t.head, [[row.name, *(cell.text for cell in row.cells)] for row in t.rows]) for t in tables]
+    sentence = [] if len(comparison.rows) < 2 else [f"<p>{last_line(comparison)}</p>"]
+    return "\n".join([*([f"<p>{experiment.title}</p>"] if is_titled else []), *shown, *sentence])
+
+
+def load(path: str | Path) -> Study:
+    """Open a study: a folder of `relief-ray run` or `grid`, a single run's folder, or committed results.
+
+    Nothing is computed and nothing in the folder is changed; a run that is under way shows what it has so far.
+
+    Args:
+        path: ``runs/demo``, ``runs/demo/relief-f0-s0``, ``results/smoke`` or ``results/smoke/cells.json``.
+
+    Raises:
+        UserError: there is no such folder, or nothing of these is in it.
+    """
+    place = Path(path).expanduser()
+    if not place.exists():
+        beside = sorted(p.name for p in place.parent.iterdir()) if place.parent.is_dir() else []
+        raise UserError(
+            f"{path}: does not exist{nearest(place.name, beside)}; expected a folder with {' or '.join(PLAN_FILES)} or "
+            f"{RUN_FILE} below it, or committed results"
+        )
+    return Study(place)

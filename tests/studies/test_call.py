@@ -1,0 +1,221 @@
+"""Test what ``run`` takes: targets, axes, settings; what it refuses; and what it leaves in its folder."""
+
+import gc
+import importlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import relief_ray as rr
+from actors.cli import app
+from relief_ray.records.cells import read_plan_file
+from relief_ray.strategies import PRESETS
+from relief_ray.studies.progress import Bar, Cell, Lines
+from relief_ray.studies.request import Request, plan_of
+from tests.own import METHOD
+from tests.studies.conftest import SMALL
+
+
+def cells(tmp_path, target=None, place="here", **words):
+    return plan_of(Request(target=target, **words), tmp_path / "new", place).cells
+
+
+def test_methods_seeds_folds_and_rounds_replace_the_presets(tmp_path):
+    made = cells(tmp_path, "demo", strategies=["relief", "fedavg"], seeds=2, folds=(0, 3), rounds=5)
+    assert [cell.name for cell in made] == [
+        f"{method}-f{fold}-s{seed}" for seed in (0, 1) for fold in (0, 3) for method in ("relief", "fedavg")
+    ]
+    assert {cell.config.rounds for cell in made} == {5} and {cell.config.replicate for cell in made} == {None}
+    assert len(cells(tmp_path, "demo")) == 36, "a preset as it is keeps its replicates"
+
+
+def test_targets_are_presets_files_mappings_configurations_or_nothing(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("strategy: {name: relief, gamma: 0.5}\nrounds: 3\nseed: 4\n")
+    values = {"strategy": {"name": "relief", "gamma": 0.5}, "rounds": 3, "seed": 4}
+    targets = [str(file), file, values, rr.ExperimentConfig.model_validate(values)]
+    made = [cells(tmp_path, target) for target in targets]
+    assert {len(m) for m in made} == {1} and len({m[0].hash for m in made}) == 1
+    assert made[0][0].config.strategy.gamma == 0.5 and made[0][0].config.seed == 4
+    assert [c.config.seed for c in cells(tmp_path, targets[3], seeds=[7, 9])] == [7, 9]
+    (alone,) = cells(tmp_path, strategies="relief")
+    assert alone.label == "relief" and alone.config.rounds == rr.ExperimentConfig().rounds
+
+
+def test_sections_change_keys_and_objects_replace_them(tmp_path):
+    demo = rr.ExperimentConfig.model_validate(cells(tmp_path, "demo")[0].config.model_dump())
+    merged = cells(tmp_path, "demo", settings={"training": {"lr": 1e-05}, "data": "dsa"})[0].config
+    assert (merged.training.lr, merged.training.epochs) == (1e-05, demo.training.epochs)
+    assert (merged.data.name, merged.data.split) == ("dsa", "held_out_subject")
+    whole = cells(tmp_path, "demo", settings={"training": rr.TrainingConfig(lr=0.01)})[0].config
+    assert whole.training == rr.TrainingConfig(lr=0.01) != demo.training
+    dotted = cells(tmp_path, "demo", set={"training.lr": 0.01, "fleet.gap": 10, "participation": 0.5})[0].config
+    assert (dotted.training.lr, dotted.fleet.gap, dotted.participation) == (0.01, 10.0, 0.5)
+
+
+def test_a_program_runs_here_without_mlflow_unless_it_says_otherwise(tmp_path):
+    (cell, *_) = cells(tmp_path, "demo")
+    assert (cell.config.runtime.mode, cell.config.tracking.enabled) == ("inline", False)
+    (cell, *_) = cells(tmp_path, "demo", settings={"tracking": {"experiment": "mine"}})
+    assert cell.config.tracking.enabled and cell.config.tracking.experiment == "mine"
+    assert cells(tmp_path, "smoke", place="ray")[0].config.runtime.mode == "packed"
+    chosen = {"runtime": {"mode": "actors"}}
+    assert cells(tmp_path, "smoke", place="ray", settings=chosen)[0].config.runtime.mode == "actors"
+    with pytest.raises(rr.UserError, match=r"computes in this process.*actors\.run takes the same words"):
+        cells(tmp_path, "smoke", settings=chosen)
+
+
+def test_variants_of_a_method_get_folders_of_their_own(tmp_path):
+    relief = PRESETS["relief"].model_copy(update={"gamma": 0.5})
+    made = cells(tmp_path, "smoke", strategies=["relief", relief, {"name": "relief", "gamma": 0.25}, "relief"])
+    assert [cell.name for cell in made] == ["relief-s0", "relief-gamma0.5-s0", "relief-gamma0.25-s0"]
+    assert [cell.config.strategy.gamma for cell in made] == [0.9, 0.5, 0.25]
+    assert len({cell.config.name for cell in made}) == 3 and {cell.label for cell in made} == {"relief"}
+
+
+@pytest.mark.parametrize(
+    ("target", "words", "message"),
+    [
+        ("demoo", {}, r"preset 'demoo': unknown \(did you mean 'demo'\?\)"),
+        ("demo", {"strategies": ["relif"]}, r"unknown strategy 'relif' \(did you mean 'relief'\?\)"),
+        ("demo", {"strategies": []}, "strategies: found no method"),
+        ("demo", {"strategies": [3]}, "strategies: found int 3; expected a method's name"),
+        ("demo", {"strategies": "relief", "set": {"strategy": "v1"}}, "choose the same; leave one of them out"),
+        ("demo", {"seeds": -1}, "seeds: found -1, expected a number of seeds"),
+        ("demo", {"seeds": "0"}, "seeds: found '0', expected a number of seeds"),
+        ("demo", {"folds": [0, 0.5]}, r"folds: found \[0, 0.5\], expected a fold or a list"),
+        ("smoke", {"folds": [0]}, "folds"),
+        ("demo", {"seeds": 2, "set": {"seed": 1}}, "seed"),
+        ("demo", {"settings": {"training": {"epoch": 2}}}, r"unknown key 'training.epoch' \(did you mean 'epochs'\?\)"),
+        ("demo", {"settings": {"trainig": {"epochs": 2}}}, r"unknown key 'trainig' \(did you mean 'training'\?\)"),
+        ("demo", {"rounds": 0}, "rounds = 0: Input should be greater than or equal to 1"),
+        ("demo", {"settings": {"data": 3}}, "data = 3"),
+        ("demo", {"settings": {"backbone": 3}}, "backbone: found int 3; expected a name"),
+        ("demo", {"set": {"training.epochs": object}}, "training.epochs"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_written(tmp_path, target, words, message):
+    with pytest.raises(rr.UserError, match=message):
+        cells(tmp_path, target, **words)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_second_call_computes_what_is_missing_and_refuses_other_settings(small_study, tmp_path, capsys):
+    folder = tmp_path / "again"
+    shutil.copytree(small_study.folder, folder)
+    words = {"strategies": ["fedavg", "relief"], "backbone": SMALL, "out": folder}
+    before = {path: path.read_bytes() for path in folder.glob("*-s[01]/*.json*")}
+    more = rr.run("smoke", seeds=[1, 2], **words)
+    printed = [line.partition(" (")[0] for line in capsys.readouterr().err.splitlines()]
+    assert printed[:2] == [f"{name}, seed 1: reused, finished already" for name in ("fedavg", "relief")]
+    assert [line.partition(": done, F1 ")[0] for line in printed[2:]] == ["fedavg, seed 2", "relief, seed 2"]
+    assert len(more.frame) == 6 and before == {path: path.read_bytes() for path in before}
+    with pytest.raises(rr.UserError, match=r"holds another run \(rounds is 2 there, asked: 5\)"):
+        rr.run("smoke", seeds=2, rounds=5, **words)
+
+
+def test_an_interrupted_study_goes_on_with_the_same_bits(small_study, tmp_path, monkeypatch):
+    words = {"strategies": "relief", "seeds": [1], "backbone": SMALL, "out": tmp_path / "study", "quiet": True}
+    from relief_ray.studies import progress
+
+    def stop(self, record):
+        if record.round == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(progress.Quiet, "committed", stop)
+    with pytest.raises(KeyboardInterrupt):
+        rr.run("smoke", **words)
+    assert rr.load(tmp_path / "study").runs[0].status == "interrupted"
+    monkeypatch.undo()
+    whole, resumed = small_study.run("relief", seed=1), rr.run("smoke", **words).run("relief")
+    assert resumed.record.num_resumes == 1
+    assert [r.model_sha256 for r in resumed.ledger] == [r.model_sha256 for r in whole.ledger]
+
+
+def test_the_command_line_goes_on_with_the_folder(small_study):
+    plan = read_plan_file(small_study.folder / "plan.json")
+    assert plan.name == "smoke" and [row.folder for row in plan.cells][:2] == ["fedavg-s0", "relief-s0"]
+    for words in (["resume", str(small_study.folder)], ["compare", str(small_study.folder)]):
+        done = CliRunner().invoke(app, words, prog_name="relief-ray")
+        assert done.exit_code == 0 and "relief" in done.stdout, done.output
+
+
+def test_a_temporary_folder_lives_as_long_as_the_study_or_one_of_its_runs(run_cache):
+    study = rr.run("smoke", rounds=1, backbone=SMALL, quiet=True)
+    folder, run = study.folder, study.run("relief")
+    assert folder.is_dir() and str(folder) not in repr(study) + study._repr_html_()
+    del study
+    gc.collect()
+    assert run.folder.is_dir()
+    del run
+    gc.collect()
+    assert not folder.exists()
+
+
+def test_a_users_own_method_is_recorded_by_its_path_and_file(write, run_cache, tmp_path, monkeypatch):
+    name = write(METHOD)
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    kind = importlib.import_module(name).Mine
+    given = [kind, kind(alpha=0.25), f"{name}:Mine"]
+    study = rr.run("smoke", strategies=given, backbone=SMALL, rounds=1, out=tmp_path / "own", quiet=True)
+    assert [run.folder.name for run in study.runs] == [
+        f"{name}.Mine-s0",
+        f"{name}.Mine-alpha0.25-s0",
+    ]
+    run = next(run for run in study.runs if run.method.endswith("(alpha=0.25)"))
+    assert run.record.config["strategy"]["alpha"] == 0.25 and list(run.record.own_sources) == [f"{name}.py"]
+
+
+def test_progress_is_a_bar_a_cell_or_lines(capsys, monkeypatch):
+    from IPython import display
+
+    shown = []
+    monkeypatch.setattr(
+        display, "display", lambda *a, **k: type("Handle", (), {"update": lambda s, d, **k: shown.append(d)})()
+    )
+    for listener in (Cell(2), Lines(), Bar(2)):
+        listener.begin("relief", 2)
+        listener.committed(None)
+        listener.note("a note")
+        listener.end("relief: done")
+        listener.close()
+    assert shown[1] == {"text/plain": "relief, 1 of 2 rounds"} and shown[-1] == {"text/plain": "a note\nrelief: done"}
+    assert capsys.readouterr().err.count("a note\n") == 2
+
+
+@pytest.mark.ray
+def test_actors_run_takes_the_same_words_and_has_the_same_bits(small_study, cluster, tmp_path):
+    import actors
+
+    words = {"strategies": ["relief"], "seeds": [1], "backbone": SMALL, "quiet": True}
+    study = actors.run("smoke", out=tmp_path / "ray", **words)
+    (run,) = study.runs
+    assert run.record.runtime["mode"] == "packed"
+    assert run.ledger[-1].model_sha256 == small_study.run("relief", seed=1).ledger[-1].model_sha256
+
+
+ON_RAY = """
+import actors, ray
+study = actors.run("smoke", rounds=1, out="study", backbone={"conv1": 2, "conv2": 2, "steps": 2, "fusion": 2})
+print(study.runs[0].status, study.runs[0].record.runtime["mode"], ray.is_initialized())
+"""
+
+
+@pytest.mark.slow
+def test_actors_run_ends_the_cluster_that_it_started(tmp_path):
+    places = {
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "RELIEF_CACHE": str(tmp_path / "cache"),
+        "HOME": str(tmp_path),
+    }
+    env = {**places, "OMP_NUM_THREADS": "1", "PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        [sys.executable, "-c", ON_RAY], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300
+    )
+    assert done.stdout == "done packed False\n", done.stderr
+    assert done.stderr.startswith("relief, seed 0: done, F1 ")

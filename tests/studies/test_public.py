@@ -1,0 +1,113 @@
+"""Test the package's public names: lazy, typed, complete, and enough for what is one's own."""
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import relief_ray as rr
+
+ROOT = Path(__file__).parents[2]
+HEAVY = ("torch", "ray", "pandas", "numpy", "pydantic", "rich")
+
+
+def test_the_import_loads_nothing_heavy():
+    code = f"import relief_ray as rr, actors, sys; dir(rr); print([m for m in {HEAVY} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_names_are_listed_once_for_python_and_once_for_type_checkers():
+    tree = ast.parse((ROOT / "relief_ray" / "__init__.py").read_text())
+    (typed,) = [n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+    imported = {f"{a.name}": n.module for n in ast.walk(typed) if isinstance(n, ast.ImportFrom) for a in n.names}
+    assert imported == {name: f"relief_ray.{module}" for name, module in rr._MODULES.items()}
+    assert sorted(rr.__all__) == sorted([*imported, "__version__"])
+
+
+@pytest.mark.parametrize("name", rr.__all__)
+def test_every_name_is_there_and_documented(name):
+    value = getattr(rr, name)
+    assert name in ("RAW", "__version__") or (value.__doc__ and getattr(rr, name) is value)
+
+
+def test_no_name_is_that_of_a_module():
+    """A submodule's import would take the name's place."""
+    assert not [
+        name
+        for name in rr.__all__
+        if (ROOT / "relief_ray" / f"{name}.py").exists() or (ROOT / "relief_ray" / name).exists()
+    ]
+
+
+def test_a_wrong_name_suggests_the_nearest():
+    with pytest.raises(AttributeError, match=r"no attribute 'Stratgy' \(did you mean 'Strategy'\?\)"):
+        _ = rr.Stratgy
+    import actors
+
+    with pytest.raises(AttributeError, match="no attribute 'walk'"):
+        _ = actors.walk
+
+
+def test_the_public_names_are_enough_for_the_files_of_the_documentation():
+    """Whatever docs/extending.md and the tests' own method import, a user gets from the package alone."""
+    page = (ROOT / "docs" / "extending.md").read_text() + (ROOT / "tests" / "own.py").read_text()
+    lines = re.findall(r"^from (relief_ray\.[\w.]+) import ([\w, ]+)$", page, flags=re.M)
+    needed = {name.strip(): module for module, names in lines for name in names.split(",")}
+    assert len(needed) > 20
+    for name, module in needed.items():
+        assert getattr(rr, name) is getattr(importlib.import_module(module), name), name
+
+
+SCRIPT = """
+from functools import partial
+import sys
+
+import relief_ray as rr
+
+
+class Mine(rr.StrategyConfig):
+    share: float = 0.5
+
+    def build(self) -> rr.Strategy:
+        reduction = self.reduction()
+        go = partial(step, self.share, reduction)
+        return rr.Strategy(name="mine", allocate=rr.allocate_everything, reduction=reduction, aggregate=go)
+
+
+def step(share, reduction, state, reduced, tools):
+    mean = rr.mean_step(reduced.sums["global"], rr.over_participants(reduction, reduced, tools.fleet), tools.layout)
+    return rr.ServerState(models={"global": rr.apply_step(state.models["global"], {j: share * mean[j] for j in mean})})
+
+
+{guard}
+    small = {"conv1": 2, "conv2": 2, "steps": 2, "fusion": 2}
+    study = rr.run("smoke", strategies=[Mine(share=0.25)], rounds=1, backbone=small, out="study", quiet=True)
+    print(study.runs[0].record.strategy, sorted(study.runs[0].record.own_sources))
+"""
+
+
+def script(folder, guard, code=0):
+    (folder / "my_script.py").write_text(SCRIPT.replace("{guard}", guard))
+    places = {"PYTHONPATH": str(ROOT), "RELIEF_CACHE": str(folder / "cache"), "HOME": str(folder)}
+    command = [sys.executable, "my_script.py"]
+    env = {**places, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, env=env)
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_a_method_of_the_script_that_runs_is_found_again(tmp_path, monkeypatch):
+    assert "my_script:Mine ['my_script.py']" in script(tmp_path, 'if __name__ == "__main__":')
+    monkeypatch.syspath_prepend(str(tmp_path))
+    run = rr.load(tmp_path / "study").runs[0]
+    assert run.config.strategy.share == 0.25 and type(run.config.strategy).__module__ == "my_script"
+
+
+def test_a_script_without_its_guard_is_told_to_have_one(tmp_path):
+    printed = " ".join(script(tmp_path, "if True:", code=1).split())
+    assert "put the call of run() below `if __name__ == '__main__':`" in printed

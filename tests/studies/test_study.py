@@ -1,0 +1,140 @@
+"""Test what a study gives back: frames, tables, pictures, single runs, the report, and what it says of itself."""
+
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import relief_ray as rr
+from relief_ray.records.run_folder import read_rounds
+from relief_ray.report import compare, last_line
+from relief_ray.report.formats.text import plain
+
+
+def test_frames_hold_a_row_per_run_and_per_round(small_study):
+    frame, rounds = small_study.frame, small_study.rounds
+    assert sorted(zip(frame.method, frame.seed, strict=True)) == [
+        ("fedavg", 0), ("fedavg", 1), ("relief", 0), ("relief", 1)
+    ]  # fmt: skip
+    assert rounds.groupby("cell").size().to_dict() == {"fedavg-s0": 2, "fedavg-s1": 2, "relief-s0": 3, "relief-s1": 3}
+    last = read_rounds(small_study.folder / "relief-s1")[-1]
+    row = frame.set_index("cell").loc["relief-s1"]
+    assert row.f1_percent == pytest.approx(100 * last.metrics.headline)
+    assert row.energy_j == last.totals["flop_proportional"].energy_j
+
+
+def test_the_table_and_the_sentence_are_those_of_compare(small_study):
+    comparison = compare([small_study.folder])
+    assert str(small_study.table()) == plain(comparison)
+    assert str(small_study.verdicts()) == last_line(comparison) and small_study.verdicts().claims == ()
+    assert small_study.table()._repr_markdown_().count("| relief |") == 3
+    measured = small_study.table(clock="split_naive")
+    assert "clock `split_naive`" in str(measured) and "clock `split_naive`" not in str(small_study.table())
+
+
+def test_a_gain_is_the_mean_difference_of_paired_runs(small_study):
+    scores = small_study.frame.pivot(index="seed", columns="method", values="f1_percent")
+    assert small_study.gain("relief").mean == pytest.approx((scores.relief - scores.fedavg).mean())
+    assert small_study.gain("fedavg", "relief").mean == pytest.approx(-small_study.gain("relief").mean)
+
+
+def test_gains_of_all_methods_are_a_frame(small_study):
+    (row,) = small_study.gains().to_dict("records")
+    one = small_study.gain("relief")
+    assert (row["method"], row["mean"], row["p"], row["pairs"]) == ("relief", one.mean, one.p, 2)
+    assert row["p_holm"] == one.p and list(small_study.gains("relief").method) == ["fedavg"]
+    committed = rr.load(Path(__file__).parents[2] / "results" / "smoke").gains()
+    tested = committed[committed.p_holm.notna()]
+    assert (tested.p_holm >= tested.p).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda s: s.table(clock="noon"), r"clock 'noon': not recorded by every run; recorded are flop_proportional"),
+        (lambda s: s.table(setting="Mars"), "setting 'Mars': unknown; there are DSA excerpt"),
+        (lambda s: s.run("relif"), r"no run \(did you mean 'relief'\?\); there are fedavg, relief"),
+        (lambda s: s.run("relief"), "2 runs fit; there are .*seed 0; .*seed 1; name seed, fold or replicate"),
+        (lambda s: s.run("relief", seed=7), r"run\('relief', seed=7\): no such run; there are"),
+        (lambda s: s.gain("v1"), "no cell of 'v1'"),
+        (lambda s: s.figure("allocations"), r"unknown \(did you mean 'allocation'\?\)"),
+        (lambda s: s.timeline("fedavg", "fedprox"), "no finished run.*there are fedavg, relief"),
+        (lambda s: s.run("relief", seed=0).explain(round=9, client=0), "--round 9: no such round"),
+    ],
+)
+def test_what_is_not_there_is_said_with_what_is(small_study, call, message):
+    with pytest.raises(rr.UserError, match=message):
+        call(small_study)
+
+
+def test_a_single_run_has_its_configuration_its_rounds_and_its_reasons(small_study):
+    run = small_study.run("relief", seed=1)
+    assert run.config.seed == 1 and run.config.label() == run.strategy == "relief" and run.status == "done"
+    assert list(run.rounds["round"]) == [0, 1, 2] == [record.round for record in run.ledger]
+    assert run.folder == small_study.folder / "relief-s1" and repr(run) == "<Run relief, seed 1: done, 3 rounds>"
+    clients = run.clients
+    assert list(clients.client) == [c.client for c in run.ledger[0].clients] and set(clients.type) == {"A", "B", "C"}
+    assert set(clients[clients.type == "C"].sensors) == {"acc"} and (clients.windows > 0).all()
+    reasons = run.explain(round=2, client=0)
+    assert "The record of round 2 says the same." in str(reasons) and reasons.facts["client"] == 0
+    assert set(reasons.groups) == set(next(c.trained for c in run.ledger[-1].clients if c.client == 0))
+    assert str(small_study.folder) not in str(reasons), "the folder may be one of this machine alone"
+
+
+def test_pictures_show_themselves_and_are_saved(small_study, tmp_path):
+    picture = small_study.timeline()
+    data, hints = picture._repr_mimebundle_()
+    assert picture.png.startswith(b"\x89PNG") and data["image/png"] and hints == {"image/png": {"width": 760}}
+    assert picture.save(tmp_path / "new" / "timeline.png").read_bytes() == picture.png
+    swapped = small_study.timeline("relief", "fedavg", round=1)
+    assert swapped.png != picture.png and swapped.caption.startswith("relief") and "fedavg" in swapped.caption
+    assert small_study.curves().png.startswith(b"\x89PNG")
+    assert small_study.figure("allocation").png != small_study.figure("allocation", method="fedavg").png
+
+
+def test_what_a_notebook_shows_of_a_study(small_study):
+    shown = small_study._repr_html_()
+    assert "4 runs (4 done)" in shown and "<td style='text-align:left'>relief</td>" in shown
+    assert repr(small_study).startswith("<Study smoke: 4 runs (4 done) in ")
+
+
+def test_load_opens_what_run_left(small_study):
+    again = rr.load(small_study.folder)
+    pd.testing.assert_frame_equal(again.frame, small_study.frame)
+    single = rr.load(str(small_study.folder / "fedavg-s1"))
+    assert [run.draw for run in single.runs] == ["seed 1"] and list(single.frame.seed) == [1]
+
+
+def test_load_opens_the_folder_of_a_grid(small_study, tmp_path):
+    grid = tmp_path / "grid"
+    shutil.copytree(small_study.folder, grid)
+    (grid / "plan.json").rename(grid / "grid.json")
+    assert rr.load(grid).name == "smoke" and len(rr.load(grid).runs) == 4
+
+
+def test_load_of_nothing_names_the_nearest(small_study, tmp_path):
+    with pytest.raises(rr.UserError, match=r"does not exist \(did you mean 'small'\?\); expected a folder with grid"):
+        rr.load(small_study.folder.parent / "sma")
+    with pytest.raises(rr.UserError, match=r"found no run\.json"):
+        rr.load(tmp_path)
+
+
+def test_a_study_without_a_finished_run_says_how_to_go_on(small_study, tmp_path):
+    copy = tmp_path / "begun"
+    shutil.copytree(small_study.folder, copy)
+    for path in copy.glob("*/rounds.jsonl"):
+        path.unlink()
+    study = rr.load(copy)
+    with pytest.raises(rr.UserError, match=r"no finished run \(4 failed\); call run\(\) again with the same out="):
+        study.table()
+
+
+def test_committed_results_are_a_study():
+    study = rr.load(Path(__file__).parents[2] / "results" / "smoke")
+    assert {"relief", "fedavg"} <= set(study.frame.method) and (study.rounds["round"] == 0).any()
+    assert "relief" in str(study.table()) and len(study.settings) == 1
+    run = next(run for run in study.runs if run.method == "relief")
+    assert run.config.label() == "relief" and list(run.rounds["round"]) == [row.round for row in run.ledger]
+    with pytest.raises(rr.UserError, match="a committed result has no run folder"):
+        run.explain(round=1, client=0)
