@@ -26,7 +26,8 @@ def _check_keys(ctx: typer.Context, settings: Optional[list[str]]) -> Optional[l
         from relief_ray.keys import refuse_unknown
 
         # A grid may have axes of any name, and `conformance` takes a method's keys alone: without a dot, they judge.
-        judged = [s for s in settings if ctx.info_name not in _JUDGE or "." in s.partition("=")[0]]
+        path = ctx.command_path.split()
+        judged = [s for s in settings if not _JUDGE.intersection(path) or "." in s.partition("=")[0]]
         refuse_unknown(judged, further=_AXES)
     return settings
 
