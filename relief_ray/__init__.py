@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from relief_ray.devices.fleet import FleetConfig
     from relief_ray.devices.time import TimeModel, link_times
     from relief_ray.errors import UserError
+    from relief_ray.extra_modules import Classifier
     from relief_ray.federated import ExplainRequest, PlannedRun, RoundContext, ServerTools, Strategy
-    from relief_ray.groups import GroupLayout, ParamGroup
+    from relief_ray.groups import WHOLE, GroupLayout, ParamGroup
     from relief_ray.messages import (
         Assignment,
         ClientInfo,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     )
     from relief_ray.models.backbone import Backbone, BackboneConfig, GroupParameters, InputShape, Stage, seeded
     from relief_ray.models.cnn import CnnConfig
+    from relief_ray.models.module import ModuleBackbone, from_module
     from relief_ray.protocols import Explanation, ExplanationSection
     from relief_ray.server.aggregation import (
         apply_step,
@@ -76,14 +78,16 @@ _PUBLIC = {
     "devices.fleet": ("FleetConfig",),
     "devices.time": ("TimeModel", "link_times"),
     "errors": ("UserError",),
+    "extra_modules": ("Classifier",),
     "federated": ("ExplainRequest", "PlannedRun", "RoundContext", "ServerTools", "Strategy"),
-    "groups": ("GroupLayout", "ParamGroup"),
+    "groups": ("WHOLE", "GroupLayout", "ParamGroup"),
     "messages": (
         "Assignment", "ClientInfo", "Collect", "EvalPlan", "EvalTarget", "Fleet", "Receipt", "Reduced", "ServerState",
         "StageTimes", "Update", "WeightedSum",
     ),
     "models.backbone": ("Backbone", "BackboneConfig", "GroupParameters", "InputShape", "Stage", "seeded"),
     "models.cnn": ("CnnConfig",),
+    "models.module": ("ModuleBackbone", "from_module"),
     "protocols": ("Explanation", "ExplanationSection"),
     "server.aggregation": (
         "apply_step", "by_samples", "mean_step", "one_bucket", "over_members", "over_participants", "uniform",
@@ -102,9 +106,11 @@ _MODULES = {name: module for module, names in _PUBLIC.items() for name in names}
 
 __all__ = [
     "RAW",
+    "WHOLE",
     "Assignment",
     "Backbone",
     "BackboneConfig",
+    "Classifier",
     "ClientContext",
     "ClientInfo",
     "ClientProgram",
@@ -129,6 +135,7 @@ __all__ = [
     "LocalStep",
     "Members",
     "MethodInfo",
+    "ModuleBackbone",
     "Page",
     "ParamGroup",
     "Picture",
@@ -162,6 +169,7 @@ __all__ = [
     "averaging",
     "bouts_of",
     "by_samples",
+    "from_module",
     "link_times",
     "load",
     "mean_step",

@@ -56,7 +56,7 @@ def test_a_registered_metric_is_everywhere(folder):
     recalls = [row[i] / sum(row) for i, row in enumerate(counts) if sum(row)]
     assert score == pytest.approx(sum(recalls) / len(recalls)) and 0 < score < 1
     assert round_scalars(rounds[-1], run.planning_model)["balanced_accuracy"] == score
-    assert f"balanced {100 * score:5.1f} %" in round_line(rounds[-1], 3, run.planning_model)
+    assert f"balanced {100 * score:.1f} %" in round_line(rounds[-1], 3, run.planning_model)
     assert cell_rows(read_cells([path]))[0]["balanced_accuracy_percent"] == pytest.approx(100 * score)
     head, *_ = as_csv(compare([path])).splitlines()
     assert "balanced_accuracy_percent" in head

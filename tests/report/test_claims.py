@@ -178,7 +178,8 @@ def test_without_claims_nothing_is_judged(runs, make):
 def test_speed_is_arithmetic_and_no_claim(make):
     fast = compare_runs([make("fedavg"), make("relief", round_s=1.0, energy_j=60.0)])
     assert faster(fast) == (
-        "Simulated (clock `split_naive`): RELIEF's rounds are 2.00x FedAvg's speed with 40 % fewer joules."
+        "Simulated (clock `split_naive`): RELIEF's rounds are 2.00x FedAvg's speed (link: 50 % of its slowest client's "
+        "round) with 40 % fewer joules."
     )
     hungry = compare_runs([make("fedavg"), make("relief", round_s=1.0, energy_j=120.0)])
     assert "with 20 % more joules" in faster(hungry)

@@ -56,7 +56,7 @@ def test_a_files_values(invoke, tmp_path):
         (["trainings"], "no preset (demo, smoke, "),
         (["trainings"], "unknown key 'trainings' (did you mean 'training'?)"),
         (["smoke", "epoch"], "unknown key 'epoch' (did you mean 'training.epochs'?)"),
-        (["nofile.yaml"], "nofile.yaml: cannot be read"),
+        (["nofile.yaml"], "nofile.yaml: no such file in"),
     ],
 )
 def test_neither_a_preset_nor_a_key(invoke, args, expected):

@@ -57,7 +57,7 @@ def test_own_data_from_loader_to_run(shell) -> None:
     run = read_run(Path("runs/steps/relief-s0"))
     assert run.status == "done" and run.config["data"]["name"] == "my_steps:STEPS"
     assert list(run.own_sources) == ["my_steps.py"]
-    assert re.search(r"wrist % +hip %", printed), "sensors in the loader's order"
+    assert re.search(r"wrist % +hip %", shell("relief-ray compare runs/steps --wide")), "sensors in the loader's order"
 
 
 def test_skewed_partitions(shell) -> None:
