@@ -15,7 +15,7 @@ die() { printf 'bootstrap: %s\n' "$1" >&2; exit "${2:-1}"; }
 mode=${1:-}
 case $mode in
   demo) extras=server ;;
-  test | setup) extras=server,moment,docs,dev ;;
+  test | setup) extras=server,moment,search,docs,dev ;;
   *) die 'usage: sh bootstrap.sh demo|test|setup' 2 ;;
 esac
 shift
@@ -87,7 +87,7 @@ set_up() {
   say packages "installing relief-ray[$extras]"
   install --constraint "$venv/constraints.txt" --editable ".[$extras]"
   printf '%s\n' "$digest" >"$venv/.relief-server"
-  if [ "$extras" = server,moment,docs,dev ]; then
+  if [ "$extras" = server,moment,search,docs,dev ]; then
     add_moment
     printf '%s\n' "$digest" >"$venv/.relief-dev"
   fi
