@@ -145,7 +145,7 @@ class GridProgress:
         try:
             lines = scan(entry.folder / ROUNDS_FILE, running.num_bytes)
         except UserError:
-            # A resumed cell dropped the rounds after its checkpoint, and wrote others: from the start, next time.
+            # Damaged: the cell itself will say so, and the others go on.
             running.num_bytes = 0
             return
         running.num_bytes = lines.num_bytes

@@ -91,14 +91,22 @@ def read_rounds(folder: Path) -> tuple[RoundRecord, ...]:
 def scan(path: Path, start: int = 0) -> Lines:
     """Read a ledger from byte ``start``; the last line counts only when it is complete.
 
+    A resumed run drops rounds after its checkpoint and writes others. Where no line begins at ``start`` any more, the
+    ledger is read from its beginning.
+
     Raises:
         UserError: a line before the last is damaged.
     """
     data = b""
     if path.exists():
         with path.open("rb") as file:
-            file.seek(start)
+            file.seek(max(0, start - 1))
             data = file.read()
+            if start and not data.startswith(b"\n"):
+                start = 0
+                file.seek(0)
+                data = file.read()
+            data = data[1:] if start else data
     *complete, rest = data.split(b"\n")
     rounds: dict[int, RoundRecord] = {}
     end = start

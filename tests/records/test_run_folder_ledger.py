@@ -10,6 +10,7 @@ import pytest
 
 from relief_ray.errors import UserError
 from relief_ray.records import RunFolder, read_rounds, read_run
+from relief_ray.records.run_folder import ROUNDS_FILE, Lines, scan
 
 
 @pytest.fixture
@@ -179,3 +180,18 @@ def test_a_folder_that_may_not_be_written_is_refused_before_the_first_round(prog
     finally:
         os.chmod(base / "run", 0o755)
         shutil.rmtree(base)
+
+
+def test_a_reader_who_had_read_further_than_a_resumed_ledger_begins_anew(finished, tmp_path):
+    """A resume drops the rounds after its checkpoint; others, of other lengths, take their place."""
+    path = tmp_path / ROUNDS_FILE
+    whole = (finished / ROUNDS_FILE).read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(whole))
+    read = scan(path)
+    assert scan(path, read.num_bytes) == Lines(rounds=(), num_bytes=read.num_bytes, torn=None)
+    other = [line.replace(b'"wall_s":', b'"wall_s":1') for line in whole[1:]]
+    path.write_bytes(b"".join([whole[0], *other, *other]))
+    again = scan(path, read.num_bytes)
+    assert [r.round for r in again.rounds] == [r.round for r in read.rounds] and again == scan(path)
+    path.write_bytes(whole[0])
+    assert scan(path, read.num_bytes) == scan(path), "shorter than what was read"
