@@ -223,6 +223,12 @@ def _same(cost: RoundCost, round_s: float, energy_j: float) -> bool:
     return isclose(cost.round_s, round_s, rel_tol=_TOLERANCE) and isclose(cost.energy_j, energy_j, rel_tol=_TOLERANCE)
 
 
+def _deadline_s(hardware: Hardware, round_: int) -> float | None:
+    """Return the method's deadline on this hardware; None where it has none."""
+    target_s = hardware.strategy.deadline_s
+    return None if target_s is None else target_s(hardware.context(round_))
+
+
 def _recomputed(loaded: Loaded, before: Hardware, hardware: Hardware) -> Loaded:
     """The run with another fleet's costs, totals, reference and configuration; its warnings say so."""
     planning, reference = loaded.run.planning_model, hardware.fedavg()
@@ -234,9 +240,8 @@ def _recomputed(loaded: Loaded, before: Hardware, hardware: Hardware) -> Loaded:
         totals = {name: totals_after(totals.get(name, Totals()), cost, work) for name, cost in costs.items()}
         mine = hardware.fedavg(record.participants) if record.fedavg else reference
         round_s = costs[planning].round_s
-        target_s = hardware.strategy.deadline_s
         update = {
-            "deadline_s": record.deadline_s and target_s and target_s(hardware.context(record.round)),
+            "deadline_s": None if record.deadline_s is None else _deadline_s(hardware, record.round),
             "costs": {name: cost_record(cost) for name, cost in costs.items()},
             "totals": totals,
             "fedavg": fedavg_records(mine) if record.fedavg else {},

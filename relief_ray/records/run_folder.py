@@ -101,12 +101,10 @@ def scan(path: Path, start: int = 0) -> Lines:
     if path.exists():
         with path.open("rb") as file:
             file.seek(max(0, start - 1))
-            data = file.read()
-            if start and not data.startswith(b"\n"):
+            if start and file.read(1) != b"\n":
                 start = 0
                 file.seek(0)
-                data = file.read()
-            data = data[1:] if start else data
+            data = file.read()
     *complete, rest = data.split(b"\n")
     rounds: dict[int, RoundRecord] = {}
     end = start

@@ -234,12 +234,10 @@ def _slots(comparison: Comparison) -> Iterator[str]:
 def _always_the_same(comparison: Comparison) -> str:
     """Remark that a ranking chose the same groups in every round of every run, as a fixed list would have."""
     runs = [run for run in comparison.runs_of(V0) if run.committed is None]
-    sets = {(c.client, run.replicate): set[frozenset[str]]() for run in runs for r in run.trained for c in r.clients}
-    for run in runs:
-        for record in run.trained:
-            for client in record.clients:
-                sets[client.client, run.replicate].add(frozenset(client.trained))
-    fixed = bool(sets) and len(runs[0].trained) > 1 and all(len(chosen) == 1 for chosen in sets.values())
+    rounds = [(run.replicate, r) for run in runs for r in run.trained]
+    chosen = {(replicate, c.client, frozenset(c.trained)) for replicate, r in rounds for c in r.clients}
+    clients = {(replicate, client) for replicate, client, _ in chosen}
+    fixed = bool(chosen) and len(runs[0].trained) > 1 and len(chosen) == len(clients)
     return ", and gave every client the same groups in every round: a fixed list would have done" if fixed else ""
 
 

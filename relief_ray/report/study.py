@@ -81,7 +81,7 @@ def scatter_of(cells: Sequence[FinishedCell], first: str, second: str, figure: F
     for (_, repetition), (a, b) in scores.items():
         by_replicate.setdefault(repetition, []).append(a - b)
     pairs, means = [a - b for a, b in scores.values()], [mean(v) for v in by_replicate.values()]
-    on_means = shares is not None and shares.pairs_depend and _may_use(means, pairs)
+    on_means = shares is not None and shares.pairs_depend and _has_enough_means(means, pairs)
     units = means if on_means else pairs
     sd = stdev(units)
     return Scatter(
@@ -103,7 +103,7 @@ def _as_printed(cells: Sequence[FinishedCell], name: str) -> str:
     return next(labels, name)
 
 
-def _may_use(means: Sequence[float], pairs: Sequence[float]) -> bool:
+def _has_enough_means(means: Sequence[float], pairs: Sequence[float]) -> bool:
     """True where there are enough means of replicates, or where few of them scatter as much as independent pairs."""
     return len(means) >= _MIN_MEANS or stdev(means) >= stdev(pairs) * (len(means) / len(pairs)) ** 0.5
 

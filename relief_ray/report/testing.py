@@ -17,7 +17,7 @@ from relief_ray.records.metrics import constant_f1
 from relief_ray.records.schema import Metrics
 from relief_ray.report.budgets import at_equal_cost
 from relief_ray.report.comparison import Comparison
-from relief_ray.report.runs import Loaded, Repetition, config_value
+from relief_ray.report.runs import Loaded, Repetition, Replicate, config_value
 from relief_ray.report.statistics import ALPHA, Paired, Sides, paired, rate_interval, sign_flip, smallest_p
 from relief_ray.report.variance import VarianceShares, variance_shares
 
@@ -214,12 +214,12 @@ def aa_rate(comparison: Comparison, figure: Figure) -> AaRate | None:
 
 
 def _unlike(comparison: Comparison) -> list[str]:
-    """Labels of methods, of several with equal last models in all runs the first alone."""
-    models = {
-        row.label: frozenset((r.replicate, r.rounds[-1].model_sha256) for r in comparison.runs_of(row.label))
-        for row in comparison.rows
-    }
-    return list({model: label for label, model in reversed(models.items())}.values())[::-1]
+    """Return the methods' labels; of methods whose last models are equal in all runs, the first one's."""
+    first: dict[frozenset[tuple[Replicate, str]], str] = {}
+    for row in comparison.rows:
+        models = frozenset((r.replicate, r.rounds[-1].model_sha256) for r in comparison.runs_of(row.label))
+        first.setdefault(models, row.label)
+    return list(first.values())
 
 
 def _aa_test(comparison: Comparison, label: str, figure: Figure) -> Outcome | None:
