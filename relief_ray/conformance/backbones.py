@@ -20,7 +20,7 @@ from torch import Tensor
 from relief_ray.client import ClientContext, ClientProgram
 from relief_ray.codec import decode, encode
 from relief_ray.config import ExperimentConfig, parse
-from relief_ray.conformance.rules import Broken, Rule, Verdict, what_broke
+from relief_ray.conformance.rules import Broken, Rule, Verdict, not_judged, what_broke
 from relief_ray.conformance.runner import after_rounds, drive, outcome
 from relief_ray.errors import UserError
 from relief_ray.groups import GroupId
@@ -124,7 +124,7 @@ def check_backbone(config: ExperimentConfig) -> Iterator[Verdict]:
         bench, broken = _Bench(config=config, shape=shape, root=Path(folder), outcomes={}), ""
         for rule, trial in _TRIALS.items():
             if broken:
-                yield Verdict(rule=rule, status="not judged", found=f"first mend {broken!r}")
+                yield not_judged(rule, broken)
                 continue
             found = _judge(rule, trial, bench)
             broken = rule if found is not None else ""

@@ -17,7 +17,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from relief_ray.conformance.rules import Rule, Verdict
+from relief_ray.conformance.rules import Rule, Verdict, not_judged
 from relief_ray.data import cache
 from relief_ray.data.checks import FIXES, Fault, content_digest, in_words, recording_faults, same_people, spec_faults
 from relief_ray.data.config import DataConfig
@@ -134,7 +134,7 @@ def _verdicts(rules: Sequence[str], findings: _Findings, first: str) -> Iterator
         elif is_judged and not (rule == "finite" and findings):  # values are read where the arrays fit each other
             yield Verdict(rule=rule, status="kept")
         else:
-            yield Verdict(rule=rule, status="not judged", found=f"first mend {first!r}")
+            yield not_judged(rule, first)
 
 
 def _by_rule(faults: Sequence[Fault]) -> dict[str, str]:

@@ -116,6 +116,11 @@ class Verdict:
     found: str = ""
 
 
+def not_judged(rule: str, first: str) -> Verdict:
+    """Return the verdict on a rule that builds on another one, which is broken."""
+    return Verdict(rule=rule, status="not judged", found=f"first mend {first!r}")
+
+
 def what_broke(error: Exception, rules: tuple[str, ...], modules: Collection[str]) -> tuple[str, str]:
     """Return the broken rule and the reason, with the line in the user's ``modules``.
 

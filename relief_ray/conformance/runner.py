@@ -19,7 +19,7 @@ from pydantic import JsonValue
 from relief_ray.config import ExperimentConfig, parse
 from relief_ray.conformance.instrumented import global_state, instrument
 from relief_ray.conformance.isolation import IsolationCheck
-from relief_ray.conformance.rules import Broken, Verdict, what_broke
+from relief_ray.conformance.rules import Broken, Verdict, not_judged, what_broke
 from relief_ray.errors import UserError
 from relief_ray.experiment.experiment import Experiment, MakeExecutor, never
 from relief_ray.experiment.lifecycle import create, reopen
@@ -132,7 +132,7 @@ def check(config: ExperimentConfig, executors: Mapping[str, MakeExecutor] | None
         why = ""
         for rules, trial in _TRIALS:
             if why:
-                yield from _unjudged(rules, why)
+                yield from (not_judged(rule, why) for rule in rules)
             elif rules == ("executors",) and not executors:
                 yield Verdict(rule="executors", status="not judged", found="needs Ray")
             else:
@@ -140,11 +140,6 @@ def check(config: ExperimentConfig, executors: Mapping[str, MakeExecutor] | None
                 yield from verdicts
                 broken = [v.rule for v in verdicts if v.status == "broken"]
                 why = broken[0] if broken and not _SEPARATE.issuperset(broken) else ""
-
-
-def _unjudged(rules: tuple[str, ...], why: str) -> Iterator[Verdict]:
-    for rule in rules:
-        yield Verdict(rule=rule, status="not judged", found=f"first mend {why!r}")
 
 
 def _judge(rules: tuple[str, ...], trial: Callable[[_Bench], None], bench: _Bench) -> Iterator[Verdict]:
@@ -160,7 +155,7 @@ def _judge(rules: tuple[str, ...], trial: Callable[[_Bench], None], bench: _Benc
         if rule == broken:
             yield Verdict(rule=rule, status="broken", found=reason)
         elif broken:
-            yield from _unjudged((rule,), broken)
+            yield not_judged(rule, broken)
         else:
             yield Verdict(rule=rule, status="kept")
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from relief_ray.client import ClientContext, ClientProgram
+from relief_ray.data.window_set import WindowSet
 from relief_ray.groups import WHOLE, Selection
 from relief_ray.messages import NO_STATE, Assignment, ClientInfo, Update
 from relief_ray.models.backbone import Backbone, InputShape
@@ -147,3 +150,23 @@ __all__ = ["WHOLE", "Scenario", "build", "client", "distance", "precision", "tas
 def batches(num, epochs, seed=0, round_=1, id_=2):
     order = Streams(seed=seed).torch("batches", round_, id_)
     return [index for _ in range(epochs) for index in torch.randperm(num, generator=order).split(BATCH)]
+
+
+def drawn_windows(folder: Path, mean: float = 0.0, std: float = 1.0) -> Callable[[int], WindowSet]:
+    """A function that draws so many windows of one normal signal, which is saved in the folder."""
+    random = np.random.default_rng(0)
+    np.save(folder / "signal.npy", random.normal(mean, std, size=(400, 6)).astype(np.float32))
+
+    def some(num: int) -> WindowSet:
+        return WindowSet(
+            signal_path=str(folder / "signal.npy"),
+            starts=random.integers(0, 370, num),
+            labels=random.integers(0, SHAPE.num_classes, num),
+            subjects=(np.arange(num) % 3 + 5).astype(np.int16),
+            window=SHAPE.window,
+            columns=(("acc", 0, 3), ("gyro", 3, 5), ("hr", 5, 6)),
+            mean=np.zeros(6, np.float32),
+            std=np.ones(6, np.float32),
+        )
+
+    return some

@@ -3,13 +3,11 @@
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from relief_ray.client import ClientProgram, task_loss
-from relief_ray.data.window_set import WindowSet
 from relief_ray.errors import UserError
 from relief_ray.messages import Assignment, ClientInfo, EvalTarget, Fleet, WeightedSum
 from relief_ray.models.modes import of_statistics, without_statistics
@@ -23,7 +21,7 @@ from relief_ray.training.optimizer import UpdateRule
 from relief_ray.training.serial_executor import SerialExecutor
 from relief_ray.training.worker import Worker
 from tests.nets import Attentive, Normed, NormedFusion, NormedShared
-from tests.training.scenario import LR, SHAPE, TYPE_B, Scenario, batches, distance, windows
+from tests.training.scenario import LR, SHAPE, TYPE_B, Scenario, batches, distance, drawn_windows, windows
 
 ALL = SHAPE.modalities
 BUILD = {"normed": Normed().build, "shared": NormedShared().build, "attentive": Attentive().build}
@@ -176,21 +174,7 @@ SIZES = (20, 17, 9, 12)
 
 @pytest.fixture
 def job(tmp_path):
-    random = np.random.default_rng(0)
-    np.save(tmp_path / "signal.npy", random.normal(2.0, 3.0, size=(400, 6)).astype(np.float32))
-
-    def some(num):
-        return WindowSet(
-            signal_path=str(tmp_path / "signal.npy"),
-            starts=random.integers(0, 370, num),
-            labels=random.integers(0, SHAPE.num_classes, num),
-            subjects=(np.arange(num) % 3 + 5).astype(np.int16),
-            window=SHAPE.window,
-            columns=(("acc", 0, 3), ("gyro", 3, 5), ("hr", 5, 6)),
-            mean=np.zeros(6, np.float32),
-            std=np.ones(6, np.float32),
-        )
-
+    some = drawn_windows(tmp_path, mean=2.0, std=3.0)
     clients = tuple(
         ClientInfo(id=n, name=str(n), device="A", modalities=m, num_windows=SIZES[n]) for n, m in enumerate(OWNED)
     )

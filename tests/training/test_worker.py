@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from relief_ray.client import ClientProgram
-from relief_ray.data.window_set import WindowSet
 from relief_ray.groups import WHOLE
 from relief_ray.messages import Assignment, ClientInfo, Collect, EvalTarget, Fleet, WeightedSum
 from relief_ray.server.aggregation import by_samples, one_bucket, uniform
@@ -20,28 +19,14 @@ from relief_ray.training.inputs import ClientInputs, InputCache, LazyRows, prepa
 from relief_ray.training.job import Job, combine
 from relief_ray.training.serial_executor import SerialExecutor
 from relief_ray.training.worker import Worker, subject_index, target_masks
-from tests.training.scenario import ABSENT, SHAPE, build
+from tests.training.scenario import ABSENT, SHAPE, build, drawn_windows
 
 OWNED = (("acc", "gyro", "hr"), ("acc", "gyro"), ("acc",))
 
 
 @pytest.fixture
 def job(tmp_path):
-    random = np.random.default_rng(0)
-    np.save(tmp_path / "signal.npy", random.normal(size=(400, 6)).astype(np.float32))
-
-    def some(num):
-        return WindowSet(
-            signal_path=str(tmp_path / "signal.npy"),
-            starts=random.integers(0, 370, num),
-            labels=random.integers(0, SHAPE.num_classes, num),
-            subjects=(np.arange(num) % 3 + 5).astype(np.int16),
-            window=SHAPE.window,
-            columns=(("acc", 0, 3), ("gyro", 3, 5), ("hr", 5, 6)),
-            mean=np.zeros(6, np.float32),
-            std=np.ones(6, np.float32),
-        )
-
+    some = drawn_windows(tmp_path)
     sizes = (20, 9, 5)
     clients = tuple(
         ClientInfo(id=n, name=str(n), device="ABC"[n], modalities=m, num_windows=sizes[n]) for n, m in enumerate(OWNED)
