@@ -126,6 +126,7 @@ def _runtime_options(config: RuntimeConfig, mode: Literal["packed", "actors"]) -
         placement=config.placement,
         client_timeout_s=config.client_timeout_s,
         quorum=config.quorum,
+        data=config.data,
     )
 
 

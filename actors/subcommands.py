@@ -165,3 +165,17 @@ def data_describe(name: Dataset, stride_s: StrideS = 5.0, settings: Settings = N
     from actors.commands.data import look
 
     look(name, stride_s, settings or [], as_json)
+
+
+@data.command("shard")
+def data_shard(
+    name: Dataset,
+    client: Annotated[int, typer.Option(metavar="N", help="Id of the client.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder.")],
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write one client's training windows, for a device that may hold its own data only; a run's settings by --set."""
+    from actors.commands.data import shard
+
+    shard(name, client, out, settings or [], as_json)

@@ -171,6 +171,9 @@ class RuntimeConfig(FrozenConfig):
         client_timeout_s: seconds after which a client's round counts as failed.
         quorum: share of a round's clients, above 0 up to 1, that must answer; with fewer the round is void.
         address: Ray cluster to join, ``host:port``; None: a private local one.
+        data: source of windows on other nodes than the driver's. ``auto``: the node's own data, or a client's rows that
+            are sent where it lacks them; ``node``: its own data or refusal, tests run on the driver's node; ``ship``:
+            rows are always sent.
     """
 
     mode: Literal["auto", "inline", "packed", "actors"] = "auto"
@@ -181,6 +184,7 @@ class RuntimeConfig(FrozenConfig):
     client_timeout_s: float = Field(default=600.0, gt=0.0)
     quorum: float = Field(default=1.0, gt=0.0, le=1.0)
     address: str | None = None
+    data: Literal["auto", "node", "ship"] = "auto"
 
 
 class TrackingConfig(FrozenConfig):

@@ -6,6 +6,7 @@ Also digests of files, the cache folder, and messages about errors of the disk.
 from __future__ import annotations
 
 import errno
+import fcntl
 import glob
 import hashlib
 import json
@@ -132,6 +133,26 @@ def _remembered(memory: Path) -> dict[str, Sequence[str]]:
         return {}
     pairs = content.items() if isinstance(content, dict) else ()
     return {name: pair for name, pair in pairs if isinstance(pair, list) and len(pair) == 2}
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Let one process at a time run the block; others wait for the lock file ``path``, which stays.
+
+    Where the file system has no locks nobody waits: callers write so that two at once do no harm.
+
+    Raises:
+        UserError: the lock file cannot be made.
+    """
+    with disk_errors(path, "make a lock file"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def cache_root() -> Path:

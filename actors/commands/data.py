@@ -18,6 +18,7 @@ from relief_ray.data.describe import Description, describe, list_datasets
 from relief_ray.data.federated_data import Coverage
 from relief_ray.data.fetch import FetchReport, fetch, import_from, synth
 from relief_ray.data.loader import how_to_bring
+from relief_ray.data.shard import write_shard
 from relief_ray.data.source import search_roots
 from relief_ray.data.verify import VerifyReport, verify
 from relief_ray.errors import UserError
@@ -102,6 +103,17 @@ def look(name: str, stride_s: float, settings: Sequence[str], as_json: bool) -> 
     config = data_config(name, stride_s, settings)
     description = describe(open_dataset(config), config)
     print(json.dumps(description, indent=1) if as_json else text(description, config))
+
+
+def shard(name: str, client: int, out: Path, settings: Sequence[str], as_json: bool) -> None:
+    """Run `data shard`."""
+    config = data_config(name, DataConfig().stride_s, settings)
+    facts = write_shard(open_dataset(config), config, client, out)
+    if as_json:
+        print(facts.model_dump_json(indent=1))
+        return
+    print(f"{name}: {facts.num_windows} training windows of client {client} ({facts.split}), {facts.num_rows:,} rows")
+    print(f"  in {out}; on the device: RELIEF_DATA={out} before `ray start`")
 
 
 def data_config(name: str, stride_s: float, settings: Sequence[str] = ()) -> DataConfig:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from actors.runtime import user_code
+from actors.runtime.host_data import HostData, JobBox, NodeData, RowBoxes, Wanted
 from actors.runtime.serialization import Packed, pack, unpack
 from relief_ray import __version__
 from relief_ray.errors import UserError
@@ -23,8 +24,8 @@ from relief_ray.messages import Assignment, ClientId, ClientState, EvalTarget
 from relief_ray.process import peak_mib
 from relief_ray.records.identity import source_digest
 from relief_ray.server.reduction import Accumulator, Node, Sums, Tree
-from relief_ray.training.job import BlockResult, Job
-from relief_ray.training.worker import Worker
+from relief_ray.training.job import BlockResult
+from relief_ray.training.worker import Worker, client_windows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,9 +78,6 @@ States = Mapping[ClientId, ClientState]
 # Ray types the methods of a handle as taking and giving nothing that a checker could use.
 Handle = Any
 
-# In a box Ray does not fetch it: a host reads it once, after the handshake.
-JobBox = tuple["ray.ObjectRef[Job]"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainRequest:
@@ -119,6 +117,7 @@ class TrainAnswer:
         sums: per part, or per node of the reduction tree; apart from ``rest``, since they are consumed at once.
         nodes: nodes of the tree into which the sums of complete blocks were merged; None: sums are by part.
         rest: everything else of each part's result.
+        fetched_bytes: bytes of raw windows that the host fetched for it.
     """
 
     identity: Identity
@@ -127,24 +126,39 @@ class TrainAnswer:
     sums: Packed[tuple[Sums, ...]]
     nodes: tuple[Node, ...] | None
     rest: Packed[tuple[BlockResult, ...]]
+    fetched_bytes: int = 0
 
     @property
     def nbytes(self) -> int:
         """Bytes that travel."""
-        return self.sums.nbytes + self.rest.nbytes
+        return self.sums.nbytes + self.rest.nbytes + self.fetched_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvalAnswer:
-    """Confusion matrices of a share, by target."""
+    """Confusion matrices of a share, by target; ``fetched_bytes``: of raw windows that the host fetched for it."""
 
     identity: Identity
     counts: Packed[dict[str, Tensor]]
+    fetched_bytes: int = 0
 
     @property
     def nbytes(self) -> int:
         """Bytes that travel."""
-        return self.counts.nbytes
+        return self.counts.nbytes + self.fetched_bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NeedsRows:
+    """Answer of a host that cannot read these windows: the call is sent again with their rows."""
+
+    identity: Identity
+    wanted: Wanted
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that travel."""
+        return sum(w.starts.nbytes + w.labels.nbytes + w.subjects.nbytes for w, _ in self.wanted.values())
 
 
 class ClientHost:
@@ -153,19 +167,35 @@ class ClientHost:
     def __init__(self) -> None:
         """Start without a job: it comes with each call, so that a restarted process needs nothing else."""
         self._worker: Worker | None = None
+        self._data: HostData | None = None
         self._job = ""
 
     def hello(self) -> Identity:
         """Identity of this host."""
         return identify()
 
-    def train(self, job: JobBox, models: Packed[Models], request: Packed[TrainRequest]) -> TrainAnswer:
-        """Train the request's clients in order.
+    def node_data(self, box: JobBox) -> NodeData:
+        """What this host's node has of the job's data.
 
         Raises:
+            UserError: other data than the driver's.
+        """
+        return self._look(box, {}).node_data()
+
+    def train(
+        self, box: JobBox, models: Packed[Models], request: Packed[TrainRequest], rows: RowBoxes
+    ) -> TrainAnswer | NeedsRows:
+        """Train the request's clients in order; ``rows``: windows that were sent along.
+
+        Raises:
+            UserError: this node may not have the windows, or has others than the driver.
             ClientFailed: a client's code raised; the client is named.
         """
-        worker, view, train_request, began = self._ready(job), unpack(models), unpack(request), perf_counter()
+        data, train_request = self._look(box, rows), unpack(request)
+        job, clients = data.job, [task.client for part in train_request.parts for task in part]
+        if missing := data.lacking({client_windows(c): (job.clients[c], job.fleet[c].modalities) for c in clients}):
+            return NeedsRows(identity=identify(), wanted=missing)
+        worker, view, began = self._ready(data), unpack(models), perf_counter()
         results = worker.train_blocks(train_request.round, view, train_request.parts, train_request.states)
         if train_request.whole_blocks is None:
             parts, nodes = tuple(results), None
@@ -175,21 +205,41 @@ class ClientHost:
             sums, nodes = tuple(merged.values()), tuple(merged)
         packed, busy_s = pack(sums), perf_counter() - began
         return TrainAnswer(
-            identity=identify(), busy_s=busy_s, peak_mib=peak_mib(), sums=packed, nodes=nodes, rest=pack(rest)
+            identity=identify(),
+            busy_s=busy_s,
+            peak_mib=peak_mib(),
+            sums=packed,
+            nodes=nodes,
+            rest=pack(rest),
+            fetched_bytes=data.fetched_bytes,
         )
 
-    def evaluate(self, job: JobBox, models: Packed[Models], request: Packed[EvalRequest]) -> EvalAnswer:
-        """Confusion matrices of this host's share."""
-        eval_request = unpack(request)
-        counts = self._ready(job).evaluate(
-            unpack(models), eval_request.targets, eval_request.states, eval_request.part, eval_request.share
-        )
-        return EvalAnswer(identity=identify(), counts=pack(counts))
+    def evaluate(
+        self, box: JobBox, models: Packed[Models], request: Packed[EvalRequest], rows: RowBoxes
+    ) -> EvalAnswer | NeedsRows:
+        """Confusion matrices of this host's share; ``rows``: windows that were sent along.
 
-    def _ready(self, job: JobBox) -> Worker:
-        if self._worker is None or self._job != job[0].hex():
+        Raises:
+            UserError: this node may not have the windows, or has others than the driver.
+        """
+        data, asked = self._look(box, rows), unpack(request)
+        worker = self._ready(data)
+        if missing := data.lacking(worker.tested_windows(asked.part, asked.share)):
+            return NeedsRows(identity=identify(), wanted=missing)
+        counts = worker.evaluate(unpack(models), asked.targets, asked.states, asked.part, asked.share)
+        return EvalAnswer(identity=identify(), counts=pack(counts), fetched_bytes=data.fetched_bytes)
+
+    def _look(self, box: JobBox, rows: RowBoxes) -> HostData:
+        """The job of the call, with its data."""
+        if self._data is None or self._job != box.job.hex():
             self._worker = None  # frees the last job's windows before the next one's are loaded
-            self._worker, self._job = Worker(user_code.get(job[0])), job[0].hex()
+            self._data, self._job = HostData(user_code.get(box.job), box, identify().node), box.job.hex()
+        self._data.sent, self._data.fetched_bytes = rows, 0
+        return self._data
+
+    def _ready(self, data: HostData) -> Worker:
+        if self._worker is None:
+            self._worker = Worker(data.job, data.readable)
         return self._worker
 
 

@@ -14,10 +14,11 @@ from math import inf
 import ray
 from torch import Tensor
 
-from actors.runtime.client_host import EvalAnswer, EvalRequest, Models, TrainAnswer, TrainRequest
+from actors.runtime.client_host import EvalAnswer, EvalRequest, Models, NeedsRows, TrainAnswer, TrainRequest
 from actors.runtime.errors import EvaluationFailed
 from actors.runtime.host_group import HostGroup, RuntimeOptions, open_hosts
 from actors.runtime.host_pool import Call, HostPool, Lost, Piece, await_hosts
+from actors.runtime.job_data import JobData
 from actors.runtime.placement import Resources, slots_per_node
 from actors.runtime.reduce import Gather, lost
 from actors.runtime.scheduling import Scheduler
@@ -28,6 +29,7 @@ from relief_ray.groups import Params
 from relief_ray.messages import Assignment, ClientId, ClientState, EvalTarget, Json, Trained
 from relief_ray.server.reduction import Sums, blocks
 from relief_ray.training.job import BlockResult, Job
+from relief_ray.training.worker import CALIBRATION, Worker, client_windows, part_windows
 
 
 def add_answer(gather: Gather, call: Call, answer: TrainAnswer) -> None:
@@ -85,7 +87,10 @@ class RayExecutor:
         self._pool = HostPool(
             hosts=hosts, per_node=slots_per_node([h.identity.node for h in hosts], shared), should_stop=should_stop
         )
-        self._host_of = {s.client: i for i, s in enumerate(specs) if s.client is not None}
+        self._data = JobData(job, group.job, options.data, hosts)
+        self._tester: Worker | None = None
+        host_of = {s.client: i for i, s in enumerate(specs) if s.client is not None}
+        self._host_of = self._data.by_shards(host_of, lambda i, j: specs[i].bundle == specs[j].bundle)
         self._client_s = inf
         self._scheduler = Scheduler(job, self._pool, by_client=bool(self._host_of))
         self._sent: tuple[Models, ray.ObjectRef[Packed[Models]], int] | None = None
@@ -111,6 +116,8 @@ class RayExecutor:
         for call, outcome in self._pool.run(todo):
             if isinstance(outcome, TrainAnswer):
                 add_answer(gather, call, outcome)
+            elif isinstance(outcome, NeedsRows):
+                todo.append(self._with_rows(call, outcome))
             elif call.attempt + 1 < _MAX_ATTEMPTS:
                 again = [(block, (t,)) for block, part in call.pieces for t in part]
                 todo.extend(self._train_call((piece,), round_, model, states, call.attempt + 1) for piece in again)
@@ -155,7 +162,7 @@ class RayExecutor:
         self._pool.moved_bytes += request.nbytes
         return Call(
             method="train",
-            args=((self._group.job,), model, request),
+            args=(self._data.box, model, request, self._data.rows([client_windows(c) for c in clients])),
             clients=clients,
             limit_s=self._limit_s(len(clients)),
             pieces=pieces,
@@ -185,17 +192,27 @@ class RayExecutor:
     ) -> Mapping[str, Tensor]:
         """Confusion matrix of every target: windows are shared out over the hosts, and counts add up exactly.
 
+        Where test windows stay on the driver's node, over its hosts, or none but this process.
+
         Raises:
             EvaluationFailed: a share was lost twice.
         """
+        hosts = self._data.testers
+        if not hosts:
+            self._tester = self._tester or Worker(self._job)
+            return dict(sorted(self._tester.evaluate(models, targets, states, part).items()))
         model = self._put(models)
-        number = max(1, min(len(self._pool.hosts), sum(self._pool.per_node.values()), len(self._job.parts[part])))
+        number = max(1, min(len(hosts), sum(self._pool.per_node.values()), len(self._job.parts[part])))
         todo = deque(self._eval_call(i, number, model, targets, states, part) for i in range(number))
+        if len(hosts) < len(self._pool.hosts):
+            todo = deque(replace(call, host=host) for call, host in zip(todo, hosts, strict=False))
         total: dict[str, Tensor] = {}
         for call, outcome in self._pool.run(todo):
             if isinstance(outcome, EvalAnswer):
                 share = unpack(outcome.counts)
                 total = {label: counts + total[label] if total else counts.clone() for label, counts in share.items()}
+            elif isinstance(outcome, NeedsRows):
+                todo.append(self._with_rows(call, outcome))
             elif call.attempt + 1 < _MAX_ATTEMPTS:
                 todo.append(replace(call, attempt=call.attempt + 1))
             else:
@@ -214,8 +231,15 @@ class RayExecutor:
     ) -> Call:
         request = pack(EvalRequest(targets=tuple(targets), states=dict(states), part=part, share=(index, number)))
         self._pool.moved_bytes += request.nbytes
-        args, limit_s = ((self._group.job,), model, request), self._options.client_timeout_s
+        rows = self._data.rows([part_windows(part, (index, number)), CALIBRATION])
+        args, limit_s = (self._data.box, model, request, rows), self._options.client_timeout_s
         return Call(method="evaluate", args=args, clients=(), limit_s=limit_s)
+
+    def _with_rows(self, call: Call, lack: NeedsRows) -> Call:
+        """The same call once more, with the rows that its host cannot read."""
+        *rest, rows = call.args
+        assert isinstance(rows, dict)
+        return replace(call, args=(*rest, rows | self._data.send(lack)))
 
     def _put(self, models: Models) -> ray.ObjectRef[Packed[Models]]:
         """Put a model version into the object store: fetched once per node, read by all its hosts without a copy."""
@@ -239,6 +263,7 @@ class RayExecutor:
             "pythons": list[Json](sorted({h.identity.python for h in hosts})),
             "torches": list[Json](sorted({h.identity.torch for h in hosts})),
             "num_lost_calls": self._pool.num_lost,
+            **self._data.facts(),
         }
 
     @property

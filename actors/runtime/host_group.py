@@ -14,6 +14,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from actors.runtime import user_code
 from actors.runtime.client_host import ClientHost, Handle
+from actors.runtime.host_data import DataMode
 from actors.runtime.placement import HostSpec, Mode, Placement, Plan, Resources, plan_actors, plan_packed, reserve
 from actors.runtime.session import process_options
 from relief_ray.training.job import Job
@@ -31,6 +32,7 @@ class RuntimeOptions:
         placement: typed, virtual, or auto.
         client_timeout_s: seconds that a client may take for its round; None: without limit.
         quorum: share of a round's clients that must answer.
+        data: windows on other nodes than the driver's: their own data, or rows that are sent (``runtime.data``).
     """
 
     mode: Mode = "packed"
@@ -38,6 +40,7 @@ class RuntimeOptions:
     placement: Placement = "auto"
     client_timeout_s: float | None = 600.0
     quorum: float = 1.0
+    data: DataMode = "auto"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,14 +14,14 @@ from math import inf
 import ray
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
-from actors.runtime.client_host import EvalAnswer, Handle, Identity, TrainAnswer, check, identify
+from actors.runtime.client_host import EvalAnswer, Handle, Identity, NeedsRows, TrainAnswer, check, identify
 from actors.runtime.errors import Interrupted, raise_cause, reason
 from relief_ray.errors import UserError
 from relief_ray.messages import Assignment, ClientId
 
 Piece = tuple[int, tuple[Assignment, ...]]
 
-Answer = TrainAnswer | EvalAnswer
+Answer = TrainAnswer | EvalAnswer | NeedsRows
 
 # Calls that lie with a host: the one it works on and the next, so that it never waits for the driver.
 DEPTH = 2

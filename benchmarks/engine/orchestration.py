@@ -13,8 +13,9 @@ from functools import partial
 from typing import Any
 
 from actors.runtime import serialization, user_code
-from actors.runtime.client_host import ClientHost, Models, TrainAnswer, TrainRequest
+from actors.runtime.client_host import ClientHost, Models, TrainAnswer, TrainRequest, identify
 from actors.runtime.executor import RayExecutor, add_answer
+from actors.runtime.host_data import JobBox
 from actors.runtime.reduce import Gather
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.product import Product, Stopwatch
@@ -121,9 +122,14 @@ def _host_calls(prepared: Setup, num_hosts: int) -> tuple[Calls, list[StageTimes
     request = TrainRequest(round=1, parts=parts, states={}, whole_blocks=(tuple(range(len(parts))), len(cut)))
     sent: Models = {name: dict(params) for name, params in state.models.items()}
     models = serialization.pack(sent)
-    call = partial(
-        ClientHost().train, (user_code.put(prepared.job, prepared.job.modules),), models, serialization.pack(request)
-    )
+    box = JobBox(job=user_code.put(prepared.job, prepared.job.modules), data="auto", home=identify().node)
+    host, packed = ClientHost(), serialization.pack(request)
+
+    def call() -> TrainAnswer:
+        answer = host.train(box, models, packed, {})
+        assert isinstance(answer, TrainAnswer)
+        return answer
+
     call()
     answers: list[TrainAnswer] = []
     calls = Calls(lambda: answers.extend(call() for _ in range(HOST_CALLS)))

@@ -257,6 +257,7 @@ def _dataset(bench: _Bench, config: DataConfig) -> Dataset:
         labels=entry.labels,
         bouts=entry.bouts,
         facts=entry.facts,
+        signal_sha256=entry.signal_sha256,
         load_s=0.0,
     )
 

@@ -63,7 +63,12 @@ def cache_key(spec: DatasetSpec, digest: str) -> str:
 
 def entry_folder(spec: DatasetSpec, digest: str) -> Path:
     """Folder of the cache entry for these raw files, whether it exists or not."""
-    return cache_root() / "parsed" / f"{spec.name.replace(':', '.')}-{cache_key(spec, digest)[:32]}"
+    return keyed_folder(spec.name, cache_key(spec, digest))
+
+
+def keyed_folder(name: str, key: str) -> Path:
+    """Folder of the cache entry of that key (``cache_key``), whether it exists or not."""
+    return cache_root() / "parsed" / f"{name.replace(':', '.')}-{key[:32]}"
 
 
 def store(spec: DatasetSpec, recordings: Sequence[Recording], source: Source, folder: Path) -> None:

@@ -17,6 +17,7 @@ from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, requ
 from relief_ray.data.registry import get_loader, get_spec
 from relief_ray.data.source import Source, find_source, narrow, open_source
 from relief_ray.errors import UserError
+from relief_ray.files import cache_root, exclusive
 from relief_ray.plugins import is_path, line_in
 
 Progress = Callable[[str, int, int], None]
@@ -36,6 +37,7 @@ class Dataset:
         labels: (rows,) int16 class index, -1 without a known activity.
         bouts: (num_bouts, 3) int64 subject position, first row, one past the last.
         facts: the parser's findings by subject.
+        signal_sha256: sha256 of the file at ``signal_path``.
         load_s: seconds that loading took.
     """
 
@@ -48,6 +50,7 @@ class Dataset:
     labels: NDArray[np.int16]
     bouts: NDArray[np.int64]
     facts: Mapping[str, Mapping[str, object]]
+    signal_sha256: str
     load_s: float
 
     def signal(self) -> NDArray[np.float32]:
@@ -69,10 +72,7 @@ def load_dataset(
     spec = with_units(full_spec, units)
     source = locate(get_loader(name), root)
     digest = cache.source_digest(full_spec, source)
-    folder = cache.entry_folder(spec, digest)
-    if not folder.exists():
-        _fill(spec, source, digest, folder, progress)
-    entry = cache.read_entry(folder)
+    entry = cache.read_entry(_parsed(spec, source, digest, progress))
     return Dataset(
         spec=spec,
         source=source,
@@ -83,6 +83,7 @@ def load_dataset(
         labels=entry.labels,
         bouts=entry.bouts,
         facts=MappingProxyType(entry.facts),
+        signal_sha256=entry.signal_sha256,
         load_s=time.monotonic() - start,
     )
 
@@ -121,11 +122,21 @@ def _fault_in(spec: DatasetSpec, what: str, error: Exception) -> Exception:
     )
 
 
+def _parsed(spec: DatasetSpec, source: Source, digest: str, progress: Progress | None) -> Path:
+    """The folder of the cache entry; a missing one is made by one process, while others on this machine wait."""
+    folder = cache.entry_folder(spec, digest)
+    if not folder.exists():
+        with exclusive(cache_root() / "locks" / folder.name):
+            if not folder.exists():
+                _fill(spec, source, digest, folder, progress)
+    return folder
+
+
 def _fill(spec: DatasetSpec, source: Source, digest: str, folder: Path, progress: Progress | None) -> None:
     """Make the missing cache entry: parse everything, or cut units out of the full dataset that is parsed first."""
     full_spec = get_spec(spec.name)
     if spec.units != full_spec.units:
-        _fill_units(spec, full_spec, source, digest, folder, progress)
+        _fill_units(spec, _parsed(full_spec, source, digest, progress), folder)
         return
     cache.store(spec, parse_source(spec, source, progress), source, folder)
 
@@ -168,12 +179,7 @@ def _check_recordings(spec: DatasetSpec, recordings: Sequence[Recording]) -> Non
     refuse(spec.name, faults or same_people({s: content_digest(recording) for s, recording in pairs}))
 
 
-def _fill_units(
-    spec: DatasetSpec, full_spec: DatasetSpec, source: Source, digest: str, folder: Path, progress: Progress | None
-) -> None:
-    parent = cache.entry_folder(full_spec, digest)
-    if not parent.exists():
-        _fill(full_spec, source, digest, parent, progress)
+def _fill_units(spec: DatasetSpec, parent: Path, folder: Path) -> None:
     entry = cache.read_entry(parent)
     signal = np.load(entry.signal_path, mmap_mode="r", allow_pickle=False)[:, unit_columns(spec.units)]
     cache.write_entry(folder, signal, entry.labels, entry.bouts, entry.origin, entry.facts)

@@ -16,6 +16,7 @@ from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import Dataset
 from relief_ray.data.loader import DatasetSpec
 from relief_ray.data.partition import Plan, Starts, Table, make_plan, training_positions
+from relief_ray.data.reference import DataReference
 from relief_ray.data.window_set import WindowSet, pool
 from relief_ray.errors import UserError
 from relief_ray.files import sha256_json
@@ -131,6 +132,7 @@ class FederatedData:
             subject is divided among many.
         coverage: windows per client, part and class.
         test_or_none: test windows of all subjects; None where the data were opened for tuning.
+        reference: the dataset by name, for other machines; None: made-up windows that only this machine has.
     """
 
     spec: DatasetSpec
@@ -141,6 +143,7 @@ class FederatedData:
     validation_by_client: tuple[WindowSet, ...]
     coverage: Coverage
     test_or_none: WindowSet | None
+    reference: DataReference | None = None
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -191,6 +194,13 @@ def federate(
         validation_by_client=validation,
         coverage=_cover(dataset.spec, config, plan),
         test_or_none=template if purpose == "run" else None,
+        reference=DataReference(
+            name=config.name,
+            key=dataset.digest,
+            signal_sha256=dataset.signal_sha256,
+            units=config.units,
+            settings=config.deciding(),
+        ),
     )
 
 

@@ -1,4 +1,7 @@
-"""Windows by reference: the signal's file and each window's first row; values are loaded where they are used."""
+"""Windows by reference: the signal's file and each window's first row; values are loaded where they are used.
+
+`WindowSet.cut` is for another machine: the same windows with the rows that they need.
+"""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +15,7 @@ from relief_ray.errors import UserError
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class WindowSet:
-    """Windows of one client or part: small, picklable, without signals.
+    """Windows of one client or part: small, picklable, without signals unless they were cut out of theirs.
 
     Attributes:
         signal_path: .npy of (rows, channels) float32 in raw units.
@@ -23,6 +26,8 @@ class WindowSet:
         columns: modality, first column and one past its last, in canonical order.
         mean: (channels,) float32, subtracted from raw values.
         std: (channels,) float32, by which they are divided.
+        rows: (rows, channels) float32 in raw units, the windows' part of the signal (``cut``): ``starts`` count in it
+            and the file is not read; None: the signal is in the file.
     """
 
     signal_path: str
@@ -33,6 +38,7 @@ class WindowSet:
     columns: tuple[tuple[str, int, int], ...]
     mean: NDArray[np.float32]
     std: NDArray[np.float32]
+    rows: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         """Number of windows."""
@@ -48,13 +54,22 @@ class WindowSet:
 
         Raises UserError for a modality that the dataset does not have.
         """
+        columns = self._columns(modalities)
+        view = sliding_window_view(self._signal(), self.window, axis=0)
+        return {name: self._block(view, first, stop) for name, first, stop in columns}
+
+    def _columns(self, modalities: Collection[str] | None) -> list[tuple[str, int, int]]:
         wanted = self.modalities if modalities is None else modalities
         unknown = sorted(set(wanted) - set(self.modalities))
         if unknown:
             raise UserError(f"modalities {unknown} unknown; the dataset has {', '.join(self.modalities)}")
-        signal = np.load(self.signal_path, mmap_mode="r", allow_pickle=False)
-        view = sliding_window_view(signal, self.window, axis=0)
-        return {name: self._block(view, first, stop) for name, first, stop in self.columns if name in wanted}
+        return [column for column in self.columns if column[0] in wanted]
+
+    def _signal(self) -> NDArray[np.float32]:
+        if self.rows is not None:
+            return self.rows
+        signal: NDArray[np.float32] = np.load(self.signal_path, mmap_mode="r", allow_pickle=False)
+        return signal
 
     def _block(self, view: NDArray[np.float32], first: int, stop: int) -> NDArray[np.float32]:
         block = np.empty((len(self), stop - first, self.window), np.float32)
@@ -63,6 +78,29 @@ class WindowSet:
         block -= self.mean[first:stop, None]
         block /= self.std[first:stop, None]
         return block
+
+    def cut(self, modalities: Collection[str] | None = None) -> "WindowSet":
+        """The same windows with their rows in memory: only rows that a window covers, only columns of `modalities`.
+
+        `load` gives the same bits. Raises UserError for a modality that the dataset does not have.
+        """
+        signal, columns = np.asarray(self._signal()), self._columns(modalities)
+        edges = np.bincount(self.starts, minlength=len(signal) + 1)
+        edges -= np.bincount(self.starts + self.window, minlength=len(signal) + 1)
+        covered = np.flatnonzero(np.cumsum(edges[:-1]))
+        kept = np.concatenate([np.empty(0, np.int64), *(np.arange(first, stop) for _, first, stop in columns)])
+        ends = np.cumsum([stop - first for _, first, stop in columns]).tolist()
+        return replace(
+            self,
+            signal_path="",
+            starts=np.searchsorted(covered, self.starts),
+            columns=tuple(
+                (name, end - stop + first, end) for (name, first, stop), end in zip(columns, ends, strict=True)
+            ),
+            mean=self.mean[kept],
+            std=self.std[kept],
+            rows=np.ascontiguousarray(signal[np.ix_(covered, kept)]),
+        )
 
     def take(self, index: NDArray[np.int64] | Sequence[int]) -> "WindowSet":
         """The windows at these places, in this order."""
@@ -73,6 +111,7 @@ class WindowSet:
 def pool(sets: Sequence[WindowSet]) -> WindowSet:
     """All windows of sets over the same signal, one after the other."""
     assert sets and len({part.signal_path for part in sets}) == 1, "pooled sets share one signal"
+    assert all(part.rows is None for part in sets), "what was cut out of it counts rows of its own"
     return replace(
         sets[0],
         starts=np.concatenate([part.starts for part in sets]),

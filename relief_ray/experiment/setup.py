@@ -242,6 +242,7 @@ def make_job(
         pairwise_every=config.record.pairwise_every,
         frozen=dict(backbone.facts),
         calibration=_calibration(backbone, data, streams),
+        data=data.reference,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from relief_ray.client import ClientProgram
+from relief_ray.data.reference import DataReference
 from relief_ray.data.window_set import WindowSet
 from relief_ray.messages import ClientId, ClientState, Fleet, Receipt, Reduced, Reduction, Trained, Update
 from relief_ray.models.backbone import Backbone
@@ -39,6 +40,7 @@ class Job:
         pairwise_every: rounds between returns of single clients' fusion updates; 0: never.
         frozen: identity of the backbone's frozen part, the same on every worker (``Backbone.facts``).
         calibration: windows whose statistics the BatchNorm layers of an evaluated global model take; None: it has none.
+        data: the dataset by name, for machines where the windows' file is not; None: every worker can read that file.
     """
 
     build: Callable[[], Backbone]
@@ -56,6 +58,7 @@ class Job:
     pairwise_every: int = 0
     frozen: Mapping[str, str | int] = field(default_factory=dict)
     calibration: WindowSet | None = None
+    data: DataReference | None = None
 
     @property
     def cache_limit_mib(self) -> int:

@@ -45,18 +45,40 @@ from relief_ray.training.local_step import ClientRun
 from relief_ray.training.stacked import StackedTrainer
 from relief_ray.training.trainer import Trainer, load_model, scale_adapters
 
+# A worker's windows have names: those of a client, of a share of a part, and those of BatchNorm's calibration.
+CALIBRATION = "calibration"
+Readable = Callable[[str, WindowSet], WindowSet]
+
+
+def client_windows(client: ClientId) -> str:
+    """Name of a client's training windows."""
+    return f"client.{client}"
+
+
+def part_windows(part: str, share: tuple[int, int]) -> str:
+    """Name of a share ``(i, n)`` of a part's windows."""
+    return f"{part}.{share}"
+
+
+def as_they_are(name: str, windows: WindowSet) -> WindowSet:
+    """Return the windows: their file can be read here."""
+    return windows
+
 
 class Worker:
     """Trains and evaluates a job's clients in one process; stateless between rounds but for caches."""
 
-    def __init__(self, job: Job) -> None:
-        """Build the backbone on its device and pin the thread count, which the last bits of sums depend on."""
+    def __init__(self, job: Job, readable: Readable = as_they_are) -> None:
+        """Build the backbone on its device and pin the thread count, which the last bits of sums depend on.
+
+        ``readable`` turns windows into the same ones where this process can read them.
+        """
         use_threads(job.num_threads)
         use_device(job.trainer.device)
         self.job = job
         self.backbone = build_verified(job.build, job.frozen)
         self.trainer = Trainer(self.backbone, job.trainer)
-        self._cache = InputCache(job.cache_limit_mib)
+        self._cache, self._readable = InputCache(job.cache_limit_mib), readable
         self._runs = ClientRuns(job, self.trainer, self._client_inputs)
 
     def train_blocks(
@@ -125,9 +147,9 @@ class Worker:
         The shares of all workers sum to the matrices of a single worker.
         """
         windows = self.job.parts[part]
-        rows = share_rows(len(windows), share, self.backbone.chunk or CHUNK)
+        rows = self._share_rows(part, share)
         subjects = torch.from_numpy(subject_index(windows))
-        inputs = self._cached(f"{part}.{share}", windows.take(rows.numpy()), self.job.fleet.modalities)
+        inputs = self._cached(part_windows(part, share), windows.take(rows.numpy()), self.job.fleet.modalities)
         labels = inputs.labels.cpu()
         num_subjects, num_classes = int(subjects.max()) + 1, self.backbone.shape.num_classes
         matrices: dict[str, Tensor] = {}
@@ -148,12 +170,26 @@ class Worker:
                 counted[same] = matrices[target.label]
         return matrices
 
+    def tested_windows(self, part: str, share: tuple[int, int]) -> dict[str, tuple[WindowSet, tuple[str, ...]]]:
+        """Windows that ``evaluate`` reads, by name, and the modalities that it reads of them."""
+        windows = {part_windows(part, share): self.job.parts[part].take(self._share_rows(part, share).numpy())}
+        if self.job.calibration is not None:
+            windows[CALIBRATION] = self.job.calibration
+        return {name: (each, self.job.fleet.modalities) for name, each in windows.items()}
+
+    def _share_rows(self, part: str, share: tuple[int, int]) -> Tensor:
+        return share_rows(len(self.job.parts[part]), share, self.backbone.chunk or CHUNK)
+
     def _client_inputs(self, client: ClientId) -> ClientInputs:
-        return self._cached(f"client.{client}", self.job.clients[client], self.job.fleet[client].modalities)
+        return self._cached(client_windows(client), self.job.clients[client], self.job.fleet[client].modalities)
 
     def _cached(self, name: str, windows: WindowSet, modalities: Sequence[str]) -> ClientInputs:
-        arguments = windows, modalities, self.backbone, self._cache.limit_bytes
-        return self._cache.get(name, partial(prepared_bytes, *arguments), partial(prepare, *arguments))
+        arguments = modalities, self.backbone, self._cache.limit_bytes
+        return self._cache.get(
+            name,
+            partial(prepared_bytes, windows, *arguments),
+            lambda: prepare(self._readable(name, windows), *arguments),
+        )
 
     def _load(self, models: Mapping[str, Params], target: EvalTarget, states: Mapping[ClientId, ClientState]) -> None:
         info = self.job.fleet[target.client or 0]
@@ -178,7 +214,7 @@ class Worker:
             self.backbone.statistics.load(kept)
             return
         assert self.job.calibration is not None, "set for every backbone with statistics"
-        calibrate(self.backbone, self._cached("calibration", self.job.calibration, self.job.fleet.modalities).inputs)
+        calibrate(self.backbone, self._cached(CALIBRATION, self.job.calibration, self.job.fleet.modalities).inputs)
 
 
 class ClientRuns:

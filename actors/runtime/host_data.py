@@ -1,0 +1,148 @@
+"""A job's windows on a host: read from the node's own data, from a client's shard, or sent by the driver.
+
+Windows come as row numbers and labels, whose signal lies in a file of the driver's node. On any other node that path is
+worth nothing: the dataset is found there by its name and compared by its digest (``relief_ray.data.reference``).
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+import ray
+
+from relief_ray.data.reference import SignalAbsent, find_signal, how_to_fill
+from relief_ray.data.shard import Shard, find_shards, open_shard, shard_command
+from relief_ray.data.window_set import WindowSet
+from relief_ray.errors import UserError, listed, several
+from relief_ray.messages import ClientId
+from relief_ray.training.job import Job
+from relief_ray.training.worker import client_windows
+
+DataMode = Literal["auto", "node", "ship"]
+
+# References in a mapping are not fetched by Ray itself: a host fetches those that it has to read.
+RowBoxes = Mapping[str, "ray.ObjectRef[WindowSet]"]
+
+# Windows by name, with the modalities that are read of them.
+Wanted = Mapping[str, tuple[WindowSet, tuple[str, ...]]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobBox:
+    """A job's reference, which Ray does not fetch by itself, and where its data are.
+
+    Attributes:
+        job: the job; a host reads it once, after the handshake.
+        data: ``runtime.data``.
+        home: Ray's id of the node on which the windows' file is.
+    """
+
+    job: ray.ObjectRef[Job]
+    data: DataMode
+    home: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeData:
+    """A node's part of a job's data.
+
+    Attributes:
+        kind: ``driver``: it is the driver's node, with the windows' file; ``own``: the node's own dataset; ``shard``:
+            the shards of ``shards`` and nothing else; ``none``: nothing, or nothing that may be read (``ship``).
+        machine: the node for people: host name and Ray's id, shortened.
+        path: the parsed signal among the node's own files.
+        shards: by client.
+        why: reason for ``none``.
+    """
+
+    kind: Literal["driver", "own", "shard", "none"]
+    machine: str
+    path: Path | None = None
+    shards: Mapping[ClientId, Shard] = field(default_factory=dict)
+    why: str = ""
+
+
+def refusal(job: Job, absent: NodeData) -> str:
+    """Message where a node may read its own data only and has none, with the command that fills it."""
+    assert job.data is not None
+    shard = shard_command(job.data, job.fleet.clients[0].id)
+    return (
+        f"runtime.data = 'node': {absent.machine} lacks dataset {job.data.name!r} ({absent.why}); expected it among "
+        f"the node's own files; on that node: {how_to_fill(job.data)}; for one client's windows alone, with its id: "
+        f"`{shard}`; or let the driver send rows: runtime.data=auto"
+    )
+
+
+class HostData:
+    """Finds a job's windows on this host."""
+
+    def __init__(self, job: Job, box: JobBox, node: str) -> None:
+        """``node``: Ray's id of this host's node."""
+        self.job, self._box, self._node = job, box, node
+        self._data: NodeData | None = None
+        self.sent: RowBoxes = {}
+        self.fetched_bytes = 0
+
+    def node_data(self) -> NodeData:
+        """This node's part of the data; the first process that is asked parses them, where they have to be.
+
+        Raises:
+            UserError: the node's data are others than the driver's, or a shard cannot be read.
+        """
+        if self._data is None:
+            self._data = self._look()
+        return self._data
+
+    def _look(self) -> NodeData:
+        machine = f"node {socket.gethostname()} ({self._node[:8]})"
+        if self._box.data == "ship":
+            return NodeData(kind="none", machine=machine, why="as configured")
+        if self.job.data is None or self._node == self._box.home:
+            return NodeData(kind="driver", machine=machine)
+        if shards := find_shards(self.job.data.name):
+            return NodeData(kind="shard", machine=machine, shards=shards)
+        try:
+            return NodeData(kind="own", machine=machine, path=find_signal(self.job.data, machine))
+        except SignalAbsent as error:
+            return NodeData(kind="none", machine=machine, why=str(error))
+
+    def lacking(self, wanted: Wanted) -> Wanted:
+        """The windows that can neither be read here nor were sent.
+
+        Raises:
+            UserError: they may not be sent: ``runtime.data=node``, or this node holds other clients' shards.
+        """
+        missing = {name: windows for name, windows in wanted.items() if name not in self.sent}
+        data = self.node_data() if missing else None
+        if data is None or data.kind in ("driver", "own"):
+            return {}
+        if data.kind == "none":
+            if self._box.data == "node":
+                raise UserError(refusal(self.job, data))
+            return missing
+        if strangers := [name for name in missing if name not in map(client_windows, data.shards)]:
+            folders = listed(shard.folder for shard in data.shards.values())
+            raise UserError(
+                f"{data.machine} holds the shard of {several('client', data.shards)} alone ({folders}), but was asked "
+                f"for the windows {listed(strangers)}; put the shard of that client there, give each client a node of "
+                "its own (runtime.mode=actors), or take the shard out of RELIEF_DATA"
+            )
+        return {}
+
+    def readable(self, name: str, windows: WindowSet) -> WindowSet:
+        """The same windows where this process can read them (``Worker``)."""
+        if name in self.sent:
+            sent: WindowSet = ray.get(self.sent[name])
+            assert sent.rows is not None
+            self.fetched_bytes += sent.rows.nbytes
+            return sent
+        data = self.node_data()
+        if data.kind == "shard":
+            assert self.job.data is not None
+            shards = {client_windows(client): shard for client, shard in data.shards.items()}
+            return open_shard(shards[name], windows, self.job.data, data.machine)
+        return windows if data.path is None else replace(windows, signal_path=str(data.path))
