@@ -15,10 +15,9 @@ from typing import Literal
 import ray
 
 from relief_ray.data.reference import SignalAbsent, find_signal, how_to_fill
-from relief_ray.data.shard import Shard, find_shards, open_shard, shard_command
+from relief_ray.data.shard import Shards, find_shards, open_shard, shard_command
 from relief_ray.data.window_set import WindowSet
 from relief_ray.errors import UserError, listed, several
-from relief_ray.messages import ClientId
 from relief_ray.training.job import Job
 from relief_ray.training.worker import client_windows
 
@@ -62,7 +61,7 @@ class NodeData:
     kind: Literal["driver", "own", "shard", "none"]
     machine: str
     path: Path | None = None
-    shards: Mapping[ClientId, Shard] = field(default_factory=dict)
+    shards: Shards = field(default_factory=dict)
     why: str = ""
 
 
@@ -125,7 +124,7 @@ class HostData:
                 raise UserError(refusal(self.job, data))
             return missing
         if strangers := [name for name in missing if name not in map(client_windows, data.shards)]:
-            folders = listed(shard.folder for shard in data.shards.values())
+            folders = listed(shard.folder for shards in data.shards.values() for shard in shards)
             raise UserError(
                 f"{data.machine} holds the shard of {several('client', data.shards)} alone ({folders}), but was asked "
                 f"for the windows {listed(strangers)}; put the shard of that client there, give each client a node of "
@@ -143,6 +142,6 @@ class HostData:
         data = self.node_data()
         if data.kind == "shard":
             assert self.job.data is not None
-            shards = {client_windows(client): shard for client, shard in data.shards.items()}
+            shards = {client_windows(client): shards for client, shards in data.shards.items()}
             return open_shard(shards[name], windows, self.job.data, data.machine)
         return windows if data.path is None else replace(windows, signal_path=str(data.path))

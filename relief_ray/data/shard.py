@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -102,8 +102,13 @@ def write_shard(dataset: Dataset, config: DataConfig, client: int, out: Path) ->
     return facts
 
 
-def find_shards(name: str) -> dict[int, Shard]:
+Shards = Mapping[int, tuple[Shard, ...]]
+
+
+def find_shards(name: str) -> Shards:
     """The shards of a dataset by client: of the folders searched for data, each itself and those directly in it.
+
+    A client has several where they were written with other settings, for example for every fold.
 
     Raises:
         UserError: a ``shard.json`` cannot be read.
@@ -111,7 +116,8 @@ def find_shards(name: str) -> dict[int, Shard]:
     roots = [root for root in search_roots(None) if root.is_dir()]
     folders = [folder for root in roots for folder in (root, *sorted(root.iterdir()))]
     shards = [_read(folder) for folder in folders if (folder / FACTS_FILE).is_file()]
-    return {shard.facts.client: shard for shard in shards if shard.facts.dataset == name}
+    fitting = [shard for shard in shards if shard.facts.dataset == name]
+    return {n: tuple(s for s in fitting if s.facts.client == n) for n in sorted({s.facts.client for s in fitting})}
 
 
 def _read(folder: Path) -> Shard:
@@ -121,12 +127,16 @@ def _read(folder: Path) -> Shard:
         raise UserError(f"{folder / FACTS_FILE}: cannot be read ({error}); write the shard anew") from error
 
 
-def open_shard(shard: Shard, windows: WindowSet, reference: DataReference, machine: str) -> WindowSet:
-    """The client's ``windows`` as a run has them, read from the shard; ``machine`` names this machine in messages.
+def open_shard(shards: Sequence[Shard], windows: WindowSet, reference: DataReference, machine: str) -> WindowSet:
+    """A client's ``windows`` as a run has them, read from that of its shards which has them.
+
+    ``machine`` names this machine in messages.
 
     Raises:
-        UserError: the shard was cut out of another signal or with other settings, or is damaged.
+        UserError: the shards were cut out of another signal or with other settings, or one is damaged.
     """
+    wanted = windows_digest(windows)
+    shard = next((s for s in shards if s.facts.windows_sha256 == wanted), shards[0])
     facts, place = shard.facts, f"shard {shard.folder} on {machine} (client {shard.facts.client})"
     command = f"write it anew: `{shard_command(reference, facts.client)}`"
     if facts.signal_sha256 != reference.signal_sha256:
@@ -134,9 +144,9 @@ def open_shard(shard: Shard, windows: WindowSet, reference: DataReference, machi
             f"{place}: cut out of a signal of {facts.dataset!r} with the sha256 {facts.signal_sha256[:12]}, expected "
             f"the driver's {reference.signal_sha256[:12]}; {command}"
         )
-    if facts.windows_sha256 != (expected := windows_digest(windows)):
+    if facts.windows_sha256 != wanted:
         raise UserError(
-            f"{place}: its windows have the sha256 {facts.windows_sha256[:12]}, expected {expected[:12]} of this run; "
+            f"{place}: its windows have the sha256 {facts.windows_sha256[:12]}, expected {wanted[:12]} of this run; "
             f"other settings: {_differences(facts.settings, reference.settings)}; {command}"
         )
     try:

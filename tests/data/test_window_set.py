@@ -50,3 +50,23 @@ def test_take_and_pool(windows: WindowSet) -> None:
     for field in ("starts", "labels", "subjects"):
         np.testing.assert_array_equal(getattr(joined, field), getattr(windows, field))
     assert windows.take([]).load()["acc"].shape == (0, 3, 128)
+
+
+@pytest.mark.parametrize("modalities", [None, ("acc",), ("mag", "acc")])
+def test_windows_cut_out_of_their_signal_have_the_same_bits(windows: WindowSet, modalities: tuple[str, ...]) -> None:
+    cut = pickle.loads(pickle.dumps(windows.cut(modalities)))
+    whole, loaded = windows.load(modalities), cut.load()
+    assert list(loaded) == list(whole) == [m for m in windows.modalities if m in (modalities or windows.modalities)]
+    for name, block in whole.items():
+        np.testing.assert_array_equal(loaded[name], block, strict=True)
+    np.testing.assert_array_equal(cut.take([5, 3]).load()[cut.modalities[0]], whole[cut.modalities[0]][[5, 3]])
+
+
+def test_nothing_but_the_rows_and_columns_of_the_windows_is_cut(windows: WindowSet, mini: Dataset) -> None:
+    two = windows.take([0, len(windows) - 1])
+    cut = two.cut(["gyro"])
+    assert cut.rows is not None and cut.rows.shape == (2 * 128, 3) and cut.signal_path == ""
+    start = int(two.starts[1])
+    np.testing.assert_array_equal(cut.rows[128:], mini.signal()[start : start + 128, 3:6])
+    with pytest.raises(UserError, match=r"\['hr'\] unknown"):
+        two.cut(["hr"])
