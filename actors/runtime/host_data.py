@@ -14,7 +14,7 @@ from typing import Literal
 
 import ray
 
-from relief_ray.data.reference import SignalAbsent, find_signal, how_to_fill
+from relief_ray.data.reference import SignalAbsent, find_signal
 from relief_ray.data.shard import Shards, find_shards, open_shard, shard_command
 from relief_ray.data.window_set import WindowSet
 from relief_ray.errors import UserError, listed, several
@@ -66,13 +66,13 @@ class NodeData:
 
 
 def refusal(job: Job, absent: NodeData) -> str:
-    """Message where a node may read its own data only and has none, with the command that fills it."""
+    """Message where a node may read its own data only and has none, with the commands that fill it."""
     assert job.data is not None
     shard = shard_command(job.data, job.fleet.clients[0].id)
     return (
-        f"runtime.data = 'node': {absent.machine} lacks dataset {job.data.name!r} ({absent.why}); expected it among "
-        f"the node's own files; on that node: {how_to_fill(job.data)}; for one client's windows alone, with its id: "
-        f"`{shard}`; or let the driver send rows: runtime.data=auto"
+        f"runtime.data = 'node': {absent.machine} lacks dataset {job.data.name!r}: {absent.why}. Do that on that node "
+        f"(RELIEF_DATA counts as it was at `ray start`), or bring it the shard of its own client: `{shard}`; or let "
+        "the driver send rows: runtime.data=auto"
     )
 
 

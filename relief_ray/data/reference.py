@@ -14,11 +14,8 @@ from pydantic import JsonValue
 
 from relief_ray.data import cache
 from relief_ray.data.dataset import load_dataset
-from relief_ray.data.registry import get_spec
-from relief_ray.data.source import search_roots
 from relief_ray.errors import UserError
 from relief_ray.files import cache_root, digest_files
-from relief_ray.plugins import is_path
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,13 +67,3 @@ def find_signal(reference: DataReference, machine: str) -> Path:
             "files there, or send rows instead: runtime.data=ship"
         )
     return path
-
-
-def how_to_fill(reference: DataReference) -> str:
-    """The command or setting that brings the dataset to a machine that lacks it."""
-    roots = " or ".join(map(str, search_roots(None)))
-    if is_path(reference.name):
-        return f"put its files below {roots} (RELIEF_DATA before `ray start` names the first)"
-    if get_spec(reference.name).packaged:
-        return f"`relief-ray data describe {reference.name}` (it is in the package; RELIEF_CACHE has to be writable)"
-    return f"`relief-ray data fetch {reference.name}` (it goes below {roots}; RELIEF_DATA before `ray start` names one)"

@@ -55,7 +55,8 @@ class WindowSet:
         Raises UserError for a modality that the dataset does not have.
         """
         columns = self._columns(modalities)
-        view = sliding_window_view(self._signal(), self.window, axis=0)
+        signal = self._signal()  # where no window was cut out it may be shorter than one
+        view = sliding_window_view(signal, self.window, axis=0) if len(self) else signal
         return {name: self._block(view, first, stop) for name, first, stop in columns}
 
     def _columns(self, modalities: Collection[str] | None) -> list[tuple[str, int, int]]:

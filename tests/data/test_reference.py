@@ -57,7 +57,9 @@ def test_other_raw_files_are_refused_with_both_digests(
     synth("mhealth", elsewhere / "data", seed=2, scale=0.01)
     monkeypatch.setenv("RELIEF_CACHE", str(elsewhere / "other"))
     theirs = load_dataset("mhealth").signal_sha256
-    with pytest.raises(UserError, match=rf"'mhealth' on board: .*{theirs[:12]}.*{expected.signal_sha256[:12]}") as error:
+    with pytest.raises(
+        UserError, match=rf"'mhealth' on board: .*{theirs[:12]}.*{expected.signal_sha256[:12]}"
+    ) as error:
         find_signal(expected, "board")
     assert not isinstance(error.value, SignalAbsent), "rows may replace what is missing, not what differs"
 

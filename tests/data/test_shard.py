@@ -37,7 +37,9 @@ def test_a_shard_holds_the_windows_of_one_client(shard: Shard, data: FederatedDa
     windows = open_shard([shard], data.clients[3], data.reference, "board")
     for name, block in data.clients[3].load().items():
         np.testing.assert_array_equal(windows.load()[name], block, strict=True)
-    assert windows.rows is not None and len(windows.rows) == shard.facts.num_rows < len(np.load(data.test.signal_path)) / 8
+    assert (
+        windows.rows is not None and len(windows.rows) == shard.facts.num_rows < len(np.load(data.test.signal_path)) / 8
+    )
 
 
 def test_it_is_found_as_the_data_folder_itself_too(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,3 +70,4 @@ def test_nothing_but_the_rows_and_columns_of_the_windows_is_cut(windows: WindowS
     np.testing.assert_array_equal(cut.rows[128:], mini.signal()[start : start + 128, 3:6])
     with pytest.raises(UserError, match=r"\['hr'\] unknown"):
         two.cut(["hr"])
+    assert windows.take([]).cut().load()["acc"].shape == (0, 3, 128)
