@@ -168,7 +168,6 @@ class ClientHost:
         """Start without a job: it comes with each call, so that a restarted process needs nothing else."""
         self._worker: Worker | None = None
         self._data: HostData | None = None
-        self._job = ""
 
     def hello(self) -> Identity:
         """Identity of this host."""
@@ -231,9 +230,9 @@ class ClientHost:
 
     def _look(self, box: JobBox, rows: RowBoxes) -> HostData:
         """The job of the call, with its data."""
-        if self._data is None or self._job != box.job.hex():
-            self._worker = None  # frees the last job's windows before the next one's are loaded
-            self._data, self._job = HostData(user_code.get(box.job), box, identify().node), box.job.hex()
+        if self._data is None or self._data.box != box:
+            self._worker = self._data = None  # frees the last job's windows before the next one's are loaded
+            self._data = HostData(user_code.get(box.job), box, identify().node)
         self._data.sent, self._data.fetched_bytes = rows, 0
         return self._data
 

@@ -81,7 +81,7 @@ class HostData:
 
     def __init__(self, job: Job, box: JobBox, node: str) -> None:
         """``node``: Ray's id of this host's node."""
-        self.job, self._box, self._node = job, box, node
+        self.job, self.box, self._node = job, box, node
         self._data: NodeData | None = None
         self.sent: RowBoxes = {}
         self.fetched_bytes = 0
@@ -98,9 +98,9 @@ class HostData:
 
     def _look(self) -> NodeData:
         machine = f"node {socket.gethostname()} ({self._node[:8]})"
-        if self._box.data == "ship":
+        if self.box.data == "ship":
             return NodeData(kind="none", machine=machine, why="as configured")
-        if self.job.data is None or self._node == self._box.home:
+        if self.job.data is None or self._node == self.box.home:
             return NodeData(kind="driver", machine=machine)
         if shards := find_shards(self.job.data.name):
             return NodeData(kind="shard", machine=machine, shards=shards)
@@ -115,15 +115,14 @@ class HostData:
         Raises:
             UserError: they may not be sent: ``runtime.data=node``, or this node holds other clients' shards.
         """
-        missing = {name: windows for name, windows in wanted.items() if name not in self.sent}
-        data = self.node_data() if missing else None
-        if data is None or data.kind in ("driver", "own"):
-            return {}
+        data = self.node_data()
         if data.kind == "none":
-            if self._box.data == "node":
+            missing = {name: windows for name, windows in wanted.items() if name not in self.sent}
+            if missing and self.box.data == "node":
                 raise UserError(refusal(self.job, data))
             return missing
-        if strangers := [name for name in missing if name not in map(client_windows, data.shards)]:
+        held = [client_windows(client) for client in data.shards]
+        if data.kind == "shard" and (strangers := [name for name in wanted if name not in held]):
             folders = listed(shard.folder for shards in data.shards.values() for shard in shards)
             raise UserError(
                 f"{data.machine} holds the shard of {several('client', data.shards)} alone ({folders}), but was asked "
@@ -134,12 +133,12 @@ class HostData:
 
     def readable(self, name: str, windows: WindowSet) -> WindowSet:
         """The same windows where this process can read them (``Worker``)."""
-        if name in self.sent:
+        data = self.node_data()
+        if data.kind == "none":
             sent: WindowSet = ray.get(self.sent[name])
             assert sent.rows is not None
             self.fetched_bytes += sent.rows.nbytes
             return sent
-        data = self.node_data()
         if data.kind == "shard":
             assert self.job.data is not None
             shards = {client_windows(client): shards for client, shards in data.shards.items()}

@@ -14,7 +14,7 @@ from relief_ray.records.run_folder import read_run
 
 PAGE = (Path(__file__).parents[3] / "docs" / "data.md").read_text()
 FILES = dict(re.findall(r"```python\n# file: (\S+)\n(.*?)```", PAGE, re.DOTALL))
-OWN, SKEWED, _ = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+OWN, SKEWED, SHARD, _ = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
 
 
 @pytest.fixture
@@ -68,3 +68,8 @@ def test_skewed_partitions(shell) -> None:
     sizes = [sum(c["train"]) for c in run.coverage["clients"]]
     assert len(sizes) == 5 and min(sizes) >= 10 and max(sizes) > 2 * min(sizes)
     assert {c["subject"] for c in run.coverage["clients"]} == {"mixed"}
+
+
+def test_a_shard(shell) -> None:
+    assert "training windows of client 3 (within_subject)" in shell(SHARD)
+    assert Path("shards/3/shard.json").is_file()

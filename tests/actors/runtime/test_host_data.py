@@ -60,6 +60,8 @@ def test_another_node_reads_its_own(job, elsewhere):
     windows = data.readable("client.1", job.clients[1])
     assert data.node_data().kind == "own" and data.lacking(wanted(job, 0, 1, 2)) == {}
     assert windows.signal_path.startswith(str(elsewhere)) and windows.rows is None, "mapped, not held"
+    data.sent = {"client.1": None}
+    assert data.readable("client.1", job.clients[1]).rows is None, "nothing is fetched that is here"
     same_values(windows, job.clients[1])
 
 
@@ -95,6 +97,9 @@ def test_a_device_with_a_shard_serves_that_client_alone(job, elsewhere):
     same_values(data.readable("client.2", job.clients[2]), job.clients[2])
     with pytest.raises(UserError, match=r"shard of client 2 alone \(.*mine\).*windows client\.0"):
         data.lacking(wanted(job, 2, 0))
+    data.sent = {"client.0": None}
+    with pytest.raises(UserError, match=r"shard of client 2 alone"):
+        data.lacking(wanted(job, 0))
     with pytest.raises(UserError, match=r"shard of client 2 alone .*windows test"):
         data.lacking(Worker(job).tested_windows("test", (0, 1)))
     assert on_node(job, "board", "ship").lacking(wanted(job, 0)), "rows that are sent replace any data"
