@@ -40,7 +40,7 @@ def test_a_data_set_may_be_an_object_beside_its_settings(tmp_path, write, monkey
     monkeypatch.syspath_prepend(Path.cwd())
     module = importlib.import_module(path.partition(":")[0])
     for name in (f"{module.__name__}:GOOD", module.GOOD):
-        (cell,) = cells(tmp_path, strategies=["fedavg"], seeds=[0], data={"name": name, "stride_s": 0.5})
+        (cell,) = cells(tmp_path, strategies=["fedavg"], seeds=[0], settings={"data": {"name": name, "stride_s": 0.5}})
         assert (cell.config.data.name, cell.config.data.stride_s) == (f"{module.__name__}:GOOD", 0.5)
 
 
