@@ -174,7 +174,7 @@ class ClientHost:
         return identify()
 
     def node_data(self, box: JobBox) -> NodeData:
-        """What this host's node has of the job's data.
+        """The part of the job's data that this host's node has.
 
         Raises:
             UserError: other data than the driver's.

@@ -22,7 +22,7 @@ _PARSE_S = 1800.0
 
 
 class JobData:
-    """Where a job's data are, and the rows that were sent."""
+    """A job's data by node, and the rows that were sent."""
 
     def __init__(self, job: Job, ref: ray.ObjectRef[Job], mode: DataMode, hosts: Sequence[Host]) -> None:
         """Ask one host of every other node what it has; it parses the dataset where it has to.
@@ -47,7 +47,7 @@ class JobData:
         return [host.index for host in self._hosts if not stays or host.identity.node == self.box.home]
 
     def rows(self, names: Sequence[str]) -> dict[str, ray.ObjectRef[WindowSet]]:
-        """Of these windows those that a host has asked for before."""
+        """Return those of the windows that a host has asked for before."""
         return {name: self._sent[name] for name in names if name in self._sent}
 
     def send(self, lack: NeedsRows) -> dict[str, ray.ObjectRef[WindowSet]]:
@@ -88,7 +88,7 @@ class JobData:
 
 
 def _survey(hosts: Sequence[Host], box: JobBox) -> dict[str, NodeData]:
-    """What every node but the driver's has of the data, by node; a host that is lost meanwhile says it later."""
+    """Ask every node but the driver's for its part of the data; a host that is lost meanwhile says it later."""
     first = {host.identity.node: host for host in reversed(hosts) if host.identity.node != box.home}
     refs = {node: host.handle.node_data.remote(box) for node, host in first.items()}
     answers: dict[str, NodeData] = {}

@@ -39,7 +39,7 @@ class ShardFacts(BaseModel):
         num_windows: number of training windows.
         num_rows: rows of ``rows.npy``.
         signal_sha256: sha256 of the whole parsed signal that they were cut out of.
-        windows_sha256: sha256 of the windows as the whole dataset has them (``windows_digest``).
+        windows_sha256: sha256 of the windows as the whole dataset has them (``_windows_digest``).
         rows_sha256: sha256 of ``rows.npy``.
     """
 
@@ -62,7 +62,7 @@ class Shard:
     facts: ShardFacts
 
 
-def windows_digest(windows: WindowSet) -> str:
+def _windows_digest(windows: WindowSet) -> str:
     """The sha256 over length, starts, labels and subjects of windows that were not cut out of their signal."""
     digest = hashlib.sha256(str(windows.window).encode())
     for values, kind in ((windows.starts, "<i8"), (windows.labels, "<i8"), (windows.subjects, "<i2")):
@@ -95,7 +95,7 @@ def write_shard(dataset: Dataset, config: DataConfig, client: int, out: Path) ->
             num_windows=len(cut),
             num_rows=len(cut.rows),
             signal_sha256=dataset.signal_sha256,
-            windows_sha256=windows_digest(windows),
+            windows_sha256=_windows_digest(windows),
             rows_sha256=sha256_file(part / _ROWS_FILE),
         )
         (part / FACTS_FILE).write_text(facts.model_dump_json(indent=1))
@@ -135,7 +135,7 @@ def open_shard(shards: Sequence[Shard], windows: WindowSet, reference: DataRefer
     Raises:
         UserError: the shards were cut out of another signal or with other settings, or one is damaged.
     """
-    wanted = windows_digest(windows)
+    wanted = _windows_digest(windows)
     shard = next((s for s in shards if s.facts.windows_sha256 == wanted), shards[0])
     facts, place = shard.facts, f"shard {shard.folder} on {machine} (client {shard.facts.client})"
     command = f"write it anew: `{shard_command(reference, facts.client)}`"

@@ -60,7 +60,7 @@ def part_windows(part: str, share: tuple[int, int]) -> str:
     return f"{part}.{share}"
 
 
-def as_they_are(name: str, windows: WindowSet) -> WindowSet:
+def _as_they_are(name: str, windows: WindowSet) -> WindowSet:
     """Return the windows: their file can be read here."""
     return windows
 
@@ -68,7 +68,7 @@ def as_they_are(name: str, windows: WindowSet) -> WindowSet:
 class Worker:
     """Trains and evaluates a job's clients in one process; stateless between rounds but for caches."""
 
-    def __init__(self, job: Job, readable: Readable = as_they_are) -> None:
+    def __init__(self, job: Job, readable: Readable = _as_they_are) -> None:
         """Build the backbone on its device and pin the thread count, which the last bits of sums depend on.
 
         ``readable`` turns windows into the same ones where this process can read them.

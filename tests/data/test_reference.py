@@ -13,6 +13,8 @@ from relief_ray.data.fetch import synth
 from relief_ray.data.reference import DataReference, SignalAbsent, find_signal
 from relief_ray.errors import UserError
 from relief_ray.files import sha256_file
+from tests.loaders import write_lab
+from tests.own import Write
 
 
 def reference_of(dataset: Dataset) -> DataReference:
@@ -42,6 +44,16 @@ def test_a_run_names_its_data(mini: Dataset) -> None:
 def test_a_parsed_signal_is_enough(mhealth_root: Path, elsewhere: Path) -> None:
     dataset = load_dataset("mhealth", mhealth_root)
     assert find_signal(reference_of(dataset), "board") == dataset.signal_path, "no raw file is in RELIEF_DATA"
+
+
+def test_a_loader_of_ones_own_parses_there_too(
+    write: Write, tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = write_lab(write, tmp_path, monkeypatch)
+    dataset = load_dataset(name)
+    monkeypatch.setenv("RELIEF_CACHE", str(tmp_path / "board"))
+    path = find_signal(reference_of(dataset), "board")
+    assert path.is_relative_to(tmp_path / "board") and sha256_file(path) == dataset.signal_sha256
 
 
 def test_a_dataset_that_is_not_here(mini: Dataset, elsewhere: Path) -> None:
