@@ -214,8 +214,16 @@ def save(run_folder: Path, checkpoint: Checkpoint, binding: Binding) -> Path:
     return final
 
 
-def load(run_folder: Path, binding: Binding, round_: int | None = None) -> Checkpoint | None:
-    """Read the newest whole generation, or that of ``round_``; None where none was ever saved. Writes nothing.
+def load(
+    run_folder: Path, binding: Binding, round_: int | None = None, *, newest: int | None = None
+) -> Checkpoint | None:
+    """Read the newest whole generation; None where none was ever saved. Writes nothing.
+
+    Args:
+        run_folder: the run's folder.
+        binding: what the generation must belong to.
+        round_: read the generation of this round alone.
+        newest: last round of the ledger: later generations are passed over.
 
     Raises:
         UserError: generations exist but none is whole, or the newest belongs to another configuration, backbone or
@@ -224,6 +232,9 @@ def load(run_folder: Path, binding: Binding, round_: int | None = None) -> Check
     skipped: list[str] = []
     for path in generations(run_folder):
         if round_ not in (None, round_of(path)):
+            continue
+        if newest is not None and round_of(path) > newest:
+            skipped.append(f"{path.name}: the ledger ends with {f'round {newest}' if newest >= 0 else 'no round'}")
             continue
         try:
             manifest = _read_manifest(path / _MANIFEST_FILE)

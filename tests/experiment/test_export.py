@@ -24,6 +24,7 @@ from relief_ray.training.serial_executor import SerialExecutor
 from tests.conformance.cases import config_of
 from tests.models.test_backbone_frozen import put_weights
 from tests.nets import Net
+from tests.sealed import change_run
 
 pytestmark = pytest.mark.usefixtures("run_cache")
 
@@ -148,9 +149,9 @@ def test_a_random_encoder_is_marked_in_the_export(moment, run_cache, tmp_path):
 
 def test_an_encoder_that_has_changed_is_refused_and_one_of_a_folder_is_named(moment, tmp_path, monkeypatch):
     put_weights(tmp_path / "weights", 0)
-    text = (moment[0] / "run.json").read_text()
     shutil.copytree(moment[0], tmp_path / "run")
-    (tmp_path / "run" / "run.json").write_text(text.replace('"weights_sha256": "', '"weights_sha256": "0'))
+    known = read_run(tmp_path / "run").backbone
+    change_run(tmp_path / "run", backbone=known | {"weights_sha256": f"0{known['weights_sha256']}"})
     with pytest.raises(UserError, match="was computed on the frozen encoder"):
         export_model(tmp_path / "run", tmp_path / "out")
     facts = read_facts(moment[0], tmp_path)
