@@ -108,13 +108,9 @@ def _header(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 FOLDER = "checkpoints"
-
 STATE_FILE = "state.safetensors"
-
 _MANIFEST_FILE = "manifest.json"
-
 KEEP = 2
-
 _GENERATION = re.compile(r"round-(\d{6,})")
 
 
@@ -217,13 +213,9 @@ def save(run_folder: Path, checkpoint: Checkpoint, binding: Binding) -> Path:
 def load(
     run_folder: Path, binding: Binding, round_: int | None = None, *, newest: int | None = None
 ) -> Checkpoint | None:
-    """Read the newest whole generation; None where none was ever saved. Writes nothing.
+    """Read the newest whole generation, or that of ``round_``; None where none was ever saved. Writes nothing.
 
-    Args:
-        run_folder: the run's folder.
-        binding: what the generation must belong to.
-        round_: read the generation of this round alone.
-        newest: last round of the ledger: later generations are passed over.
+    Generations after ``newest``, the ledger's last round, are passed over.
 
     Raises:
         UserError: generations exist but none is whole, or the newest belongs to another configuration, backbone or
@@ -234,7 +226,7 @@ def load(
         if round_ not in (None, round_of(path)):
             continue
         if newest is not None and round_of(path) > newest:
-            skipped.append(f"{path.name}: the ledger ends with {f'round {newest}' if newest >= 0 else 'no round'}")
+            skipped.append(f"{path.name}: the ledger ends with {'no round' if newest < 0 else f'round {newest}'}")
             continue
         try:
             manifest = _read_manifest(path / _MANIFEST_FILE)

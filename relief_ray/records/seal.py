@@ -18,7 +18,7 @@ class Unsealed(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What stands around the digest.
+    """Bytes that stand around the digest.
 
     Attributes:
         before: bytes between the object's last value and the digest.
