@@ -141,10 +141,10 @@ def test_what_cannot_be_exported_is_said_before_anything_is_written(cnn, tmp_pat
 
 
 def test_a_random_encoder_is_marked_in_the_export(moment, run_cache, tmp_path):
-    (drawn,) = run_cache.glob("moment/tiny-random-0-*/config.json")
+    drawn = [json.loads(path.read_text()) for path in run_cache.glob("moment/tiny-random-0-*/config.json")]
     export_model(moment[0], tmp_path / "model")
     exported = json.loads((tmp_path / "model/encoder/config.json").read_text())
-    assert exported == json.loads(drawn.read_text()) and exported["relief_ray_random_seed"] == 0
+    assert exported in drawn and exported["relief_ray_random_seed"] == 0
 
 
 def test_an_encoder_that_has_changed_is_refused_and_one_of_a_folder_is_named(moment, tmp_path, monkeypatch):
