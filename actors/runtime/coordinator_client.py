@@ -32,6 +32,7 @@ class ProgressRelay:
     on_note: Callable[[str], None]
     seen: int = -1
     noted: set[str] = field(default_factory=set)
+    num_notes: int = 0
 
     def pass_on(self, progress: Progress) -> None:
         """Pass on what is new; the coordinator may still speak of the run before this one."""
@@ -41,6 +42,9 @@ class ProgressRelay:
             if repair not in self.noted:
                 self.noted.add(repair)
                 self.on_note(f"repaired: {repair}")
+        for note in progress.notes:
+            self.on_note(note)
+        self.num_notes += len(progress.notes)
         for record in progress.records:
             self.on_round(record)
             self.seen = record.round

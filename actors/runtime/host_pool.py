@@ -17,7 +17,8 @@ from ray.exceptions import ActorDiedError, RayError, RayTaskError
 from actors.runtime.client_host import EvalAnswer, Handle, Identity, TrainAnswer, check, identify
 from actors.runtime.errors import Interrupted, raise_cause, reason
 from relief_ray.errors import UserError
-from relief_ray.messages import Assignment, ClientId
+from relief_ray.experiment.experiment import ignore_note
+from relief_ray.messages import Assignment, Cause, ClientId
 
 Piece = tuple[int, tuple[Assignment, ...]]
 
@@ -35,7 +36,8 @@ class Call:
         method: its name.
         args: its arguments.
         clients: clients that it concerns.
-        limit_s: seconds after which it counts as lost; None: without limit.
+        limit_s: seconds that a host may take for it; None: without limit.
+        until_s: monotonic clock at which it is over, wherever it is by then; None: never.
         pieces: parts of its answer, consecutive clients of one block each.
         host: index of the only host that may take it; None: any.
         attempt: 0 for the first.
@@ -46,6 +48,7 @@ class Call:
     args: tuple[object, ...]
     clients: tuple[ClientId, ...]
     limit_s: float | None
+    until_s: float | None = None
     pieces: tuple[Piece, ...] = ()
     host: int | None = None
     attempt: int = 0
@@ -75,7 +78,8 @@ class Host:
         probe: pending question whether it is back.
         probe_at_s: monotonic clock from which on it is asked.
         trouble: reason why it was lost; empty where it is well.
-        trouble_at_s: monotonic clock at which it was lost.
+        cause: kind of that reason.
+        waited_s: seconds that calls have waited for it alone since it was lost.
         num_losses: calls lost since its last answer.
         gone: given up for good.
     """
@@ -89,7 +93,8 @@ class Host:
     probe: ray.ObjectRef[Identity] | None = None
     probe_at_s: float = 0.0
     trouble: str = ""
-    trouble_at_s: float = 0.0
+    cause: Cause = "lost"
+    waited_s: float = 0.0
     num_losses: int = 0
     gone: bool = False
 
@@ -119,9 +124,9 @@ class Host:
             self.flights[0].since_s = time.monotonic()
         return done
 
-    def suspect(self, why: str) -> list[Call]:
+    def suspect(self, why: str, cause: Cause = "lost") -> list[Call]:
         """Note that the host was lost; return the calls that it had not begun."""
-        self.trouble, self.trouble_at_s = why, time.monotonic()
+        self.trouble, self.cause, self.waited_s = why, cause, 0.0
         self.probe, self.probe_at_s = None, 0.0
         behind = [flight.call for flight in self.flights]
         self.flights.clear()
@@ -155,16 +160,25 @@ def await_hosts(handles: Sequence[Handle], names: Sequence[str], within_s: float
     return hosts
 
 
-_POLL_S, _PROBE_S, _RECOVERY_S = 0.25, 0.2, 60.0
+_POLL_S, _PROBE_S, _FETCH_S = 0.25, 0.2, 60.0
+
+# A lost host that was waited for already still gets this long in each round to say that it is back.
+_GLANCE_S = 0.5
 
 _MAX_LOSSES = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lost:
-    """Outcome of a call whose host was lost."""
+    """Outcome of a call that brought nothing.
+
+    Attributes:
+        why: the reason, with the host's name.
+        cause: whether its time was over, or its host was lost.
+    """
 
     why: str
+    cause: Cause = "lost"
 
 
 @dataclass(kw_only=True)
@@ -175,21 +189,30 @@ class HostPool:
         hosts: all of them, lost ones included.
         per_node: by node, how many of its hosts may work at the same time.
         should_stop: polled; True interrupts.
-        recovery_s: seconds that a lost host gets to restart.
+        lost_wait_s: seconds that calls wait for a lost host, once per loss.
         moved_bytes: bytes that travelled so far.
         num_lost: calls that were lost so far.
         busy_s: seconds that hosts spent in training so far, all together.
         peak_mib: the most memory (MiB) that one of them held.
+        took_s: seconds of the answer that came last, from when its host could begin.
+        on_note: called with a sentence for the user where a host is lost or is back.
     """
 
     hosts: list[Host]
     per_node: dict[str, int]
     should_stop: Callable[[], bool]
-    recovery_s: float = _RECOVERY_S
+    lost_wait_s: float = 60.0
     moved_bytes: int = 0
     num_lost: int = 0
     busy_s: float = 0.0
     peak_mib: float = 0.0
+    took_s: float = 0.0
+    on_note: Callable[[str], None] = ignore_note
+
+    @property
+    def num_places(self) -> int:
+        """Number of calls that can run at the same time."""
+        return max(1, min(len(self.hosts), sum(self.per_node.values())))
 
     def run(self, todo: deque[Call]) -> Iterator[tuple[Call, Answer | Lost]]:
         """Yield every call of ``todo`` with its outcome as it arrives; the caller may add calls meanwhile.
@@ -198,9 +221,7 @@ class HostPool:
             UserError, ClientFailed: code of a host raised, or the host runs other code.
             Interrupted: the user asked to stop.
         """
-        for host in self.hosts:
-            if host.probe is None:
-                host.trouble_at_s = time.monotonic()
+        began_s = before_s = time.monotonic()
         try:
             while todo or any(h.flights for h in self.hosts):
                 if self.should_stop():
@@ -209,7 +230,9 @@ class HostPool:
                 self._probe()
                 yield from self._receive(todo)
                 yield from self._overdue(todo)
-                yield from self._hopeless(todo)
+                now_s = time.monotonic()
+                yield from self._hopeless(todo, now_s - before_s, is_begun=now_s - began_s > _GLANCE_S)
+                before_s = now_s
         finally:
             # Where the caller gives up, hosts finish the calls that lie with them, then answer the probe: Ray
             # cancels no call that has reached an actor, begun or not. Answers are dropped with their references.
@@ -247,14 +270,29 @@ class HostPool:
         is_suspect = call.attempt > 0 or any(f.call.attempt > 0 for f in first.flights)
         return first if is_open and not is_suspect else None
 
-    def _hopeless(self, todo: deque[Call]) -> Iterator[tuple[Call, Lost]]:
-        """Yield calls whose hosts are gone, or in trouble for longer than a restart takes."""
-        now = time.monotonic()
-        for call in list(todo):
+    def _hopeless(self, todo: deque[Call], elapsed_s: float, *, is_begun: bool) -> Iterator[tuple[Call, Lost]]:
+        """Yield calls whose time is over, and calls whose hosts are gone or were waited for long enough.
+
+        ``elapsed_s``: seconds since the last look; ``is_begun``: every lost host could have been heard of by now.
+        """
+        now_s, stuck = time.monotonic(), list[tuple[Call, list[Host]]]()
+        for call in todo:
             candidates = self.hosts if call.host is None else [self.hosts[call.host]]
-            if all(h.gone or (h.trouble and now - h.trouble_at_s > self.recovery_s) for h in candidates):
-                todo.remove(call)
-                yield call, Lost(why=f"no host: {candidates[0].name} {candidates[0].trouble}")
+            if not any(h.usable for h in candidates):
+                stuck.append((call, candidates))
+        for host in {h.index: h for _, candidates in stuck for h in candidates}.values():
+            host.waited_s += elapsed_s
+        for call, hosts in stuck:
+            if is_begun and all(h.gone or h.waited_s > self.lost_wait_s for h in hosts):
+                _remove(todo, call)
+                yield call, Lost(why=f"{hosts[0].name}: {hosts[0].trouble}", cause=hosts[0].cause)
+        for call in [c for c in todo if c.until_s is not None and now_s > c.until_s]:
+            _remove(todo, call)
+            lost = next((h for h in self.hosts if h.trouble and call.host in (None, h.index)), None)
+            if lost is None:
+                yield call, Lost(why="its turn did not come before the round's time was over", cause="timeout")
+            else:
+                yield call, Lost(why=f"{lost.name}: {lost.trouble}", cause=lost.cause)
 
     def _receive(self, todo: deque[Call]) -> Iterator[tuple[Call, Answer | Lost]]:
         """Yield answers as they arrive; send a host its next call before its answer is processed."""
@@ -266,12 +304,13 @@ class HostPool:
         for ref in ready:
             host = awaited[ref]
             flight = host.land()
+            self.took_s = time.monotonic() - flight.since_s
             self._send(todo)
             yield self._take(host, flight, todo)
 
     def _take(self, host: Host, flight: Flight, todo: deque[Call]) -> tuple[Call, Answer | Lost]:
         try:
-            answer = ray.get(flight.ref, timeout=_RECOVERY_S)
+            answer = ray.get(flight.ref, timeout=_FETCH_S)
         except RayTaskError as error:
             raise_cause(error, f"{host.name}, {flight.call.method} of clients {list(flight.call.clients)}")
             raise
@@ -288,24 +327,28 @@ class HostPool:
         return flight.call, answer
 
     def _overdue(self, todo: deque[Call]) -> Iterator[tuple[Call, Lost]]:
-        now = time.monotonic()
+        """Yield calls that a host has not answered in time; its process is ended."""
+        now_s = time.monotonic()
         for host in (h for h in self.hosts if h.flights):
-            limit_s = host.flights[0].call.limit_s
-            if limit_s is not None and now - host.flights[0].since_s > limit_s:
-                call = host.land().call
+            call, took_s = host.flights[0].call, now_s - host.flights[0].since_s
+            is_late = call.limit_s is not None and took_s > call.limit_s
+            if is_late or (call.until_s is not None and now_s > call.until_s):
+                host.land()
                 # A hung process answers nothing, not even a polite end; Ray starts it anew.
                 ray.kill(host.handle, no_restart=False)
-                why = f"no answer within {limit_s:g} s; raise runtime.client_timeout_s if it was only slow"
-                yield call, self._lose(host, why, todo)
+                why = f"no answer within {took_s:.3g} s; raise runtime.client_timeout_s if it was only slow"
+                yield call, self._lose(host, why, todo, "timeout")
 
-    def _lose(self, host: Host, why: str, todo: deque[Call]) -> Lost:
+    def _lose(self, host: Host, why: str, todo: deque[Call], cause: Cause = "lost") -> Lost:
         """The host is in trouble; calls that it had not begun go to another one, as if they had never been sent."""
         self.num_lost += 1
         host.num_losses += 1
         # Ray starts a dead process anew for ever; one that dies on every call is given up.
         host.gone = host.num_losses >= _MAX_LOSSES
-        todo.extendleft(reversed(host.suspect(why)))
-        return Lost(why=f"{host.name}: {why}")
+        todo.extendleft(reversed(host.suspect(why, cause)))
+        given_up = f"; it is given up after {_MAX_LOSSES} lost calls" if host.gone else ""
+        self.on_note(f"{host.name}: {why}{given_up}")
+        return Lost(why=f"{host.name}: {why}", cause=cause)
 
     def _probe(self) -> None:
         """Ask lost hosts whether they are back, and take in those that answered."""
@@ -322,11 +365,20 @@ class HostPool:
         assert host.probe is not None
         ref, host.probe = host.probe, None
         try:
-            host.identity = ray.get(ref, timeout=_RECOVERY_S)
+            host.identity = ray.get(ref, timeout=_FETCH_S)
         except ActorDiedError:
             host.gone = True
         except RayError:
             host.probe_at_s = time.monotonic() + _PROBE_S
         else:
             check(identify(), host.identity)
+            if host.waited_s or host.num_losses:
+                self.on_note(f"{host.name}: answers again")
             host.trouble = ""
+
+
+def _remove(todo: deque[Call], call: Call) -> None:
+    """Take this very call out; equal arguments are not compared, which arrays would not allow."""
+    kept = [other for other in todo if other is not call]
+    todo.clear()
+    todo.extend(kept)
