@@ -6,6 +6,7 @@ coordinator that died restarts and goes on from the last checkpoint, with the sa
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -45,6 +46,7 @@ class Progress:
         notes: what the asker has not heard of hosts, limits and void rounds, in order.
         next_round: number of the round under way; None before the first.
         stopping: a stop was requested.
+        place: the coordinator's process id and node.
     """
 
     path: Path | None
@@ -53,6 +55,7 @@ class Progress:
     notes: tuple[str, ...]
     next_round: int | None
     stopping: bool
+    place: tuple[int, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -202,6 +205,7 @@ class Coordinator:
             notes=tuple(self._notes[num_notes:]),
             next_round=experiment.next_round if experiment else None,
             stopping=self._stopping,
+            place=(os.getpid(), ray.get_runtime_context().get_node_id()),
         )
 
     @ray.method(concurrency_group="control")

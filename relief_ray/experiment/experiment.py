@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter, time
 
+from pydantic import JsonValue
+
 from relief_ray.errors import UserError
 from relief_ray.experiment.acceptance import Accepting
 from relief_ray.experiment.averaging import NO_AVERAGES, advanced, is_tested
@@ -119,7 +121,7 @@ class Experiment:
         finally:
             with suppress(UserError):  # another error is being raised already
                 self.saver.wait()
-            left_out = [entry.model_dump(mode="json") for entry in self.left_out.summary()]
+            left_out: list[JsonValue] = [entry.model_dump(mode="json") for entry in self.left_out.summary()]
             run = self.folder.update(status=status, finished=now(), runtime=self._where(), left_out=left_out)
             self.tracker.finish(status)
         return run
