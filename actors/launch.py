@@ -142,7 +142,9 @@ def _run_here(
         experiment = Experiment(setup=setup, folder=folder, executor=executor, tracker=tracker, facts=executor.facts)
         for repair in experiment.repairs:
             callbacks.on_note(f"repaired: {repair}")
-        return run_with_retries(experiment, callbacks.on_round, callbacks.should_stop, callbacks.on_note)
+        return run_with_retries(
+            experiment, callbacks.on_round, callbacks.should_stop, callbacks.on_note, executor.recover
+        )
 
 
 def _run_separate(

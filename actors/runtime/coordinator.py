@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,11 +95,15 @@ class GracePeriod:
 
 
 def run_with_retries(
-    experiment: Experiment, on_round: OnRound, should_stop: Callable[[], bool], on_note: Callable[[str], None]
+    experiment: Experiment,
+    on_round: OnRound,
+    should_stop: Callable[[], bool],
+    on_note: Callable[[str], None],
+    recover: Callable[[], None],
 ) -> RunRecord:
     """Run an experiment to its end or to a stop; a void round is tried thrice.
 
-    ``on_note`` hears why a round is tried again.
+    ``on_note`` hears why a round is tried again; ``recover`` waits for lost hosts before that.
 
     Raises:
         RoundVoid: the round stays void.
@@ -118,6 +122,8 @@ def run_with_retries(
             if num_tries > _MAX_VOID_RETRIES:
                 raise
             on_note(f"void, tried again ({num_tries} of {_MAX_VOID_RETRIES}): {error}")
+            with suppress(Interrupted):  # the run itself stops then
+                recover()
     if run.status == "interrupted":
         _save_point(experiment)
     return run
@@ -185,7 +191,7 @@ class Coordinator:
                 self._records.append(record)
                 gauges.show(record, executor.peak_mib)
 
-            return run_with_retries(experiment, on_round, lambda: self._stopping, self._notes.append)
+            return run_with_retries(experiment, on_round, lambda: self._stopping, self._notes.append, executor.recover)
 
     def _executor(self, setup: Setup, request: RunRequest, should_stop: Callable[[], bool]) -> RayExecutor:
         note = self._notes.append

@@ -132,6 +132,7 @@ class RayExecutor:
                 )
             else:
                 num_missing += len(call.clients)
+                self._pool.pass_over(call)
                 for block, part in call.pieces:
                     clients = [t.client for t in part]
                     gather.add(block, clients, lost(clients, LeftOut(cause=outcome.cause, why=outcome.why)))
@@ -252,6 +253,14 @@ class RayExecutor:
             self._sent = (models, ray.put(packed), packed.nbytes)
         self._pool.moved_bytes += self._sent[2] * len({h.identity.node for h in self._pool.hosts})
         return self._sent[1]
+
+    def recover(self) -> None:
+        """Wait for lost hosts before a void round is tried again.
+
+        Raises:
+            Interrupted: the user asked to stop.
+        """
+        self._pool.recover()
 
     def facts(self) -> dict[str, Json]:
         """Layout of the run on the cluster, for its record."""

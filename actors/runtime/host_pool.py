@@ -76,10 +76,11 @@ class Host:
         flights: calls that were sent and not answered.
         work_s: seconds per unit of work in its last answer; None before the first.
         probe: pending question whether it is back.
-        probe_at_s: monotonic clock from which on it is asked.
+        probe_at_s: monotonic clock at which it was asked, or from which on it is.
         trouble: reason why it was lost; empty where it is well.
         cause: kind of that reason.
-        waited_s: seconds that calls have waited for it alone since it was lost.
+        waited_s: seconds that it was waited for since it was lost.
+        passed_over: a round has gone on, or ended, without it since it was lost.
         num_losses: calls lost since its last answer.
         gone: given up for good.
     """
@@ -95,6 +96,7 @@ class Host:
     trouble: str = ""
     cause: Cause = "lost"
     waited_s: float = 0.0
+    passed_over: bool = False
     num_losses: int = 0
     gone: bool = False
 
@@ -102,6 +104,10 @@ class Host:
     def usable(self) -> bool:
         """True where a call may be sent."""
         return not self.trouble and not self.gone
+
+    def is_absent(self, now_s: float) -> bool:
+        """True where a lost host was asked and has not said that it is back."""
+        return now_s < self.probe_at_s if self.probe is None else now_s > self.probe_at_s + _GLANCE_S
 
     def left_s(self, now_s: float) -> float:
         """Expected seconds until its pending calls are finished; infinite before its first answer."""
@@ -126,7 +132,7 @@ class Host:
 
     def suspect(self, why: str, cause: Cause = "lost") -> list[Call]:
         """Note that the host was lost; return the calls that it had not begun."""
-        self.trouble, self.cause, self.waited_s = why, cause, 0.0
+        self.trouble, self.cause, self.waited_s, self.passed_over = why, cause, 0.0, False
         self.probe, self.probe_at_s = None, 0.0
         behind = [flight.call for flight in self.flights]
         self.flights.clear()
@@ -162,7 +168,7 @@ def await_hosts(handles: Sequence[Handle], names: Sequence[str], within_s: float
 
 _POLL_S, _PROBE_S, _FETCH_S = 0.25, 0.2, 60.0
 
-# A lost host that was waited for already still gets this long in each round to say that it is back.
+# A lost host that was waited for already gets this long to answer the question whether it is back.
 _GLANCE_S = 0.5
 
 _MAX_LOSSES = 5
@@ -221,7 +227,7 @@ class HostPool:
             UserError, ClientFailed: code of a host raised, or the host runs other code.
             Interrupted: the user asked to stop.
         """
-        began_s = before_s = time.monotonic()
+        before_s = time.monotonic()
         try:
             while todo or any(h.flights for h in self.hosts):
                 if self.should_stop():
@@ -231,7 +237,7 @@ class HostPool:
                 yield from self._receive(todo)
                 yield from self._overdue(todo)
                 now_s = time.monotonic()
-                yield from self._hopeless(todo, now_s - before_s, is_begun=now_s - began_s > _GLANCE_S)
+                yield from self._hopeless(todo, now_s - before_s)
                 before_s = now_s
         finally:
             # Where the caller gives up, hosts finish the calls that lie with them, then answer the probe: Ray
@@ -259,9 +265,12 @@ class HostPool:
             node = host.identity.node
             return bool(host.flights) or working[node] < self.per_node.get(node, 1)
 
-        candidates = self.hosts if call.host is None else [self.hosts[call.host]]
         now_s = time.monotonic()
-        first = min((h for h in candidates if h.usable and has_place(h)), key=lambda h: h.left_s(now_s), default=None)
+        first = min(
+            (h for h in self._candidates(call) if h.usable and has_place(h)),
+            key=lambda h: h.left_s(now_s),
+            default=None,
+        )
         if first is None or not first.flights:
             return first
         # Not heard of yet, or full: the call waits for the next free host. What was lost before is sent there alone:
@@ -270,29 +279,54 @@ class HostPool:
         is_suspect = call.attempt > 0 or any(f.call.attempt > 0 for f in first.flights)
         return first if is_open and not is_suspect else None
 
-    def _hopeless(self, todo: deque[Call], elapsed_s: float, *, is_begun: bool) -> Iterator[tuple[Call, Lost]]:
+    def _hopeless(self, todo: deque[Call], elapsed_s: float) -> Iterator[tuple[Call, Lost]]:
         """Yield calls whose time is over, and calls whose hosts are gone or were waited for long enough.
 
-        ``elapsed_s``: seconds since the last look; ``is_begun``: every lost host could have been heard of by now.
+        ``elapsed_s``: seconds since the last look.
         """
         now_s, stuck = time.monotonic(), list[tuple[Call, list[Host]]]()
         for call in todo:
-            candidates = self.hosts if call.host is None else [self.hosts[call.host]]
-            if not any(h.usable for h in candidates):
-                stuck.append((call, candidates))
+            if not any(h.usable for h in self._candidates(call)):
+                stuck.append((call, self._candidates(call)))
         for host in {h.index: h for _, candidates in stuck for h in candidates}.values():
             host.waited_s += elapsed_s
         for call, hosts in stuck:
-            if is_begun and all(h.gone or h.waited_s > self.lost_wait_s for h in hosts):
+            if all(h.gone or (self._was_awaited(h) and h.is_absent(now_s)) for h in hosts):
                 _remove(todo, call)
                 yield call, Lost(why=f"{hosts[0].name}: {hosts[0].trouble}", cause=hosts[0].cause)
         for call in [c for c in todo if c.until_s is not None and now_s > c.until_s]:
             _remove(todo, call)
-            lost = next((h for h in self.hosts if h.trouble and call.host in (None, h.index)), None)
+            lost = next((h for h in self._candidates(call) if h.trouble), None)
             if lost is None:
                 yield call, Lost(why="its turn did not come before the round's time was over", cause="timeout")
             else:
                 yield call, Lost(why=f"{lost.name}: {lost.trouble}", cause=lost.cause)
+
+    def _candidates(self, call: Call) -> list[Host]:
+        return self.hosts if call.host is None else [self.hosts[call.host]]
+
+    def _was_awaited(self, host: Host) -> bool:
+        return host.passed_over or host.waited_s > self.lost_wait_s
+
+    def pass_over(self, call: Call) -> None:
+        """Note that the round goes on without this call: later ones do not wait for the hosts that it was lost with."""
+        for host in self._candidates(call):
+            host.passed_over = bool(host.trouble)
+
+    def recover(self) -> None:
+        """Wait until all lost hosts answer again, for each once per loss and ``lost_wait_s`` at most.
+
+        Raises:
+            Interrupted: the user asked to stop.
+        """
+        while awaited := [h for h in self.hosts if h.trouble and not h.gone and h.waited_s <= self.lost_wait_s]:
+            if self.should_stop():
+                raise Interrupted
+            before_s = time.monotonic()
+            self._probe()
+            time.sleep(_PROBE_S)
+            for host in awaited:
+                host.waited_s += time.monotonic() - before_s
 
     def _receive(self, todo: deque[Call]) -> Iterator[tuple[Call, Answer | Lost]]:
         """Yield answers as they arrive; send a host its next call before its answer is processed."""
@@ -355,7 +389,7 @@ class HostPool:
         now = time.monotonic()
         for host in self.hosts:
             if host.trouble and not host.gone and host.probe is None and now >= host.probe_at_s:
-                host.probe = host.handle.hello.remote()
+                host.probe, host.probe_at_s = host.handle.hello.remote(), now
         probed = {h.probe: h for h in self.hosts if h.probe is not None}
         if probed:
             for ref in ray.wait(list(probed), num_returns=len(probed), timeout=0)[0]:

@@ -63,9 +63,14 @@ class Played:
             hosts=self.hosts, per_node={"n": number}, should_stop=lambda: False, on_note=self.notes.append, **options
         )
 
-    def hopeless(self, todo, elapsed_s, is_begun=True):
+    def hopeless(self, todo, elapsed_s):
         self.now_s += elapsed_s
-        return list(self.pool._hopeless(todo, elapsed_s, is_begun=is_begun))
+        return list(self.pool._hopeless(todo, elapsed_s))
+
+    def ask(self):
+        """The question that the pool would ask of every lost host."""
+        for host in self.hosts:
+            host.probe, host.probe_at_s = object(), self.now_s
 
 
 def call(**more):
@@ -76,17 +81,59 @@ def test_a_lost_host_is_waited_for_once_per_loss(monkeypatch):
     played = Played(monkeypatch, lost_wait_s=60.0)
     (host,), todo = played.hosts, deque([call()])
     host.suspect("its node died")
+    played.ask()
     assert played.hopeless(todo, 59.0) == [] and played.hopeless(todo, 0.9) == []
     ((_, lost),) = played.hopeless(todo, 0.2)
     assert (lost.why, lost.cause, list(todo)) == ("host-0: its node died", "lost", [])
-    # The next round: it has half a second to say that it is back, then its call is over.
-    todo = deque([call()])
-    assert played.hopeless(todo, 0.3, is_begun=False) == []
+    # The next round waits no longer for the same question.
+    assert len(played.hopeless(deque([call()]), 0.0)) == 1
+    # Asked anew, it has half a second to say that it is back; where asking failed, none.
+    todo, host.probe = deque([call()]), None
+    assert played.hopeless(todo, 0.0) == []
+    played.ask()
+    assert played.hopeless(todo, 0.3) == []
     assert len(played.hopeless(todo, 0.3)) == 1
+    host.probe, host.probe_at_s = None, played.now_s + 0.2
+    assert len(played.hopeless(deque([call()]), 0.1)) == 1
     host.suspect("no answer", "timeout")
     todo = deque([call()])
+    played.ask()
     assert played.hopeless(todo, 59.0) == [], "another loss, another wait"
     assert [lost.cause for _, lost in played.hopeless(todo, 2.0)] == ["timeout"]
+
+
+def test_a_host_that_one_round_went_on_without_delays_no_later_one(monkeypatch):
+    played = Played(monkeypatch)
+    (host,) = played.hosts
+    host.suspect("no answer", "timeout")
+    played.ask()
+    assert played.hopeless(deque([call()]), 1.0) == []
+    played.pool.pass_over(call())
+    assert len(played.hopeless(deque([call()]), 0.0)) == 1
+    host.suspect("no answer", "timeout")
+    played.ask()
+    assert played.hopeless(deque([call()]), 1.0) == [], "another loss, another wait"
+
+
+def test_a_void_round_is_tried_again_when_lost_hosts_are_back_or_were_waited_for(monkeypatch):
+    played = Played(monkeypatch, number=2, lost_wait_s=60.0)
+
+    def sleep(seconds):
+        played.now_s += seconds
+        if played.now_s > 105.0:
+            played.hosts[0].trouble = ""
+
+    monkeypatch.setattr("actors.runtime.host_pool.time.sleep", sleep)
+    monkeypatch.setattr(HostPool, "_probe", lambda self: None)
+    played.hosts[0].suspect("no answer", "timeout")
+    played.pool.pass_over(call(host=0))
+    played.pool.recover()
+    assert played.now_s == pytest.approx(105.1, abs=0.2)
+    played.hosts[1].suspect("no answer", "timeout")
+    played.pool.recover()
+    assert played.now_s == pytest.approx(165.3, abs=0.5)
+    played.pool.recover()
+    assert played.now_s == pytest.approx(165.3, abs=0.5), "once per loss"
 
 
 def test_time_in_which_no_call_needs_the_host_is_no_wait(monkeypatch):
@@ -95,6 +142,7 @@ def test_time_in_which_no_call_needs_the_host_is_no_wait(monkeypatch):
     anywhere = deque([call()])
     assert played.hopeless(anywhere, 1e6) == [] and played.hosts[0].waited_s == 0.0, "the other host may take it"
     played.hosts[1].suspect("its node died")
+    played.ask()
     assert played.hopeless(anywhere, 59.0) == [] and len(played.hopeless(anywhere, 2.0)) == 1
 
 
