@@ -77,6 +77,7 @@ class Host:
         work_s: seconds per unit of work in its last answer; None before the first.
         probe: pending question whether it is back.
         probe_at_s: monotonic clock at which it was asked, or from which on it is.
+        asked_in_vain: the question failed in this round.
         trouble: reason why it was lost; empty where it is well.
         cause: kind of that reason.
         waited_s: seconds that it was waited for since it was lost.
@@ -93,6 +94,7 @@ class Host:
     work_s: float | None = None
     probe: ray.ObjectRef[Identity] | None = None
     probe_at_s: float = 0.0
+    asked_in_vain: bool = False
     trouble: str = ""
     cause: Cause = "lost"
     waited_s: float = 0.0
@@ -106,8 +108,8 @@ class Host:
         return not self.trouble and not self.gone
 
     def is_absent(self, now_s: float) -> bool:
-        """True where a lost host was asked and has not said that it is back."""
-        return now_s < self.probe_at_s if self.probe is None else now_s > self.probe_at_s + _GLANCE_S
+        """True where a lost host was asked whether it is back, in this round or long ago, and did not say so."""
+        return self.asked_in_vain or (self.probe is not None and now_s > self.probe_at_s + _GLANCE_S)
 
     def left_s(self, now_s: float) -> float:
         """Expected seconds until its pending calls are finished; infinite before its first answer."""
@@ -228,6 +230,8 @@ class HostPool:
             Interrupted: the user asked to stop.
         """
         before_s = time.monotonic()
+        for host in self.hosts:
+            host.asked_in_vain = False
         try:
             while todo or any(h.flights for h in self.hosts):
                 if self.should_stop():
@@ -403,7 +407,7 @@ class HostPool:
         except ActorDiedError:
             host.gone = True
         except RayError:
-            host.probe_at_s = time.monotonic() + _PROBE_S
+            host.probe_at_s, host.asked_in_vain = time.monotonic() + _PROBE_S, True
         else:
             check(identify(), host.identity)
             if host.waited_s or host.num_losses:
