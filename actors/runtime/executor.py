@@ -17,7 +17,8 @@ from torch import Tensor
 from actors.runtime.client_host import EvalAnswer, EvalRequest, Models, TrainAnswer, TrainRequest
 from actors.runtime.errors import EvaluationFailed
 from actors.runtime.host_group import HostGroup, RuntimeOptions, open_hosts
-from actors.runtime.host_pool import Call, HostPool, Lost, Piece, await_hosts
+from actors.runtime.host_pool import HostPool
+from actors.runtime.hosts import Call, Lost, Piece, await_hosts
 from actors.runtime.limits import Limits
 from actors.runtime.placement import Resources, slots_per_node
 from actors.runtime.reduce import Gather, lost

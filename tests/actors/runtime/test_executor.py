@@ -205,10 +205,10 @@ def test_a_stop_drops_the_round_in_mid_training_and_sends_nothing_more(on_warm_h
 
 
 def test_a_host_of_another_version_is_refused_before_it_sees_the_job(on_warm_hosts, tmp_path, monkeypatch):
-    from actors.runtime import client_host, host_pool
+    from actors.runtime import client_host, hosts
 
     other = replace(client_host.identify(), digest="f" * 64)
-    monkeypatch.setattr(host_pool, "identify", lambda: other)
+    monkeypatch.setattr(hosts, "identify", lambda: other)
     with pytest.raises(
         UserError, match=r"host .* runs relief-ray .*, sources [0-9a-f]{12}; this process runs .* ffffffffffff"
     ):

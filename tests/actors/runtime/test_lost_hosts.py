@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from actors.runtime.host_pool import Call, Host, HostPool, Lost
+from actors.runtime.host_pool import HostPool
+from actors.runtime.hosts import Call, Host, Lost
 from actors.runtime.limits import FIRST_S, LEAST_S, Limits
 from relief_ray.training.serial_executor import SerialExecutor
 from tests.actors.runtime import federation
