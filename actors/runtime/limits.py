@@ -57,8 +57,9 @@ class Limits:
         return self.one_s + max(0, number - 1) * further_s
 
     def news(self) -> str | None:
-        """Sentence on an automatic limit that is new to the user; None where there is nothing to say."""
-        if self.setting != "auto" or not self.slowest_s or self.one_s < _TELL * self.was_told_s:
+        """Sentence on an automatic limit above the least one that is new to the user; None where there is none."""
+        is_least = not self.slowest_s or self.one_s == LEAST_S
+        if self.setting != "auto" or is_least or self.one_s < _TELL * self.was_told_s:
             return None
         self.was_told_s = self.one_s
         return (
