@@ -125,8 +125,9 @@ def _runtime_options(config: RuntimeConfig, mode: Literal["packed", "actors"]) -
         num_hosts=config.num_hosts,
         placement=config.placement,
         client_timeout_s=config.client_timeout_s,
-        quorum=config.quorum,
         data=config.data,
+        on_timeout=config.on_timeout,
+        lost_wait_s=config.lost_wait_s,
     )
 
 
@@ -137,13 +138,14 @@ def _run_here(
     from actors.runtime.executor import RayExecutor
 
     grace_period = GracePeriod(callbacks.should_stop)
-    executor = RayExecutor(setup.job, group, options, grace_period.is_over, owns_hosts=False)
+    executor = RayExecutor(setup.job, group, options, grace_period.is_over, owns_hosts=False, on_note=callbacks.on_note)
     with RunFolder.resume(path) as folder, closing(callbacks.make_tracker()) as tracker:
-        folder.update(runtime=executor.facts())
-        experiment = Experiment(setup=setup, folder=folder, executor=executor, tracker=tracker)
+        experiment = Experiment(setup=setup, folder=folder, executor=executor, tracker=tracker, facts=executor.facts)
         for repair in experiment.repairs:
             callbacks.on_note(f"repaired: {repair}")
-        return run_with_retries(experiment, callbacks.on_round, callbacks.should_stop, lambda: executor.num_lost)
+        return run_with_retries(
+            experiment, callbacks.on_round, callbacks.should_stop, callbacks.on_note, executor.recover
+        )
 
 
 def _run_separate(

@@ -17,6 +17,7 @@ from pydantic import (
     BaseModel,
     Field,
     JsonValue,
+    PositiveFloat,
     SerializeAsAny,
     SerializerFunctionWrapHandler,
     TypeAdapter,
@@ -168,8 +169,12 @@ class RuntimeConfig(FrozenConfig):
             the cluster has enough of each.
         num_threads: torch threads per worker.
         cache_mib: MiB of prepared windows that a worker keeps between rounds; None: 224, in a GPU's memory 8,192.
-        client_timeout_s: seconds after which a client's round counts as failed.
-        quorum: share of a round's clients, above 0 up to 1, that must answer; with fewer the round is void.
+        client_timeout_s: seconds that a client may take for its round, retries included; ``auto``: ten times the
+            slowest answer so far, at least 60 (600 before the first answer).
+        on_timeout: ``retry``: clients whose time was over are sent once more while the round's time lasts; ``drop``:
+            they are left out at once.
+        lost_wait_s: seconds that a round waits for a lost worker, once per loss and never past ``client_timeout_s``.
+        quorum: share of a round's clients, above 0 up to 1, whose updates must be used; with fewer the round is void.
         address: Ray cluster to join, ``host:port``; None: a private local one.
         data: source of windows on other nodes than the driver's. ``auto``: the node's own data, or a client's rows that
             are sent where it lacks them; ``node``: its own data or refusal, tests run on the driver's node; ``ship``:
@@ -181,7 +186,9 @@ class RuntimeConfig(FrozenConfig):
     placement: Literal["auto", "typed", "virtual"] = "auto"
     num_threads: int = Field(default=1, ge=1)
     cache_mib: int | None = Field(default=None, ge=16)
-    client_timeout_s: float = Field(default=600.0, gt=0.0)
+    client_timeout_s: PositiveFloat | Literal["auto"] = "auto"
+    on_timeout: Literal["retry", "drop"] = "retry"
+    lost_wait_s: float = Field(default=60.0, ge=0.0)
     quorum: float = Field(default=1.0, gt=0.0, le=1.0)
     address: str | None = None
     data: Literal["auto", "node", "ship"] = "auto"

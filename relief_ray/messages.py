@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from torch import Tensor
 
@@ -18,6 +18,8 @@ ClientId = int
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 ClientState = Mapping[str, Tensor]
 NO_STATE: ClientState = {}
+# Why a client's update is missing: no answer in time; its process or node was lost; a check refused what it sent.
+Cause = Literal["timeout", "lost", "update"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -274,13 +276,26 @@ class Reduced:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LeftOut:
+    """Reason why a round goes on without a client's update.
+
+    Attributes:
+        cause: kind of the reason.
+        why: the reason in words.
+    """
+
+    cause: Cause
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Trained:
     """Outcome of a round's local training.
 
     Attributes:
         reduced: input of the aggregation.
         states: new personal state by client.
-        rejected: reason by client whose update is not used.
+        rejected: reason by client that was left out: its update is missing or not used.
         refused: receipts of rejected clients that did answer.
         pairwise: updates of the fusion blocks that are compared in pairs.
         moved_bytes: bytes that really travelled between processes.
@@ -288,7 +303,7 @@ class Trained:
 
     reduced: Reduced
     states: Mapping[ClientId, ClientState]
-    rejected: Mapping[ClientId, str] = field(default_factory=dict)
+    rejected: Mapping[ClientId, LeftOut] = field(default_factory=dict)
     refused: tuple[Receipt, ...] = ()
     pairwise: tuple[Update, ...] = ()
     moved_bytes: int = 0

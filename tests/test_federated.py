@@ -7,7 +7,16 @@ import torch
 
 from relief_ray.client import ClientContext, ClientProgram, LocalStep, keep_assignment, send_all, task_loss
 from relief_ray.federated import RoundVoid, check_finite, nothing_added, run_round, server_tools, single_model
-from relief_ray.messages import NO_STATE, Assignment, ClientCost, EvalTarget, RoundCost, ServerState, StageTimes
+from relief_ray.messages import (
+    NO_STATE,
+    Assignment,
+    ClientCost,
+    EvalTarget,
+    LeftOut,
+    RoundCost,
+    ServerState,
+    StageTimes,
+)
 from relief_ray.records.checkpoint import CheckpointStateStore
 from relief_ray.server.aggregation import from_tensor, to_tensor
 from relief_ray.strategies import PRESETS
@@ -60,7 +69,7 @@ def test_a_rejected_client_is_named_and_the_others_count():
     sent[1].delta["head.1"][3] = float("nan")
     store = CheckpointStateStore()
     result = play(strategy, state, sent, store=store)
-    assert result.trained.rejected == {1: "group 'head.1': the update is not finite"}
+    assert result.trained.rejected == {1: LeftOut(cause="update", why="group 'head.1': the update is not finite")}
     assert all(torch.allclose(result.state.models["global"][j], START[j] + 2.0) for j in LAYOUT.ids)
     store.commit()
     assert sorted(store.committed) == [0, 2, 3], "a rejected client's personal state is not kept"
@@ -72,7 +81,7 @@ def test_an_update_for_a_group_outside_its_assignment_is_rejected():
     foreign = {**sent[2].delta, "fusion.A.hr": torch.ones(LAYOUT["fusion.A.hr"].numel)}
     sent[2] = replace(sent[2], delta=foreign)
     result = play(strategy, state, sent)
-    assert "fusion.A.hr" in result.trained.rejected[2]
+    assert "fusion.A.hr" in result.trained.rejected[2].why
     assert unchanged(START, result.state.models["global"], ["fusion.A.hr"])
 
 

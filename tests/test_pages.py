@@ -192,3 +192,10 @@ def test_the_blocks_of_a_page_run_as_written(page, tmp_path, request):
         for block in blocks(page):
             session.run(block, lambda command: reason(page, command) is None)
     shutil.rmtree(place)  # a page may leave a gigabyte of synthetic recordings
+
+
+def test_every_test_that_the_page_on_reliability_names_exists():
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?", (ROOT / "docs" / "reliability.md").read_text())
+    assert len(named) > 10
+    for path, name in named:
+        assert f"def {name}(" in (ROOT / path).read_text() if name else (ROOT / path).is_file(), f"{path}::{name}"

@@ -26,6 +26,7 @@ from relief_ray.messages import (
     ClientInfo,
     Fleet,
     GroupSum,
+    LeftOut,
     Receipt,
     Reduced,
     RoundCost,
@@ -381,7 +382,7 @@ class Given:
                     sums=sum_block(good, self.strategy.reduction, self.layout, self.fleet),
                     receipts=tuple(u.receipt for u in good),
                     states={u.receipt.assignment.client: u.state for u in good if u.state},
-                    rejected={c: why for c, why in reasons.items() if why},
+                    rejected={c: LeftOut(cause="update", why=why) for c, why in reasons.items() if why},
                 )
             )
         return combine(results)

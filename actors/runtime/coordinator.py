@@ -6,9 +6,10 @@ coordinator that died restarts and goes on from the last checkpoint, with the sa
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,15 +43,19 @@ class Progress:
         path: the run's folder; None until a run has begun.
         records: rounds that the asker has not seen.
         repairs: damage in the folder, left by a kill, that was repaired.
+        notes: what the asker has not heard of hosts, limits and void rounds, in order.
         next_round: number of the round under way; None before the first.
         stopping: a stop was requested.
+        place: the coordinator's process id and node.
     """
 
     path: Path | None
     records: tuple[RoundRecord, ...]
     repairs: tuple[str, ...]
+    notes: tuple[str, ...]
     next_round: int | None
     stopping: bool
+    place: tuple[int, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,24 +95,35 @@ class GracePeriod:
 
 
 def run_with_retries(
-    experiment: Experiment, on_round: OnRound, should_stop: Callable[[], bool], num_lost: Callable[[], int]
+    experiment: Experiment,
+    on_round: OnRound,
+    should_stop: Callable[[], bool],
+    on_note: Callable[[str], None],
+    recover: Callable[[], None],
 ) -> RunRecord:
-    """Run an experiment to its end or to a stop; a round that was void because hosts were lost is tried thrice.
+    """Run an experiment to its end or to a stop; a void round is tried thrice.
+
+    ``on_note`` hears why a round is tried again; ``recover`` waits for lost hosts before that.
 
     Raises:
         RoundVoid: the round stays void.
     """
-    for attempt in range(_MAX_VOID_RETRIES + 1):
-        lost_before = num_lost()
+    void_round, num_tries = -1, 0
+    while True:
         try:
             run = experiment.run(on_round, should_stop)
             break
         except Interrupted:
             run = experiment.folder.update(status="interrupted")
             break
-        except RoundVoid:
-            if attempt == _MAX_VOID_RETRIES or num_lost() == lost_before:
+        except RoundVoid as error:
+            num_tries = num_tries + 1 if experiment.next_round == void_round else 1
+            void_round = experiment.next_round
+            if num_tries > _MAX_VOID_RETRIES:
                 raise
+            on_note(f"void, tried again ({num_tries} of {_MAX_VOID_RETRIES}): {error}")
+            with suppress(Interrupted):  # the run itself stops then
+                recover()
     if run.status == "interrupted":
         _save_point(experiment)
     return run
@@ -129,6 +145,7 @@ class Coordinator:
         self._path: Path | None = None
         self._records: list[RoundRecord] = []
         self._repairs: tuple[str, ...] = ()
+        self._notes: list[str] = []
         self._experiment: Experiment | None = None
         self._stopping = False
 
@@ -153,17 +170,17 @@ class Coordinator:
 
     def _run(self, request: RunRequest, setup: Setup) -> RunRecord:
         use_threads(setup.job.num_threads)
-        self._experiment, self._records, self._repairs, self._path = None, [], (), request.path
+        self._experiment, self._records, self._repairs, self._notes = None, [], (), []
+        self._path = request.path
         grace_period = GracePeriod(lambda: self._stopping)
         with (
             RunFolder.resume(request.path) as folder,
             closing(request.make_tracker()) as tracker,
-            closing(
-                RayExecutor(setup.job, request.group, request.options, grace_period.is_over, owns_hosts=False)
-            ) as executor,
+            closing(self._executor(setup, request, grace_period.is_over)) as executor,
         ):
-            folder.update(runtime=executor.facts())
-            experiment = Experiment(setup=setup, folder=folder, executor=executor, tracker=tracker)
+            experiment = Experiment(
+                setup=setup, folder=folder, executor=executor, tracker=tracker, facts=executor.facts
+            )
             if request.reported is not None:
                 # Committed by the process that died, which had no time to say so.
                 self._records = [r for r in folder.rounds() if request.reported < r.round < experiment.next_round]
@@ -174,18 +191,27 @@ class Coordinator:
                 self._records.append(record)
                 gauges.show(record, executor.peak_mib)
 
-            return run_with_retries(experiment, on_round, lambda: self._stopping, lambda: executor.num_lost)
+            return run_with_retries(experiment, on_round, lambda: self._stopping, self._notes.append, executor.recover)
+
+    def _executor(self, setup: Setup, request: RunRequest, should_stop: Callable[[], bool]) -> RayExecutor:
+        note = self._notes.append
+        return RayExecutor(setup.job, request.group, request.options, should_stop, owns_hosts=False, on_note=note)
 
     @ray.method(concurrency_group="control")
-    def progress(self, after: int) -> Progress:
-        """Finished rounds later than ``after``, and what is going on; answered during a round."""
+    def progress(self, after: int, num_notes: int = 0) -> Progress:
+        """Finished rounds later than ``after``, notes but the first ``num_notes``, and what is going on.
+
+        Answered during a round.
+        """
         experiment = self._experiment
         return Progress(
             path=self._path,
             records=tuple(r for r in list(self._records) if r.round > after),
             repairs=self._repairs,
+            notes=tuple(self._notes[num_notes:]),
             next_round=experiment.next_round if experiment else None,
             stopping=self._stopping,
+            place=(os.getpid(), ray.get_runtime_context().get_node_id()),
         )
 
     @ray.method(concurrency_group="control")

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.exceptions import RayActorError, RayTaskError
 
 from actors.runtime.client_host import Handle
 from actors.runtime.coordinator import Coordinator, Progress, RunRequest
 from actors.runtime.session import process_options
 from relief_ray.errors import UserError
 from relief_ray.experiment.experiment import OnRound
+from relief_ray.records.run_folder import RunFolder, read_run
 from relief_ray.records.schema import RunRecord
 
 # Where a process dies while Ray starts it, Ray notices after a minute, and others may wait for its place until then.
 _MAX_STARTS, _START_S, _POLL_S = 3, 180.0, 0.25
+# A coordinator answers within milliseconds, also in mid-round; one that is silent for so long is frozen. After a stop
+# was requested nobody waits that long.
+_SILENT_S, _SILENT_AFTER_STOP_S = 30.0, 4.0
+_LOCK_S = 4.0
 
 
 @dataclass(kw_only=True)
@@ -32,6 +40,7 @@ class ProgressRelay:
     on_note: Callable[[str], None]
     seen: int = -1
     noted: set[str] = field(default_factory=set)
+    num_notes: int = 0
 
     def pass_on(self, progress: Progress) -> None:
         """Pass on what is new; the coordinator may still speak of the run before this one."""
@@ -41,9 +50,55 @@ class ProgressRelay:
             if repair not in self.noted:
                 self.noted.add(repair)
                 self.on_note(f"repaired: {repair}")
+        for note in progress.notes:
+            self.on_note(note)
+        self.num_notes += len(progress.notes)
         for record in progress.records:
             self.on_round(record)
             self.seen = record.round
+
+
+@dataclass(kw_only=True)
+class Pulse:
+    """Asks a coordinator how far it is, without waiting for the answer.
+
+    Attributes:
+        coordinator: its handle.
+        question: the one that is not answered yet.
+        silent_s: seconds since the last answer in which this process ran: a suspended driver hears nobody.
+        place: process id and node of its last answer; None before the first.
+    """
+
+    coordinator: Handle
+    question: ray.ObjectRef[Progress] | None = None
+    silent_s: float = 0.0
+    place: tuple[int, str] | None = None
+    _last_s: float = field(default_factory=time.monotonic)
+    _is_over: bool = False
+
+    def listen(self, relay: ProgressRelay, is_over: bool) -> Progress | None:
+        """The answer to a question, if it has come; once the run ``is_over``, to one that was asked after that."""
+        if self.question is None or (is_over and not self._is_over):
+            self.question = self.coordinator.progress.remote(relay.seen, relay.num_notes)
+        self._is_over = is_over
+        answered, _ = ray.wait([self.question], timeout=_POLL_S)
+        now_s = time.monotonic()
+        self.silent_s += min(now_s - self._last_s, 4 * _POLL_S)
+        self._last_s = now_s
+        if not answered:
+            return None
+        self.question, self.silent_s = None, 0.0
+        progress = cast(Progress, ray.get(answered[0]))
+        self.place = progress.place
+        return progress
+
+    def is_frozen(self, stopping: bool) -> bool:
+        """Whether a coordinator that has answered before is silent for too long."""
+        return self.place is not None and self.silent_s > (_SILENT_AFTER_STOP_S if stopping else _SILENT_S)
+
+
+class _Frozen(Exception):
+    """The coordinator's process does not answer any more."""
 
 
 def start_coordinator() -> Handle:
@@ -67,45 +122,90 @@ def follow(
     on_note: Callable[[str], None],
     should_stop: Callable[[], bool],
 ) -> RunRecord:
-    """Wait for a coordinator's run and pass its rounds on; where it dies, the run goes on from its checkpoint.
+    """Wait for a coordinator's run and pass its rounds on.
+
+    Where its process dies or freezes, the run goes on from its checkpoint in a new one.
 
     Raises:
         UserError: the coordinator's process did not start in time.
         UserError, RoundVoid, ClientFailed: as the run raised them.
-        RayActorError: the coordinator died again and again.
+        RayActorError, _Frozen: the coordinator died or froze again and again.
     """
     starts, relay = 1, ProgressRelay(path=request.path, on_round=on_round, on_note=on_note)
-    run = coordinator.run.remote(request)
+    run, pulse = coordinator.run.remote(request), Pulse(coordinator=coordinator)
     while True:
         try:
             if should_stop():
                 coordinator.stop.remote()
             done = bool(ray.wait([run], timeout=_POLL_S)[0])
-            relay.pass_on(_progress(coordinator, relay))
+            progress = pulse.listen(relay, done)
+            if progress is None:
+                _check_alive(pulse, relay, should_stop())
+                continue
+            relay.pass_on(progress)
             if done:
                 return cast(RunRecord, ray.get(run))
         except RayTaskError as error:
             raise _cause(error) from error
-        except RayActorError as error:
+        except (RayActorError, _Frozen) as error:
+            if should_stop() and isinstance(error, _Frozen):
+                return _interrupted(pulse, relay.path)
             if starts == _MAX_STARTS:
                 raise
             starts += 1
-            on_note("the coordinator's process died; it goes on from the last checkpoint")
+            on_note(f"{_end(pulse, error)}; it goes on from the last checkpoint")
             _await(coordinator, error)
+            relay.num_notes, pulse = 0, Pulse(coordinator=coordinator)
             run = coordinator.run.remote(replace(request, reported=relay.seen if relay.seen >= 0 else None))
 
 
-def _progress(coordinator: Handle, relay: ProgressRelay) -> Progress:
-    try:
-        return cast(Progress, ray.get(coordinator.progress.remote(relay.seen), timeout=_START_S))
-    except GetTimeoutError as error:
+def _check_alive(pulse: Pulse, relay: ProgressRelay, stopping: bool) -> None:
+    """Check that a silent coordinator may still be at work.
+
+    Raises:
+        UserError: it has not answered since it was started.
+        _Frozen: it has answered before.
+    """
+    if pulse.is_frozen(stopping):
+        raise _Frozen(f"the coordinator has not answered for {pulse.silent_s:.0f} s")
+    if pulse.place is None and pulse.silent_s > _START_S:
         raise UserError(
             f"the coordinator did not answer for {_START_S:g} s; `ray status` shows what it waits for; what is done "
             f"is kept: relief-ray resume {relay.path}"
-        ) from error
+        )
 
 
-def _await(coordinator: Handle, error: RayActorError) -> None:
+def _end(pulse: Pulse, error: RayActorError | _Frozen) -> str:
+    """End a frozen process, which Ray starts anew; say what happened."""
+    if isinstance(error, RayActorError):
+        return "the coordinator's process died"
+    _kill(pulse, no_restart=False)
+    return f"{error}: its process was ended"
+
+
+def _kill(pulse: Pulse, *, no_restart: bool) -> None:
+    """End a coordinator's process; on this node at once, elsewhere Ray takes some seconds for a frozen one."""
+    ray.kill(pulse.coordinator, no_restart=no_restart)
+    if pulse.place is not None and pulse.place[1] == ray.get_runtime_context().get_node_id():
+        with suppress(OSError):
+            os.kill(pulse.place[0], signal.SIGKILL)
+
+
+def _interrupted(pulse: Pulse, path: Path) -> RunRecord:
+    """End a frozen coordinator for good and say in its place that the run was stopped."""
+    _kill(pulse, no_restart=True)
+    until_s = time.monotonic() + _LOCK_S
+    while True:
+        try:
+            with RunFolder.resume(path) as folder:
+                return folder.update(status="interrupted")
+        except UserError:  # its lock goes with its process
+            if time.monotonic() > until_s:
+                return read_run(path)
+            time.sleep(_POLL_S)
+
+
+def _await(coordinator: Handle, error: RayActorError | _Frozen) -> None:
     """Wait until Ray has started the process anew."""
     until = time.monotonic() + _START_S
     while time.monotonic() < until:

@@ -14,10 +14,11 @@ from ray.exceptions import (
 )
 
 from relief_ray.errors import ClientFailed, UserError
+from relief_ray.federated import RoundVoid
 
 
-class EvaluationFailed(RuntimeError):
-    """Hosts were lost while a model was tested, twice; the round is not committed."""
+class EvaluationFailed(RoundVoid):
+    """Raised where hosts were lost while a model was tested, twice; the round is not committed."""
 
 
 class Interrupted(KeyboardInterrupt):

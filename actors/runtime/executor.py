@@ -6,10 +6,10 @@ Actors: every client has a host of its own. The sums are the same.
 
 from __future__ import annotations
 
-from collections import deque
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import inf
 
 import ray
 from torch import Tensor
@@ -17,36 +17,42 @@ from torch import Tensor
 from actors.runtime.client_host import EvalAnswer, EvalRequest, Models, NeedsRows, TrainAnswer, TrainRequest
 from actors.runtime.errors import EvaluationFailed
 from actors.runtime.host_group import HostGroup, RuntimeOptions, open_hosts
-from actors.runtime.host_pool import Call, HostPool, Lost, Piece, await_hosts
+from actors.runtime.host_pool import HostPool
+from actors.runtime.hosts import Call, Lost, Piece, await_hosts
 from actors.runtime.job_data import JobData
+from actors.runtime.limits import Limits
 from actors.runtime.placement import Resources, slots_per_node
 from actors.runtime.reduce import Gather, lost
 from actors.runtime.scheduling import Scheduler
 from actors.runtime.serialization import Packed, pack, unpack
-from relief_ray.experiment.experiment import never
-from relief_ray.federated import RoundVoid
+from relief_ray.experiment.experiment import ignore_note, never
 from relief_ray.groups import Params
-from relief_ray.messages import Assignment, ClientId, ClientState, EvalTarget, Json, Trained
+from relief_ray.messages import Assignment, ClientId, ClientState, EvalTarget, Json, LeftOut, Trained
 from relief_ray.server.reduction import Sums, blocks
 from relief_ray.training.job import BlockResult, Job
 from relief_ray.training.worker import CALIBRATION, Worker, client_windows, part_windows
 
 
-def add_answer(gather: Gather, call: Call, answer: TrainAnswer) -> None:
-    """Add a host's answer to the round; sums are views of the received arrays, all else gets memory of its own."""
+def add_answer(gather: Gather, call: Call, answer: TrainAnswer) -> float:
+    """Add a host's answer to the round; return the compute seconds of its slowest client.
+
+    Sums are views of the received arrays, all else gets memory of its own.
+    """
     sums: tuple[Sums, ...] = unpack(answer.sums)
     rest: tuple[BlockResult, ...] = unpack(answer.rest, copy=True)
     if answer.nodes is not None:
         numbers = (block for block, _ in call.pieces)
         gather.add_whole(dict(zip(numbers, rest, strict=True)), dict(zip(answer.nodes, sums, strict=True)))
-        return
-    for (block, part), result, summed in zip(call.pieces, rest, sums, strict=True):
-        gather.add(block, [t.client for t in part], replace(result, sums=summed))
+    else:
+        for (block, part), result, summed in zip(call.pieces, rest, sums, strict=True):
+            gather.add(block, [t.client for t in part], replace(result, sums=summed))
+    receipts = (r for result in rest for r in (*result.receipts, *result.refused))
+    return max((r.work.measured.compute_s for r in receipts), default=0.0)
 
 
 _START_S, _START_PER_HOST_S = 60.0, 10.0
 
-_MAX_ATTEMPTS, _SLACK = 2, 50
+_MAX_ATTEMPTS = 2
 
 
 def open_executor(
@@ -54,11 +60,12 @@ def open_executor(
     options: RuntimeOptions,
     types: Mapping[str, Resources] | None = None,
     should_stop: Callable[[], bool] = never,
+    on_note: Callable[[str], None] = ignore_note,
 ) -> RayExecutor:
     """Start hosts and an executor on them; its ``close`` ends the hosts."""
     group = open_hosts(job, options, types)
     try:
-        return RayExecutor(job, group, options, should_stop)
+        return RayExecutor(job, group, options, should_stop, on_note=on_note)
     except BaseException:
         group.close()
         raise
@@ -74,8 +81,9 @@ class RayExecutor:
         options: RuntimeOptions,
         should_stop: Callable[[], bool] = never,
         owns_hosts: bool = True,
+        on_note: Callable[[str], None] = ignore_note,
     ) -> None:
-        """Wait for the hosts; with ``owns_hosts`` they end with the executor.
+        """Wait for the hosts; with ``owns_hosts`` they end with the executor. ``on_note`` hears of lost hosts.
 
         Raises:
             UserError: a host did not start in time or runs other code.
@@ -85,13 +93,17 @@ class RayExecutor:
         hosts = await_hosts(group.handles, [s.name for s in specs], _START_S + _START_PER_HOST_S * len(specs))
         shared = options.mode == "packed" and bool(options.num_hosts)
         self._pool = HostPool(
-            hosts=hosts, per_node=slots_per_node([h.identity.node for h in hosts], shared), should_stop=should_stop
+            hosts=hosts,
+            per_node=slots_per_node([h.identity.node for h in hosts], shared),
+            should_stop=should_stop,
+            lost_wait_s=options.lost_wait_s,
+            on_note=on_note,
         )
         self._data = JobData(job, group.job, options.data, hosts)
         self._tester: Worker | None = None
         host_of = {s.client: i for i, s in enumerate(specs) if s.client is not None}
         self._host_of = self._data.by_shards(host_of, lambda i, j: specs[i].bundle == specs[j].bundle)
-        self._client_s = inf
+        self._limits, self._test_limits = (Limits(setting=options.client_timeout_s) for _ in range(2))
         self._scheduler = Scheduler(job, self._pool, by_client=bool(self._host_of))
         self._sent: tuple[Models, ray.ObjectRef[Packed[Models]], int] | None = None
 
@@ -104,34 +116,60 @@ class RayExecutor:
     ) -> Trained:
         """Train one round; a block whose host is lost is sent once more, client by client, from committed state.
 
+        What has not come back when the round's time is over is left out.
+
         Raises:
-            RoundVoid: fewer clients than the quorum answered.
             ClientFailed: code of a client raised; it is named.
         """
         cut = blocks(tasks)
         gather, moved_before, busy_before_s = Gather(cut), self._pool.moved_bytes, self._pool.busy_s
-        model = self._put(models)
-        todo = deque(self._train_calls(cut, round_, model, states))
-        unanswered: dict[ClientId, str] = {}
+        model, until_s = self._put(models), time.monotonic() + self._limits.round_s(self._turns(tasks))
+        todo = deque(self._train_calls(cut, round_, model, states, until_s))
+        num_missing = 0
         for call, outcome in self._pool.run(todo):
             if isinstance(outcome, TrainAnswer):
-                add_answer(gather, call, outcome)
-            elif isinstance(outcome, NeedsRows):
+                self._note_seconds(len(call.clients), outcome.busy_s, add_answer(gather, call, outcome))
+                continue
+            if isinstance(outcome, NeedsRows):
                 todo.append(self._with_rows(call, outcome))
-            elif call.attempt + 1 < _MAX_ATTEMPTS:
+                continue
+            assert isinstance(outcome, Lost)
+            if self._is_tried_again(call, outcome):
                 again = [(block, (t,)) for block, part in call.pieces for t in part]
-                todo.extend(self._train_call((piece,), round_, model, states, call.attempt + 1) for piece in again)
+                todo.extend(
+                    self._train_call((piece,), round_, model, states, until_s, call.attempt + 1) for piece in again
+                )
             else:
-                assert isinstance(outcome, Lost)
-                unanswered |= dict.fromkeys(call.clients, outcome.why)
+                num_missing += len(call.clients)
+                self._pool.pass_over(call)
                 for block, part in call.pieces:
-                    gather.add(block, [t.client for t in part], lost([t.client for t in part], outcome.why))
-        self._check_quorum(round_, len(tasks), unanswered)
+                    clients = [t.client for t in part]
+                    gather.add(block, clients, lost(clients, LeftOut(cause=outcome.cause, why=outcome.why)))
         busy_s = self._pool.busy_s - busy_before_s
-        self._client_s = busy_s / max(1, len(tasks) - len(unanswered))
+        if len(tasks) > num_missing:
+            self._limits.mean_s = busy_s / (len(tasks) - num_missing)
+        if news := self._limits.news():
+            self._pool.on_note(news)
         trained = gather.finish(self._pool.moved_bytes - moved_before)
         self._scheduler.note(trained.worked, busy_s)
         return trained
+
+    def _is_tried_again(self, call: Call, outcome: Lost) -> bool:
+        is_allowed = outcome.cause == "lost" or self._options.on_timeout == "retry"
+        is_time_left = call.until_s is None or time.monotonic() < call.until_s
+        return is_allowed and is_time_left and call.attempt + 1 < _MAX_ATTEMPTS
+
+    def _note_seconds(self, num_clients: int, busy_s: float, slowest_s: float) -> None:
+        """Learn how long an answer took: that of its slowest client, and what is not training, such as a start."""
+        beside_s = max(0.0, self._pool.took_s - busy_s)
+        self._limits.note(beside_s + max(slowest_s, busy_s / num_clients))
+
+    def _turns(self, tasks: Sequence[Assignment]) -> int:
+        """The most clients that one core, or one host, trains in turn in this round."""
+        if not self._host_of:
+            return -(-len(tasks) // self._pool.num_places)
+        nodes = Counter(self._pool.hosts[self._host_of[t.client]].identity.node for t in tasks)
+        return max((-(-number // self._pool.per_node.get(node, 1)) for node, number in nodes.items()), default=1)
 
     def _train_calls(
         self,
@@ -139,11 +177,12 @@ class RayExecutor:
         round_: int,
         model: ray.ObjectRef[Packed[Models]],
         states: Mapping[ClientId, ClientState],
+        until_s: float,
     ) -> Iterator[Call]:
         for pieces in self._scheduler.calls(cut):
             # Whole blocks in one call: the host merges their sums as far as it can.
             is_whole = len(pieces) > 1
-            yield self._train_call(pieces, round_, model, states, 0, len(cut) if is_whole else None)
+            yield self._train_call(pieces, round_, model, states, until_s, 0, len(cut) if is_whole else None)
 
     def _train_call(
         self,
@@ -151,6 +190,7 @@ class RayExecutor:
         round_: int,
         model: ray.ObjectRef[Packed[Models]],
         states: Mapping[ClientId, ClientState],
+        until_s: float,
         attempt: int,
         num_blocks: int | None = None,
     ) -> Call:
@@ -164,24 +204,13 @@ class RayExecutor:
             method="train",
             args=(self._data.box, model, request, self._data.rows([client_windows(c) for c in clients])),
             clients=clients,
-            limit_s=self._limit_s(len(clients)),
+            limit_s=self._limits.call_s(len(clients)),
+            until_s=until_s,
             pieces=pieces,
             host=self._host_of.get(clients[0]),
             attempt=attempt,
             work=sum(self._scheduler.work(task) for tasks in parts for task in tasks),
         )
-
-    def _limit_s(self, num_clients: int) -> float | None:
-        """Time limit of a call: the whole limit for one client, for each further one ``_SLACK`` times the last mean."""
-        limit_s = self._options.client_timeout_s
-        return None if limit_s is None else limit_s + (num_clients - 1) * min(limit_s, _SLACK * self._client_s)
-
-    def _check_quorum(self, round_: int, num_clients: int, unanswered: Mapping[ClientId, str]) -> None:
-        if num_clients - len(unanswered) < self._options.quorum * num_clients:
-            raise RoundVoid(
-                f"round {round_}: {num_clients - len(unanswered)} of {num_clients} clients answered, "
-                f"runtime.quorum = {self._options.quorum:g}; lost: {dict(unanswered)}"
-            )
 
     def evaluate(
         self,
@@ -202,13 +231,14 @@ class RayExecutor:
             self._tester = self._tester or Worker(self._job)
             return dict(sorted(self._tester.evaluate(models, targets, states, part).items()))
         model = self._put(models)
-        number = max(1, min(len(hosts), sum(self._pool.per_node.values()), len(self._job.parts[part])))
+        number = max(1, min(len(hosts), self._pool.num_places, len(self._job.parts[part])))
         todo = deque(self._eval_call(i, number, model, targets, states, part) for i in range(number))
         if len(hosts) < len(self._pool.hosts):
             todo = deque(replace(call, host=host) for call, host in zip(todo, hosts, strict=False))
         total: dict[str, Tensor] = {}
         for call, outcome in self._pool.run(todo):
             if isinstance(outcome, EvalAnswer):
+                self._test_limits.note(self._pool.took_s)
                 share = unpack(outcome.counts)
                 total = {label: counts + total[label] if total else counts.clone() for label, counts in share.items()}
             elif isinstance(outcome, NeedsRows):
@@ -232,8 +262,8 @@ class RayExecutor:
         request = pack(EvalRequest(targets=tuple(targets), states=dict(states), part=part, share=(index, number)))
         self._pool.moved_bytes += request.nbytes
         rows = self._data.rows([part_windows(part, (index, number)), CALIBRATION])
-        args, limit_s = (self._data.box, model, request, rows), self._options.client_timeout_s
-        return Call(method="evaluate", args=args, clients=(), limit_s=limit_s)
+        args = self._data.box, model, request, rows
+        return Call(method="evaluate", args=args, clients=(), limit_s=self._test_limits.call_s(1))
 
     def _with_rows(self, call: Call, lack: NeedsRows) -> Call:
         """The same call once more, with the rows that its host cannot read."""
@@ -250,6 +280,14 @@ class RayExecutor:
         self._pool.moved_bytes += self._sent[2] * len({h.identity.node for h in self._pool.hosts})
         return self._sent[1]
 
+    def recover(self) -> None:
+        """Wait for lost hosts before a void round is tried again.
+
+        Raises:
+            Interrupted: the user asked to stop.
+        """
+        self._pool.recover()
+
     def facts(self) -> dict[str, Json]:
         """Layout of the run on the cluster, for its record."""
         hosts = self._pool.hosts
@@ -264,6 +302,7 @@ class RayExecutor:
             "torches": list[Json](sorted({h.identity.torch for h in hosts})),
             "num_lost_calls": self._pool.num_lost,
             **self._data.facts(),
+            "client_timeout_s": self._limits.one_s,
         }
 
     @property

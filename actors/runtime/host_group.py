@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import ray
 from ray.util.placement_group import PlacementGroup, remove_placement_group
@@ -30,17 +30,19 @@ class RuntimeOptions:
         mode: packed or an actor per client.
         num_hosts: number of packed worker processes; None: one per core.
         placement: typed, virtual, or auto.
-        client_timeout_s: seconds that a client may take for its round; None: without limit.
-        quorum: share of a round's clients that must answer.
         data: windows on other nodes than the driver's: their own data, or rows that are sent (``runtime.data``).
+        client_timeout_s: seconds that a client may take for its round; ``auto``: ``limits.Limits`` says.
+        on_timeout: whether clients whose time was over are sent once more while the round's time lasts.
+        lost_wait_s: seconds that a lost host is waited for, once per loss.
     """
 
     mode: Mode = "packed"
     num_hosts: int | None = None
     placement: Placement = "auto"
-    client_timeout_s: float | None = 600.0
-    quorum: float = 1.0
     data: DataMode = "auto"
+    client_timeout_s: float | Literal["auto"] = "auto"
+    on_timeout: Literal["retry", "drop"] = "retry"
+    lost_wait_s: float = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,164 +7,25 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from math import inf
 
 import ray
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
-from actors.runtime.client_host import EvalAnswer, Handle, Identity, NeedsRows, TrainAnswer, check, identify
+from actors.runtime.client_host import TrainAnswer, check, identify
 from actors.runtime.errors import Interrupted, raise_cause, reason
-from relief_ray.errors import UserError
-from relief_ray.messages import Assignment, ClientId
-
-Piece = tuple[int, tuple[Assignment, ...]]
-
-Answer = TrainAnswer | EvalAnswer | NeedsRows
+from actors.runtime.hosts import Answer, Call, Flight, Host, Lost
+from relief_ray.experiment.experiment import ignore_note
+from relief_ray.messages import Cause
 
 # Calls that lie with a host: the one it works on and the next, so that it never waits for the driver.
 DEPTH = 2
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Call:
-    """Call of a host's method.
-
-    Attributes:
-        method: its name.
-        args: its arguments.
-        clients: clients that it concerns.
-        limit_s: seconds after which it counts as lost; None: without limit.
-        pieces: parts of its answer, consecutive clients of one block each.
-        host: index of the only host that may take it; None: any.
-        attempt: 0 for the first.
-        work: amount of work in any unit, for comparison.
-    """
-
-    method: str
-    args: tuple[object, ...]
-    clients: tuple[ClientId, ...]
-    limit_s: float | None
-    pieces: tuple[Piece, ...] = ()
-    host: int | None = None
-    attempt: int = 0
-    work: float = 0.0
-
-
-@dataclass(slots=True)
-class Flight:
-    """A call that was sent; ``since_s``: when the host could begin with it, as far as the driver knows."""
-
-    call: Call
-    ref: ray.ObjectRef[Answer]
-    since_s: float
-
-
-@dataclass(slots=True)
-class Host:
-    """A host as the driver sees it; it works on the first of its ``flights``.
-
-    Attributes:
-        index: its number.
-        name: Ray's name of it.
-        handle: its actor handle.
-        identity: the code that it runs.
-        flights: calls that were sent and not answered.
-        work_s: seconds per unit of work in its last answer; None before the first.
-        probe: pending question whether it is back.
-        probe_at_s: monotonic clock from which on it is asked.
-        trouble: reason why it was lost; empty where it is well.
-        trouble_at_s: monotonic clock at which it was lost.
-        num_losses: calls lost since its last answer.
-        gone: given up for good.
-    """
-
-    index: int
-    name: str
-    handle: Handle
-    identity: Identity
-    flights: deque[Flight] = field(default_factory=deque)
-    work_s: float | None = None
-    probe: ray.ObjectRef[Identity] | None = None
-    probe_at_s: float = 0.0
-    trouble: str = ""
-    trouble_at_s: float = 0.0
-    num_losses: int = 0
-    gone: bool = False
-
-    @property
-    def usable(self) -> bool:
-        """True where a call may be sent."""
-        return not self.trouble and not self.gone
-
-    def left_s(self, now_s: float) -> float:
-        """Expected seconds until its pending calls are finished; infinite before its first answer."""
-        if not self.flights:
-            return 0.0
-        if self.work_s is None:
-            return inf
-        first, *behind = (self.work_s * flight.call.work for flight in self.flights)
-        return max(0.0, first - (now_s - self.flights[0].since_s)) + sum(behind)
-
-    def send(self, call: Call) -> None:
-        """Send a call; Ray runs a host's calls in the order in which they were sent."""
-        ref: ray.ObjectRef[Answer] = getattr(self.handle, call.method).remote(*call.args)
-        self.flights.append(Flight(call=call, ref=ref, since_s=time.monotonic()))
-
-    def land(self) -> Flight:
-        """Remove the first flight, which is over; the host works on the next one from now on."""
-        done = self.flights.popleft()
-        if self.flights:
-            self.flights[0].since_s = time.monotonic()
-        return done
-
-    def suspect(self, why: str) -> list[Call]:
-        """Note that the host was lost; return the calls that it had not begun."""
-        self.trouble, self.trouble_at_s = why, time.monotonic()
-        self.probe, self.probe_at_s = None, 0.0
-        behind = [flight.call for flight in self.flights]
-        self.flights.clear()
-        return behind
-
-
-def await_hosts(handles: Sequence[Handle], names: Sequence[str], within_s: float) -> list[Host]:
-    """Wait until every host has reported its identity.
-
-    Raises:
-        UserError: a host did not start in time, could not start, or runs other code.
-    """
-    refs = [handle.hello.remote() for handle in handles]
-    ready, late = ray.wait(refs, num_returns=len(refs), timeout=within_s)
-    if late:
-        missing = [name for name, ref in zip(names, refs, strict=True) if ref in set(late)]
-        raise UserError(
-            f"{len(ready)} of {len(refs)} hosts started within {within_s:g} s; missing: {', '.join(missing[:8])}; "
-            "use fewer hosts (runtime.num_hosts) or look at the cluster with `ray status`"
-        )
-    mine, hosts = identify(), []
-    for i, (name, handle, ref) in enumerate(zip(names, handles, refs, strict=True)):
-        try:
-            identity: Identity = ray.get(ref)
-        except RayError as error:
-            raise UserError(
-                f"{name} could not start: {reason(error)}; is the same relief-ray installed on its node?"
-            ) from error
-        check(mine, identity)
-        hosts.append(Host(index=i, name=name, handle=handle, identity=identity))
-    return hosts
-
-
-_POLL_S, _PROBE_S, _RECOVERY_S = 0.25, 0.2, 60.0
+_POLL_S, _PROBE_S, _FETCH_S = 0.25, 0.2, 60.0
 
 _MAX_LOSSES = 5
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Lost:
-    """Outcome of a call whose host was lost."""
-
-    why: str
 
 
 @dataclass(kw_only=True)
@@ -175,21 +36,30 @@ class HostPool:
         hosts: all of them, lost ones included.
         per_node: by node, how many of its hosts may work at the same time.
         should_stop: polled; True interrupts.
-        recovery_s: seconds that a lost host gets to restart.
+        lost_wait_s: seconds that calls wait for a lost host, once per loss.
         moved_bytes: bytes that travelled so far.
         num_lost: calls that were lost so far.
         busy_s: seconds that hosts spent in training so far, all together.
         peak_mib: the most memory (MiB) that one of them held.
+        took_s: seconds of the answer that came last, from when its host could begin.
+        on_note: called with a sentence for the user where a host is lost or is back.
     """
 
     hosts: list[Host]
     per_node: dict[str, int]
     should_stop: Callable[[], bool]
-    recovery_s: float = _RECOVERY_S
+    lost_wait_s: float = 60.0
     moved_bytes: int = 0
     num_lost: int = 0
     busy_s: float = 0.0
     peak_mib: float = 0.0
+    took_s: float = 0.0
+    on_note: Callable[[str], None] = ignore_note
+
+    @property
+    def num_places(self) -> int:
+        """Number of calls that can run at the same time."""
+        return max(1, min(len(self.hosts), sum(self.per_node.values())))
 
     def run(self, todo: deque[Call]) -> Iterator[tuple[Call, Answer | Lost]]:
         """Yield every call of ``todo`` with its outcome as it arrives; the caller may add calls meanwhile.
@@ -198,9 +68,9 @@ class HostPool:
             UserError, ClientFailed: code of a host raised, or the host runs other code.
             Interrupted: the user asked to stop.
         """
+        before_s = time.monotonic()
         for host in self.hosts:
-            if host.probe is None:
-                host.trouble_at_s = time.monotonic()
+            host.asked_in_vain = False
         try:
             while todo or any(h.flights for h in self.hosts):
                 if self.should_stop():
@@ -209,7 +79,9 @@ class HostPool:
                 self._probe()
                 yield from self._receive(todo)
                 yield from self._overdue(todo)
-                yield from self._hopeless(todo)
+                now_s = time.monotonic()
+                yield from self._hopeless(todo, now_s - before_s)
+                before_s = now_s
         finally:
             # Where the caller gives up, hosts finish the calls that lie with them, then answer the probe: Ray
             # cancels no call that has reached an actor, begun or not. Answers are dropped with their references.
@@ -236,9 +108,12 @@ class HostPool:
             node = host.identity.node
             return bool(host.flights) or working[node] < self.per_node.get(node, 1)
 
-        candidates = self.hosts if call.host is None else [self.hosts[call.host]]
         now_s = time.monotonic()
-        first = min((h for h in candidates if h.usable and has_place(h)), key=lambda h: h.left_s(now_s), default=None)
+        first = min(
+            (h for h in self._candidates(call) if h.usable and has_place(h)),
+            key=lambda h: h.left_s(now_s),
+            default=None,
+        )
         if first is None or not first.flights:
             return first
         # Not heard of yet, or full: the call waits for the next free host. What was lost before is sent there alone:
@@ -247,14 +122,54 @@ class HostPool:
         is_suspect = call.attempt > 0 or any(f.call.attempt > 0 for f in first.flights)
         return first if is_open and not is_suspect else None
 
-    def _hopeless(self, todo: deque[Call]) -> Iterator[tuple[Call, Lost]]:
-        """Yield calls whose hosts are gone, or in trouble for longer than a restart takes."""
-        now = time.monotonic()
-        for call in list(todo):
-            candidates = self.hosts if call.host is None else [self.hosts[call.host]]
-            if all(h.gone or (h.trouble and now - h.trouble_at_s > self.recovery_s) for h in candidates):
-                todo.remove(call)
-                yield call, Lost(why=f"no host: {candidates[0].name} {candidates[0].trouble}")
+    def _hopeless(self, todo: deque[Call], elapsed_s: float) -> Iterator[tuple[Call, Lost]]:
+        """Yield calls whose time is over, and calls whose hosts are gone or were waited for long enough.
+
+        ``elapsed_s``: seconds since the last look.
+        """
+        now_s, stuck = time.monotonic(), list[tuple[Call, list[Host]]]()
+        for call in todo:
+            if not any(h.usable for h in self._candidates(call)):
+                stuck.append((call, self._candidates(call)))
+        for host in {h.index: h for _, candidates in stuck for h in candidates}.values():
+            host.waited_s += elapsed_s
+        for call, hosts in stuck:
+            if all(h.gone or (self._was_awaited(h) and h.is_absent(now_s)) for h in hosts):
+                _remove(todo, call)
+                yield call, Lost(why=f"{hosts[0].name}: {hosts[0].trouble}", cause=hosts[0].cause)
+        for call in [c for c in todo if c.until_s is not None and now_s > c.until_s]:
+            _remove(todo, call)
+            lost = next((h for h in self._candidates(call) if h.trouble), None)
+            if lost is None:
+                yield call, Lost(why="its turn did not come before the round's time was over", cause="timeout")
+            else:
+                yield call, Lost(why=f"{lost.name}: {lost.trouble}", cause=lost.cause)
+
+    def _candidates(self, call: Call) -> list[Host]:
+        return self.hosts if call.host is None else [self.hosts[call.host]]
+
+    def _was_awaited(self, host: Host) -> bool:
+        return host.passed_over or host.waited_s > self.lost_wait_s
+
+    def pass_over(self, call: Call) -> None:
+        """Note that the round goes on without this call: later ones do not wait for the hosts that it was lost with."""
+        for host in self._candidates(call):
+            host.passed_over = bool(host.trouble)
+
+    def recover(self) -> None:
+        """Wait until all lost hosts answer again, for each once per loss and ``lost_wait_s`` at most.
+
+        Raises:
+            Interrupted: the user asked to stop.
+        """
+        while awaited := [h for h in self.hosts if h.trouble and not h.gone and h.waited_s <= self.lost_wait_s]:
+            if self.should_stop():
+                raise Interrupted
+            before_s = time.monotonic()
+            self._probe()
+            time.sleep(_PROBE_S)
+            for host in awaited:
+                host.waited_s += time.monotonic() - before_s
 
     def _receive(self, todo: deque[Call]) -> Iterator[tuple[Call, Answer | Lost]]:
         """Yield answers as they arrive; send a host its next call before its answer is processed."""
@@ -266,12 +181,13 @@ class HostPool:
         for ref in ready:
             host = awaited[ref]
             flight = host.land()
+            self.took_s = time.monotonic() - flight.since_s
             self._send(todo)
             yield self._take(host, flight, todo)
 
     def _take(self, host: Host, flight: Flight, todo: deque[Call]) -> tuple[Call, Answer | Lost]:
         try:
-            answer = ray.get(flight.ref, timeout=_RECOVERY_S)
+            answer = ray.get(flight.ref, timeout=_FETCH_S)
         except RayTaskError as error:
             raise_cause(error, f"{host.name}, {flight.call.method} of clients {list(flight.call.clients)}")
             raise
@@ -288,31 +204,35 @@ class HostPool:
         return flight.call, answer
 
     def _overdue(self, todo: deque[Call]) -> Iterator[tuple[Call, Lost]]:
-        now = time.monotonic()
+        """Yield calls that a host has not answered in time; its process is ended."""
+        now_s = time.monotonic()
         for host in (h for h in self.hosts if h.flights):
-            limit_s = host.flights[0].call.limit_s
-            if limit_s is not None and now - host.flights[0].since_s > limit_s:
-                call = host.land().call
+            call, took_s = host.flights[0].call, now_s - host.flights[0].since_s
+            is_late = call.limit_s is not None and took_s > call.limit_s
+            if is_late or (call.until_s is not None and now_s > call.until_s):
+                host.land()
                 # A hung process answers nothing, not even a polite end; Ray starts it anew.
                 ray.kill(host.handle, no_restart=False)
-                why = f"no answer within {limit_s:g} s; raise runtime.client_timeout_s if it was only slow"
-                yield call, self._lose(host, why, todo)
+                why = f"no answer within {took_s:.3g} s; raise runtime.client_timeout_s if it was only slow"
+                yield call, self._lose(host, why, todo, "timeout")
 
-    def _lose(self, host: Host, why: str, todo: deque[Call]) -> Lost:
+    def _lose(self, host: Host, why: str, todo: deque[Call], cause: Cause = "lost") -> Lost:
         """The host is in trouble; calls that it had not begun go to another one, as if they had never been sent."""
         self.num_lost += 1
         host.num_losses += 1
         # Ray starts a dead process anew for ever; one that dies on every call is given up.
         host.gone = host.num_losses >= _MAX_LOSSES
-        todo.extendleft(reversed(host.suspect(why)))
-        return Lost(why=f"{host.name}: {why}")
+        todo.extendleft(reversed(host.suspect(why, cause)))
+        given_up = f"; it is given up after {_MAX_LOSSES} lost calls" if host.gone else ""
+        self.on_note(f"{host.name}: {why}{given_up}")
+        return Lost(why=f"{host.name}: {why}", cause=cause)
 
     def _probe(self) -> None:
         """Ask lost hosts whether they are back, and take in those that answered."""
         now = time.monotonic()
         for host in self.hosts:
             if host.trouble and not host.gone and host.probe is None and now >= host.probe_at_s:
-                host.probe = host.handle.hello.remote()
+                host.probe, host.probe_at_s = host.handle.hello.remote(), now
         probed = {h.probe: h for h in self.hosts if h.probe is not None}
         if probed:
             for ref in ray.wait(list(probed), num_returns=len(probed), timeout=0)[0]:
@@ -322,11 +242,20 @@ class HostPool:
         assert host.probe is not None
         ref, host.probe = host.probe, None
         try:
-            host.identity = ray.get(ref, timeout=_RECOVERY_S)
+            host.identity = ray.get(ref, timeout=_FETCH_S)
         except ActorDiedError:
             host.gone = True
         except RayError:
-            host.probe_at_s = time.monotonic() + _PROBE_S
+            host.probe_at_s, host.asked_in_vain = time.monotonic() + _PROBE_S, True
         else:
             check(identify(), host.identity)
+            if host.waited_s or host.num_losses:
+                self.on_note(f"{host.name}: answers again")
             host.trouble = ""
+
+
+def _remove(todo: deque[Call], call: Call) -> None:
+    """Take this very call out; equal arguments are not compared, which arrays would not allow."""
+    kept = [other for other in todo if other is not call]
+    todo.clear()
+    todo.extend(kept)

@@ -11,7 +11,7 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from actors.runtime.client_host import NeedsRows, identify
 from actors.runtime.errors import raise_cause
 from actors.runtime.host_data import DataMode, JobBox, NodeData, refusal
-from actors.runtime.host_pool import Host
+from actors.runtime.hosts import Host
 from relief_ray.data.window_set import WindowSet
 from relief_ray.errors import UserError
 from relief_ray.messages import ClientId, Json

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from relief_ray.messages import Assignment, ClientId, Trained
+from relief_ray.messages import Assignment, ClientId, LeftOut, Trained
 from relief_ray.server.reduction import Accumulator, Node, Sums, Tree
 from relief_ray.training.job import BlockResult, combine
 
@@ -23,7 +23,7 @@ def _gathered(pieces: Sequence[BlockResult]) -> BlockResult:
     )
 
 
-def lost(clients: Iterable[ClientId], why: str) -> BlockResult:
+def lost(clients: Iterable[ClientId], why: LeftOut) -> BlockResult:
     """The result of clients that never answered."""
     return BlockResult(sums={}, receipts=(), states={}, rejected=dict.fromkeys(clients, why))
 

@@ -7,6 +7,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
 from actors.terminal.reporter import CellEnd, JsonReporter, Reporter, is_interactive, make_console
+from relief_ray.records.left_out import summary_line
 from relief_ray.records.metrics import METRICS
 from relief_ray.records.schema import RoundRecord
 
@@ -22,9 +23,14 @@ def make_reporter(as_json: bool, num_runs: int, num_rounds: int) -> Reporter:
 
 
 def round_line(record: RoundRecord, rounds: int, clock: str) -> str:
-    """One round as text of at most 80 columns, aligned with the other rounds of its run."""
+    """One round as text of at most 80 columns, aligned with the other rounds of its run.
+
+    Where clients were left out it begins with how many were not, and is longer by that.
+    """
     cost = record.costs[clock]
     parts = [f"{record.round:>{len(str(rounds))}}/{rounds}"]
+    if record.rejected:
+        parts.append(summary_line(record))
     if record.loss is not None:
         parts.append(f"loss {record.loss:6.4g}")
     parts.append(f"sim {seconds(cost.round_s)[2:]} {cost.energy_j:5.4g} J")
@@ -99,6 +105,18 @@ class JsonEvents(JsonReporter):
                 "bytes_down": totals.bytes_down,
                 "speedup": record.speedup,
                 "wall_s": record.wall_s,
+                "clients": len(record.participants) - len(record.rejected),
+                "participants": len(record.participants),
+                "left_out": [
+                    {
+                        "client": client,
+                        "device": left.device,
+                        "cause": left.cause,
+                        "since": left.since,
+                        "why": record.rejected[client],
+                    }
+                    for client, left in sorted(record.left_out.items())
+                ],
             }
         )
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from actors.terminal.exit_codes import WIDTH
+from relief_ray.records.left_out import newcomers
 from relief_ray.records.schema import RoundRecord, Status
 
 
@@ -96,8 +97,10 @@ class Reporter:
         """Show a committed round; ``clock`` names the time model whose seconds and joules are shown."""
 
     def committed(self, title: str, record: RoundRecord, clock: str) -> None:
-        """Show a committed round and what it warns of."""
+        """Show a committed round, whom it went on without and what it warns of."""
         self.round(title, record, clock)
+        for missing in newcomers(record):
+            self.note(f"{title}: WARNING: {missing}")
         for warning in record.warnings:
             self.note(f"{title}: WARNING: {warning}")
 

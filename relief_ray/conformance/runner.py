@@ -40,7 +40,8 @@ PROBLEM: Mapping[str, object] = MappingProxyType(
         "evaluation": {"every": 2},
         "rounds": 3,
         "participation": 0.5,
-        "runtime": {"mode": "inline"},
+        # A refused update is a broken rule with a name of its own, not a void round.
+        "runtime": {"mode": "inline", "quorum": 0.01},
         "tracking": {"enabled": False},
     }
 )

@@ -13,7 +13,10 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter, time
 
+from pydantic import JsonValue
+
 from relief_ray.errors import UserError
+from relief_ray.experiment.acceptance import Accepting
 from relief_ray.experiment.averaging import NO_AVERAGES, advanced, is_tested
 from relief_ray.experiment.evaluation import client_views, evaluation_inputs
 from relief_ray.experiment.protocol import speedup_at_paper
@@ -24,8 +27,10 @@ from relief_ray.federated import RoundResult, run_round
 from relief_ray.groups import GroupId
 from relief_ray.messages import ClientInfo
 from relief_ray.protocols import Executor
+from relief_ray.records.base import Facts
 from relief_ray.records.checkpoint import Averages, Checkpoint, CheckpointStateStore, Saver
 from relief_ray.records.costs import Totals
+from relief_ray.records.left_out import LeftOutLog
 from relief_ray.records.metrics import summarise
 from relief_ray.records.run_folder import RunFolder, restore
 from relief_ray.records.schema import Metrics, RoundRecord, RunRecord, RunStatus
@@ -62,12 +67,14 @@ class Experiment:
         folder: its folder, under this process's lock.
         executor: where its clients run.
         tracker: receives the events of the run.
+        facts: tells where clients run, for ``run.json`` when the run begins and ends; None: nothing is noted.
     """
 
     setup: Setup
     folder: RunFolder
     executor: Executor
     tracker: Tracker = field(default_factory=NullTracker)
+    facts: Callable[[], Facts] | None = None
 
     def __post_init__(self) -> None:
         """Load the newest checkpoint, or start from the initial model."""
@@ -84,8 +91,11 @@ class Experiment:
         self.next_round = point.round + 1 if point else (0 if setup.strategy.bootstrap else 1)
         self.saved_round = self.next_round - 1
         self.saver = Saver()
+        self.accepting = Accepting(executor=self.executor, quorum=setup.config.runtime.quorum)
+        self.left_out = LeftOutLog()
         self.untrained = UntrainedGroups(layout=setup.fedavg.counter.layout, name=setup.config.label())
         for record in past:
+            self.left_out.add(record)
             self._watch(record.round, [j for c in record.clients for j in selection(c.trained)])
 
     def run(self, on_round: OnRound = ignore, should_stop: Callable[[], bool] = never) -> RunRecord:
@@ -94,7 +104,7 @@ class Experiment:
         Raises:
             RoundVoid: no client returned a usable update; the run can be resumed.
         """
-        self.tracker.start(self.folder.update(status="running"), self.folder.path)
+        self.tracker.start(self.folder.update(status="running", runtime=self._where()), self.folder.path)
         status: RunStatus = "failed"
         try:
             while self.next_round <= self.setup.config.rounds and not should_stop():
@@ -111,9 +121,14 @@ class Experiment:
         finally:
             with suppress(UserError):  # another error is being raised already
                 self.saver.wait()
-            run = self.folder.update(status=status, finished=now())
+            left_out: list[JsonValue] = [entry.model_dump(mode="json") for entry in self.left_out.summary()]
+            run = self.folder.update(status=status, finished=now(), runtime=self._where(), left_out=left_out)
             self.tracker.finish(status)
         return run
+
+    def _where(self) -> Facts:
+        """Facts on where clients run, and how often that failed so far."""
+        return self.folder.run.runtime if self.facts is None else self.facts()
 
     def _round(self, round_: int) -> RoundRecord:
         began = perf_counter()
@@ -121,7 +136,7 @@ class Experiment:
         context = context_of(setup, round_, self._participants(round_))
         try:
             step = partial(server_step, setup.config.server)
-            result = run_round(setup.strategy, self.state, context, self.executor, self.store, setup.accountant, step)
+            result = run_round(setup.strategy, self.state, context, self.accepting, self.store, setup.accountant, step)
             identities = setup.strategy.identities(result.state)
             averages = advanced(setup.config, self.averages, round_, result.state, identities)
             metrics = self._evaluate(result, averages) if is_tested(setup.config, round_) else {}
@@ -137,6 +152,7 @@ class Experiment:
                     target_s=self.target_s,
                     speedup_paper=speedup_at_paper(setup, result.charged, context.participants),
                     warnings=self._watch(round_, [j for r in result.trained.worked for j in r.assignment.train]),
+                    left_out=self.left_out.facts(round_, result.trained.rejected, setup.fleet),
                 ),
             )
             self.folder.append(record)
@@ -145,6 +161,7 @@ class Experiment:
             self.store.discard()
             raise
         self.store.commit()
+        self.left_out.add(record)
         self.state, self.averages = result.state, averages
         self.totals, self.next_round = record.totals, round_ + 1
         if round_ % setup.config.record.checkpoint_every == 0 or round_ == setup.config.rounds:
@@ -189,6 +206,10 @@ class Experiment:
         return metrics
 
 
+def _in_this_process() -> Facts:
+    return {"mode": "inline"}
+
+
 def run_inline(
     setup: Setup,
     path: Path,
@@ -216,8 +237,7 @@ def run_inline(
         closing(make_tracker()) as tracker,
         closing(SerialExecutor(setup.job)) as executor,
     ):
-        folder.update(runtime={"mode": "inline"})
-        experiment = Experiment(setup=setup, folder=folder, executor=executor, tracker=tracker)
+        experiment = Experiment(setup=setup, folder=folder, executor=executor, tracker=tracker, facts=_in_this_process)
         for repair in experiment.repairs:
             on_note(f"repaired: {repair}")
         return experiment.run(on_round, should_stop)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from itertools import combinations
 
@@ -29,7 +29,15 @@ from relief_ray.records.identity import (
     state_sha256,
     tensors_sha256,
 )
-from relief_ray.records.schema import ClientRecord, Metrics, ProbeRecord, RoundRecord, RunRecord, TensorStat
+from relief_ray.records.schema import (
+    ClientRecord,
+    LeftOutFacts,
+    Metrics,
+    ProbeRecord,
+    RoundRecord,
+    RunRecord,
+    TensorStat,
+)
 from relief_ray.records.selection_text import tokens
 from relief_ray.server.aggregation import divergence
 from relief_ray.strategies import facts_of
@@ -47,11 +55,13 @@ class Noted:
         target_s: ``T*``; None where the method has none.
         speedup_paper: its speedup at the paper's protocol; None where there is none.
         warnings: lines for the user.
+        left_out: clients that the round went on without.
     """
 
     target_s: float | None = None
     speedup_paper: float | None = None
     warnings: tuple[str, ...] = ()
+    left_out: Mapping[int, LeftOutFacts] = field(default_factory=dict)
 
 
 _NOTHING_NOTED = Noted()
@@ -81,7 +91,8 @@ def round_record(
         costs={name: cost_record(cost) for name, cost in result.costs.items()},
         totals={n: totals_after(before.get(n, Totals()), cost, result.charged) for n, cost in result.costs.items()},
         model_sha256=state_sha256(state),
-        rejected=dict(trained.rejected),
+        rejected={client: left.why for client, left in trained.rejected.items()},
+        left_out=dict(noted.left_out),
         metrics=metrics.get("test"),
         validation=metrics.get("validation"),
         d_bar=diagnosed.pop("d_bar", {}),

@@ -18,6 +18,7 @@ from relief_ray.errors import UserError, nearest
 from relief_ray.files import disk_errors, write_atomic
 from relief_ray.records.base import SCHEMA_VERSION, Facts, Origin, Record, refuse_other_schema
 from relief_ray.records.costs import FedAvgRecord
+from relief_ray.records.left_out import left_out_of, sentence
 from relief_ray.records.schema import Machine, MethodFacts, Metrics, RoundRecord, RunRecord
 
 FILE = "cells.json"
@@ -145,7 +146,11 @@ def condense(run: RunRecord, rounds: Sequence[RoundRecord]) -> CommittedCell:
         metrics=None if last is None else last.model_copy(update={"confusion": ()}),
         rounds=tuple(_row(r, run.planning_model) for r in rounds),
         model_sha256=rounds[-1].model_sha256,
-        warnings=(*run.warnings, *(w for r in rounds for w in r.warnings)),
+        warnings=(
+            *run.warnings,
+            *(w for r in rounds for w in r.warnings),
+            *(f"{run.name}: {sentence(entry)}" for entry in left_out_of(rounds)),
+        ),
         means=means_of(run, [r for r in rounds if r.round >= 1]),
     )
 

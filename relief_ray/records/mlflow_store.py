@@ -21,6 +21,7 @@ from pydantic import Field, JsonValue, ValidationError
 
 from relief_ray.files import move, write_atomic
 from relief_ray.records.base import Record, Text
+from relief_ray.records.left_out import sentence
 from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import round_scalars
 from relief_ray.records.redact import mask_text
@@ -187,6 +188,8 @@ class Exporter:
         """
         for name in (RUN_FILE, ROUNDS_FILE):
             self._client.log_artifact(self.run_id, str(self._folder / name))
+        for name, text in left_out_tags(read_run(self._folder)).items():
+            self._client.set_tag(self.run_id, name, text)
         if status in _ENDINGS:
             self._log_model()
             ended_ms = self._ended_ms or round(time.time() * 1000)
@@ -226,10 +229,20 @@ class Exporter:
 
 
 def exported_scalars(record: RoundRecord, clock: str) -> dict[str, float]:
-    """A round's values by their names in a store, ``sim_`` before what a clock simulated; and F1 by sensor."""
+    """A round's values by their names in a store, ``sim_`` before what a clock simulated; and F1 by sensor.
+
+    A round that went on without clients also says how many updates it used, as ``clients_used``.
+    """
     values = {SIMULATED.get(name, name): value for name, value in round_scalars(record, clock).items()}
+    if record.rejected:
+        values["clients_used"] = float(len(record.participants) - len(record.rejected))
     sensors = record.metrics.f1_by_modality if record.metrics is not None else {}
     return values | {f"f1_sensor_{sensor}": value for sensor, value in sensors.items() if isfinite(value)}
+
+
+def left_out_tags(run: RunRecord) -> dict[str, str]:
+    """A tag for each client that rounds went on without: who, in which rounds and why."""
+    return {f"relief.left_out.{entry.client}.{entry.cause}": sentence(entry) for entry in run.left_out}
 
 
 def _unix_ms(moment: str | None) -> int | None:

@@ -6,12 +6,46 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
+from relief_ray.messages import Cause
 from relief_ray.records.base import SCHEMA_VERSION, Facts, Origin, Record, Text
 from relief_ray.records.costs import CostRecord, FedAvgRecord, Stages, Totals
 
 # Status of a run as `run.json` keeps it, and of a cell as its folder shows it: the only words for either, everywhere.
 RunStatus = Literal["running", "interrupted", "failed", "done"]
 Status = Literal["planned", RunStatus, "stale", "untested"]
+
+
+class LeftOutFacts(Record):
+    """Client that a round went on without; the reason in words is in ``RoundRecord.rejected``.
+
+    Attributes:
+        device: name of its device type.
+        cause: ``timeout``: no answer in time; ``lost``: its process or node was lost; ``update``: a check refused what
+            it sent.
+        since: first round of the unbroken row of rounds that it was left out of for this cause.
+    """
+
+    device: str
+    cause: Cause
+    since: int
+
+
+class LeftOutRecord(Record):
+    """Client that rounds of a run went on without.
+
+    Attributes:
+        client: id of the client.
+        device: name of its device type.
+        cause: as in ``LeftOutFacts``.
+        rounds: numbers of these rounds, ascending.
+        why: the reason in words, as of the last of them.
+    """
+
+    client: int
+    device: str
+    cause: Cause
+    rounds: tuple[int, ...]
+    why: Text
 
 
 class Machine(Record):
@@ -106,6 +140,7 @@ class RunRecord(Record):
         finished: UTC, ISO 8601.
         note: free text.
         num_resumes: how often the run was resumed.
+        left_out: clients that rounds went on without, by cause; written when the run ends or stops.
     """
 
     schema_version: Literal[3] = SCHEMA_VERSION
@@ -136,6 +171,7 @@ class RunRecord(Record):
     finished: str | None = None
     note: Text = ""
     num_resumes: int = 0
+    left_out: tuple[LeftOutRecord, ...] = ()
 
 
 class TensorStat(Record):
@@ -283,7 +319,8 @@ class RoundRecord(Record):
         costs: simulated round by time model.
         totals: sums of all rounds so far by time model.
         model_sha256: hash of the server's whole state after the round.
-        rejected: reason by client whose update was not used.
+        rejected: reason by client whose update is missing or was not used.
+        left_out: device type and kind of the reason, by client of ``rejected``.
         metrics: evaluation on the test part; None where the round was not evaluated.
         validation: evaluation on the validation part.
         d_bar: moving average of ``divergence`` by group, Eq. (6).
@@ -310,6 +347,7 @@ class RoundRecord(Record):
     totals: dict[str, Totals]
     model_sha256: str
     rejected: dict[int, Text] = Field(default_factory=dict)
+    left_out: dict[int, LeftOutFacts] = Field(default_factory=dict)
     metrics: Metrics | None = None
     validation: Metrics | None = None
     d_bar: dict[str, float] = Field(default_factory=dict)

@@ -17,6 +17,7 @@ from relief_ray.records.cells import judge
 from relief_ray.records.committed import FILE as COMMITTED_FILE
 from relief_ray.records.committed import CommittedCell, RoundRow, read_committed
 from relief_ray.records.costs import CostRecord, Totals
+from relief_ray.records.left_out import left_out_of, sentence
 from relief_ray.records.run_folder import RUN_FILE, is_done, read_rounds, read_run
 from relief_ray.records.schema import Metrics, RoundRecord, RunRecord
 
@@ -108,8 +109,9 @@ class Loaded:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings of the run's start and of its rounds."""
-        return (*self.run.warnings, *(w for r in self.rounds for w in r.warnings))
+        """Warnings of the run's start and of its rounds, and whom its rounds went on without."""
+        missing = (f"{self.title}: {sentence(entry)}" for entry in left_out_of(self.rounds))
+        return (*self.run.warnings, *(w for r in self.rounds for w in r.warnings), *missing)
 
     @property
     def trained(self) -> tuple[RoundRecord, ...]:

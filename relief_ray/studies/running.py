@@ -15,6 +15,7 @@ from relief_ray.experiment.experiment import OnRound, run_inline
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.setup import Setup
 from relief_ray.process import use_threads
+from relief_ray.records.left_out import newcomers
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.records.tracking import sync
@@ -67,7 +68,13 @@ def _run_cell(cell: CellFolder, title: str, compute: Compute, progress: Watcher,
     setup = open_cell(cell, other_code)
     for warning in setup.warnings:
         progress.note(f"{title}: NOTE: {warning}")
-    run = compute(setup, cell.folder, progress.committed, lambda text: progress.note(f"{title}: {text}"))
+
+    def on_round(record: RoundRecord) -> None:
+        progress.committed(record)
+        for missing in newcomers(record):
+            progress.note(f"{title}: WARNING: {missing}")
+
+    run = compute(setup, cell.folder, on_round, lambda text: progress.note(f"{title}: {text}"))
     record = last_evaluated(read_rounds(cell.folder))
     progress.end(f"{title}: {_score(run, record)}", time.monotonic() - began_s)
     if cell.cell.config.tracking.enabled:

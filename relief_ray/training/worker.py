@@ -26,6 +26,7 @@ from relief_ray.messages import (
     ClientId,
     ClientState,
     EvalTarget,
+    LeftOut,
     Receipt,
     Update,
     WeightedSum,
@@ -113,7 +114,7 @@ class Worker:
         for update, is_borrowed in updates_with_loans:
             update = measured(update)
             if reason := check_update(update, layout):
-                rejected[update.receipt.assignment.client] = reason
+                rejected[update.receipt.assignment.client] = LeftOut(cause="update", why=reason)
                 refused.append(update.receipt)
                 continue
             if is_watched:

@@ -1,11 +1,14 @@
 """Serial runs of every case: the oracle, and the same bits after an interruption at every round boundary."""
 
 from collections.abc import Callable
+from math import sqrt
 from pathlib import Path
+from statistics import median_low
 
 import pytest
 
 from relief_ray.records import read_rounds, read_run
+from relief_ray.server.outliers import MEDIAN_FACTOR
 from relief_ray.strategies import PRESETS
 from tests.conformance.cases import CASES, after_rounds, config_of, drive, outcome, params
 
@@ -49,6 +52,16 @@ def test_strategies_differ_from_one_another(folders):
     assert twins[0] == twins[1], "what else is sent up changes bytes; here all clients have equally many windows"
     assert len(set(states.values())) == len(PRESETS) - 2
     assert [read_run(folders(preset)).strategy for preset in PRESETS] == list(PRESETS), "labelled by the preset"
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_norm_rule_is_far_from_every_honest_update(preset, folders):
+    """Both of its bounds must be broken; the first alone is kept by all, with a factor of ten to spare."""
+    for record in read_rounds(folders(preset)):
+        assert record.rejected == {} and record.left_out == {}
+        norms = [sqrt(sum(c.sq_norm.values())) for c in record.clients]
+        positive = [norm for norm in norms if norm > 0.0]
+        assert not positive or max(positive) < MEDIAN_FACTOR / 10 * median_low(positive)
 
 
 def test_fast_variations_differ_from_what_they_vary(folders):

@@ -29,6 +29,7 @@ from relief_ray.groups import WHOLE, GroupLayout, ParamGroup, Part, pack
 from relief_ray.messages import (
     Assignment,
     ClientCost,
+    LeftOut,
     Receipt,
     Reduced,
     RoundCost,
@@ -123,7 +124,11 @@ def next_round(state: ServerState, store: CheckpointStateStore, round_: int) -> 
         store.stage(client, head)
     receipts = tuple(receipt(c, round_) for c in (0, 1))
     costs = tuple(ClientCost(client=c, times=StageTimes(forward_s=1.5), wait_s=0.25 * c, energy_j=7.5) for c in (0, 1))
-    trained = Trained(reduced=Reduced(sums={}, receipts=receipts), states=personal, rejected={2: "too late"})
+    trained = Trained(
+        reduced=Reduced(sums={}, receipts=receipts),
+        states=personal,
+        rejected={2: LeftOut(cause="timeout", why="too late")},
+    )
     cost = {"split": RoundCost(clients=costs, round_s=1.5 + round_, energy_j=15.0)}
     tasks = tuple(r.assignment for r in receipts)
     return RoundResult(state=after, tasks=tasks, trained=trained, charged=receipts, costs=cost)

@@ -217,7 +217,7 @@ def test_an_update_that_is_not_finite_is_rejected_not_summed(job):
     result = next(
         Worker(replace(job, program=ClientProgram(after=spoil))).train_blocks(1, models(), [tasks_of(job)], {})
     )
-    assert set(result.rejected) == {1} and "not finite" in result.rejected[1]
+    assert set(result.rejected) == {1} and "not finite" in result.rejected[1].why
     assert [r.assignment.client for r in result.receipts] == [0, 2]
     assert {part.members for part in result.sums["global"].values()} == {(0, 2)}
 

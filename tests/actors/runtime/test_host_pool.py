@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from actors.runtime.host_pool import Call, Host, HostPool
+from actors.runtime.host_pool import HostPool
+from actors.runtime.hosts import Call, Host
 
 
 def call(work, **more):

@@ -112,6 +112,42 @@ def test_a_coordinator_killed_in_mid_run_goes_on_with_the_same_bits(cluster, tmp
     assert seen == list(range(61))
 
 
+@pytest.mark.ray
+def test_a_frozen_coordinator_is_ended_and_goes_on_with_the_same_bits(cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr("actors.runtime.coordinator_client._SILENT_S", 3.0)
+    seen, notes, frozen, here, there = [], [], [], tmp_path / "here", tmp_path / "there"
+
+    def on_round(record):
+        seen.append(record.round)
+        if not frozen:
+            frozen.append(json.loads((there / "driver.lock").read_text())["pid"])
+            os.kill(frozen[0], signal.SIGSTOP)
+
+    run_experiment(new_run(here, rounds=60, mode="inline"), here)
+    callbacks = RunCallbacks(on_round=on_round, on_note=notes.append)
+    run = run_experiment(new_run(there, rounds=60, num_hosts=1), there, callbacks)
+    assert frozen and frozen[0] != os.getpid() and not alive(frozen)
+    assert any("has not answered for 3 s: its process was ended; it goes on" in note for note in notes), notes
+    assert run.status == "done" and results(there) == results(here) and seen == list(range(61))
+
+
+@pytest.mark.ray
+def test_a_stop_does_not_wait_for_a_frozen_coordinator(cluster, tmp_path):
+    seen, stopped = [], []
+
+    def on_round(record):
+        seen.append(record.round)
+        if not stopped:
+            os.kill(json.loads((tmp_path / "driver.lock").read_text())["pid"], signal.SIGSTOP)
+            stopped.append(time.monotonic())
+
+    callbacks = RunCallbacks(on_round=on_round, should_stop=lambda: bool(stopped))
+    run = run_experiment(new_run(tmp_path, rounds=5000, num_hosts=1), tmp_path, callbacks)
+    assert time.monotonic() - stopped[0] < 10.0
+    assert run.status == "interrupted" == read_run(tmp_path).status
+    assert read_rounds(tmp_path)[-1].round >= seen[-1]
+
+
 class Runs:
     """Runs one experiment after the other with one ``WorkerCache``; ``pids``: of its hosts after each."""
 

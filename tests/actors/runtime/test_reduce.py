@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from actors.runtime.client_host import merge_whole
 from actors.runtime.reduce import Gather, lost
-from relief_ray.messages import WeightedSum
+from relief_ray.messages import LeftOut, WeightedSum
 from relief_ray.server.aggregation import by_samples, one_bucket, uniform
 from relief_ray.server.reduction import blocks
 from relief_ray.training.serial_executor import SerialExecutor
@@ -67,14 +67,17 @@ def test_a_second_answer_of_the_same_clients_is_ignored(tmp_path):
     assert same_round(gather.finish(0), whole)
 
 
+NO_NODE = LeftOut(cause="lost", why="its node died")
+
+
 def test_lost_clients_leave_a_reason_and_nothing_else(tmp_path):
     tasks, _, singles, _ = trained(tmp_path)
     cut = blocks(tasks)
     gather, block_of = Gather(cut), numbers(cut)
     for client, single in enumerate(singles):
-        gather.add(block_of[client], (client,), lost([4], "its node died") if client == 4 else single)
+        gather.add(block_of[client], (client,), lost([4], NO_NODE) if client == 4 else single)
     gathered = gather.finish(7)
-    assert gathered.rejected == {4: "its node died"} and gathered.moved_bytes == 7
+    assert gathered.rejected == {4: NO_NODE} and gathered.moved_bytes == 7
     assert [r.assignment.client for r in gathered.reduced.receipts] == [0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11]
     assert all(4 not in part.members for part in gathered.reduced.sums["global"].values())
 

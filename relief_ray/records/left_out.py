@@ -1,0 +1,96 @@
+"""Clients that rounds went on without: who, in which rounds and why, from the records of rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from relief_ray.messages import Cause, ClientId, Fleet, LeftOut
+from relief_ray.records.schema import LeftOutFacts, LeftOutRecord, RoundRecord
+
+_IN_WORDS: dict[Cause, str] = {
+    "timeout": "no answer in time",
+    "lost": "its process or node was lost",
+    "update": "its update was refused",
+}
+
+
+@dataclass(kw_only=True, slots=True)
+class LeftOutLog:
+    """Collects who was left out of a run's rounds.
+
+    Attributes:
+        entries: by client and cause.
+        last: clients that the last round went on without.
+    """
+
+    entries: dict[tuple[ClientId, Cause], LeftOutRecord] = field(default_factory=dict)
+    last: Mapping[ClientId, LeftOutFacts] = field(default_factory=dict)
+
+    def facts(self, round_: int, rejected: Mapping[ClientId, LeftOut], fleet: Fleet) -> dict[ClientId, LeftOutFacts]:
+        """Facts on the clients that the next round, ``round_``, goes on without."""
+        facts = {}
+        for client, left in rejected.items():
+            before = self.last.get(client)
+            since = before.since if before is not None and before.cause == left.cause else round_
+            facts[client] = LeftOutFacts(device=fleet[client].device, cause=left.cause, since=since)
+        return facts
+
+    def add(self, record: RoundRecord) -> None:
+        """Take in a round that comes after all so far."""
+        self.last = record.left_out
+        for client, left in sorted(record.left_out.items()):
+            before = self.entries.get((client, left.cause))
+            rounds = (*(before.rounds if before else ()), record.round)
+            why = record.rejected[client]
+            self.entries[client, left.cause] = LeftOutRecord(
+                client=client, device=left.device, cause=left.cause, rounds=rounds, why=why
+            )
+
+    def summary(self) -> tuple[LeftOutRecord, ...]:
+        """One entry per client and cause, in client order."""
+        return tuple(self.entries[key] for key in sorted(self.entries))
+
+
+def left_out_of(rounds: Iterable[RoundRecord]) -> tuple[LeftOutRecord, ...]:
+    """Who was left out of these rounds, in client order."""
+    log = LeftOutLog()
+    for record in rounds:
+        log.add(record)
+    return log.summary()
+
+
+def sentence(entry: LeftOutRecord) -> str:
+    """``client 6 (type C) was left out of 3 rounds (4-6): no answer in time; last: ...``."""
+    number = f"{len(entry.rounds)} round{'s' if len(entry.rounds) > 1 else ''}"
+    return (
+        f"client {entry.client} (type {entry.device}) was left out of {number} ({_ranges(entry.rounds)}): "
+        f"{_IN_WORDS[entry.cause]} ({entry.why})"
+    )
+
+
+def _ranges(rounds: tuple[int, ...]) -> str:
+    """``4-6, 9`` for ascending 4, 5, 6, 9."""
+    runs: list[tuple[int, int]] = []
+    for number in rounds:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1] = (runs[-1][0], number)
+        else:
+            runs.append((number, number))
+    return ", ".join(f"{first}-{last}" if last > first else f"{first}" for first, last in runs)
+
+
+def summary_line(record: RoundRecord) -> str:
+    """``7/8 clients``: those whose updates were used, of those that took part."""
+    number = len(record.participants)
+    return f"{number - len(record.rejected)}/{number} clients"
+
+
+def newcomers(record: RoundRecord) -> list[str]:
+    """A sentence for each client that this round left out and the one before did not, or for another cause."""
+    return [
+        f"round {record.round}: without client {client} (type {left.device}): {_IN_WORDS[left.cause]} "
+        f"({record.rejected[client]})"
+        for client, left in sorted(record.left_out.items())
+        if left.since == record.round
+    ]

@@ -1,0 +1,219 @@
+"""Hosts that fall silent, die or hang: how long a round waits for them, what it says, and when they are used again."""
+
+import os
+import signal
+import time
+from collections import deque
+from types import SimpleNamespace
+
+import pytest
+
+from actors.runtime.host_pool import HostPool
+from actors.runtime.hosts import Call, Host, Lost
+from actors.runtime.limits import FIRST_S, LEAST_S, Limits
+from relief_ray.training.serial_executor import SerialExecutor
+from tests.actors.runtime import federation
+from tests.actors.runtime.federation import make_job, make_states, make_tasks, same_round, start_models
+
+# Limits ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_fixed_limit_is_that_of_one_client_and_grows_with_those_that_wait_for_their_turn():
+    limits = Limits(setting=10.0)
+    assert (limits.one_s, limits.round_s(1), limits.round_s(4)) == (10.0, 10.0, 40.0)
+    limits.mean_s = 0.1
+    assert (limits.call_s(1), limits.call_s(3)) == (10.0, 20.0)
+    assert (limits.round_s(1), limits.round_s(4)) == (10.0, 13.0)
+    limits.note(99.0)
+    assert limits.one_s == 10.0 and limits.news() is None
+
+
+def test_an_automatic_limit_is_ten_times_the_slowest_answer_and_a_minute_at_least():
+    limits = Limits(setting="auto")
+    assert limits.one_s == FIRST_S and limits.news() is None
+    limits.note(0.4)
+    assert limits.one_s == LEAST_S and limits.news() is None, "the least one is in every page"
+    limits.note(8.0)
+    assert limits.one_s == 80.0
+    assert limits.news() == (
+        "a client has 80 s for its round from now on (runtime.client_timeout_s=auto: 10 x the slowest answer so far, "
+        "8 s, at least 60 s)"
+    )
+    limits.note(0.2)
+    assert limits.one_s == 80.0 and limits.news() is None, "the slowest so far, told once"
+    limits.note(9.0)
+    assert limits.one_s == 90.0 and limits.news() is None, "not much longer"
+    limits.note(12.0)
+    assert limits.one_s == 120.0 and limits.news().startswith("a client has 120 s")
+
+
+# A pool on a clock of its own --------------------------------------------------------------------------------------
+
+
+class Played:
+    """A pool whose hosts never answer, on a clock that is moved by hand."""
+
+    def __init__(self, monkeypatch, number=1, **options):
+        self.now_s, self.notes = 100.0, []
+        monkeypatch.setattr("actors.runtime.host_pool.time.monotonic", lambda: self.now_s)
+        monkeypatch.setattr("actors.runtime.host_pool.ray.kill", lambda handle, no_restart: None)
+        handle = SimpleNamespace(train=SimpleNamespace(remote=lambda: object()))
+        identity = SimpleNamespace(node="n")
+        self.hosts = [Host(index=i, name=f"host-{i}", handle=handle, identity=identity) for i in range(number)]
+        self.pool = HostPool(
+            hosts=self.hosts, per_node={"n": number}, should_stop=lambda: False, on_note=self.notes.append, **options
+        )
+
+    def hopeless(self, todo, elapsed_s):
+        self.now_s += elapsed_s
+        return list(self.pool._hopeless(todo, elapsed_s))
+
+    def ask(self):
+        """The question that the pool would ask of every lost host."""
+        for host in self.hosts:
+            host.probe, host.probe_at_s = object(), self.now_s
+
+
+def call(**more):
+    return Call(method="train", args=(), clients=(0,), **{"limit_s": 10.0, **more})
+
+
+def test_a_lost_host_is_waited_for_once_per_loss(monkeypatch):
+    played = Played(monkeypatch, lost_wait_s=60.0)
+    (host,), todo = played.hosts, deque([call()])
+    host.suspect("its node died")
+    played.ask()
+    assert played.hopeless(todo, 59.0) == [] and played.hopeless(todo, 0.9) == []
+    ((_, lost),) = played.hopeless(todo, 0.2)
+    assert (lost.why, lost.cause, list(todo)) == ("host-0: its node died", "lost", [])
+    # The next round waits no longer for the same question.
+    assert len(played.hopeless(deque([call()]), 0.0)) == 1
+    # Asked anew, it has half a second to say that it is back; where asking failed, none.
+    todo, host.probe = deque([call()]), None
+    assert played.hopeless(todo, 0.0) == []
+    played.ask()
+    assert played.hopeless(todo, 0.3) == []
+    assert len(played.hopeless(todo, 0.3)) == 1
+    host.probe, host.asked_in_vain = None, True
+    assert len(played.hopeless(deque([call()]), 0.1)) == 1
+    host.suspect("no answer", "timeout")
+    todo = deque([call()])
+    played.ask()
+    assert played.hopeless(todo, 59.0) == [], "another loss, another wait"
+    assert [lost.cause for _, lost in played.hopeless(todo, 2.0)] == ["timeout"]
+
+
+def test_a_host_that_one_round_went_on_without_delays_no_later_one(monkeypatch):
+    played = Played(monkeypatch)
+    (host,) = played.hosts
+    host.suspect("no answer", "timeout")
+    played.ask()
+    assert played.hopeless(deque([call()]), 1.0) == []
+    played.pool.pass_over(call())
+    assert len(played.hopeless(deque([call()]), 0.0)) == 1
+    host.suspect("no answer", "timeout")
+    played.ask()
+    assert played.hopeless(deque([call()]), 1.0) == [], "another loss, another wait"
+
+
+def test_a_void_round_is_tried_again_when_lost_hosts_are_back_or_were_waited_for(monkeypatch):
+    played = Played(monkeypatch, number=2, lost_wait_s=60.0)
+
+    def sleep(seconds):
+        played.now_s += seconds
+        if played.now_s > 105.0:
+            played.hosts[0].trouble = ""
+
+    monkeypatch.setattr("actors.runtime.host_pool.time.sleep", sleep)
+    monkeypatch.setattr(HostPool, "_probe", lambda self: None)
+    played.hosts[0].suspect("no answer", "timeout")
+    played.pool.pass_over(call(host=0))
+    played.pool.recover()
+    assert played.now_s == pytest.approx(105.1, abs=0.2)
+    played.hosts[1].suspect("no answer", "timeout")
+    played.pool.recover()
+    assert played.now_s == pytest.approx(165.3, abs=0.5)
+    played.pool.recover()
+    assert played.now_s == pytest.approx(165.3, abs=0.5), "once per loss"
+
+
+def test_time_in_which_no_call_needs_the_host_is_no_wait(monkeypatch):
+    played = Played(monkeypatch, number=2)
+    played.hosts[0].suspect("its node died")
+    anywhere = deque([call()])
+    assert played.hopeless(anywhere, 1e6) == [] and played.hosts[0].waited_s == 0.0, "the other host may take it"
+    played.hosts[1].suspect("its node died")
+    played.ask()
+    assert played.hopeless(anywhere, 59.0) == [] and len(played.hopeless(anywhere, 2.0)) == 1
+
+
+def test_at_the_rounds_end_nothing_is_waited_for(monkeypatch):
+    played = Played(monkeypatch, number=2)
+    played.hosts[1].suspect("its node died")
+    bound, free = call(host=1, until_s=110.0), call(until_s=110.0)
+    todo = deque([free, bound, call(until_s=111.0)])
+    assert played.hopeless(todo, 9.9) == []
+    over = played.hopeless(todo, 0.2)
+    assert [c for c, _ in over] == [free, bound] and len(todo) == 1
+    assert [lost.cause for _, lost in over] == ["lost", "lost"] and "its node died" in over[1][1].why
+
+
+def test_a_call_that_runs_is_ended_with_the_round_whatever_its_own_limit(monkeypatch):
+    played = Played(monkeypatch)
+    (host,), todo = played.hosts, deque()
+    host.send(call(limit_s=None, until_s=105.0))
+    played.now_s = 104.9
+    assert list(played.pool._overdue(todo)) == []
+    played.now_s = 105.1
+    ((_, lost),) = played.pool._overdue(todo)
+    assert lost == Lost(
+        why="host-0: no answer within 5.1 s; raise runtime.client_timeout_s if it was only slow", cause="timeout"
+    )
+    assert not host.usable and host.cause == "timeout"
+    assert played.notes == ["host-0: no answer within 5.1 s; raise runtime.client_timeout_s if it was only slow"]
+
+
+# Real processes ----------------------------------------------------------------------------------------------------
+
+
+def round_of(executor, job, round_, tasks=None):
+    """The outcome of a round and its seconds."""
+    began_s = time.monotonic()
+    trained = executor.train(round_, start_models(job), tasks or make_tasks(job), make_states(job))
+    return trained, time.monotonic() - began_s
+
+
+@pytest.mark.ray
+def test_a_silent_host_costs_one_limit_and_is_used_again_once_it_answers(on_ray, tmp_path):
+    """Ray ends the frozen process within seconds and starts it anew."""
+    job, notes = make_job(tmp_path, 3), []
+    executor = on_ray(job, federation.TYPES, mode="actors", client_timeout_s=3.0)
+    executor._pool.on_note = notes.append
+    expected = SerialExecutor(job).train(2, start_models(job), make_tasks(job), make_states(job))
+    assert same_round(round_of(executor, job, 2)[0], expected)
+    os.kill(executor._pool.hosts[2].identity.pid, signal.SIGSTOP)
+    trained, seconds = round_of(executor, job, 2)
+    assert seconds < 5.0 and list(trained.rejected) == [2] and trained.rejected[2].cause == "timeout"
+    others = make_tasks(job)[:2]
+    alone = SerialExecutor(job).train(2, start_models(job), others, make_states(job))
+    assert [r.sq_norm for r in trained.reduced.receipts] == [r.sq_norm for r in alone.reduced.receipts]
+    assert "no answer within 3" in notes[0] and executor.facts()["num_lost_calls"] == 1
+    until_s = time.monotonic() + 60.0
+    while (trained := round_of(executor, job, 2)[0]).rejected and time.monotonic() < until_s:
+        pass
+    assert same_round(trained, expected) and any("answers again" in note for note in notes)
+
+
+@pytest.mark.ray
+def test_on_timeout_drop_sends_nothing_twice(on_ray, tmp_path):
+    """A host for all: with `retry` the client would be sent again, and would answer the second time."""
+    from functools import partial
+
+    from tests.actors.runtime.test_executor import with_refine
+
+    job = make_job(tmp_path, 4)
+    hanging = with_refine(job, partial(federation.hangs_once, tmp_path))
+    executor = on_ray(hanging, num_hosts=1, client_timeout_s=3.0, on_timeout="drop")
+    trained, _ = round_of(executor, hanging, 2)
+    assert list(trained.rejected) == [2] and trained.rejected[2].cause == "timeout"
+    assert [r.assignment.client for r in trained.reduced.receipts] == [0, 1, 3] and executor.num_lost == 1
