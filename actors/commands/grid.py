@@ -244,7 +244,7 @@ def _run_search(search: SuggestedTries, options: GridOptions) -> None:
 def _session_options(plan: Plan, options: GridOptions) -> SessionOptions:
     address = address_of(plan.cell_folders())
     cores = None if options.jobs is None else max(options.jobs, num_cores())
-    return SessionOptions(address=address, num_cpus=cores, resources={"server": 1.0}, dashboard=options.dashboard)
+    return SessionOptions(address=address, num_cpus=cores, dashboard=options.dashboard)
 
 
 def _carry_out(plan: Plan, options: GridOptions) -> Plan:

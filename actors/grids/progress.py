@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from actors.grids.deaths import count_kills, describe_death
 from actors.terminal.mlflow_export import Exports
 from actors.terminal.reporter import CellEnd, GridView, Leader, Reporter, RunningCell, headline_f1
 from relief_ray.errors import UserError
@@ -62,6 +63,7 @@ class GridProgress:
         scores: F1 by cell that is done, a share.
         num_new_rounds: rounds committed since the start.
         disk_full: whether a cell failed because nothing can be written any more.
+        kills_before: processes that the kernel had ended for lack of memory before the start; None: not counted.
     """
 
     entries: Sequence[CellFolder]
@@ -77,6 +79,7 @@ class GridProgress:
     scores: dict[str, float] = field(default_factory=dict)
     num_new_rounds: int = 0
     disk_full: bool = False
+    kills_before: int | None = field(default_factory=count_kills)
 
     def __post_init__(self) -> None:
         """Read the scores of cells that are done already."""
@@ -99,7 +102,7 @@ class GridProgress:
         running = self.running.pop(name, None)
         entry = look_at(self.by_name[name].cell, self.by_name[name].folder)
         if trouble and entry.state.is_open:
-            keep_error(entry.folder, f"its process died: {trouble.strip().splitlines()[-1]}")
+            keep_error(entry.folder, describe_death(entry.folder, trouble, self.kills_before))
             entry = look_at(entry.cell, entry.folder)
         if running is not None:
             self._follow(running)
