@@ -5,6 +5,7 @@ Their options are declared in ``actors.cli``; an option that is short for a sett
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -88,9 +89,14 @@ def resume_command(folder: Path, settings: Sequence[str], options: RunOptions) -
 
 
 def _placed(settings: Sequence[str], jobs: int) -> list[str]:
-    """The settings; several runs at a time are a process each unless the user places their clients."""
+    """The settings; several runs at a time are a process each unless the user places their clients.
+
+    On a cluster that is joined ``auto`` gives each run a host on any node, where there are several.
+    """
     is_chosen = any(setting.startswith("runtime.mode=") for setting in settings)
-    return [*([] if jobs == 1 or is_chosen else ["runtime.mode=inline"]), *settings]
+    is_joined = "RAY_ADDRESS" in os.environ or any(setting.startswith("runtime.address=") for setting in settings)
+    mode = "auto" if is_joined else "inline"
+    return [*([] if jobs == 1 or is_chosen else [f"runtime.mode={mode}"]), *settings]
 
 
 def _check_dashboard(plan: Plan, jobs: int) -> None:

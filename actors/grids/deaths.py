@@ -29,7 +29,7 @@ def count_kills(counters: Path = _COUNTERS) -> int | None:
 
 
 def describe_death(folder: Path, trouble: str, kills_before: int | None) -> str:
-    """Say why a cell's process died, as far as that is known, and where to look.
+    """Say why a cell's process died, and the one that tried again, as far as that is known, and where to look.
 
     ``trouble``: what Ray said; ``kills_before``: ``count_kills`` before the cell began.
     """
@@ -45,7 +45,7 @@ def describe_death(folder: Path, trouble: str, kills_before: int | None) -> str:
     memory = "not known whether memory ran out" if kills is None else "no sign of a lack of memory on this node"
     tail = _last_words(pid)
     looked = f"its last words: {tail}" if tail else "it left no last words; see `dmesg` and Ray's logs of this node"
-    return f"{who} died ({_brief(trouble)}); {memory}; {looked}"
+    return f"{who} died twice ({_brief(trouble)}); {memory}; {looked}"
 
 
 def _pid(folder: Path) -> int | None:

@@ -1,8 +1,8 @@
 """Places of a grid's cells on the cluster, and where each cell's clients live.
 
 A trial's own process writes the records and stays on the driver's node. On one node all clients of a cell live in that
-process (``inline``). On several they live in one worker process (host) per cell, which may run on any node. Which it was
-changes no result: both add up the same blocks in the same order.
+process (``inline``). On several they live in one worker process (host) per cell, which may run on any node. Results are
+the same bits: both add up the same blocks in the same order.
 """
 
 from __future__ import annotations

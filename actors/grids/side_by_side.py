@@ -78,9 +78,7 @@ def run_side_by_side(work: SideBySide) -> bool:
         )
         parent = work.plan.name if work.is_grid else None
         trials = TrialPlan(out=work.plan.out, parent=parent, jobs=work.jobs, other_code=work.other_code)
-        listener = Listener(
-            begun=progress.begun, ended=progress.ended, tick=progress.tick, note=work.reporter.note
-        )
+        listener = Listener(begun=progress.begun, ended=progress.ended, tick=progress.tick, note=work.reporter.note)
         fit(work.todo, trials, listener)
     return progress.disk_full
 

@@ -51,9 +51,7 @@ def look_around() -> Nodes:
     alive = [node for node in ray.nodes() if node["Alive"]]
     here = driver_node()
     mine: Resources = next((node["Resources"] for node in alive if node["NodeID"] == here), {})
-    return Nodes(
-        total=ray.cluster_resources(), here=mine, number=max(1, len(alive)), selector={_ID_LABEL: here}
-    )
+    return Nodes(total=ray.cluster_resources(), here=mine, number=max(1, len(alive)), selector={_ID_LABEL: here})
 
 
 def stay_here() -> NodeAffinitySchedulingStrategy:

@@ -111,7 +111,10 @@ FOLDER = "checkpoints"
 
 STATE_FILE = "state.safetensors"
 
-_MANIFEST_FILE = "manifest.json"
+MANIFEST_FILE = "manifest.json"
+
+# Without its manifest, written last, a generation is none.
+FILES = (STATE_FILE, MANIFEST_FILE)
 
 KEEP = 2
 
@@ -203,7 +206,7 @@ def save(run_folder: Path, checkpoint: Checkpoint, binding: Binding) -> Path:
         beside.mkdir()
         try:
             sha256 = files.write_pieces(beside / STATE_FILE, file_pieces(tensors))
-            files.write_file(beside / _MANIFEST_FILE, _sealed(manifest.model_copy(update={"state_sha256": sha256})))
+            files.write_file(beside / MANIFEST_FILE, _sealed(manifest.model_copy(update={"state_sha256": sha256})))
             files.sync(beside)
             _retire(final)
             files.move(beside, final)
@@ -226,7 +229,7 @@ def load(run_folder: Path, binding: Binding, round_: int | None = None) -> Check
         if round_ not in (None, round_of(path)):
             continue
         try:
-            manifest = _read_manifest(path / _MANIFEST_FILE)
+            manifest = _read_manifest(path / MANIFEST_FILE)
             point = _unpack(manifest, _read_state(path / STATE_FILE, manifest.state_sha256), tuple(skipped))
         except Damaged as error:
             skipped.append(f"{path.name}: {error}")
@@ -310,15 +313,15 @@ def _read_manifest(path: Path) -> _Manifest:
         sealed = json.loads(path.read_bytes())
         seal, content = sealed["sha256"], sealed["manifest"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Damaged(f"{_MANIFEST_FILE}: {error}") from error
+        raise Damaged(f"{MANIFEST_FILE}: {error}") from error
     # Written and read by the same rules, so that equal contents give equal text.
     if seal != _sha256(json.dumps(content).encode()):
-        raise Damaged(f"{_MANIFEST_FILE} does not match its sha256")
+        raise Damaged(f"{MANIFEST_FILE} does not match its sha256")
     refuse_other_schema(content.get("schema_version") if isinstance(content, dict) else None, path)
     try:
         return _Manifest.model_validate(content)
     except ValidationError as error:
-        raise Damaged(f"{_MANIFEST_FILE}: {error}") from error
+        raise Damaged(f"{MANIFEST_FILE}: {error}") from error
 
 
 def _check_binding(path: Path, manifest: _Manifest, binding: Binding) -> None:
