@@ -162,7 +162,7 @@ class RuntimeConfig(FrozenConfig):
     Attributes:
         mode: ``inline``: one process, without Ray; ``packed``: several clients per Ray worker; ``actors``: one Ray
             actor per client; ``auto``: ``actors`` up to ten clients unless they share steps (``training.stack``), else
-            ``packed``.
+            ``packed``; in a grid ``inline`` on one node, and one ``packed`` worker per cell on several.
         num_hosts: number of Ray workers in mode ``packed``; None: one per core.
         placement: ``typed`` puts a client on a node of its device type, ``virtual`` on any, ``auto`` takes types where
             the cluster has enough of each.
@@ -171,6 +171,7 @@ class RuntimeConfig(FrozenConfig):
         client_timeout_s: seconds after which a client's round counts as failed.
         quorum: share of a round's clients, above 0 up to 1, that must answer; with fewer the round is void.
         address: Ray cluster to join, ``host:port``; None: a private local one.
+        mirror: URI to which records are copied while they are written, ``s3://bucket/folder``; None: no copy.
     """
 
     mode: Literal["auto", "inline", "packed", "actors"] = "auto"
@@ -181,6 +182,7 @@ class RuntimeConfig(FrozenConfig):
     client_timeout_s: float = Field(default=600.0, gt=0.0)
     quorum: float = Field(default=1.0, gt=0.0, le=1.0)
     address: str | None = None
+    mirror: str | None = None
 
 
 class TrackingConfig(FrozenConfig):

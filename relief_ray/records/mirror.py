@@ -254,6 +254,7 @@ class Copying:
         for generation in generations:
             for name in reversed(checkpoint.FILES):
                 self._remove(f"{generation}{name}")
+            self.store.remove_folder(generation.rstrip("/"))
 
     def _put(self, name: str, content: Contents) -> None:
         """Send a file's contents, unless the copy has them."""

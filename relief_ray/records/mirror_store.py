@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -96,6 +97,12 @@ class MirrorStore:
             self._fs.rm_file(self._path(name))
         except FileNotFoundError:
             return
+
+    def remove_folder(self, name: str) -> None:
+        """Remove an empty folder; object stores have none."""
+        if not self._puts_whole:
+            with suppress(OSError):
+                self._fs.rmdir(self._path(name))
 
     def fetch(self, name: str, target: Path) -> None:
         """Copy a file to the disk."""

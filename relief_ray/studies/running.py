@@ -21,6 +21,7 @@ from relief_ray.records.tracking import sync
 from relief_ray.report.inventory import variant_names
 from relief_ray.strategies import method_name
 from relief_ray.studies.cells import Cell
+from relief_ray.studies.mirrored import mirrored
 from relief_ray.studies.plans import CellFolder, Plan
 from relief_ray.studies.progress import Watcher, watcher
 
@@ -53,7 +54,7 @@ def run_plan(plan: Plan, compute: Compute, *, quiet: bool, other_code: bool = Fa
         KeyboardInterrupt: after the last finished round was kept; the same call goes on from there.
     """
     cells = plan.cell_folders()
-    with closing(watcher(sum(map(rounds_to_do, cells)), quiet=quiet)) as progress:
+    with closing(watcher(sum(map(rounds_to_do, cells)), quiet=quiet)) as progress, mirrored(plan, progress.note):
         for cell, title in zip(cells, _titles_of(plan.cells), strict=True):
             _run_cell(cell, title, compute, progress, other_code)
 

@@ -1,8 +1,8 @@
 """Runs with a copy, killed at every single change of the copy: by ``fork`` and SIGKILL, in a process without threads.
 
-``sweep SCHEME ROOT`` copies after every checkpoint; ``moments SCHEME ROOT`` copies once, at every change of the run's
-own folder; ``threads SCHEME ROOT EVERY`` copies in a thread beside the run. After each kill the copy is fetched, gone on
-with and compared with a run that nothing disturbed. Prints a JSON row per kill.
+``sweep SCHEME ROOT EVERY`` copies after every checkpoint; ``moments SCHEME ROOT EVERY`` copies once, at every change of
+the run's own folder; ``threads SCHEME ROOT EVERY`` copies in a thread beside the run. After each kill the copy is
+fetched, gone on with and compared with a run that nothing disturbed. Prints a JSON row per kill.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def row(root: Path, scheme: str, number: int, action: Callable[[Path, str], None
     facts: dict[str, object] = {"number": number, "signal": status, "signed": signed}
     if signed:
         before = fetch(copy, back.with_name(f"{back.name}-look"))
-        rounds = (before.folder / "run" / "rounds.jsonl")
+        rounds = before.folder / "run" / "rounds.jsonl"
         facts["rounds"] = rounds.read_bytes().count(b"\n") if rounds.exists() else 0
         facts["notes"] = before.notes
         facts["equal"] = go_on(copy, back) == golden
