@@ -128,9 +128,8 @@ class Copying:
         if others := [name for name in sizes if not MirrorStore.is_left_over(name)]:
             claim = read_claim(self.store) if MIRROR_FILE in sizes else {}
             if claim.get("id") != self._memory.id:
-                whose = (
-                    f"the copy of {claim['host']}:{claim['folder']}" if claim else f"other files ({min(others)}, ..)"
-                )
+                there = f"other files ({min(others) or 'a file of that name'})"
+                whose = f"the copy of {claim['host']}:{claim['folder']}" if claim else there
                 raise TakenOver(
                     f"runtime.mirror = {self.store.name!r}: holds {whose}, expected an empty folder or the copy of "
                     f"{self._root}; choose another URI, or go on with a copy: relief-ray resume {self.store.name}"
