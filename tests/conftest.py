@@ -17,6 +17,7 @@ ON_CLUSTER = (
     "tests/actors/grids/test_scheduler.py",
     "tests/actors/commands/test_grid.py",
     "tests/actors/commands/test_grid_plan.py",
+    "tests/actors/commands/test_mirror.py",
     "tests/studies/test_call.py",
     "tests/test_extending.py",
 )

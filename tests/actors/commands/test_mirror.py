@@ -83,6 +83,14 @@ def test_a_wrong_address_is_refused_before_anything_is_computed(invoke: Invoke, 
     assert not list((tmp_path / "here").glob("*/run.json"))
 
 
+def test_credentials_in_an_address_are_not_kept_and_are_wanted_again(invoke: Invoke, tmp_path):
+    write_grid(tiny_plan(tmp_path / "here", **{"runtime.mirror": "s3://key:word@bucket/x"}))
+    assert "word" not in (tmp_path / "here" / "grid.json").read_text()
+    refused = invoke("grid", "resume", tmp_path / "here")
+    assert refused.exit_code == 2, refused.output
+    assert "credentials of runtime.mirror = s3://***@bucket/x are not kept" in " ".join(refused.stderr.split())
+
+
 @pytest.mark.ray
 def test_a_grid_goes_on_from_its_copy(invoke: Invoke, cluster, tmp_path):
     plan = write_grid(tiny_plan(tmp_path / "here", **{"runtime.mirror": f"file://{tmp_path}/copy"}))
