@@ -32,7 +32,6 @@ class Counted(LocalFileSystem):
     """A store on the disk, as ``halves://``: it counts its changes and can end the process in the middle of one."""
 
     protocol = "halves"
-    cachable = False
     count, die_at = 0, 0
 
     def _change(self, half: Callable[[], None] = lambda: None) -> None:
