@@ -1,4 +1,4 @@
-"""What is known of a trial's process that died: said as it is, and out of memory only where something shows it."""
+"""Reasons for the death of a trial's process, as far as they are known; out of memory only where something shows it."""
 
 from __future__ import annotations
 

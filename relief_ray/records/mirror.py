@@ -36,7 +36,7 @@ class TakenOver(UserError):
 
 @dataclass(kw_only=True)
 class Memory:
-    """What is known of the copies of a folder, kept in ``MEMORY_FILE``.
+    """State of the copies of a folder as far as it is known here, kept in ``MEMORY_FILE``.
 
     Attributes:
         id: name of the folder in all of its copies; an earlier one stays with a folder that was fetched from a copy.
@@ -71,7 +71,7 @@ def stamp(path: Path) -> str:
 class Contents:
     """Contents of a file, and its stamp before it was read."""
 
-    found: str
+    stamp: str
     data: bytes
 
 
@@ -88,7 +88,7 @@ def whole_generation(folder: Path) -> dict[str, Contents] | None:
 
 
 def read_claim(store: MirrorStore) -> dict[str, str]:
-    """Who signed in a store: ``id`` of the folder, ``writer``, ``host``, ``folder``, ``since``."""
+    """Read who signed in a store: ``id`` of the folder, ``writer``, ``host``, ``folder``, ``since``."""
     claim = json.loads(store.read(MIRROR_FILE))
     return {key: str(claim[key]) for key in ("id", "writer", "host", "folder", "since")}
 
@@ -258,10 +258,10 @@ class Copying:
     def _put(self, name: str, content: Contents) -> None:
         """Send a file's contents, unless the copy has them."""
         assert self._sizes is not None
-        if self._up.get(name) == (content.found, len(content.data)):
+        if self._up.get(name) == (content.stamp, len(content.data)):
             return
         self.store.write(name, content.data)
-        self._up[name], self._sizes[name] = (content.found, len(content.data)), len(content.data)
+        self._up[name], self._sizes[name] = (content.stamp, len(content.data)), len(content.data)
         self.num_bytes += len(content.data)
         self._num_changes += 1
 
@@ -295,6 +295,6 @@ def _round(generation: str) -> int:
 def _read(path: Path) -> Contents | None:
     """Read a file; None where it is not there."""
     try:
-        return Contents(found=stamp(path), data=path.read_bytes())
+        return Contents(stamp=stamp(path), data=path.read_bytes())
     except FileNotFoundError:
         return None

@@ -21,7 +21,7 @@ class MirrorState:
     is_behind: bool = False
 
 
-def mirror_uri(plan: Plan) -> str | None:
+def _uri_of(plan: Plan) -> str | None:
     """The URI that the plan's runs are copied to; None: they are not."""
     return next((cell.config.runtime.mirror for cell in plan.cells), None)
 
@@ -46,7 +46,7 @@ def mirrored(
     Raises:
         UserError: the URI is none, its library is not installed, or it holds something else.
     """
-    uri, state = mirror_uri(plan), MirrorState()
+    uri, state = _uri_of(plan), MirrorState()
     if uri is None:
         yield state
         return

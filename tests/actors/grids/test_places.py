@@ -31,20 +31,20 @@ def config_of(**runtime):
 
 def test_on_one_node_a_cell_is_one_process_and_on_several_it_has_a_host_anywhere():
     assert bundles_of(config_of(), ONE) == ({"CPU": 1.0, "memory": 2.0**30},)
-    own, *hosts = bundles_of(config_of(), FOUR)
-    assert hosts == [{"CPU": 1.0}] and "CPU" not in own
-    assert num_at_once((own, *hosts), FOUR) == 8, "as many as the cluster has cores"
+    process, *hosts = bundles_of(config_of(), FOUR)
+    assert hosts == [{"CPU": 1.0}] and "CPU" not in process
+    assert num_at_once((process, *hosts), FOUR) == 8, "as many as the cluster has cores"
     assert bundles_of(config_of(num_hosts=3), FOUR)[1:] == ({"CPU": 1.0},) * 3
 
 
 def test_what_the_user_says_stays():
     assert bundles_of(config_of(mode="inline"), FOUR) == bundles_of(config_of(), ONE)
-    own, *hosts = bundles_of(config_of(mode="packed"), ONE)
-    assert hosts == [{"CPU": 1.0}] * 2 and "CPU" not in own
+    process, *hosts = bundles_of(config_of(mode="packed"), ONE)
+    assert hosts == [{"CPU": 1.0}] * 2 and "CPU" not in process
     kinds = ["type_a"] * 3 + ["type_b"] * 3 + ["type_c"] * 2
     for typed in (config_of(mode="actors"), config_of(placement="typed")):
-        own, *hosts = bundles_of(typed, ONE)
-        assert hosts == [{kind: 1.0} for kind in kinds] and num_at_once((own, *hosts), ONE) == 1
+        process, *hosts = bundles_of(typed, ONE)
+        assert hosts == [{kind: 1.0} for kind in kinds] and num_at_once((process, *hosts), ONE) == 1
     _, *hosts = bundles_of(config_of(mode="actors"), Nodes(total=HERE, here=HERE))
     assert hosts == [{"CPU": 0.25}] * 8
 
