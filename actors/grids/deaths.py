@@ -10,7 +10,7 @@ from typing import Final
 
 import ray
 
-from relief_ray.records.run_folder import LOCK_FILE
+from relief_ray.records.lock import LOCK_FILE
 
 # What Ray writes where its own memory monitor ended a process. Its text on any other death lists the kernel's
 # out-of-memory killer among things that may have happened, which shows nothing.

@@ -214,7 +214,8 @@ class Copying:
         if run is not None:
             self._take_other_away(cell, run.data)
             last = -1 if newest is None else checkpoint.round_of(newest)
-            self._drop([name for name in self._generations(cell) if _round(name) > last])
+            # A checkpoint there that is none here, or another one, would not fit the ledger any more.
+            self._drop([g for g in self._generations(cell) if _round(g) > last or self._is_other(g, generation, last)])
             if ledger is not None:
                 whole = ledger.data[: ledger.data.rfind(b"\n") + 1]
                 self._put(f"{cell}{ROUNDS_FILE}", replace(ledger, data=whole))
@@ -241,6 +242,15 @@ class Copying:
                 self._drop(self._generations(cell))
                 self._remove(f"{cell}{ROUNDS_FILE}")
         self._seen_runs.add(name)
+
+    def _is_other(self, there: str, generation: dict[str, Contents] | None, round_: int) -> bool:
+        """True for a checkpoint of the same round in the copy that is not the one here."""
+        name = f"{there}{checkpoint.MANIFEST_FILE}"
+        if generation is None or _round(there) != round_ or name not in (self._sizes or ()):
+            return False
+        here = generation[checkpoint.MANIFEST_FILE]
+        is_known = self._up.get(name, ("", 0))[0] == here.stamp
+        return not is_known and self.store.read(name) != here.data
 
     def _generations(self, cell: str) -> list[str]:
         """Names of a run's checkpoints in the copy, newest first, each with a slash at its end."""

@@ -15,6 +15,7 @@ from relief_ray.records.mirror import MEMORY_FILE, MIRROR_FILE, Copying, TakenOv
 from relief_ray.records.mirror_fetch import fetch
 from relief_ray.records.mirror_store import MirrorStore
 from relief_ray.records.mirroring import Mirroring
+from tests.sealed import change_run
 
 PROGRAM = Path(__file__).with_name("mirror_program.py")
 
@@ -156,8 +157,7 @@ def test_a_run_that_was_set_aside_leaves_nothing_in_its_successors_copy(scenario
     Copying(here, uri).copy()
     (here / "run").rename(tmp_path / "aside")
     scenario.drive(here / "run", rounds=1)
-    path = here / "run" / "run.json"
-    path.write_text(path.read_text().replace("2025-01-01T00:00:00Z", "2025-01-02T00:00:00Z"))
+    change_run(here / "run", created="2025-01-02T00:00:00Z")
     Copying(here, uri).copy()
     assert [checkpoint.round_of(g) for g in checkpoint.generations(there(uri) / "run")] == [0]
     assert len(read_rounds(there(uri) / "run")) == 1

@@ -20,6 +20,7 @@ from relief_ray.studies.plans import read_grid, write_grid
 from tests.actors.conftest import SMALL, Invoke, Start
 from tests.actors.grids.tiny_plans import tiny_plan
 from tests.actors.test_plans import spec_of
+from tests.sealed import change_run
 
 RUN = ["run", "smoke", *SMALL, "--strategies=relief,fedavg"]
 
@@ -37,8 +38,7 @@ def test_a_copy_becomes_a_folder_that_a_resume_completes_to_the_same_bits(invoke
     shutil.rmtree(copy / "fedavg-s0" / "checkpoints" / "round-000002")
     lines = (copy / "fedavg-s0" / "rounds.jsonl").read_bytes().splitlines(keepends=True)
     (copy / "fedavg-s0" / "rounds.jsonl").write_bytes(b"".join(lines[:1]))
-    record = (copy / "fedavg-s0" / "run.json").read_text()
-    (copy / "fedavg-s0" / "run.json").write_text(record.replace('"status": "done"', '"status": "running"'))
+    change_run(copy / "fedavg-s0", status="running")
     expected = rounds_in(here)
     shutil.rmtree(here)
 
