@@ -1,10 +1,12 @@
 """Copies of run folders at a URI: whoever writes them may be killed anywhere, and a store may fail or be another's."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -161,6 +163,25 @@ def test_a_run_that_was_set_aside_leaves_nothing_in_its_successors_copy(scenario
     Copying(here, uri).copy()
     assert [checkpoint.round_of(g) for g in checkpoint.generations(there(uri) / "run")] == [0]
     assert len(read_rounds(there(uri) / "run")) == 1
+
+
+def test_a_checkpoint_computed_anew_never_stands_beside_the_ledger_of_another(scenario, place, monkeypatch):
+    """A resume with --other-code comes to the same round with another model, which the ledger names."""
+    here, uri = place
+    copying = Copying(here, uri)
+    copying.copy()
+    point, seen, write = checkpoint.load(here / "run", scenario.BINDING), [], copying.store.write
+    newest = checkpoint.save(here / "run", replace(point, state=replace(point.state, facts={})), scenario.BINDING)
+    os.utime(here / "run" / "rounds.jsonl")
+
+    def look(name, data):
+        seen.append((name, (there(uri) / "run" / "checkpoints" / newest.name).exists()))
+        write(name, data)
+
+    monkeypatch.setattr(copying.store, "write", look)
+    copying.copy()
+    assert seen[0] == ("run/rounds.jsonl", False)
+    assert scenario.outcome(there(uri) / "run") == scenario.outcome(here / "run")
 
 
 @pytest.mark.parametrize("damage", ["flipped", "half", "ahead"])
