@@ -11,7 +11,19 @@ import typer
 from actors.grid_commands import grid
 from actors.subcommands import data, device, fleet, model
 from actors.terminal.exit_codes import EXIT_CODES
-from actors.terminal.options import AsJson, Dashboard, Jobs, Main, Settings, SomeInt, SomeNumber, SomePath, SomeText
+from actors.terminal.options import (
+    AsJson,
+    Dashboard,
+    FetchTo,
+    Jobs,
+    Main,
+    Mirror,
+    Settings,
+    SomeInt,
+    SomeNumber,
+    SomePath,
+    SomeText,
+)
 from relief_ray.studies.presets import PRESETS
 
 _EPILOG = "**Exit codes**\n\n" + "\n".join(f"* {code}: {meaning}" for code, meaning in EXIT_CODES)
@@ -74,6 +86,7 @@ def run(
     placement: Annotated[
         SomeText, typer.Option(metavar="auto|typed|virtual", help="Which node takes a client.")
     ] = None,
+    mirror: Mirror = None,
     rerun_stale: Annotated[
         bool,
         typer.Option(
@@ -88,14 +101,19 @@ def run(
 
     axes = parse_axes(strategies, seeds, folds, rounds)
     options = RunOptions(as_json=as_json, dry_run=dry_run, jobs=jobs, dashboard=dashboard, rerun_stale=rerun_stale)
-    ray = [f"runtime.{k}={v}" for k, v in (("address", address), ("placement", placement)) if v is not None]
+    ray = [
+        f"runtime.{k}={v}"
+        for k, v in (("address", address), ("placement", placement), ("mirror", mirror))
+        if v is not None
+    ]
     run_command(target, [*(settings or []), *ray], axes, out, options)
 
 
 @app.command()
 def resume(
-    folder: Folder,
+    target: Annotated[str, typer.Argument(metavar="DIR|URI", help="A run folder, a folder of them, or a mirror.")],
     settings: Settings = None,
+    out: FetchTo = None,
     other_code: Annotated[
         bool, typer.Option("--other-code", help="Go on although another program began it; the record says so.")
     ] = False,
@@ -105,12 +123,13 @@ def resume(
 ) -> None:
     """Go on where runs were stopped or killed: the same bits as without the break.
 
-    `--set` may change runtime.* and tracking.* only.
+    From a URI, the copy that `--mirror` made is first brought to a folder. `--set` may change runtime.* and tracking.*
+    only.
     """
     from actors.commands.run import RunOptions, resume_command
 
     options = RunOptions(as_json=as_json, jobs=jobs, dashboard=dashboard, other_code=other_code)
-    resume_command(folder, settings or [], options)
+    resume_command(target, settings or [], out, options)
 
 
 @app.command()

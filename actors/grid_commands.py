@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Optional
 import typer
 from typer.core import TyperGroup
 
-from actors.terminal.options import AsJson, Dashboard, Settings, SomeInt, SomePath, SomeText
+from actors.terminal.options import AsJson, Dashboard, FetchTo, Mirror, Settings, SomeInt, SomePath, SomeText
 
 
 class _Starting(TyperGroup):
@@ -60,6 +60,7 @@ def grid_start(
     ] = None,
     tries: Annotated[SomeInt, typer.Option(min=1, help="Tries of every method that are suggested.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of what suggests tries.")] = 0,
+    mirror: Mirror = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a grid cell by cell; `grid start` may be left out: `relief-ray grid smoke`.
@@ -67,6 +68,7 @@ def grid_start(
     `--set` scales it (`replicates=12`, `datasets=dsa`, `'methods=[fedavg, my_method:Mine]'`, `rounds=20`) and changes
     any value of a cell. Methods, data sets and backbones may be your own, by import path.
     """
+    from actors.commands.fetching import with_mirror
     from actors.commands.grid import GridOptions, start_grid
     from actors.grids.estimate import parse_hours
     from relief_ray.errors import UserError
@@ -78,13 +80,14 @@ def grid_start(
         rerun_stale=rerun_stale, skip_failed=skip_failed, skip_unknown=skip_unknown, dashboard=dashboard, claims=claims,
         search=search, tries=tries, seed=seed,
     )  # fmt: skip
-    start_grid(target, _with_address(settings, address), out, options)
+    start_grid(target, with_mirror(_with_address(settings, address), mirror), out, options)
 
 
 @grid.command("resume")
 def grid_resume(
-    folder: Folder,
+    target: Annotated[str, typer.Argument(metavar="DIR|URI", help="The grid's folder, or its mirror.")],
     settings: Settings = None,
+    out: FetchTo = None,
     dry_run: DryRun = False,
     budget: Budget = None,
     jobs: AtATime = None,
@@ -94,7 +97,10 @@ def grid_resume(
     dashboard: Dashboard = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run exactly what is missing of a grid; `--set` may change runtime.* and tracking.* only."""
+    """Run exactly what is missing of a grid; `--set` may change runtime.* and tracking.* only.
+
+    From a URI, the copy that `--mirror` made is first brought to a folder.
+    """
     from actors.commands.grid import GridOptions, resume_grid
     from actors.grids.estimate import parse_hours
 
@@ -102,7 +108,7 @@ def grid_resume(
         as_json=as_json, dry_run=dry_run, budget_s=None if budget is None else parse_hours(budget), jobs=jobs,
         rerun_stale=rerun_stale, skip_failed=skip_failed, dashboard=dashboard,
     )  # fmt: skip
-    resume_grid(folder, _with_address(settings, address), options)
+    resume_grid(target, _with_address(settings, address), out, options)
 
 
 @grid.command("status")

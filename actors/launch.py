@@ -58,7 +58,7 @@ def choose_mode(config: RuntimeConfig, num_clients: int, stack: int = 1) -> RunM
 
 def local_session(setup: Setup) -> SessionOptions:
     """Options of the cluster to join, or of a local one whose node has the resources of all of the fleet's devices."""
-    resources: dict[str, float] = {"server": 1.0}
+    resources: dict[str, float] = {}
     for client in setup.fleet.clients:
         for name, amount in setup.types[client.device].ray_resources.items():
             resources[name] = resources.get(name, 0.0) + amount

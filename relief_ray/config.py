@@ -163,7 +163,7 @@ class RuntimeConfig(FrozenConfig):
     Attributes:
         mode: ``inline``: one process, without Ray; ``packed``: several clients per Ray worker; ``actors``: one Ray
             actor per client; ``auto``: ``actors`` up to ten clients unless they share steps (``training.stack``), else
-            ``packed``.
+            ``packed``; in a grid ``inline`` on one node, and one ``packed`` worker per cell on several.
         num_hosts: number of Ray workers in mode ``packed``; None: one per core.
         placement: ``typed`` puts a client on a node of its device type, ``virtual`` on any, ``auto`` takes types where
             the cluster has enough of each.
@@ -179,6 +179,7 @@ class RuntimeConfig(FrozenConfig):
         data: source of windows on other nodes than the driver's. ``auto``: the node's own data, or a client's rows that
             are sent where it lacks them; ``node``: its own data or refusal, tests run on the driver's node; ``ship``:
             rows are always sent.
+        mirror: URI to which records are copied while they are written, ``s3://bucket/folder``; None: no copy.
     """
 
     mode: Literal["auto", "inline", "packed", "actors"] = "auto"
@@ -192,6 +193,7 @@ class RuntimeConfig(FrozenConfig):
     quorum: float = Field(default=1.0, gt=0.0, le=1.0)
     address: str | None = None
     data: Literal["auto", "node", "ship"] = "auto"
+    mirror: str | None = None
 
 
 class TrackingConfig(FrozenConfig):

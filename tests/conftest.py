@@ -17,6 +17,7 @@ ON_CLUSTER = (
     "tests/actors/grids/test_scheduler.py",
     "tests/actors/commands/test_grid.py",
     "tests/actors/commands/test_grid_plan.py",
+    "tests/actors/commands/test_mirror.py",
     "tests/studies/test_call.py",
     "tests/test_extending.py",
 )
@@ -70,6 +71,6 @@ def cluster(run_cache: Path) -> Iterator[None]:
     """A local cluster of three cores (on paper) that offers three devices of each type, for all tests of a process."""
     from actors.runtime.session import SessionOptions, ray_session
 
-    resources = {"type_a": 3.0, "type_b": 3.0, "type_c": 3.0, "server": 1.0}
+    resources = {"type_a": 3.0, "type_b": 3.0, "type_c": 3.0}
     with ray_session(SessionOptions(num_cpus=3, object_store_mib=256, resources=resources)):
         yield

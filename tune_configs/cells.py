@@ -232,6 +232,6 @@ def _refuse_too_short(grid: str, point: Point, config: ExperimentConfig) -> None
 def configured(grid: str, point: Point, settings: Sequence[str]) -> ExperimentConfig:
     """The checked configuration of a point with the user's settings on top."""
     point_settings = [f"{key}={json.dumps(value)}" for key, value in point.settings.items()]
-    # A trial is one process unless the user wants hosts: many cells side by side beat many processes for one.
-    values = {"strategy": {"name": point.method}, "runtime": {"mode": "inline"}}
+    # ``runtime.mode=auto`` of a grid: a process per cell on one node, and a host per cell where there are several.
+    values = {"strategy": {"name": point.method}}
     return parse(override(values, [*point_settings, *settings]), f"grid {grid} ({point.method})")

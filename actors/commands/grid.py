@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from actors.commands.fetching import local_folder, refuse_behind
 from actors.commands.next_steps import next_steps
 from actors.commands.output import plan_facts, plan_text, print_end, print_status, tell
 from actors.commands.search import SuggestedTries, again, suggested_tries
@@ -30,6 +31,7 @@ from relief_ray.data import open_dataset
 from relief_ray.errors import UserError
 from relief_ray.files import disk_errors
 from relief_ray.records.lock import FileLock
+from relief_ray.studies.mirrored import MirrorState, mirrored
 from relief_ray.studies.plans import (
     CellFolder,
     Plan,
@@ -187,8 +189,9 @@ def _title(grid: Grid, settings: Sequence[str]) -> str:
     return f"{grid.name} with {', '.join(changed)}" if changed else grid.title
 
 
-def resume_grid(folder: Path, settings: Sequence[str], options: GridOptions) -> None:
-    """Run `relief-ray grid resume DIR`."""
+def resume_grid(target: str, settings: Sequence[str], out: Path | None, options: GridOptions) -> None:
+    """Run `relief-ray grid resume DIR|URI`."""
+    folder, settings = local_folder(target, out, settings)
     refuse_other_than(("runtime.", "tracking."), settings)
     plan = read_grid(folder.absolute(), settings)
     for cell in plan.cells:
@@ -227,7 +230,7 @@ def _run_grid(plan: Plan, options: GridOptions) -> None:
         _show_plan(plan, options)
         return
     wanted = {cell.name for cell in plan.cells}
-    _finish(_carry_out(plan, options), wanted, options)
+    _finish(*_carry_out(plan, options), wanted, options)
 
 
 def _run_search(search: SuggestedTries, options: GridOptions) -> None:
@@ -243,20 +246,20 @@ def _run_search(search: SuggestedTries, options: GridOptions) -> None:
         return
     # Ray stays up between batches.
     with ray_session(_session_options(plan, options)):
-        plan = _carry_out(plan, options)
+        plan, mirror = _carry_out(plan, options)
         while search.tell(plan) and not search.is_complete and options.left_s() > 0:
-            plan = _carry_out(search.ask(), options)
-    _finish(plan, {cell.name for cell in plan.cells}, options)
+            plan, mirror = _carry_out(search.ask(), options)
+    _finish(plan, mirror, {cell.name for cell in plan.cells}, options)
 
 
 def _session_options(plan: Plan, options: GridOptions) -> SessionOptions:
     address = address_of(plan.cell_folders())
     cores = None if options.jobs is None else max(options.jobs, num_cores())
-    return SessionOptions(address=address, num_cpus=cores, resources={"server": 1.0}, dashboard=options.dashboard)
+    return SessionOptions(address=address, num_cpus=cores, dashboard=options.dashboard)
 
 
-def _carry_out(plan: Plan, options: GridOptions) -> Plan:
-    """Run the plan's cells that are not done yet; return the plan with all cells of its folder.
+def _carry_out(plan: Plan, options: GridOptions) -> tuple[Plan, MirrorState]:
+    """Run the plan's cells that are not done yet; return the plan with all cells of its folder, and its copy's state.
 
     Raises:
         Stopped: a signal or a full disk ended it.
@@ -276,15 +279,16 @@ def _carry_out(plan: Plan, options: GridOptions) -> Plan:
             open_dataset(data)
         todo = within_budget(plan, entries, todo, options)
         if todo:
-            _run_cells(plan, entries, todo, options)
-    return plan
+            return plan, _run_cells(plan, entries, todo, options)
+        with mirrored(plan, say) as mirror:
+            return plan, mirror
 
 
-def _finish(plan: Plan, wanted: Collection[str], options: GridOptions) -> None:
+def _finish(plan: Plan, mirror: MirrorState, wanted: Collection[str], options: GridOptions) -> None:
     """Say where the grid stands.
 
     Raises:
-        Stopped: cells of this command failed.
+        Stopped: cells of this command failed, or the copy lacks something.
     """
     print_end(plan, plan.cell_folders(), options.as_json)
     if not options.as_json:
@@ -294,6 +298,7 @@ def _finish(plan: Plan, wanted: Collection[str], options: GridOptions) -> None:
         raise Stopped(
             CELLS_FAILED, f"{len(failed)} cells failed; the others are not touched by that\n{_how_to_resume(plan)}"
         )
+    refuse_behind(mirror, f"relief-ray grid resume {plan.out}")
 
 
 def to_do(entries: Iterable[CellFolder], skip_failed: bool) -> list[CellFolder]:
@@ -301,14 +306,16 @@ def to_do(entries: Iterable[CellFolder], skip_failed: bool) -> list[CellFolder]:
     return [e for e in entries if e.state.is_open or (e.status == "failed" and not skip_failed)]
 
 
-def _run_cells(plan: Plan, entries: Sequence[CellFolder], todo: Sequence[CellFolder], options: GridOptions) -> None:
-    """Run cells through Ray Tune and show their progress.
+def _run_cells(
+    plan: Plan, entries: Sequence[CellFolder], todo: Sequence[CellFolder], options: GridOptions
+) -> MirrorState:
+    """Run cells through Ray Tune, show their progress and copy their records; return the state of the copy.
 
     Raises:
         Stopped: a signal or a full disk ended it early.
     """
     reporter = make_reporter(options.as_json)
-    with closing(reporter), StopSignals() as stop:
+    with closing(reporter), StopSignals() as stop, mirrored(plan, reporter.note, stop.requested) as mirror:
         reporter.note(f"{plan.name}: {len(plan.cells)} cells, {len(todo)} to do; records in {plan.out}")
         for sentence in cannot_decide(plan):
             reporter.note(f"NOTE: {sentence}")
@@ -331,6 +338,7 @@ def _run_cells(plan: Plan, entries: Sequence[CellFolder], todo: Sequence[CellFol
         raise Stopped(DISK, f"the disk is full; everything before is intact\n{_how_to_resume(plan)}")
     if stop.requested():
         raise Stopped(stop.code, _how_to_resume(plan))
+    return mirror
 
 
 def _how_to_resume(plan: Plan) -> str:

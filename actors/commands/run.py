@@ -5,6 +5,7 @@ Their options are declared in ``actors.cli``; an option that is short for a sett
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -12,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from actors.commands.fetching import local_folder, refuse_behind
 from actors.commands.results import show_results
 from actors.commands.run_plan import show_plan
 from actors.commands.study import cannot_decide
@@ -32,6 +34,7 @@ from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.report.runs import split_name
 from relief_ray.studies.axes import Axes
+from relief_ray.studies.mirrored import mirrored
 from relief_ray.studies.planning import make_plan, read_plan, write_plan
 from relief_ray.studies.plans import CellFolder, Plan, look_at, set_stale_aside
 from relief_ray.studies.running import check_reusable, last_evaluated, open_cell, rounds_to_do, title_of
@@ -75,8 +78,9 @@ def run_command(target: str, settings: Sequence[str], axes: Axes, out: Path | No
     _run_plan(plan, options)
 
 
-def resume_command(folder: Path, settings: Sequence[str], options: RunOptions) -> None:
+def resume_command(target: str, settings: Sequence[str], out: Path | None, options: RunOptions) -> None:
     """Run `relief-ray resume`."""
+    folder, settings = local_folder(target, out, settings)
     plan = read_plan(folder, _placed(settings, options.jobs))
     if options.jobs > 1 and plan.cells[0].name == ".":
         raise UserError(
@@ -88,9 +92,14 @@ def resume_command(folder: Path, settings: Sequence[str], options: RunOptions) -
 
 
 def _placed(settings: Sequence[str], jobs: int) -> list[str]:
-    """The settings; several runs at a time are a process each unless the user places their clients."""
+    """The settings; several runs at a time are a process each unless the user places their clients.
+
+    On a cluster that is joined ``auto`` gives each run a host on any node, where there are several.
+    """
     is_chosen = any(setting.startswith("runtime.mode=") for setting in settings)
-    return [*([] if jobs == 1 or is_chosen else ["runtime.mode=inline"]), *settings]
+    is_joined = "RAY_ADDRESS" in os.environ or any(setting.startswith("runtime.address=") for setting in settings)
+    mode = "auto" if is_joined else "inline"
+    return [*([] if jobs == 1 or is_chosen else [f"runtime.mode={mode}"]), *settings]
 
 
 def _check_dashboard(plan: Plan, jobs: int) -> None:
@@ -147,7 +156,12 @@ def _run_plan(plan: Plan, options: RunOptions) -> None:
         reporter.note(f"NOTE: {sentence}")
     exports, disk_full = Exports(reporter.note), False
     try:
-        with closing(reporter), StopSignals() as stop, ExitStack() as session:
+        with (
+            closing(reporter),
+            StopSignals() as stop,
+            ExitStack() as session,
+            mirrored(plan, reporter.note, stop.requested) as mirror,
+        ):
             if options.jobs > 1 and len(todo) > 1:
                 disk_full = _run_several(plan, cells, todo, options, reporter, stop, exports)
             else:
@@ -163,6 +177,7 @@ def _run_plan(plan: Plan, options: RunOptions) -> None:
     exports.close()
     _refuse_failed(plan)
     show_results(plan, options.as_json)
+    refuse_behind(mirror, f"relief-ray resume {plan.out}")
 
 
 def _run_several(

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from actors.grids.deaths import count_kills, describe_death
 from actors.terminal.mlflow_export import Exports
 from actors.terminal.reporter import CellEnd, GridView, Leader, Reporter, RunningCell, headline_f1
 from relief_ray.errors import UserError
 from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, scan
 from relief_ray.records.schema import RoundRecord
+from relief_ray.records.seal import LINE, unsealed
 from relief_ray.records.tracking import Tracker
 from relief_ray.studies.plans import CellFolder, has_bootstrap, keep_error, look_at
 
@@ -23,7 +25,8 @@ def last_round(folder: Path) -> RoundRecord | None:
     path = folder / ROUNDS_FILE
     # A line that is being written does not count; a cell that is done has been read through, so this is a round.
     complete = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
-    return RoundRecord.model_validate_json(complete.rpartition(b"\n")[2]) if complete else None
+    last = complete.rpartition(b"\n")[2] + b"\n"
+    return RoundRecord.model_validate_json(unsealed(last, LINE)) if complete else None
 
 
 def _title_of(entry: CellFolder) -> str:
@@ -62,6 +65,7 @@ class GridProgress:
         scores: F1 by cell that is done, a share.
         num_new_rounds: rounds committed since the start.
         disk_full: whether a cell failed because nothing can be written any more.
+        kills_before: processes that the kernel had ended for lack of memory before the start; None: not counted.
     """
 
     entries: Sequence[CellFolder]
@@ -77,6 +81,7 @@ class GridProgress:
     scores: dict[str, float] = field(default_factory=dict)
     num_new_rounds: int = 0
     disk_full: bool = False
+    kills_before: int | None = field(default_factory=count_kills)
 
     def __post_init__(self) -> None:
         """Read the scores of cells that are done already."""
@@ -99,7 +104,7 @@ class GridProgress:
         running = self.running.pop(name, None)
         entry = look_at(self.by_name[name].cell, self.by_name[name].folder)
         if trouble and entry.state.is_open:
-            keep_error(entry.folder, f"its process died: {trouble.strip().splitlines()[-1]}")
+            keep_error(entry.folder, describe_death(entry.folder, trouble, self.kills_before))
             entry = look_at(entry.cell, entry.folder)
         if running is not None:
             self._follow(running)

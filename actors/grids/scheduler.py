@@ -13,26 +13,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import ray
 from ray import tune
 
+from actors.grids.places import bundles_of, explain_places, num_at_once, refuse_shortage
 from actors.grids.trial import CellTrial, TrialSpec
-from actors.launch import choose_mode
 from actors.runtime import user_code
-from actors.runtime.placement import GRAIN, HostSpec, Resources, plan_actors, plan_packed, shortage
-from relief_ray.config import ExperimentConfig
-from relief_ray.data import num_clients, open_dataset
-from relief_ray.devices.fleet import build_fleet
-from relief_ray.devices.types import DeviceType
+from actors.runtime.nodes import Nodes, look_around
 from relief_ray.errors import UserError
-from relief_ray.messages import Fleet
-from relief_ray.process import choose_device
 from relief_ray.studies.plans import CellFolder, keep_error, look_at
 
 _SCRATCH, STOP_FILE = ".tune", ".stop"
-# What a trial's process needs, and what it needs where all clients live in it.
-_TRIAL_BYTES, _INLINE_BYTES = 400 * 2**20, 1024 * 2**20
 _ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
@@ -40,7 +33,6 @@ _ENVIRONMENT = {
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
 }
-Bundles = tuple[dict[str, float], ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,64 +40,13 @@ class Listener:
     """Callbacks for a grid's trials.
 
     ``begun`` and ``ended`` get a cell's name, ``ended`` also what Tune says of a trial that died; ``tick`` comes many
-    times a second.
+    times a second; ``note`` gets lines for the user.
     """
 
     begun: Callable[[str], None]
     ended: Callable[[str, str], None]
     tick: Callable[[], None]
-
-
-def fleet_of(config: ExperimentConfig) -> tuple[Fleet, dict[str, DeviceType]]:
-    """The clients and device types of a cell, without its windows."""
-    dataset = open_dataset(config.data)
-    number = num_clients(dataset, config.data)
-    return build_fleet(config.fleet, dataset.spec.names, dataset.spec.type_counts, number)
-
-
-def bundles_of(config: ExperimentConfig, cluster: Resources) -> Bundles:
-    """Resources that one cell's trial reserves: for its own process first, then for each of its worker processes.
-
-    The trial's process asks for no core where hosts do the work, and for the ``server`` node where there is one,
-    so that it does not take a device's place.
-
-    Raises:
-        UserError: a typed placement or a GPU that the cluster cannot give.
-    """
-    pin = {"server": 0.001} if "server" in cluster else {}
-    fleet, types = fleet_of(config) if config.runtime.mode != "inline" else (None, {})
-    if fleet is None or (mode := choose_mode(config.runtime, len(fleet), config.training.stack)) == "inline":
-        return ({"CPU": 1.0, "memory": float(_INLINE_BYTES), **pin},)
-    needs_gpu = choose_device(config.training.device) == "cuda"
-    if mode == "packed":
-        plan = plan_packed(config.runtime.num_hosts, cluster, needs_gpu, config.training.stack)
-    else:
-        offered = {name: device.ray_resources for name, device in types.items()}
-        plan = plan_actors(fleet, offered, config.runtime.placement, cluster, needs_gpu)
-    return ({"memory": float(_TRIAL_BYTES), **pin}, *(host.bundle or {"CPU": GRAIN} for host in plan.hosts))
-
-
-def refuse_shortage(bundles: Mapping[str, Bundles], cluster: Resources) -> None:
-    """Check that the cluster has room for every trial; otherwise Tune would wait for ever.
-
-    Raises:
-        UserError: a cell asks for more than there is.
-    """
-    for name, trial in bundles.items():
-        hosts = [HostSpec(name=name, client=None, num_cpus=0.0, resources=bundle) for bundle in trial]
-        if short := shortage(hosts, cluster):
-            raise UserError(
-                f"{name}: the cluster is too small for one trial: {short}; add nodes, or use --set runtime.mode=inline"
-            )
-
-
-def num_at_once(bundles: Bundles, cluster: Resources) -> int:
-    """Number of such trials that the cluster has places for."""
-    total: dict[str, float] = {}
-    for bundle in bundles:
-        for name, amount in bundle.items():
-            total[name] = total.get(name, 0.0) + amount
-    return max(1, min(int(cluster.get(name, 0.0) / amount + GRAIN) for name, amount in total.items() if amount))
+    note: Callable[[str], None]
 
 
 def _ignore(*words: str) -> None:
@@ -120,7 +61,7 @@ class _TuneCallback(tune.Callback):
 
     def __reduce__(self) -> tuple[type[_TuneCallback], tuple[Listener]]:
         # Tune keeps a copy of its set-up on disk, which is not read here; a terminal cannot be copied.
-        return _TuneCallback, (Listener(begun=_ignore, ended=_ignore, tick=_ignore),)
+        return _TuneCallback, (Listener(begun=_ignore, ended=_ignore, tick=_ignore, note=_ignore),)
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: object) -> None:
         self._listener.begun(trial.config["cell"])
@@ -174,15 +115,16 @@ def fit(entries: Sequence[CellFolder], trials: TrialPlan, listener: Listener) ->
     os.environ.update(_ENVIRONMENT)
     for name in ("ray.tune", "ray.train", "ray.air"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    cluster = ray.cluster_resources()
-    bundles = {entry.cell.name: bundles_of(entry.cell.config, cluster) for entry in entries}
-    refuse_shortage(bundles, cluster)
+    nodes = look_around()
+    bundles = {entry.cell.name: bundles_of(entry.cell.config, nodes) for entry in entries}
+    refuse_shortage(bundles, nodes)
+    listener.note(explain_places(bundles.values(), nodes))
     # Tune hands a free process to any trial that waits: few may wait, so that cells keep their order.
-    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(num_at_once(trial, cluster) for trial in bundles.values()))
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(num_at_once(trial, nodes) for trial in bundles.values()))
     stop_file = trials.out / STOP_FILE
     shutil.rmtree(trials.out / _SCRATCH, ignore_errors=True)
     try:
-        _tuner(_make_specs(entries, trials), bundles, trials, listener).fit()
+        _tuner(_make_specs(entries, trials), _Places(entries, nodes, listener.note), trials, listener).fit()
     finally:
         shutil.rmtree(trials.out / _SCRATCH, ignore_errors=True)
     if not stop_file.exists():
@@ -205,19 +147,45 @@ def _make_specs(entries: Sequence[CellFolder], trials: TrialPlan) -> dict[str, T
     }
 
 
-def _tuner(
-    specs: Mapping[str, TrialSpec], bundles: Mapping[str, Bundles], trials: TrialPlan, listener: Listener
-) -> tune.Tuner:
-    """A tuner with a trial per cell, in order; a trial whose process died is tried once more."""
+_AT_WORK: WeakValueDictionary[int, _Places] = WeakValueDictionary()
 
-    def factory(config: dict[str, str]) -> tune.PlacementGroupFactory:
-        return tune.PlacementGroupFactory(list(bundles[config["cell"]]), strategy="PACK")
+
+def _at_work(key: int) -> _Places | None:
+    """The object of this process that was pickled; None in another process."""
+    return _AT_WORK.get(key)
+
+
+class _Places:
+    """Resources of each trial when Tune asks for them: a node that has joined meanwhile gets cells too."""
+
+    def __init__(self, entries: Sequence[CellFolder], nodes: Nodes, note: Callable[[str], None]) -> None:
+        """``nodes``: the cluster at the start."""
+        self._configs = {entry.cell.name: entry.cell.config for entry in entries}
+        self._nodes, self._note = nodes, note
+        _AT_WORK[id(self)] = self
+
+    def __reduce__(self) -> tuple[Callable[[int], _Places | None], tuple[int]]:
+        # Tune reads it back from a pickle in this same process; trials get one too, and never ask it.
+        return _at_work, (id(self),)
+
+    def __call__(self, config: dict[str, str]) -> tune.PlacementGroupFactory:
+        nodes = look_around()
+        bundles = bundles_of(self._configs[config["cell"]], nodes)
+        if nodes.number != self._nodes.number:
+            self._note(explain_places([bundles], nodes))
+        self._nodes = nodes
+        selectors = [dict(nodes.selector), *({} for _ in bundles[1:])]
+        return tune.PlacementGroupFactory(list(bundles), strategy="PACK", bundle_label_selector=selectors)
+
+
+def _tuner(specs: Mapping[str, TrialSpec], places: _Places, trials: TrialPlan, listener: Listener) -> tune.Tuner:
+    """A tuner with a trial per cell, in order; a trial whose process died is tried once more."""
 
     def name_of(trial: Any) -> str:
         return str(trial.config["cell"])
 
     return tune.Tuner(
-        tune.with_resources(tune.with_parameters(CellTrial, specs=[_put(specs)]), factory),
+        tune.with_resources(tune.with_parameters(CellTrial, specs=[_put(specs)]), places),
         param_space={"cell": tune.grid_search(list(specs))},
         tune_config=tune.TuneConfig(
             reuse_actors=True,
@@ -244,8 +212,12 @@ def _put(specs: Mapping[str, TrialSpec]) -> ray.ObjectRef[Mapping[str, TrialSpec
 
 
 def _explain_lost(entries: Sequence[CellFolder]) -> None:
-    """Keep an error for cells whose process died twice and could not do so itself."""
+    """Keep an error for cells that Tune left open without a word."""
     for entry in entries:
         if look_at(entry.cell, entry.folder).state.is_open:
             with suppress(UserError):
-                keep_error(entry.folder, "its process died twice, or could not start (out of memory? see Ray's logs)")
+                keep_error(
+                    entry.folder,
+                    "its trial ended before the cell did, and Ray gave no reason; a resume goes on with it; "
+                    "Ray's logs of this node may say more",
+                )

@@ -78,7 +78,8 @@ def run_side_by_side(work: SideBySide) -> bool:
         )
         parent = work.plan.name if work.is_grid else None
         trials = TrialPlan(out=work.plan.out, parent=parent, jobs=work.jobs, other_code=work.other_code)
-        fit(work.todo, trials, Listener(begun=progress.begun, ended=progress.ended, tick=progress.tick))
+        listener = Listener(begun=progress.begun, ended=progress.ended, tick=progress.tick, note=work.reporter.note)
+        fit(work.todo, trials, listener)
     return progress.disk_full
 
 
@@ -91,7 +92,7 @@ def address_of(entries: Sequence[CellFolder]) -> str | None:
 def _session_options(work: SideBySide) -> SessionOptions:
     """Options of the cluster to join, or of a local one whose node has the resources of the largest fleet."""
     address = address_of(work.todo)
-    resources: dict[str, float] = {"server": 1.0}
+    resources: dict[str, float] = {}
     if address is None:
         for needed in {repr(e.cell.config.fleet) + repr(e.cell.config.data): e for e in work.todo}.values():
             for name, amount in _devices_of(needed).items():
@@ -107,10 +108,11 @@ def _session_options(work: SideBySide) -> SessionOptions:
 
 def _devices_of(entry: CellFolder) -> dict[str, float]:
     """Ray resources of a cell's devices; empty where all clients live in the trial's process."""
-    from actors.grids.scheduler import fleet_of
+    from actors.grids.places import fleet_of, is_chosen_here
 
     total: dict[str, float] = {}
-    if entry.cell.config.runtime.mode != "inline":
+    runtime = entry.cell.config.runtime
+    if runtime.mode != "inline" and not is_chosen_here(runtime):
         fleet, types = fleet_of(entry.cell.config)
         for client in fleet.clients:
             for name, amount in types[client.device].ray_resources.items():

@@ -10,6 +10,7 @@ from pathlib import Path
 import ray
 from ray import tune
 
+from actors.grids.places import settled
 from actors.launch import RunCallbacks, run_experiment
 from actors.runtime import user_code
 from actors.runtime.prometheus import Gauges
@@ -82,8 +83,15 @@ def run_trial(spec: TrialSpec, worker_cache: WorkerCache) -> RunStatus:
         return "failed"
 
 
+def _num_hosts() -> int:
+    """Hosts that places were reserved for, beside this process; 0 outside a trial."""
+    reserved = ray.util.get_current_placement_group() if ray.is_initialized() else None
+    return 0 if reserved is None else len(reserved.bundle_specs) - 1
+
+
 def _run(spec: TrialSpec, worker_cache: WorkerCache) -> RunStatus:
     config = spec.cell.config
+    config = config.model_copy(update={"runtime": settled(config.runtime, _num_hosts())})
     entry = look_at(spec.cell, spec.folder)
     if entry.status == "done":
         return "done"

@@ -17,6 +17,7 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from actors.runtime.client_host import Handle
 from actors.runtime.coordinator import Coordinator, Progress, RunRequest
+from actors.runtime.nodes import stay_here
 from actors.runtime.session import process_options
 from relief_ray.errors import UserError
 from relief_ray.experiment.experiment import OnRound
@@ -102,12 +103,12 @@ class _Frozen(Exception):
 
 
 def start_coordinator() -> Handle:
-    """The coordinator's actor, on the ``server`` node where the cluster has one."""
+    """The coordinator's actor, on the driver's node: it writes the records into a folder there."""
     # Ray's typing does not know this option of actors.
     remote = cast(Any, ray.remote)
     actor = remote(num_cpus=0, concurrency_groups={"control": 2})(Coordinator).options(
         name=f"coordinator-{secrets.token_hex(3)}",
-        resources={"server": 0.001} if "server" in ray.cluster_resources() else {},
+        scheduling_strategy=stay_here(),
         max_restarts=-1,
         max_task_retries=0,
         **process_options(1, hide_gpus=False),

@@ -124,10 +124,10 @@ def _demand(hosts: Sequence[HostSpec]) -> dict[str, float]:
     return total
 
 
-def shortage(hosts: Sequence[HostSpec], cluster: Resources) -> str:
+def shortage(hosts: Sequence[HostSpec], cluster: Resources, whose: str = "the cluster") -> str:
     """The resources of which the cluster has too little, in words; empty where it has enough."""
     lacking = [
-        f"{name}: needed {amount:g}, the cluster has {cluster.get(name, 0.0):g}"
+        f"{name}: needed {amount:g}, {whose} has {cluster.get(name, 0.0):g}"
         for name, amount in _demand(hosts).items()
         if amount > cluster.get(name, 0.0) + GRAIN
     ]

@@ -18,6 +18,7 @@ DISK = 4
 CELLS_FAILED = 5
 DIFFERENT = 6
 _USER_CODE = 7
+MIRROR_BEHIND = 8
 WIDTH = 80
 INTERRUPTED = 130
 _READER_GONE = 141
@@ -35,6 +36,7 @@ EXIT_CODES = (
         _USER_CODE,
         "a file of your own (method, data set, backbone) raised an error; the message names its line",
     ),
+    (MIRROR_BEHIND, "all runs are done, but their copy (`--mirror`) lacks something; `relief-ray resume DIR` sends it"),
     (INTERRUPTED, "stopped by Ctrl-C (SIGINT); go on with `relief-ray resume DIR`"),
     (_READER_GONE, "whoever read the output went away (a closed pipe)"),
     (TERMINATED, "stopped by SIGTERM; go on with `relief-ray resume DIR`"),

@@ -50,6 +50,10 @@ SomeText = Optional[str]  # noqa: UP045
 SomeNumber = Optional[float]  # noqa: UP045
 SomeInt = Optional[int]  # noqa: UP045
 Jobs = Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time, a process each; 1: one after the other.")]
+Mirror = Annotated[
+    SomeText, typer.Option(metavar="URI", help="Keep a copy of all records there, e.g. s3://bucket/folder.")
+]
+FetchTo = Annotated[SomePath, typer.Option("--out", metavar="DIR", help="For the copy at a URI; by default runs/NAME.")]
 Dashboard = Annotated[bool, typer.Option("--dashboard", help="Open Ray's dashboard with a local cluster.")]
 
 

@@ -109,7 +109,8 @@ def _header(tensors: Mapping[str, Tensor]) -> bytes:
 
 FOLDER = "checkpoints"
 STATE_FILE = "state.safetensors"
-_MANIFEST_FILE = "manifest.json"
+MANIFEST_FILE = "manifest.json"
+FILES = (STATE_FILE, MANIFEST_FILE)  # in the order of writing
 KEEP = 2
 _GENERATION = re.compile(r"round-(\d{6,})")
 
@@ -199,7 +200,7 @@ def save(run_folder: Path, checkpoint: Checkpoint, binding: Binding) -> Path:
         beside.mkdir()
         try:
             sha256 = files.write_pieces(beside / STATE_FILE, file_pieces(tensors))
-            files.write_file(beside / _MANIFEST_FILE, _sealed(manifest.model_copy(update={"state_sha256": sha256})))
+            files.write_file(beside / MANIFEST_FILE, _sealed(manifest.model_copy(update={"state_sha256": sha256})))
             files.sync(beside)
             _retire(final)
             files.move(beside, final)
@@ -229,7 +230,7 @@ def load(
             skipped.append(f"{path.name}: the ledger ends with {'no round' if newest < 0 else f'round {newest}'}")
             continue
         try:
-            manifest = _read_manifest(path / _MANIFEST_FILE)
+            manifest = _read_manifest(path / MANIFEST_FILE)
             point = _unpack(manifest, _read_state(path / STATE_FILE, manifest.state_sha256), tuple(skipped))
         except Damaged as error:
             skipped.append(f"{path.name}: {error}")
@@ -313,15 +314,15 @@ def _read_manifest(path: Path) -> _Manifest:
         sealed = json.loads(path.read_bytes())
         seal, content = sealed["sha256"], sealed["manifest"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Damaged(f"{_MANIFEST_FILE}: {error}") from error
+        raise Damaged(f"{MANIFEST_FILE}: {error}") from error
     # Written and read by the same rules, so that equal contents give equal text.
     if seal != _sha256(json.dumps(content).encode()):
-        raise Damaged(f"{_MANIFEST_FILE} does not match its sha256")
+        raise Damaged(f"{MANIFEST_FILE} does not match its sha256")
     refuse_other_schema(content.get("schema_version") if isinstance(content, dict) else None, path)
     try:
         return _Manifest.model_validate(content)
     except ValidationError as error:
-        raise Damaged(f"{_MANIFEST_FILE}: {error}") from error
+        raise Damaged(f"{MANIFEST_FILE}: {error}") from error
 
 
 def _check_binding(path: Path, manifest: _Manifest, binding: Binding) -> None:

@@ -229,6 +229,12 @@ def refuse_masked(config: ExperimentConfig, folder: Path) -> None:
     Raises:
         UserError: it did not.
     """
+    mirror = config.runtime.mirror
+    if mirror is not None and MASK in mirror:
+        raise UserError(
+            f"{folder}: credentials of runtime.mirror = {mirror} are not kept; give them again with "
+            "--set runtime.mirror=..., or go on without a copy: --set runtime.mirror=null"
+        )
     uri = config.tracking.uri
     if config.tracking.enabled and uri is not None and MASK in uri:
         raise UserError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -22,8 +23,11 @@ from relief_ray.records.tracking import sync
 from relief_ray.report.inventory import variant_names
 from relief_ray.strategies import method_name
 from relief_ray.studies.cells import Cell
+from relief_ray.studies.mirrored import mirrored
 from relief_ray.studies.plans import CellFolder, Plan
 from relief_ray.studies.progress import Watcher, watcher
+
+_LOG = logging.getLogger(__name__)
 
 # Computes the missing rounds of a run in a folder.
 Compute = Callable[[Setup, Path, OnRound, Callable[[str], None]], RunRecord]
@@ -54,9 +58,12 @@ def run_plan(plan: Plan, compute: Compute, *, quiet: bool, other_code: bool = Fa
         KeyboardInterrupt: after the last finished round was kept; the same call goes on from there.
     """
     cells = plan.cell_folders()
-    with closing(watcher(sum(map(rounds_to_do, cells)), quiet=quiet)) as progress:
+    total = sum(map(rounds_to_do, cells))
+    with closing(watcher(total, quiet=quiet)) as progress, mirrored(plan, progress.note) as mirror:
         for cell, title in zip(cells, _titles_of(plan.cells), strict=True):
             _run_cell(cell, title, compute, progress, other_code)
+    if mirror.is_behind:
+        _LOG.warning("the mirror %s is behind; everything is in %s, and the next call sends it", mirror.uri, plan.out)
 
 
 def _run_cell(cell: CellFolder, title: str, compute: Compute, progress: Watcher, other_code: bool) -> None:

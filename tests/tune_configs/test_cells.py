@@ -21,7 +21,7 @@ def test_every_cell_of_every_grid_is_a_valid_configuration(name, settings):
     assert len({c.name for c in cells}) == len({c.hash for c in cells}) == len(cells) > 0
     for cell in cells:
         assert cell.hash == config_hash(cell.config.identity())
-        assert cell.name.endswith(cell.hash[:8]) and cell.config.runtime.mode == "inline"
+        assert cell.name.endswith(cell.hash[:8]) and cell.config.runtime.mode == "auto"
         if settings:
             assert cell.config.data.name == "dsa" and cell.config.rounds == 6 and cell.config.seed in (0, 1000)
 

@@ -165,7 +165,7 @@ def test_the_dashboard_opens_with_its_token_and_names_the_trials(start: Start, t
     ("words", "message"),
     [
         (["smok"], "did you mean 'smoke'"),
-        (["resume"], "Missing argument 'DIR'"),
+        (["resume"], "Missing argument 'DIR|URI'"),
         (["status"], "Missing argument 'DIR'"),
         (["smoke", "elsewhere"], "extra argument(s) (elsewhere)"),
         (["smoke", "--budget", "soon"], "expected a positive time such as 8h"),

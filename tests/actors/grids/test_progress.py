@@ -47,7 +47,7 @@ def test_progress_follows_cells_to_their_end(tmp_path, capsys):
     progress.begun(relief.cell.name)
     progress.ended(relief.cell.name, "Traceback\nActorDiedError: killed")
     assert progress.view().num_failed == 1 and not progress.running
-    assert plan.cell_folders()[1].why == "its process died: ActorDiedError: killed"
+    assert plan.cell_folders()[1].why.startswith("its process died")
     assert "dsa_mini-relief-s0: FAILED in" in capsys.readouterr().out
     best = leaders(plan.cell_folders(), progress.scores)
     assert [(x.setting, x.label, x.num, x.of) for x in best] == [("dsa_mini", "fedavg", 1, 1)] and best[0].f1 == f1

@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from actors.grids.scheduler import STOP_FILE, Listener, TrialPlan, bundles_of, fit, num_at_once, refuse_shortage
+from actors.grids.scheduler import STOP_FILE, Listener, TrialPlan, fit
 from actors.grids.trial import run_trial
 from actors.runtime.warm_pool import WorkerCache
-from relief_ray.config import parse
-from relief_ray.errors import UserError
 from relief_ray.records.base import comparable
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.studies.plans import write_grid
@@ -23,20 +21,18 @@ from tests.actors.test_plans import spec_of
 from tune_configs.cells import cells_of
 
 pytestmark = pytest.mark.ray
-DEVICES = {"server": 1.0, "type_a": 3.0, "type_b": 3.0, "type_c": 2.0}
-CLUSTER = {"CPU": 2.0, "memory": 8e9, **DEVICES}
 
 
 class Log:
     """Remembers what a listener hears, and does something at the beginning of a cell."""
 
     def __init__(self, on_begun=None):
-        self.begun, self.ended, self._on_begun = [], {}, on_begun
+        self.begun, self.ended, self.notes, self._on_begun = [], {}, [], on_begun
 
     def listener(self):
-        return Listener(begun=self.note, ended=self.ended.__setitem__, tick=lambda: None)
+        return Listener(begun=self.began, ended=self.ended.__setitem__, tick=lambda: None, note=self.notes.append)
 
-    def note(self, name):
+    def began(self, name):
         self.begun.append(name)
         if self._on_begun:
             self._on_begun(name)
@@ -63,6 +59,7 @@ def test_a_grid_with_a_failing_cell(cluster, tmp_path):
     run_all(mixed, log)
     names = [cell.name for cell in mixed.cells]
     assert sorted(log.begun) == sorted(names) and set(log.ended) == set(names)
+    assert log.notes == ["one node: a process for each cell"]
     assert all(abs(log.begun.index(name) - i) <= 2 for i, name in enumerate(names)), "not in order"
     entries = {e.cell.name: e for e in mixed.cell_folders()}
     failed = entries[bad[0].name]
@@ -142,24 +139,3 @@ def test_a_stop_ends_cells_between_rounds(cluster, tmp_path):
         e.num_rounds for e in entries
     ) < 4 * 400
     assert "interrupted" in {read_run(e.folder).status for e in entries if e.num_rounds}
-
-
-def test_bundles():
-    inline = parse({"data": {"name": "dsa_mini"}, "runtime": {"mode": "inline"}})
-    (one,) = bundles_of(inline, CLUSTER)
-    assert one == {"CPU": 1.0, "memory": 2.0**30, "server": 0.001} and num_at_once((one,), CLUSTER) == 2
-    assert bundles_of(inline, {"CPU": 2.0}) == ({"CPU": 1.0, "memory": 2.0**30},)
-    packed = parse({"data": {"name": "dsa_mini"}, "runtime": {"mode": "packed"}})
-    first, *hosts = bundles_of(packed, CLUSTER)
-    assert hosts == [{"CPU": 1.0}] * 2 and "CPU" not in first
-    typed = parse({"data": {"name": "dsa_mini"}, "runtime": {"mode": "actors"}})
-    first, *hosts = bundles_of(typed, CLUSTER)
-    kinds = ["type_a"] * 3 + ["type_b"] * 3 + ["type_c"] * 2
-    assert hosts == [{kind: 1.0} for kind in kinds] and num_at_once((first, *hosts), CLUSTER) == 1
-    _, *hosts = bundles_of(typed, {"CPU": 2.0, "memory": 8e9})
-    assert hosts == [{"CPU": 0.25}] * 8
-
-
-def test_what_the_cluster_lacks_is_refused_at_once():
-    with pytest.raises(UserError, match=r"a: the cluster is too small for one trial: CPU: needed 3, the cluster has 2"):
-        refuse_shortage({"a": ({"CPU": 3.0},)}, CLUSTER)

@@ -8,7 +8,7 @@ import torch
 
 from actors.runtime.client_host import Identity
 from actors.runtime.host_data import HostData, JobBox, NodeData, refusal
-from actors.runtime.host_pool import Host
+from actors.runtime.hosts import Host
 from actors.runtime.job_data import JobData
 from relief_ray.config import parse
 from relief_ray.data import open_dataset

@@ -79,7 +79,7 @@ def test_clients_that_share_steps_share_hosts():
 def test_our_own_node_plays_every_device_of_the_fleet():
     options = local_session(prepare(parse(CONFIG)))
     assert options.address is None
-    assert options.resources == {"server": 1.0, "type_a": 3.0, "type_b": 3.0, "type_c": 2.0}
+    assert options.resources == {"type_a": 3.0, "type_b": 3.0, "type_c": 2.0}
 
 
 def test_a_grace_period_ends_some_time_after_the_request_to_stop():

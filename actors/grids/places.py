@@ -1,0 +1,134 @@
+"""Places of a grid's cells on the cluster, and where each cell's clients live.
+
+A trial's own process writes the records and stays on the driver's node. On one node all clients of a cell live in that
+process (``inline``). On several they live in one worker process (host) per cell, which may run on any node. Results are
+the same bits: both add up the same blocks in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from actors.runtime.nodes import Nodes
+from actors.runtime.placement import GRAIN, HostSpec, Resources, plan_actors, plan_packed, shortage
+from relief_ray.config import ExperimentConfig, RuntimeConfig
+from relief_ray.data import num_clients, open_dataset
+from relief_ray.devices.fleet import build_fleet
+from relief_ray.devices.types import DeviceType
+from relief_ray.errors import UserError, counted
+from relief_ray.messages import Fleet
+from relief_ray.process import choose_device
+
+# What a trial's process needs, and what it needs where all clients live in it.
+_TRIAL_BYTES: Final = 400 * 2**20
+_INLINE_BYTES: Final = 1024 * 2**20
+Bundles = tuple[dict[str, float], ...]
+
+
+def fleet_of(config: ExperimentConfig) -> tuple[Fleet, dict[str, DeviceType]]:
+    """The clients and device types of a cell, without its windows."""
+    dataset = open_dataset(config.data)
+    number = num_clients(dataset, config.data)
+    return build_fleet(config.fleet, dataset.spec.names, dataset.spec.type_counts, number)
+
+
+def is_chosen_here(runtime: RuntimeConfig) -> bool:
+    """True where the cluster decides whether a cell's clients live in the trial's process or in one host."""
+    return runtime.mode == "auto" and runtime.placement != "typed"
+
+
+def settled(runtime: RuntimeConfig, num_hosts: int) -> RuntimeConfig:
+    """The settings of a cell whose trial has ``num_hosts`` hosts' places; 0: its clients live in the trial's process.
+
+    The number is that of the places that were reserved: the cluster may have grown since.
+    """
+    if is_chosen_here(runtime) and not num_hosts:
+        return runtime.model_copy(update={"mode": "inline"})
+    if is_chosen_here(runtime) or runtime.mode == "packed":
+        return runtime.model_copy(update={"mode": "packed", "num_hosts": num_hosts or runtime.num_hosts})
+    return runtime
+
+
+def bundles_of(config: ExperimentConfig, nodes: Nodes) -> Bundles:
+    """Resources that one cell's trial reserves: for its own process first, then for each of its hosts.
+
+    The trial's process asks for no core where hosts do the work; its memory bounds how many of them there are.
+
+    Raises:
+        UserError: a typed placement or a GPU that the cluster cannot give.
+    """
+    runtime = config.runtime
+    if is_chosen_here(runtime):
+        runtime = settled(runtime, runtime.num_hosts or int(nodes.number > 1))
+    if runtime.mode == "inline":
+        return ({"CPU": 1.0, "memory": float(_INLINE_BYTES)},)
+    needs_gpu = choose_device(config.training.device) == "cuda"
+    if runtime.mode == "packed":
+        plan = plan_packed(runtime.num_hosts, nodes.total, needs_gpu, config.training.stack)
+    else:
+        fleet, types = fleet_of(config)
+        offered = {name: device.ray_resources for name, device in types.items()}
+        plan = plan_actors(fleet, offered, runtime.placement, nodes.total, needs_gpu)
+    return ({"memory": float(_TRIAL_BYTES)}, *(host.bundle or {"CPU": GRAIN} for host in plan.hosts))
+
+
+def _is_inline(bundles: Bundles) -> bool:
+    """True where all clients live in the trial's own process."""
+    return len(bundles) == 1
+
+
+def refuse_shortage(trials: Mapping[str, Bundles], nodes: Nodes) -> None:
+    """Check that the cluster has room for every trial; otherwise Tune would wait for ever.
+
+    Raises:
+        UserError: a cell asks for more than there is.
+    """
+    for name, bundles in trials.items():
+        if short := _shortage(name, bundles[:1], nodes.here, "this node"):
+            raise UserError(
+                f"{name}: the node that writes the records, this one, is too small for a trial's own process: {short}; "
+                "start the command on a larger node" + (", or use --set runtime.mode=packed" * _is_inline(bundles))
+            )
+        if short := _shortage(name, bundles, nodes.total, "the cluster"):
+            raise UserError(
+                f"{name}: the cluster is too small for one trial: {short}; add nodes, or use --set runtime.mode=inline"
+            )
+
+
+def _shortage(name: str, bundles: Bundles, offered: Resources, whose: str) -> str:
+    hosts = [HostSpec(name=name, client=None, num_cpus=0.0, resources=bundle) for bundle in bundles]
+    return shortage(hosts, offered, whose)
+
+
+def num_at_once(bundles: Bundles, nodes: Nodes) -> int:
+    """Number of such trials that the cluster has places for; their own processes lie on the driver's node."""
+    counts = [_count(bundles, nodes.total), _count(bundles[:1], nodes.here)]
+    return max(1, min(counts))
+
+
+def _count(bundles: Bundles, offered: Resources) -> int:
+    total: dict[str, float] = {}
+    for bundle in bundles:
+        for name, amount in bundle.items():
+            total[name] = total.get(name, 0.0) + amount
+    return min(int(offered.get(name, 0.0) / amount + GRAIN) for name, amount in total.items() if amount)
+
+
+def explain_places(trials: Collection[Bundles], nodes: Nodes) -> str:
+    """Say for the user where the cells' clients live, and why; ``trials``: the bundles of all cells to do."""
+    inline = [_is_inline(bundles) for bundles in trials]
+    if nodes.number == 1:
+        return "one node: a process for each cell" if all(inline) else "one node: hosts for each cell, as configured"
+    all_nodes = f"{nodes.number} nodes, {counted(nodes.cores, 'core')}"
+    if all(inline):
+        return (
+            f"{all_nodes}, runtime.mode=inline: all cells run on this node, the others stay idle; "
+            "--set runtime.mode=auto sends cells to every node, with the same results"
+        )
+    most = min(num_at_once(bundles, nodes) for bundles in trials)
+    stay = "; cells with runtime.mode=inline stay on this one" if any(inline) else ""
+    return (
+        f"{all_nodes}: a cell's clients are computed on any node, its records are written on this one; "
+        f"{counted(most, 'cell')} at a time{stay}"
+    )
