@@ -38,7 +38,7 @@ def connect(url: str) -> JobSubmissionClient:
         return JobSubmissionClient(url)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise UserError(
-            f"{url}: no job server that lets this machine in ({_first_line(error)}); expected the dashboard of a head, by "
+            f"{url}: no job server that lets this machine in ({_first_line(error)}); expected a head's dashboard, by "
             "default http://127.0.0.1:8265 (from another machine: ssh -L 8265:127.0.0.1:8265 HEAD), and its token: "
             "--token FILE"
         ) from error
