@@ -89,10 +89,16 @@ def minor(python: str) -> str:
 
 
 def address_here(towards: str) -> str:
-    """Address of this machine as the one at ``towards`` would see it; nothing is sent."""
+    """Address of this machine as the one at ``towards`` would see it; nothing is sent. Without a route: loopback.
+
+    Raises:
+        UserError: there is no host of that name.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((towards, 9))
+        except socket.gaierror as error:
+            raise UserError(f"{towards}: no host of that name ({error}); expected the head's name or address") from error
         except OSError:
             return "127.0.0.1"
         return str(probe.getsockname()[0])
