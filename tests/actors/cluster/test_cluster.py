@@ -217,7 +217,8 @@ def test_actors_are_named_after_run_client_and_type(cluster, tmp_path):
     place, token = f"127.0.0.1:{cluster.port}", cluster.token.read_text()
     words = ["run", "smoke", "--address", place, "--set=runtime.mode=actors", "--set=rounds=100000", *SMALL]
     env = cluster.env | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(cluster.token)}
-    command = [sys.executable, "-m", "actors.cli", *words, "--set=fleet.cycle=[C]", "--set=data.num_clients=2"]
+    fleet = ["--set=fleet.counts=[0,0,2]", "--set=data.subjects=[1,2]", "--set=fleet.owned={C: [acc, gyro, mag]}"]
+    command = [sys.executable, "-m", "actors.cli", *words, *fleet]
     log = (tmp_path / "run.log").open("wb")
     process = subprocess.Popen(command, env=env, cwd=tmp_path, stdout=log, stderr=log)
     wanted, until, names = {"smoke/client-0 type C", "smoke/client-1 type C", "smoke/coordinator"}, time.monotonic(), {}
