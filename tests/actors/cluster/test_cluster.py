@@ -74,10 +74,12 @@ class Cluster:
         self.processes.append(process)
         return process
 
-    def run(self, *words, cwd=None, check=True):
+    def run(self, *words, cwd=None):
         command = [sys.executable, "-m", "actors.cli", *map(str, words)]
-        done = subprocess.run(command, env=self.env, cwd=cwd or self.folder, capture_output=True, text=True, timeout=300)
-        assert not check or "Traceback" not in done.stderr, done.stderr
+        done = subprocess.run(
+            command, env=self.env, cwd=cwd or self.folder, capture_output=True, text=True, timeout=300
+        )
+        assert "Traceback" not in done.stderr, done.stderr
         return done
 
     def submit(self, *words, **options):
