@@ -30,14 +30,14 @@ def judge(target, settings=(), nodes=()):
     for offer in offers:
         for name, amount in offer.items():
             total[name] = total.get(name, 0.0) + amount
-    need = need_of(target, settings, total)
+    need = need_of(target.split(), settings, total)
     result = fit(need.bundles, offers)
     return Verdict(need=need, fit=result, at_once=2 if need.num_cells else 0, changes=tuple(changes(result, "h:1")))
 
 
 def test_a_preset_is_judged_as_if_placed_by_type():
     """`demo` itself packs its clients: what `--placement typed` would make of it is the question."""
-    need = need_of("demo", [], HEAD)
+    need = need_of(["demo"], [], HEAD)
     assert sorted(tuple(b) for b in need.bundles) == [(t,) for t in ("type_a", "type_b", "type_c") for _ in range(2)]
     assert need.num_cells is None and need.dataset == "dsa_mini" and not need.impossible
     assert "mode actors, placement typed" in need.title
@@ -54,16 +54,23 @@ def test_a_preset_fits_once_the_named_nodes_have_joined():
 
 
 def test_settings_choose_another_way_to_place():
-    need = need_of("demo", ["runtime.placement=virtual"], HEAD)
+    need = need_of(["demo"], ["runtime.placement=virtual"], HEAD)
     assert not any(name.startswith("type_") for bundle in need.bundles for name in bundle)
     assert judge("demo", ["runtime.placement=virtual"]).fits
 
 
 def test_a_grid_is_judged_by_its_most_demanding_cell():
-    need = need_of("main_cnn", ["runtime.mode=actors", "runtime.placement=typed", "datasets=dsa_mini"], HEAD)
+    need = need_of(["main_cnn"], ["runtime.mode=actors", "runtime.placement=typed", "datasets=dsa_mini"], HEAD)
     assert need.num_cells and need.num_cells > 1
     assert sum(name.startswith("type_") for bundle in need.bundles for name in bundle) >= 6
     assert not judge("main_cnn", ["runtime.mode=actors", "runtime.placement=typed", "datasets=dsa_mini"]).fits
+
+
+def test_a_name_that_preset_and_grid_share_is_the_presets_unless_grid_is_said():
+    assert need_of(["smoke"], [], HEAD).num_cells is None and need_of(["run", "smoke"], [], HEAD).num_cells is None
+    assert need_of(["grid", "smoke"], [], HEAD).num_cells == 12
+    with pytest.raises(UserError, match="check resume smoke: expected a preset"):
+        need_of(["resume", "smoke"], [], HEAD)
 
 
 def test_a_gpu_that_no_node_has_is_impossible_and_named(monkeypatch):
@@ -76,7 +83,7 @@ def test_a_gpu_that_no_node_has_is_impossible_and_named(monkeypatch):
 
 def test_an_unknown_target_is_refused():
     with pytest.raises(UserError, match=r"did you mean 'demo'"):
-        need_of("demmo", [], HEAD)
+        need_of(["demmo"], [], HEAD)
 
 
 def test_nodes_that_a_run_would_refuse_are_faults():

@@ -167,7 +167,7 @@ def test_check_shows_the_nodes_and_the_smallest_change(cluster):
     assert not target["fits"] and target["missing"] == {"type_a": 2, "type_b": 2}
     place = f"127.0.0.1:{cluster.port}"
     assert target["changes"] == [f"relief-ray cluster join {place} --type {t} --count 2" for t in "ab"]
-    grid = cluster.check("smoke", "--set=runtime.mode=inline")
+    grid = cluster.check("grid", "smoke")
     assert grid.returncode == 0 and "fits" in grid.stdout, grid.stderr
     assert all(len(line) <= 80 for line in grid.stdout.splitlines())
 
