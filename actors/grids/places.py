@@ -13,7 +13,7 @@ from typing import Final
 from actors.runtime.nodes import Nodes
 from actors.runtime.placement import GRAIN, HostSpec, Resources, plan_actors, plan_packed, shortage
 from relief_ray.config import ExperimentConfig, RuntimeConfig
-from relief_ray.data import num_clients, open_dataset
+from relief_ray.data import num_clients
 from relief_ray.devices.fleet import build_fleet
 from relief_ray.devices.types import DeviceType
 from relief_ray.errors import UserError, counted
@@ -27,10 +27,9 @@ Bundles = tuple[dict[str, float], ...]
 
 
 def fleet_of(config: ExperimentConfig) -> tuple[Fleet, dict[str, DeviceType]]:
-    """The clients and device types of a cell, without its windows."""
-    dataset = open_dataset(config.data)
-    number = num_clients(dataset, config.data)
-    return build_fleet(config.fleet, dataset.spec.names, dataset.spec.type_counts, number)
+    """The clients and device types of a cell, from its dataset's description: the files are not read."""
+    spec = config.data.spec()
+    return build_fleet(config.fleet, spec.names, spec.type_counts, num_clients(spec, config.data))
 
 
 def is_chosen_here(runtime: RuntimeConfig) -> bool:

@@ -184,8 +184,11 @@ def _tuner(specs: Mapping[str, TrialSpec], places: _Places, trials: TrialPlan, l
     def name_of(trial: Any) -> str:
         return str(trial.config["cell"])
 
+    trainable = tune.with_resources(tune.with_parameters(CellTrial, specs=[_put(specs)]), places)
+    # Ray's dashboard shows this name as the class of a trial's process.
+    trainable.__qualname__ = trainable.__name__ = f"{trials.parent or 'run'}/cell"
     return tune.Tuner(
-        tune.with_resources(tune.with_parameters(CellTrial, specs=[_put(specs)]), places),
+        trainable,
         param_space={"cell": tune.grid_search(list(specs))},
         tune_config=tune.TuneConfig(
             reuse_actors=True,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from actors.runtime.client_host import Handle
 from actors.runtime.coordinator import Coordinator, Progress, RunRequest
+from actors.runtime.host_group import start_named
 from actors.runtime.nodes import stay_here
 from actors.runtime.session import process_options
 from relief_ray.errors import UserError
@@ -102,18 +102,18 @@ class _Frozen(Exception):
     """The coordinator's process does not answer any more."""
 
 
-def start_coordinator() -> Handle:
-    """The coordinator's actor, on the driver's node: it writes the records into a folder there."""
+def start_coordinator(run: str = "run") -> Handle:
+    """The coordinator's actor, ``RUN/coordinator``, on the driver's node: it writes the records into a folder there."""
     # Ray's typing does not know this option of actors.
     remote = cast(Any, ray.remote)
-    actor = remote(num_cpus=0, concurrency_groups={"control": 2})(Coordinator).options(
-        name=f"coordinator-{secrets.token_hex(3)}",
-        scheduling_strategy=stay_here(),
-        max_restarts=-1,
-        max_task_retries=0,
+    options = {
+        "scheduling_strategy": stay_here(),
+        "max_restarts": -1,
+        "max_task_retries": 0,
         **process_options(1, hide_gpus=False),
-    )
-    return actor.remote()
+    }
+    actor = remote(num_cpus=0, concurrency_groups={"control": 2})(Coordinator)
+    return start_named(actor, f"{run}/coordinator", options)
 
 
 def follow(

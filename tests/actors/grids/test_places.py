@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.commands.run import _placed
+from actors.commands.run import placed
 from actors.grids.places import bundles_of, explain_places, num_at_once, refuse_shortage, settled
 from actors.grids.trial import run_trial
 from actors.runtime.nodes import Nodes
@@ -78,9 +78,9 @@ def test_a_trial_takes_as_many_hosts_as_were_reserved_for_it(runtime, hosts, exp
 )
 def test_runs_side_by_side_on_a_cluster_go_to_all_nodes_too(monkeypatch, settings, added):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    assert _placed(settings, jobs=2) == [*added, *settings] and _placed(settings, jobs=1) == settings
+    assert placed(settings, jobs=2) == [*added, *settings] and placed(settings, jobs=1) == settings
     monkeypatch.setenv("RAY_ADDRESS", "h:6379")
-    assert _placed([], jobs=2) == ["runtime.mode=auto"], "as in a Ray job"
+    assert placed([], jobs=2) == ["runtime.mode=auto"], "as in a Ray job"
 
 
 def test_the_choice_is_said_with_its_reason():
