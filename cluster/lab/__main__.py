@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cluster.lab import lab, network
+from cluster.lab import lab, network, running
 from cluster.lab.plan import GCS_PORT, HEAD, HOME, make_plan
 from cluster.lab.state import Link, Place
 from relief_ray.errors import UserError
@@ -32,7 +32,9 @@ Supervised = Annotated[bool, typer.Option("--supervised", help="Start Ray anew w
 
 @app.command()
 def up(
-    nodes: Annotated[list[str], typer.Argument(metavar="NODE[=TYPE][:COUNT]...", help="Beside the head; e.g. a:3 c:2.")],
+    nodes: Annotated[
+        list[str], typer.Argument(metavar="NODE[=TYPE][:COUNT]...", help="Beside the head; e.g. a:3 c:2.")
+    ],
     name: LabName = "lab",
     cpus: Annotated[int, typer.Option(help="Cores that each node offers to Ray.", min=1)] = 1,
     store_mib: Annotated[int, typer.Option(help="Ray's object store on each node, MiB.", min=80)] = 150,
@@ -57,7 +59,7 @@ def head(
     dashboard: Annotated[bool, typer.Option("--dashboard", help="With dashboard and jobs: 0.4 GB more.")] = False,
 ) -> None:
     """Start Ray on the head."""
-    process = lab.start_ray(Place(name), HEAD, is_supervised=supervised, has_dashboard=dashboard)
+    process = running.start_ray(Place(name), HEAD, is_supervised=supervised, has_dashboard=dashboard)
     print(f"head: ray start is process {process.pid}, prints to {Place(name).logs / 'head.log'}")
 
 
@@ -66,7 +68,7 @@ def node(names: NodeNames, name: LabName = "lab", supervised: Supervised = False
     """Start Ray on nodes, which join the head."""
     place = Place(name)
     for each in lab.names_of(place.read(), names):
-        process = lab.start_ray(place, each, is_supervised=supervised)
+        process = running.start_ray(place, each, is_supervised=supervised)
         print(f"{each}: ray start is process {process.pid}, prints to {place.logs / f'{each}.log'}")
 
 
@@ -80,7 +82,7 @@ def wait_ready(
     state = place.read()
     expected = lab.addresses(state)
     words = [sys.executable, "-m", "cluster.lab.members", f"{state.nodes[HEAD].plan.address}:{GCS_PORT}"]
-    raise SystemExit(lab.execute(place, HEAD, [*words, *expected.values(), f"--timeout-s={timeout_s}"]))
+    raise SystemExit(running.execute(place, HEAD, [*words, *expected.values(), f"--timeout-s={timeout_s}"]))
 
 
 @app.command("exec")
@@ -92,7 +94,7 @@ def execute(
     env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable. Repeatable.")] = None,
 ) -> None:
     """Run a command in a node and end with its exit code."""
-    raise SystemExit(lab.execute(Place(name), node_name, command, cwd=cwd, variables=env or []))
+    raise SystemExit(running.execute(Place(name), node_name, command, cwd=cwd, variables=env or []))
 
 
 @app.command()

@@ -34,7 +34,9 @@ class Controller:
                     control.write_text("+cpu")
             (self.root / group).mkdir(exist_ok=True)
         except OSError as error:
-            raise UserError(f"CPU quota: {self.root / group} cannot be made ({error}); expected root's rights") from error
+            raise UserError(
+                f"CPU quota: {self.root / group} cannot be made ({error}); expected root's rights"
+            ) from error
 
     def limit(self, group: str, percent: int | None) -> None:
         """Let a group's processes together use ``percent`` of one core (above 100: of several); None lifts it."""

@@ -1,28 +1,24 @@
-"""What can be done with a lab: build it, start Ray on its nodes, disturb it, and remove all of it."""
+"""What can be done to a lab: build it, disturb its nodes and links, remove all of it."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
 from cluster.lab import network
 from cluster.lab.cgroup import find_controller
-from cluster.lab.node import Setup, enter
-from cluster.lab.plan import HEAD, HOME, NodePlan, environment, ray_line
+from cluster.lab.node import Setup
+from cluster.lab.plan import HEAD, HOME, NodePlan
 from cluster.lab.state import MARK, Link, Node, Place, Process, State, end, inside, marked
 from relief_ray.errors import UserError
 
 SOURCES = Path(__file__).resolve().parents[2]
 _PROGRAMS = ("ip", "tc", "mount", "nsenter", "unshare")
-# Lets a supervisor's log be read while it fails at once, again and again.
-_SUPERVISED = 'while :; do "$@"; echo "ended with $?, starts again"; sleep 1; done'
 
 
 def check_machine() -> None:
@@ -70,13 +66,15 @@ def names_of(state: State, words: str) -> list[str]:
     return [node_of(state, name).plan.name for name in names]
 
 
-def _init_of(node: Node) -> Process:
+def init_of(node: Node) -> Process:
+    """The first process of a node.
+
+    Raises:
+        UserError: it is gone.
+    """
     if node.init is None or not node.init.is_alive:
         raise UserError(f"node {node.plan.name!r}: its first process is gone; remove the lab with `down`")
     return node.init
-
-
-# Up and down ------------------------------------------------------------------------------------------------------
 
 
 def up(
@@ -181,117 +179,13 @@ def down(place: Place) -> list[str]:
     return [f"process {p.pid}" for p in left]
 
 
-# Commands in nodes ------------------------------------------------------------------------------------------------
-
-
-def start_ray(place: Place, name: str, *, is_supervised: bool = False, has_dashboard: bool = False) -> Process:
-    """Start Ray on a node, in the background; what it prints goes to ``logs/NODE.log``.
-
-    ``is_supervised``: started anew whenever it ends, as systemd does with ``Restart=always``.
-
-    Raises:
-        UserError: it runs already.
-    """
-    with place.changing() as state:
-        node, head = node_of(state, name), state.nodes[HEAD]
-        init = _init_of(node)
-        if node.ray is not None and node.ray.is_alive:
-            raise UserError(f"node {name!r}: Ray runs already (process {node.ray.pid}); end it with `kill {name}`")
-        words = ray_line(node.plan, head.plan, has_dashboard=has_dashboard)
-        if is_supervised:
-            words = ["/bin/sh", "-c", _SUPERVISED, "supervise", *words]
-        with (place.logs / f"{name}.log").open("ab") as log:
-            pid = _outside(lambda: _spawn(place, node, init, words, log.fileno()))
-        node.ray = Process.of(pid)
-        return node.ray
-
-
-def _spawn(place: Place, node: Node, init: Process, words: Sequence[str], log: int) -> int:
-    """Start a command in a node that outlives this process."""
-    _go_in(place, node, init)
-    done = subprocess.Popen(
-        words, env=_environment_of(node), cwd=HOME, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-        start_new_session=True,
-    )  # fmt: skip
-    return done.pid
-
-
-def _outside(work: Callable[[], int]) -> int:
-    """Do something in a process of its own and return the number that comes of it: this one stays where it is.
-
-    Raises:
-        UserError: it failed, with its reason.
-    """
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.write(writing, str(work()).encode())
-        except BaseException as error:
-            os.write(writing, f"{type(error).__name__}: {error}".encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        answer = pipe.read()
-    os.waitpid(child, 0)
-    if not answer.isdigit():
-        raise UserError(f"a command could not be started in the node: {answer}")
-    return int(answer)
-
-
-def _go_in(place: Place, node: Node, init: Process) -> None:
-    """Join a node's control group, then its namespaces."""
-    find_controller().join(group_of(place, node.plan.name), os.getpid())
-    enter(init.pid)
-
-
-def _environment_of(node: Node) -> dict[str, str]:
-    return environment(str(Path(sys.executable).parent), str(SOURCES), node.data)
-
-
-def execute(
-    place: Place, name: str, words: Sequence[str], *, cwd: str = HOME, variables: Sequence[str] = ()
-) -> int:
-    """Run a command in a node to its end, with this process' standard streams; this process stays in the node.
-
-    Signals that would end this process go to the command instead.
-
-    Returns:
-        The command's exit code; 128 and the signal's number where one ended it, 127 where it cannot be started.
-    """
-    node = node_of(place.read(), name)
-    init = _init_of(node)
-    if bad := [v for v in variables if "=" not in v]:
-        raise UserError(f"--env {bad[0]}: expected NAME=VALUE")
-    _go_in(place, node, init)
-    env = {**_environment_of(node), **dict(v.split("=", 1) for v in variables)}
-    env |= {"TERM": os.environ["TERM"]} if "TERM" in os.environ else {}
-    try:
-        # Where a terminal is the input, its Ctrl-C reaches the command directly.
-        process = subprocess.Popen(words, env=env, cwd=cwd, start_new_session=not sys.stdin.isatty())
-    except OSError as error:
-        print(f"error: {words[0]}: {error}", file=sys.stderr)
-        return 127
-
-    def forward(number: int, _: FrameType | None) -> None:
-        process.send_signal(number)
-
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN if number == signal.SIGINT and sys.stdin.isatty() else forward)
-    code = process.wait()
-    return code if code >= 0 else 128 - code
-
-
-# Disturbing -------------------------------------------------------------------------------------------------------
-
-
 def shape(place: Place, names: Sequence[str], link: Link) -> None:
     """Set the rates of nodes' links; whether a link is cut stays as it is."""
     with place.changing() as state:
         for name in names:
             node = node_of(state, name)
             assert state.switch is not None
-            network.shape(state.switch, name, _init_of(node), link)
+            network.shape(state.switch, name, init_of(node), link)
             node.link = link.model_copy(update={"is_cut": node.link.is_cut})
 
 
@@ -323,7 +217,7 @@ def kill(place: Place, name: str) -> int:
     """End all processes of a node at once, as pulling its plug does; its disk stays. Returns how many there were."""
     with place.changing() as state:
         node = node_of(state, name)
-        init, count = _init_of(node), 0
+        init, count = init_of(node), 0
         # One may have started another meanwhile; the first process' own `sleep` comes back at once.
         for _ in range(5):
             others = [p for p in inside(init) if not _is_reapers(p)]

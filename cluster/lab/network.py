@@ -11,7 +11,7 @@ from cluster.lab.state import Link, Process
 from relief_ray.errors import UserError
 
 _BRIDGE = "br0"
-# A burst of one large packet (64 KiB) keeps the mean at the rate; what waits longer than this is dropped, as in a router.
+# A burst of one large packet (64 KiB) keeps the mean at the rate; what would wait longer is dropped, as in a router.
 _BURST, _LATENCY = "64kb", "400ms"
 _NO_SUCH_QDISC = "qdisc kind is unknown"
 
@@ -80,14 +80,10 @@ def shape(switch: Process, name: str, init: Process, link: Link) -> None:
 
 
 def _drop(process: Process, line: Sequence[str]) -> None:
-    """Remove a device's rate; one that has none is an error to ``tc``, not to us."""
-    if '"root":true' in _within(process, "tc", "-j", "qdisc", "show", "dev", line[4]) and _has_rate(process, line[4]):
+    """Remove what an earlier command put there; to ``tc``, a device with nothing to remove is an error."""
+    kinds = {row["kind"] for row in json.loads(_within(process, "tc", "-j", "qdisc", "show", "dev", line[4]))}
+    if kinds & {"tbf", "netem"}:
         _within(process, *line)
-
-
-def _has_rate(process: Process, device: str) -> bool:
-    kinds = {row["kind"] for row in json.loads(_within(process, "tc", "-j", "qdisc", "show", "dev", device))}
-    return bool(kinds & {"tbf", "netem"})
 
 
 def _add(process: Process, line: Sequence[str]) -> None:
