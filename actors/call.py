@@ -46,7 +46,7 @@ class _OnRay:
             self.session.enter_context(ray_session(local_session(setup)))
             from actors.runtime.warm_pool import WorkerCache
 
-            self.workers = WorkerCache()
+            self.workers = WorkerCache(config.name)
             self.session.callback(self.workers.close)
         return run_experiment(setup, path, RunCallbacks(on_round=on_round, on_note=on_note), self.workers)
 

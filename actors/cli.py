@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from actors.cluster_commands import cluster, submit
 from actors.grid_commands import grid
 from actors.subcommands import data, device, fleet, model
 from actors.terminal.exit_codes import EXIT_CODES
@@ -35,6 +36,8 @@ app.add_typer(fleet, name="fleet")
 app.add_typer(model, name="model")
 app.add_typer(data, name="data")
 app.add_typer(grid, name="grid")
+app.add_typer(cluster, name="cluster")
+app.command("submit")(submit)
 
 
 def _show_version(is_wanted: bool) -> None:

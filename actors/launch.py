@@ -98,7 +98,7 @@ def _run_on_ray(
 ) -> RunRecord:
     from actors.runtime.warm_pool import WorkerCache
 
-    kept = worker_cache or WorkerCache()
+    kept = worker_cache or WorkerCache(path.resolve().name)
     finished = False
     try:
         # First of all: its process has the most to import, and all start at the same time.

@@ -182,6 +182,15 @@ class RuntimeConfig(FrozenConfig):
     quorum: float = Field(default=1.0, gt=0.0, le=1.0)
     address: str | None = None
 
+    @model_validator(mode="after")
+    def _types_need_actors(self) -> RuntimeConfig:
+        if self.placement == "typed" and self.mode in ("packed", "inline"):
+            raise ValueError(
+                f"placement = 'typed' with mode = {self.mode!r}, where any client runs on any node; expected an actor "
+                "for each client: set runtime.mode=actors, or runtime.placement=virtual"
+            )
+        return self
+
 
 class TrackingConfig(FrozenConfig):
     """Copy of the records in an MLflow store.

@@ -20,7 +20,7 @@ from actors.grids.side_by_side import SideBySide, refuse_dashboard_elsewhere, ru
 from actors.launch import RunCallbacks, RunMode, choose_mode, local_session, run_experiment
 from actors.runtime.session import ray_session
 from actors.terminal.console import make_reporter
-from actors.terminal.exit_codes import CELLS_FAILED, DISK, INTERRUPTED, Stopped
+from actors.terminal.exit_codes import CELLS_FAILED, DISK, INTERRUPTED, Stopped, say
 from actors.terminal.mlflow_export import PATIENCE_AFTER_STOP_S, Exports
 from actors.terminal.reporter import CellEnd, Reporter
 from actors.terminal.signals import StopSignals
@@ -32,7 +32,7 @@ from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.report.runs import split_name
 from relief_ray.studies.axes import Axes
-from relief_ray.studies.planning import make_plan, read_plan, write_plan
+from relief_ray.studies.planning import load_preset, make_plan, read_plan, write_plan
 from relief_ray.studies.plans import CellFolder, Plan, look_at, set_stale_aside
 from relief_ray.studies.running import check_reusable, last_evaluated, open_cell, rounds_to_do, title_of
 
@@ -63,7 +63,9 @@ class RunOptions:
 
 def run_command(target: str, settings: Sequence[str], axes: Axes, out: Path | None, options: RunOptions) -> None:
     """Run `relief-ray run`."""
-    plan = make_plan(target, _placed(settings, options.jobs), axes, out)
+    plan = make_plan(target, placed(settings, options.jobs), axes, out)
+    if (mode := overruled_mode(target, settings, options.jobs)) is not None:
+        say(f"NOTE: runtime.placement=typed takes an actor for each client: runtime.mode=actors instead of {mode}")
     if options.dashboard:
         _check_dashboard(plan, options.jobs)
     if options.dry_run:
@@ -77,7 +79,7 @@ def run_command(target: str, settings: Sequence[str], axes: Axes, out: Path | No
 
 def resume_command(folder: Path, settings: Sequence[str], options: RunOptions) -> None:
     """Run `relief-ray resume`."""
-    plan = read_plan(folder, _placed(settings, options.jobs))
+    plan = read_plan(folder, placed(settings, options.jobs))
     if options.jobs > 1 and plan.cells[0].name == ".":
         raise UserError(
             f"--jobs {options.jobs}: {folder} is a single run; expected the folder of several, or no --jobs"
@@ -87,10 +89,34 @@ def resume_command(folder: Path, settings: Sequence[str], options: RunOptions) -
     _run_plan(plan, options)
 
 
-def _placed(settings: Sequence[str], jobs: int) -> list[str]:
-    """The settings; several runs at a time are a process each unless the user places their clients."""
-    is_chosen = any(setting.startswith("runtime.mode=") for setting in settings)
-    return [*([] if jobs == 1 or is_chosen else ["runtime.mode=inline"]), *settings]
+def placed(settings: Sequence[str], jobs: int) -> list[str]:
+    """The settings, with the mode that follows from them unless the user names one.
+
+    Clients that are placed by device type are an actor each; several runs at a time are a process each.
+    """
+    if _names_mode(settings):
+        return list(settings)
+    if _is_typed(settings):
+        return ["runtime.mode=actors", *settings]
+    return [*([] if jobs == 1 else ["runtime.mode=inline"]), *settings]
+
+
+def overruled_mode(target: str, settings: Sequence[str], jobs: int) -> str | None:
+    """The mode of the preset or file that ``placed`` replaces because clients are placed by type; None: none is."""
+    if _names_mode(settings) or not _is_typed(settings):
+        return None
+    runtime = load_preset(target).values.get("runtime")
+    mode = runtime.get("mode", "auto") if isinstance(runtime, dict) else "auto"
+    return mode if mode in ("packed", "inline") else "a process for each run" if jobs > 1 else None
+
+
+def _names_mode(settings: Sequence[str]) -> bool:
+    return any(setting.startswith("runtime.mode=") for setting in settings)
+
+
+def _is_typed(settings: Sequence[str]) -> bool:
+    placements = [s.partition("=")[2] for s in settings if s.startswith("runtime.placement=")]
+    return placements[-1:] == ["typed"]
 
 
 def _check_dashboard(plan: Plan, jobs: int) -> None:
@@ -109,8 +135,9 @@ def _check_dashboard(plan: Plan, jobs: int) -> None:
 
 @dataclass(kw_only=True, slots=True)
 class RunContext:
-    """Shared by the runs of a plan: reporter, stop signals, Ray's session and worker processes, MLflow exports."""
+    """Shared by the runs of the plan ``name``: reporter, stop signals, Ray's session and workers, MLflow exports."""
 
+    name: str
     reporter: Reporter
     stop: StopSignals
     session: ExitStack
@@ -126,7 +153,7 @@ class RunContext:
                 self.reporter.note(f"dashboard: {url}")
             from actors.runtime.warm_pool import WorkerCache
 
-            self.worker_cache = WorkerCache()
+            self.worker_cache = WorkerCache(self.name)
             self.session.callback(self.worker_cache.close)
 
 
@@ -151,7 +178,9 @@ def _run_plan(plan: Plan, options: RunOptions) -> None:
             if options.jobs > 1 and len(todo) > 1:
                 disk_full = _run_several(plan, cells, todo, options, reporter, stop, exports)
             else:
-                context = RunContext(reporter=reporter, stop=stop, session=session, exports=exports, options=options)
+                context = RunContext(
+                    name=plan.name, reporter=reporter, stop=stop, session=session, exports=exports, options=options
+                )
                 _run_all(cells, context)
     except KeyboardInterrupt:
         raise Stopped(stop.code or INTERRUPTED, _how_to_resume(plan)) from None

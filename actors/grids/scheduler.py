@@ -22,7 +22,7 @@ from actors.launch import choose_mode
 from actors.runtime import user_code
 from actors.runtime.placement import GRAIN, HostSpec, Resources, plan_actors, plan_packed, shortage
 from relief_ray.config import ExperimentConfig
-from relief_ray.data import num_clients, open_dataset
+from relief_ray.data import num_clients
 from relief_ray.devices.fleet import build_fleet
 from relief_ray.devices.types import DeviceType
 from relief_ray.errors import UserError
@@ -57,10 +57,9 @@ class Listener:
 
 
 def fleet_of(config: ExperimentConfig) -> tuple[Fleet, dict[str, DeviceType]]:
-    """The clients and device types of a cell, without its windows."""
-    dataset = open_dataset(config.data)
-    number = num_clients(dataset, config.data)
-    return build_fleet(config.fleet, dataset.spec.names, dataset.spec.type_counts, number)
+    """The clients and device types of a cell, from its dataset's description: the files are not read."""
+    spec = config.data.spec()
+    return build_fleet(config.fleet, spec.names, spec.type_counts, num_clients(spec, config.data))
 
 
 def bundles_of(config: ExperimentConfig, cluster: Resources) -> Bundles:
@@ -216,8 +215,11 @@ def _tuner(
     def name_of(trial: Any) -> str:
         return str(trial.config["cell"])
 
+    trainable = tune.with_resources(tune.with_parameters(CellTrial, specs=[_put(specs)]), factory)
+    # Ray's dashboard shows this name as the class of a trial's process.
+    trainable.__qualname__ = trainable.__name__ = f"{trials.parent or 'run'}/cell"
     return tune.Tuner(
-        tune.with_resources(tune.with_parameters(CellTrial, specs=[_put(specs)]), factory),
+        trainable,
         param_space={"cell": tune.grid_search(list(specs))},
         tune_config=tune.TuneConfig(
             reuse_actors=True,

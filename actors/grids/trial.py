@@ -49,11 +49,13 @@ class CellTrial(tune.Trainable):
         """Initialise a process that has just started; ``specs``: one reference, with the user's own files."""
         self._name = config["cell"]
         self._specs = user_code.get(specs[0])
-        self._worker_cache = WorkerCache()
+        parent = self._specs[self._name].parent
+        self._title = self._name if parent is None else f"{parent}/{self._name}"
+        self._worker_cache = WorkerCache(self._title)
 
     def __repr__(self) -> str:
-        """Name in Ray's dashboard, which keeps that of the first cell."""
-        return f"trials from {self._name} on"
+        """Name in Ray's dashboard, which keeps that of the process's first cell."""
+        return f"{self._title} and later cells"
 
     def reset_config(self, new_config: dict[str, str]) -> bool:
         """Take another cell into the same process, with the same worker processes."""

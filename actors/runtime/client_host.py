@@ -150,10 +150,14 @@ class EvalAnswer:
 class ClientHost:
     """Trains and tests clients; keeps nothing that a restart may lose. Wrapped once by ``ray.remote``."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "host") -> None:
         """Start without a job: it comes with each call, so that a restarted process needs nothing else."""
         self._worker: Worker | None = None
-        self._job = ""
+        self._job, self._name = "", name
+
+    def __repr__(self) -> str:
+        """Name in Ray's dashboard and logs."""
+        return self._name
 
     def hello(self) -> Identity:
         """Identity of this host."""

@@ -124,13 +124,18 @@ def _save_point(experiment: Experiment) -> None:
 class Coordinator:
     """Owns an ``Experiment``; wrapped by ``ray.remote`` with a "control" group of threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "coordinator") -> None:
         """Start without a run."""
+        self._name = name
         self._path: Path | None = None
         self._records: list[RoundRecord] = []
         self._repairs: tuple[str, ...] = ()
         self._experiment: Experiment | None = None
         self._stopping = False
+
+    def __repr__(self) -> str:
+        """Name in Ray's dashboard and logs."""
+        return self._name
 
     def run(self, request: RunRequest) -> RunRecord:
         """Run the remaining rounds.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from actors.runtime.client_host import Handle
 from actors.runtime.coordinator import Coordinator, Progress, RunRequest
+from actors.runtime.host_group import start_named
 from actors.runtime.session import process_options
 from relief_ray.errors import UserError
 from relief_ray.experiment.experiment import OnRound
@@ -46,18 +46,18 @@ class ProgressRelay:
             self.seen = record.round
 
 
-def start_coordinator() -> Handle:
-    """The coordinator's actor, on the ``server`` node where the cluster has one."""
+def start_coordinator(run: str = "run") -> Handle:
+    """The coordinator's actor, ``RUN/coordinator``, on the ``server`` node where the cluster has one."""
     # Ray's typing does not know this option of actors.
     remote = cast(Any, ray.remote)
-    actor = remote(num_cpus=0, concurrency_groups={"control": 2})(Coordinator).options(
-        name=f"coordinator-{secrets.token_hex(3)}",
-        resources={"server": 0.001} if "server" in ray.cluster_resources() else {},
-        max_restarts=-1,
-        max_task_retries=0,
+    options = {
+        "resources": {"server": 0.001} if "server" in ray.cluster_resources() else {},
+        "max_restarts": -1,
+        "max_task_retries": 0,
         **process_options(1, hide_gpus=False),
-    )
-    return actor.remote()
+    }
+    actor = remote(num_cpus=0, concurrency_groups={"control": 2})(Coordinator)
+    return start_named(actor, f"{run}/coordinator", options)
 
 
 def follow(

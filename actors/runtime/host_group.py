@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from actors.runtime.session import process_options
 from relief_ray.training.job import Job
 
 _RESERVE_S = 60.0
+_MAX_NAMESAKES = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,8 +64,12 @@ class HostGroup:
             remove_placement_group(self.reservation)
 
 
-def open_hosts(job: Job, options: RuntimeOptions, types: Mapping[str, Resources] | None = None) -> HostGroup:
+def open_hosts(
+    job: Job, options: RuntimeOptions, types: Mapping[str, Resources] | None = None, run: str = "run"
+) -> HostGroup:
     """Place and start the hosts; ``types``: device type -> Ray resources. Does not wait for them.
+
+    ``run`` is the first part of their names in Ray's dashboard.
 
     Raises:
         UserError: the cluster lacks a resource, named with the fix.
@@ -78,15 +82,33 @@ def open_hosts(job: Job, options: RuntimeOptions, types: Mapping[str, Resources]
     reservation = reserve(plan, _RESERVE_S)
     actor = ray.remote(ClientHost)
     options_of = [actor_options(spec, i, reservation, job.num_threads) for i, spec in enumerate(plan.hosts)]
-    handles = tuple(actor.options(**chosen).remote() for chosen in options_of)
+    names = [f"{run}/{spec.name}{_type_of(spec, job)}" for spec in plan.hosts]
+    handles = tuple(start_named(actor, name, chosen) for name, chosen in zip(names, options_of, strict=True))
     return HostGroup(plan=plan, handles=handles, job=user_code.put(job, job.modules), reservation=reservation)
+
+
+def _type_of(spec: HostSpec, job: Job) -> str:
+    """`` type C`` of the one client that a host trains; empty where any may go there."""
+    return "" if spec.client is None else f" type {job.fleet[spec.client].device}"
+
+
+def start_named(actor: Handle, name: str, options: Mapping[str, Any]) -> Handle:
+    """Start an actor under a name for Ray's dashboard, which its ``repr`` gives too.
+
+    Names are used once in a namespace, and that of an actor that is being ended is taken still: then a number follows.
+    """
+    for number in range(1, _MAX_NAMESAKES):
+        chosen = name if number == 1 else f"{name} ({number})"
+        try:
+            return actor.options(**options, name=chosen).remote(chosen)
+        except ray.exceptions.ActorAlreadyExistsError:
+            continue
+    return actor.options(**options).remote(name)
 
 
 def actor_options(spec: HostSpec, index: int, reservation: PlacementGroup | None, num_threads: int) -> dict[str, Any]:
     """Ray's options of one host."""
     options: dict[str, Any] = {
-        # For the dashboard alone: runs and cells share a namespace, so each name is used once.
-        "name": f"{spec.name}-{secrets.token_hex(3)}",
         "num_cpus": spec.num_cpus,
         "num_gpus": spec.num_gpus,
         "resources": dict(spec.resources),

@@ -33,8 +33,9 @@ class HostNeeds:
 class WorkerCache:
     """Keeps hosts and coordinator from one run to the next; ``close`` ends them."""
 
-    def __init__(self) -> None:
-        """Start without processes."""
+    def __init__(self, name: str = "run") -> None:
+        """Start without processes; ``name`` of the run, study or cell is the first part of their names."""
+        self._name = name
         self._needs: HostNeeds | None = None
         self._group: HostGroup | None = None
         self._coordinator: Handle | None = None
@@ -58,13 +59,13 @@ class WorkerCache:
             self._group = self._group.with_job(job)
         else:
             self._end_hosts()
-            self._group, self._needs = open_hosts(job, options, types), needs
+            self._group, self._needs = open_hosts(job, options, types, self._name), needs
         return self._group
 
     def coordinator(self) -> Handle:
         """Return the coordinator's actor; start it the first time."""
         if self._coordinator is None:
-            self._coordinator = start_coordinator()
+            self._coordinator = start_coordinator(self._name)
         return self._coordinator
 
     def close(self) -> None:

@@ -1,0 +1,224 @@
+"""`relief-ray cluster check`: the nodes of a cluster, and whether a target fits on them."""
+
+from __future__ import annotations
+
+import json
+import os
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from actors.cluster import GCS_PORT
+from actors.cluster.needs import Bundle, Fit, at_once, changes, fit, in_words, total_of
+from actors.cluster.survey import NodeFacts, faults_of, survey, warnings_of
+from actors.cluster.versions import refuse_other, versions_here, versions_of
+from actors.launch import choose_mode
+from actors.runtime.session import SessionOptions, ray_session
+from actors.terminal.exit_codes import BAD_INPUT, WIDTH, Stopped
+from relief_ray.config import ExperimentConfig
+from relief_ray.errors import UserError, counted
+from relief_ray.studies.planning import target_config
+from relief_ray.studies.presets import PRESETS
+
+_MOST_AT_ONCE = 1000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Need:
+    """What a target needs.
+
+    Attributes:
+        title: the target in words.
+        dataset: name of its data.
+        bundles: resources of each of its processes; of a grid, of those of its most demanding cell.
+        num_cells: cells of a grid; None: it is none.
+        impossible: why no number of nodes like these can give it; empty where some can.
+    """
+
+    title: str
+    dataset: str
+    bundles: tuple[Bundle, ...]
+    num_cells: int | None = None
+    impossible: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """A target on the nodes of a cluster: the commands that would make it fit are in ``changes``."""
+
+    need: Need
+    fit: Fit
+    at_once: int
+    changes: tuple[str, ...]
+
+    @property
+    def fits(self) -> bool:
+        """True where it can run."""
+        return self.fit.fits and not self.need.impossible
+
+
+def check(target: str | None, settings: Sequence[str], address: str | None, as_json: bool) -> None:
+    """Show nodes and verdict.
+
+    Raises:
+        Stopped: something does not fit, with exit code 2.
+        UserError: the cluster cannot be joined, or the target is none.
+    """
+    place = _place(address)
+    with ray_session(SessionOptions(address=place)):
+        import ray
+
+        nodes = survey()
+        verdict = None if target is None else _judge(target, settings, nodes, dict(ray.cluster_resources()), place)
+    faults = faults_of(nodes)
+    notes = warnings_of(nodes, None if verdict is None else verdict.need.dataset)
+    print(as_text(place, nodes, verdict, faults, notes) if not as_json else as_data(place, nodes, verdict, faults, notes))
+    if faults or (verdict is not None and not verdict.fits):
+        raise Stopped(BAD_INPUT, "it does not fit" if not faults else "the nodes are no cluster for a run yet")
+
+
+def _place(address: str | None) -> str:
+    """Address of the head, which answers and takes the token.
+
+    Raises:
+        UserError: it does not, or runs other versions of Ray or Python.
+    """
+    place = address or os.environ.get("RAY_ADDRESS") or f"127.0.0.1:{GCS_PORT}"
+    place = place if ":" in place or place == "auto" else f"{place}:{GCS_PORT}"
+    if place != "auto":
+        refuse_other(versions_here(), versions_of(place), place)
+    return place
+
+
+def _judge(
+    target: str, settings: Sequence[str], nodes: Sequence[NodeFacts], cluster: Mapping[str, float], place: str
+) -> Verdict:
+    need = need_of(target, settings, cluster)
+    offers = [node.resources for node in nodes]
+    result = fit(need.bundles, offers)
+    most = min(need.num_cells or 1, _MOST_AT_ONCE)
+    return Verdict(
+        need=need,
+        fit=result,
+        at_once=at_once(need.bundles, offers, most) if need.num_cells else 0,
+        changes=tuple(changes(result, place)),
+    )
+
+
+def need_of(target: str, settings: Sequence[str], cluster: Mapping[str, float]) -> Need:
+    """What a target needs: of a preset or file placed by type, unless ``settings`` say otherwise; of a grid as it is.
+
+    Raises:
+        UserError: there is no such target.
+    """
+    from tune_configs.cells import GRIDS, cells_of, load_grid
+
+    if target in GRIDS and target not in PRESETS or target.endswith(".py"):
+        cells = cells_of(load_grid(target), settings)
+        kinds = {repr((c.config.fleet, c.config.data, c.config.runtime, c.config.training.device)): c for c in cells}
+        needs = [_needed(cell.config, f"grid {target}", cluster, is_trial=True) for cell in kinds.values()]
+        largest = max(needs, key=lambda n: (bool(n.impossible), len(n.bundles), sorted(total_of(n.bundles).values())))
+        return Need(
+            title=f"{largest.title}, a cell of {len(cells)}", dataset=largest.dataset, bundles=largest.bundles,
+            num_cells=len(cells), impossible=largest.impossible,
+        )  # fmt: skip
+    keys = {setting.partition("=")[0] for setting in settings}
+    typed = [] if keys & {"runtime.mode", "runtime.placement"} else ["runtime.mode=actors", "runtime.placement=typed"]
+    return _needed(target_config(target, [*typed, *settings]), f"run {target}", cluster, is_trial=False)
+
+
+def _needed(config: ExperimentConfig, title: str, cluster: Mapping[str, float], *, is_trial: bool) -> Need:
+    """Bundles of one run; of a typed one as if the cluster had all devices."""
+    from actors.grids.scheduler import bundles_of, fleet_of
+
+    wished = dict(cluster)
+    fleet, types = fleet_of(config)
+    if config.runtime.placement == "typed":
+        for name, amount in total_of(types[client.device].ray_resources for client in fleet.clients).items():
+            wished[name] = max(amount, wished.get(name, 0.0))
+    mode = choose_mode(config.runtime, len(fleet), config.training.stack)
+    title = f"{title}: {counted(len(fleet), 'client')}, mode {mode}, placement {config.runtime.placement}"
+    try:
+        bundles = bundles_of(config, wished)
+    except UserError as error:
+        return Need(title=title, dataset=config.data.name, bundles=(), impossible=str(error))
+    # The first is the process of a trial; a run's coordinator asks for nothing.
+    return Need(title=title, dataset=config.data.name, bundles=bundles if is_trial else bundles[1:] or bundles)
+
+
+def as_text(
+    place: str, nodes: Sequence[NodeFacts], verdict: Verdict | None, faults: Sequence[str], notes: Sequence[str]
+) -> str:
+    """Nodes and verdict for a terminal of 80 columns."""
+    lines = [f"{place}: {counted(len(nodes), 'node')}, {in_words(total_of(node.resources for node in nodes))}"]
+    for node in nodes:
+        head = "head, " if node.is_head else ""
+        lines += _wrapped(f"{node.name} ({head}{node.address}): {in_words(node.resources)}", "")
+        lines += _answer_lines(node)
+    if verdict is not None:
+        lines += ["", *_verdict_lines(verdict)]
+    lines += [line for text in notes for line in _wrapped(f"NOTE: {text}", "")]
+    lines += [line for text in faults for line in _wrapped(f"FAULT: {text}", "")]
+    return "\n".join(lines)
+
+
+def _answer_lines(node: NodeFacts) -> list[str]:
+    answer = node.answer
+    if answer is None:
+        return _wrapped(f"does not answer: {node.why}", "  ")
+    data = [f"{name} (parsed)" if name in answer.cached else name for name in answer.datasets]
+    return [
+        f"  Python {answer.python}, Ray {answer.ray}, torch {answer.torch}, RELIEF-Ray {answer.version} "
+        f"({answer.digest[:8]})",
+        *_wrapped(f"{answer.device}; data: {', '.join(data) or 'none'}", "  "),
+    ]
+
+
+def _verdict_lines(verdict: Verdict) -> list[str]:
+    need, result = verdict.need, verdict.fit
+    lines = [*_wrapped(need.title, "")]
+    if need.impossible:
+        return [*lines, *_wrapped(f"does not fit: {need.impossible}", "  ")]
+    lines += _wrapped(f"needs {in_words(result.needed)}", "  ")
+    if verdict.fits:
+        number = f"; {counted(verdict.at_once, 'cell')} at a time" if need.num_cells else ""
+        return [*lines, f"  fits{number}"]
+    places = f"{result.num_unplaced} of {len(need.bundles)} processes have no place (each takes one node)"
+    lines += _wrapped(f"does not fit: {places}; missing: {in_words(result.missing)}", "  ")
+    lines.append("  smallest change, on one machine each:")
+    lines += [f"    {command}" for command in verdict.changes]
+    if any(name.startswith("type_") for name in result.missing):
+        lines.append("  or without types: --set runtime.placement=virtual")
+    return lines
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip
+
+
+def as_data(
+    place: str, nodes: Sequence[NodeFacts], verdict: Verdict | None, faults: Sequence[str], notes: Sequence[str]
+) -> str:
+    """The same as JSON."""
+    shown: dict[str, object] = {
+        "address": place,
+        "nodes": [{"name": node.name, **asdict(node)} for node in nodes],
+        "faults": list(faults),
+        "notes": list(notes),
+    }
+    if verdict is not None:
+        shown["target"] = {
+            "title": verdict.need.title,
+            "dataset": verdict.need.dataset,
+            "needed": dict(verdict.fit.needed),
+            "missing": dict(verdict.fit.missing),
+            "fits": verdict.fits,
+            "why_not": verdict.need.impossible,
+            "cells": verdict.need.num_cells,
+            "cells_at_once": verdict.at_once if verdict.need.num_cells else None,
+            "changes": list(verdict.changes),
+        }
+    return json.dumps(shown, indent=1)
