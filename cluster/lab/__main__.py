@@ -53,14 +53,12 @@ def up(
 
 
 @app.command()
-def head(
-    name: LabName = "lab",
-    supervised: Supervised = False,
-    dashboard: Annotated[bool, typer.Option("--dashboard", help="With dashboard and jobs: 0.4 GB more.")] = False,
-) -> None:
-    """Start Ray on the head."""
-    process = running.start_ray(Place(name), HEAD, is_supervised=supervised, has_dashboard=dashboard)
-    print(f"head: ray start is process {process.pid}, prints to {Place(name).logs / 'head.log'}")
+def head(name: LabName = "lab", supervised: Supervised = False) -> None:
+    """Start Ray on the head, with dashboard and jobs on its port 8265, and wait until nodes can join."""
+    place = Place(name)
+    process = running.start_ray(place, HEAD, is_supervised=supervised)
+    running.await_head(place)
+    print(f"head: process {process.pid}, prints to {place.logs / 'head.log'}")
 
 
 @app.command()
@@ -69,7 +67,7 @@ def node(names: NodeNames, name: LabName = "lab", supervised: Supervised = False
     place = Place(name)
     for each in lab.names_of(place.read(), names):
         process = running.start_ray(place, each, is_supervised=supervised)
-        print(f"{each}: ray start is process {process.pid}, prints to {place.logs / f'{each}.log'}")
+        print(f"{each}: process {process.pid}, prints to {place.logs / f'{each}.log'}")
 
 
 @app.command("wait-ready")

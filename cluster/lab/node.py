@@ -11,7 +11,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -52,16 +52,18 @@ class Setup:
         return json.dumps(asdict(self))
 
 
-def enter(init: int) -> None:
+def enter(init: int, kinds: Sequence[str] = tuple(_NAMESPACES)) -> None:
     """Move this process into the namespaces of a node's first process; of the process namespace, its children.
+
+    ``kinds``: only some of them.
 
     Raises:
         OSError: the process is gone, or rights are lacking.
     """
     libc = ctypes.CDLL(None, use_errno=True)
-    places = {kind: os.open(f"/proc/{init}/ns/{name}", os.O_RDONLY) for name, kind in _NAMESPACES.items()}
+    places = {kind: os.open(f"/proc/{init}/ns/{kind}", os.O_RDONLY) for kind in kinds}
     for kind, place in places.items():
-        if libc.setns(place, kind) != 0:
+        if libc.setns(place, _NAMESPACES[kind]) != 0:
             number = ctypes.get_errno()
             raise OSError(number, f"setns: {os.strerror(number)}")
         os.close(place)

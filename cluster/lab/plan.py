@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,6 @@ GCS_PORT = 6379
 _NETWORK = "10.77.0"
 _FIRST_HOST = 11
 MAX_NODES = 40
-MIB = 2**20
 # `NAME`, `NAME=TYPE`, `NAME=TYPE:COUNT`; a name that begins with a type's letter needs no TYPE.
 _WORD = re.compile(r"(?P<name>[a-z][a-z0-9]{0,7})(=(?P<device>[a-z]))?(:(?P<count>\d+))?")
 
@@ -92,34 +90,24 @@ def environment(path: str, sources: str, data: str | None) -> dict[str, str]:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": f"{HOME}/.ray/auth_token",
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL": "minor",
         # All nodes share the machine's cores: Ray's default of 15 would starve workers beside any other program.
         "RAY_worker_niceness": "0",
-        # A silent node counts as lost after 10 s; by default after 65 s.
-        "RAY_health_check_period_ms": "1000",
-        "RAY_health_check_timeout_ms": "2000",
-        "RAY_health_check_failure_threshold": "3",
         **({"RELIEF_DATA": data} if data else {}),
     }
 
 
-def ray_line(node: NodePlan, head: NodePlan, *, has_dashboard: bool = False) -> list[str]:
+def ray_line(node: NodePlan, head: NodePlan) -> list[str]:
     """The command that makes a node part of the cluster and stays in the foreground.
 
-    The temporary folder is Ray's default, which lies on the node's own disk.
+    Ray's temporary folder is its default one, which lies on the node's own disk.
     """
-    common = [
-        "--block",
-        f"--node-ip-address={node.address}",
+    own = ["head"] if node.name == HEAD else ["join", head.address, f"--type={node.device}", f"--count={node.count}"]
+    return [
+        "relief-ray",
+        "cluster",
+        *own,
+        f"--bind={node.address}",
         f"--num-cpus={node.num_cpus}",
         "--num-gpus=0",
-        f"--object-store-memory={node.store_mib * MIB}",
-        f"--resources={json.dumps(node.resources)}",
-        f"--labels=device={next(iter(node.resources))}",
-        "--disable-usage-stats",
+        f"--object-store-mib={node.store_mib}",
     ]
-    if node.name == HEAD:
-        place = ["--head", f"--port={GCS_PORT}", f"--include-dashboard={has_dashboard}", "--dashboard-host=127.0.0.1"]
-    else:
-        place = [f"--address={head.address}:{GCS_PORT}", "--include-log-monitor=false"]
-    return ["ray", "start", *place, *common]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
@@ -13,7 +15,7 @@ from types import FrameType
 from cluster.lab.cgroup import find_controller
 from cluster.lab.lab import SOURCES, group_of, init_of, node_of
 from cluster.lab.node import enter
-from cluster.lab.plan import HEAD, HOME, environment, ray_line
+from cluster.lab.plan import GCS_PORT, HEAD, HOME, environment, ray_line
 from cluster.lab.state import Node, Place, Process
 from relief_ray.errors import UserError
 
@@ -21,7 +23,7 @@ from relief_ray.errors import UserError
 _SUPERVISED = 'while :; do "$@"; echo "ended with $?, starts again"; sleep 1; done'
 
 
-def start_ray(place: Place, name: str, *, is_supervised: bool = False, has_dashboard: bool = False) -> Process:
+def start_ray(place: Place, name: str, *, is_supervised: bool = False) -> Process:
     """Start Ray on a node, in the background; what it prints goes to ``logs/NODE.log``.
 
     ``is_supervised``: started anew whenever it ends, as systemd does with ``Restart=always``.
@@ -34,13 +36,41 @@ def start_ray(place: Place, name: str, *, is_supervised: bool = False, has_dashb
         init = init_of(node)
         if node.ray is not None and node.ray.is_alive:
             raise UserError(f"node {name!r}: Ray runs already (process {node.ray.pid}); end it with `kill {name}`")
-        words = ray_line(node.plan, head.plan, has_dashboard=has_dashboard)
+        words = ray_line(node.plan, head.plan)
         if is_supervised:
             words = ["/bin/sh", "-c", _SUPERVISED, "supervise", *words]
         with (place.logs / f"{name}.log").open("ab") as log:
             pid = _outside(lambda: _spawn(place, node, init, words, log.fileno()))
         node.ray = Process.of(pid)
         return node.ray
+
+
+def await_head(place: Place, wait_s: float = 90.0) -> None:
+    """Wait until the head takes connections; nodes that knock earlier are sent away.
+
+    Raises:
+        UserError: its process ended, or time is up; with the end of its log.
+    """
+    node = node_of(place.read(), HEAD)
+    init, process = init_of(node), node.ray
+    assert process is not None
+    if _outside(lambda: _knock(init, node.plan.address, process, wait_s)):
+        log = place.logs / f"{HEAD}.log"
+        raise UserError(f"the head is not up after {wait_s:g} s; the end of {log}:\n{log.read_text()[-2000:]}")
+
+
+def _knock(init: Process, address: str, process: Process, wait_s: float) -> int:
+    """0 once something listens there, 1 if nothing does in time or the process ends."""
+    deadline = time.monotonic() + wait_s
+    # Of the node's network alone: the machine's processes stay in sight.
+    enter(init.pid, ["net"])
+    while time.monotonic() < deadline and process.is_alive:
+        try:
+            socket.create_connection((address, GCS_PORT), timeout=1.0).close()
+            return 0
+        except OSError:
+            time.sleep(0.2)
+    return 1
 
 
 def _spawn(place: Place, node: Node, init: Process, words: Sequence[str], log: int) -> int:

@@ -279,7 +279,7 @@ def test_typed_nodes_without_a_common_disk_give_the_serial_runs_bits():
     try:
         command("up", "a:3", "b:3", "c:2")
         command("head")
-        command("node", "all", "--supervised")
+        command("node", "all")
         assert json.loads(command("wait-ready", "--timeout-s", "150").stdout) == {"missing": []}
         for node in ("a", "b", "c"):
             command("exec", node, "--", "relief-ray", "data", "describe", "dsa_mini")

@@ -5,14 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-import click
 import pytest
+from typer.testing import CliRunner
 
+from actors.cli import app
 from cluster.lab import lab
 from cluster.lab.cgroup import Controller, find_controller
 from cluster.lab.members import missing_of
 from cluster.lab.network import qdisc_lines
-from cluster.lab.plan import HEAD, HOME, environment, make_plan, ray_line
+from cluster.lab.plan import GCS_PORT, HEAD, HOME, environment, make_plan, ray_line
 from cluster.lab.state import Node, Place, Process, State, end, marked
 from relief_ray.errors import UserError
 
@@ -44,18 +45,14 @@ def test_names_are_given_once_and_the_head_is_there_already():
         make_plan([])
 
 
-def test_ray_knows_every_option_of_the_lines():
-    start = __import__("ray.scripts.scripts", fromlist=["start"]).start
-    head, a = make_plan(["a:3"])
-    for node in (head, a):
-        line = ray_line(node, head, has_dashboard=True)
-        assert line[:2] == ["ray", "start"] and "--block" in line
-        # Parsed by Ray's own command, not run.
-        with click.Context(start) as context:
-            values = start.make_parser(context).parse_args(line[2:])[0]
-        assert values["node_ip_address"] == node.address and int(values["object_store_memory"]) == 150 * 2**20
-    assert '--resources={"type_a": 3}' in ray_line(a, head) and f"--address={head.address}:6379" in ray_line(a, head)
-    assert "--head" in ray_line(head, head) and "--head" not in ray_line(a, head)
+def test_nodes_are_started_by_our_own_command():
+    head, a = make_plan(["a:3"], num_cpus=2)
+    program, *words = ray_line(a, head)
+    assert program == "relief-ray" and words[:3] == ["cluster", "join", head.address]
+    said = CliRunner().invoke(app, [*words, "--print", "--insecure"]).stdout
+    assert '{"type_a": 3}' in said and f"--node-ip-address={a.address}" in said and "--num-cpus=2" in said
+    said = CliRunner().invoke(app, [*ray_line(head, head)[1:], "--print", "--insecure"]).stdout
+    assert f"--port={GCS_PORT} " in said and "--head" in said
 
 
 def test_a_nodes_variables_are_its_own():
