@@ -24,12 +24,15 @@ NumGpus = Annotated[SomeInt, typer.Option(min=0, help="GPUs to lend; default: th
 MemoryMib = Annotated[SomeInt, typer.Option(min=64, help="MiB for worker processes; default: 80 % of the machine's.")]
 StoreMib = Annotated[SomeInt, typer.Option(min=80, help="MiB of shared memory for models; default: 1/8, at most 1024.")]
 Token = Annotated[
-    SomePath, typer.Option(metavar="FILE", help="The cluster's token; default: RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token.")
+    SomePath,
+    typer.Option(metavar="FILE", help="The cluster's token; default: RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token."),
 ]
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="No token: whoever reaches this machine's ports may run programs on it.")
 ]
-TempDir = Annotated[SomePath, typer.Option(metavar="DIR", help="Ray's sockets and logs; one for each node of a machine.")]
+TempDir = Annotated[
+    SomePath, typer.Option(metavar="DIR", help="Ray's sockets and logs; one for each node of a machine.")
+]
 Print = Annotated[bool, typer.Option("--print", help="Only print the line and its environment.")]
 
 

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
 _POLL_S, _SETTLE_S = 0.5, 30.0
+# A head answers some seconds before it takes jobs; it says so, in a message alone.
+_NOT_READY, _READY_S = "No available agent", 60.0
 _STOPPED, _LOST = 143, 1
+# They tell of every package and every connection.
+_TALKATIVE = ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk")
 # Commands that write run folders. In a job, the current folder is a copy that Ray removes.
 _WRITING = ("run", "grid")
 _READING_GRIDS = ("resume", "status", "freeze")
@@ -30,15 +34,16 @@ def connect(url: str) -> JobSubmissionClient:
     Raises:
         UserError: nothing answers there, or it refuses the token.
     """
+    from ray.exceptions import RayError
     from ray.job_submission import JobSubmissionClient
 
-    # It tells of every package and every connection.
-    logging.getLogger("ray").setLevel(logging.WARNING)
+    for module in _TALKATIVE:
+        logging.getLogger(module).setLevel(logging.WARNING)
     try:
         return JobSubmissionClient(url)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
         raise UserError(
-            f"{url}: no job server that lets this machine in ({_first_line(error)}); expected the dashboard of a head, by "
+            f"{url}: no job server that lets this machine in ({_first_line(error)}); expected a head's dashboard, by "
             "default http://127.0.0.1:8265 (from another machine: ssh -L 8265:127.0.0.1:8265 HEAD), and its token: "
             "--token FILE"
         ) from error
@@ -75,10 +80,15 @@ def submit(client: JobSubmissionClient, command: str, folder: Path, job: str) ->
     Raises:
         UserError: the head refuses it.
     """
-    try:
-        client.submit_job(entrypoint=command, submission_id=job, runtime_env={"working_dir": str(folder)})
-    except RuntimeError as error:
-        raise UserError(f"the head does not take the job: {_first_line(error)}") from error
+    until_s = time.monotonic() + _READY_S
+    while True:
+        try:
+            client.submit_job(entrypoint=command, submission_id=job, runtime_env={"working_dir": str(folder)})
+            return
+        except RuntimeError as error:
+            if _NOT_READY not in str(error) or time.monotonic() > until_s:
+                raise UserError(f"the head does not take the job: {_first_line(error)}") from error
+            time.sleep(_POLL_S)
 
 
 def follow(client: JobSubmissionClient, job: str, write: Callable[[str], None]) -> int:

@@ -180,5 +180,7 @@ def _ray() -> str:
     folder = Path(sys.executable).parent
     command = shutil.which("ray", path=str(folder)) or shutil.which("ray")
     if command is None:
-        raise UserError(f"ray: no such command in {folder} or on PATH; expected an installed Ray: pip install relief-ray")
+        raise UserError(
+            f"ray: no such command in {folder} or on PATH; expected an installed Ray: pip install relief-ray"
+        )
     return command

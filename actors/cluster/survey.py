@@ -1,4 +1,4 @@
-"""What the nodes of a cluster say of themselves: versions, sources, device, data. Each is asked by a task of its own."""
+"""What the nodes of a cluster say of themselves: versions, sources, device, data. A task on each of them answers."""
 
 from __future__ import annotations
 
@@ -96,7 +96,9 @@ def survey(wait_s: float = _ANSWER_S) -> list[NodeFacts]:
     }
     ray.wait(list(answers.values()), num_returns=len(answers), timeout=wait_s)
     facts = [_facts(node, answers[node["NodeID"]], wait_s) for node in nodes]
-    return sorted(facts, key=lambda f: (not f.is_head, *(sorted(types_of(f.resources)) or ["~"])[:1], f.address, f.node))
+    return sorted(
+        facts, key=lambda f: (not f.is_head, *(sorted(types_of(f.resources)) or ["~"])[:1], f.address, f.node)
+    )
 
 
 def _facts(node: Mapping[str, Any], answer: object, wait_s: float) -> NodeFacts:
@@ -140,7 +142,9 @@ def warnings_of(nodes: Sequence[NodeFacts], dataset: str | None) -> list[str]:
     notes = []
     torches = {answer.torch.partition("+")[0] for _, answer in answers}
     if len(torches) > 1:
-        notes.append(f"versions of torch differ ({listed(sorted(torches))}): so may the last bits of what nodes compute")
+        notes.append(
+            f"versions of torch differ ({listed(sorted(torches))}): so may the last bits of what nodes compute"
+        )
     lacking = [_place(node) for node, answer in answers if dataset is not None and dataset not in answer.datasets]
     if lacking:
         notes.append(f"{dataset} is not on {listed(lacking)}; there: relief-ray data fetch {dataset}")
@@ -151,4 +155,3 @@ def _place(node: NodeFacts) -> str:
     """A node's name with its types, since host names may repeat."""
     types = "+".join(types_of(node.resources)) or ("head" if node.is_head else "")
     return f"{node.name} ({types})" if types else node.name
-

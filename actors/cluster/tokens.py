@@ -48,7 +48,9 @@ def check_token(path: Path) -> None:
         )
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
         mode = stat.S_IMODE(path.stat().st_mode)
-        raise UserError(f"{path}: mode {mode:04o}, others may use the cluster's token; expected 0600:\n  chmod 600 {path}")
+        raise UserError(
+            f"{path}: mode {mode:04o}, others may use the cluster's token; expected 0600:\n  chmod 600 {path}"
+        )
     if not path.read_text().strip():
         raise UserError(f"{path}: is empty, expected the cluster's token; copy it from the head's machine")
 
@@ -73,7 +75,7 @@ def use_token(chosen: Path | None) -> None:
 
 
 def refuse_open(insecure: bool) -> None:
-    """Check that nobody starts a node without a token unawares. Ray's ports listen on all interfaces, whatever it binds.
+    """Check that nobody starts a node without a token unawares: Ray's ports listen on all interfaces.
 
     Raises:
         UserError: ``RAY_AUTH_MODE`` switches the token off, and the user did not say ``--insecure``.
@@ -81,6 +83,6 @@ def refuse_open(insecure: bool) -> None:
     mode = os.environ.get(MODE, "token")
     if mode != "token" and not insecure:
         raise UserError(
-            f"{MODE}={mode}: a node without a token; whoever reaches its ports, which Ray opens on all interfaces, could "
-            f"run any program here as you; unset {MODE}, or say --insecure where nobody else is on the network"
+            f"{MODE}={mode}: a node without a token; whoever reaches its ports, which Ray opens on all interfaces, "
+            f"could run any program here as you; unset {MODE}, or say --insecure where nobody else is on the network"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ _NEVER = (".git", ".venv", "venv", "__pycache__", ".env", ".env.*", "runs", "mlr
 _IGNORE_FILES = (".gitignore", ".rayignore")
 _NUM_SHOWN = 8
 Ignores = list[Callable[[Path], bool]]
+# Ray tells of every ignore file.
+_SILENT = logging.Logger("upload", logging.ERROR)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,21 +88,16 @@ def _walk(folder: Path, root: Path, ignores: Ignores) -> Iterator[Path]:
     # Ray's own reading of these files, so that a job gets what `ray job submit` would send.
     from ray._private.runtime_env.packaging import get_excludes_from_ignore_files
 
-    here: Ignores = [*ignores, *get_excludes_from_ignore_files(folder, include_gitignore=True, logger=_Silent())]
+    here: Ignores = [*ignores, *get_excludes_from_ignore_files(folder, include_gitignore=True, logger=_SILENT)]
     for path in sorted(folder.iterdir()):
-        if any(fnmatch(path.name, name) for name in (*_NEVER, *_IGNORE_FILES)) or any(is_ignored(path) for is_ignored in here):
+        if any(fnmatch(path.name, name) for name in (*_NEVER, *_IGNORE_FILES)) or any(
+            is_ignored(path) for is_ignored in here
+        ):
             continue
         if path.is_dir() and not path.is_symlink():
             yield from _walk(path, root, here)
         elif path.is_file():
             yield path
-
-
-class _Silent:
-    """Takes what Ray says about ignored files."""
-
-    def info(self, *words: object) -> None:
-        """Say nothing."""
 
 
 def _refuse_too_much(root: Path, files: Sequence[UploadFile]) -> None:

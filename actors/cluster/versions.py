@@ -35,15 +35,15 @@ def versions_of(address: str) -> Versions:
     knock(address)
     # Ray has no public call for it: this is what `ray start` itself asks, after it has started processes.
     from ray._common.usage.usage_lib import get_cluster_metadata
-    from ray._raylet import GcsClient
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
     try:
         metadata = get_cluster_metadata(GcsClient(address=address))
     except Exception as error:
         line = str(error).strip().partition(". ")[0].splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
-            f"{address}: does not let this machine in ({line}); expected a head that `relief-ray cluster head` started, "
-            "and its token: copy the head's token file here and name it with --token FILE"
+            f"{address}: does not let this machine in ({line}); expected a head that `relief-ray cluster head` "
+            "started, and its token: copy the head's token file here and name it with --token FILE"
         ) from error
     return Versions(str(metadata["ray_version"]), str(metadata["python_version"]))
 
@@ -77,8 +77,8 @@ def refuse_other(here: Versions, there: Versions, address: str) -> None:
         )
     if minor(here.python) != minor(there.python):
         raise UserError(
-            f"{address} runs Python {there.python}, this machine has {here.python}; expected {minor(there.python)}.x on "
-            f"all nodes, since what they send each other is not readable otherwise; make an environment with it:\n"
+            f"{address} runs Python {there.python}, this machine has {here.python}; expected {minor(there.python)}.x "
+            f"on all nodes, since what they send each other is not readable otherwise; make an environment with it:\n"
             f"  python{minor(there.python)} -m venv .venv"
         )
 
@@ -89,10 +89,16 @@ def minor(python: str) -> str:
 
 
 def address_here(towards: str) -> str:
-    """Address of this machine as the one at ``towards`` would see it; nothing is sent."""
+    """Address of this machine as the one at ``towards`` would see it; nothing is sent. Without a route: loopback.
+
+    Raises:
+        UserError: there is no host of that name.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((towards, 9))
+        except socket.gaierror as error:
+            raise UserError(f"{towards}: no host of that name ({error}); expected the head's name or address") from error
         except OSError:
             return "127.0.0.1"
         return str(probe.getsockname()[0])

@@ -72,7 +72,9 @@ def check(target: str | None, settings: Sequence[str], address: str | None, as_j
         verdict = None if target is None else _judge(target, settings, nodes, dict(ray.cluster_resources()), place)
     faults = faults_of(nodes)
     notes = warnings_of(nodes, None if verdict is None else verdict.need.dataset)
-    print(as_text(place, nodes, verdict, faults, notes) if not as_json else as_data(place, nodes, verdict, faults, notes))
+    print(
+        as_text(place, nodes, verdict, faults, notes) if not as_json else as_data(place, nodes, verdict, faults, notes)
+    )
     if faults or (verdict is not None and not verdict.fits):
         raise Stopped(BAD_INPUT, "it does not fit" if not faults else "the nodes are no cluster for a run yet")
 
@@ -113,7 +115,7 @@ def need_of(target: str, settings: Sequence[str], cluster: Mapping[str, float]) 
     """
     from tune_configs.cells import GRIDS, cells_of, load_grid
 
-    if target in GRIDS and target not in PRESETS or target.endswith(".py"):
+    if (target in GRIDS and target not in PRESETS) or target.endswith(".py"):
         cells = cells_of(load_grid(target), settings)
         kinds = {repr((c.config.fleet, c.config.data, c.config.runtime, c.config.training.device)): c for c in cells}
         needs = [_needed(cell.config, f"grid {target}", cluster, is_trial=True) for cell in kinds.values()]

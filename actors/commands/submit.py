@@ -105,7 +105,8 @@ def _write(text: str) -> None:
 
 def _how_to_go_on(job: str, address: str | None) -> str:
     place = "" if address is None else f" --address {address}"
-    return f"follow it with: relief-ray submit{place} --attach {job}\nstop it with:   relief-ray submit{place} --stop {job}"
+    command = f"relief-ray submit{place}"
+    return f"follow it with: {command} --attach {job}\nstop it with:   {command} --stop {job}"
 
 
 def _url(address: str | None) -> str:

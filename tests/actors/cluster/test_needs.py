@@ -1,0 +1,67 @@
+"""Whether processes find places on nodes, and the least that must join."""
+
+import pytest
+
+from actors.cluster.needs import at_once, changes, fit, in_words
+from actors.runtime.session import MIB
+
+A, B, C = {"type_a": 1.0}, {"type_b": 1.0}, {"type_c": 1.0}
+HEAD = {"CPU": 4.0, "memory": 8192.0 * MIB, "server": 1.0}
+
+
+def device(letter, count=1, cores=1):
+    return {"CPU": float(cores), "memory": 2048.0 * MIB, f"type_{letter}": float(count)}
+
+
+def test_clients_of_a_type_fit_where_the_nodes_offer_as_many():
+    result = fit([A, A, C], [HEAD, device("a"), device("a"), device("c")])
+    assert result.fits and result.missing == {} and changes(result, "head:6379") == []
+    assert result.needed == {"type_a": 2.0, "type_c": 1.0}
+
+
+def test_the_smallest_change_names_each_missing_type_and_number():
+    result = fit([A, A, A, B, C, C], [HEAD, device("a"), device("c", 2)])
+    assert not result.fits and result.num_unplaced == 3
+    assert changes(result, "head:6379") == [
+        "relief-ray cluster join head:6379 --type a --count 2",
+        "relief-ray cluster join head:6379 --type b",
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_after_the_smallest_change_it_fits_and_after_a_smaller_one_it_does_not(count):
+    bundles, nodes = [C] * (2 + count), [HEAD, device("c", 2)]
+    assert fit(bundles, nodes).missing == {"type_c": float(count)}
+    assert fit(bundles, [*nodes, device("c", count)]).fits
+    assert not fit(bundles, [*nodes, device("c", count - 1)]).fits
+
+
+def test_a_process_takes_one_node_although_the_sum_would_do():
+    """Two nodes of a core each have no place for a process of two: `ray status` would show 2 of 2 free."""
+    result = fit([{"CPU": 2.0}], [{"CPU": 1.0}, {"CPU": 1.0}])
+    assert not result.fits
+    assert changes(result, "h:1") == ["relief-ray cluster join h:1 --num-cpus 2"]
+
+
+def test_cores_gpus_and_memory_are_rounded_up_to_what_an_option_takes():
+    result = fit([{"CPU": 0.5, "GPU": 0.25, "memory": 400.5 * MIB}] * 3, [{"CPU": 0.4}])
+    assert changes(result, "h:1") == ["relief-ray cluster join h:1 --num-cpus 2 --num-gpus 1 --memory-mib 1202"]
+
+
+def test_rare_resources_are_given_first():
+    """A process without needs of its own must not take the core that only a device's process can use."""
+    both = {"CPU": 1.0, "type_c": 1.0}
+    assert fit([{"CPU": 1.0}, both], [device("c"), {"CPU": 1.0}]).fits
+
+
+def test_number_of_cells_at_a_time():
+    cell = [{"memory": 400.0 * MIB}, {"CPU": 1.0}]
+    assert at_once(cell, [HEAD, device("c")], most=100) == 5
+    assert at_once(cell, [HEAD, device("c")], most=3) == 3
+
+
+def test_resources_in_words():
+    assert in_words({"CPU": 1.0, "GPU": 2.0, "type_c": 3.0, "memory": 1500.0 * MIB, "server": 1.0}) == (
+        "1 core, 2 GPUs, 3 x type_c, 1,500 MiB, server"
+    )
+    assert in_words({}) == "nothing"

@@ -1,0 +1,101 @@
+"""Files of a job: what a folder ignores stays, what the command names travels, too much is refused."""
+
+import pytest
+
+from actors.cluster import upload
+from actors.cluster.jobs import entrypoint
+from actors.cluster.upload import files_to_upload, headline, stage, summary
+from relief_ray.errors import UserError
+
+
+@pytest.fixture
+def study(tmp_path):
+    """A user's folder: a method with a helper, a search's choices in an ignored folder, credentials, results."""
+    for name in (
+        "my_method.py", "lab/helpers.py", "results/tuned.json", "results/big.bin", "runs/demo/run.json", ".env",
+        "data/raw.csv", ".git/config", "lab/__pycache__/x.pyc",
+    ):  # fmt: skip
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x" * 10)
+    (tmp_path / ".rayignore").write_text("results/\n")
+    (tmp_path / ".gitignore").write_text("/data/\n*.csv\n")
+    return tmp_path
+
+
+def names(files):
+    return [file.path.as_posix() for file in files]
+
+
+def test_own_modules_travel_and_ignored_files_stay(study):
+    assert names(files_to_upload(study, ["grid", "smoke"])) == ["lab/helpers.py", "my_method.py"]
+
+
+def test_a_file_that_the_command_names_travels_although_it_is_ignored(study):
+    files = files_to_upload(study, ["grid", "smoke", "--set", "tuned=results/tuned.json"])
+    assert names(files) == ["lab/helpers.py", "my_method.py", "results/tuned.json"]
+    assert [file.path.as_posix() for file in files if file.is_named] == ["results/tuned.json"]
+    assert any("named" in line and "results/tuned.json" in line for line in summary(files))
+
+
+def test_ray_sends_what_was_staged(study, tmp_path_factory):
+    """The folder that Ray packs holds no ignore files: they would drop what the command names."""
+    from ray._private.runtime_env.packaging import create_package
+
+    files, place = files_to_upload(study, ["--set=tuned=results/tuned.json"]), tmp_path_factory.mktemp("staged")
+    stage(study, files, place)
+    package = tmp_path_factory.mktemp("packed") / "job.zip"
+    create_package(str(place), package, include_gitignore=True, excludes=[])
+    import zipfile
+
+    packed = [name for name in zipfile.ZipFile(package).namelist() if not name.endswith("/")]
+    assert sorted(packed) == names(files)
+
+
+def test_a_named_file_elsewhere_is_refused(study, tmp_path_factory):
+    other = tmp_path_factory.mktemp("other") / "tuned.json"
+    other.write_text("{}")
+    with pytest.raises(UserError, match="outside of"):
+        files_to_upload(study, ["grid", "smoke", "--set", f"tuned={other}"])
+
+
+def test_too_much_is_refused_before_anything_is_sent_and_the_largest_parts_are_named(study, monkeypatch):
+    monkeypatch.setattr(upload, "LIMIT_BYTES", 2 * upload.MIB)
+    (study / "weights").mkdir()
+    (study / "weights/model.bin").write_bytes(bytes(3 * upload.MIB))
+    with pytest.raises(
+        UserError, match=r"3\.0 MiB to upload, a head takes at most 2\.0 MiB.*\.rayignore(.|\n)*weights/"
+    ):
+        files_to_upload(study, ["grid", "smoke"])
+
+
+def test_a_home_folder_is_refused(study, monkeypatch):
+    monkeypatch.setattr(upload, "_MAX_FILES", 1)
+    with pytest.raises(UserError, match="more than 1 files"):
+        files_to_upload(study, [])
+
+
+def test_the_headline_has_number_and_size(study):
+    files = files_to_upload(study, [])
+    assert headline(study, files) == f"upload: 2 files, 0.0 MiB of {study.resolve()} (limit 100.0 MiB)"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["grid", "smoke"], 'relief-ray grid smoke --out "$HOME"/relief-ray/j'),
+        (["grid", "smoke", "--out", "/data/x"], "relief-ray grid smoke --out /data/x"),
+        (["grid", "resume", "/data/x"], "relief-ray grid resume /data/x"),
+        (["grid", "smoke", "--dry-run"], "relief-ray grid smoke --dry-run"),
+        (["run", "demo"], 'relief-ray run demo --out "$HOME"/relief-ray/j --address auto'),
+        (["run", "demo", "--out=/x", "--address=h:1"], "relief-ray run demo --out=/x --address=h:1"),
+        (["resume", "/data/x"], "relief-ray resume /data/x --set runtime.address=auto"),
+        (["data", "list"], "relief-ray data list"),
+        (
+            ["grid", "smoke", "--set", "methods=[fedavg, m:M]", "--out", "/x"],
+            "relief-ray grid smoke --set 'methods=[fedavg, m:M]' --out /x",
+        ),
+    ],
+)
+def test_records_go_where_ray_does_not_remove_them_and_runs_use_the_cluster(arguments, expected):
+    assert entrypoint(arguments, "j") == expected
