@@ -1,15 +1,19 @@
 """Parts of the lab that need neither root nor namespaces: plans, lines, quotas in files, processes by id."""
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from actors.cli import app
 from cluster.lab import lab
+from cluster.lab.__main__ import app as lab_app
 from cluster.lab.cgroup import Controller, find_controller
 from cluster.lab.members import missing_of
 from cluster.lab.network import qdisc_lines
@@ -176,3 +180,19 @@ def test_a_node_is_a_member_when_ray_says_that_it_lives():
         {"NodeManagerAddress": "10.77.0.12", "Alive": True},
     ]
     assert missing_of(rows, ["10.77.0.1", "10.77.0.11", "10.77.0.12"]) == ["10.77.0.11"]
+
+
+def test_the_page_says_what_the_lab_takes():
+    page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^sudo python -m cluster\.lab (.+)$", page, flags=re.M)
+    commands = {shlex.split(line, comments=True)[0] for line in lines}
+    assert commands == {
+        "up", "head", "node", "wait-ready", "exec", "shape", "quota", "cut", "kill", "status", "down"
+    }  # fmt: skip
+    for line in lines:
+        root = typer.main.get_command(lab_app)
+        for command in root.commands.values():
+            command.callback = lambda **_: None
+        with pytest.raises(SystemExit) as end:
+            root.main(shlex.split(line, comments=True), prog_name="lab")
+        assert end.value.code == 0, line

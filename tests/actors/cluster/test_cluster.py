@@ -76,7 +76,9 @@ class Cluster:
 
     def run(self, *words, cwd=None, check=True):
         command = [sys.executable, "-m", "actors.cli", *map(str, words)]
-        done = subprocess.run(command, env=self.env, cwd=cwd or self.folder, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(
+            command, env=self.env, cwd=cwd or self.folder, capture_output=True, text=True, timeout=300
+        )
         assert not check or "Traceback" not in done.stderr, done.stderr
         return done
 
