@@ -1,4 +1,4 @@
-"""What can be done to a lab: build it, disturb its nodes and links, remove all of it."""
+"""Build a lab, disturb its nodes and links, remove all of it."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _ALL_READ_WRITE = 0o1777
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What a node needs to know to set itself up.
+    """All that a node needs to know to set itself up.
 
     Attributes:
         name: its host name.
@@ -48,7 +48,7 @@ class Setup:
     hidden: tuple[str, ...] = ()
 
     def to_json(self) -> str:
-        """For the first process' standard input: a token has no place among arguments."""
+        """The text for the first process' standard input: a token has no place among arguments."""
         return json.dumps(asdict(self))
 
 
@@ -92,7 +92,7 @@ def _own_disks(setup: Setup) -> None:
 
 
 def _rest_read_only() -> None:
-    """Nothing written outside the own disks: what one node writes, no other one reads."""
+    """Make all but the own disks read-only: what one node writes, no other one reads."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields = line.split()
         path, kind, source = fields[4], fields[fields.index("-") + 1], fields[fields.index("-") + 2]

@@ -1,4 +1,4 @@
-"""What a lab consists of: its nodes, their addresses, and the line that starts Ray on each."""
+"""Plan of a lab: its nodes, their addresses, and the line that starts Ray on each."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class NodePlan:
 
     @property
     def resources(self) -> dict[str, int]:
-        """What the node offers to Ray beside its cores."""
+        """Resources that the node offers to Ray beside its cores."""
         return {f"type_{self.device}": self.count} if self.device else {"server": 1}
 
 
