@@ -94,7 +94,8 @@ def cluster_join(
 @cluster.command("check")
 def cluster_check(
     target: Annotated[
-        SomeText, typer.Argument(metavar="[TARGET]", help="A preset or FILE.yaml, placed by type; or a grid.")
+        Optional[list[str]],  # noqa: UP045
+        typer.Argument(metavar="[TARGET]", help="`demo` or FILE.yaml, placed by type; or a grid, `grid smoke`."),
     ] = None,
     settings: Settings = None,
     address: Annotated[SomeText, typer.Option(metavar="HOST:PORT", help="The head; default: RAY_ADDRESS.")] = None,
@@ -109,7 +110,7 @@ def cluster_check(
     use_token(token)
     from actors.commands.cluster_check import check
 
-    check(target, settings or [], address, as_json)
+    check(target or [], settings or [], address, as_json)
 
 
 def submit(

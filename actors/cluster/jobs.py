@@ -21,7 +21,11 @@ _POLL_S, _SETTLE_S = 0.5, 30.0
 _NOT_READY, _READY_S = "No available agent", 60.0
 _STOPPED, _LOST = 143, 1
 # They tell of every package and every connection.
-_TALKATIVE = ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk")
+_TALKATIVE = (
+    "ray.dashboard.modules.dashboard_sdk",
+    "ray.dashboard.modules.job.sdk",
+    "ray._private.runtime_env.packaging",
+)
 # Commands that write run folders. In a job, the current folder is a copy that Ray removes.
 _WRITING = ("run", "grid")
 _READING_GRIDS = ("resume", "status", "freeze")

@@ -63,12 +63,12 @@ def use_token(chosen: Path | None) -> None:
     Raises:
         UserError: the file that was named is absent, or others may read it.
     """
-    if chosen is None and (os.environ.get(MODE) or not token_path(None).is_file()):
-        return
     if chosen is None and os.environ.get(WORD):
-        os.environ[MODE] = "token"
+        os.environ.setdefault(MODE, "token")
         return
     path = token_path(chosen)
+    if chosen is None and (os.environ.get(MODE) or not path.is_file()):
+        return
     check_token(path)
     os.environ.update({MODE: "token", PATH: str(path)})
     os.environ.pop(WORD, None)

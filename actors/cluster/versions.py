@@ -98,7 +98,9 @@ def address_here(towards: str) -> str:
         try:
             probe.connect((towards, 9))
         except socket.gaierror as error:
-            raise UserError(f"{towards}: no host of that name ({error}); expected the head's name or address") from error
+            raise UserError(
+                f"{towards}: no host of that name ({error}); expected the head's name or address"
+            ) from error
         except OSError:
             return "127.0.0.1"
         return str(probe.getsockname()[0])

@@ -17,6 +17,7 @@ from actors.runtime.session import SessionOptions, ray_session
 from actors.terminal.exit_codes import BAD_INPUT, WIDTH, Stopped
 from relief_ray.config import ExperimentConfig
 from relief_ray.errors import UserError, counted
+from relief_ray.studies.cells import Cell
 from relief_ray.studies.planning import target_config
 from relief_ray.studies.presets import PRESETS
 
@@ -57,7 +58,7 @@ class Verdict:
         return self.fit.fits and not self.need.impossible
 
 
-def check(target: str | None, settings: Sequence[str], address: str | None, as_json: bool) -> None:
+def check(target: Sequence[str], settings: Sequence[str], address: str | None, as_json: bool) -> None:
     """Show nodes and verdict.
 
     Raises:
@@ -69,7 +70,7 @@ def check(target: str | None, settings: Sequence[str], address: str | None, as_j
         import ray
 
         nodes = survey()
-        verdict = None if target is None else _judge(target, settings, nodes, dict(ray.cluster_resources()), place)
+        verdict = _judge(target, settings, nodes, dict(ray.cluster_resources()), place) if target else None
     faults = faults_of(nodes)
     notes = warnings_of(nodes, None if verdict is None else verdict.need.dataset)
     print(
@@ -93,7 +94,7 @@ def _place(address: str | None) -> str:
 
 
 def _judge(
-    target: str, settings: Sequence[str], nodes: Sequence[NodeFacts], cluster: Mapping[str, float], place: str
+    target: Sequence[str], settings: Sequence[str], nodes: Sequence[NodeFacts], cluster: Mapping[str, float], place: str
 ) -> Verdict:
     need = need_of(target, settings, cluster)
     offers = [node.resources for node in nodes]
@@ -107,26 +108,35 @@ def _judge(
     )
 
 
-def need_of(target: str, settings: Sequence[str], cluster: Mapping[str, float]) -> Need:
+def need_of(target: Sequence[str], settings: Sequence[str], cluster: Mapping[str, float]) -> Need:
     """What a target needs: of a preset or file placed by type, unless ``settings`` say otherwise; of a grid as it is.
+
+    ``target``: the words after `relief-ray`, of which `run` may be left out, and `grid` where no preset has the name.
 
     Raises:
         UserError: there is no such target.
     """
     from tune_configs.cells import GRIDS, cells_of, load_grid
 
-    if (target in GRIDS and target not in PRESETS) or target.endswith(".py"):
-        cells = cells_of(load_grid(target), settings)
-        kinds = {repr((c.config.fleet, c.config.data, c.config.runtime, c.config.training.device)): c for c in cells}
-        needs = [_needed(cell.config, f"grid {target}", cluster, is_trial=True) for cell in kinds.values()]
-        largest = max(needs, key=lambda n: (bool(n.impossible), len(n.bundles), sorted(total_of(n.bundles).values())))
-        return Need(
-            title=f"{largest.title}, a cell of {len(cells)}", dataset=largest.dataset, bundles=largest.bundles,
-            num_cells=len(cells), impossible=largest.impossible,
-        )  # fmt: skip
+    verb, name = ("", target[0]) if len(target) == 1 else (target[0], target[1])
+    if len(target) > 2 or verb not in ("", "run", "grid"):
+        raise UserError(f"check {' '.join(target)}: expected a preset, FILE.yaml, or a grid: `demo`, `grid smoke`")
+    if verb == "grid" or (not verb and (name.endswith(".py") or (name in GRIDS and name not in PRESETS))):
+        return _grid_need(name, cells_of(load_grid(name), settings), cluster)
     keys = {setting.partition("=")[0] for setting in settings}
     typed = [] if keys & {"runtime.mode", "runtime.placement"} else ["runtime.mode=actors", "runtime.placement=typed"]
-    return _needed(target_config(target, [*typed, *settings]), f"run {target}", cluster, is_trial=False)
+    return _needed(target_config(name, [*typed, *settings]), f"run {name}", cluster, is_trial=False)
+
+
+def _grid_need(name: str, cells: Sequence[Cell], cluster: Mapping[str, float]) -> Need:
+    """What the most demanding cell of a grid needs."""
+    kinds = {repr((c.config.fleet, c.config.data, c.config.runtime, c.config.training.device)): c for c in cells}
+    needs = [_needed(cell.config, f"grid {name}", cluster, is_trial=True) for cell in kinds.values()]
+    largest = max(needs, key=lambda n: (bool(n.impossible), len(n.bundles), sorted(total_of(n.bundles).values())))
+    return Need(
+        title=f"{largest.title}, a cell of {len(cells)}", dataset=largest.dataset, bundles=largest.bundles,
+        num_cells=len(cells), impossible=largest.impossible,
+    )  # fmt: skip
 
 
 def _needed(config: ExperimentConfig, title: str, cluster: Mapping[str, float], *, is_trial: bool) -> Need:

@@ -128,6 +128,8 @@ def process_options(num_threads: int, *, hide_gpus: bool = True) -> dict[str, An
 def _join(address: str, options: SessionOptions) -> None:
     import ray
 
+    # Nodes may differ in Python's patch level, as `relief-ray cluster join` lets them.
+    os.environ.setdefault("RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL", "minor")
     try:
         _knock(address)
         ray.init(address=address, log_to_driver=options.log_to_driver, logging_level=logging.ERROR)

@@ -149,6 +149,13 @@ def test_a_command_shows_the_token_that_is_there(tmp_path, monkeypatch):
     assert os.environ["RAY_AUTH_TOKEN_PATH"] == str(tmp_path / ".ray" / "auth_token")
 
 
+def test_a_token_in_the_environment_is_shown(monkeypatch):
+    """As Kubernetes gives it to a pod, from a secret."""
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
+    tokens.use_token(None)
+    assert os.environ["RAY_AUTH_MODE"] == "token" and "RAY_AUTH_TOKEN_PATH" not in os.environ
+
+
 def test_a_named_token_replaces_one_in_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_TOKEN", "other")
     tokens.make_token(tmp_path / "token")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.commands.run import overruled_mode, placed
 from actors.runtime.session import SessionOptions
 from relief_ray.errors import UserError
 from relief_ray.records.run_folder import read_rounds, read_run
@@ -198,3 +199,32 @@ def test_a_file_runs_with_its_own_strategy_and_the_named_ones(invoke, tmp_path: 
 def flat(result) -> str:
     """Standard error with its line breaks undone."""
     return " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("settings", "jobs", "first", "instead_of"),
+    [
+        ([], 1, None, None),
+        ([], 2, "runtime.mode=inline", None),
+        (["runtime.placement=typed"], 1, "runtime.mode=actors", "packed"),
+        (["runtime.placement=typed"], 2, "runtime.mode=actors", "packed"),
+        (["runtime.placement=typed", "runtime.mode=actors"], 1, None, None),
+        (["runtime.placement=typed", "runtime.placement=virtual"], 1, None, None),
+    ],
+)
+def test_types_imply_an_actor_for_each_client_and_say_so(settings, jobs, first, instead_of) -> None:
+    assert placed(settings, jobs) == [*([] if first is None else [first]), *settings]
+    assert overruled_mode("demo", settings, jobs) == instead_of
+    assert overruled_mode("dsa", settings, 1) is None, "a preset without a mode of its own loses none"
+
+
+def test_run_demo_placed_by_type_is_no_packed_run(invoke, tmp_path: Path) -> None:
+    """It used to be packed on any nodes, without a word."""
+    words = ["run", "demo", "--out", tmp_path, "--dry-run", "--json", "--strategies", "fedavg", "--folds", "0"]
+    shown = invoke(*words, "--placement", "typed")
+    assert shown.exit_code == 0, shown.output
+    assert "NOTE: runtime.placement=typed takes an actor for each client: runtime.mode=actors instead of packed" in (
+        shown.stderr
+    )
+    refused = invoke(*words, "--placement", "typed", "--set", "runtime.mode=packed")
+    assert refused.exit_code == 2 and "placement = 'typed' with mode = 'packed'" in refused.stderr

@@ -72,6 +72,12 @@ def test_mode(mode, clients, placement, expected):
     assert choose_mode(RuntimeConfig(mode=mode, placement=placement), clients) == expected
 
 
+@pytest.mark.parametrize("mode", ["packed", "inline"])
+def test_types_are_refused_where_any_client_runs_anywhere(mode):
+    with pytest.raises(UserError, match=rf"placement = 'typed' with mode = '{mode}'.*set runtime.mode=actors"):
+        parse({"runtime": {"mode": mode, "placement": "typed"}})
+
+
 def test_clients_that_share_steps_share_hosts():
     assert choose_mode(RuntimeConfig(), 8, stack=2) == "packed"
 

@@ -1,0 +1,122 @@
+"""What `cluster check` says of nodes and targets, without a cluster."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from actors.cluster.needs import changes, fit
+from actors.cluster.survey import NodeAnswer, NodeFacts, faults_of, warnings_of
+from actors.commands.cluster_check import Verdict, as_data, as_text, need_of
+from actors.runtime.session import MIB
+from relief_ray.errors import UserError
+
+HEAD = {"CPU": 4.0, "memory": 8192.0 * MIB, "server": 1.0}
+ANSWER = NodeAnswer(
+    name="board-7", python="3.11.7", ray="2.60.0", torch="2.13.0+cpu", version="0.1.0", digest="ab" * 32,
+    device="ARMv8 Processor rev 1 (v8l)", datasets=("dsa_mini",), cached=("dsa_mini",),
+)  # fmt: skip
+
+
+def node(letter, count=1, answer=ANSWER, why=""):
+    resources = {"CPU": 1.0, "memory": 2048.0 * MIB, f"type_{letter}": float(count)}
+    name = replace(answer, name=f"board-{letter}") if answer is not None else None
+    return NodeFacts(node=letter * 56, address="10.0.0.7", is_head=False, resources=resources, answer=name, why=why)
+
+
+def judge(target, settings=(), nodes=()):
+    offers = [HEAD, *(n.resources for n in nodes)]
+    total = {}
+    for offer in offers:
+        for name, amount in offer.items():
+            total[name] = total.get(name, 0.0) + amount
+    need = need_of(target.split(), settings, total)
+    result = fit(need.bundles, offers)
+    return Verdict(need=need, fit=result, at_once=2 if need.num_cells else 0, changes=tuple(changes(result, "h:1")))
+
+
+def test_a_preset_is_judged_as_if_placed_by_type():
+    """`demo` itself packs its clients: what `--placement typed` would make of it is the question."""
+    need = need_of(["demo"], [], HEAD)
+    assert sorted(tuple(b) for b in need.bundles) == [(t,) for t in ("type_a", "type_b", "type_c") for _ in range(2)]
+    assert need.num_cells is None and need.dataset == "dsa_mini" and not need.impossible
+    assert "mode actors, placement typed" in need.title
+
+
+def test_a_preset_fits_once_the_named_nodes_have_joined():
+    verdict = judge("demo", nodes=[node("a"), node("c", 2)])
+    assert not verdict.fits
+    assert list(verdict.changes) == [
+        "relief-ray cluster join h:1 --type a",
+        "relief-ray cluster join h:1 --type b --count 2",
+    ]
+    assert judge("demo", nodes=[node("a"), node("a"), node("b", 2), node("c", 2)]).fits
+
+
+def test_settings_choose_another_way_to_place():
+    need = need_of(["demo"], ["runtime.placement=virtual"], HEAD)
+    assert not any(name.startswith("type_") for bundle in need.bundles for name in bundle)
+    assert judge("demo", ["runtime.placement=virtual"]).fits
+
+
+def test_a_grid_is_judged_by_its_most_demanding_cell():
+    need = need_of(["main_cnn"], ["runtime.mode=actors", "runtime.placement=typed", "datasets=dsa_mini"], HEAD)
+    assert need.num_cells and need.num_cells > 1
+    assert sum(name.startswith("type_") for bundle in need.bundles for name in bundle) >= 6
+    assert not judge("main_cnn", ["runtime.mode=actors", "runtime.placement=typed", "datasets=dsa_mini"]).fits
+
+
+def test_a_name_that_preset_and_grid_share_is_the_presets_unless_grid_is_said():
+    assert need_of(["smoke"], [], HEAD).num_cells is None and need_of(["run", "smoke"], [], HEAD).num_cells is None
+    assert need_of(["grid", "smoke"], [], HEAD).num_cells == 12
+    with pytest.raises(UserError, match="check resume smoke: expected a preset"):
+        need_of(["resume", "smoke"], [], HEAD)
+
+
+def test_a_gpu_that_no_node_has_is_impossible_and_named(monkeypatch):
+    from actors.grids import scheduler
+
+    monkeypatch.setattr(scheduler, "choose_device", lambda device: "cuda")
+    verdict = judge("demo", nodes=[node("a", 2), node("b", 2), node("c", 2)])
+    assert not verdict.fits and "knows of no GPU" in verdict.need.impossible
+
+
+def test_an_unknown_target_is_refused():
+    with pytest.raises(UserError, match=r"did you mean 'demo'"):
+        need_of(["demmo"], [], HEAD)
+
+
+def test_nodes_that_a_run_would_refuse_are_faults():
+    other = replace(ANSWER, digest="cd" * 32)
+    assert faults_of([node("a"), node("b")]) == []
+    (differ,) = faults_of([node("a"), node("b", answer=other), node("c")])
+    assert "0.1.0 (abababab) on board-a (type_a) and board-c (type_c); 0.1.0 (cdcdcdcd) on board-b (type_b)" in differ
+    (silent,) = faults_of([node("a"), node("b", answer=None, why="no answer within 60 s")])
+    assert silent.startswith("10.0.0.7: no answer within 60 s")
+
+
+def test_absent_data_and_other_versions_of_torch_are_said():
+    bare, older = replace(ANSWER, datasets=()), replace(ANSWER, torch="2.5.0+cu124")
+    assert warnings_of([node("a"), node("b")], "dsa_mini") == []
+    assert warnings_of([node("a"), node("b", answer=bare)], "dsa_mini") == [
+        "dsa_mini is not on board-b (type_b); there: relief-ray data fetch dsa_mini"
+    ]
+    (note,) = warnings_of([node("a"), node("b", answer=older)], None)
+    assert "2.13.0 and 2.5.0" in note
+    builds = [node("a"), node("b", answer=replace(ANSWER, torch="2.13.0+cu130"))]
+    assert warnings_of(builds, None) == [], "builds of one version agree but for the last bits"
+
+
+def test_text_has_80_columns_and_json_the_same_facts():
+    nodes = [node("a"), node("c", 2), node("b", answer=None, why="no answer within 60 s")]
+    verdict = judge("demo", nodes=nodes[:2])
+    text = as_text("10.0.0.1:6379", nodes, verdict, faults_of(nodes), ["a note " * 20])
+    commands = [line for line in text.splitlines() if line.startswith("    relief-ray")]
+    assert all(len(line) <= 80 for line in text.splitlines() if line not in commands)
+    assert [line.strip() for line in commands] == list(verdict.changes)
+    assert "board-a (10.0.0.7): 1 core, 1 x type_a, 2,048 MiB" in text
+    assert "  Python 3.11.7, Ray 2.60.0, torch 2.13.0+cpu, RELIEF-Ray 0.1.0 (abababab)" in text
+    assert "does not answer: no answer within 60 s" in text and "FAULT: 10.0.0.7" in text
+    facts = json.loads(as_data("10.0.0.1:6379", nodes, verdict, ["f"], []))
+    assert [n["name"] for n in facts["nodes"]] == ["board-a", "board-c", "10.0.0.7"]
+    assert facts["target"]["changes"] == list(verdict.changes) and facts["target"]["fits"] is False
