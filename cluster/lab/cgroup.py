@@ -16,7 +16,7 @@ _WAIT_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Controller:
-    """Where CPU quotas are set on this machine: the interface's version and the folder of its root group."""
+    """Place of CPU quotas on this machine: the interface's version and the folder of its root group."""
 
     version: Literal[1, 2]
     root: Path
