@@ -1,4 +1,4 @@
-"""What this machine may use: cores and memory within the limits of its container or systemd unit (cgroups).
+"""Cores and memory that this machine may use, within the limits of its container or systemd unit (cgroups).
 
 Ray reads the limits of a container's root only; a unit's ``CPUQuota`` lies deeper.
 """
@@ -23,7 +23,7 @@ _LEAST_MIB = 256
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Capacity:
-    """What a node offers to a cluster: whole cores, GPUs that torch sees, MiB for processes and for shared objects."""
+    """Offer of a node to a cluster: whole cores, GPUs that torch sees, MiB for processes and for shared objects."""
 
     num_cpus: int
     num_gpus: int
@@ -32,7 +32,7 @@ class Capacity:
 
 
 def capacity(is_head: bool, root: Path = Path("/")) -> Capacity:
-    """What this machine can offer; ``root`` is where its ``proc`` and ``sys`` lie."""
+    """Capacity of this machine as a node; ``root`` is where its ``proc`` and ``sys`` lie."""
     total_mib = memory_bytes(root) // MIB
     store_mib = int(min(max(total_mib * _STORE_SHARE, _STORE_MIB[0]), _STORE_MIB[1]))
     rest_mib = int(total_mib * _SHARE) - store_mib - _NODE_MIB - (_HEAD_MIB if is_head else 0)

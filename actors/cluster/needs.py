@@ -1,4 +1,4 @@
-"""What a run needs of a cluster, whether the nodes have it, and the smallest change that would make it fit."""
+"""Needs of a run: whether the nodes of a cluster meet them, and the smallest change that would make them do so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the nodes of a cluster say of themselves: versions, sources, device, data. A task on each of them answers."""
+"""Facts about the nodes of a cluster: versions, sources, device, data. A task on each of them answers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class NodeFacts:
         return self.answer.name if self.answer is not None else self.address
 
 
-def describe_here() -> NodeAnswer:
+def _describe_here() -> NodeAnswer:
     """The facts of the node that this process is on."""
     import ray
     import torch
@@ -87,7 +87,7 @@ def survey(wait_s: float = _ANSWER_S) -> list[NodeFacts]:
 
     nodes = [node for node in ray.nodes() if node["Alive"]]
     # Ray's typing does not know these options of functions.
-    ask = cast(Any, ray.remote)(num_cpus=0, max_retries=0)(describe_here)
+    ask = cast(Any, ray.remote)(num_cpus=0, max_retries=0)(_describe_here)
     answers = {
         node["NodeID"]: ask.options(
             scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
@@ -124,7 +124,7 @@ def types_of(resources: Mapping[str, float]) -> dict[str, float]:
 
 
 def faults_of(nodes: Sequence[NodeFacts]) -> list[str]:
-    """Why a run would refuse these nodes: no answer, or unlike versions and sources; each with the fix."""
+    """Reasons why a run would refuse these nodes: no answer, or unlike versions and sources; each with the fix."""
     faults = [f"{node.name}: {node.why}; install relief-ray there, and start it again" for node in nodes if node.why]
     answers = [(node, node.answer) for node in nodes if node.answer is not None]
     programs: dict[tuple[str, str], list[str]] = {}
@@ -137,7 +137,7 @@ def faults_of(nodes: Sequence[NodeFacts]) -> list[str]:
 
 
 def warnings_of(nodes: Sequence[NodeFacts], dataset: str | None) -> list[str]:
-    """What a run would take, but its user should know."""
+    """Differences that a run would take, but its user should know of."""
     answers = [(node, node.answer) for node in nodes if node.answer is not None]
     notes = []
     torches = {answer.torch.partition("+")[0] for _, answer in answers}

@@ -32,7 +32,7 @@ def versions_of(address: str) -> Versions:
     Raises:
         UserError: nothing answers there, or it refuses the token.
     """
-    knock(address)
+    _knock(address)
     # Ray has no public call for it: this is what `ray start` itself asks, after it has started processes.
     from ray._common.usage.usage_lib import get_cluster_metadata
     from ray._raylet import GcsClient  # type: ignore[attr-defined]
@@ -48,7 +48,7 @@ def versions_of(address: str) -> Versions:
     return Versions(str(metadata["ray_version"]), str(metadata["python_version"]))
 
 
-def knock(address: str) -> None:
+def _knock(address: str) -> None:
     """Check that something listens at ``HOST:PORT``; Ray itself would wait for minutes.
 
     Raises:

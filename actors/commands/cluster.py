@@ -20,7 +20,20 @@ _OUTSIDE = "192.0.2.1"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeChoice:
-    """Options that head and joining nodes share; None: the default of this machine."""
+    """Options that head and joining nodes share; None: the default of this machine.
+
+    Attributes:
+        bind: address that other nodes use.
+        first_port: first of the node's ports.
+        num_cpus: cores to lend.
+        num_gpus: GPUs to lend.
+        memory_mib: MiB for worker processes.
+        object_store_mib: MiB of shared memory.
+        token: file of the cluster's token.
+        insecure: ask for no token.
+        temp_dir: folder of Ray's sockets and logs.
+        print_only: print the line instead of running it.
+    """
 
     bind: str | None
     first_port: int
@@ -125,7 +138,7 @@ def _token_lines(path: Path | None) -> list[str]:
 
 
 def _next(node: NodeOptions, options: HeadOptions) -> list[str]:
-    """What a user does after the head is up."""
+    """Lines with the commands to type once the head is up."""
     token = "" if node.token is None else f" --token {shlex.quote(str(node.token))}"
     variables = "" if node.token is None else f"RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={shlex.quote(str(node.token))} "
     url = f"http://{options.dashboard_host}:{options.dashboard_port}"

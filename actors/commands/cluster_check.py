@@ -26,7 +26,7 @@ _MOST_AT_ONCE = 1000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Need:
-    """What a target needs.
+    """Processes of a target and the resources that they take.
 
     Attributes:
         title: the target in words.
@@ -109,7 +109,7 @@ def _judge(
 
 
 def need_of(target: Sequence[str], settings: Sequence[str], cluster: Mapping[str, float]) -> Need:
-    """What a target needs: of a preset or file placed by type, unless ``settings`` say otherwise; of a grid as it is.
+    """Needs of a target: of a preset or file placed by type, unless ``settings`` say otherwise; of a grid as it is.
 
     ``target``: the words after `relief-ray`, of which `run` may be left out, and `grid` where no preset has the name.
 
@@ -129,7 +129,7 @@ def need_of(target: Sequence[str], settings: Sequence[str], cluster: Mapping[str
 
 
 def _grid_need(name: str, cells: Sequence[Cell], cluster: Mapping[str, float]) -> Need:
-    """What the most demanding cell of a grid needs."""
+    """Needs of the most demanding cell of a grid."""
     kinds = {repr((c.config.fleet, c.config.data, c.config.runtime, c.config.training.device)): c for c in cells}
     needs = [_needed(cell.config, f"grid {name}", cluster, is_trial=True) for cell in kinds.values()]
     largest = max(needs, key=lambda n: (bool(n.impossible), len(n.bundles), sorted(total_of(n.bundles).values())))
