@@ -3,6 +3,7 @@
 #   sh bootstrap.sh demo      install what a server needs, run `relief-ray run demo`
 #   sh bootstrap.sh test      install the development tools too, run the tests
 #   sh bootstrap.sh setup     install what `test` needs, run nothing
+#   sh bootstrap.sh edge      install what a device of a cluster needs, keep the torch of its vendor, run nothing
 # Further words go to the command that is run. PYTHON names the interpreter (default python3), RELIEF_VENV the
 # environment (default .venv). Your pip settings (index, wheel folders, proxies) are used as they are.
 set -eu
@@ -16,8 +17,11 @@ mode=${1:-}
 case $mode in
   demo) extras=server ;;
   test | setup) extras=server,moment,search,docs,dev ;;
-  *) die 'usage: sh bootstrap.sh demo|test|setup' 2 ;;
+  edge) extras='' ;;
+  *) die 'usage: sh bootstrap.sh demo|test|setup|edge' 2 ;;
 esac
+stamp=${extras##*,}
+stamp=${stamp:-edge}
 shift
 if [ "$mode" = test ]; then
   say test 'runs the fast tests in two processes: about 5 minutes on 2 cores, after installing what is missing (minutes, once)'
@@ -73,7 +77,35 @@ assert backbone.forward({"acc": torch.zeros(1, 3, 32)}).shape == (1, 2)'
   }
 }
 
+# A device with a GPU computes with its vendor's torch: an index's build for aarch64 brings a CUDA of its own (13), which
+# the driver of JetPack 6 cannot run. Only a Jetson has this file.
+tegra=${RELIEF_TEGRA:-/etc/nv_tegra_release}
+vendor='Install the build of NVIDIA for this JetPack first, for the interpreter that PYTHON names (docs/jetson.md)'
+sees_gpu() { "$py" -c 'import torch; raise SystemExit(not torch.cuda.is_available())' >/dev/null 2>&1; }
+
+before_edge() {
+  torch_before=$(torch_version) gpu_before=no
+  if sees_gpu; then gpu_before=yes; fi
+  if [ -e "$tegra" ] && [ $gpu_before = no ]; then
+    if [ -z "$torch_before" ]; then die "this Jetson has no torch in $venv. $vendor"; fi
+    die "torch $torch_before in $venv sees no GPU, on a Jetson: it is not the vendor's build. Remove $venv. $vendor"
+  fi
+}
+
+after_edge() {
+  now=$(torch_version)
+  if [ $gpu_before = yes ] && ! sees_gpu; then
+    die "torch $now sees no GPU any more; $torch_before did before this installation. Remove $venv. $vendor"
+  fi
+  "$py" -c 'import numpy, torch; torch.from_numpy(numpy.ones(1))' >"$log" 2>&1 || {
+    tail -n 3 "$log" >&2
+    die "torch $now does not work with the numpy here; older builds need: $py -m pip install 'numpy<2'"
+  }
+  if [ $gpu_before = yes ]; then say gpu "torch $now sees it"; else say gpu 'none: this device computes on its processor'; fi
+}
+
 set_up() {
+  if [ "$mode" = edge ]; then before_edge; fi
   torch=$(torch_version)
   if [ -n "$torch" ]; then
     say torch "$torch is installed and kept"
@@ -84,16 +116,18 @@ set_up() {
   fi
   # The tested set, but for torch: whatever is installed now is what everything else has to fit.
   { sed '/^torch==/d' constraints.txt; echo "torch==$torch"; } >"$venv/constraints.txt"
-  say packages "installing relief-ray[$extras]"
-  install --constraint "$venv/constraints.txt" --editable ".[$extras]"
-  printf '%s\n' "$digest" >"$venv/.relief-server"
+  say packages "installing relief-ray${extras:+[$extras]}"
+  install --constraint "$venv/constraints.txt" --editable ".${extras:+[$extras]}"
+  if [ "$mode" = edge ]; then after_edge; fi
+  printf '%s\n' "$digest" >"$venv/.relief-edge"
+  if [ -n "$extras" ]; then printf '%s\n' "$digest" >"$venv/.relief-server"; fi
   if [ "$extras" = server,moment,search,docs,dev ]; then
     add_moment
     printf '%s\n' "$digest" >"$venv/.relief-dev"
   fi
 }
 
-if stamped "${extras##*,}"; then say packages 'up to date'; else set_up; fi
+if stamped "$stamp"; then say packages 'up to date'; else set_up; fi
 say ready "$(du -sm "$venv" | cut -f1) MB in $venv, $(($(date +%s) - started)) s"
 
 case $mode in
@@ -104,6 +138,7 @@ case $mode in
     say '' 'relief-ray report runs/demo'
     say '' 'relief-ray config demo'
     ;;
+  edge) say next "$venv/bin/relief-ray cluster join HEAD --type a|b|c" ;;
   # Two processes, a file's tests in one of them; tests on the shared Ray cluster are all in one (tests/conftest.py).
   test) exec "$py" -m pytest -n 2 --dist loadfile "$@" ;;
 esac

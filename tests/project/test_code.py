@@ -21,7 +21,7 @@ MEDIAN_FUNCTION_LINES = 10
 
 
 def test_source_keeps_to_the_style_guide():
-    offenders = [f"{name_of(path)}: {fault}" for path in sources("benchmarks") for fault in faults_of(path)]
+    offenders = [f"{name_of(path)}: {fault}" for path in sources("benchmarks", "cluster") for fault in faults_of(path)]
     assert not offenders, "\n".join(offenders)
 
 
@@ -52,7 +52,7 @@ def has_limit(path):
 
 
 def test_files_near_the_limit_are_warned_of():
-    lengths = {name_of(p): num_lines_of(p) for p in sources("benchmarks") if has_limit(p)}
+    lengths = {name_of(p): num_lines_of(p) for p in sources("benchmarks", "cluster") if has_limit(p)}
     near = [f"{name}: {num}" for name, num in lengths.items() if WARN_FILE_LINES < num <= MAX_FILE_LINES]
     if near:
         warnings.warn(
@@ -91,7 +91,7 @@ def renames_in(tree):
 def test_one_module_makes_files_and_folders_appear():
     offenders = [
         f"{name_of(path)}: {call}"
-        for path in sources("benchmarks")
+        for path in sources("benchmarks", "cluster")
         for call in renames_in(ast.parse(path.read_text(encoding="utf-8")))
         if name_of(path) != "relief_ray/files.py"
     ]

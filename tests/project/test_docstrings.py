@@ -20,7 +20,7 @@ def documented(tree):
     return [(name, text.splitlines()[0]) for name, text in texts if text]
 
 
-@pytest.mark.parametrize("package", ["relief_ray", "actors", "tune_configs", "benchmarks"])
+@pytest.mark.parametrize("package", ["relief_ray", "actors", "tune_configs", "benchmarks", "cluster"])
 def test_docstrings_begin_with_a_verb_or_the_thing_returned(package):
     offenders = [
         f"{name_of(path)}: {name}: {line}"
@@ -49,7 +49,7 @@ THIRD_PERSON = frozenset(
 ) - {"calls", "copies", "exports", "lists", "logs", "measures", "notes", "records", "reports"}
 
 
-@pytest.mark.parametrize("package", ["relief_ray", "actors", "tune_configs", "benchmarks"])
+@pytest.mark.parametrize("package", ["relief_ray", "actors", "tune_configs", "benchmarks", "cluster"])
 def test_functions_docstrings_are_in_the_imperative(package):
     offenders = [
         f"{name_of(path)}: {node.name}: {text.splitlines()[0]}"

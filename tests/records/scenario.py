@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pathlib
 import shutil
 import signal
 import sys
@@ -197,13 +198,20 @@ def intercepted(strike: Callable[[int, str, Callable[[], None]], None]) -> Itera
 
         return call
 
+    # Python 3.10's `Path` keeps the functions that it found when it was imported, in a class of its own.
+    kept = getattr(pathlib, "_NormalAccessor", object)
+    own = {name: vars(kept)[name] for name in real if name in vars(kept)}
     for name in real:
         setattr(os, name, wrap(name))
+    for name in own:
+        setattr(kept, name, staticmethod(getattr(os, name)))
     try:
         yield
     finally:
         for name, function in real.items():
             setattr(os, name, function)
+        for name, function in own.items():
+            setattr(kept, name, function)
 
 
 def points(path: Path) -> list[tuple[str, int]]:
