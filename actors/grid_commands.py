@@ -60,6 +60,17 @@ def grid_start(
     ] = None,
     tries: Annotated[SomeInt, typer.Option(min=1, help="Tries of every method that are suggested.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of what suggests tries.")] = 0,
+    scheduler: Annotated[
+        Optional[Literal["asha"]],  # noqa: UP045
+        typer.Option(help="Stop a search's weak tries early, by validation F1."),
+    ] = None,
+    grace_rounds: Annotated[
+        SomeInt,
+        typer.Option(min=1, metavar="N", help="Rounds that ASHA gives every try; by default about a ninth of them."),
+    ] = None,
+    reduction_factor: Annotated[
+        SomeInt, typer.Option(min=2, metavar="N", help="Of so many tries ASHA lets about one go on; by default 3.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a grid cell by cell; `grid start` may be left out: `relief-ray grid smoke`.
@@ -73,10 +84,14 @@ def grid_start(
 
     if tries is not None and search is None:
         raise UserError(f"--tries {tries}: counts what --search optuna suggests; name it too, or leave --tries out")
+    for option, number in (("--grace-rounds", grace_rounds), ("--reduction-factor", reduction_factor)):
+        if number is not None and scheduler is None:
+            raise UserError(f"{option} {number}: is read by --scheduler asha; name it too, or leave {option} out")
     options = GridOptions(
         as_json=as_json, dry_run=dry_run, budget_s=None if budget is None else parse_hours(budget), jobs=jobs,
         rerun_stale=rerun_stale, skip_failed=skip_failed, skip_unknown=skip_unknown, dashboard=dashboard, claims=claims,
-        search=search, tries=tries, seed=seed,
+        search=search, tries=tries, seed=seed, scheduler=scheduler, grace_rounds=grace_rounds,
+        reduction_factor=reduction_factor,
     )  # fmt: skip
     start_grid(target, _with_address(settings, address), out, options)
 

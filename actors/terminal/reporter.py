@@ -48,7 +48,7 @@ class Leader:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GridView:
-    """A grid at an instant; ``left_s`` is None until a round has been timed."""
+    """A grid at an instant; ``left_s`` is None until a round has been timed; ``num_stopped``: early, by a search."""
 
     num_cells: int
     num_done: int
@@ -57,6 +57,12 @@ class GridView:
     left_s: float | None
     running: tuple[RunningCell, ...]
     leaders: tuple[Leader, ...]
+    num_stopped: int = 0
+
+    @property
+    def num_ended(self) -> int:
+        """Cells that nothing more is computed of in this command."""
+        return self.num_done + self.num_stopped + self.num_failed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -106,7 +106,7 @@ _CHECKPOINTS = "checkpoints"
 # Metrics that a clock simulates, by their names in a store, so that a chart cannot be taken for a measurement.
 SIMULATED = {name: f"sim_{name}" for name in ("speedup", "round_s", "time_s", "energy_j")}
 
-_ENDINGS = {"done": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
+_ENDINGS = {"done": "FINISHED", "failed": "FAILED", "interrupted": "KILLED", "stopped": "KILLED"}
 
 # Set only where the user has not: a dead server must be noticed in seconds, and no telemetry is sent.
 ENVIRONMENT = {
