@@ -78,15 +78,19 @@ def grid_start(
     `--set` scales it (`replicates=12`, `datasets=dsa`, `'methods=[fedavg, my_method:Mine]'`, `rounds=20`) and changes
     any value of a cell. Methods, data sets and backbones may be your own, by import path.
     """
-    from actors.commands.grid import GridOptions, start_grid
-    from actors.grids.estimate import parse_hours
     from relief_ray.errors import UserError
+    from relief_ray.key_checks import refuse_wrong_values
 
+    if not target.endswith(".py") and not any(":" in setting for setting in settings or []):
+        refuse_wrong_values(settings or [], own=())
     if tries is not None and search is None:
         raise UserError(f"--tries {tries}: counts what --search optuna suggests; name it too, or leave --tries out")
     for option, number in (("--grace-rounds", grace_rounds), ("--reduction-factor", reduction_factor)):
         if number is not None and scheduler is None:
             raise UserError(f"{option} {number}: is read by --scheduler asha; name it too, or leave {option} out")
+    from actors.commands.grid import GridOptions, start_grid
+    from actors.grids.estimate import parse_hours
+
     options = GridOptions(
         as_json=as_json, dry_run=dry_run, budget_s=None if budget is None else parse_hours(budget), jobs=jobs,
         rerun_stale=rerun_stale, skip_failed=skip_failed, skip_unknown=skip_unknown, dashboard=dashboard, claims=claims,
