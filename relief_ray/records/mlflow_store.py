@@ -376,6 +376,21 @@ def log_study(store: Store, name: str, files: Sequence[Path]) -> str:
     return run_id
 
 
+def log_run(store: Store, folder: Path, files: Sequence[Path]) -> str | None:
+    """Copy files (its report) to the store's run of a run folder; return its id, None where it was never exported.
+
+    Raises:
+        Exception: whatever MLflow raises when the store cannot be used.
+    """
+    target = read_sync(folder).targets.get(mask_text(store.uri))
+    if target is None:
+        return None
+    client = _connect(store)
+    for file in files:
+        client.log_artifact(target.run_id, str(file), "report")
+    return target.run_id
+
+
 def _log_params(client: MlflowClient, run_id: str, params: dict[str, str]) -> None:
     from mlflow.entities import Param
 
