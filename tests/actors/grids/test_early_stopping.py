@@ -3,16 +3,17 @@
 import json
 
 import pytest
+from rich.console import Console
 
 from actors.commands.search import SuggestedTries, stopped_early, suggested_tries
 from actors.grids.asha import SearchScheduler
-from actors.grids.display import end_line
+from actors.grids.display import end_line, picture
 from actors.grids.early_stopping import asha, mark_stopped, rungs, scores_at
 from actors.grids.freeze import freeze
 from actors.grids.optuna_search import Sampler
 from actors.grids.trial import CellTrial, run_part
 from actors.runtime.warm_pool import WorkerCache
-from actors.terminal.reporter import CellEnd, GridView
+from actors.terminal.reporter import CellEnd, GridView, Leader, RunningCell
 from relief_ray.config import parse
 from relief_ray.errors import UserError
 from relief_ray.records.base import comparable
@@ -216,6 +217,21 @@ def test_lines_of_cells_fit_a_narrow_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert len(end_line(done)) == 80 and end_line(done).startswith("[143/432] dsa-cnn-slots3")
     assert "…" in end_line(done) and "-f2-r13: done in 40.7 s  ~85 min left" in end_line(done)
+
+
+def test_the_live_table_fits_a_narrow_terminal(monkeypatch, capsys):
+    name = "dsa-cnn-slots3_of_the_slowest_client_and_more-relief_by_divergence-f2-r13"
+    cell = RunningCell(title=name, num_rounds=143, num_planned=200, f1=0.775)
+    best = Leader(setting=name, label="relief_by_divergence", f1=0.775, num=100, of=11)
+    view = GridView(
+        num_cells=432, num_done=140, num_failed=1, num_stopped=2, elapsed_s=5100.0, left_s=5100.0, running=(cell,),
+        leaders=(best,),
+    )  # fmt: skip
+    monkeypatch.setenv("COLUMNS", "80")
+    Console(width=80).print(picture(view))
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5 and max(map(len, lines)) <= 80, "a line each: head, two tables of a row"
+    assert "140/432 cells, 2 stopped, 1 failed" in lines[0] and "…" in lines[2] and "…" in lines[4]
 
 
 def test_options_without_a_scheduler_are_refused(invoke: Invoke, tmp_path):
