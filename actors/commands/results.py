@@ -82,7 +82,7 @@ def _export(folders: Sequence[Path], files: Sequence[Path]) -> str | None:
 
 
 def _tracking(config: Mapping[str, JsonValue]) -> TrackingConfig:
-    """Where the runs of a configuration are copied to."""
+    """The store that the runs of a configuration are copied to."""
     return TrackingConfig.model_validate(config.get("tracking", {}))
 
 

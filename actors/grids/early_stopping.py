@@ -15,7 +15,7 @@ from relief_ray.records.run_folder import RUN_FILE, RunFolder, read_rounds
 from relief_ray.studies.cells import Cell
 from tune_configs.tuned import Place, place_of
 
-REDUCTION_FACTOR = 3
+_REDUCTION_FACTOR = 3
 
 
 def rungs(stopping: EarlyStopping, config: ExperimentConfig) -> tuple[int, ...]:
@@ -45,7 +45,7 @@ def asha(cells: Sequence[Cell], grace_rounds: int | None, reduction_factor: int 
     Raises:
         UserError: the cells are no tries of a search, or nothing could be stopped.
     """
-    factor = reduction_factor or REDUCTION_FACTOR
+    factor = reduction_factor or _REDUCTION_FACTOR
     configs = [cell.config for cell in cells]
     _refuse_unfit(configs)
     if grace_rounds is None:
@@ -120,7 +120,7 @@ def sentence(stopping: EarlyStopping, cells: Iterable[Cell]) -> str:
 
 
 def rivals(cell: Cell) -> Place:
-    """What a try competes within: the method on its dataset, fold and backbone, as `grid freeze` chooses."""
+    """The place that a try competes in: the method on its dataset, fold and backbone, as `grid freeze` chooses."""
     return place_of(cell.setting.partition("-")[0], cell.label, cell.config)
 
 

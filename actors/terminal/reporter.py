@@ -48,7 +48,18 @@ class Leader:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GridView:
-    """A grid at an instant; ``left_s`` is None until a round has been timed; ``num_stopped``: early, by a search."""
+    """A grid at an instant.
+
+    Attributes:
+        num_cells: its cells.
+        num_done: those that are done.
+        num_failed: those that failed.
+        elapsed_s: wall time since the command began.
+        left_s: wall time that is left; None until a round has been timed.
+        running: cells that are being computed.
+        leaders: the best method of each setting.
+        num_stopped: tries that a search stopped early.
+    """
 
     num_cells: int
     num_done: int

@@ -200,7 +200,7 @@ class SuggestedSearch(FrozenConfig):
 
 
 class EarlyStopping(FrozenConfig):
-    """How a search stops weak tries before their last round.
+    """Rule by which a search stops weak tries before their last round.
 
     Attributes:
         scheduler: ``asha``, asynchronous successive halving (Li et al., MLSys 2020).

@@ -82,10 +82,17 @@ class CellFolder:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """Cells of one command in the order of computation, in folders below ``out``; ``title`` is a grid's own.
+    """Cells of one command in the order of computation.
 
-    ``claims_file``: the claims that the command names; ``claims``: those that the plan on disk has; ``search``: of
-    tries that a sampler suggests; ``stopping``: of weak tries, before their last round.
+    Attributes:
+        out: folder of their folders.
+        name: name of the grid or of the preset.
+        title: a grid's own; empty for a run.
+        cells: the cells.
+        claims_file: file with the claims that the command names.
+        claims: those that the plan on disk has.
+        search: how tries that a sampler suggests go on; None: all are listed.
+        stopping: rule that stops weak tries early; None: all run to their end.
     """
 
     out: Path
