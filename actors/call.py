@@ -19,7 +19,7 @@ from relief_ray.experiment.setup import Setup
 from relief_ray.records.schema import RunRecord
 from relief_ray.studies.call import compute_study
 from relief_ray.studies.objects import StrategyLike
-from relief_ray.studies.request import Numbers, Request, Target
+from relief_ray.studies.request import Folds, Request, Seeds, Target
 from relief_ray.studies.running import here
 from relief_ray.studies.study import Study
 
@@ -55,8 +55,8 @@ def run(
     experiment: Target = None,
     *,
     strategies: StrategyLike | Sequence[StrategyLike] | None = None,
-    seeds: Numbers = None,
-    folds: Numbers = None,
+    seeds: Seeds = None,
+    folds: Folds = None,
     rounds: int | None = None,
     name: str | None = None,
     claims: str | Path | None = None,
@@ -71,7 +71,7 @@ def run(
     Args:
         experiment: a preset's name, a file, an ``ExperimentConfig``, a mapping of its values, or None.
         strategies: names, import paths, classes, configurations or mappings.
-        seeds: a list of seeds, or a number of them counted from 0.
+        seeds: a list of seeds.
         folds: folds of the held-out subjects: a list, or one.
         rounds: rounds of every run, without the bootstrap.
         name: name of the study in reports.

@@ -40,6 +40,26 @@ Address = Annotated[SomeText, typer.Option(help="Join this Ray cluster instead o
 AtATime = Annotated[SomeInt, typer.Option("--jobs", min=1, metavar="N", help="Most cells at a time.")]
 
 
+SkipUnknown = Annotated[bool, typer.Option("--skip-unknown", help="Leave out methods not built yet.")]
+Claims = Annotated[SomePath, typer.Option(metavar="FILE.yaml", help="Claims to judge, at most six.")]
+Search = Annotated[
+    Optional[Literal["optuna"]],  # noqa: UP045
+    typer.Option(help="Let it suggest the tries of a search, instead of the grid's own list."),
+]
+Tries = Annotated[SomeInt, typer.Option(min=1, help="Tries of every method that are suggested.")]
+SearchSeed = Annotated[int, typer.Option(min=0, help="Seed of what suggests tries.")]
+Scheduler = Annotated[
+    Optional[Literal["asha"]],  # noqa: UP045
+    typer.Option(help="Stop a search's weak tries early, by validation F1."),
+]
+GraceRounds = Annotated[
+    SomeInt, typer.Option(min=1, metavar="N", help="Rounds that ASHA gives every try; by default about a ninth.")
+]
+ReductionFactor = Annotated[
+    SomeInt, typer.Option(min=2, metavar="N", help="Of so many tries ASHA lets about one go on; by default 3.")
+]
+
+
 @grid.command("start")
 def grid_start(
     target: Annotated[str, typer.Argument(metavar="MODULE|FILE.py", help="A grid by name, or a file of your own.")],
@@ -48,18 +68,18 @@ def grid_start(
     dry_run: DryRun = False,
     budget: Budget = None,
     jobs: AtATime = None,
-    skip_unknown: Annotated[bool, typer.Option("--skip-unknown", help="Leave out methods not built yet.")] = False,
+    skip_unknown: SkipUnknown = False,
     skip_failed: SkipFailed = False,
     rerun_stale: RerunStale = False,
     address: Address = None,
     dashboard: Dashboard = False,
-    claims: Annotated[SomePath, typer.Option(metavar="FILE.yaml", help="Claims to judge, at most six.")] = None,
-    search: Annotated[
-        Optional[Literal["optuna"]],  # noqa: UP045
-        typer.Option(help="Let it suggest the tries of a search, instead of the grid's own list."),
-    ] = None,
-    tries: Annotated[SomeInt, typer.Option(min=1, help="Tries of every method that are suggested.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of what suggests tries.")] = 0,
+    claims: Claims = None,
+    search: Search = None,
+    tries: Tries = None,
+    seed: SearchSeed = 0,
+    scheduler: Scheduler = None,
+    grace_rounds: GraceRounds = None,
+    reduction_factor: ReductionFactor = None,
     mirror: Mirror = None,
     as_json: AsJson = False,
 ) -> None:
@@ -68,19 +88,48 @@ def grid_start(
     `--set` scales it (`replicates=12`, `datasets=dsa`, `'methods=[fedavg, my_method:Mine]'`, `rounds=20`) and changes
     any value of a cell. Methods, data sets and backbones may be your own, by import path.
     """
+    _check_quickly(target, settings or [])
+    if search is None:
+        _refuse_unread("--search optuna", {"--tries": tries})
+    if scheduler is None:
+        _refuse_unread("--scheduler asha", {"--grace-rounds": grace_rounds, "--reduction-factor": reduction_factor})
     from actors.commands.fetching import with_mirror
     from actors.commands.grid import GridOptions, start_grid
-    from actors.grids.estimate import parse_hours
-    from relief_ray.errors import UserError
 
-    if tries is not None and search is None:
-        raise UserError(f"--tries {tries}: counts what --search optuna suggests; name it too, or leave --tries out")
     options = GridOptions(
-        as_json=as_json, dry_run=dry_run, budget_s=None if budget is None else parse_hours(budget), jobs=jobs,
-        rerun_stale=rerun_stale, skip_failed=skip_failed, skip_unknown=skip_unknown, dashboard=dashboard, claims=claims,
-        search=search, tries=tries, seed=seed,
+        as_json=as_json, dry_run=dry_run, budget_s=_seconds(budget), jobs=jobs, rerun_stale=rerun_stale,
+        skip_failed=skip_failed, skip_unknown=skip_unknown, dashboard=dashboard, claims=claims, search=search,
+        tries=tries, seed=seed, scheduler=scheduler, grace_rounds=grace_rounds, reduction_factor=reduction_factor,
     )  # fmt: skip
     start_grid(target, with_mirror(_with_address(settings, address), mirror), out, options)
+
+
+def _check_quickly(target: str, settings: list[str]) -> None:
+    """Refuse values that no built-in method or backbone takes, before the library is loaded."""
+    from relief_ray.key_checks import refuse_wrong_values
+
+    if not target.endswith(".py") and not any(":" in setting for setting in settings):
+        refuse_wrong_values(settings, own=())
+
+
+def _refuse_unread(reader: str, numbers: dict[str, int | None]) -> None:
+    """Refuse options that only ``reader`` reads.
+
+    Raises:
+        UserError: one was given.
+    """
+    from relief_ray.errors import UserError
+
+    for option, number in numbers.items():
+        if number is not None:
+            raise UserError(f"{option} {number}: is read by {reader} alone; name it too, or leave {option} out")
+
+
+def _seconds(budget: str | None) -> float | None:
+    """Seconds of a budget; None without one."""
+    from actors.grids.estimate import parse_hours
+
+    return None if budget is None else parse_hours(budget)
 
 
 @grid.command("resume")

@@ -35,6 +35,7 @@ class RunCallbacks:
         on_note: called with messages for the user, e.g. repairs of the run folder.
         should_stop: polled; True asks the run to stop after its round.
         make_tracker: builds the tracker in the process that runs the rounds.
+        is_paused: says that a stop was a pause between two rounds: worker processes are idle and may be kept.
         separate: the coordinator is a process of its own (not in a Tune trial).
     """
 
@@ -42,6 +43,7 @@ class RunCallbacks:
     on_note: Callable[[str], None] = ignore_note
     should_stop: Callable[[], bool] = never
     make_tracker: Callable[[], Tracker] = NullTracker
+    is_paused: Callable[[], bool] = never
     separate: bool = True
 
 
@@ -108,7 +110,7 @@ def _run_on_ray(
             run = _run_here(setup, path, callbacks, group, options)
         else:
             run = _run_separate(setup, path, callbacks, group, options, coordinator)
-        finished = run.status == "done"
+        finished = run.status == "done" or callbacks.is_paused()
         return run
     finally:
         # Processes of an interrupted run may still be at work.

@@ -38,7 +38,6 @@ NOT_RUN = (
     ("docs/data.md", "python -c \"from relief_ray.data import load_dataset; import resource", _DATA),
     ("docs/grids.md", "relief-ray grid main_cnn --dry-run", _DATA),
     ("docs/grids.md", "relief-ray grid smoke --set 'methods=[fedavg, my_method", "takes the reader's own files"),
-    ("docs/grids.md", "relief-ray grid search_lr", _HOURS),
     ("docs/grids.md", "relief-ray grid main_cnn --set", _HOURS),
     ("docs/grids.md", "relief-ray grid resume runs/dsa-main", _HOURS),
     ("docs/grids.md", "relief-ray grid status runs/dsa-main", _HOURS),

@@ -1,4 +1,4 @@
-"""A user's settings that choose levels of a grid's axes: ``seeds=2``, ``'methods=[fedavg, my_method:Mine]'``."""
+"""A user's settings that choose levels of a grid's axes: ``replicates=2``, ``'methods=[fedavg, my_method:Mine]'``."""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import shutil
+import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -124,10 +126,17 @@ def line(verdict: Verdict, rules: Mapping[str, Rule] = RULES) -> str:
     """One rule as text; for a broken one also the observation and the fix."""
     rule = rules[verdict.rule]
     if verdict.status == "kept":
-        return f"  kept        {verdict.rule:<14} {rule.says}"
+        return _hanging(f"  kept        {verdict.rule:<14} ", rule.says)
     if verdict.status == "not judged":
-        return f"  not judged  {verdict.rule:<14} {verdict.found}"
-    return f"  BROKEN      {verdict.rule:<14} {rule.says}\n      found: {verdict.found}\n      fix:   {rule.fix}"
+        return _hanging(f"  not judged  {verdict.rule:<14} ", verdict.found)
+    said = _hanging(f"  BROKEN      {verdict.rule:<14} ", rule.says)
+    return f"{said}\n      found: {verdict.found}\n      fix:   {rule.fix}"
+
+
+def _hanging(head: str, text: str) -> str:
+    """``head`` and the text in as many lines as a terminal needs; without one, in a single line."""
+    width = shutil.get_terminal_size((0, 0)).columns or len(head) + len(text)
+    return textwrap.fill(text, max(width, 2 * len(head)), initial_indent=head, subsequent_indent=" " * len(head))
 
 
 def asked_for(target: str, config: ExperimentConfig) -> str:

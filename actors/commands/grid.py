@@ -17,9 +17,10 @@ from typing import Literal
 from actors.commands.fetching import local_folder, refuse_behind
 from actors.commands.next_steps import next_steps
 from actors.commands.output import plan_facts, plan_text, print_end, print_status, tell
-from actors.commands.search import SuggestedTries, again, suggested_tries
+from actors.commands.search import SuggestedTries, again, stopped_early, suggested_tries
 from actors.commands.study import cannot_decide, claims_facts, claims_text
 from actors.grids.display import duration, make_reporter
+from actors.grids.early_stopping import asha
 from actors.grids.estimate import estimates, fitting, head_of, probe_missing
 from actors.grids.freeze import freeze
 from actors.grids.side_by_side import SideBySide, address_of, refuse_dashboard_elsewhere, run_side_by_side
@@ -70,6 +71,9 @@ class GridOptions:
         search: sampler that suggests a search's tries; None: those that the grid lists.
         tries: tries of every method and place that a sampler suggests; None: as many as the grid lists.
         seed: of the sampler.
+        scheduler: stops weak tries of a search early; None: every try is trained to its end.
+        grace_rounds: rounds that the scheduler gives every try; None: about a ninth of them.
+        reduction_factor: of so many tries the scheduler lets about one go on; None: three.
         began_s: monotonic clock at the start of the command.
     """
 
@@ -85,6 +89,9 @@ class GridOptions:
     search: Literal["optuna"] | None = None
     tries: int | None = None
     seed: int = 0
+    scheduler: Literal["asha"] | None = None
+    grace_rounds: int | None = None
+    reduction_factor: int | None = None
     began_s: float = field(default_factory=time.monotonic)
 
     def left_s(self) -> float:
@@ -170,17 +177,23 @@ _JOB_FOLDERS = "working_dir_files"
 
 def start_grid(target: str, settings: Sequence[str], out: Path | None, options: GridOptions) -> None:
     """Run `relief-ray grid MODULE`."""
-    if options.search is not None:
-        place = (out or Path("runs") / f"grid-{load_grid(target).name}-{options.search}").absolute()
-        _run_search(suggested_tries(target, settings, place, options.tries, options.seed), options)
-        return
     grid = load_grid(target)
+    place = out or Path("runs") / "-".join(filter(None, ("grid", grid.name, options.search, options.scheduler)))
+    place = place.absolute()
+    if options.search is not None:
+        search = suggested_tries(target, settings, place, options.tries, options.seed)
+        if options.scheduler is not None:
+            search = search.with_stopping(asha(search.listed(), options.grace_rounds, options.reduction_factor))
+        _run_search(search, options)
+        return
     cells = cells_of(grid, settings, skip_unknown=options.skip_unknown)
     if not cells:
         raise UserError(f"grid {grid.name}: no cell is left; expected at least one level of every axis")
-    place = (out or Path("runs") / f"grid-{grid.name}").absolute()
     source = options.claims or (Path(grid.claims) if grid.claims else None)
-    _run_grid(Plan(out=place, name=grid.name, title=_title(grid, settings), cells=cells, claims_file=source), options)
+    plan = Plan(out=place, name=grid.name, title=_title(grid, settings), cells=cells, claims_file=source)
+    if options.scheduler is not None:
+        plan = stopped_early(plan, asha(cells, options.grace_rounds, options.reduction_factor))
+    _run_grid(plan, options)
 
 
 def _title(grid: Grid, settings: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 
-from actors.grids.display import duration
+from actors.grids.display import duration, shortened
 from actors.grids.estimate import Estimate
 from actors.grids.progress import last_round
 from actors.terminal.exit_codes import WIDTH
@@ -193,8 +193,8 @@ def print_status(plan: Plan, entries: Sequence[CellFolder], as_json: bool) -> No
     if not as_json:
         print(f"{plan.name}: {counts(entries)} of {len(entries)} cells; {plan.out}")
         for entry in entries:
-            rounds = f"{entry.num_rounds}/{entry.num_planned} rounds"
-            print("  ".join(p for p in (f"{entry.status:<12}{entry.cell.name}", rounds, entry.why.split("\n")[0]) if p))
+            facts = (f"{entry.num_rounds}/{entry.num_planned} rounds", entry.why.split("\n")[0])
+            print(shortened(f"{entry.status:<12}", entry.cell.name, "".join(f"  {fact}" for fact in facts if fact)))
         return
     tell({"event": "grid", "grid": plan.name, "folder": str(plan.out), "cells": _cell_facts(entries)})
 

@@ -9,19 +9,21 @@ import shutil
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import JsonValue
+
 from actors.commands.next_steps import next_steps, refuse_nested
 from actors.terminal.exit_codes import WIDTH
-from actors.terminal.mlflow_export import DATABASE, export_study, where_to_look
+from actors.terminal.mlflow_export import DATABASE, export_report, export_study, where_to_look
 from relief_ray.citations import cite
 from relief_ray.config import TrackingConfig
 from relief_ray.errors import UserError
 from relief_ray.files import disk_errors, write_atomic
 from relief_ray.records.cells import PLAN_FILES, find_runs, read_plan_file
-from relief_ray.records.run_folder import read_run
+from relief_ray.records.run_folder import RUN_FILE, read_run
 from relief_ray.records.tracking import sync
 from relief_ray.studies.plans import Plan
 
@@ -62,13 +64,26 @@ def report_command(folders: Sequence[Path], out: Path | None, commit: Path | Non
 
 
 def _export(folders: Sequence[Path], files: Sequence[Path]) -> str | None:
-    """Copy a report's page to the MLflow store beside the runs that it is of; return why not, where it failed."""
-    store = folders[0] / DATABASE
-    plans = [folders[0] / name for name in PLAN_FILES if (folders[0] / name).exists()]
-    if not (plans and store.exists()):
-        return None
+    """Copy a report's page to the MLflow store of the runs that it is of; return why not, where it failed.
+
+    It becomes an artifact of the run that stands for the grid or preset, or of the single run that it is about.
+    """
+    place = folders[0]
     pages = [file for file in files if file.suffix in (".html", ".md")]
-    return export_study(TrackingConfig(), folders[0], read_plan_file(plans[0]).name, pages)
+    if (place / RUN_FILE).exists():
+        return export_report(_tracking(read_run(place).config), place, pages)
+    plans = [read_plan_file(place / name) for name in PLAN_FILES if (place / name).exists()]
+    if not (plans and plans[0].cells):
+        return None
+    tracking = _tracking(plans[0].cells[0].config)
+    if tracking.uri is None and not (place / DATABASE).exists():
+        return None
+    return export_study(tracking, place, plans[0].name, pages)
+
+
+def _tracking(config: Mapping[str, JsonValue]) -> TrackingConfig:
+    """The store that the runs of a configuration are copied to."""
+    return TrackingConfig.model_validate(config.get("tracking", {}))
 
 
 def _write_small(inventory: Inventory, place: Path) -> Path:

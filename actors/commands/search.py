@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from actors.grids.early_stopping import rungs, scores_at, sentence
 from actors.grids.freeze import score
 from actors.grids.optuna_search import Sampler, require_optuna
 from relief_ray.errors import UserError
-from relief_ray.records.cells import SuggestedSearch
+from relief_ray.records.cells import EarlyStopping, SuggestedSearch
 from relief_ray.studies.cells import Cell
 from relief_ray.studies.plans import CellFolder, Plan
 from tune_configs.cells import cells_of, load_grid
@@ -66,19 +67,48 @@ class SuggestedTries:
             cells = [entries[cell.name] for cell in self._cells_of(sampler)]
             if any(entry.state.is_open for entry in cells):
                 return False
-            sampler.tell(_scores(sampler, cells))
+            sampler.tell(_scores(sampler, cells), _pruned(sampler, cells, self.plan.stopping))
         return True
+
+    def listed(self) -> tuple[Cell, ...]:
+        """The cells of the tries that the grid itself lists, which the suggested ones lie between."""
+        grid = load_grid(self.search.target)
+        return cells_of(grid, self.search.settings)
+
+    def with_stopping(self, stopping: EarlyStopping) -> SuggestedTries:
+        """The same, with weak tries stopped early."""
+        return replace(self, plan=stopped_early(self.plan, stopping, self.listed()))
 
     def _cells_of(self, sampler: Sampler) -> tuple[Cell, ...]:
         return cells_of(sampler.place.with_tries(sampler.tries), self.settings)
 
 
+def stopped_early(plan: Plan, stopping: EarlyStopping, cells: Sequence[Cell] = ()) -> Plan:
+    """The plan with its weak tries stopped early, which its title says; ``cells``: where the plan has none yet."""
+    title = f"{plan.title}; {sentence(stopping, cells or plan.cells)}"
+    return replace(plan, title=title, stopping=stopping)
+
+
+def _try_of(sampler: Sampler, entry: CellFolder) -> str:
+    """Name of the try that a cell belongs to."""
+    return next(t.name for t in sampler.tries if f"{entry.cell.setting}-".endswith(f"-{t.name}-"))
+
+
+def _pruned(
+    sampler: Sampler, cells: Sequence[CellFolder], stopping: EarlyStopping | None
+) -> dict[str, dict[int, float]]:
+    """Validation F1 after the rounds at which a try was judged, of those that were stopped early."""
+    if stopping is None:
+        return {}
+    stopped = [entry for entry in cells if entry.status == "stopped"]
+    return {_try_of(sampler, e): scores_at(e.folder, rungs(stopping, e.cell.config)) for e in stopped}
+
+
 def _scores(sampler: Sampler, cells: Sequence[CellFolder]) -> dict[str, float]:
-    """Mean validation F1 of each try over its seeds; none of a try with a failed cell."""
+    """Mean validation F1 of each try over its seeds; none of a try with a failed or stopped cell."""
     by_try: dict[str, list[float]] = {}
     for entry in cells:
-        name = next(t.name for t in sampler.tries if f"{entry.cell.setting}-".endswith(f"-{t.name}-"))
-        by_try.setdefault(name, []).append(score(entry) if entry.status == "done" else math.nan)
+        by_try.setdefault(_try_of(sampler, entry), []).append(score(entry) if entry.status == "done" else math.nan)
     means = {name: sum(values) / len(values) for name, values in by_try.items()}
     return {name: mean for name, mean in means.items() if not math.isnan(mean)}
 
@@ -108,7 +138,8 @@ def again(plan: Plan, settings: Sequence[str]) -> SuggestedTries:
     """The search of a plan, asked again from its beginning: the same scores give the same tries."""
     assert plan.search is not None
     known = plan.search
-    return suggested_tries(known.target, [*known.settings, *settings], plan.out, known.tries, known.seed)
+    search = suggested_tries(known.target, [*known.settings, *settings], plan.out, known.tries, known.seed)
+    return search if plan.stopping is None else search.with_stopping(plan.stopping)
 
 
 def _title(grid: Grid, search: SuggestedSearch) -> str:

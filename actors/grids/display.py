@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 
 from rich.console import Group, RenderableType
@@ -21,6 +22,10 @@ from actors.terminal.reporter import (
 )
 
 _MAX_LEADERS, _PULSE_S = 8, 60.0
+# Letters of a cell's name that stay where a line is too long for the terminal: method, fold and seed at its end.
+_LEAST_NAME = 24
+# Letters that the other columns of the live tables take; without the method's name in the second.
+_BESIDE_RUNNING, _BESIDE_BEST = 24, 39
 
 
 def make_reporter(as_json: bool) -> Reporter:
@@ -47,14 +52,29 @@ def _percent(f1: float | None) -> str:
     return "" if f1 is None else f"F1 {100 * f1:.1f} %"
 
 
+def shortened(head: str, name: str, tail: str) -> str:
+    """``head``, ``name`` and ``tail`` in a line; the middle of the name gives way where a terminal is narrower.
+
+    Without a terminal, e.g. in a file, nothing is left out.
+    """
+    return f"{head}{_fitted(name, len(head) + len(tail))}{tail}"
+
+
+def _fitted(name: str, others: int) -> str:
+    """The name where ``others`` letters of the same line leave room for it, else without its middle."""
+    width = shutil.get_terminal_size((0, 0)).columns
+    room = max(_LEAST_NAME, width - others)
+    return f"{name[: (room - 1) // 2]}…{name[len(name) - room // 2 :]}" if width and len(name) > room else name
+
+
 def end_line(end: CellEnd) -> str:
-    """One ended cell in a line."""
+    """One ended cell in a line; where a terminal is narrower, the middle of its name is left out."""
     assert end.view is not None
-    number = f"[{end.view.num_done + end.view.num_failed}/{end.view.num_cells}]"
-    status = "FAILED" if end.status == "failed" else end.status
     reason = end.why.splitlines()[0] if end.why else ""
-    took = f"{number} {end.title}: {status} in {end.seconds:.1f} s"
-    return "  ".join(p for p in (took, _percent(headline_f1(end.record)), reason, _time_left(end.view)) if p)
+    status = {"failed": "FAILED", "stopped": reason or "stopped"}.get(end.status, end.status)
+    facts = (_percent(headline_f1(end.record)), reason if status != reason else "", _time_left(end.view))
+    tail = "  ".join(p for p in (f": {status} in {end.seconds:.1f} s", *facts) if p)
+    return shortened(f"[{end.view.num_ended}/{end.view.num_cells}] ", end.title, tail)
 
 
 class GridLines(Reporter):
@@ -76,8 +96,9 @@ class GridLines(Reporter):
     def refresh(self, view: GridView) -> None:
         """Print a line where none was printed for a minute."""
         if time.monotonic() - self._printed_s > _PULSE_S:
-            cells = ", ".join(f"{c.title} round {c.num_rounds}/{c.num_planned}" for c in view.running)
-            self.note("  ".join(p for p in (f"  ... {cells}", _time_left(view)) if p))
+            for i, cell in enumerate(view.running):
+                left = f"  {_time_left(view)}" if i == 0 and view.left_s else ""
+                self.note(shortened("  ... ", cell.title, f" round {cell.num_rounds}/{cell.num_planned}{left}"))
 
 
 class GridJson(JsonReporter):
@@ -122,10 +143,11 @@ class GridTable(Reporter):
 def picture(view: GridView) -> RenderableType:
     """Draw cells done, time left, the running cells and the best method of each setting."""
     head = Table.grid(padding=(0, 2))
-    failed = f", {view.num_failed} failed" if view.num_failed else ""
+    stopped = f", {view.num_stopped} stopped" if view.num_stopped else ""
+    failed = f"{stopped}, {view.num_failed} failed" if view.num_failed else stopped
     head.add_row(
         Text(f"{view.num_done}/{view.num_cells} cells{failed}", style="bold"),
-        ProgressBar(total=view.num_cells, completed=view.num_done + view.num_failed, width=20),
+        ProgressBar(total=view.num_cells, completed=view.num_ended, width=16),
         Text(duration(view.elapsed_s)),
         Text(_time_left(view), style="cyan"),
     )
@@ -134,10 +156,12 @@ def picture(view: GridView) -> RenderableType:
         table.add_column(name, justify="left" if name == "running" else "right")
     for cell in view.running:
         shown = "" if cell.f1 is None else f"{100 * cell.f1:.1f}"
-        table.add_row(cell.title, f"{cell.num_rounds}/{cell.num_planned}", shown)
+        table.add_row(_fitted(cell.title, _BESIDE_RUNNING), f"{cell.num_rounds}/{cell.num_planned}", shown)
     best = Table(box=None, padding=(0, 2), show_header=True, header_style="dim")
     for name in ("best so far", "method", "F1 %", "cells", "of methods"):
         best.add_column(name, justify="left" if name in ("best so far", "method") else "right")
+    longest = max((len(leader.label) for leader in view.leaders), default=0)
     for leader in view.leaders[-_MAX_LEADERS:]:
-        best.add_row(leader.setting, leader.label, f"{100 * leader.f1:.1f}", str(leader.num), str(leader.of))
+        setting = _fitted(leader.setting, _BESIDE_BEST + longest)
+        best.add_row(setting, leader.label, f"{100 * leader.f1:.1f}", str(leader.num), str(leader.of))
     return Group(head, table, best) if view.leaders else Group(head, table)

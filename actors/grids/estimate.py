@@ -181,7 +181,7 @@ def estimates(entries: Iterable[CellFolder], probed: Mapping[Key, Rate | UserErr
         first.setdefault(work, (label, rate))
     by_name = {}
     for entry in entries:
-        if entry.status not in ("done", "stale"):
+        if entry.status not in ("done", "stale", "stopped"):
             work, label = workload(entry.cell.config), entry.cell.label
             like, rate = first.get(work, ("", UserError("nothing was timed")))
             if (work, label) in known:

@@ -30,7 +30,8 @@ _EDGE = 0.05
 class Search:
     """One method's tries at one place, in the order in which the grid lists them, with the scores that there are.
 
-    A try is the JSON of its values, in the order of ``parameters``. ``bounds``: of numbers that a sampler suggests.
+    A try is the JSON of its values, in the order of ``parameters``; one that was stopped early has no score and cannot
+    win. ``bounds``: of numbers that a sampler suggests.
     """
 
     parameters: tuple[str, ...]
@@ -40,7 +41,7 @@ class Search:
 
 
 def freeze(plan: Plan, path: Path) -> list[str]:
-    """Write the choices of methods whose tries are all done; return a line per dataset, fold, backbone and method.
+    """Write the choices of methods whose tries have all ended; return a line per dataset, fold, backbone and method.
 
     Raises:
         UserError: no search, no method's search is complete, or the file cannot be written.
@@ -49,6 +50,9 @@ def freeze(plan: Plan, path: Path) -> list[str]:
     for place, search in _collect(plan).items():
         if search.num_open:
             lines.append(f"{words(place)}: left out, {search.num_open} of its cells are not done")
+            continue
+        if not any(search.tries.values()):
+            lines.append(f"{words(place)}: left out, every try was stopped early")
             continue
         choices.append(choose(place, search))
         lines.append(f"{words(place)}: {sentence(choices[-1])}")
@@ -85,7 +89,7 @@ def _collect(plan: Plan) -> dict[Place, Search]:
         scores = search.tries.setdefault(tuple(json.dumps(config_value(values, key)) for key in search.parameters), [])
         if entry.status == "done":
             scores.append(score(entry))
-        else:
+        elif entry.status != "stopped":  # that one has lost
             num_open[place] = num_open.get(place, 0) + 1
     wanted = 0 if plan.search is None else plan.search.tries
     bounds = {} if plan.search is None else plan.search.bounds
@@ -115,9 +119,9 @@ def score(entry: CellFolder) -> float:
 
 def choose(place: Place, search: Search) -> Frozen:
     """The best try, the first listed where several are; an edge is the first or last value of a parameter."""
-    means = {attempt: fmean(scores) for attempt, scores in search.tries.items()}
+    means = {attempt: fmean(scores) for attempt, scores in search.tries.items() if scores}
     best = max(means, key=lambda attempt: means[attempt])
-    listed = {key: list(dict.fromkeys(t[i] for t in means)) for i, key in enumerate(search.parameters)}
+    listed = {key: list(dict.fromkeys(t[i] for t in search.tries)) for i, key in enumerate(search.parameters)}
     chosen = dict(zip(search.parameters, best, strict=True))
     dataset, fold, backbone, method = place
     return Frozen(
@@ -131,7 +135,7 @@ def choose(place: Place, search: Search) -> Frozen:
             kind="tuned",
             parameters=search.parameters,
             at_edge=tuple(k for k, v in chosen.items() if _is_at_edge(v, listed[k], search.bounds.get(k))),
-            num_tries=len(means),
+            num_tries=len(search.tries),
             f1_validation=means[best],
         ),
     )

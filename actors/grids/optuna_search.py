@@ -10,6 +10,7 @@ import importlib.util
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from relief_ray.errors import UserError
@@ -19,6 +20,7 @@ from tune_configs.space import Dimension, SearchPlace
 if TYPE_CHECKING:
     import optuna
 
+_NOTHING: Mapping[str, Mapping[int, float]] = MappingProxyType({})
 _RANDOM_FIRST = 5
 # How often it is asked for a try before one that it suggests again is taken for all there is.
 _MOST_ASKS = 20
@@ -77,14 +79,21 @@ class Sampler:
             if level.name not in {known.name for known in self.tries}:
                 self.tries.append(level)
 
-    def tell(self, scores: Mapping[str, float]) -> None:
-        """Give Optuna the scores of open tries, by name; a try without one counts as failed."""
+    def tell(self, scores: Mapping[str, float], pruned: Mapping[str, Mapping[int, float]] = _NOTHING) -> None:
+        """Give Optuna the scores of open tries, by name; a try without one counts as failed.
+
+        ``pruned``: of tries that were stopped early, their scores by round; Optuna ranks them by the last.
+        """
         from optuna.trial import TrialState
 
         for name, trials in self._trials.items():
             for trial in trials:
+                for round_, f1 in pruned.get(name, {}).items():
+                    trial.report(f1, round_)
                 if name in scores:
                     self._study.tell(trial, scores[name])
+                elif name in pruned:
+                    self._study.tell(trial, state=TrialState.PRUNED)
                 else:
                     self._study.tell(trial, state=TrialState.FAIL)
         self._trials = {}

@@ -180,6 +180,7 @@ class GridProgress:
             num_cells=len(statuses),
             num_done=statuses.count("done"),
             num_failed=statuses.count("failed"),
+            num_stopped=statuses.count("stopped"),
             elapsed_s=now_s - self.since_s,
             left_s=sum(self.left.values()) / rate if rate else None,
             running=tuple(

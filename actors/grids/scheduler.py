@@ -18,11 +18,13 @@ from weakref import WeakValueDictionary
 import ray
 from ray import tune
 
+from actors.grids.early_stopping import rungs
 from actors.grids.places import bundles_of, explain_places, num_at_once, refuse_shortage
 from actors.grids.trial import CellTrial, TrialSpec
 from actors.runtime import user_code
 from actors.runtime.nodes import Nodes, look_around
 from relief_ray.errors import UserError
+from relief_ray.records.cells import EarlyStopping
 from relief_ray.studies.plans import CellFolder, keep_error, look_at
 
 _SCRATCH, STOP_FILE = ".tune", ".stop"
@@ -98,12 +100,16 @@ class TrialPlan:
         parent: name of the grid that the runs name as their parent; None: they are of no grid.
         jobs: most trials at a time; None: as many as the cluster has places for.
         other_code: go on with runs that another program began.
+        stopping: how weak tries of a search are stopped early; None: every trial runs to its end.
+        rivals: all cells of that search, also those that have ended.
     """
 
     out: Path
     parent: str | None
     jobs: int | None = None
     other_code: bool = False
+    stopping: EarlyStopping | None = None
+    rivals: Sequence[CellFolder] = ()
 
 
 def fit(entries: Sequence[CellFolder], trials: TrialPlan, listener: Listener) -> None:
@@ -142,6 +148,7 @@ def _make_specs(entries: Sequence[CellFolder], trials: TrialPlan) -> dict[str, T
             stop_file=trials.out / STOP_FILE,
             environment=kept,
             other_code=trials.other_code,
+            pauses=() if trials.stopping is None else rungs(trials.stopping, e.cell.config),
         )
         for e in entries
     }
@@ -193,6 +200,7 @@ def _tuner(specs: Mapping[str, TrialSpec], places: _Places, trials: TrialPlan, l
         tune_config=tune.TuneConfig(
             reuse_actors=True,
             max_concurrent_trials=trials.jobs,
+            scheduler=_early_stopping(trials),
             trial_name_creator=name_of,
             trial_dirname_creator=lambda trial: str(trial.trial_id),
         ),
@@ -206,6 +214,13 @@ def _tuner(specs: Mapping[str, TrialSpec], places: _Places, trials: TrialPlan, l
             verbose=0,
         ),
     )
+
+
+def _early_stopping(trials: TrialPlan) -> Any:
+    """Tune's scheduler where trials may be stopped early; None: Tune's own, which runs each to its end."""
+    from actors.grids.asha import SearchScheduler
+
+    return None if trials.stopping is None else SearchScheduler(trials.rivals, trials.stopping)
 
 
 def _put(specs: Mapping[str, TrialSpec]) -> ray.ObjectRef[Mapping[str, TrialSpec]]:

@@ -77,7 +77,10 @@ def run_side_by_side(work: SideBySide) -> bool:
             entries=work.entries, todo=work.todo, reporter=work.reporter, exports=work.exports, on_tick=on_tick
         )
         parent = work.plan.name if work.is_grid else None
-        trials = TrialPlan(out=work.plan.out, parent=parent, jobs=work.jobs, other_code=work.other_code)
+        trials = TrialPlan(
+            out=work.plan.out, parent=parent, jobs=work.jobs, other_code=work.other_code, stopping=work.plan.stopping,
+            rivals=work.entries,
+        )  # fmt: skip
         listener = Listener(begun=progress.begun, ended=progress.ended, tick=progress.tick, note=work.reporter.note)
         fit(work.todo, trials, listener)
     return progress.disk_full

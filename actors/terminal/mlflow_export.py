@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from relief_ray.config import TrackingConfig
-from relief_ray.records.mlflow_store import Store, log_study, store_uri
+from relief_ray.records.mlflow_store import Store, log_run, log_study, store_uri
+from relief_ray.records.redact import MASK
 from relief_ray.records.run_folder import read_run
 from relief_ray.records.tracking import MlflowTracker, NullTracker, Tracker, brief
 
@@ -34,10 +35,26 @@ def where_to_look(config: TrackingConfig, out: Path) -> list[str]:
 
 def export_study(config: TrackingConfig, out: Path, name: str, files: Sequence[Path]) -> str | None:
     """Copy a study's files to its store, as artifacts of the run of that name; return why not, where it failed."""
-    if not (config.enabled and files) or importlib.util.find_spec("mlflow") is None:
+    store = Store(uri=store_uri(out / "run", config.uri), experiment=config.experiment)
+    return _export(config, files, lambda: log_study(store, name, files))
+
+
+def export_report(config: TrackingConfig, folder: Path, files: Sequence[Path]) -> str | None:
+    """Copy the report of a single run to that run in its store, if it is there; return why not, where it failed."""
+    store = Store(uri=store_uri(folder, config.uri), experiment=config.experiment)
+    return _export(config, files, lambda: log_run(store, folder, files))
+
+
+def _export(config: TrackingConfig, files: Sequence[Path], log: Callable[[], object]) -> str | None:
+    """Log files where MLflow is wanted and installed; return why not, where it failed.
+
+    Credentials of a store are not kept in records, so that a store which needs them is left alone.
+    """
+    is_known = config.uri is None or MASK not in config.uri
+    if not (config.enabled and files and is_known) or importlib.util.find_spec("mlflow") is None:
         return None
     try:
-        log_study(Store(uri=store_uri(out / "run", config.uri), experiment=config.experiment), name, files)
+        log()
     except Exception as error:  # a copy: whatever the store raises, the files are on disk
         return f"MLflow did not take {', '.join(file.name for file in files)} ({brief(error)})"
     return None

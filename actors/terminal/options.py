@@ -17,18 +17,21 @@ _JUDGE = frozenset({"grid", "conformance"})
 
 
 def _check_keys(ctx: typer.Context, settings: Optional[list[str]]) -> Optional[list[str]]:  # noqa: UP045
-    """Refuse a wrong key at once, before anything slow is imported.
+    """Refuse a wrong key or value at once, before anything slow is imported; settings of whole sections come first.
 
     Raises:
-        UserError: a setting names no key; the nearest is named.
+        UserError: a setting names no key (the nearest is named), or its key does not take the value.
     """
     if settings:
+        from relief_ray.key_checks import refuse_wrong_values, whole_first
         from relief_ray.keys import refuse_unknown
 
         # A grid may have axes of any name, and `conformance` takes a method's keys alone: without a dot, they judge.
         path = ctx.command_path.split()
         judged = [s for s in settings if not _JUDGE.intersection(path) or "." in s.partition("=")[0]]
         refuse_unknown(judged, further=_AXES)
+        refuse_wrong_values(judged)
+        return whole_first(settings)
     return settings
 
 

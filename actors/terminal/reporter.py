@@ -49,7 +49,18 @@ class Leader:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GridView:
-    """A grid at an instant; ``left_s`` is None until a round has been timed."""
+    """A grid at an instant.
+
+    Attributes:
+        num_cells: its cells.
+        num_done: those that are done.
+        num_failed: those that failed.
+        elapsed_s: wall time since the command began.
+        left_s: wall time that is left; None until a round has been timed.
+        running: cells that are being computed.
+        leaders: the best method of each setting.
+        num_stopped: tries that a search stopped early.
+    """
 
     num_cells: int
     num_done: int
@@ -58,6 +69,12 @@ class GridView:
     left_s: float | None
     running: tuple[RunningCell, ...]
     leaders: tuple[Leader, ...]
+    num_stopped: int = 0
+
+    @property
+    def num_ended(self) -> int:
+        """Cells that nothing more is computed of in this command."""
+        return self.num_done + self.num_stopped + self.num_failed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -32,6 +32,7 @@ STATUS_TEXT: Mapping[Status, str] = {
     "done": "finished, every planned round is there",
     "running": "a process is computing it now",
     "interrupted": "begun, not all rounds are there",
+    "stopped": "a try that a search stopped early; its rounds so far are kept",
     "failed": "ended with an error, or its files are damaged",
     "planned": "planned, never begun",
     "stale": "computed by another program or on other frozen weights",
@@ -122,6 +123,8 @@ def judge(
         )
     if is_folder_locked(folder):
         return state("running")
+    if run.status == "stopped":
+        return state("stopped", run.note)
     if error is not None or run.status == "failed":
         return state("failed", error or run.note or "the run failed")
     return state("interrupted")
@@ -196,11 +199,32 @@ class SuggestedSearch(FrozenConfig):
     bounds: dict[str, dict[str, tuple[float, float]]] = Field(default_factory=dict)
 
 
+class EarlyStopping(FrozenConfig):
+    """Rule by which a search stops weak tries before their last round.
+
+    Attributes:
+        scheduler: ``asha``, asynchronous successive halving (Li et al., MLSys 2020).
+        grace_rounds: rounds that every try gets; the first rung.
+        reduction_factor: the next rung has so many times the rounds, and about one try of so many goes on there.
+    """
+
+    scheduler: Literal["asha"]
+    grace_rounds: int = Field(ge=1)
+    reduction_factor: int = Field(ge=2)
+
+    @property
+    def words(self) -> str:
+        """The rule as options of the command."""
+        numbers = f"--grace-rounds {self.grace_rounds} --reduction-factor {self.reduction_factor}"
+        return f"stopped by --scheduler {self.scheduler} {numbers}"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanFile:
     """Content of `plan.json` or `grid.json`; ``title`` is a grid's own, empty for a run; ``claims``: if any.
 
     ``search``: how a search whose tries are suggested one after the other goes on; None: all cells are listed.
+    ``stopping``: how weak tries are stopped early; None: every try is trained to its end.
     """
 
     name: str
@@ -208,6 +232,7 @@ class PlanFile:
     title: str = ""
     claims: PlannedClaims | None = None
     search: SuggestedSearch | None = None
+    stopping: EarlyStopping | None = None
 
 
 def read_plan_file(path: Path) -> PlanFile:
@@ -229,13 +254,14 @@ def read_plan_file(path: Path) -> PlanFile:
             )
             for row in content["cells"]
         ]
-        claims = content.get("claims")
+        claims, search, stopping = (content.get(key) for key in ("claims", "search", "stopping"))
         return PlanFile(
             name=str(content["name"]),
             title=str(content.get("title", "")),
             cells=tuple(rows),
             claims=None if claims is None else PlannedClaims.model_validate(claims),
-            search=None if content.get("search") is None else SuggestedSearch.model_validate(content["search"]),
+            search=None if search is None else SuggestedSearch.model_validate(search),
+            stopping=None if stopping is None else EarlyStopping.model_validate(stopping),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
@@ -272,6 +298,7 @@ def write_plan_file(path: Path, plan: PlanFile) -> None:
     title: dict[str, JsonValue] = {"title": plan.title} if plan.title else {}
     title |= {} if plan.claims is None else {"claims": plan.claims.model_dump(mode="json")}
     title |= {} if plan.search is None else {"search": plan.search.model_dump(mode="json")}
+    title |= {} if plan.stopping is None else {"stopping": plan.stopping.model_dump(mode="json")}
     write_atomic(path, (json.dumps({"name": plan.name, **title, "cells": rows}, indent=1) + "\n").encode())
 
 

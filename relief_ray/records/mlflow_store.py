@@ -107,7 +107,7 @@ _CHECKPOINTS = "checkpoints"
 # Metrics that a clock simulates, by their names in a store, so that a chart cannot be taken for a measurement.
 SIMULATED = {name: f"sim_{name}" for name in ("speedup", "round_s", "time_s", "energy_j")}
 
-_ENDINGS = {"done": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
+_ENDINGS = {"done": "FINISHED", "failed": "FAILED", "interrupted": "KILLED", "stopped": "KILLED"}
 
 # Set only where the user has not: a dead server must be noticed in seconds, and no telemetry is sent.
 ENVIRONMENT = {
@@ -387,6 +387,21 @@ def log_study(store: Store, name: str, files: Sequence[Path]) -> str:
     for file in files:
         client.log_artifact(run_id, str(file))
     return run_id
+
+
+def log_run(store: Store, folder: Path, files: Sequence[Path]) -> str | None:
+    """Copy files (its report) to the store's run of a run folder; return its id, None where it was never exported.
+
+    Raises:
+        Exception: whatever MLflow raises when the store cannot be used.
+    """
+    target = read_sync(folder).targets.get(mask_text(store.uri))
+    if target is None:
+        return None
+    client = _connect(store)
+    for file in files:
+        client.log_artifact(target.run_id, str(file), "report")
+    return target.run_id
 
 
 def _log_params(client: MlflowClient, run_id: str, params: dict[str, str]) -> None:

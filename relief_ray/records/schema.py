@@ -11,7 +11,7 @@ from relief_ray.records.base import SCHEMA_VERSION, Facts, Origin, Record, Text
 from relief_ray.records.costs import CostRecord, FedAvgRecord, Stages, Totals
 
 # Status of a run as `run.json` keeps it, and of a cell as its folder shows it: the only words for either, everywhere.
-RunStatus = Literal["running", "interrupted", "failed", "done"]
+RunStatus = Literal["running", "interrupted", "stopped", "failed", "done"]
 Status = Literal["planned", RunStatus, "stale", "untested"]
 
 

@@ -23,7 +23,7 @@ from relief_ray.strategies import PRESETS, method_name
 STATUSES: tuple[Status, ...] = tuple(status for status in STATUS_TEXT if status != "stale")
 
 # Which of several accounts of one cell counts.
-_RANK: tuple[Status, ...] = ("done", "untested", "running", "interrupted", "failed", "planned")
+_RANK: tuple[Status, ...] = ("done", "untested", "running", "stopped", "interrupted", "failed", "planned")
 
 Named = tuple[str, Mapping[str, JsonValue]]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from relief_ray.config import override
 from relief_ray.errors import UserError
 from relief_ray.plugins import import_path
+from relief_ray.studies.cells import lone_seed, parse_numbers
 from relief_ray.studies.presets import Preset
 
 # An option, and the setting that would fix the same axis.
@@ -36,8 +36,10 @@ def parse_axes(strategies: str | None, seeds: str | None, folds: str | None, rou
     """Read the options as typed.
 
     Raises:
-        UserError: a list that is none.
+        UserError: a list that is none, or a single seed, which could be a number of seeds.
     """
+    if seeds is not None and seeds.strip().isdecimal():
+        raise lone_seed(f"--seeds {seeds.strip()}", int(seeds), "--seeds 0-{last}", "--seeds [{number}]")
     return Axes(
         strategies=None if strategies is None else _names("--strategies", strategies),
         seeds=None if seeds is None else parse_numbers("--seeds", seeds),
@@ -56,25 +58,6 @@ def _names(option: str, text: str) -> tuple[str, ...]:
     if not listed:
         raise UserError(f"{option}: found no name, expected e.g. {option} fedavg,relief")
     return listed
-
-
-def parse_numbers(option: str, text: str) -> tuple[int, ...]:
-    """Return the numbers in ``0,1,2``, ``0-4`` or ``0-2,7``, each once and in this order.
-
-    Raises:
-        UserError: something else, or a range that runs backwards.
-    """
-    numbers: list[int] = []
-    for part in text.strip("[] ").split(","):
-        match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if last < first:
-            raise UserError(
-                f"{option} {text}: found {part.strip()!r}, expected numbers from 0 on: a list ({option} 0,1,2) or a "
-                f"range ({option} 0-4)"
-            )
-        numbers += range(first, last + 1)
-    return tuple(dict.fromkeys(numbers))
 
 
 def with_axes(chosen: Preset, axes: Axes, settings: Sequence[str]) -> tuple[Preset, list[str]]:

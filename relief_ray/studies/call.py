@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from relief_ray.studies.objects import StrategyLike
 from relief_ray.studies.planning import write_plan
-from relief_ray.studies.request import Numbers, Place, Request, Target, plan_of
+from relief_ray.studies.request import Folds, Place, Request, Seeds, Target, plan_of
 from relief_ray.studies.running import Compute, here, run_plan
 from relief_ray.studies.study import Study
 
@@ -46,8 +46,8 @@ def run(
     experiment: Target = None,
     *,
     strategies: StrategyLike | Sequence[StrategyLike] | None = None,
-    seeds: Numbers = None,
-    folds: Numbers = None,
+    seeds: Seeds = None,
+    folds: Folds = None,
     rounds: int | None = None,
     name: str | None = None,
     claims: str | Path | None = None,
@@ -62,7 +62,7 @@ def run(
     Args:
         experiment: a preset's name, a YAML or JSON file, an ``ExperimentConfig``, a mapping of its values, or None.
         strategies: names, import paths (``"my_module:MyMethod"``), classes, configurations or mappings.
-        seeds: in place of the experiment's seeds or replicates: a list, or a number of seeds counted from 0.
+        seeds: a list of seeds, in place of the experiment's seeds or replicates.
         folds: folds of the held-out subjects: a list, or one.
         rounds: rounds of every run, without the bootstrap.
         name: name of the study in reports.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from relief_ray.config import ExperimentConfig
-from relief_ray.errors import UserError
+from relief_ray.errors import UserError, counted
 from relief_ray.plugins import is_path
 from relief_ray.strategies import method_name
 
@@ -66,16 +67,51 @@ def draw_of(replicate: int, fold: int | None) -> Draw:
     return Draw(seed=seed, replicate=replicate, rotation=replicate % _ROTATIONS)
 
 
-def numbers(key: str, value: object) -> tuple[int, ...]:
-    """Numbers of replicates, seeds or folds: ``3`` seeds are 0, 1 and 2; ``[0, 5]`` are those.
+def parse_numbers(option: str, text: str) -> tuple[int, ...]:
+    """Return the numbers in ``0,1,2``, ``0-4`` or ``0-2,7``, each once and in this order.
 
     Raises:
-        UserError: neither.
+        UserError: something else, or a range that runs backwards.
     """
+    numbers: list[int] = []
+    for part in text.strip("[] ").split(","):
+        match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if last < first:
+            raise UserError(
+                f"{option} {text}: found {part.strip()!r}, expected numbers from 0 on: a list ({option} 0,1,2) or a "
+                f"range ({option} 0-4)"
+            )
+        numbers += range(first, last + 1)
+    return tuple(dict.fromkeys(numbers))
+
+
+def lone_seed(found: str, number: int, several: str, single: str) -> UserError:
+    """The error for a single number where seeds are expected: it could be a seed or a number of seeds.
+
+    ``several`` and ``single``: how to ask for each, with ``{number}`` and ``{last}``, one less.
+    """
+    fixes = [text.format(number=number, last=max(1, number) - 1) for text in (several, single)]
+    return UserError(
+        f"{found}: could be {counted(number, 'seed')} or seed {number}; expected a list: {fixes[0]} for "
+        f"{counted(max(1, number), 'seed')} from 0 on, {fixes[1]} for seed {number}"
+    )
+
+
+def numbers(key: str, value: object) -> tuple[int, ...]:
+    """Numbers of replicates, seeds or folds in a setting: ``[0, 5]`` or ``0-2,5``; ``replicates=3`` are 0, 1 and 2.
+
+    Raises:
+        UserError: neither, or a single seed, which could be a number of seeds.
+    """
+    if key == "seeds" and type(value) is int and value >= 0:
+        raise lone_seed(f"--set seeds={value}", value, "--set seeds=0-{last}", "--set 'seeds=[{number}]'")
+    if isinstance(value, str) and value[:1].isdecimal():
+        return parse_numbers(f"--set {key}", value)
     listed = [value] if type(value) is int else value
-    if key != "folds" and type(value) is int:
+    if key == "replicates" and type(value) is int:
         listed = range(value)
     if not isinstance(listed, list | range) or not listed or any(type(n) is not int or n < 0 for n in listed):
-        more = "" if key == "folds" else f"a number of {key} or "
+        more = f"a number of {key} or " if key == "replicates" else ""
         raise UserError(f"--set {key}={value}: expected {more}a list of numbers, e.g. --set '{key}=[0, 1]'")
     return tuple(dict.fromkeys(listed))

@@ -22,6 +22,7 @@ from relief_ray.plugins import blamed
 from relief_ray.records.cells import (
     GRID_FILE,
     CellState,
+    EarlyStopping,
     PlanFile,
     PlannedCell,
     SuggestedSearch,
@@ -81,10 +82,17 @@ class CellFolder:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """Cells of one command in the order of computation, in folders below ``out``; ``title`` is a grid's own.
+    """Cells of one command in the order of computation.
 
-    ``claims_file``: the claims that the command names; ``claims``: those that the plan on disk has; ``search``: of
-    tries that a sampler suggests.
+    Attributes:
+        out: folder of their folders.
+        name: name of the grid or of the preset.
+        title: a grid's own; empty for a run.
+        cells: the cells.
+        claims_file: file with the claims that the command names.
+        claims: those that the plan on disk has.
+        search: how tries that a sampler suggests go on; None: all are listed.
+        stopping: rule that stops weak tries early; None: all run to their end.
     """
 
     out: Path
@@ -94,6 +102,7 @@ class Plan:
     claims_file: Path | None = None
     claims: PlannedClaims | None = None
     search: SuggestedSearch | None = None
+    stopping: EarlyStopping | None = None
 
     def cell_folders(self) -> tuple[CellFolder, ...]:
         """Every cell with the status of its folder, as it is now."""
@@ -174,6 +183,7 @@ def read_grid(out: Path, settings: Sequence[str] = ()) -> Plan:
         cells=cells_in(plan, path, settings),
         claims=plan.claims,
         search=plan.search,
+        stopping=plan.stopping,
     )
 
 
@@ -181,19 +191,23 @@ def write_grid(plan: Plan) -> Plan:
     """Add the cells to those that ``grid.json`` lists already and return all of them; the folder exists.
 
     Raises:
-        UserError: the folder cannot be written, holds another grid, or cells that were begun without these claims.
+        UserError: the folder cannot be written, holds another grid, tries that are stopped by another rule, or cells
+            that were begun without these claims.
     """
     cells, claims = plan.cells, plan.claims
     if (plan.out / GRID_FILE).exists():
         known = read_grid(plan.out)
         if known.name != plan.name:
             raise UserError(f"{plan.out}: holds the grid {known.name}, asked: {plan.name}; choose a folder with --out")
+        if known.stopping != plan.stopping:
+            there, asked = (rule.words if rule else "run to their end" for rule in (known.stopping, plan.stopping))
+            raise UserError(f"{plan.out}: holds tries that are {there}, asked: {asked}; choose a folder with --out")
         cells, claims = merged(known.cells, plan.cells), known.claims
     rows = tuple(row_of(cell) for cell in cells)
     begun = count_begun(plan.out, [cell.name for cell in cells])
     claims = register_claims(plan.out, plan.claims_file, claims, begun=begun, now=now())
     write_plan_file(plan.out / GRID_FILE, PlanFile(
-        name=plan.name, title=plan.title, cells=rows, claims=claims, search=plan.search,
+        name=plan.name, title=plan.title, cells=rows, claims=claims, search=plan.search, stopping=plan.stopping,
     ))  # fmt: skip
     return replace(plan, cells=cells, claims=claims)
 

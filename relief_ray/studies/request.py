@@ -10,9 +10,10 @@ from typing import Literal, cast
 from relief_ray.config import ExperimentConfig, override
 from relief_ray.data.loader import Loader
 from relief_ray.errors import UserError
+from relief_ray.key_checks import whole_first
 from relief_ray.strategies import REFERENCE
 from relief_ray.studies.axes import Axes, with_axes
-from relief_ray.studies.cells import Cell
+from relief_ray.studies.cells import Cell, lone_seed
 from relief_ray.studies.objects import (
     BackboneLike,
     Method,
@@ -29,7 +30,8 @@ from relief_ray.studies.plans import Plan
 from relief_ray.studies.presets import Preset
 
 Target = str | Path | ExperimentConfig | Mapping[str, object] | None
-Numbers = int | Sequence[int] | None
+Folds = int | Sequence[int] | None
+Seeds = Sequence[int] | None
 Place = Literal["here", "ray"]
 
 
@@ -40,7 +42,7 @@ class Request:
     Attributes:
         target: name of a preset, a file, a configuration (object or mapping), or None: the defaults.
         strategies: methods, in place of the target's.
-        seeds: seeds, in place of the target's seeds or replicates; a number: so many, from 0.
+        seeds: seeds, in place of the target's seeds or replicates.
         folds: folds of the held-out subjects, in place of the target's; a number: that one.
         rounds: rounds of every run.
         name: name of the study; None: the target's.
@@ -51,8 +53,8 @@ class Request:
 
     target: Target
     strategies: StrategyLike | Sequence[StrategyLike] | None = None
-    seeds: Numbers = None
-    folds: Numbers = None
+    seeds: Seeds = None
+    folds: Folds = None
     rounds: int | None = None
     name: str | None = None
     claims: str | Path | None = None
@@ -79,7 +81,7 @@ def plan_of(request: Request, out: Path, place: Place) -> Plan:
         folds=_numbers("folds", request.folds),
         rounds=request.rounds,
     )
-    chosen, settings = with_axes(chosen, axes, [*_sections(request.settings), *settings_of(request.set)])
+    chosen, settings = with_axes(chosen, axes, whole_first([*_sections(request.settings), *settings_of(request.set)]))
     chosen = replace(chosen, name=request.name or chosen.name, claims=str(request.claims or chosen.claims))
     methods = _methods(request, chosen, settings)
     cells = _cells(chosen, methods, [*_usual(chosen, settings, place), *settings])
@@ -103,21 +105,20 @@ def _base(target: Target) -> Preset:
     return load_preset(str(target))
 
 
-def _numbers(key: str, given: Numbers) -> tuple[int, ...] | None:
-    """Numbers of seeds (3: 0, 1 and 2) or folds (3: fold 3).
+def _numbers(key: str, given: Folds) -> tuple[int, ...] | None:
+    """Numbers of seeds or folds; 3 is fold 3.
 
     Raises:
-        UserError: neither a number nor numbers from 0 on.
+        UserError: no numbers from 0 on, or a single seed, which could be a number of seeds.
     """
     if given is None:
         return None
-    if isinstance(given, int):
-        listed: object = list(range(given)) if key == "seeds" else [given]
-    else:
-        listed = list(given) if isinstance(given, list | tuple | range) else None
-    if not isinstance(listed, list) or not listed or any(type(n) is not int or n < 0 for n in listed):
-        many = "a number of seeds (2: seeds 0 and 1)" if key == "seeds" else "a fold"
-        raise UserError(f"{key}: found {given!r}, expected {many} or a list of numbers from 0 on, e.g. {key}=[0, 1]")
+    if key == "seeds" and type(given) is int and given >= 0:
+        raise lone_seed(f"seeds={given}", given, "seeds=range({number})", "seeds=[{number}]")
+    listed = [given] if isinstance(given, int) else list(given) if isinstance(given, list | tuple | range) else None
+    if not listed or any(type(n) is not int or n < 0 for n in listed):
+        many = "" if key == "seeds" else "a fold or "
+        raise UserError(f"{key}: found {given!r}, expected {many}a list of numbers from 0 on, e.g. {key}=[0, 1]")
     return tuple(dict.fromkeys(listed))
 
 

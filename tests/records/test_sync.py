@@ -20,7 +20,7 @@ from relief_ray.records import (
 )
 from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import METRICS
-from relief_ray.records.mlflow_store import SIMULATED, Store, exported_scalars, log_study, read_sync, store_uri
+from relief_ray.records.mlflow_store import SIMULATED, Store, exported_scalars, log_run, log_study, read_sync, store_uri
 from tests.records.stores import POINTS_A_ROUND, closed_port, configured, expected, points, stored
 from tests.sealed import put_run
 
@@ -104,6 +104,17 @@ def test_files_of_a_study_are_artifacts_of_one_run_of_its_name(run):
     assert study.info.run_name == "demo" and study.info.status == "FINISHED"
     copy = Path(study.info.artifact_uri.removeprefix("file://")) / "index.html"
     assert copy.read_text() == "second"
+
+
+def test_the_report_of_a_run_is_an_artifact_of_that_run_where_it_was_exported(run):
+    page = run.parent / "index.html"
+    page.write_text("of one run")
+    store = Store(uri=store_uri(run))
+    assert log_run(store, run, [page]) is None, "never exported there"
+    sync(run)
+    (row,) = stored(run)
+    assert log_run(store, run, [page]) == row.info.run_id
+    assert (Path(row.info.artifact_uri.removeprefix("file://")) / "report" / "index.html").read_text() == "of one run"
 
 
 def test_the_experiment_is_one_of_models_that_are_trained(run):

@@ -15,7 +15,7 @@ def small_study(run_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     yield rr.run(
         "smoke",
         strategies=["fedavg", "relief"],
-        seeds=2,
+        seeds=[0, 1],
         backbone=SMALL,
         out=tmp_path_factory.mktemp("study") / "small",
         quiet=True,

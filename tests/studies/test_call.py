@@ -27,7 +27,7 @@ def cells(tmp_path, target=None, place="here", **words):
 
 
 def test_methods_seeds_folds_and_rounds_replace_the_presets(tmp_path):
-    made = cells(tmp_path, "demo", strategies=["relief", "fedavg"], seeds=2, folds=(0, 3), rounds=5)
+    made = cells(tmp_path, "demo", strategies=["relief", "fedavg"], seeds=range(2), folds=(0, 3), rounds=5)
     assert [cell.name for cell in made] == [
         f"{method}-f{fold}-s{seed}" for seed in (0, 1) for fold in (0, 3) for method in ("relief", "fedavg")
     ]
@@ -96,11 +96,16 @@ def test_variants_of_a_method_get_folders_of_their_own(tmp_path):
         ("demo", {"strategies": []}, "strategies: found no method"),
         ("demo", {"strategies": [3]}, "strategies: found int 3; expected a method's name"),
         ("demo", {"strategies": "relief", "set": {"strategy": "v1"}}, "choose the same; leave one of them out"),
-        ("demo", {"seeds": -1}, "seeds: found -1, expected a number of seeds"),
-        ("demo", {"seeds": "0"}, "seeds: found '0', expected a number of seeds"),
+        ("demo", {"seeds": -1}, r"seeds: found -1, expected a list of numbers from 0 on, e.g. seeds=\[0, 1\]"),
+        ("demo", {"seeds": "0"}, "seeds: found '0', expected a list of numbers"),
         ("demo", {"folds": [0, 0.5]}, r"folds: found \[0, 0.5\], expected a fold or a list"),
         ("smoke", {"folds": [0]}, "folds"),
-        ("demo", {"seeds": 2, "set": {"seed": 1}}, "seed"),
+        (
+            "demo",
+            {"seeds": 3},
+            r"seeds=3: could be 3 seeds .* seeds=range\(3\) for 3 .* seeds=\[3\] for seed 3",
+        ),
+        ("demo", {"seeds": [2], "set": {"seed": 1}}, "seed"),
         ("demo", {"settings": {"training": {"epoch": 2}}}, r"unknown key 'training.epoch' .*'training.epochs'"),
         ("demo", {"settings": {"trainig": {"epochs": 2}}}, r"unknown key 'trainig' \(did you mean 'training'\?\)"),
         ("demo", {"rounds": 0}, "rounds = 0: expected a whole number, at least 1"),
@@ -126,7 +131,7 @@ def test_a_second_call_computes_what_is_missing_and_refuses_other_settings(small
     assert [line.partition(": done, F1 ")[0] for line in printed[2:]] == ["fedavg, seed 2", "relief, seed 2"]
     assert len(more.frame) == 6 and before == {path: path.read_bytes() for path in before}
     with pytest.raises(rr.UserError, match=r"holds another run \(rounds is 2 there, asked: 5\)"):
-        rr.run("smoke", seeds=2, rounds=5, **words)
+        rr.run("smoke", seeds=[0, 1], rounds=5, **words)
 
 
 def test_an_interrupted_study_goes_on_with_the_same_bits(small_study, tmp_path, monkeypatch):

@@ -15,7 +15,9 @@ from tune_configs.grid import Axis, Grid, Level
 
 
 @pytest.mark.parametrize("name", GRIDS)
-@pytest.mark.parametrize("settings", [(), ("datasets=[dsa, dsa_within]", "seeds=1", "rounds=6")], ids=["paper", "dsa"])
+@pytest.mark.parametrize(
+    "settings", [(), ("datasets=[dsa, dsa_within]", "seeds=[0]", "rounds=6")], ids=["paper", "dsa"]
+)
 def test_every_cell_of_every_grid_is_a_valid_configuration(name, settings):
     cells = cells_of(load_grid(name), settings, skip_unknown=True)
     assert len({c.name for c in cells}) == len({c.hash for c in cells}) == len(cells) > 0
@@ -75,7 +77,7 @@ def test_what_a_cell_is_called_after_is_chosen_by_the_axes_alone(name, setting, 
 
 
 def test_folds_stand_beside_datasets_without_any():
-    cells = cells_of(load_grid("main_cnn"), ["datasets=[dsa, dsa_within]", "folds=[1]", "seeds=1", "methods=v1"])
+    cells = cells_of(load_grid("main_cnn"), ["datasets=[dsa, dsa_within]", "folds=[1]", "seeds=[0]", "methods=v1"])
     assert [(c.setting, c.config.data.fold) for c in cells] == [("dsa-cnn", 1), ("dsa_within-cnn", 0)]
     with pytest.raises(UserError, match="dsa_within has no folds"):
         cells_of(load_grid("main_cnn"), ["datasets=dsa_within", "folds=[2]"])
@@ -87,8 +89,10 @@ def test_every_grid_is_scaled_by_rounds_and_sizes(name):
     assert {c.config.rounds for c in cells} == {6}
 
 
-@pytest.mark.parametrize(("setting", "seeds"), [("seeds=2", [0, 1]), ("seeds=[5]", [5]), ("seeds=[4, 2]", [4, 2])])
-def test_seeds_are_a_number_or_a_list(setting, seeds):
+@pytest.mark.parametrize(
+    ("setting", "seeds"), [("seeds=0-1", [0, 1]), ("seeds=3,0", [3, 0]), ("seeds=[5]", [5]), ("seeds=[4, 2]", [4, 2])]
+)
+def test_seeds_are_a_list_or_a_range(setting, seeds):
     cells = cells_of(load_grid("smoke"), [setting, "methods=relief", "folds=0"])
     assert [c.config.seed for c in cells] == seeds
 
@@ -123,7 +127,8 @@ def test_methods_that_are_not_built_are_named():
         ("methods=relif", "did you mean 'relief'"),
         ("datasets=pamap", "did you mean 'pamap2'"),
         ("factors=gap11", "expected some of moderate, gap10, gap100, n20, n50, n100"),
-        ("seeds=none", "expected a number of seeds or a list"),
+        ("seeds=none", "expected a list of numbers"),
+        ("seeds=2", "could be 2 seeds or seed 2; expected a list: --set seeds=0-1 for 2 seeds from 0 on"),
         ("replicates=none", "expected a number of replicates or a list"),
         ("folds=[a]", "expected a list of numbers"),
         ("round=3", "did you mean 'rounds'"),

@@ -10,6 +10,7 @@ from pathlib import Path
 from relief_ray.errors import counted, listed
 from relief_ray.records.cells import STATUS_TEXT
 from relief_ray.records.identity import source_digest
+from relief_ray.records.schema import Status
 from relief_ray.report.document import ORIGINS, Cell, Paragraphs, Row, Section, Table, Tone, word_table
 from relief_ray.report.experiments import Experiment, distinct, settings_rows
 from relief_ray.report.inventory import STATUSES, GridItem, Inventory, choice_kind
@@ -36,18 +37,20 @@ def counts(inventory: Inventory, experiments: Sequence[Experiment]) -> Table:
     lost = tuple(s for s in inventory.items if not s.config)
     groups += [("cells whose record cannot be read", lost)] if lost else []
     groups += [("all", inventory.items)] if len(groups) != 1 else []
+    # Searches alone stop runs early: elsewhere the column would say nothing.
+    statuses = tuple(s for s in STATUSES if s != "stopped" or inventory.count(s))
     return Table(
         slug="cells",
         caption="Cells by status. Only `done` cells enter means; the others are listed under Gaps.",
-        head=("experiment", "planned or found", *STATUSES),
-        rows=tuple(Row(name=name, cells=tuple(_counts(items)), rule=name == "all") for name, items in groups),
+        head=("experiment", "planned or found", *statuses),
+        rows=tuple(Row(name=name, cells=tuple(_counts(items, statuses)), rule=name == "all") for name, items in groups),
     )
 
 
-def _counts(items: Sequence[GridItem]) -> Iterable[Cell]:
+def _counts(items: Sequence[GridItem], statuses: Sequence[Status]) -> Iterable[Cell]:
     number = Counter(s.status for s in items)
     yield Cell(text=str(len(items)), numbers={"n": len(items)})
-    for status in STATUSES:
+    for status in statuses:
         tone: Tone = "gap" if number[status] and status != "done" else ""
         yield Cell(text=str(number[status]), tone=tone, numbers={"n": number[status]})
 

@@ -90,10 +90,11 @@ def search_table(experiment: Experiment, slug: str) -> Table:
     places = dict.fromkeys((label, fold) for label, fold, _ in groups)
     best = {place: _best([s for s in experiment.items if (s.label, _fold(s)) == place]) for place in places}
     has_folds = len({fold for _, fold in places}) > 1
+    has_rounds = any(item.status == "stopped" for item in experiment.items)
     rows = [
         Row(
             name=" ".join(filter(None, (label, f"fold {fold}" if has_folds else "", others))),
-            cells=tuple(_tries(group, rate, best[label, fold]) for rate in rates),
+            cells=tuple(_tries(group, rate, best[label, fold], has_rounds=has_rounds) for rate in rates),
         )
         for (label, fold, others), group in groups.items()
     ]
@@ -101,9 +102,14 @@ def search_table(experiment: Experiment, slug: str) -> Table:
         "F1 of the validation part after the last round, of the clients' own models where they have such; mean over "
         "seeds, each fold for itself. Green: a method's best, which `grid freeze` keeps once all its tries are done."
     )
+    stops = (
+        "Below each F1 the rounds of the try. A try with fewer was stopped early: its F1 is that of its last tested "
+        "round, and it cannot be chosen."
+    )
+    notes = (protocol(experiment), note, *([stops] if has_rounds else []))
     head = ("method", *(f"lr {rate:g}" for rate in rates))
     caption = f"Search by validation F1 (%): {experiment.title}."
-    return Table(slug=slug, caption=caption, head=head, rows=tuple(rows), notes=(protocol(experiment), note))
+    return Table(slug=slug, caption=caption, head=head, rows=tuple(rows), notes=notes)
 
 
 def _other_values(config: Mapping[str, JsonValue]) -> str:
@@ -131,11 +137,22 @@ def _best(items: Sequence[GridItem]) -> str:
     return max(means, key=lambda values: means[values], default="")
 
 
-def _tries(group: Sequence[GridItem], rate: float, best: str) -> Cell:
+def _tries(group: Sequence[GridItem], rate: float, best: str, *, has_rounds: bool) -> Cell:
+    """The tries of a learning rate; ``has_rounds``: some of the search were stopped early, so each says its rounds."""
     items = [s for s in group if float(str(config_value(s.config, _LEARNING_RATE))) == rate]
+    stopped = [s.loaded for s in items if s.status == "stopped" and s.loaded is not None and s.loaded.trained]
     scores = _scores(items)
+    if not scores and stopped:
+        tested = [n.validation.headline for n in stopped[-1].trained if n.validation is not None]
+        last, round_ = tested[-1] if tested else None, stopped[-1].trained[-1].round
+        text = "-" if last is None else f"{100 * last:.1f}"
+        facts = {"mean": None if last is None else 100 * last, "rounds": round_, "status": "stopped"}
+        return Cell(text=text, below=f"{round_} rounds, stopped", tone="gap", numbers=facts)
     if not scores:
         return gap([s.status for s in items])
     shown = figure_cell(stat([100 * f1 for f1 in scores]), HEADLINE, origin="measured", num_runs=len(items))
     tone: Tone = "good" if _values(items[0].config) == best else ""
-    return Cell(text=shown.text, numbers=shown.numbers, tone=tone)
+    if not has_rounds:
+        return Cell(text=shown.text, numbers=shown.numbers, tone=tone)
+    rounds = max(s.loaded.planned for s in items if s.loaded is not None and s.loaded.complete)
+    return Cell(text=shown.text, below=f"{rounds} rounds", numbers={**shown.numbers, "rounds": rounds}, tone=tone)

@@ -7,7 +7,8 @@ import pytest
 from relief_ray.errors import UserError
 from relief_ray.records.base import comparable
 from relief_ray.records.run_folder import read_rounds, read_run
-from relief_ray.studies.axes import Axes, parse_axes, parse_numbers, with_axes
+from relief_ray.studies.axes import Axes, parse_axes, with_axes
+from relief_ray.studies.cells import parse_numbers
 from relief_ray.studies.planning import load_preset
 from tests.actors.conftest import SMALL, Invoke
 from tests.own import METHOD
@@ -24,14 +25,16 @@ def test_numbers_are_a_list_or_a_range(text, numbers):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
+        (["--seeds", "3"], "--seeds 3: could be 3 seeds or seed 3; expected a list: --seeds 0-2 for 3 seeds from 0 on"),
+        (["--seeds", "0"], "--seeds 0-0 for 1 seed from 0 on, --seeds [0] for seed 0"),
         (["--seeds", "a"], "--seeds a: found 'a', expected numbers from 0 on: a list (--seeds 0,1,2) or a range"),
         (["--seeds", "4-1"], "--seeds 4-1: found '4-1'"),
         (["--seeds", "-1"], "--seeds -1"),
         (["--seeds", "0,"], "--seeds 0,: found ''"),
         (["--folds", "0"], "--folds 0: the split within_subject has no folds; expected --set data.split=held_out"),
         (["--folds", "9", "--set=data.split=held_out_subject"], "data.fold=9: dsa_mini has folds 0..3"),
-        (["--seeds", "1", "--set=seed=2"], "--seeds and --set seed=2: choose the same; leave one of them out"),
-        (["--seeds", "1", "--set=replicates=2"], "--seeds and --set replicates=2"),
+        (["--seeds", "[1]", "--set=seed=2"], "--seeds and --set seed=2: choose the same; leave one of them out"),
+        (["--seeds", "[1]", "--set=replicates=2"], "--seeds and --set replicates=2"),
         (["--rounds", "3", "--set=rounds=2"], "--rounds and --set rounds=2"),
         (["--rounds", "0"], "--rounds"),
         (["--jobs", "0"], "--jobs"),
@@ -46,7 +49,7 @@ def test_what_is_wrong_is_named_before_anything_runs(invoke: Invoke, tmp_path, a
 
 
 def test_seeds_take_the_place_of_a_presets_replicates_and_of_a_files_seed():
-    chosen, settings = with_axes(load_preset("demo"), parse_axes("relief, v1", "3", "0-1", 2), [])
+    chosen, settings = with_axes(load_preset("demo"), parse_axes("relief, v1", "[3]", "0-1", 2), [])
     assert (chosen.strategies, chosen.seeds, chosen.replicates, chosen.folds) == (("relief", "v1"), (3,), (), (0, 1))
     assert settings == ["rounds=2"]
     with pytest.raises(UserError, match="no folds"):

@@ -74,7 +74,7 @@ def test_a_search_over_ones_own_is_frozen_and_taken_by_a_table(invoke: Invoke, o
     assert frozen.exit_code == 0, frozen.output
     (choice,) = json.loads(frozen.stdout)["choices"]
     assert (choice["dataset"], choice["method"]) == ("my_dataset:MY_DATASET", "my_method:MyMethod")
-    settings = [*OWN[:1], "methods=[my_method:MyMethod]", *OWN[2:], *SHORT, "seeds=1"]
+    settings = [*OWN[:1], "methods=[my_method:MyMethod]", *OWN[2:], *SHORT, "seeds=[0]"]
     (tuned,) = cells_of(load_grid("smoke"), [*settings, f"tuned={tmp_path / 'tuned.json'}"])
     assert tuned.config.choice.kind == "tuned" and tuned.setting == "my_dataset-mybackbone-tuned"
     assert tuned.config.training.lr == choice["settings"]["training.lr"]

@@ -1,0 +1,73 @@
+"""ASHA through the real Ray Tune: weak tries end at a rung, the others have the bits that they have without it."""
+
+from dataclasses import replace
+
+import pytest
+
+from actors.grids.early_stopping import asha
+from actors.grids.scheduler import STOP_FILE, Listener, TrialPlan, fit
+from actors.grids.trial import run_trial
+from actors.runtime.warm_pool import WorkerCache
+from relief_ray.records.base import comparable
+from relief_ray.records.run_folder import read_rounds, read_run
+from relief_ray.studies.plans import Plan, write_grid
+from tests.actors.grids.tiny_plans import tiny_grid
+from tests.actors.test_plans import spec_of
+from tune_configs.cells import cells_of
+from tune_configs.grid import Level
+
+pytestmark = pytest.mark.ray
+# At the first rate the model learns within six rounds; at the others it stays where it began.
+RATES = (3e-2, 1e-9, 2e-9, 3e-9)
+
+
+def search(out, **settings):
+    """Four tries of FedAvg, the good one first."""
+    out.mkdir()
+    levels = tuple(Level(name=f"lr{rate:g}", settings={"training.lr": rate}) for rate in RATES)
+    grid = tiny_grid(methods=("fedavg",), **{
+        "rounds": 6, "evaluation.parts": ["validation"], "data.max_windows_per_client": 12, **settings,
+    })  # fmt: skip
+    cells = cells_of(replace(grid, own={"fedavg": levels}, is_search=True))
+    return write_grid(Plan(out=out, name="tiny", cells=cells, stopping=asha(cells, 2, 3)))
+
+
+def run_open(plan, on_tick=lambda: None):
+    ended = {}
+    entries = plan.cell_folders()
+    listener = Listener(begun=lambda name: None, ended=ended.__setitem__, tick=on_tick)
+    trials = TrialPlan(out=plan.out, parent=plan.name, jobs=1, stopping=plan.stopping, rivals=entries)
+    fit([e for e in entries if e.state.is_open], trials, listener)
+    return ended
+
+
+def test_weak_tries_end_at_the_first_rung_and_a_resume_judges_by_those_before(cluster, tmp_path):
+    plan = search(tmp_path / "s")
+    stop = plan.out / STOP_FILE
+
+    def stop_after_the_second():
+        if [e.status for e in plan.cell_folders()].count("stopped") == 1:
+            stop.touch()
+
+    run_open(plan, stop_after_the_second)
+    first, second, *others = plan.cell_folders()
+    assert (first.status, second.status) == ("done", "stopped") and {e.status for e in others} <= {"planned", "stopped"}
+    stop.unlink()
+    assert set(run_open(plan)) >= {e.cell.name for e in others if e.state.is_open}
+    good, *weak = plan.cell_folders()
+    assert [good.num_rounds, *(e.num_rounds for e in weak)] == [6, 2, 2, 2]
+    assert {e.why for e in weak} == {"stopped early by ASHA at round 2"}
+    run = read_run(good.folder)
+    assert (run.status, run.note, run.num_resumes) == ("done", "", 0), "a pause is no resume"
+    alone = replace(plan, out=tmp_path / "alone").cell_folders()[0]
+    assert run_trial(spec_of(alone), WorkerCache()) == "done"
+    assert [comparable(r) for r in read_rounds(good.folder)] == [comparable(r) for r in read_rounds(alone.folder)]
+
+
+@pytest.mark.slow
+def test_the_hosts_of_a_trial_outlive_its_pauses(cluster, tmp_path):
+    plan = search(tmp_path / "s", **{"runtime.mode": "packed", "runtime.num_hosts": 1})
+    run_open(plan)
+    assert [e.num_rounds for e in plan.cell_folders()] == [6, 2, 2, 2]
+    assert [e.status for e in plan.cell_folders()] == ["done", "stopped", "stopped", "stopped"]
+    assert read_run(plan.cell_folders()[0].folder).runtime["mode"] == "packed"
