@@ -106,7 +106,8 @@ def line(verdict: Verdict, rules: Mapping[str, Rule] = RULES) -> str:
         return f"  kept        {verdict.rule:<14} {rule.says}"
     if verdict.status == "not judged":
         return f"  not judged  {verdict.rule:<14} {verdict.found}"
-    return f"  BROKEN      {verdict.rule:<14} {rule.says}\n      found: {verdict.found}\n      fix:   {rule.fix}"
+    fix = f"\n      fix:   {text}" if (text := verdict.fix(rules)) else ""
+    return f"  BROKEN      {verdict.rule:<14} {rule.says}\n      found: {verdict.found}{fix}"
 
 
 def asked_for(target: str, config: ExperimentConfig) -> str:
@@ -128,7 +129,7 @@ def summary(name: str, verdicts: Sequence[Verdict]) -> str:
 def _as_text(name: str, config: ExperimentConfig, verdicts: Sequence[Verdict]) -> str:
     """The method and all verdicts as JSON."""
     rows = [
-        {"rule": v.rule, "status": v.status, "found": v.found, "says": RULES[v.rule].says, "fix": RULES[v.rule].fix}
+        {"rule": v.rule, "status": v.status, "found": v.found, "says": RULES[v.rule].says, "fix": v.fix(RULES)}
         for v in verdicts
     ]
     about = about_of(config.strategy, config.label())

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from actors.commands.output import plan_facts, plan_text, print_end, print_status, tell
+from actors.commands.output import plan_facts, plan_text, print_end, print_status, stale_advice, tell
 from actors.commands.search import SuggestedTries, again, suggested_tries
 from actors.commands.study import cannot_decide, claims_facts, claims_text
 from actors.grids.display import duration, make_reporter
@@ -276,14 +276,21 @@ def _finish(plan: Plan, wanted: Collection[str], options: GridOptions) -> None:
     """Say where the grid stands.
 
     Raises:
-        Stopped: cells of this command failed.
+        Stopped: cells of this command failed, or are stale.
     """
-    print_end(plan, plan.cell_folders(), options.as_json)
-    failed = [e for e in plan.cell_folders() if e.status == "failed" and e.cell.name in wanted]
+    entries = plan.cell_folders()
+    print_end(plan, entries, options.as_json)
+    failed = [e for e in entries if e.status == "failed" and e.cell.name in wanted]
+    stale = [e for e in entries if e.status == "stale" and e.cell.name in wanted]
+    advice = stale_advice(stale, f"relief-ray grid resume {plan.out} --rerun-stale") if stale else ""
     if failed:
         raise Stopped(
-            CELLS_FAILED, f"{len(failed)} cells failed; the others are not touched by that\n{_how_to_resume(plan)}"
+            CELLS_FAILED,
+            f"{len(failed)} cells failed; the others are not touched by that\n{_how_to_resume(plan)}"
+            + (f"\n{advice}" if advice else ""),
         )
+    if stale:
+        raise Stopped(CELLS_FAILED, advice)
 
 
 def to_do(entries: Iterable[CellFolder], skip_failed: bool) -> list[CellFolder]:

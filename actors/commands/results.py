@@ -283,7 +283,8 @@ def sync_command(folders: Sequence[Path], uri: str | None, as_json: bool) -> Non
     if failures:
         reasons = "\n".join(map(str, failures[:_MAX_FAILURES]))
         more = f"\nand {len(failures) - _MAX_FAILURES} more" if len(failures) > _MAX_FAILURES else ""
-        raise UserError(f"{len(failures)} of {len(runs)} runs were not exported; the others are\n{reasons}{more}")
+        rest = "; the others are" if len(failures) < len(runs) else ""
+        raise UserError(f"{len(failures)} of {len(runs)} runs were not exported{rest}\n{reasons}{more}")
 
 
 # A store that is down fails for every run in the same words.

@@ -78,6 +78,20 @@ def test_a_run_of_fedavg_and_relief_leaves_the_figure(runs: Path) -> None:
     assert (runs / "timeline.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_sync_goes_on_after_a_run_that_cannot_be_exported(invoke, runs: Path, tmp_path: Path) -> None:
+    """Both runs ask for a store whose credentials are not kept: the second is tried although the first failed."""
+    for name in ("fedavg-s0", "relief-s0"):
+        record = json.loads((runs / name / "run.json").read_text())
+        record["config"]["tracking"] = {"enabled": True, "uri": "https://***@tracker.example"}
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(json.dumps(record))
+    refused = invoke("sync", tmp_path)
+    said = " ".join(refused.stderr.split())
+    assert refused.exit_code == 2 and said.startswith(f"error: 2 of 2 runs were not exported {tmp_path}")
+    assert all(f"{tmp_path / name}: its MLflow store" in said for name in ("fedavg-s0", "relief-s0"))
+    assert "1 of" not in invoke("sync", tmp_path / "relief-s0").stderr
+
+
 @pytest.mark.slow
 def test_mlflow_gets_every_round_and_sync_adds_nothing(invoke, tmp_path: Path) -> None:
     pytest.importorskip("mlflow")
