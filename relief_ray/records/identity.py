@@ -125,7 +125,7 @@ def changed_files(run: Computed) -> tuple[str, ...]:
 
 def _sha256_here(name: str) -> str | None:
     """Hash of the first file of that name below the current folder or on Python's path; None: there is none."""
-    places = (Path(root) / name for root in (Path.cwd(), *sys.path))
+    places = (Path(root) / name for root in (".", *sys.path))
     file = next((place for place in places if place.is_file()), None)
     return None if file is None else hashlib.sha256(file.read_bytes()).hexdigest()
 

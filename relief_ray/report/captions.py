@@ -34,8 +34,9 @@ def caption(comparison: Comparison) -> str:
     place = f"{mark(first)}{data_title(config_text(first.run, 'data.name'))}, {_split_text(first)}"
     drawn = ", ".join(_drawn(comparison.runs))
     spread = "; mean ± sample standard deviation over runs" if len(comparison.runs) > len(comparison.rows) else ""
+    rounds = f"{counted(first.planned, 'round')}{_looked(comparison.runs)}"
     return (
-        f"{place}, {counted(len(comparison.subjects), 'test subject')}; {counted(first.planned, 'round')}{_looked(comparison.runs)}, "
+        f"{place}, {counted(len(comparison.subjects), 'test subject')}; {rounds}, "
         f"E = {config_int(first.run, 'training.epochs')}, window stride {config_text(first.run, 'data.stride_s')} s, "
         f"{_unusual_data(first)}{drawn}. Last evaluated round{spread}. {_clock_sentence(comparison)}"
     )

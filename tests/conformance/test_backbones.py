@@ -38,7 +38,10 @@ def test_a_broken_rule_is_named_alone(name, write):
     ("head", "said"),
     [
         ("nn.Linear(self.width, num_classes + 1)", "head gives (B, 20), expected (B, 19), one logit a class"),
-        ("nn.Sequential(nn.Unflatten(1, (1, self.width)), nn.Linear(self.width, num_classes))", "head gives (B, 1, 19)"),
+        (
+            "nn.Sequential(nn.Unflatten(1, (1, self.width)), nn.Linear(self.width, num_classes))",
+            "head gives (B, 1, 19)",
+        ),
     ],
 )
 def test_a_wrong_shape_is_named_as_one_without_another_remedy(head, said, write):

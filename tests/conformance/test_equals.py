@@ -28,8 +28,7 @@ class Mine(StrategyConfig):
 
 
 class Summed(StrategyConfig):
-    """FedAvg whose step is added up in float32 and in another order; trim is of no use."""
-
+    # FedAvg, added up in float32 and in another order.
     def build(self):
         return Strategy(
             name="summed", allocate=allocate_everything, reduction=Collect(), aggregate=summed,
@@ -38,11 +37,9 @@ class Summed(StrategyConfig):
 
 
 def summed(state, reduced, tools):
-    total = sum(u.receipt.work.num_windows for u in reduced.updates)
-    step = {}
-    for j in reduced.updates[0].delta:
-        parts = [u.delta[j] * (u.receipt.work.num_windows / total) for u in reversed(reduced.updates)]
-        step[j] = sum(parts[1:], parts[0])
+    updates, step = list(reversed(reduced.updates)), {}
+    for j in updates[0].delta:
+        step[j] = sum(u.delta[j] / len(updates) for u in updates)
     return ServerState(models={"global": apply_step(state.models["global"], step)}, tensors=state.tensors)
 
 

@@ -44,7 +44,7 @@ def test_a_gain_is_the_mean_difference_of_paired_runs(small_study):
 
 def test_a_method_without_arguments_keeps_its_title_and_its_class_names_it(write, tmp_path):
     """Beside a variant; a gain takes what run() took."""
-    mine = getattr(importlib.import_module(write(METHOD)), "Mine")
+    mine = importlib.import_module(write(METHOD)).Mine
     methods, out = ["fedavg", mine, mine(alpha=0.25)], tmp_path / "own"
     study = rr.run("smoke", strategies=methods, rounds=1, backbone=SMALL, out=out, quiet=True)
     title = mine().build().name

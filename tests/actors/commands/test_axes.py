@@ -56,9 +56,11 @@ def test_a_setting_that_one_method_lacks_names_those_that_have_it_and_the_way_ou
     changed = write(f"{METHOD}\n\nCHANGED = Mine(alpha=0.4)\n")
     plan = make_plan("smoke", [], Axes(strategies=("fedavg", f"{changed}:CHANGED")), tmp_path)
     assert plan.cells[1].config.strategy.alpha == 0.4
-    assert make_plan("smoke", settings, Axes(strategies=(f"{name}:Mine",)), tmp_path).cells[0].config.strategy.alpha == 0.4
-    with pytest.raises(UserError, match="unknown key 'strategy.alhpa'"):
-        make_plan("smoke", ["strategy.alhpa=0.4"], axes, tmp_path)
+    assert (
+        make_plan("smoke", settings, Axes(strategies=(f"{name}:Mine",)), tmp_path).cells[0].config.strategy.alpha == 0.4
+    )
+    with pytest.raises(UserError, match=r"unknown key 'strategy\.alpa'"):
+        make_plan("smoke", ["strategy.alpa=0.4"], axes, tmp_path)
 
 
 def test_seeds_take_the_place_of_a_presets_replicates_and_of_a_files_seed():

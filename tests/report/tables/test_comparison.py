@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 
 from relief_ray.report.comparison import Stat, compare_runs
+from relief_ray.report.formats.text import markdown, plain
 from relief_ray.report.paper import beside, read_paper
 from relief_ray.report.statistics import interval_text, paired
 from relief_ray.report.tables.cells import number_text
 from relief_ray.report.tables.columns import F1, HEADLINE
-from relief_ray.report.formats.text import markdown, plain
 from relief_ray.report.tables.comparison import costs_table, legend, scores_table, wide_table
 
 
@@ -144,7 +144,10 @@ def test_the_legend_explains_the_columns_that_are_shown_and_no_others(make):
     """`rounds to 85 %` is a column though no method got there; `95 % of FedAvg` stands in the wide table alone."""
     comparison = compare_runs([make("fedavg", scores=(0.5, 0.6)), make("v1", scores=(0.5, 0.61), model="v1")])
     shown = {"wide": plain(comparison), "narrow": plain(comparison, 80), "markdown": markdown(comparison)}
-    explained = {name: {line.split("`")[1] for line in text.splitlines() if line.startswith("- `")} for name, text in shown.items()}
+    explained = {
+        name: {line.split("`")[1] for line in text.splitlines() if line.startswith("- `")}
+        for name, text in shown.items()
+    }
     assert "rounds to 85 %" in explained["wide"] and "95 % of FedAvg" not in shown["wide"]
     assert "rounds to 85 %" not in shown["narrow"] and {"compute", "link %"} <= explained["narrow"]
     assert {"rounds to 85 %", "95 % of FedAvg"} <= explained["markdown"]
