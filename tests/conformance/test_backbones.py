@@ -37,10 +37,10 @@ def test_a_broken_rule_is_named_alone(name, write):
 @pytest.mark.parametrize(
     ("head", "said"),
     [
-        ("nn.Linear(self.width, num_classes + 1)", "head gives (B, 20), expected (B, 19), one logit a class"),
+        ("nn.Linear(self.width, num_classes + 1)", "head gives (B, 9), expected (B, 8), one logit a class"),
         (
             "nn.Sequential(nn.Unflatten(1, (1, self.width)), nn.Linear(self.width, num_classes))",
-            "head gives (B, 1, 19)",
+            "head gives (B, 1, 8)",
         ),
     ],
 )

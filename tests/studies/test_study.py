@@ -1,6 +1,5 @@
 """Test what a study gives back: frames, tables, pictures, single runs, the report, and what it says of itself."""
 
-import importlib
 import shutil
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import pandas as pd
 import pytest
 
 import relief_ray as rr
+from relief_ray.plugins import load
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.report import compare, last_line
 from relief_ray.report.formats.text import plain
@@ -44,7 +44,7 @@ def test_a_gain_is_the_mean_difference_of_paired_runs(small_study):
 
 def test_a_method_without_arguments_keeps_its_title_and_its_class_names_it(write, tmp_path):
     """Beside a variant; a gain takes what run() took."""
-    mine = importlib.import_module(write(METHOD)).Mine
+    mine = load(f"{write(METHOD)}:Mine", "strategies")
     methods, out = ["fedavg", mine, mine(alpha=0.25)], tmp_path / "own"
     study = rr.run("smoke", strategies=methods, rounds=1, backbone=SMALL, out=out, quiet=True)
     title = mine().build().name
