@@ -22,6 +22,7 @@ from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import METRICS
 from relief_ray.records.mlflow_store import SIMULATED, Store, exported_scalars, log_study, read_sync, store_uri
 from tests.records.stores import POINTS_A_ROUND, closed_port, configured, expected, points, stored
+from tests.sealed import put_run
 
 if find_spec("mlflow") is None:
     pytest.skip("mlflow comes with the server extra", allow_module_level=True)
@@ -59,7 +60,7 @@ def test_a_cell_that_is_computed_again_gets_a_run_of_its_own(run):
     record = read_run(run)
     changed = {**record.config, "strategy": {"name": "toy", "trim": 0.3}}
     rerun = record.model_copy(update={"created": "2030-01-01T00:00:00Z", "config": changed})
-    (run / "run.json").write_text(rerun.model_dump_json())
+    put_run(run, rerun)
     new = sync(run)
     assert new.run_id != old.run_id and new.num_points == 4 * POINTS_A_ROUND
     assert sync(run).run_id == new.run_id and sync(run).num_points == 0
@@ -73,7 +74,7 @@ def test_a_store_that_refuses_a_value_is_not_called_unreachable(run):
     """The run in the store has another value under a name: no retry can heal that, and the message says so."""
     sync(run)
     record = read_run(run)
-    (run / "run.json").write_text(record.model_copy(update={"config": {"seed": 4}}).model_dump_json())
+    put_run(run, record.model_copy(update={"config": {"seed": 4}}))
     with pytest.raises(UserError, match=r"'seed'.*name another with --uri, or delete that run") as refused:
         sync(run)
     assert "reachable" not in str(refused.value)
@@ -180,7 +181,7 @@ def test_processes_open_one_fresh_store_at_once(finished, program, tmp_path, num
     for folder in folders:
         shutil.copytree(finished, folder)
         record = read_run(folder).model_copy(update={"parent": "grid one"})
-        (folder / "run.json").write_text(record.model_dump_json())
+        put_run(folder, record)
     assert json.loads(program("sync-together", tmp_path / "mlflow.db", *folders).stdout) == [0] * number
     assert points(folders[0]) == Counter({key: number for key in expected(4)})
     runs = stored(folders[0])
@@ -194,7 +195,7 @@ def test_cells_of_a_grid_share_one_parent(run):
     shutil.copytree(run, folders[1])
     for folder in folders:
         record = read_run(folder).model_copy(update={"parent": "it's a grid"})
-        (folder / "run.json").write_text(record.model_dump_json())
+        put_run(folder, record)
         sync(folder)
     parents = [r for r in stored(run) if r.data.tags.get("relief.grid") == "it's a grid"]
     assert len(parents) == 1 and len(stored(run)) == 3

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from actors.terminal.mlflow_export import PAGE
-from relief_ray.records.run_folder import read_rounds
+from relief_ray.records.run_folder import read_rounds, read_run
+from tests.records.stores import configured
+from tests.sealed import put_run
 
 SMALL = [f"--set=backbone.{key}=2" for key in ("conv1", "conv2", "steps", "fusion")]
 
@@ -81,10 +83,9 @@ def test_a_run_of_fedavg_and_relief_leaves_the_figure(runs: Path) -> None:
 def test_sync_goes_on_after_a_run_that_cannot_be_exported(invoke, runs: Path, tmp_path: Path) -> None:
     """Both runs ask for a store whose credentials are not kept: the second is tried although the first failed."""
     for name in ("fedavg-s0", "relief-s0"):
-        record = json.loads((runs / name / "run.json").read_text())
-        record["config"]["tracking"] = {"enabled": True, "uri": "https://***@tracker.example"}
         (tmp_path / name).mkdir()
-        (tmp_path / name / "run.json").write_text(json.dumps(record))
+        put_run(tmp_path / name, read_run(runs / name))
+        configured(tmp_path / name, enabled=True, uri="https://***@tracker.example")
     refused = invoke("sync", tmp_path)
     said = " ".join(refused.stderr.split())
     assert refused.exit_code == 2 and said.startswith(f"error: 2 of 2 runs were not exported {tmp_path}")
