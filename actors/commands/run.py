@@ -165,7 +165,8 @@ def _run_plan(plan: Plan, options: RunOptions) -> None:
     _refuse_failed(plan)
     show_results(plan, options.as_json)
     if stale := [cell for cell in plan.cell_folders() if cell.status == "stale"]:
-        raise Stopped(CELLS_FAILED, stale_advice(stale, f"the same `relief-ray run` ({plan.name}) and --rerun-stale"))
+        command = f"relief-ray run {plan.name} .. --rerun-stale, with the same options"
+        raise Stopped(CELLS_FAILED, stale_advice(stale, command, "run"))
 
 
 def _run_several(
