@@ -116,7 +116,7 @@ def cells_of(chosen: Preset, settings: Sequence[str]) -> Iterator[Cell]:
             place = [] if fold is None or "data.fold" in fixed else [f"data.fold={fold}"]
             place += [f"{key}={value}" for key, value in (draw(fold).settings if draw else {}).items()]
             for label in dict.fromkeys(labels):
-                _refuse_others(settings, label, labels)
+                refuse_others(settings, label, labels)
                 yield _cell_of(chosen, settings, label, place)
 
 
@@ -183,7 +183,7 @@ def _cell_of(chosen: Preset, settings: Sequence[str], label: str, axes: Sequence
     return make_cell("-".join(parts), label, named)
 
 
-def _refuse_others(settings: Sequence[str], label: str, labels: Sequence[str]) -> None:
+def refuse_others(settings: Sequence[str], label: str, labels: Sequence[str]) -> None:
     """Check that a setting of the strategy that some method of the run has is one of this method's too.
 
     Raises:
@@ -202,7 +202,8 @@ def _refuse_others(settings: Sequence[str], label: str, labels: Sequence[str]) -
             raise UserError(
                 f"--set {setting}: {label} has no {key!r}, only {listed(havers)}; --set strategy.* goes to every "
                 f"method of the run. Give the one method alone another value: write CHANGED = {kind.__name__}({rest}="
-                f"{value}) in a file of yours, and name it: --strategies {others},my_file:CHANGED"
+                f"{value}) in a file of yours, and name it: --strategies {others},my_file:CHANGED; in Python "
+                f"strategies=[.., {kind.__name__}({rest}={value})]"
             )
 
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import relief_ray as rr
 from relief_ray.errors import UserError
 from relief_ray.records.base import comparable
 from relief_ray.records.run_folder import read_rounds, read_run
@@ -52,7 +53,9 @@ def test_a_setting_that_one_method_lacks_names_those_that_have_it_and_the_way_ou
         make_plan("smoke", settings, axes, tmp_path)
     assert str(refused.value).startswith(f"--set strategy.alpha=0.4: fedavg has no 'alpha', only {name}:Mine;")
     assert "write CHANGED = Mine(alpha=0.4) in a file of yours" in str(refused.value)
-    assert str(refused.value).endswith("--strategies fedavg,my_file:CHANGED")
+    assert "--strategies fedavg,my_file:CHANGED; in Python strategies=[.., Mine(alpha=0.4)]" in str(refused.value)
+    with pytest.raises(UserError, match=f"relief has no 'alpha', only {name}:Mine; "):
+        rr.run("smoke", strategies=["relief", f"{name}:Mine"], set={"strategy.alpha": 0.4}, out=tmp_path / "py")
     changed = write(f"{METHOD}\n\nCHANGED = Mine(alpha=0.4)\n")
     plan = make_plan("smoke", [], Axes(strategies=("fedavg", f"{changed}:CHANGED")), tmp_path)
     assert plan.cells[1].config.strategy.alpha == 0.4
