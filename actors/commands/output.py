@@ -167,7 +167,7 @@ def print_end(plan: Plan, entries: Sequence[CellFolder], as_json: bool) -> None:
 
 
 def stale_advice(stale: Sequence[CellFolder], command: str, noun: str = "cell") -> str:
-    """What it means that finished cells are stale, and the ``command`` that computes them again."""
+    """Say what it means that finished cells are stale, and the ``command`` that computes them again."""
     verb = "is" if len(stale) == 1 else "are"
     return (
         f"{counted(len(stale), noun)} {verb} stale: computed with other code or weights (`there`) than today's "

@@ -143,7 +143,7 @@ def check_backbone(config: ExperimentConfig) -> Iterator[Verdict]:
 
 
 def _refused(bench: _Bench) -> str:
-    """What is wrong with the shapes of a plain module, and what to do; empty where a backbone can be made of it."""
+    """Return what is wrong with a plain module and what to do; empty where a backbone can be made of it."""
     if not isinstance(bench.config.backbone, ModuleBackbone):
         return ""
     try:

@@ -86,7 +86,7 @@ def _difference(models: Mapping[int, _Models], expected: Mapping[int, _Models], 
 
 
 def _rounding(models: Mapping[int, _Models], expected: Mapping[int, _Models], within: float) -> str:
-    """What to do where the first round that differs does so by rounding alone; empty where it does by more.
+    """Return what to do where the first round that differs does so by rounding alone; empty where by more.
 
     Another order of summing changes the last bits of float32, and training amplifies that from round to round.
     """

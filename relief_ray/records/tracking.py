@@ -200,7 +200,7 @@ def _configured_store(folder: Path, run: RunRecord, uri: str | None, experiment:
 
 
 def _remedy(error: Exception) -> str:
-    """What was expected of a store, and what to do, after it failed: it refused what it was sent, or did not answer."""
+    """Return what was expected of a store that failed, and what to do: it refused what was sent, or did not answer."""
     if getattr(error, "error_code", None) == "INVALID_PARAMETER_VALUE":
         return "expected a store without other values under this run; name another with --uri, or delete that run in it"
     return "expected a reachable MLflow store; start it, or name another"

@@ -43,7 +43,7 @@ def caption(comparison: Comparison) -> str:
 
 
 def _looked(runs: Sequence[Loaded]) -> str:
-    """How often the runs were tested, where that is not after every round; it decides `rounds to 85 %`."""
+    """Say how often the runs were tested, where that is not after every round: `rounds to 85 %` depends on it."""
     rounds = runs[0].planned
     intervals = {min(rounds, config_int(r.run, "evaluation.every", default=1)) for r in runs}
     if intervals == {1}:
