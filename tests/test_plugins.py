@@ -239,6 +239,7 @@ def test_a_users_method_has_every_hook_that_a_built_in_one_has(hooked, tmp_path)
         "kind": "own",
         "citation": "@misc{half2026, title = {Half and half}}",
         "paper_accounting": "fedavg",
+        "varied": (),
     }
     (loaded,) = load_runs([tmp_path / "run"])
     assert not is_pooled(loaded)

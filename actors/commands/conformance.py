@@ -130,7 +130,8 @@ def line(verdict: Verdict, rules: Mapping[str, Rule] = RULES) -> str:
     if verdict.status == "not judged":
         return _hanging(f"  not judged  {verdict.rule:<14} ", verdict.found)
     said = _hanging(f"  BROKEN      {verdict.rule:<14} ", rule.says)
-    return f"{said}\n      found: {verdict.found}\n      fix:   {rule.fix}"
+    fix = f"\n      fix:   {mended}" if (mended := verdict.fix(rules)) else ""
+    return f"{said}\n      found: {verdict.found}{fix}"
 
 
 def _hanging(head: str, text: str) -> str:
@@ -158,7 +159,7 @@ def summary(name: str, verdicts: Sequence[Verdict]) -> str:
 def _as_text(name: str, config: ExperimentConfig, verdicts: Sequence[Verdict]) -> str:
     """The method and all verdicts as JSON."""
     rows = [
-        {"rule": v.rule, "status": v.status, "found": v.found, "says": RULES[v.rule].says, "fix": RULES[v.rule].fix}
+        {"rule": v.rule, "status": v.status, "found": v.found, "says": RULES[v.rule].says, "fix": v.fix(RULES)}
         for v in verdicts
     ]
     about = about_of(config.strategy, config.label())

@@ -63,7 +63,7 @@ def _report(name: str, verdicts: Iterable[Verdict], rules: Mapping[str, Rule], a
             print(line(verdict, rules), flush=True)
     is_kept = all(v.status != "broken" for v in done)
     rows = [
-        {"rule": v.rule, "status": v.status, "found": v.found, "says": rules[v.rule].says, "fix": rules[v.rule].fix}
+        {"rule": v.rule, "status": v.status, "found": v.found, "says": rules[v.rule].says, "fix": v.fix(rules)}
         for v in done
     ]
     print(json.dumps({"target": name, "keeps": is_kept, "rules": rows}, indent=1) if as_json else summary(name, done))

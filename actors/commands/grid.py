@@ -16,7 +16,7 @@ from typing import Literal
 
 from actors.commands.fetching import local_folder, refuse_behind
 from actors.commands.next_steps import next_steps
-from actors.commands.output import plan_facts, plan_text, print_end, print_status, tell
+from actors.commands.output import plan_facts, plan_text, print_end, print_status, stale_advice, tell
 from actors.commands.search import SuggestedTries, again, stopped_early, suggested_tries
 from actors.commands.study import cannot_decide, claims_facts, claims_text
 from actors.grids.display import duration, make_reporter
@@ -301,17 +301,24 @@ def _finish(plan: Plan, mirror: MirrorState, wanted: Collection[str], options: G
     """Say where the grid stands.
 
     Raises:
-        Stopped: cells of this command failed, or the copy lacks something.
+        Stopped: cells of this command failed or are stale, or the copy lacks something.
     """
-    print_end(plan, plan.cell_folders(), options.as_json)
+    entries = plan.cell_folders()
+    print_end(plan, entries, options.as_json)
     if not options.as_json:
         print("", *next_steps(plan), sep="\n")
-    failed = [e for e in plan.cell_folders() if e.status == "failed" and e.cell.name in wanted]
+    failed = [e for e in entries if e.status == "failed" and e.cell.name in wanted]
+    stale = [e for e in entries if e.status == "stale" and e.cell.name in wanted]
+    advice = stale_advice(stale, f"relief-ray grid resume {plan.out} --rerun-stale") if stale else ""
     if failed:
         raise Stopped(
-            CELLS_FAILED, f"{len(failed)} cells failed; the others are not touched by that\n{_how_to_resume(plan)}"
+            CELLS_FAILED,
+            f"{len(failed)} cells failed; the others are not touched by that\n{_how_to_resume(plan)}"
+            + (f"\n{advice}" if advice else ""),
         )
     refuse_behind(mirror, f"relief-ray grid resume {plan.out}")
+    if stale:
+        raise Stopped(CELLS_FAILED, advice)
 
 
 def to_do(entries: Iterable[CellFolder], skip_failed: bool) -> list[CellFolder]:

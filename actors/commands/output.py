@@ -166,6 +166,15 @@ def print_end(plan: Plan, entries: Sequence[CellFolder], as_json: bool) -> None:
         print("", _next_step(plan), *where_to_look(plan.cells[0].config.tracking, plan.out), sep="\n", flush=True)
 
 
+def stale_advice(stale: Sequence[CellFolder], command: str, noun: str = "cell") -> str:
+    """Say what it means that finished cells are stale, and the ``command`` that computes them again."""
+    verb = "is" if len(stale) == 1 else "are"
+    return (
+        f"{counted(len(stale), noun)} {verb} stale: computed with other code or weights (`there`) than today's "
+        f"(`here`)\ncompute again with: {command}"
+    )
+
+
 def _next_step(plan: Plan) -> str:
     """The next command for the cells that are done."""
     if any(c.config.choice is not None and c.config.choice.kind == "try" for c in plan.cells):

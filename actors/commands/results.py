@@ -275,12 +275,32 @@ def _draw_curves(comparison: Comparison, path: Path) -> list[Path]:
 
 
 def sync_command(folders: Sequence[Path], uri: str | None, as_json: bool) -> None:
-    """Run `relief-ray sync`."""
+    """Run `relief-ray sync`; a run that cannot be exported keeps none of the others back.
+
+    Raises:
+        UserError: runs could not be exported; the reasons are said.
+    """
     refuse_nested(folders, "sync")
-    for folder in find_runs(folders):
-        done = sync(folder, uri)
+    runs, failures = find_runs(folders), list[UserError]()
+    for folder in runs:
+        try:
+            done = sync(folder, uri)
+        except UserError as error:
+            failures.append(error)
+            continue
         if as_json:
             facts = {"folder": str(folder), "uri": done.uri, "run_id": done.run_id, "num_points": done.num_points}
             print(json.dumps(facts))
         else:
             print(f"{folder}: {done.num_points} new points in {done.uri} (run {done.run_id})")
+    if failures and len(runs) == 1:
+        raise failures[0]
+    if failures:
+        reasons = "\n".join(map(str, failures[:_MAX_FAILURES]))
+        more = f"\nand {len(failures) - _MAX_FAILURES} more" if len(failures) > _MAX_FAILURES else ""
+        rest = "; the others are" if len(failures) < len(runs) else ""
+        raise UserError(f"{len(failures)} of {len(runs)} runs were not exported{rest}\n{reasons}{more}")
+
+
+# A store that is down fails for every run in the same words.
+_MAX_FAILURES = 5

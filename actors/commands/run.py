@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.commands.fetching import local_folder, refuse_behind
+from actors.commands.output import stale_advice
 from actors.commands.results import show_results
 from actors.commands.run_plan import show_plan
 from actors.commands.study import cannot_decide
@@ -168,7 +169,7 @@ def _run_plan(plan: Plan, options: RunOptions) -> None:
     """Run whatever of the plan is not finished, then show the results of all of it.
 
     Raises:
-        Stopped: a signal asked for it, or runs of several failed; the message says how to go on.
+        Stopped: a signal asked for it, runs of several failed, or some are stale; the message says how to go on.
     """
     cells = plan.cell_folders()
     todo = [cell for cell in cells if not cell.is_finished]
@@ -205,6 +206,9 @@ def _run_plan(plan: Plan, options: RunOptions) -> None:
     _refuse_failed(plan)
     show_results(plan, options.as_json)
     refuse_behind(mirror, f"relief-ray resume {plan.out}")
+    if stale := [cell for cell in plan.cell_folders() if cell.status == "stale"]:
+        command = f"relief-ray run {plan.name} .. --rerun-stale, with the same options"
+        raise Stopped(CELLS_FAILED, stale_advice(stale, command, "run"))
 
 
 def _run_several(

@@ -30,7 +30,10 @@ EXIT_CODES = (
     (BAD_INPUT, "bad input: a wrong option, key, value, file or folder; the message names the fix"),
     (ROUND_VOID, "a round was void (no usable update, too few clients, a model that is not finite): nothing committed"),
     (DISK, "the disk is full or failed while writing; everything before is intact"),
-    (CELLS_FAILED, "cells of a grid failed, the others are done; go on with `relief-ray grid resume DIR`"),
+    (
+        CELLS_FAILED,
+        "cells of a grid failed, or runs are stale (`--rerun-stale` computes those again); the others are done",
+    ),
     (DIFFERENT, "a cell that was computed again gave other results (`relief-ray reproduce`)"),
     (
         _USER_CODE,

@@ -28,6 +28,7 @@ from relief_ray.messages import NO_STATE, Assignment, ClientInfo, Update
 from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.models.checks import DeclarationError, run_checked
 from relief_ray.models.costs import count_costs, forward_flops
+from relief_ray.models.module import ModuleBackbone
 from relief_ray.stages import RAW, Engine, Missing, descendants, modalities_below
 from relief_ray.streams import Streams
 from relief_ray.training.config import TrainerConfig
@@ -122,7 +123,15 @@ def check_backbone(config: ExperimentConfig) -> Iterator[Verdict]:
     shape = InputShape(channels=tuple(spec.modalities), window=spec.window, num_classes=len(spec.classes))
     with tempfile.TemporaryDirectory(prefix="relief-ray-") as folder:
         bench, broken = _Bench(config=config, shape=shape, root=Path(folder), outcomes={}), ""
+        refused = _refused(bench)
         for rule, trial in _TRIALS.items():
+            if refused and rule == "shape":
+                yield Verdict(rule=rule, status="broken", found=refused, has_remedy=True)
+                broken = rule
+                continue
+            if refused and rule != "configuration":
+                yield not_judged(rule, "shape")
+                continue
             if broken:
                 yield not_judged(rule, broken)
                 continue
@@ -131,6 +140,21 @@ def check_backbone(config: ExperimentConfig) -> Iterator[Verdict]:
             yield (
                 Verdict(rule=rule, status="kept") if found is None else Verdict(rule=rule, status="broken", found=found)
             )
+
+
+def _refused(bench: _Bench) -> str:
+    """Return what is wrong with a plain module and what to do; empty where a backbone can be made of it."""
+    if not isinstance(bench.config.backbone, ModuleBackbone):
+        return ""
+    try:
+        bench.build()
+    except DeclarationError:
+        return ""  # reported by the rule `groups`
+    except UserError as error:
+        return str(error)
+    except Exception:
+        return ""  # reported by the rule `configuration`
+    return ""
 
 
 def _judge(rule: str, trial: Callable[[_Bench], None], bench: _Bench) -> str | None:
@@ -153,6 +177,10 @@ def _configuration(bench: _Bench) -> None:
         built: object = bench.build()
     except DeclarationError:
         return  # reported by the rule `groups`
+    except UserError:
+        if isinstance(config.backbone, ModuleBackbone):
+            return  # reported by the rule `shape`
+        raise
     if not isinstance(built, Backbone):
         raise Broken("configuration", f"build() returned a {type(built).__name__}")
 

@@ -35,7 +35,7 @@ from relief_ray.messages import (
     ServerState,
     Update,
 )
-from relief_ray.plugins import sources
+from relief_ray.plugins import check_returned, sources
 from relief_ray.records.identity import state_sha256
 from relief_ray.streams import Streams
 from relief_ray.training.local_step import is_mean_over_windows
@@ -146,6 +146,7 @@ def _aggregate(strategy: Strategy, state: ServerState, reduced: Reduced, tools: 
     _check_tasks("client.refine", tasks, state, tools.layout, [c.id for c in tools.participants], len(tools.fleet))
     before, drawn = _sha256(state), _generators()
     after = strategy.aggregate(state, reduced, tools)
+    check_returned(after, ServerState, strategy.aggregate, "aggregate")  # as the round does, which sees the wrapper
     _same("aggregate", before, state, drawn)
     _check_state("aggregate", after, tools.layout)
     return after

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from relief_ray.errors import ClientFailed
+from relief_ray.errors import ClientFailed, UserCodeFailed
 
 RuleOutcome = Literal["kept", "broken", "not judged"]
 
@@ -109,11 +109,17 @@ class Verdict:
         rule: name of the rule.
         status: kept, broken or not judged.
         found: violation, or the reason why it was not judged.
+        has_remedy: ``found`` says what to do, better than the rule's own ``fix``.
     """
 
     rule: str
     status: RuleOutcome
     found: str = ""
+    has_remedy: bool = False
+
+    def fix(self, rules: Mapping[str, Rule]) -> str:
+        """The rule's remedy; empty where ``found`` has a better one."""
+        return "" if self.has_remedy else rules[self.rule].fix
 
 
 def not_judged(rule: str, first: str) -> Verdict:
@@ -127,6 +133,8 @@ def what_broke(error: Exception, rules: tuple[str, ...], modules: Collection[str
     For a failed client it is the error that was raised inside it.
     """
     cause = error.__cause__ if isinstance(error, ClientFailed) and error.__cause__ else error
+    if isinstance(cause, UserCodeFailed):
+        return rules[0], str(cause).partition("\n")[0]  # it names the file; the lines after it are for a run
     if isinstance(cause, Broken):
         return cause.rule if cause.rule in rules else rules[0], cause.found
     return rules[0], f"{type(cause).__name__}: {cause}{_line_of(cause, modules)}"

@@ -45,21 +45,29 @@ class Fault:
 
     Attributes:
         rule: its name.
-        found: the finding, with both numbers.
+        found: the finding, with both numbers; a ``{}`` stands for each of ``counts``.
+        counts: numbers that are added up where several subjects have the same finding.
         subject: whose recording it was found in; None: in the description, or in all together.
     """
 
     rule: DataRule
     found: str
     subject: int | None = None
+    counts: tuple[int, ...] = ()
 
 
 def in_words(faults: Iterable[Fault]) -> list[str]:
-    """The findings, each once, after the subjects that it holds for."""
-    subjects: dict[str, list[int]] = {}
+    """The findings, each once, after the subjects that it holds for; their counts are added up."""
+    alike: dict[str, list[Fault]] = {}
     for fault in faults:
-        subjects.setdefault(fault.found, []).extend([] if fault.subject is None else [fault.subject])
-    return [f"{several('subject', whose)}: {text}" if whose else text for text, whose in subjects.items()]
+        alike.setdefault(fault.found, []).append(fault)
+    lines = []
+    for text, members in alike.items():
+        sums = [sum(numbers) for numbers in zip(*(fault.counts for fault in members), strict=True)]
+        whose = [fault.subject for fault in members if fault.subject is not None]
+        shown = text.format(*sums) if sums else text
+        lines.append(f"{several('subject', whose)}: {shown}" if whose else shown)
+    return lines
 
 
 def refuse(where: str, faults: Sequence[Fault]) -> None:
@@ -188,7 +196,7 @@ def recording_faults(spec: DatasetSpec, subject: int, recording: object) -> list
         *_faults("bouts", _stretches(recording)),
     ]
     if not faults:  # what follows reads the arrays by each other's rows
-        faults = [*_faults("labels", _unknown_codes(spec, recording)), *_faults("finite", _gaps(spec, recording))]
+        faults = [*_unknown_codes(spec, recording), *_faults("finite", _gaps(spec, recording))]
         faults += _faults("subjects", _labelled(spec, recording))
     return [replace(fault, subject=subject) for fault in faults]
 
@@ -218,18 +226,19 @@ def _rows_of_labels(recording: Recording) -> list[str]:
     return []
 
 
-def _unknown_codes(spec: DatasetSpec, recording: Recording) -> list[str]:
+def _unknown_codes(spec: DatasetSpec, recording: Recording) -> list[Fault]:
     present, counts = np.unique(recording.labels, return_counts=True)
     unknown = {
         int(c): int(n) for c, n in zip(present, counts, strict=True) if c not in (*spec.labels, *spec.null_labels)
     }
     if not unknown:
         return []
-    rows = ", ".join(f"code {code} in {number} rows" for code, number in unknown.items())
-    return [
-        f"{rows} of {len(recording.labels)}; the files have the codes {present.tolist()}, labels lists "
-        f"{list(spec.labels)}, null_labels {list(spec.null_labels)}"
-    ]
+    rows = ", ".join(f"code {code} in {{}} rows" for code in unknown)
+    found = (
+        f"{rows} of {{}}; the files have the codes {present.tolist()}, labels lists {list(spec.labels)}, null_labels "
+        f"{list(spec.null_labels)}"
+    )
+    return [Fault(rule="labels", found=found, counts=(*unknown.values(), len(recording.labels)))]
 
 
 def _labelled(spec: DatasetSpec, recording: Recording) -> list[str]:

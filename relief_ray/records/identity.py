@@ -115,6 +115,21 @@ def other_program(run: Computed) -> str | None:
     return "; ".join(lines) or None
 
 
+def changed_files(run: Computed) -> tuple[str, ...]:
+    """Return the user's own files that have changed since the run was begun; files that are not here are not judged.
+
+    They are looked for where Python would import them from, without importing them.
+    """
+    return tuple(name for name, digest in run.own_sources.items() if _sha256_here(name) not in (None, digest))
+
+
+def _sha256_here(name: str) -> str | None:
+    """Hash of the first file of that name below the current folder or on Python's path; None: there is none."""
+    places = (Path(root) / name for root in (".", *sys.path))
+    file = next((place for place in places if place.is_file()), None)
+    return None if file is None else hashlib.sha256(file.read_bytes()).hexdigest()
+
+
 def other_processor(run: Computed) -> str | None:
     """Name both processors where they differ: ``AMD EPYC there, Intel Xeon here``; None where they do not.
 

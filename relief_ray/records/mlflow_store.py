@@ -117,6 +117,9 @@ ENVIRONMENT = {
     "MLFLOW_LOGGING_LEVEL": "WARNING",
 }
 
+# A cell that is computed again in its folder (`--rerun-stale`) is told from the one before by the moment of its making.
+_CREATED, _REPLACED_BY = "relief.created", "relief.replaced_by"
+
 # Kind of our experiments. It does not make the pages of 3.17 open on runs: the address does
 # (actors/terminal/mlflow_export.py).
 _EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
@@ -266,9 +269,11 @@ def _open_run(store: Store, folder: Path, record: RunRecord) -> tuple[MlflowClie
     with _store_lock(store, folder.parent):
         client = _connect(store)
         experiment = _experiment(client, store)
-        run = _find(client, experiment, {"relief.cell": record.cell, "relief.folder": str(folder)})
+        before = _find(client, experiment, {"relief.cell": record.cell, "relief.folder": str(folder)})
+        run = next((r for r in before if r.data.tags.get(_CREATED) == record.created), None)
         if run is None:
             run = _create(client, experiment, folder, record)
+            _mark_replaced(client, before, run.info.run_id)
             _log_dataset(client, run.info.run_id, record)
         elif run.info.status != "RUNNING":
             client.update_run(run.info.run_id, status="RUNNING")
@@ -309,17 +314,26 @@ def _experiment(client: MlflowClient, store: Store) -> str:
     return str(experiment.experiment_id)
 
 
-def _find(client: MlflowClient, experiment: str, tags: dict[str, str]) -> Run | None:
+def _find(client: MlflowClient, experiment: str, tags: dict[str, str]) -> list[Run]:
     # Only the first tag is asked for: a folder's name may hold quotes, which the query language cannot.
     (first, value), *_ = tags.items()
     runs = client.search_runs([experiment], filter_string=f"tags.`{first}` = '{value}'", max_results=1000)
-    return next((r for r in runs if all(r.data.tags.get(k) == v for k, v in tags.items())), None)
+    return [r for r in runs if all(r.data.tags.get(k) == v for k, v in tags.items())]
+
+
+def _mark_replaced(client: MlflowClient, before: Sequence[Run], run_id: str) -> None:
+    """Name the runs that the folder held earlier, before the cell was computed again, as replaced."""
+    for run in before:
+        if _REPLACED_BY not in run.data.tags:
+            client.set_tag(run.info.run_id, _REPLACED_BY, run_id)
+            client.update_run(run.info.run_id, name=f"{run.info.run_name} (replaced)")
 
 
 def _create(client: MlflowClient, experiment: str, folder: Path, record: RunRecord) -> Run:
     tags = {
         "relief.cell": record.cell,
         "relief.folder": str(folder),
+        _CREATED: record.created,
         "relief.strategy": record.strategy,
         "relief.data_origin": record.data_origin,
         "relief.planning_model": record.planning_model,

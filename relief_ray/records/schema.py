@@ -85,6 +85,7 @@ class MethodFacts(Record):
         pooled: one client holds the data of all, so a fleet's speedup and bytes have no meaning.
         paper_accounting: what its round costs with ``costs.accounting=table``.
         dense_stand_in, search_trades_speed: footnotes, as in ``StrategyConfig``; empty where there is nothing to say.
+        varied: fields in which a user's own method differs from its class's defaults; None: not known.
     """
 
     name: str
@@ -96,6 +97,7 @@ class MethodFacts(Record):
     paper_accounting: Literal["method", "fedavg"] = "method"
     dense_stand_in: str = ""
     search_trades_speed: str = ""
+    varied: tuple[str, ...] | None = None
 
     @property
     def is_bound(self) -> bool:

@@ -199,6 +199,13 @@ def _configured_store(folder: Path, run: RunRecord, uri: str | None, experiment:
     return Store(uri=store_uri(folder, target), experiment=name)
 
 
+def _remedy(error: Exception) -> str:
+    """Return what was expected of a store that failed, and what to do: it refused what was sent, or did not answer."""
+    if getattr(error, "error_code", None) == "INVALID_PARAMETER_VALUE":
+        return "expected a store without other values under this run; name another with --uri, or delete that run in it"
+    return "expected a reachable MLflow store; start it, or name another"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Synced:
     """Result of a ``sync``; ``num_points`` were new to the store."""
@@ -230,8 +237,7 @@ def sync(folder: Path, uri: str | None = None, experiment: str | None = None) ->
     except Exception as error:
         write_failure(folder, brief(error))
         raise UserError(
-            f"{mask_text(store.uri)}: cannot export {folder} ({brief(error)}), expected a reachable MLflow store; "
-            "start it, or name another, and sync again"
+            f"{mask_text(store.uri)}: cannot export {folder} ({brief(error)}), {_remedy(error)}, and sync again"
         ) from error
     finally:
         _drop(exporter)

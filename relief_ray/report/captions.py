@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite, log
+from typing import TypeVar
 
 from relief_ray.errors import counted, listed, several
 from relief_ray.models.registry import BACKBONES
 from relief_ray.plugins import is_path
+from relief_ray.records.identity import changed_files
 from relief_ray.report.comparison import Comparison, MethodResult
 from relief_ray.report.experiments import Experiment, data_title
 from relief_ray.report.inventory import GridItem
@@ -15,6 +17,8 @@ from relief_ray.report.runs import Loaded, config_int, config_text, has_folds, r
 
 # Mark of a method for LoRA that was run on a backbone without it.
 STAND_IN = "\N{DOUBLE DAGGER}"
+# What two methods are held against each other by, run by run.
+Value = TypeVar("Value", str, float)
 # Factor over the first loss of a phase; a loss that stands still wavers by less.
 GROWTH = 1.1
 
@@ -30,11 +34,24 @@ def caption(comparison: Comparison) -> str:
     place = f"{mark(first)}{data_title(config_text(first.run, 'data.name'))}, {_split_text(first)}"
     drawn = ", ".join(_drawn(comparison.runs))
     spread = "; mean ± sample standard deviation over runs" if len(comparison.runs) > len(comparison.rows) else ""
+    rounds = f"{counted(first.planned, 'round')}{_looked(comparison.runs)}"
     return (
-        f"{place}, {counted(len(comparison.subjects), 'test subject')}; {counted(first.planned, 'round')}, "
+        f"{place}, {counted(len(comparison.subjects), 'test subject')}; {rounds}, "
         f"E = {config_int(first.run, 'training.epochs')}, window stride {config_text(first.run, 'data.stride_s')} s, "
         f"{_unusual_data(first)}{drawn}. Last evaluated round{spread}. {_clock_sentence(comparison)}"
     )
+
+
+def _looked(runs: Sequence[Loaded]) -> str:
+    """Say how often the runs were tested, where that is not after every round: `rounds to 85 %` depends on it."""
+    rounds = runs[0].planned
+    intervals = {min(rounds, config_int(r.run, "evaluation.every", default=1)) for r in runs}
+    if intervals == {1}:
+        return ""
+    if intervals == {rounds}:
+        return " (tested after the last)"
+    shown = " or ".join(str(number) for number in sorted(intervals))
+    return f" (tested every {shown} rounds and after the last)"
 
 
 def equal_rounds(comparison: Comparison) -> str:
@@ -147,11 +164,13 @@ def remarks(comparison: Comparison) -> tuple[str, ...]:
         *comparison.notes,
         *_without_intervals(comparison),
         *_programs(comparison),
+        *_edited(comparison.runs),
         *_diverged(comparison),
         *_uneven(comparison),
         *_personal(comparison),
         *_below_full(comparison),
         *_twins(comparison),
+        *_alike(comparison),
         *_committed(comparison.runs),
     )
 
@@ -204,6 +223,19 @@ def _programs(comparison: Comparison) -> list[str]:
         shown = listed(sorted(" ".join(program) for program in programs))
         lines.append(f"Computed by {len(programs)} different programs (sources, torch, architecture): {shown}")
     return [*lines, *([f"Resumed by another program than began them: {listed(mixed)}"] if mixed else [])]
+
+
+def _edited(runs: Sequence[Loaded]) -> list[str]:
+    """Sentence on methods whose rows are older than a file of the user's that they were computed with."""
+    labels: dict[str, dict[str, None]] = {}
+    for loaded in runs:
+        for file in changed_files(loaded.run):
+            labels.setdefault(file, {})[loaded.label] = None
+    return [
+        f"{file} has changed since {listed(names)} {'was' if len(names) == 1 else 'were'} computed: the rows show the "
+        "old results; compute them again (--rerun-stale)"
+        for file, names in labels.items()
+    ]
 
 
 def _diverged(comparison: Comparison) -> list[str]:
@@ -285,9 +317,41 @@ def twins(comparison: Comparison) -> tuple[tuple[str, ...], ...]:
     models: dict[str, dict[object, str]] = {}
     for run in comparison.summaries:
         models.setdefault(run.label, {})[run.replicate] = run.model_sha256
+    return _grouped(models)
+
+
+def _alike(comparison: Comparison) -> list[str]:
+    """Sentences on methods with other bits, but the same F1 in every shared run: one probably changes nothing.
+
+    A single run or models that guess may agree by chance.
+    """
+    scores: dict[str, dict[object, float]] = {}
+    for run in comparison.summaries:
+        if run.shown is not None:
+            scores.setdefault(run.label, {})[run.replicate] = run.shown
+    same_bits = [set(names) for names in twins(comparison)]
+    lines = []
+    for names in _grouped(scores):
+        shared = [key for key in scores[names[0]] if all(key in scores[name] for name in names)]
+        learned = any(scores[names[0]][key] > _guess(comparison.runs[0]) for key in shared)
+        if len(shared) < 2 or not learned or any(set(names) <= group for group in same_bits):
+            continue
+        does = f"{names[1]} probably does what {names[0]} does" if len(names) == 2 else "they probably do the same"
+        lines.append(f"{listed(names)} reached exactly the same F1 in all {len(shared)} shared runs: {does}")
+    return lines
+
+
+def _guess(loaded: Loaded) -> float:
+    """F1 of guessing: 1/K at most; 0 where the classes are unknown."""
+    classes = loaded.run.coverage.get("classes")
+    return 1 / len(classes) if isinstance(classes, list) and classes else 0.0
+
+
+def _grouped(values: Mapping[str, dict[object, Value]]) -> tuple[tuple[str, ...], ...]:
+    """Methods with equal values wherever both ran, at least two together."""
     groups: list[list[str]] = []
-    for label in models:
-        home = next((g for g in groups if _same(models[g[0]], models[label])), None)
+    for label in values:
+        home = next((g for g in groups if _same(values[g[0]], values[label])), None)
         if home is None:
             groups.append([label])
         else:
@@ -295,6 +359,6 @@ def twins(comparison: Comparison) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(g) for g in groups if len(g) > 1)
 
 
-def _same(one: dict[object, str], other: dict[object, str]) -> bool:
+def _same(one: dict[object, Value], other: dict[object, Value]) -> bool:
     shared: Sequence[object] = [k for k in one if k in other]
     return bool(shared) and all(one[k] == other[k] for k in shared)

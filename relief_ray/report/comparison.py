@@ -224,7 +224,7 @@ def _refuse_mixture(runs: Sequence[Loaded], searched: Iterable[str] = ()) -> Non
 
 def with_labels(runs: Sequence[Loaded]) -> tuple[Loaded, ...]:
     """The runs under their variants' names (``variant_names``)."""
-    names = variant_names([(r.label, r.run.config) for r in runs])
+    names = variant_names([(r.label, r.run.config) for r in runs], [r.run.method for r in runs])
     return tuple(renamed(r, name) for r, name in zip(runs, names, strict=True))
 
 

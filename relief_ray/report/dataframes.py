@@ -72,7 +72,7 @@ def name_settings(records: Mapping[str, CommittedCell]) -> tuple[FinishedCell, .
     """The cells with their settings in words; a method with several sets of fields names those that differ."""
     searched = searched_keys(r.config for r in records.values())
     titles = _titles(list(records.values()), searched)
-    labels = variant_names([(r.method.name, r.config) for r in records.values()])
+    labels = variant_names([(r.method.name, r.config) for r in records.values()], [r.method for r in records.values()])
     pairs = zip(records.items(), labels, strict=True)
     return tuple(
         FinishedCell(name=name, setting=titles[repr(_setting(record, searched))], label=label, record=record)

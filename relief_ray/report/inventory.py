@@ -32,17 +32,29 @@ _PRESETS: Mapping[str, Mapping[str, JsonValue]] = {
 }
 
 
-def variant_names(methods: Sequence[Named]) -> list[str]:
+def variant_names(methods: Sequence[Named], facts: Sequence[MethodFacts | None] = ()) -> list[str]:
     """A name for each (label, configuration): ``relief``, and ``relief (gamma=0.5)`` where 0.5 is not the preset's.
 
     The bare name belongs to the preset itself, so a name does not depend on which other cells are there. A user's own
-    method has no preset: where its cells differ, each one names the fields. Fields that a search varies do not count.
+    method has no preset: where its cells differ, each one names the fields, but for those that have the default of
+    its class by the method's ``facts``. Fields that a search varies do not count.
     """
     sections = [(label, _section(config)) for label, config in methods]
     namesakes: dict[str, list[Mapping[str, JsonValue]]] = {}
     for label, strategy in sections:
         namesakes.setdefault(label, []).append(strategy)
-    return [_variant_name(label, strategy, namesakes[label]) for label, strategy in sections]
+    varied = [one.varied if one is not None else None for one in facts] or [None] * len(sections)
+    names = [
+        _variant_name(label, strategy, namesakes[label], keys)
+        for (label, strategy), keys in zip(sections, varied, strict=True)
+    ]
+    # A class whose defaults have changed since has two kinds of cells without varied fields: these differ by all.
+    behind = {name: strategy for name, (_, strategy) in zip(names, sections, strict=True)}
+    mixed = {name for name, (_, strategy) in zip(names, sections, strict=True) if behind[name] != strategy}
+    return [
+        _variant_name(label, strategy, namesakes[label], None) if name in mixed else name
+        for name, (label, strategy) in zip(names, sections, strict=True)
+    ]
 
 
 def choice_kind(config: Mapping[str, JsonValue]) -> str:
@@ -68,13 +80,19 @@ def _section(config: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
     return {k: v for k, v in strategy.items() if f"strategy.{k}" not in chosen} if isinstance(strategy, dict) else {}
 
 
-def _variant_name(label: str, mine: Mapping[str, JsonValue], namesakes: Sequence[Mapping[str, JsonValue]]) -> str:
+def _variant_name(
+    label: str,
+    mine: Mapping[str, JsonValue],
+    namesakes: Sequence[Mapping[str, JsonValue]],
+    varied: Sequence[str] | None,
+) -> str:
     preset = _PRESETS.get(label)
     if preset is not None:
         # Only a user's method may bear a preset's name without being that preset: then its import path is shown.
         keys = [k for k in mine if mine[k] != preset.get(k) and (k != "name" or is_path(mine[k]))]
     else:
         keys = [k for k in mine if any(other.get(k) != mine[k] for other in namesakes)]
+        keys = [k for k in keys if varied is None or k in varied or k == "name"]
     own = ", ".join(f"{k}={mine[k]}" for k in sorted(keys))
     return f"{label} ({own})" if own else label
 
@@ -150,7 +168,7 @@ def take_inventory(paths: Iterable[Path]) -> Inventory:
 
 def labelled(items: Sequence[GridItem]) -> tuple[GridItem, ...]:
     """The items with the name of their method's variant, planned and finished ones alike."""
-    names = variant_names([(s.label, s.config) for s in items])
+    names = variant_names([(s.label, s.config) for s in items], [s.method for s in items])
     return tuple(replace(s, label=name) for s, name in zip(items, names, strict=True))
 
 

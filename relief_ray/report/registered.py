@@ -91,9 +91,10 @@ def _registered(path: Path, planned: PlannedClaims, cells: Sequence[PlannedCell]
 
 def planned_replicates(claims: Claims, cells: Sequence[PlannedCell]) -> dict[str, dict[Replicate, Repetition]]:
     """Replicates by method of the planned cells that the claims are about."""
-    about = [(cell.method.name, cell.config) for cell in cells if is_about(claims, cell.config)]
+    planned = [cell for cell in cells if is_about(claims, cell.config)]
+    about = [(cell.method.name, cell.config) for cell in planned]
     replicates: dict[str, dict[Replicate, Repetition]] = {}
-    for name, (_, config) in zip(variant_names(about), about, strict=True):
+    for name, (_, config) in zip(variant_names(about, [cell.method for cell in planned]), about, strict=True):
         replicates.setdefault(name, {})[replicate_of(config)] = repetition_of(config)
     return replicates
 

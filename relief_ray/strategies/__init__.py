@@ -130,6 +130,7 @@ def facts_of(config: StrategyConfig, label: str) -> MethodFacts:
         paper_accounting=config.paper_accounting,
         dense_stand_in=config.dense_stand_in,
         search_trades_speed=config.search_trades_speed if preset.search else "",
+        varied=tuple(sorted(config.model_dump(exclude_defaults=True).keys() - {"name"})) if is_users else None,
     )
 
 

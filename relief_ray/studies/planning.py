@@ -11,17 +11,18 @@ from functools import partial
 from pathlib import Path
 
 from relief_ray.config import ExperimentConfig, override, parse, preset, read_values
-from relief_ray.errors import UserError, nearest
+from relief_ray.errors import UserError, listed, nearest
 from relief_ray.experiment.lifecycle import stored_engine
 from relief_ray.experiment.recording import now
 from relief_ray.experiment.setup import Setup, prepare
 from relief_ray.files import disk_errors
-from relief_ray.plugins import is_path
+from relief_ray.plugins import is_path, load_kind
 from relief_ray.records.cells import PLAN_FILE, PlanFile, count_begun, read_plan_file, write_plan_file
 from relief_ray.records.claims import register_claims
 from relief_ray.records.lock import FileLock, lock_folder
 from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
 from relief_ray.strategies import REFERENCE
+from relief_ray.strategies.common import StrategyConfig
 from relief_ray.studies.axes import Axes, with_axes
 from relief_ray.studies.cells import Cell, Draw, draw_of, numbers
 from relief_ray.studies.plans import (
@@ -115,6 +116,7 @@ def cells_of(chosen: Preset, settings: Sequence[str]) -> Iterator[Cell]:
             place = [] if fold is None or "data.fold" in fixed else [f"data.fold={fold}"]
             place += [f"{key}={value}" for key, value in (draw(fold).settings if draw else {}).items()]
             for label in dict.fromkeys(labels):
+                refuse_others(settings, label, labels)
                 yield _cell_of(chosen, settings, label, place)
 
 
@@ -179,6 +181,36 @@ def _cell_of(chosen: Preset, settings: Sequence[str], label: str, axes: Sequence
     title = "-".join([chosen.name, label, *parts[1:]])
     named = config if "name" in config.model_fields_set else config.model_copy(update={"name": title})
     return make_cell("-".join(parts), label, named)
+
+
+def refuse_others(settings: Sequence[str], label: str, labels: Sequence[str]) -> None:
+    """Check that a setting of the strategy that some method of the run has is one of this method's too.
+
+    Raises:
+        UserError: it is not; the methods that have it are named, and how to set it for them alone.
+    """
+    for setting in settings:
+        path, _, value = setting.partition("=")
+        section, _, rest = path.partition(".")
+        key = rest.partition(".")[0]
+        if section != "strategy" or key in ("", "name"):
+            continue
+        _check_strategy(label)
+        havers = [name for name in dict.fromkeys(labels) if key in _kind_of(name).model_fields]
+        if havers and label not in havers:
+            kind, others = _kind_of(havers[0]), ",".join(name for name in dict.fromkeys(labels) if name != havers[0])
+            raise UserError(
+                f"--set {setting}: {label} has no {key!r}, only {listed(havers)}; --set strategy.* goes to every "
+                f"method of the run. Give the one method alone another value: write CHANGED = {kind.__name__}({rest}="
+                f"{value}) in a file of yours, and name it: --strategies {others},my_file:CHANGED; in Python "
+                f"strategies=[.., {kind.__name__}({rest}={value})]"
+            )
+
+
+def _kind_of(label: str) -> type[StrategyConfig]:
+    """Class of a preset, or of what a user's import path names."""
+    config = load_kind(label, "strategies", StrategyConfig) if is_path(label) else preset(label)
+    return config if isinstance(config, type) else type(config)
 
 
 def _check_strategy(name: str) -> None:

@@ -25,7 +25,7 @@ from relief_ray.studies.objects import (
     refuse_unnamed,
     settings_of,
 )
-from relief_ray.studies.planning import cells_of, check_folder, load_preset, preset_of
+from relief_ray.studies.planning import cells_of, check_folder, load_preset, preset_of, refuse_others
 from relief_ray.studies.plans import Plan
 from relief_ray.studies.presets import Preset
 
@@ -155,7 +155,9 @@ def _methods(request: Request, chosen: Preset, settings: Sequence[str]) -> list[
 
 def _cells(chosen: Preset, methods: Sequence[Method | None], settings: Sequence[str]) -> tuple[Cell, ...]:
     """Cells in the order of computation: all methods of one seed and fold before the next."""
-    by_method = []
+    by_method, labels = [], [method.label for method in methods if method is not None]
+    for label in labels:
+        refuse_others(settings, label, labels)
     for method in methods:
         if method is None:
             by_method.append(list(cells_of(chosen, settings)))

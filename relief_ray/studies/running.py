@@ -21,7 +21,7 @@ from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.records.tracking import sync
 from relief_ray.report.inventory import variant_names
-from relief_ray.strategies import method_name
+from relief_ray.strategies import facts_of, method_name
 from relief_ray.studies.cells import Cell
 from relief_ray.studies.mirrored import mirrored
 from relief_ray.studies.plans import CellFolder, Plan
@@ -110,7 +110,8 @@ def rounds_to_do(cell: CellFolder) -> int:
 def _titles_of(cells: Sequence[Cell]) -> list[str]:
     """A title for each cell: ``relief, fold 0, seed 0``, ``relief (gamma=0.5), fold 0, replicate 2``."""
     methods = [(method_name(c.config.strategy, c.label), c.config.model_dump(mode="json")) for c in cells]
-    return [title_of(cell, name) for cell, name in zip(cells, variant_names(methods), strict=True)]
+    facts = [facts_of(c.config.strategy, c.label) for c in cells]
+    return [title_of(cell, name) for cell, name in zip(cells, variant_names(methods, facts), strict=True)]
 
 
 def title_of(cell: Cell, name: str = "") -> str:

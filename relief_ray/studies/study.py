@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from relief_ray.config import parse
 from relief_ray.errors import UserError, counted, listed, nearest
 from relief_ray.records.cells import PLAN_FILES
 from relief_ray.records.run_folder import RUN_FILE
@@ -20,6 +21,7 @@ from relief_ray.report.registered import registry_of
 from relief_ray.report.statistics import Paired, holm
 from relief_ray.report.tables.comparison import costs_table, scores_table
 from relief_ray.strategies import REFERENCE, by_registry
+from relief_ray.studies.objects import StrategyLike, method_of
 from relief_ray.studies.shown import Page, Picture, drawn, html_table
 from relief_ray.studies.single import Run, as_frame
 from relief_ray.studies.verdicts import Verdicts, judged
@@ -111,16 +113,19 @@ class Study:
         """
         return judged(self._chosen(None), registry_of([self.folder]))
 
-    def gain(self, method: str, other: str = REFERENCE, *, setting: str | None = None) -> Paired | None:
+    def gain(
+        self, method: StrategyLike, other: StrategyLike = REFERENCE, *, setting: str | None = None
+    ) -> Paired | None:
         """Return ``method`` minus ``other`` in points of F1 over paired runs (same fold and seed).
 
+        Both may be given as ``run`` takes them: ``study.gain(Mine, "fedavg")``, ``study.gain(Mine(trim=0.4))``.
         The result has ``mean``, its 95 % interval ``low`` to ``high``, ``p`` of a sign-flip test, and ``detectable``:
         the smallest true difference that so few pairs find four times out of five. None: no run is shared.
 
         Raises:
             UserError: no run of one of the methods, or several settings of which none was named.
         """
-        return gain(self._cells_of(setting), method, other)
+        return gain(self._cells_of(setting), self._name_of(method), self._name_of(other))
 
     def gains(self, other: str = REFERENCE, *, setting: str | None = None) -> DataFrame:
         """Return ``gain`` of every method over ``other``: a row each, in points of F1.
@@ -252,6 +257,22 @@ class Study:
             f"run({method!r}{', ' if shown else ''}{shown}): {found}; there are "
             f"{'; '.join(run.draw for run in fits or mine)}; name seed, fold or replicate"
         )
+
+    def _name_of(self, method: StrategyLike) -> str:
+        """The name in tables of a method that is given as a class or configuration; a name as it is.
+
+        Raises:
+            UserError: it is no method, or no run was of it.
+        """
+        if isinstance(method, str):
+            return method
+        wanted = parse({"strategy": method_of(method).values}, "gain")
+        strategy = wanted.model_dump(mode="json")["strategy"]
+        named = next((run.method for run in self.runs if run.record.config.get("strategy") == strategy), None)
+        if named is None:
+            names = ", ".join(dict.fromkeys(run.method for run in self.runs)) or "none"
+            raise UserError(f"method {wanted.label()} with {strategy}: no run of it; there are {names}")
+        return named
 
     @cached_property
     def _cells(self) -> tuple[FinishedCell, ...]:

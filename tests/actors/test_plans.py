@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from actors.commands.grid import GridOptions, _finish
 from actors.grids.trial import TrialSpec, run_trial
 from actors.runtime.warm_pool import WorkerCache
+from actors.terminal.exit_codes import Stopped
 from relief_ray.errors import UserError
 from relief_ray.experiment.lifecycle import create
 from relief_ray.models.moment.weights import load_frozen
@@ -43,6 +45,12 @@ def test_states_of_a_grid_with_every_kind_of_cell(tmp_path):
     assert entries[0].num_rounds == entries[0].num_planned == 3
     assert entries[1].why == "ValueError: no" and "sources 000000000000 there" in entries[3].why
     assert read_run(done.folder).parent == "tiny"
+    with pytest.raises(Stopped, match=f"1 cell is stale.*\ncompute again with: .* resume {tmp_path} --rerun-") as ended:
+        _finish(plan, {stale.cell.name}, GridOptions())
+    assert ended.value.code == 5
+    with pytest.raises(Stopped, match=r"^1 cells failed; (.|\n)*1 cell is stale"):
+        _finish(plan, {stale.cell.name, failed.cell.name}, GridOptions())
+    _finish(plan, {done.cell.name}, GridOptions())
 
 
 def test_a_failed_cell_keeps_its_error_and_a_new_try_forgets_it(tmp_path):

@@ -35,6 +35,28 @@ def test_a_broken_rule_is_named_alone(name, write):
 
 
 @pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        ("nn.Linear(self.width, num_classes + 1)", "head gives (B, 9), expected (B, 8), one logit a class"),
+        (
+            "nn.Sequential(nn.Unflatten(1, (1, self.width)), nn.Linear(self.width, num_classes))",
+            "head gives (B, 1, 8)",
+        ),
+    ],
+)
+def test_a_wrong_shape_is_named_as_one_without_another_remedy(head, said, write):
+    """A plain module cannot become a backbone: what was found says what to do, the general fix would mislead."""
+    body = f"class Mine(Good):\n    def head(self, num_classes):\n        return {head}\n"
+    name = f"{write(module(body))}:Mine"
+    verdicts = judge(name)
+    assert [v.rule for v in verdicts.values() if v.status == "broken"] == ["shape"]
+    assert said in verdicts["shape"].found and verdicts["configuration"].status == "kept"
+    assert verdicts["groups"].status == verdicts["function"].status == "not judged"
+    shown = CliRunner().invoke(app, ["conformance", name]).stdout
+    assert "BROKEN      shape" in shown and said in shown and "fix:" not in shown
+
+
+@pytest.mark.parametrize(
     "backbone", ["tests.nets:Normed", "cnn", *(pytest.param(f"tests.nets:{n}", marks=pytest.mark.slow)
                                               for n in ("NormedShared", "Attentive"))]
 )  # fmt: skip

@@ -12,7 +12,8 @@ METHOD = """
 from functools import partial
 
 from relief_ray.federated import Strategy
-from relief_ray.messages import ServerState
+from relief_ray.messages import Collect, ServerState
+from relief_ray.server.aggregation import apply_step
 from relief_ray.strategies.common import StrategyConfig, allocate_everything, average
 
 
@@ -24,6 +25,22 @@ class Mine(StrategyConfig):
         reduction = self.reduction()
         mine = partial(aggregate, self.beta, self.shrink, reduction)
         return Strategy(name="mine", allocate=allocate_everything, reduction=reduction, aggregate=mine)
+
+
+class Summed(StrategyConfig):
+    # FedAvg, added up in float32 and in another order.
+    def build(self):
+        return Strategy(
+            name="summed", allocate=allocate_everything, reduction=Collect(), aggregate=summed,
+            no_average="its own order of summing",
+        )
+
+
+def summed(state, reduced, tools):
+    updates, step = list(reversed(reduced.updates)), {}
+    for j in updates[0].delta:
+        step[j] = sum(u.delta[j] / len(updates) for u in updates)
+    return ServerState(models={"global": apply_step(state.models["global"], step)}, tensors=state.tensors)
 
 
 def aggregate(beta, shrink, reduction, state, reduced, tools):
@@ -65,3 +82,15 @@ def test_settings_of_the_problem_are_both_methods_and_other_rounds_are_found():
     code, text = conformance("v1", "--equals", "fedavg", "--set", "rounds=1")
     assert code == 1 and "it has the rounds [0, 1], fedavg has [1]" in text
     assert conformance("fedavg", "--equals", "central", "--set", "backbone.fusion=5", "--set", "rounds=1")[0] == 1
+
+
+def test_rounding_that_training_amplifies_is_told_from_another_method(write):
+    """Sums in another order: 1e-8 in round 1, far more in round 3, where a tolerance of 1e-6 is too small."""
+    name = f"{write(METHOD)}:Summed"
+    code, text = conformance(name, "--equals", "fedavg", "--within", "1e-6")
+    said = " ".join(text.split())
+    assert code == 1 and "; round 1 differs first, by" in said and "training amplifies" in said
+    assert "fix:" not in text and said.count("--set rounds=1 --within 1e-06") == 1
+    assert conformance(name, "--equals", "fedavg", "--set", "rounds=1", "--within", "1e-06")[0] == 0
+    code, text = conformance(f"{write(METHOD)}:Mine", "--equals", "fedavg", "--set", "rounds=2", "--within", "1e-6")
+    assert code == 1 and "rounding" not in text and "fix:" in text, "another method is none"

@@ -32,6 +32,20 @@ def test_a_broken_rule_is_named_alone(name, write):
     assert message in verdicts[rule].found
 
 
+def test_a_wrong_return_value_is_said_as_run_says_it(write):
+    """The file, the line and the class that was expected; no attribute that is missing in our code."""
+    name = write(module(*_returning("{'global': state.models['global']}")))
+    verdict = judge(f"{name}:Mine")["finishes"]
+    wanted = "aggregate returned a dict, expected a relief_ray.messages.ServerState ("
+    assert verdict.status == "broken" and verdict.found.startswith(wanted)
+    assert verdict.found.endswith(", in aggregate)") and f"{name}.py, line " in verdict.found
+
+
+def _returning(expression):
+    body = f"def aggregate(state, reduced, tools):\n    return {expression}\n"
+    return body, "        return change(aggregate=aggregate)"
+
+
 @pytest.mark.parametrize("strategy", [p if p in FAST else pytest.param(p, marks=pytest.mark.slow) for p in PRESETS])
 def test_every_preset_keeps_every_rule(strategy):
     """First phases last one round here, so that three rounds reach the phase after them."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from relief_ray.data import load_dataset
-from relief_ray.data.checks import recording_faults, refuse, spec_faults
+from relief_ray.data.checks import in_words, recording_faults, refuse, spec_faults
 from relief_ray.data.dataset import locate
 from relief_ray.data.fetch import import_from
 from relief_ray.data.loader import Recording
@@ -93,7 +93,18 @@ def changed_signal(value: float) -> np.ndarray:
 def test_contradictions_of_a_recording(sound: Recording, changed: dict[str, object], rule: str, said: str) -> None:
     assert recording_faults(SPEC, 3, sound) == []
     (fault,) = recording_faults(SPEC, 3, replace(sound, **changed))
-    assert (fault.rule, fault.subject) == (rule, 3) and said in fault.found
+    (text,) = in_words([fault])
+    assert (fault.rule, fault.subject) == (rule, 3) and text.startswith("subject 3: ") and said in text
+
+
+def test_the_same_wrong_code_of_several_people_is_said_once(sound: Recording) -> None:
+    """The numbers of rows differ from person to person, the mistake does not: rows are added up."""
+    faults = []
+    for person, rows in ((1, 20), (2, 30), (3, 25)):
+        labels = np.repeat(np.int16([1, 13]), [100 - rows, rows])
+        faults += recording_faults(SPEC, person, replace(sound, subject=person, labels=labels))
+    (text,) = in_words(faults)
+    assert text.startswith("subjects 1, 2 and 3: code 13 in 75 rows of 300; the files have the codes [1, 13]")
 
 
 def test_what_is_no_recording_is_said(sound: Recording) -> None:

@@ -54,6 +54,32 @@ def test_sync_copies_everything_once(run):
     assert {SIMULATED.get(name, name) for name in METRICS} >= {key for key, _ in expected(1)}
 
 
+def test_a_cell_that_is_computed_again_gets_a_run_of_its_own(run):
+    """As `--rerun-stale` does: the same folder and cell, another parameter, other points."""
+    old = sync(run)
+    record = read_run(run)
+    changed = {**record.config, "strategy": {"name": "toy", "trim": 0.3}}
+    rerun = record.model_copy(update={"created": "2030-01-01T00:00:00Z", "config": changed})
+    put_run(run, rerun)
+    new = sync(run)
+    assert new.run_id != old.run_id and new.num_points == 4 * POINTS_A_ROUND
+    assert sync(run).run_id == new.run_id and sync(run).num_points == 0
+    names = {r.info.run_id: r.info.run_name for r in stored(run)}
+    assert names == {old.run_id: f"{record.name} (replaced)", new.run_id: record.name}
+    (earlier,) = [r for r in stored(run) if r.info.run_id == old.run_id]
+    assert earlier.data.tags["relief.replaced_by"] == new.run_id and "strategy.trim" not in earlier.data.params
+
+
+def test_a_store_that_refuses_a_value_is_not_called_unreachable(run):
+    """The run in the store has another value under a name: no retry can heal that, and the message says so."""
+    sync(run)
+    record = read_run(run)
+    put_run(run, record.model_copy(update={"config": {"seed": 4}}))
+    with pytest.raises(UserError, match=r"'seed'.*name another with --uri, or delete that run") as refused:
+        sync(run)
+    assert "reachable" not in str(refused.value)
+
+
 def test_a_run_lasts_in_the_store_as_long_as_its_rounds_took(run):
     """However late it is exported: it begins with its first round and ends with its last."""
     sync(run)

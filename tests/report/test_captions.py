@@ -1,8 +1,9 @@
 """Sentences a reader needs beside a table."""
 
+import hashlib
 from dataclasses import replace
 
-from relief_ray.report.captions import STAND_IN, remarks, stand_ins
+from relief_ray.report.captions import STAND_IN, caption, remarks, stand_ins
 from relief_ray.report.comparison import compare_runs
 from relief_ray.strategies import PRESETS
 
@@ -81,3 +82,47 @@ def test_methods_for_lora_are_named_as_stand_ins_where_the_backbone_has_none(mak
 def test_a_users_own_backbone_or_method_is_not_judged(make):
     own = {"backbone": {"name": "my.lab:Backbone"}}
     assert stand_ins([make("helora", extra=own), make("my.lab:Method", extra=CNN)]) == {}
+
+
+def test_a_method_whose_f1_never_differs_is_named(make):
+    """Two runs, other bits, the same F1: a setting that cuts nothing gives rounding differences alone."""
+
+    def both(method, scores, model):
+        return [make(method, seed=i, scores=(0.4, f1), model=model, bootstrap=False) for i, f1 in enumerate(scores)]
+
+    first, trimmed = both("fedavg", (0.6, 0.7), "a"), both("trimmed", (0.6, 0.7), "b")
+    (line,) = lines("exactly the same F1", *first, *trimmed)
+    assert line == (
+        "fedavg and trimmed reached exactly the same F1 in all 2 shared runs: trimmed probably does what fedavg does"
+    )
+    assert not lines("exactly the same F1", *first, *both("trimmed", (0.6, 0.7001), "b")), "one run differs"
+    assert not lines("exactly the same F1", *first[:1], *trimmed[:1]), "a single run may agree by chance"
+    assert not lines("exactly the same F1", *first, *both("trimmed", (0.6, 0.7), "a")), "equal bits are named as such"
+    guessing = [*both("fedavg", (0.4, 0.5), "a"), *both("trimmed", (0.4, 0.5), "b")]
+    assert not lines("exactly the same F1", *guessing), "two classes: both may guess"
+
+
+def test_methods_whose_own_file_has_changed_are_named(make, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "trim_k.py"
+    file.write_text("trim = 0.2\n")
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+
+    def own(**files):
+        loaded = make("trimmed")
+        return replace(loaded, run=loaded.run.model_copy(update={"own_sources": files}))
+
+    run = own(**{"trim_k.py": digest, "gone_k.py": "0" * 64})
+    assert not lines("has changed", make("fedavg"), run), "a file that is not here is not judged"
+    file.write_text("trim = 0.3\n")
+    (line,) = lines("has changed", make("fedavg"), run)
+    assert line.startswith("trim_k.py has changed since trimmed was computed") and "--rerun-stale" in line
+
+
+def test_the_head_line_says_how_often_runs_were_tested(make, put_on):
+    def head(*every):
+        runs = [put_on(make("fedavg", seed=i, planned=2), evaluation={"every": n}) for i, n in enumerate(every)]
+        return caption(compare_runs(runs))
+
+    assert "tested every" not in head(1) and "(tested after the last), E = 2" in head(2, 5)
+    assert "2 rounds (tested every 1 or 2 rounds and after the last), E = 2" in head(1, 2)

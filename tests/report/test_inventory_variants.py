@@ -1,5 +1,6 @@
 """Names of methods that differ in their own fields."""
 
+from relief_ray.records.schema import MethodFacts
 from relief_ray.report.inventory import choice_kind, chosen_keys, variant_names
 
 
@@ -29,6 +30,24 @@ def test_cells_of_a_user_s_own_method_say_in_what_they_differ():
     )
     assert variant_names([one, other]) == ["mine:M (k=1)", "mine:M (k=2)"]
     assert variant_names([one, one]) == ["mine:M", "mine:M"]
+
+
+def own(k, *varied):
+    """A cell of one's own method, whose class has k = 1 by default."""
+    facts = MethodFacts(name="M", title="M", kind="own", varied=varied)
+    return ("M", {"strategy": {"name": "mine:M", "k": k}}), facts
+
+
+def names(*cells):
+    methods, facts = zip(*cells, strict=True)
+    return variant_names(methods, facts)
+
+
+def test_the_defaults_of_a_user_s_own_class_keep_the_bare_name():
+    assert names(own(1), own(2, "k")) == ["M", "M (k=2)"]
+    assert names(own(2, "k")) == ["M"], "alone there is nothing to tell it from"
+    assert names(own(3, "k"), own(2, "k")) == ["M (k=3)", "M (k=2)"]
+    assert names(own(1), own(4)) == ["M (k=1)", "M (k=4)"], "the default was another one when the first was computed"
 
 
 def test_a_tuned_method_keeps_its_name():

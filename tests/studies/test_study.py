@@ -7,9 +7,12 @@ import pandas as pd
 import pytest
 
 import relief_ray as rr
+from relief_ray.plugins import load
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.report import compare, last_line
 from relief_ray.report.formats.text import plain
+from tests.own import METHOD
+from tests.studies.conftest import SMALL
 
 
 def test_frames_hold_a_row_per_run_and_per_round(small_study):
@@ -37,6 +40,19 @@ def test_a_gain_is_the_mean_difference_of_paired_runs(small_study):
     scores = small_study.frame.pivot(index="seed", columns="method", values="f1_percent")
     assert small_study.gain("relief").mean == pytest.approx((scores.relief - scores.fedavg).mean())
     assert small_study.gain("fedavg", "relief").mean == pytest.approx(-small_study.gain("relief").mean)
+
+
+def test_a_method_without_arguments_keeps_its_title_and_its_class_names_it(write, tmp_path):
+    """Beside a variant; a gain takes what run() took."""
+    mine = load(f"{write(METHOD)}:Mine", "strategies")
+    methods, out = ["fedavg", mine, mine(alpha=0.25)], tmp_path / "own"
+    study = rr.run("smoke", strategies=methods, rounds=1, backbone=SMALL, out=out, quiet=True)
+    title = mine().build().name
+    assert [run.method for run in study.runs] == ["fedavg", title, f"{title} (alpha=0.25)"]
+    assert study.gain(mine) == study.gain(title) and study.gain(mine(alpha=0.25), mine).num_pairs == 1
+    assert study.gain(mine(alpha=0.25)) == study.gain(f"{title} (alpha=0.25)")
+    with pytest.raises(rr.UserError, match=f"no run of it; there are fedavg, {title}"):
+        study.gain(mine(alpha=0.3))
 
 
 def test_gains_of_all_methods_are_a_frame(small_study):

@@ -18,7 +18,6 @@ from relief_ray.report.formats.markdown import table_markdown
 from relief_ray.report.statistics import Paired
 from relief_ray.report.tables.comparison import (
     DAGGER,
-    brief_legend,
     brief_tables,
     costs_table,
     legend,
@@ -38,7 +37,7 @@ def plain(comparison: Comparison, width: int = WIDTH) -> str:
     """
     is_wide = width >= WIDTH
     made = (scores_table(comparison), costs_table(comparison)) if is_wide else brief_tables(comparison)
-    meanings = legend(comparison) if is_wide else brief_legend(comparison)
+    meanings = legend(made)
     tables = [part for table in made for part in fitted(table, width)]
     rounds = [sentence] if (sentence := equal_rounds(comparison)) else []
     notes = [
@@ -115,9 +114,10 @@ def _selected(table: Table, indices: Sequence[int]) -> Table:
 
 def markdown(comparison: Comparison) -> str:
     """Caption, all tables and remarks."""
-    tables = (table_markdown(made(comparison)) for made in (scores_table, costs_table, wide_table))
+    made = [table(comparison) for table in (scores_table, costs_table, wide_table)]
+    tables = map(table_markdown, made)
     rounds = [sentence] if (sentence := equal_rounds(comparison)) else []
-    notes = "\n".join(f"- {r}" for r in (*legend(comparison), *rounds, *remarks(comparison)))
+    notes = "\n".join(f"- {r}" for r in (*legend(made), *rounds, *remarks(comparison)))
     return "\n\n".join(p.rstrip("\n") for p in (caption(comparison), *tables, notes) if p) + "\n"
 
 

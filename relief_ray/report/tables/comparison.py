@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from relief_ray.plugins import is_path
 from relief_ray.report.comparison import Comparison
@@ -131,21 +131,11 @@ def _table(comparison: Comparison, slug: str, texts: Sequence[Texts]) -> Table:
     return Table(slug=slug, caption="", head=("method", *(head for head, _ in texts)), rows=tuple(rows))
 
 
-def brief_legend(comparison: Comparison) -> list[str]:
-    """Sentences that explain the headings of ``brief_tables``."""
-    heads = {head for table in brief_tables(comparison) for head in table.head}
-    columns = (col.OWN_F1, col.AT_ROUNDS_F1, *_BRIEF_COSTS)
-    return [f"`{c.head}`: {c.meaning}" for c in columns if c.meaning and c.head in heads]
-
-
-def legend(comparison: Comparison) -> list[str]:
-    """Sentences that explain headings."""
-    columns = (*SCORES, *COSTS, *_WIDE)
-    targets = [f"`{c.head}`: {c.meaning}" for c in columns if c.meaning and _has(comparison, c)]
-    columns_of_paper = [printed for column in (col.F1, col.RARE_F1, *COSTS) for _, printed in column.printed]
-    if not any(_printed(comparison, m.label, printed) for m in comparison.rows for printed in columns_of_paper):
-        return targets
-    return [*targets, _OF_PAPER]
+def legend(tables: Iterable[Table]) -> list[str]:
+    """Sentences that explain the headings of these tables, and no others."""
+    heads = {head for table in tables for head in table.head}
+    meanings = [f"`{c.head}`: {c.meaning}" for c in (*SCORES, *COSTS, *_WIDE) if c.meaning and c.head in heads]
+    return [*meanings, _OF_PAPER] if any(head.endswith(DAGGER) for head in heads) else meanings
 
 
 _OF_PAPER = (

@@ -4,12 +4,13 @@ import json
 
 import pytest
 
+import relief_ray as rr
 from relief_ray.errors import UserError
 from relief_ray.records.base import comparable
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.studies.axes import Axes, parse_axes, with_axes
 from relief_ray.studies.cells import parse_numbers
-from relief_ray.studies.planning import load_preset
+from relief_ray.studies.planning import load_preset, make_plan
 from tests.actors.conftest import SMALL, Invoke
 from tests.own import METHOD
 
@@ -46,6 +47,26 @@ def test_what_is_wrong_is_named_before_anything_runs(invoke: Invoke, tmp_path, a
     done = invoke("run", "smoke", "--out", tmp_path / "runs", *args)
     assert done.exit_code == 2 and words in " ".join(done.stderr.split())
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_setting_that_one_method_lacks_names_those_that_have_it_and_the_way_out(write, tmp_path):
+    name = write(METHOD)
+    axes, settings = Axes(strategies=("fedavg", f"{name}:Mine")), ["strategy.alpha=0.4"]
+    with pytest.raises(UserError) as refused:
+        make_plan("smoke", settings, axes, tmp_path)
+    assert str(refused.value).startswith(f"--set strategy.alpha=0.4: fedavg has no 'alpha', only {name}:Mine;")
+    assert "write CHANGED = Mine(alpha=0.4) in a file of yours" in str(refused.value)
+    assert "--strategies fedavg,my_file:CHANGED; in Python strategies=[.., Mine(alpha=0.4)]" in str(refused.value)
+    with pytest.raises(UserError, match=f"relief has no 'alpha', only {name}:Mine; "):
+        rr.run("smoke", strategies=["relief", f"{name}:Mine"], set={"strategy.alpha": 0.4}, out=tmp_path / "py")
+    changed = write(f"{METHOD}\n\nCHANGED = Mine(alpha=0.4)\n")
+    plan = make_plan("smoke", [], Axes(strategies=("fedavg", f"{changed}:CHANGED")), tmp_path)
+    assert plan.cells[1].config.strategy.alpha == 0.4
+    assert (
+        make_plan("smoke", settings, Axes(strategies=(f"{name}:Mine",)), tmp_path).cells[0].config.strategy.alpha == 0.4
+    )
+    with pytest.raises(UserError, match=r"unknown key 'strategy\.alpa'"):
+        make_plan("smoke", ["strategy.alpa=0.4"], axes, tmp_path)
 
 
 def test_seeds_take_the_place_of_a_presets_replicates_and_of_a_files_seed():

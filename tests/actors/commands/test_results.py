@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from actors.terminal.mlflow_export import PAGE
-from relief_ray.records.run_folder import read_rounds
+from relief_ray.records.run_folder import read_rounds, read_run
+from tests.records.stores import configured
+from tests.sealed import put_run
 
 SMALL = [f"--set=backbone.{key}=2" for key in ("conv1", "conv2", "steps", "fusion")]
 
@@ -76,6 +78,19 @@ def test_compare_refuses_folders_without_runs(invoke, tmp_path: Path) -> None:
 
 def test_a_run_of_fedavg_and_relief_leaves_the_figure(runs: Path) -> None:
     assert (runs / "timeline.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_sync_goes_on_after_a_run_that_cannot_be_exported(invoke, runs: Path, tmp_path: Path) -> None:
+    """Both runs ask for a store whose credentials are not kept: the second is tried although the first failed."""
+    for name in ("fedavg-s0", "relief-s0"):
+        (tmp_path / name).mkdir()
+        put_run(tmp_path / name, read_run(runs / name))
+        configured(tmp_path / name, enabled=True, uri="https://***@tracker.example")
+    refused = invoke("sync", tmp_path)
+    said = " ".join(refused.stderr.split())
+    assert refused.exit_code == 2 and said.startswith(f"error: 2 of 2 runs were not exported {tmp_path}")
+    assert all(f"{tmp_path / name}: its MLflow store" in said for name in ("fedavg-s0", "relief-s0"))
+    assert "1 of" not in invoke("sync", tmp_path / "relief-s0").stderr
 
 
 @pytest.mark.slow

@@ -90,7 +90,11 @@ def test_a_finished_run_of_another_program_is_stale_and_may_be_computed_again(in
     command = ["run", "smoke", "--out", tmp_path, *SMALL, "--set=rounds=1"]
     assert invoke(*command).exit_code == 0
     change_run(tmp_path / "relief-s0", source_digest="f" * 64)
-    assert "reused, finished already; stale: sources ffffffffffff there" in " ".join(invoke(*command).stdout.split())
+    reused = invoke(*command)
+    assert "reused, finished already; stale: sources ffffffffffff there" in " ".join(reused.stdout.split())
+    assert "speedup" in reused.stdout, "the table is shown all the same"
+    assert reused.exit_code == 5
+    assert "1 run is stale" in reused.stderr and "--rerun-stale" in reused.stderr.splitlines()[-1]
     again = invoke(*command, "--rerun-stale")
     assert again.exit_code == 0 and "reused" not in again.stdout
     assert read_run(tmp_path / "stale" / "relief-s0-ffffffff").source_digest == "f" * 64

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from relief_ray.report.comparison import Stat, compare_runs
+from relief_ray.report.formats.text import markdown, plain
 from relief_ray.report.paper import beside, read_paper
 from relief_ray.report.statistics import interval_text, paired
 from relief_ray.report.tables.cells import number_text
@@ -73,7 +74,7 @@ def test_the_papers_cells_stand_beside_where_labels_match(make):
     assert cells(scores, "v1")["PAMAP2 †"] == "94.0" and cells(costs, "v1")["speedup †"] == "1.66"
     assert {cells(scores, m)["PAMAP2 †"] for m in ("v2_mandatory", "drop_slow")} == {"-"}
     assert [cells(costs, icu)[c] for c in ("rounds †", "J †", "MB †")] == ["120", "761", "3.85"]
-    assert any("orientation" in line for line in legend(comparison))
+    assert any("orientation" in line for line in legend([scores, costs]))
 
 
 def test_sensors_stand_in_the_order_of_the_data_set(make):
@@ -88,7 +89,7 @@ def test_sensors_stand_in_the_order_of_the_data_set(make):
 def test_nothing_is_printed_beside_methods_that_the_paper_lacks(make):
     comparison = compare_runs([make("full_only")])
     assert not [h for h in (*scores_table(comparison).head, *costs_table(comparison).head) if "†" in h]
-    assert not any("†" in line for line in legend(comparison))
+    assert not any("†" in line for line in legend([scores_table(comparison), costs_table(comparison)]))
 
 
 def test_backbone_2_has_table_ii_and_kibibytes(make, put_on):
@@ -118,7 +119,7 @@ def test_f1_at_equal_cost_by_hand(make):
     shown = {name: cells(scores, name) for name in ("fedavg", "relief", "full_only")}
     assert [shown[name]["F1 at equal s %"] for name in shown] == ["55.0", "55.0", "35.0"]
     assert [shown[name]["F1 at equal J %"] for name in shown] == ["60.0", "-", "35.0"]
-    assert any(line.startswith("`F1 at equal s %`: F1 when as many") for line in legend(compare_runs(runs)))
+    assert any(line.startswith("`F1 at equal s %`: F1 when as many") for line in legend([scores]))
     assert "F1 at equal s %" not in scores_table(compare_runs(runs[:1])).head, "alone nothing is equal"
 
 
@@ -137,3 +138,16 @@ def test_own_sensors_and_own_subjects_stand_beside_f1_for_every_method(make, put
     fedavg, lease = cells(scores, "fedavg"), cells(scores, "fedlease*")
     assert (fedavg["F1 own %"], lease["F1 own %"]) == ("40.0", "50.0*")
     assert (fedavg["F1 own subjects %"], lease["F1 own subjects %"]) == ("45.0", "70.0")
+
+
+def test_the_legend_explains_the_columns_that_are_shown_and_no_others(make):
+    """`rounds to 85 %` is a column though no method got there; `95 % of FedAvg` stands in the wide table alone."""
+    comparison = compare_runs([make("fedavg", scores=(0.5, 0.6)), make("v1", scores=(0.5, 0.61), model="v1")])
+    shown = {"wide": plain(comparison), "narrow": plain(comparison, 80), "markdown": markdown(comparison)}
+    explained = {
+        name: {line.split("`")[1] for line in text.splitlines() if line.startswith("- `")}
+        for name, text in shown.items()
+    }
+    assert "rounds to 85 %" in explained["wide"] and "95 % of FedAvg" not in shown["wide"]
+    assert "rounds to 85 %" not in shown["narrow"] and {"compute", "link %"} <= explained["narrow"]
+    assert {"rounds to 85 %", "95 % of FedAvg"} <= explained["markdown"]
