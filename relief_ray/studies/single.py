@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from relief_ray.studies.reasons import Reasons
 
 
-def as_frame(rows: Sequence[FlatRow]) -> DataFrame:
-    """Return the rows as a data frame.
+def as_frame(rows: Sequence[FlatRow], columns: Sequence[str] | None = None) -> DataFrame:
+    """Return the rows as a data frame; ``columns``: those that it has without rows too.
 
     Raises:
         UserError: pandas is not installed.
@@ -33,7 +33,7 @@ def as_frame(rows: Sequence[FlatRow]) -> DataFrame:
         raise UserError("pandas is not installed, which data frames need; pip install 'relief-ray[server]'")
     import pandas
 
-    return pandas.DataFrame(rows)
+    return pandas.DataFrame(rows, columns=None if rows or columns is None else list(columns))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -130,7 +130,8 @@ class Run:
         if not self.ledger:
             raise UserError(f"{self._loaded.where}: no round is finished yet")
         small = self._loaded.committed or condense(self.record, self.ledger)
-        return as_frame(round_rows([FinishedCell(name=self.item.name, setting="", label=self.method, record=small)]))
+        rows = round_rows([FinishedCell(name=self.item.name, setting="", label=self.method, record=small)])
+        return as_frame(rows).drop(columns=["cell", "setting", "method"])  # the run itself says these
 
     @property
     def clients(self) -> DataFrame:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relief_ray.errors import UserError, counted, listed, nearest
+from relief_ray.plugins import import_path
 from relief_ray.records.cells import PLAN_FILES
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.report.claims import last_line
-from relief_ray.report.dataframes import FinishedCell, cell_rows, gain, read_cells, round_rows
+from relief_ray.report.dataframes import CELL_COLUMNS, ROUND_COLUMNS, FinishedCell, cell_rows, gain, read_cells, round_rows
 from relief_ray.report.experiments import Experiment, experiments
 from relief_ray.report.formats import text
 from relief_ray.report.inventory import Inventory, take_inventory
@@ -29,6 +30,19 @@ if TYPE_CHECKING:
 
     from relief_ray.report.comparison import Comparison
     from relief_ray.report.runs import Loaded
+
+
+# What figures need that not every study has.
+_NEEDS = {
+    "convergence": "runs that were tested in two rounds",
+    "rare": "runs that were tested in two rounds, with their folders",
+    "pareto": "two methods",
+    "cosine": "runs with record.pairwise_every=1",
+    "phases": "runs of five rounds with record.pairwise_every=1",
+    "divergence": "a run of RELIEF",
+    "allocation": "a run folder",
+    "devices": "a run folder",
+}
 
 
 class Study:
@@ -72,7 +86,7 @@ class Study:
         Raises:
             UserError: pandas is not installed.
         """
-        return as_frame(cell_rows(self._cells))
+        return as_frame(cell_rows(self._cells), CELL_COLUMNS)
 
     @property
     def rounds(self) -> DataFrame:
@@ -81,7 +95,7 @@ class Study:
         Raises:
             UserError: pandas is not installed.
         """
-        return as_frame(round_rows(self._cells))
+        return as_frame(round_rows(self._cells), ROUND_COLUMNS)
 
     def table(self, *, setting: str | None = None, clock: str | None = None) -> Page:
         """Return scores and costs by method: means over runs, with differences to FedAvg over paired runs.
@@ -120,7 +134,7 @@ class Study:
         Raises:
             UserError: no run of one of the methods, or several settings of which none was named.
         """
-        return gain(self._cells_of(setting), method, other)
+        return gain(self._cells_of(setting), self._label(method), self._label(other))
 
     def gains(self, other: str = REFERENCE, *, setting: str | None = None) -> DataFrame:
         """Return ``gain`` of every method over ``other``: a row each, in points of F1.
@@ -130,19 +144,20 @@ class Study:
         Raises:
             UserError: no run of ``other``, several settings of which none was named, or pandas is not installed.
         """
-        cells = self._cells_of(setting)
+        cells, other = self._cells_of(setting), self._label(other)
         bounds = {cell.label for cell in cells if cell.record.method.is_bound}
         labels = by_registry(dict.fromkeys(cell.label for cell in cells if cell.label != other))
         paired = {label: result for label in labels if (result := gain(cells, label, other)) is not None}
         tested = [label for label in paired if label not in bounds]
         corrected = dict(zip(tested, holm([paired[label].p for label in tested]), strict=True))
-        return as_frame(
-            [
-                {"method": label, "mean": one.mean, "low": one.low, "high": one.high, "p": one.p,
-                 "p_holm": corrected.get(label), "detectable": one.detectable, "pairs": one.num_pairs}
-                for label, one in paired.items()
-            ]
-        )  # fmt: skip
+        rows = [
+            (label, one.mean, one.low, one.high, one.p, corrected.get(label), one.detectable, one.num_pairs)
+            for label, one in paired.items()
+        ]
+        figures = ("mean", "low", "high", "p", "p_holm", "detectable")
+        columns = ("method", *figures, "pairs")
+        frame = as_frame([dict(zip(columns, row, strict=True)) for row in rows], columns)
+        return frame.astype(dict.fromkeys(figures, float))  # without it, columns of few pairs hold None
 
     def timeline(self, *methods: str, round: int | None = None, setting: str | None = None) -> Picture:
         """Draw one simulated round device by device, one method above another.
@@ -158,7 +173,7 @@ class Study:
         """
         from relief_ray.report.figures.timeline import timeline
 
-        runs = _drawn_runs(_comparison(self._one(setting)), methods)
+        runs = _drawn_runs(_comparison(self._one(setting)), [self._label(method) for method in methods])
         return drawn(lambda path: timeline(runs, path, round_=round), " above ".join(r.title for r in runs))
 
     def curves(self, *, setting: str | None = None) -> Picture:
@@ -177,8 +192,8 @@ class Study:
         """Draw one figure of the report, e.g. ``allocation``: which client trained what.
 
         Args:
-            name: ``convergence``, ``pareto``, ``modalities``, ``cosine``, ``phases``, ``divergence``, ``allocation``,
-                ``devices`` or ``round``.
+            name: ``convergence``, ``rare``, ``pareto``, ``modalities``, ``cosine``, ``phases``, ``divergence``,
+                ``allocation``, ``devices`` or ``round``.
             method: of ``allocation`` alone: the method that is drawn; None: RELIEF.
             setting: part of the name of one of ``settings``, where there are several.
 
@@ -191,12 +206,16 @@ class Study:
 
         if name not in FIGURES:
             raise UserError(f"figure {name!r}: unknown{nearest(name, FIGURES)}; expected one of {', '.join(FIGURES)}")
+        if method is not None and name != "allocation":
+            raise UserError(f"figure {name!r}: shows all methods; expected method= with 'allocation' alone")
         experiment = self._one(setting)
-        label = None if method is None else _label(_comparison(experiment), method)
-        by_method = name == "allocation" and label is not None
-        plot = allocation(experiment, name, str(label)) if by_method else FIGURES[name](experiment, name)
+        if method is None:
+            plot = FIGURES[name](experiment, name)
+        else:
+            plot = allocation(experiment, name, _finished(_comparison(experiment), self._label(method)))
         if plot is None:
-            raise UserError(f"{self.folder}: the records of its runs do not hold what the figure {name!r} shows")
+            needs = f", which needs {_NEEDS[name]}" if name in _NEEDS else ""
+            raise UserError(f"{self.folder}: the records of its runs do not hold the figure {name!r}{needs}")
 
         def draw(path: Path) -> None:
             with sheet(plot.height_in, plot.width_in) as canvas:
@@ -235,8 +254,8 @@ class Study:
         Raises:
             UserError: there is no such run, or several fit.
         """
-        named = [run for run in self.runs if run.method == method]
-        mine = named or [run for run in self.runs if run.strategy == method]
+        label = self._label(method)
+        mine = [run for run in self.runs if run.method == label]
         if not mine:
             names = dict.fromkeys(run.method for run in self.runs)
             raise UserError(
@@ -252,6 +271,20 @@ class Study:
             f"run({method!r}{', ' if shown else ''}{shown}): {found}; there are "
             f"{'; '.join(run.draw for run in fits or mine)}; name seed, fold or replicate"
         )
+
+    def _label(self, method: str) -> str:
+        """The method's name in tables, where ``method`` is its import path or its preset; else ``method`` itself.
+
+        Raises:
+            UserError: several variants have this path.
+        """
+        names = {run.method: run.strategy for run in self.runs}
+        fits = [label for label, strategy in names.items() if strategy == import_path(method)]
+        if method in names or not fits:
+            return method
+        if len(fits) > 1:
+            raise UserError(f"method {method!r}: {len(fits)} variants ran; name one of them: {', '.join(fits)}")
+        return fits[0]
 
     @cached_property
     def _cells(self) -> tuple[FinishedCell, ...]:
@@ -313,19 +346,18 @@ def _drawn_runs(comparison: Comparison, methods: Sequence[str]) -> list[Loaded]:
 
     if not methods:
         return featured(comparison)
-    runs = [{r.replicate: r for r in comparison.runs_of(_label(comparison, name))} for name in methods]
+    runs = [{r.replicate: r for r in comparison.runs_of(_finished(comparison, name))} for name in methods]
     shared = next((key for key in runs[0] if all(key in one for one in runs)), None)
     if shared is None:
         raise UserError(f"timeline: {listed(methods)} have no run of the same fold and seed")
     return [one[shared] for one in runs]
 
 
-def _label(comparison: Comparison, method: str) -> str:
-    """The method's name in tables, from that or from its import path."""
-    names = {run.label: run.run.strategy for run in comparison.runs}
-    label = next((label for label, strategy in names.items() if method in (label, strategy)), None)
-    if label is None:
-        raise UserError(f"method {method!r}: no finished run{nearest(method, names)}; there are {', '.join(names)}")
+def _finished(comparison: Comparison, label: str) -> str:
+    """The method's name, checked to have a finished run."""
+    names = [row.label for row in comparison.rows]
+    if label not in names:
+        raise UserError(f"method {label!r}: no finished run{nearest(label, names)}; there are {', '.join(names)}")
     return label
 
 
