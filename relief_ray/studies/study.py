@@ -13,7 +13,15 @@ from relief_ray.plugins import import_path
 from relief_ray.records.cells import PLAN_FILES
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.report.claims import last_line
-from relief_ray.report.dataframes import CELL_COLUMNS, ROUND_COLUMNS, FinishedCell, cell_rows, gain, read_cells, round_rows
+from relief_ray.report.dataframes import (
+    CELL_COLUMNS,
+    ROUND_COLUMNS,
+    FinishedCell,
+    cell_rows,
+    gain,
+    read_cells,
+    round_rows,
+)
 from relief_ray.report.experiments import Experiment, experiments
 from relief_ray.report.formats import text
 from relief_ray.report.inventory import Inventory, take_inventory

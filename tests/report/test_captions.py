@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from relief_ray.report.captions import STAND_IN, remarks, stand_ins
+from relief_ray.report.captions import STAND_IN, alike_pairs, remarks, stand_ins
 from relief_ray.report.comparison import compare_runs
 from relief_ray.strategies import PRESETS
 
@@ -81,3 +81,11 @@ def test_methods_for_lora_are_named_as_stand_ins_where_the_backbone_has_none(mak
 def test_a_users_own_backbone_or_method_is_not_judged(make):
     own = {"backbone": {"name": "my.lab:Backbone"}}
     assert stand_ins([make("helora", extra=own), make("my.lab:Method", extra=CNN)]) == {}
+
+
+def test_an_interval_over_folds_and_replicates_is_said_to_be_narrow(make):
+    def both(folds, seeds):
+        return compare_runs([make(v, fold=f, seed=s) for v in ("fedavg", "relief") for f in folds for s in seeds])
+
+    assert alike_pairs(both([0, 1], [0, 1])).startswith("`vs fedavg [95 %]` takes paired runs for independent")
+    assert alike_pairs(both([0], range(4))) == alike_pairs(both(range(4), [0])) == ""

@@ -12,7 +12,6 @@ from relief_ray.report import compare, last_line
 from relief_ray.report.dataframes import cell_rows, read_cells
 from relief_ray.report.formats.text import plain
 
-
 SMALL = {"conv1": 2, "conv2": 2, "steps": 2, "fusion": 2}
 METHOD = """
 from relief_ray import Strategy

@@ -138,9 +138,9 @@ def brief_legend(comparison: Comparison) -> list[str]:
     return [f"`{c.head}`: {c.meaning}" for c in columns if c.meaning and c.head in heads]
 
 
-def legend(comparison: Comparison) -> list[str]:
-    """Sentences that explain headings."""
-    columns = (*SCORES, *COSTS, *_WIDE)
+def legend(comparison: Comparison, *, is_wide: bool) -> list[str]:
+    """Sentences that explain headings, with ``is_wide`` those of ``wide_table`` too."""
+    columns = (*SCORES, *COSTS, *(_WIDE if is_wide else ()))
     targets = [f"`{c.head}`: {c.meaning}" for c in columns if c.meaning and _has(comparison, c)]
     columns_of_paper = [printed for column in (col.F1, col.RARE_F1, *COSTS) for _, printed in column.printed]
     if not any(_printed(comparison, m.label, printed) for m in comparison.rows for printed in columns_of_paper):

@@ -83,7 +83,9 @@ def test_the_keys_of_ones_own_classes(invoke, write, tmp_path):
     name = write(OWN)
     shown = invoke("config", f"{name}:Mine").stdout
     assert f"strategy.alpha = 0.5   ({name}:Mine)\n      number, above 0; default 0.5. Share of the step." in shown
-    assert [row["key"] for row in json.loads(invoke("config", f"{name}.py:Net", "--json").stdout)] == ["backbone.hidden"]
+    assert [row["key"] for row in json.loads(invoke("config", f"{name}.py:Net", "--json").stdout)] == [
+        "backbone.hidden"
+    ]
     (tmp_path / "own.yaml").write_text(f"strategy: {{name: '{name}:Mine', alpha: 0.25}}\n")
     assert "* strategy.alpha = 0.25" in invoke("config", tmp_path / "own.yaml", "strategy").stdout
     for wrong, message in (("DATA", "found a object, which has no keys"), ("Mone", "did you mean 'Mine'?")):

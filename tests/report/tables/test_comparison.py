@@ -73,7 +73,7 @@ def test_the_papers_cells_stand_beside_where_labels_match(make):
     assert cells(scores, "v1")["PAMAP2 †"] == "94.0" and cells(costs, "v1")["speedup †"] == "1.66"
     assert {cells(scores, m)["PAMAP2 †"] for m in ("v2_mandatory", "drop_slow")} == {"-"}
     assert [cells(costs, icu)[c] for c in ("rounds †", "J †", "MB †")] == ["120", "761", "3.85"]
-    assert any("orientation" in line for line in legend(comparison))
+    assert any("orientation" in line for line in legend(comparison, is_wide=True))
 
 
 def test_sensors_stand_in_the_order_of_the_data_set(make):
@@ -88,7 +88,7 @@ def test_sensors_stand_in_the_order_of_the_data_set(make):
 def test_nothing_is_printed_beside_methods_that_the_paper_lacks(make):
     comparison = compare_runs([make("full_only")])
     assert not [h for h in (*scores_table(comparison).head, *costs_table(comparison).head) if "†" in h]
-    assert not any("†" in line for line in legend(comparison))
+    assert not any("†" in line for line in legend(comparison, is_wide=True))
 
 
 def test_backbone_2_has_table_ii_and_kibibytes(make, put_on):
@@ -118,7 +118,13 @@ def test_f1_at_equal_cost_by_hand(make):
     shown = {name: cells(scores, name) for name in ("fedavg", "relief", "full_only")}
     assert [shown[name]["F1 at equal s %"] for name in shown] == ["55.0", "55.0", "35.0"]
     assert [shown[name]["F1 at equal J %"] for name in shown] == ["60.0", "-", "35.0"]
-    assert any(line.startswith("`F1 at equal s %`: F1 when as many") for line in legend(compare_runs(runs)))
+    assert any("`95 % of FedAvg`" in line for line in legend(compare_runs(runs), is_wide=True))
+    assert not any("`95 % of FedAvg`" in line for line in legend(compare_runs(runs), is_wide=False)), (
+        "of no column here"
+    )
+    assert any(
+        line.startswith("`F1 at equal s %`: F1 when as many") for line in legend(compare_runs(runs), is_wide=False)
+    )
     assert "F1 at equal s %" not in scores_table(compare_runs(runs[:1])).head, "alone nothing is equal"
 
 
