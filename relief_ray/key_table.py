@@ -55,8 +55,8 @@ def own_keys(kind: type, path: str) -> tuple[Key, ...]:
     section = next((name for name, base in _BASES.items() if issubclass(kind, base)), None)
     if section is None:
         raise UserError(
-            f"{path}: found a {kind.__name__}, which has no keys of a configuration; expected a method (StrategyConfig) or a "
-            "backbone (BackboneConfig)"
+            f"{path}: found a {kind.__name__}, which has no keys of a configuration; expected a method "
+            "(StrategyConfig) or a backbone (BackboneConfig)"
         )
     return tuple(_keys_of(kind, f"{section}.", path))
 
