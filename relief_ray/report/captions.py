@@ -52,9 +52,7 @@ def equal_rounds(comparison: Comparison) -> str:
 
 def alike_pairs(comparison: Comparison) -> str:
     """Sentence on intervals over several folds of several replicates, whose pairs are no independent draws."""
-    folds, repetitions = (
-        {key(r) for r in comparison.runs} for key in (lambda r: r.replicate[0], lambda r: r.repetition)
-    )
+    folds, repetitions = {r.replicate[0] for r in comparison.runs}, {r.repetition for r in comparison.runs}
     if min(len(folds), len(repetitions)) < 2 or all(row.f1 is None or row.f1.low is None for row in comparison.rows):
         return ""
     return (

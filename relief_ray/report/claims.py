@@ -311,10 +311,13 @@ def scatter(judgement: Judgement) -> Paragraphs:
     ]
     lines += [_rate(rate) for rate in judgement.rates]
     if not judgement.rates:
-        lines.append(
-            "A/A rate (how often the test calls a method unlike itself): none, no method has six pairs of its own replicates"
-        )
+        lines.append(_NO_RATE)
     return Paragraphs(lines=tuple(lines), is_list=True)
+
+
+_NO_RATE = (
+    "A/A rate (how often the test calls a method unlike itself): none, no method has six pairs of its own replicates"
+)
 
 
 def _rate(rate: AaRate) -> str:

@@ -271,7 +271,8 @@ def _rare(comparison: Comparison) -> Iterator[str]:
     guessing = 100 / len(classes)
     reason = "" if alone else " No client owns it alone, so no training window ever looks like this evaluation."
     yield (
-        f"Through the rare modality alone ({listed(rare)}) all methods{bounds} reach {_span(scores, 1)} % (guessing among {len(classes)} classes: {guessing:.1f} %).{reason}"
+        f"Through the rare modality alone ({listed(rare)}) all methods{bounds} reach {_span(scores, 1)} % "
+        f"(guessing among {len(classes)} classes: {guessing:.1f} %).{reason}"
     )
 
 

@@ -113,7 +113,7 @@ def test_methods_go_by_their_import_path_too(write, run_cache, monkeypatch):
     assert list(gains.method) == ["fedavg"] and gains.low.dtype == float and gains.low.isna().all()  # of one pair
     variants = [{"name": f"{name}:Mine", "weighting": weighting} for weighting in ("uniform", "samples")]
     study = rr.run("smoke", strategies=variants, rounds=1, backbone=SMALL, quiet=True)
-    with pytest.raises(rr.UserError, match="2 variants ran; name one of them: mine of a test .weighting=uniform., "):
+    with pytest.raises(rr.UserError, match=r"2 variants ran; name one of them: mine of a test \(weighting=uniform\), "):
         study.run(f"{name}:Mine")
 
 

@@ -1,7 +1,8 @@
 """Style of all figures: order and colours of methods, axes, legend, and the footer that names machine and programs.
 
 No pyplot, no global state, embedded fonts, the same bytes for the same records. Colours are Okabe and Ito's, which
-colour-blind readers can tell apart, and a brown; hatches, dashes and markers repeat the distinction. Grey is for bounds.
+colour-blind readers can tell apart, and a brown; hatches, dashes and markers repeat the distinction. Grey is for
+bounds.
 """
 
 from __future__ import annotations

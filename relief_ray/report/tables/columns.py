@@ -63,8 +63,8 @@ OWN_SUBJECTS_F1 = Column(
 )  # fmt: skip
 AT_ROUNDS_F1 = Column(
     label="F1 at equal rounds", unit="%", figure="f1_at_rounds_percent", decimals=1,
-    meaning="F1 after as many aggregations as the method with the fewest, a bootstrap counted as one; between two tests "
-    "on the line through them",
+    meaning="F1 after as many aggregations as the method with the fewest, a bootstrap counted as one; between two "
+    "tests on the line through them",
 )  # fmt: skip
 AT_SECONDS_F1 = Column(
     label="F1 at equal s", unit="%", figure="f1_at_seconds_percent", decimals=1,
