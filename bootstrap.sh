@@ -78,7 +78,7 @@ set_up() {
   if [ -n "$torch" ]; then
     say torch "$torch is installed and kept"
   else
-    say torch 'installing (the largest part; see "pip" in the README for the small CPU build)'
+    say torch 'installing (the largest part; for a smaller build without CUDA see docs/index.md, "Installing")'
     install "$(sed -n '/^torch==/p' constraints.txt)"
     torch=$(torch_version)
   fi

@@ -69,7 +69,7 @@ BROKEN: dict[str, tuple[str, str]] = {
         "subjects 1 and 2 have the same recording",
     ),
     "labels": (
-        "MINE = replace(GOOD, spec=replace(SPEC, labels=(0, 1, 2)))",
+        "MINE = replace(GOOD, spec=replace(SPEC, labels=(0, 1, 2), null_labels=()))",
         "subjects 1, 2, 3 and 4: code 3 in 400 rows of 1300; the files have the codes [0, 1, 2, 3], labels lists "
         "[0, 1, 2]",
     ),

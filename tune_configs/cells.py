@@ -184,7 +184,7 @@ def _refuse_unknown_folds(grid: Grid, *, are_chosen: bool) -> None:
         raise UserError(
             f"--set folds={list(grid.folds or ())}: {', '.join(levels)} "
             f"{'has' if len(levels) == 1 else 'have'} no folds; expected one of --set 'datasets=[{held_out}]', "
-            "or no --set folds"
+            "data of your own with --set data.split=held_out_subject, or no --set folds"
         )
     for name, folds in known.items():
         if grid.folds is not None and not set(grid.folds) <= set(folds):

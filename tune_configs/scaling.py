@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import cast, get_args
 
-from relief_ray.config import override
+from relief_ray.config import ExperimentConfig, override
 from relief_ray.data.config import SplitName
 from relief_ray.errors import UserError, nearest
 from relief_ray.plugins import import_path, is_path
@@ -26,10 +26,23 @@ def scale(grid: Grid, settings: Iterable[str]) -> tuple[Grid, list[str]]:
         (key, value), *_ = override({}, [setting]).items()
         scaled = choose(grid, key, value)
         if scaled is None:
+            _refuse_like_axis(grid, key)
             rest.append(setting)
         else:
             grid = scaled
     return grid, rest
+
+
+def _refuse_like_axis(grid: Grid, key: str) -> None:
+    """Check that a key is not an axis misspelt: a setting of the same likeness would be suggested instead.
+
+    Raises:
+        UserError: it is like an axis, and no key of a configuration.
+    """
+    axes = ("replicates", "seeds", "folds", "datasets", "methods", *(axis.name for axis in grid.axes))
+    near = "" if "." in key or key in ExperimentConfig.model_fields else nearest(key, axes)
+    if near:
+        raise UserError(f"grid {grid.name}: --set {key}=..: unknown{near}; its axes are {', '.join(axes)}")
 
 
 def choose(grid: Grid, key: str, value: object) -> Grid | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 
 import typer
 
@@ -13,11 +15,12 @@ from relief_ray.citations import cite
 from relief_ray.config import ExperimentConfig, override, parse
 from relief_ray.conformance.rules import RULES, Rule, Verdict
 from relief_ray.conformance.runner import PROBLEM, check
-from relief_ray.errors import counted
+from relief_ray.errors import UserError, counted
 from relief_ray.experiment.experiment import MakeExecutor
+from relief_ray.plugins import is_path
 from relief_ray.process import use_threads
 from relief_ray.protocols import Executor
-from relief_ray.strategies import DESCRIBED, about_of, facts_of
+from relief_ray.strategies import DESCRIBED, PRESETS, about_of, facts_of
 from relief_ray.text import table
 from relief_ray.training.job import Job
 
@@ -53,6 +56,7 @@ def conformance_command(
         return conformance_of_backbone(target, settings, as_json)
     if equals:
         return conformance_of_pair(target, equals, settings, within, as_json)
+    _refuse_file(target)
     config = parse(override(PROBLEM, [f"strategy={target}", *for_method(settings)]), "conformance")
     use_threads(config.runtime.num_threads)
     if not as_json:
@@ -69,6 +73,23 @@ def conformance_command(
     print(_as_text(name, config, verdicts) if as_json else summary(name, verdicts))
     if broken:
         raise typer.Exit(1)
+
+
+def _refuse_file(target: str) -> None:
+    """Check that a target is not the name of a file that lies here, whose class or loader is to be named.
+
+    Raises:
+        UserError: it is; the names in it that may be meant are listed.
+    """
+    file = Path(target if target.endswith(".py") else f"{target}.py")
+    if target in PRESETS or is_path(target) or not file.is_file():
+        return
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
+    assigned = [t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)]
+    names = [name for name in (*classes, *assigned) if not name.startswith("_")]
+    likely = ", ".join(f"{file}:{name}" for name in names) or f"{file}:NAME"
+    raise UserError(f"{target}: {file} is a file here, expected what to judge in it: {likely}")
 
 
 def for_method(settings: Sequence[str], section: str = "strategy") -> list[str]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from actors.commands.next_steps import next_steps
 from actors.commands.output import plan_facts, plan_text, print_end, print_status, tell
 from actors.commands.search import SuggestedTries, again, suggested_tries
 from actors.commands.study import cannot_decide, claims_facts, claims_text
@@ -40,6 +41,7 @@ from relief_ray.studies.plans import (
     write_grid,
 )
 from tune_configs.cells import cells_of, load_grid
+from tune_configs.grid import Grid
 
 # Ray, and the library in the first trial's process: measured 20 s from the command to a first cell's first round, on
 # two cores that others used too.
@@ -176,7 +178,13 @@ def start_grid(target: str, settings: Sequence[str], out: Path | None, options: 
         raise UserError(f"grid {grid.name}: no cell is left; expected at least one level of every axis")
     place = (out or Path("runs") / f"grid-{grid.name}").absolute()
     source = options.claims or (Path(grid.claims) if grid.claims else None)
-    _run_grid(Plan(out=place, name=grid.name, title=grid.title, cells=cells, claims_file=source), options)
+    _run_grid(Plan(out=place, name=grid.name, title=_title(grid, settings), cells=cells, claims_file=source), options)
+
+
+def _title(grid: Grid, settings: Sequence[str]) -> str:
+    """The grid's own title; where its axes were chosen anew it would say something else than what is run."""
+    changed = [setting for setting in settings if "." not in setting.partition("=")[0]]
+    return f"{grid.name} with {', '.join(changed)}" if changed else grid.title
 
 
 def resume_grid(folder: Path, settings: Sequence[str], options: GridOptions) -> None:
@@ -279,6 +287,8 @@ def _finish(plan: Plan, wanted: Collection[str], options: GridOptions) -> None:
         Stopped: cells of this command failed.
     """
     print_end(plan, plan.cell_folders(), options.as_json)
+    if not options.as_json:
+        print("", *next_steps(plan), sep="\n")
     failed = [e for e in plan.cell_folders() if e.status == "failed" and e.cell.name in wanted]
     if failed:
         raise Stopped(

@@ -77,4 +77,6 @@ def _refuse_installed(module: str) -> None:
 def _commands(kind: Kind, names: dict[str, str], out: Path) -> list[str]:
     """Commands to type next, from the folder of the new files."""
     place = [] if out.resolve() == Path.cwd() else [f"cd {out}"]
-    return [*place, f"pytest test_{names['name']}.py", *(f"relief-ray {c.format(**names)}" for c in _NEXT[kind])]
+    tools = [] if importlib.util.find_spec("pytest") else ["python -m pip install pytest"]
+    tests = f"python -m pytest test_{names['name']}.py"
+    return [*place, *tools, tests, *(f"relief-ray {c.format(**names)}" for c in _NEXT[kind])]

@@ -11,7 +11,7 @@ from pathlib import Path
 from relief_ray.errors import UserError
 from relief_ray.records.cells import PLAN_FILES
 from relief_ray.records.run_folder import RUN_FILE, read_rounds
-from relief_ray.studies.plans import CellFolder, Plan
+from relief_ray.studies.plans import STALE_FOLDER, CellFolder, Plan
 
 _MAX_LINES = 8
 
@@ -65,7 +65,8 @@ def refuse_several(folder: Path, command: str, rest: str = "") -> None:
 
 def _runs_below(folder: Path) -> list[Path]:
     """Run folders one or two folders below, those of one plan together."""
-    return sorted({path.parent for pattern in ("*", "*/*") for path in folder.glob(f"{pattern}/{RUN_FILE}")})
+    runs = {path.parent for pattern in ("*", "*/*") for path in folder.glob(f"{pattern}/{RUN_FILE}")}
+    return sorted(run for run in runs if run.parent.name != STALE_FOLDER)
 
 
 def refuse_nested(folders: Sequence[Path], command: str) -> None:

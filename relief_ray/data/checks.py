@@ -126,6 +126,11 @@ def _codes(spec: DatasetSpec) -> list[str]:
     for key, values in (("classes", spec.classes), ("labels", spec.labels)):
         if twice := _twice(values):
             texts.append(f"{key} lists {listed(map(repr, twice))} more than once")
+    if both := [code for code in spec.labels if code in spec.null_labels]:
+        texts.append(
+            f"{several('code', both)} stands in labels and in null_labels, expected one of them; where 0 is a class: "
+            "null_labels=()"
+        )
     if outside := [code for code in spec.labels if not 0 <= code <= _MAX_CODE]:
         texts.append(f"labels has the codes {outside}, expected 0 to {_MAX_CODE}")
     return texts

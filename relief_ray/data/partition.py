@@ -13,6 +13,7 @@ subject share up to one window of samples at their border. That concerns trainin
 otherwise leave nothing for 100 clients. `dirichlet` and `quantity` deal the same training windows another way (`skew`).
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -236,7 +237,8 @@ def make_plan(dataset: Dataset, config: DataConfig, num_clients: int) -> Plan:
         test=np.concatenate([bout.test for bout in bouts]),
         notes=notes(split),
     )
-    _require_windows(plan, config)
+    longest = max((part[2] - part[1] for part in dataset.bouts.tolist()), default=0)
+    _require_windows(plan, config, longest / spec.rate_hz)
     return plan
 
 
@@ -266,7 +268,7 @@ def _deal(bouts: Sequence[_Bout], dealer: Dealer) -> tuple[tuple[Table, ...], tu
     return tuple(train[owners == n] for n in clients), tuple(validation[others == n] for n in clients)
 
 
-def _require_windows(plan: Plan, config: DataConfig) -> None:
+def _require_windows(plan: Plan, config: DataConfig, longest_s: float) -> None:
     empty = [client for client, table in enumerate(plan.train) if not len(table)]
     if empty:
         some = ", ".join(map(str, empty[:8])) + (", ..." if len(empty) > 8 else "")
@@ -279,5 +281,20 @@ def _require_windows(plan: Plan, config: DataConfig) -> None:
     if not len(plan.test) or not any(len(table) for table in plan.validation):
         raise UserError(
             f"data.name={config.name}, data.split={config.split}: no test or no validation windows of "
-            f"{config.spec().window_s:g} s; choose more subjects, or a shorter data.window_s or data.stride_s"
+            f"{config.spec().window_s:g} s; {_shorter(config, longest_s)}"
         )
+
+
+def _shorter(config: DataConfig, longest_s: float) -> str:
+    """Remedy where the parts of a bout have no room: how long it must be, and the window that fits the longest one."""
+    # As `cut_tail` twice: head, gap and tail are at least a window each, and the first tail is cut off before.
+    within = config.split == "within_subject"
+    needed = max(5.0, 4.0 / (1.0 - config.test_fraction)) if within else 3.0
+    if longest_s >= needed * config.spec().window_s:
+        return "choose more subjects, or a shorter data.window_s"
+    parts = "training, validation and test" if within else "training and validation"
+    return (
+        f"{parts}, a window apart, need {needed:.3g} windows of one unbroken activity "
+        f"({needed * config.spec().window_s:.3g} s), and the longest stretch (bout) has {longest_s:.3g} s; "
+        f"--set data.window_s={math.floor(100 * longest_s / needed) / 100:g} fits it, or record longer stretches"
+    )

@@ -9,7 +9,8 @@ Legend for shapes: B batch, C channels, T samples, D features, K classes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -182,6 +183,25 @@ class _Draft:
         order = ("fusion_a", "fusion_b", "encoder", "head")
         return sorted(self.groups, key=lambda g: order.index(g.role))
 
+    @contextmanager
+    def _told(self, name: str, inputs: tuple[str, ...]) -> Iterator[None]:
+        """Name the stage and the shapes where a part of the module cannot take its two windows.
+
+        Raises:
+            UserError: it cannot.
+        """
+        try:
+            yield
+        except UserError:
+            raise
+        except Exception as error:
+            sizes = ", ".join(_sizes(self.values[i]) for i in inputs)
+            sensors = ", ".join(f"{m} {c}" for m, c in self.shape.channels)
+            raise UserError(
+                f"module: {name} fails on an input of the shape {sizes} ({type(error).__name__}: {error}); the sensors "
+                f"have these channels: {sensors}"
+            ) from error
+
     def _add(
         self,
         name: str,
@@ -198,9 +218,9 @@ class _Draft:
             raise UserError(f"module: parameters {scalars} of {name} have no dimension; give them the shape (1,)")
         owned = frozenset([group or name]) if trained else frozenset[str]()
         spec = StageSpec(id=name, inputs=inputs, groups=owned, modality=modality)
-        switched = switched_in_training(name, module, [self.values[i] for i in inputs])
-        (stage,) = in_test_mode([Stage(spec=spec, module=module, switched=switched)])
-        with torch.no_grad():
+        with self._told(name, inputs), torch.no_grad():
+            switched = switched_in_training(name, module, [self.values[i] for i in inputs])
+            (stage,) = in_test_mode([Stage(spec=spec, module=module, switched=switched)])
             output = module(*(self.values[i] for i in inputs))
         if not isinstance(output, Tensor) or len(output) != 2:
             raise UserError(f"module: {name} gives {_sizes(output)} for two windows, expected a tensor (B, ...)")

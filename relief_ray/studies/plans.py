@@ -40,7 +40,7 @@ from relief_ray.records.schema import RunRecord, Status
 from relief_ray.strategies import facts_of
 from relief_ray.studies.cells import Cell
 
-_STALE_FOLDER = "stale"
+STALE_FOLDER = "stale"
 # How long a driver that was killed may take to be gone with all its processes.
 _GONE_S = 60.0
 
@@ -267,7 +267,7 @@ def set_stale_aside(cells: Iterable[CellFolder], out: Path) -> None:
     """Move the stale ones of the cells to ``stale/``, so that they are computed again."""
     for cell in cells:
         if cell.status == "stale" and cell.state.run is not None:
-            target = unused(out / _STALE_FOLDER / f"{cell.folder.name}-{cell.state.run.source_digest[:8]}")
+            target = unused(out / STALE_FOLDER / f"{cell.folder.name}-{cell.state.run.source_digest[:8]}")
             with disk_errors(target, "set the stale cell aside"), FileLock(cell.folder / LOCK_FILE, "the cell"):
                 target.parent.mkdir(exist_ok=True)
                 move(cell.folder, target)

@@ -140,6 +140,8 @@ def _sections(settings: Mapping[str, object]) -> Iterator[str]:
     for key, value in settings.items():
         if key == "data" and isinstance(value, str | Loader):
             yield f"data.name={data_name(value)}"
+        elif key == "data" and isinstance(value, Mapping) and isinstance(value.get("name"), Loader):
+            yield from settings_of({key: {**value, "name": data_name(value["name"])}})
         elif key == "backbone" and not isinstance(value, Mapping):
             yield from settings_of({key: backbone_value(cast(BackboneLike, value))})
         else:

@@ -1,6 +1,8 @@
 """No sample in two parts, a purge of one window between them, the protocol's fractions, short bouts reported."""
 
 import itertools
+import math
+import re
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relief_ray.data.config import DataConfig
-from relief_ray.data.partition import BoutWindows, cut_tail, held_out, notes, split_bouts
+from relief_ray.data.partition import BoutWindows, _shorter, cut_tail, held_out, notes, split_bouts
 from relief_ray.errors import UserError
 
 lengths = st.lists(st.integers(0, 3000), min_size=1, max_size=6)
@@ -98,3 +100,18 @@ def test_random_split_leaks_and_says_so() -> None:
     assert notes([part]) == {"leaky": 1}
     (again,) = split([7500], config, 128, 25)
     np.testing.assert_array_equal(again.test, part.test)
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.2, 0.4])
+def test_where_bouts_are_too_short_the_window_that_fits_is_named(fraction: float) -> None:
+    """The longest bout of 20.9 s, in windows of the seconds that the message names, has all three parts."""
+    config = DataConfig(name="dsa_mini", test_fraction=fraction)
+    said = _shorter(config, 20.9)
+    window_s = float(re.search(r"data\.window_s=([\d.]+) fits", said)[1])
+    assert "the longest stretch (bout) has 20.9 s" in said and 20.9 / window_s < max(5, 4 / (1 - fraction)) + 0.05
+    size, window = (math.floor(1000 * s) for s in (20.9, window_s))
+    (part,) = split([size], config, window, 1)
+    assert all(map(len, (part.train, part.validation, part.test)))
+    (part,) = split([size], config, math.ceil(1.02 * window), 1)
+    assert not all(map(len, (part.train, part.validation, part.test)))
+    assert "more subjects" in _shorter(config, 60.0)

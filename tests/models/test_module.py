@@ -142,6 +142,10 @@ REFUSED = {
     "a feature map": (
         lambda n: n.encoders["acc"].pop(-1), r"encoder of 'acc' gives \(B, 4, 2\), expected one vector a window",
     ),
+    "an encoder for three channels": (
+        lambda n: n.encoders["hr"].__setitem__(0, nn.Conv1d(3, 4, 3)),
+        r"encoder.hr.1 fails on an input of the shape \(B, 1, 24\).*these channels: acc 3, gyro 2, hr 1",
+    ),
     "a fusion too wide": (
         lambda n: n.fusion.__setitem__(0, nn.Linear(9, 6)), r"takes 9 features, the encoders give 8 \+ 8 \+ 8 = 24",
     ),

@@ -17,6 +17,7 @@ from relief_ray.records.cells import read_plan_file
 from relief_ray.strategies import PRESETS
 from relief_ray.studies.progress import Bar, Cell, Lines
 from relief_ray.studies.request import Request, plan_of
+from tests.loaders import write_lab
 from tests.own import METHOD
 from tests.studies.conftest import SMALL
 
@@ -32,6 +33,15 @@ def test_methods_seeds_folds_and_rounds_replace_the_presets(tmp_path):
     ]
     assert {cell.config.rounds for cell in made} == {5} and {cell.config.replicate for cell in made} == {None}
     assert len(cells(tmp_path, "demo")) == 36, "a preset as it is keeps its replicates"
+
+
+def test_a_data_set_may_be_an_object_beside_its_settings(tmp_path, write, monkeypatch):
+    path = write_lab(write, tmp_path, monkeypatch, "")
+    monkeypatch.syspath_prepend(Path.cwd())
+    module = importlib.import_module(path.partition(":")[0])
+    for name in (f"{module.__name__}:GOOD", module.GOOD):
+        (cell,) = cells(tmp_path, strategies=["fedavg"], seeds=[0], settings={"data": {"name": name, "stride_s": 0.5}})
+        assert (cell.config.data.name, cell.config.data.stride_s) == (f"{module.__name__}:GOOD", 0.5)
 
 
 def test_targets_are_presets_files_mappings_configurations_or_nothing(tmp_path):

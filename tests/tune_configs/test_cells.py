@@ -165,3 +165,10 @@ def test_methods_of_the_paper_that_exist_are_used_under_their_preset_names():
     cells = cells_of(load_grid("main_cnn"), skip_unknown=True)
     assert {c.label for c in cells} == {m for m in load_grid("main_cnn").methods if m in PRESETS}
     assert all(c.config.label() == c.label for c in cells)
+
+
+def test_an_axis_that_is_misspelt_is_named():
+    with pytest.raises(UserError, match=r"--set method=..: unknown \(did you mean 'methods'\?\); its axes are replic"):
+        cells_of(load_grid("smoke"), ["method=[fedavg]"])
+    with pytest.raises(UserError, match=r"unknown key 'training.method'"):
+        cells_of(load_grid("smoke"), ["training.method=1"])

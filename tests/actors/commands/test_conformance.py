@@ -23,3 +23,12 @@ def test_an_instance_of_a_built_in_method_keeps_the_name_it_was_given_by(target,
     name = asked_for(spec, parse(override(PROBLEM, [f"strategy={spec}"])))
     assert name == expected.format(file=file)
     assert summary(name, [Verdict(rule="purity", status="kept")]) == f"{name}: keeps 1 rule"
+
+
+def test_a_file_without_the_name_in_it_is_answered_with_its_names(invoke, write):
+    name = write("from relief_ray.strategies.fedavg import FedAvg\n\nclass Mine(FedAvg):\n    pass\n\nBIG = Mine()\n")
+    for target in (name, f"{name}.py"):
+        done = invoke("conformance", target, "--no-ray")
+        said = " ".join(done.stderr.split())
+        assert done.exit_code == 2
+        assert f"{name}.py is a file here, expected what to judge in it: {name}.py:Mine, {name}.py:BIG" in said
