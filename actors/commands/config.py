@@ -83,13 +83,13 @@ def _of_target(target: str, wanted: str | None) -> _Shown:
     if wanted is None and target not in PRESETS and not _is_path(target):
         raise UserError(f"config {target}: no preset ({', '.join(PRESETS)}), no file, and {unknown_key(target)}")
     config = target_config(target, [])
-    read_by = ("", config.strategy.build().name, backbone_name(config.backbone))
+    read_by = {"", config.strategy.build().name, backbone_name(config.backbone)}
     values = _values_of(config)
     known = list(all_keys())
     for chosen in (config.strategy, config.backbone):
         if is_own(type(chosen)):
             known += own_keys(type(chosen), path_of(type(chosen)))
-            read_by = (*read_by, path_of(type(chosen)))
+            read_by.add(path_of(type(chosen)))
     keys = [key for key in known if key.of in read_by and key.key in values]
     if wanted is not None and not (keys := _matching(wanted, keys)):
         raise UserError(f"config {target} {wanted}: {unknown_key(wanted)}; `relief-ray config` lists all keys")

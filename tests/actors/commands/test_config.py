@@ -88,7 +88,7 @@ def test_the_keys_of_ones_own_classes(invoke, write, tmp_path):
     ]
     (tmp_path / "own.yaml").write_text(f"strategy: {{name: '{name}:Mine', alpha: 0.25}}\n")
     assert "* strategy.alpha = 0.25" in invoke("config", tmp_path / "own.yaml", "strategy").stdout
-    for wrong, message in (("DATA", "found a object, which has no keys"), ("Mone", "did you mean 'Mine'?")):
+    for wrong, message in (("DATA", "found a object, which has no keys"), ("Mines", "did you mean 'Mine'?")):
         assert message in " ".join(invoke("config", f"{name}:{wrong}").stderr.split())
     for setting in ("alfa=1", "beta=1"):  # beta is another method's
         refused = invoke("run", "smoke", "--strategies", f"{name}:Mine", "--set", f"strategy.{setting}").stderr
