@@ -18,6 +18,7 @@ from relief_ray.federated import RoundVoid
 from relief_ray.records import checkpoint, read_rounds, read_run
 from relief_ray.training.serial_executor import SerialExecutor
 from tests.conformance.cases import after_rounds, config_of, drive, outcome
+from tests.sealed import change_run
 
 pytestmark = pytest.mark.usefixtures("run_cache")
 ROOT = Path(__file__).parents[1]
@@ -134,13 +135,8 @@ def test_without_checkpoints_the_run_starts_again(halfway, golden):
     assert outcome(halfway) == golden("relief")
 
 
-def rewrite(path, **changes):
-    run = json.loads((path / "run.json").read_text())
-    (path / "run.json").write_text(json.dumps(run | changes))
-
-
 def test_other_data_are_refused(halfway):
-    rewrite(halfway, data_digest="0123456789abcdef" * 4)
+    change_run(halfway, data_digest="0123456789abcdef" * 4)
     with pytest.raises(UserError, match=r"run: was computed on data 0123456789ab, found \w{12}; resume where the same"):
         reopen(halfway)
 
@@ -152,21 +148,21 @@ def test_the_stored_engine_is_obeyed(tmp_path, golden):
     drive(config, path, should_stop=after_rounds(2))
     run = read_run(path)
     assert run.engine == "reuse"
-    rewrite(path, config=run.config | {"training": run.config["training"] | {"engine": "auto"}})
+    change_run(path, config=run.config | {"training": run.config["training"] | {"engine": "auto"}})
     setup, folder = reopen(path)
     folder.close()
     assert setup.engine == setup.job.trainer.engine == "reuse"
 
 
 def test_an_unknown_engine_is_refused(halfway):
-    rewrite(halfway, engine="quantum")
+    change_run(halfway, engine="quantum")
     with pytest.raises(UserError, match="engine 'quantum' is unknown to this version; known: naive, reuse, gemm"):
         reopen(halfway)
 
 
 def test_a_changed_configuration_is_refused(halfway):
     run = read_run(halfway)
-    rewrite(halfway, config=run.config | {"seed": 7})
+    change_run(halfway, config=run.config | {"seed": 7})
     setup, folder = reopen(halfway)
     with (
         folder,
@@ -178,7 +174,7 @@ def test_a_changed_configuration_is_refused(halfway):
 def test_a_program_that_hashes_the_configuration_otherwise_goes_on_where_it_may(halfway, golden, monkeypatch):
     begun_under = read_run(halfway).config_hash
     monkeypatch.setattr("relief_ray.config.SCHEMA", 2)
-    rewrite(halfway, source_digest="f" * 64)
+    change_run(halfway, source_digest="f" * 64)
     with pytest.raises(UserError, match=r"was begun by another program \(sources ffffffffffff there"):
         reopen(halfway)
     setup, folder = reopen(halfway, other_code=True)
@@ -190,7 +186,7 @@ def test_a_program_that_hashes_the_configuration_otherwise_goes_on_where_it_may(
 
 def test_a_configuration_of_another_version_names_its_key(halfway):
     run = read_run(halfway)
-    rewrite(halfway, config=run.config | {"quantisation": 8})
+    change_run(halfway, config=run.config | {"quantisation": 8})
     with pytest.raises(UserError, match=r"run.json: unknown key 'quantisation'"):
         reopen(halfway)
 

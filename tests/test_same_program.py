@@ -1,7 +1,5 @@
 """A resume continues the same computation: the same program, the same clocks; anything else is refused or named."""
 
-import json
-
 import pytest
 
 from relief_ray.devices.time import Profile, Throughput, save_profile
@@ -10,17 +8,13 @@ from relief_ray.experiment.lifecycle import reopen
 from relief_ray.records.identity import other_program, source_digest
 from relief_ray.records.run_folder import read_rounds, read_run
 from tests.conformance.cases import after_rounds, config_of, drive
+from tests.sealed import change_run
 
 
 def begin(path, **changes):
     """Stopped after its bootstrap."""
     drive(config_of("relief", **changes), path, should_stop=after_rounds(1))
     return read_run(path)
-
-
-def rewrite(path, **changes):
-    run = json.loads((path / "run.json").read_text())
-    (path / "run.json").write_text(json.dumps(run | changes))
 
 
 def profile(path, speed, backbone="cnn"):
@@ -47,7 +41,7 @@ def test_another_program_is_named_by_what_differs(tmp_path):
 
 def test_a_resume_by_another_program_is_refused_unless_asked_for_and_then_recorded(tmp_path):
     begin(tmp_path)
-    rewrite(tmp_path, source_digest="f" * 64)
+    change_run(tmp_path, source_digest="f" * 64)
     with pytest.raises(UserError, match=r"begun by another program \(sources ffffffffffff there.*--other-code"):
         reopen(tmp_path)
     setup, folder = reopen(tmp_path, other_code=True)

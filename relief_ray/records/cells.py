@@ -20,9 +20,9 @@ from relief_ray.files import write_atomic
 from relief_ray.frozen import FrozenConfig
 from relief_ray.records.claims import PlannedClaims
 from relief_ray.records.identity import other_program
-from relief_ray.records.lock import is_locked
+from relief_ray.records.lock import is_folder_locked
 from relief_ray.records.redact import mask_text
-from relief_ray.records.run_folder import ERROR_FILE, LOCK_FILE, ROUNDS_FILE, RUN_FILE, is_done, read_run, scan
+from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, is_done, read_run, scan
 from relief_ray.records.schema import MethodFacts, RunRecord, Status
 
 PLAN_FILE, GRID_FILE = "plan.json", "grid.json"
@@ -77,7 +77,7 @@ def look(
     """
     error = read_error(folder)
     if not (folder / RUN_FILE).exists():
-        if is_locked(folder / LOCK_FILE):
+        if is_folder_locked(folder):
             return CellState(status="running")
         return CellState(status="planned") if error is None else CellState(status="failed", why=error)
     try:
@@ -120,7 +120,7 @@ def judge(
             f"{folder / ROUNDS_FILE}: ends with {last} ({len(rounds)} of {num_planned} rounds), expected round "
             f"{planned} of a finished run; restore the file, or remove the folder and resume",
         )
-    if is_locked(folder / LOCK_FILE):
+    if is_folder_locked(folder):
         return state("running")
     if error is not None or run.status == "failed":
         return state("failed", error or run.note or "the run failed")

@@ -108,13 +108,9 @@ def _header(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 FOLDER = "checkpoints"
-
 STATE_FILE = "state.safetensors"
-
 _MANIFEST_FILE = "manifest.json"
-
 KEEP = 2
-
 _GENERATION = re.compile(r"round-(\d{6,})")
 
 
@@ -214,8 +210,12 @@ def save(run_folder: Path, checkpoint: Checkpoint, binding: Binding) -> Path:
     return final
 
 
-def load(run_folder: Path, binding: Binding, round_: int | None = None) -> Checkpoint | None:
+def load(
+    run_folder: Path, binding: Binding, round_: int | None = None, *, newest: int | None = None
+) -> Checkpoint | None:
     """Read the newest whole generation, or that of ``round_``; None where none was ever saved. Writes nothing.
+
+    Generations after ``newest``, the ledger's last round, are passed over.
 
     Raises:
         UserError: generations exist but none is whole, or the newest belongs to another configuration, backbone or
@@ -224,6 +224,9 @@ def load(run_folder: Path, binding: Binding, round_: int | None = None) -> Check
     skipped: list[str] = []
     for path in generations(run_folder):
         if round_ not in (None, round_of(path)):
+            continue
+        if newest is not None and round_of(path) > newest:
+            skipped.append(f"{path.name}: the ledger ends with {'no round' if newest < 0 else f'round {newest}'}")
             continue
         try:
             manifest = _read_manifest(path / _MANIFEST_FILE)

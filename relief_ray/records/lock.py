@@ -1,7 +1,8 @@
-"""An advisory file lock that ends with its process and names its owner."""
+"""An advisory lock of a file or of a run folder that ends with its process and names its owner."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -16,32 +17,47 @@ from relief_ray.files import disk_errors
 _POLL_S = 0.05
 # `is_locked` holds a lock for microseconds; whoever wants it meanwhile tries again.
 _LOOK_S = 2 * _POLL_S
+# Names the owner of a locked run folder. The folder itself is locked too: people delete files that look left over.
+LOCK_FILE = "driver.lock"
+# Network file systems lock files only, and not folders.
+_NO_FOLDER_LOCKS = (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOTSUP)
 
 
 class FileLock:
     """Holds ``path`` locked until ``release`` or the end of the process, however it ends."""
 
-    def __init__(self, path: Path, purpose: str, *, wait_s: float = _LOOK_S) -> None:
+    def __init__(self, path: Path, purpose: str, *, wait_s: float = _LOOK_S, folder: Path | None = None) -> None:
         """Take the lock, waiting at most ``wait_s`` seconds.
+
+        Args:
+            path: file to lock; it names the owner.
+            purpose: what it protects, for the error.
+            wait_s: longest wait for another owner, seconds.
+            folder: folder to lock as well: a deleted ``path`` lets no second owner in then.
 
         Raises:
             UserError: another process holds it (it is named), or the file cannot be written.
         """
         self.path = path
+        self._folder_fd: int | None = None
         with disk_errors(path, "lock"):
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            self._take(purpose, time.monotonic() + wait_s)
+            until = time.monotonic() + wait_s
+            self._take(self._fd, purpose, until)
+            if folder is not None:
+                self._folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+                self._take(self._folder_fd, purpose, until)
             with disk_errors(path, "lock"):
                 self._sign()
         except BaseException:
-            os.close(self._fd)
+            self.release()
             raise
 
-    def _take(self, purpose: str, until: float) -> None:
+    def _take(self, descriptor: int, purpose: str, until: float) -> None:
         while True:
             try:
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
             except BlockingIOError:
                 if time.monotonic() >= until:
@@ -50,6 +66,10 @@ class FileLock:
                         "wait for it to end, stop it, or choose another folder"
                     ) from None
                 time.sleep(_POLL_S)
+            except OSError as error:
+                if descriptor == self._folder_fd and error.errno in _NO_FOLDER_LOCKS:
+                    return
+                raise
 
     def _sign(self) -> None:
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -59,6 +79,8 @@ class FileLock:
     def release(self) -> None:
         """Release the lock; the file stays, since removing it would let two owners in."""
         os.close(self._fd)
+        if self._folder_fd is not None:
+            os.close(self._folder_fd)
 
     def __enter__(self) -> FileLock:
         return self
@@ -69,8 +91,22 @@ class FileLock:
         self.release()
 
 
+def lock_folder(folder: Path, purpose: str, *, wait_s: float = _LOOK_S) -> FileLock:
+    """Lock a run folder and its file ``driver.lock``.
+
+    Raises:
+        UserError: another process holds it (it is named), or the file cannot be written.
+    """
+    return FileLock(folder / LOCK_FILE, purpose, wait_s=wait_s, folder=folder)
+
+
+def is_folder_locked(folder: Path) -> bool:
+    """True while a process works in a run folder, also after somebody deleted its ``driver.lock``."""
+    return is_locked(folder / LOCK_FILE) or is_locked(folder)
+
+
 def is_locked(path: Path) -> bool:
-    """True while a process holds the lock; takes nothing away from it."""
+    """True while a process holds the lock of a file or folder; takes nothing away from it."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:

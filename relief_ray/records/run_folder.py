@@ -1,6 +1,8 @@
 """Run folders: ``run.json`` and the append-only ``rounds.jsonl`` are the truth, everything else is derived.
 
-Reading takes no lock; writing takes the driver's. ``restore`` finds where an interrupted run goes on.
+Both are sealed: ``run.json`` and each line of the ledger end with the sha256 of what stands before it, so that a
+changed bit is an error and never another number. Reading takes no lock; writing takes the driver's. ``restore`` finds
+where an interrupted run goes on.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ from relief_ray import files
 from relief_ray.errors import UserError
 from relief_ray.records import checkpoint
 from relief_ray.records.base import refuse_other_schema
-from relief_ray.records.lock import FileLock
+from relief_ray.records.identity import state_sha256
+from relief_ray.records.lock import FileLock, lock_folder
 from relief_ray.records.schema import RoundRecord, RunRecord
+from relief_ray.records.seal import LINE, PAGE, Unsealed, sealed, unsealed
 
 RUN_FILE = "run.json"
 
@@ -50,7 +54,8 @@ def read_run(folder: Path) -> RunRecord:
     """
     path = folder / RUN_FILE
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        data = path.read_bytes()
+        content = json.loads(data)
     except FileNotFoundError:
         raise UserError(
             f"{folder}: no {RUN_FILE}, expected a run folder; name one that `relief-ray run` made"
@@ -59,7 +64,9 @@ def read_run(folder: Path) -> RunRecord:
         raise UserError(f"{path}: unreadable ({error}), expected JSON; restore it or run the cell again") from error
     refuse_other_schema(content.get("schema_version") if isinstance(content, dict) else None, path)
     try:
-        return RunRecord.model_validate(content)
+        return RunRecord.model_validate_json(unsealed(data, PAGE))
+    except Unsealed as error:
+        raise UserError(f"{path}: {error}; restore it or run the cell again") from error
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
@@ -83,9 +90,15 @@ def read_rounds(folder: Path) -> tuple[RoundRecord, ...]:
     """Read all rounds in order; takes no lock and repairs nothing: a line that is being written is left out.
 
     Raises:
-        UserError: a line before the last is damaged.
+        UserError: a line before the last is damaged, or the last one of a run that is done.
     """
-    return scan(folder / ROUNDS_FILE).rounds
+    lines = scan(folder / ROUNDS_FILE)
+    if lines.torn and (run := read_run(folder)).status == "done" and not is_done(run, [r.round for r in lines.rounds]):
+        raise UserError(
+            f"{folder / ROUNDS_FILE}: {lines.torn}, expected the last round of a finished run; restore the file, or "
+            "remove the folder and run the cell again"
+        )
+    return lines.rounds
 
 
 def scan(path: Path, start: int = 0) -> Lines:
@@ -110,12 +123,13 @@ def scan(path: Path, start: int = 0) -> Lines:
     end = start
     for number, line in enumerate(complete, 1):
         try:
-            record = RoundRecord.model_validate_json(line)
-        except ValidationError as error:
+            record = RoundRecord.model_validate_json(unsealed(line + b"\n", LINE))
+        except (Unsealed, ValidationError) as error:
             if number == len(complete) and not rest:
                 return Lines(rounds=_ordered(rounds), num_bytes=end, torn=f"line {number} was torn")
+            why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
             raise UserError(
-                f"{path}: line {number} is damaged ({error.errors()[0]['msg']}), expected a round's JSON; "
+                f"{path}: line {number} is damaged ({why}), expected a round's JSON; "
                 "restore the file or run the cell again"
             ) from error
         rounds[record.round] = record
@@ -128,8 +142,6 @@ def _ordered(rounds: dict[int, RoundRecord]) -> tuple[RoundRecord, ...]:
     return tuple(rounds[r] for r in sorted(rounds))
 
 
-LOCK_FILE = "driver.lock"
-
 ERROR_FILE = "error.json"
 
 # Room for a hundred clients' rounds and three generations of either backbone's checkpoint.
@@ -137,7 +149,7 @@ _MIN_FREE_BYTES = 64 * 2**20
 
 
 def _lines(rounds: Sequence[RoundRecord]) -> bytes:
-    return b"".join(r.model_dump_json().encode() + b"\n" for r in rounds)
+    return b"".join(sealed(r.model_dump_json().encode(), LINE) for r in rounds)
 
 
 class RunFolder:
@@ -216,8 +228,9 @@ class RunFolder:
         """Add a round durably; when this returns, the line survives a power cut.
 
         Raises:
-            UserError: the disk is full or fails; the ledger stays as it was.
+            UserError: the disk is full or fails; the ledger stays as it was. Or somebody removed or replaced it.
         """
+        self._refuse_removed()
         line = _lines([record])
         with files.disk_errors(self.path / ROUNDS_FILE, f"append round {record.round}"):
             try:
@@ -229,6 +242,19 @@ class RunFolder:
                     self._cut()
                 raise
         self._num_bytes += len(line)
+
+    def _refuse_removed(self) -> None:
+        # An append to a file that was unlinked would succeed and be lost.
+        path = self.path / ROUNDS_FILE
+        try:
+            is_ours = os.path.samestat(path.stat(), os.fstat(self._fd))
+        except OSError:
+            is_ours = False
+        if not is_ours:
+            raise UserError(
+                f"{path}: removed or replaced while this run was writing to it, expected no other writer; put it back "
+                "and resume the run, or begin it anew in another folder (--out DIR)"
+            )
 
     def _cut(self) -> None:
         # What a failed write may have left behind its last whole line.
@@ -282,11 +308,11 @@ def _take(path: Path) -> FileLock:
     # The lock comes first: only its holder may write here, even a probe.
     with files.disk_errors(path, "use this folder for a run"):
         path.mkdir(parents=True, exist_ok=True)
-    return FileLock(path / LOCK_FILE, "the run folder")
+    return lock_folder(path, "the run folder")
 
 
 def _pretty(run: RunRecord) -> bytes:
-    return (run.model_dump_json(indent=1) + "\n").encode()
+    return sealed(run.model_dump_json(indent=1).encode(), PAGE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -305,16 +331,24 @@ class Restored:
 
 
 def restore(folder: RunFolder, binding: checkpoint.Binding) -> Restored:
-    """Load the newest whole checkpoint and drop what came after it, to be computed again to the same bits.
+    """Load the newest whole checkpoint that the ledger reaches; what came after is computed again to the same bits.
 
     Raises:
-        UserError: no generation is usable, it belongs to another computation, or the ledger misses its round.
+        UserError: no generation is usable, it belongs to another computation, the ledger misses its round, or names
+            another model for it.
     """
-    point = checkpoint.load(folder.path, binding)
-    before = len(folder.rounds())
+    recorded = {r.round: r for r in folder.rounds()}
+    point = checkpoint.load(folder.path, binding, newest=max(recorded, default=-1))
+    before = len(recorded)
     if point is not None:
         checkpoint.drop_after(folder.path, point.round)
     rounds = folder.rewind(point.round if point is not None else None)
+    if point is not None and rounds[-1].model_sha256 != (actual := state_sha256(point.state)):
+        raise UserError(
+            f"{folder.path}: the checkpoint of round {point.round} holds the model {actual[:12]}, the ledger names "
+            f"{rounds[-1].model_sha256[:12]}; expected one run's files; restore both from one backup, or run the cell "
+            "again"
+        )
     repairs = [*folder.repairs, *(f"checkpoint {line}" for line in (point.skipped if point is not None else ()))]
     if len(rounds) < before:
         repairs.append(f"{before - len(rounds)} rounds after the checkpoint are computed again")

@@ -19,8 +19,8 @@ from relief_ray.files import disk_errors
 from relief_ray.plugins import is_path
 from relief_ray.records.cells import PLAN_FILE, PlanFile, count_begun, read_plan_file, write_plan_file
 from relief_ray.records.claims import register_claims
-from relief_ray.records.lock import FileLock
-from relief_ray.records.run_folder import LOCK_FILE, RUN_FILE, read_rounds, read_run
+from relief_ray.records.lock import FileLock, lock_folder
+from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
 from relief_ray.strategies import REFERENCE
 from relief_ray.studies.axes import Axes, with_axes
 from relief_ray.studies.cells import Cell, Draw, draw_of, numbers
@@ -210,7 +210,7 @@ def check_folder(cell: CellFolder) -> None:
             f"a folder with --out DIR, or go on with that run: relief-ray resume {cell.folder} --other-code"
         )
     if not cell.is_finished:
-        FileLock(cell.folder / LOCK_FILE, "the run folder").release()
+        lock_folder(cell.folder, "the run folder").release()
     elif cell.status == "failed":
         raise UserError(cell.why)
 

@@ -32,10 +32,10 @@ from relief_ray.records.cells import (
 )
 from relief_ray.records.claims import PlannedClaims, register_claims
 from relief_ray.records.identity import config_hash
-from relief_ray.records.lock import FileLock
+from relief_ray.records.lock import LOCK_FILE, lock_folder
 from relief_ray.records.mlflow_store import flat_params
 from relief_ray.records.redact import MASK, mask_text, redact
-from relief_ray.records.run_folder import ERROR_FILE, LOCK_FILE, read_run
+from relief_ray.records.run_folder import ERROR_FILE, read_run
 from relief_ray.records.schema import RunRecord, Status
 from relief_ray.strategies import facts_of
 from relief_ray.studies.cells import Cell
@@ -268,7 +268,7 @@ def set_stale_aside(cells: Iterable[CellFolder], out: Path) -> None:
     for cell in cells:
         if cell.status == "stale" and cell.state.run is not None:
             target = unused(out / STALE_FOLDER / f"{cell.folder.name}-{cell.state.run.source_digest[:8]}")
-            with disk_errors(target, "set the stale cell aside"), FileLock(cell.folder / LOCK_FILE, "the cell"):
+            with disk_errors(target, "set the stale cell aside"), lock_folder(cell.folder, "the cell"):
                 target.parent.mkdir(exist_ok=True)
                 move(cell.folder, target)
 
@@ -281,4 +281,4 @@ def await_quiet(cells: Iterable[CellFolder], wait_s: float = _GONE_S) -> None:
     """
     for cell in cells:
         if (cell.folder / LOCK_FILE).exists():
-            FileLock(cell.folder / LOCK_FILE, "the cell", wait_s=wait_s).release()
+            lock_folder(cell.folder, "the cell", wait_s=wait_s).release()

@@ -12,6 +12,7 @@ from relief_ray.records import (
     read_run,
 )
 from relief_ray.records.mlflow_store import store_uri
+from tests.sealed import put_run
 
 POINTS_A_ROUND = 9  # of the toy run, which is never evaluated
 START_S = 60.0
@@ -58,4 +59,4 @@ def closed_port() -> int:
 def configured(run: Path, **tracking: object) -> None:
     record = read_run(run)
     changed = record.model_copy(update={"config": {**record.config, "tracking": tracking}})
-    (run / "run.json").write_text(changed.model_dump_json())
+    put_run(run, changed)

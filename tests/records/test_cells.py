@@ -18,8 +18,8 @@ from relief_ray.records.cells import (
     write_plan_file,
 )
 from relief_ray.records.identity import machine_facts, source_digest
-from relief_ray.records.lock import FileLock, is_locked
-from relief_ray.records.run_folder import ERROR_FILE, LOCK_FILE, RUN_FILE, RunFolder, read_rounds
+from relief_ray.records.lock import LOCK_FILE, FileLock, is_locked
+from relief_ray.records.run_folder import ERROR_FILE, RUN_FILE, RunFolder, read_rounds
 from relief_ray.records.schema import MethodFacts, RunStatus, Status
 
 

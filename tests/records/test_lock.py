@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -11,7 +14,7 @@ import pytest
 
 from relief_ray.errors import UserError
 from relief_ray.records import RunFolder
-from relief_ray.records.lock import FileLock, owner
+from relief_ray.records.lock import LOCK_FILE, FileLock, is_folder_locked, lock_folder, owner
 
 
 def test_one_owner_at_a_time(tmp_path):
@@ -62,3 +65,27 @@ def test_a_second_driver_is_refused_until_the_first_is_killed(scenario, environm
             first.send_signal(signal.SIGKILL)
     scenario.drive(path)
     assert scenario.outcome(path) == scenario.outcome(finished)
+
+
+def test_a_deleted_lock_file_lets_no_second_owner_into_a_run_folder(tmp_path):
+    with lock_folder(tmp_path, "the run folder"):
+        (tmp_path / LOCK_FILE).unlink()
+        assert is_folder_locked(tmp_path)
+        with pytest.raises(UserError, match="the run folder is in use by"):
+            lock_folder(tmp_path, "the run folder")
+    assert not is_folder_locked(tmp_path)
+    lock_folder(tmp_path, "the run folder").release()
+
+
+def test_a_file_system_without_locks_of_folders_has_the_files_lock(tmp_path, monkeypatch):
+    """As NFS does, where an exclusive lock needs a descriptor that may write."""
+    flock = fcntl.flock
+
+    def of_files_only(descriptor, operation):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", of_files_only)
+    with lock_folder(tmp_path, "the run folder"), pytest.raises(UserError, match="in use"):
+        lock_folder(tmp_path, "the run folder")

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from relief_ray.errors import UserError
-from relief_ray.records import RunFolder, read_rounds, read_run
+from relief_ray.records import RunFolder, read_rounds, read_run, restore
 from relief_ray.records.run_folder import ROUNDS_FILE, Lines, scan
+from relief_ray.records.seal import LINE, PAGE, sealed, unsealed
+from tests.sealed import change_rounds, change_run
 
 
 @pytest.fixture
@@ -41,6 +43,7 @@ def test_a_torn_last_line_is_left_out_by_readers_and_cut_off_by_the_driver(path,
 
 
 def test_a_ledger_torn_at_any_byte_gives_its_whole_lines(path):
+    change_run(path, status="running")
     data = (path / "rounds.jsonl").read_bytes()
     ends = [i + 1 for i, byte in enumerate(data) if byte == 10]
     for cut in range(0, len(data) + 1, 13):
@@ -149,7 +152,8 @@ def test_another_schema_version_is_refused_with_the_way_out(path, version, fix):
     [
         ("{", "unreadable"),
         ("[]", "schema_version is None"),
-        ('{"schema_version": 3}', "expected a RunRecord"),
+        ('{"schema_version": 3}', "does not end with its sha256"),
+        (sealed(b'{"schema_version": 3}', PAGE).decode(), "expected a RunRecord"),
         ("\xff", "unreadable"),
     ],
 )
@@ -189,9 +193,63 @@ def test_a_reader_who_had_read_further_than_a_resumed_ledger_begins_anew(finishe
     path.write_bytes(b"".join(whole))
     read = scan(path)
     assert scan(path, read.num_bytes) == Lines(rounds=(), num_bytes=read.num_bytes, torn=None)
-    other = [line.replace(b'"wall_s":', b'"wall_s":1') for line in whole[1:]]
+    other = [sealed(unsealed(line, LINE).replace(b'"wall_s":', b'"wall_s":1'), LINE) for line in whole[1:]]
     path.write_bytes(b"".join([whole[0], *other, *other]))
     again = scan(path, read.num_bytes)
     assert [r.round for r in again.rounds] == [r.round for r in read.rounds] and again == scan(path)
     path.write_bytes(whole[0])
     assert scan(path, read.num_bytes) == scan(path), "shorter than what was read"
+
+
+def test_the_torn_last_line_of_a_finished_run_is_told_and_computed_again(path, finished, scenario):
+    change_run(path, config=read_run(path).config | {"rounds": 3})
+    data = (path / "rounds.jsonl").read_bytes()
+    (path / "rounds.jsonl").write_bytes(data[:-50])
+    with pytest.raises(UserError, match=r"line 4 was torn after .* of a finished run; restore"):
+        read_rounds(path)
+    with resume(path) as folder:
+        restored = restore(folder, scenario.BINDING)
+    assert restored.checkpoint.round == 2 and [r.round for r in restored.rounds] == [0, 1, 2]
+    assert "round-000003: the ledger ends with round 2" in " ".join(restored.repairs)
+    scenario.drive(path)
+    assert scenario.outcome(path) == scenario.outcome(finished)
+
+
+def test_every_flipped_bit_of_the_ledger_and_of_the_run_file_is_seen(path):
+    """Each byte in turn, a bit that its place decides; a flip in the last line of a run under way is a torn line."""
+    change_run(path, status="interrupted")
+    for name in ("rounds.jsonl", "run.json"):
+        data = (path / name).read_bytes()
+        intact, unseen = (read_run(path), read_rounds(path)), []
+        for place in range(0, len(data), 7):
+            flipped = bytearray(data)
+            flipped[place] ^= 1 << (place % 8)
+            (path / name).write_bytes(flipped)
+            try:
+                run, rounds = read_run(path), read_rounds(path)
+            except UserError as error:
+                assert name in str(error)
+                continue
+            if rounds != intact[1][: len(rounds)] or run != intact[0] or len(rounds) == len(intact[1]):
+                unseen.append(place)
+        (path / name).write_bytes(data)
+        assert unseen == []
+
+
+def test_a_ledger_that_is_removed_or_replaced_under_a_run_is_noticed(path):
+    with resume(path) as folder:
+        last = folder.rounds()[3]
+        kept = (path / "rounds.jsonl").read_bytes()
+        (path / "rounds.jsonl").unlink()
+        with pytest.raises(UserError, match=r"rounds\.jsonl: removed or replaced while this run was writing"):
+            folder.append(last)
+        (path / "rounds.jsonl").write_bytes(kept)
+        with pytest.raises(UserError, match="removed or replaced"):
+            folder.append(last)
+    assert (path / "rounds.jsonl").read_bytes() == kept
+
+
+def test_a_ledger_and_a_checkpoint_of_two_runs_are_refused(path, scenario):
+    change_rounds(path, model_sha256="0" * 64)
+    with resume(path) as folder, pytest.raises(UserError, match=r"round 3 holds the model .*, the ledger names 0000"):
+        restore(folder, scenario.BINDING)

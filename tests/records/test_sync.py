@@ -22,6 +22,7 @@ from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import METRICS
 from relief_ray.records.mlflow_store import SIMULATED, Store, exported_scalars, log_study, read_sync, store_uri
 from tests.records.stores import POINTS_A_ROUND, closed_port, configured, expected, points, stored
+from tests.sealed import put_run
 
 if find_spec("mlflow") is None:
     pytest.skip("mlflow comes with the server extra", allow_module_level=True)
@@ -154,7 +155,7 @@ def test_processes_open_one_fresh_store_at_once(finished, program, tmp_path, num
     for folder in folders:
         shutil.copytree(finished, folder)
         record = read_run(folder).model_copy(update={"parent": "grid one"})
-        (folder / "run.json").write_text(record.model_dump_json())
+        put_run(folder, record)
     assert json.loads(program("sync-together", tmp_path / "mlflow.db", *folders).stdout) == [0] * number
     assert points(folders[0]) == Counter({key: number for key in expected(4)})
     runs = stored(folders[0])
@@ -168,7 +169,7 @@ def test_cells_of_a_grid_share_one_parent(run):
     shutil.copytree(run, folders[1])
     for folder in folders:
         record = read_run(folder).model_copy(update={"parent": "it's a grid"})
-        (folder / "run.json").write_text(record.model_dump_json())
+        put_run(folder, record)
         sync(folder)
     parents = [r for r in stored(run) if r.data.tags.get("relief.grid") == "it's a grid"]
     assert len(parents) == 1 and len(stored(run)) == 3

@@ -14,6 +14,7 @@ from relief_ray.report.inventory import GridItem, Inventory
 from relief_ray.report.registered import Registered, Registry
 from relief_ray.report.runs import Loaded
 from relief_ray.strategies import PRESETS, facts_of
+from tests.sealed import put_rounds, put_run
 
 CLOCK = "split_naive"
 MIB = 2**20
@@ -33,6 +34,7 @@ MACHINE = Machine(
     torch="2.13.0",
     numpy="2.4",
 )
+
 STRATEGIES = {
     "fedavg": {"name": "fedavg"},
     "relief": {"name": "relief", "select": "divergence", "mandatory": True},
@@ -152,8 +154,8 @@ def build(
 
 def write(loaded: Loaded, folder: Path) -> Path:
     folder.mkdir(parents=True)
-    (folder / "run.json").write_text(loaded.run.model_dump_json())
-    (folder / "rounds.jsonl").write_text("".join(r.model_dump_json() + "\n" for r in loaded.rounds))
+    put_run(folder, loaded.run)
+    put_rounds(folder, loaded.rounds)
     return folder
 
 

@@ -10,6 +10,7 @@ from relief_ray.records.lock import FileLock
 from relief_ray.report.build import build
 from relief_ray.report.experiments import experiments
 from relief_ray.report.inventory import take_inventory
+from tests.sealed import put_run
 
 
 def plan(folder, runs, name="grid.json"):
@@ -76,7 +77,7 @@ def test_a_failed_run_with_rounds_names_both(make, put, tmp_path):
     loaded = make("fedavg", planned=4)
     put(loaded, tmp_path / "x")
     record = loaded.run.model_copy(update={"status": "failed", "note": "round 3 was void"})
-    (tmp_path / "x" / "run.json").write_text(record.model_dump_json())
+    put_run(tmp_path / "x", record)
     (item,) = take_inventory([tmp_path]).items
     assert (item.status, item.why) == ("failed", "round 3 was void (2 of 4 rounds)")
 
@@ -84,7 +85,7 @@ def test_a_failed_run_with_rounds_names_both(make, put, tmp_path):
 def test_a_killed_run_is_interrupted_and_one_whose_folder_is_locked_is_running(make, put, tmp_path):
     loaded = make("fedavg")
     put(loaded, tmp_path / "x")
-    (tmp_path / "x" / "run.json").write_text(loaded.run.model_copy(update={"status": "running"}).model_dump_json())
+    put_run(tmp_path / "x", loaded.run.model_copy(update={"status": "running"}))
     (item,) = take_inventory([tmp_path]).items
     assert (item.status, item.why) == ("interrupted", "2 of 2 rounds")
     with FileLock(tmp_path / "x" / "driver.lock", "the run folder"):

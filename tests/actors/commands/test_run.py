@@ -12,6 +12,7 @@ from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.studies.axes import Axes
 from relief_ray.studies.planning import make_plan, read_plan, write_plan
 from tests.conformance.cases import after_rounds, drive
+from tests.sealed import change_run
 
 SMALL = [f"--set=backbone.{key}=2" for key in ("conv1", "conv2", "steps", "fusion")]
 
@@ -87,8 +88,7 @@ def test_the_advice_for_a_damaged_plan_loses_no_result(invoke, tmp_path: Path) -
 def test_a_finished_run_of_another_program_is_stale_and_may_be_computed_again(invoke, tmp_path: Path) -> None:
     command = ["run", "smoke", "--out", tmp_path, *SMALL, "--set=rounds=1"]
     assert invoke(*command).exit_code == 0
-    run = json.loads((tmp_path / "relief-s0" / "run.json").read_text())
-    (tmp_path / "relief-s0" / "run.json").write_text(json.dumps(run | {"source_digest": "f" * 64}))
+    change_run(tmp_path / "relief-s0", source_digest="f" * 64)
     assert "reused, finished already; stale: sources ffffffffffff there" in " ".join(invoke(*command).stdout.split())
     again = invoke(*command, "--rerun-stale")
     assert again.exit_code == 0 and "reused" not in again.stdout

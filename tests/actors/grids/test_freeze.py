@@ -14,6 +14,7 @@ from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.studies.plans import read_grid, write_grid
 from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan, tiny_search
 from tests.actors.test_plans import spec_of
+from tests.sealed import change_rounds
 from tune_configs.cells import cells_of, load_grid
 
 HELD_OUT = "dsa_mini_held_out"
@@ -98,18 +99,11 @@ def test_a_fold_never_sees_another_folds_subjects(tmp_path):
     # Whatever fold 1 scored: the choice of fold 0 stays, bit for bit.
     for entry in plan.cell_folders():
         if entry.cell.config.data.fold == 1:
-            reverse_scores(entry.folder / "rounds.jsonl", entry.cell.config.training.lr)
+            change_rounds(entry.folder, validation={"f1": entry.cell.config.training.lr})
     freeze(plan, file)
     assert json.loads(file.read_text())["choices"][0] == before
     with pytest.raises(UserError, match=f"no choice for fedprox on {HELD_OUT}, fold 2, cnn"):
         cells_of(grid, [f"tuned={file}", "folds=[2]"])
-
-
-def reverse_scores(path, value):
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    for line in lines:
-        line["validation"]["f1"] = value
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def test_a_search_that_opened_the_test_part_is_refused(tmp_path):

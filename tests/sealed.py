@@ -1,0 +1,39 @@
+"""Write a run's files by hand, sealed as the platform seals them: for tests that change what a run left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from relief_ray.records.schema import RoundRecord, RunRecord
+from relief_ray.records.seal import LINE, PAGE, sealed
+
+
+def put_run(folder: Path, run: RunRecord | Mapping[str, object]) -> None:
+    """Write ``run.json``."""
+    text = run.model_dump_json() if isinstance(run, RunRecord) else json.dumps(run)
+    (folder / "run.json").write_bytes(sealed(text.encode(), PAGE))
+
+
+def change_run(folder: Path, **changes: object) -> None:
+    """Change fields of ``run.json``."""
+    run = json.loads((folder / "run.json").read_text())
+    run.pop("sha256")
+    put_run(folder, run | changes)
+
+
+def put_rounds(folder: Path, rounds: Iterable[RoundRecord | Mapping[str, object]]) -> None:
+    """Write ``rounds.jsonl``."""
+    texts = (r.model_dump_json() if isinstance(r, RoundRecord) else json.dumps(r) for r in rounds)
+    (folder / "rounds.jsonl").write_bytes(b"".join(sealed(text.encode(), LINE) for text in texts))
+
+
+def change_rounds(folder: Path, **changes: object) -> None:
+    """Change fields of every line of ``rounds.jsonl``; a mapping is merged into the field that stands there."""
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    for line in rounds:
+        line.pop("sha256")
+        for key, value in changes.items():
+            line[key] = {**line[key], **value} if isinstance(value, Mapping) else value
+    put_rounds(folder, rounds)
