@@ -249,7 +249,7 @@ def strategies(
 @app.command()
 def config(
     target: Annotated[
-        SomeText, typer.Argument(metavar="[PRESET|FILE|RUN]", help="Whose values; else defaults.")
+        SomeText, typer.Argument(metavar="[PRESET|FILE|RUN|MODULE:NAME]", help="Whose keys; else defaults.")
     ] = None,
     key: Annotated[SomeText, typer.Argument(metavar="[KEY]", help="A key, a section or a method.")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="The page docs/configuration.md.")] = False,

@@ -31,6 +31,7 @@ from relief_ray.data import DataConfig
 from relief_ray.devices.accounting import CostConfig
 from relief_ray.devices.fleet import FleetConfig
 from relief_ray.errors import UserError, nearest
+from relief_ray.federated import Strategy
 from relief_ray.frozen import FrozenConfig
 from relief_ray.keys import expectation, unknown_key
 from relief_ray.models.backbone import BackboneConfig
@@ -291,7 +292,7 @@ class ExperimentConfig(FrozenConfig):
             value = {"name": value}
         if isinstance(value, Mapping) and isinstance(name := value.get("name"), str):
             if is_path(name):
-                return configured(value, "strategy", StrategyConfig)
+                return _buildable(configured(value, "strategy", StrategyConfig))
             value = dict(preset(name).model_dump()) | {k: v for k, v in value.items() if k != "name"}
         return value if isinstance(value, StrategyConfig) else _KNOWN.validate_python(value)
 
@@ -357,6 +358,21 @@ def _sha256(path: Path) -> str:
         raise UserError(
             f"costs.profile = {path}: cannot be read ({error.strerror}); name a file that `relief-ray` can read"
         ) from error
+
+
+def _buildable(config: StrategyConfig) -> StrategyConfig:
+    """The configuration, whose ``build`` was seen to return a strategy.
+
+    Raises:
+        UserError: it returns something else.
+    """
+    built: object = config.build()
+    if not isinstance(built, Strategy):
+        raise UserError(
+            f"{type(config).__name__}.build() returned a {type(built).__name__}, expected a "
+            f"{Strategy.__module__}.{Strategy.__name__}; return one"
+        )
+    return config
 
 
 def preset(name: str) -> StrategyConfig:

@@ -15,9 +15,12 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from relief_ray.config import ExperimentConfig
+from relief_ray.errors import UserError
 from relief_ray.keys import CHOSEN, Key, value_text, write_keys
+from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.registry import BACKBONES
 from relief_ray.strategies import PRESETS
+from relief_ray.strategies.common import StrategyConfig
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "configuration.md"
 _HEAD: Final = """# Configuration
@@ -41,6 +44,24 @@ def keys_of_all() -> tuple[Key, ...]:
         for name, kind in classes.items():
             common += _keys_of(kind, f"{section}.", name)
     return tuple(common)
+
+
+def own_keys(kind: type, path: str) -> tuple[Key, ...]:
+    """Keys of a user's method or backbone, the class at the import path ``path``.
+
+    Raises:
+        UserError: it is neither.
+    """
+    section = next((name for name, base in _BASES.items() if issubclass(kind, base)), None)
+    if section is None:
+        raise UserError(
+            f"{path}: found a {kind.__name__}, which has no keys of a configuration; expected a method "
+            "(StrategyConfig) or a backbone (BackboneConfig)"
+        )
+    return tuple(_keys_of(kind, f"{section}.", path))
+
+
+_BASES: Final[Mapping[str, type[BaseModel]]] = {"strategy": StrategyConfig, "backbone": BackboneConfig}
 
 
 def _keys_of(model: type[BaseModel], prefix: str = "", of: str = "") -> Iterator[Key]:

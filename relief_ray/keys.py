@@ -97,7 +97,7 @@ def suggested(path: str, of: str | None = None) -> list[str]:
     others = [p for p in known if _likeness(name, p.rpartition(".")[2]) > max(likeness + _FARTHER, _ELSEWHERE_ALIKE)]
     if others and parent not in CHOSEN:
         return sorted(others, key=lambda p: -_likeness(name, p.rpartition(".")[2]))[:1]
-    return [beside[match] for match in matches]
+    return [beside[match] for match in matches if beside[match] != path]  # it is a key of another method
 
 
 def _likeness(one: str, other: str) -> float:

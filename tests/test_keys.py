@@ -109,6 +109,7 @@ def test_the_full_path_that_was_meant(wrong, right):
 
 
 def test_a_key_of_another_method_is_not_suggested():
+    assert "strategy.beta" in {key.key for key in all_keys()} and suggested("strategy.beta") == []
     assert suggested("strategy.gama", "fedavg") == [] and suggested("strategy.gama", "relief") == ["strategy.gamma"]
 
 

@@ -19,10 +19,10 @@ _MARK: Final = "*"
 
 
 def config_command(first: str | None, second: str | None, as_json: bool, markdown: bool) -> None:
-    """Print the keys; ``first`` may be a preset, file or run folder, or already the key.
+    """Print the keys; ``first`` may be a preset, file, run folder, method or backbone of one's own, or already the key.
 
     Raises:
-        UserError: no such preset, file or key.
+        UserError: no such preset, file, method or key.
     """
     if markdown:
         from relief_ray.key_table import keys_of_all, page
@@ -31,7 +31,10 @@ def config_command(first: str | None, second: str | None, as_json: bool, markdow
         return
     is_key = second is None and first is not None and bool(_matching(first, all_keys()))
     target, wanted = (None, first) if is_key else (first, second)
-    keys, values, head = _of_defaults(wanted) if target is None else _of_target(target, wanted)
+    if target is not None and ":" in target:
+        keys, values, head = _of_own(target, wanted)
+    else:
+        keys, values, head = _of_defaults(wanted) if target is None else _of_target(target, wanted)
     if as_json:
         rows = [{**asdict(k), **({"value": values[k.key]} if k.key in values else {})} for k in keys]
         print(json.dumps(rows, indent=1))
@@ -71,19 +74,42 @@ def _of_target(target: str, wanted: str | None) -> _Shown:
     Raises:
         UserError: it is none of these and no key either, or it has no key ``wanted``.
     """
+    from relief_ray.key_table import own_keys
     from relief_ray.models.registry import backbone_name
+    from relief_ray.plugins import is_own, path_of
     from relief_ray.studies.planning import target_config
     from relief_ray.studies.presets import PRESETS
 
     if wanted is None and target not in PRESETS and not _is_path(target):
         raise UserError(f"config {target}: no preset ({', '.join(PRESETS)}), no file, and {unknown_key(target)}")
     config = target_config(target, [])
-    read_by = ("", config.strategy.build().name, backbone_name(config.backbone))
+    read_by = {"", config.strategy.build().name, backbone_name(config.backbone)}
     values = _values_of(config)
-    keys = [key for key in all_keys() if key.of in read_by and key.key in values]
+    known = list(all_keys())
+    for chosen in (config.strategy, config.backbone):
+        if is_own(type(chosen)):
+            known += own_keys(type(chosen), path_of(type(chosen)))
+            read_by.add(path_of(type(chosen)))
+    keys = [key for key in known if key.of in read_by and key.key in values]
     if wanted is not None and not (keys := _matching(wanted, keys)):
         raise UserError(f"config {target} {wanted}: {unknown_key(wanted)}; `relief-ray config` lists all keys")
     return keys, values, f"{target}: values of its first run ({config.label()}); {_MARK} differs from the default"
+
+
+def _of_own(path: str, wanted: str | None) -> _Shown:
+    """Keys of the user's method or backbone at an import path.
+
+    Raises:
+        UserError: there is none, or it has no key ``wanted``.
+    """
+    from relief_ray.key_table import own_keys
+    from relief_ray.plugins import load
+
+    found = load(path, "config")
+    keys = list(own_keys(found if isinstance(found, type) else type(found), path))
+    if wanted is not None and not (keys := _matching(wanted, keys)):
+        raise UserError(f"config {path} {wanted}: {unknown_key(wanted, path)}; `relief-ray config {path}` lists all")
+    return keys, {}, ""
 
 
 def _is_path(target: str) -> bool:

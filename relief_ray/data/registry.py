@@ -11,7 +11,7 @@ from relief_ray.data.formats.mhealth import MHEALTH
 from relief_ray.data.formats.pamap2 import PAMAP2
 from relief_ray.data.formats.partial import MHEALTH_PARTIAL
 from relief_ray.data.loader import DatasetSpec, Loader
-from relief_ray.errors import UserError
+from relief_ray.errors import UserError, nearest
 from relief_ray.plugins import import_path, is_path, load
 
 _BUILT_IN = (
@@ -35,7 +35,7 @@ def get_loader(name: str) -> Loader:
         return _load(import_path(name))
     if name not in DATASETS:
         raise UserError(
-            f"dataset {name!r} is unknown; known: {', '.join(sorted(DATASETS))}; "
+            f"dataset {name!r} is unknown{nearest(name, DATASETS)}; known: {', '.join(sorted(DATASETS))}; "
             "one of your own goes by its import path, my.module:LOADER"
         )
     return DATASETS[name]

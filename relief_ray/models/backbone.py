@@ -248,8 +248,12 @@ class BackboneConfig(FrozenConfig):
     same_speed: ClassVar[frozenset[str]] = frozenset()
 
     def build(self, shape: InputShape, seed: int, fast: bool = False) -> Backbone:
-        """The backbone, initialised from ``seed`` alone; ``fast``: for the engine ``gemm``, same values and layout."""
-        raise NotImplementedError(f"{type(self).__name__} has no build(); define one that returns a Backbone")
+        """The backbone, initialised from ``seed`` alone; ``fast``: for the engine ``gemm``, same values and layout.
+
+        Raises:
+            UserError: the class has no ``build`` of its own.
+        """
+        raise UserError(f"class {type(self).__name__} has no build(); define one that returns a Backbone")
 
     def frozen_here(self) -> Facts:
         """``Backbone.facts`` of the weights now on this machine, without loading a model; empty if there are none."""

@@ -38,8 +38,12 @@ class ModuleBackbone(BackboneConfig):
     head_at: ClassVar[str] = "head"
 
     def module(self, shape: InputShape) -> nn.Module:
-        """The untrained module for data of ``shape``; torch's generator is seeded before it is called."""
-        raise NotImplementedError(f"{type(self).__name__} has no module(); define one that returns an nn.Module")
+        """The untrained module for data of ``shape``; torch's generator is seeded before it is called.
+
+        Raises:
+            UserError: the class has no ``module`` of its own.
+        """
+        raise UserError(f"class {type(self).__name__} has no module(); define one that returns an nn.Module")
 
     def build(self, shape: InputShape, seed: int, fast: bool = False) -> Backbone:
         """The backbone of the module, initialised from ``seed`` alone."""

@@ -14,6 +14,7 @@ from relief_ray.report.comparison import Comparison, MethodResult
 from relief_ray.report.experiments import Experiment, data_title
 from relief_ray.report.inventory import GridItem
 from relief_ray.report.runs import Loaded, config_int, config_text, has_folds, run_value, split_name
+from relief_ray.strategies import REFERENCE
 
 # Mark of a method for LoRA that was run on a backbone without it.
 STAND_IN = "\N{DOUBLE DAGGER}"
@@ -63,6 +64,17 @@ def equal_rounds(comparison: Comparison) -> str:
     return (
         f"{listed(names)} {verb} once more than the others, in a bootstrap round; `F1 at equal rounds %` and curves "
         "compare equal numbers of aggregations"
+    )
+
+
+def alike_pairs(comparison: Comparison) -> str:
+    """Sentence on intervals over several folds of several replicates, whose pairs are no independent draws."""
+    folds, repetitions = {r.replicate[0] for r in comparison.runs}, {r.repetition for r in comparison.runs}
+    if min(len(folds), len(repetitions)) < 2 or all(row.f1 is None or row.f1.low is None for row in comparison.rows):
+        return ""
+    return (
+        f"`vs {REFERENCE} [95 %]` takes paired runs for independent; where those of a fold or replicate are alike, a "
+        "claim is tested on means of replicates, and its interval is wider"
     )
 
 
@@ -300,8 +312,8 @@ def _below_full(comparison: Comparison) -> list[str]:
     if not rows:
         return []
     if not below:
-        return ["No method with one model is below full_only: every one gains from the clients that lack sensors"]
-    return [f"Below full_only (FedAvg of the clients with all sensors alone): {listed(below)}"]
+        return ["No method with one model has a lower mean F1 than full_only (FedAvg of the clients with all sensors)"]
+    return [f"Mean F1 below that of full_only (FedAvg of the clients with all sensors): {listed(below)}"]
 
 
 def _f1(row: MethodResult) -> float:

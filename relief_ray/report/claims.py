@@ -227,7 +227,7 @@ def _fast(row: MethodResult) -> str:
 
 def last_line(comparison: Comparison, judgement: Judgement | None = None, problems: Sequence[str] = ()) -> str:
     """Sentence on what the runs decide about the claims that were named before them."""
-    mark = [] if comparison.runs[0].run.data_origin == "real" else ["SYNTHETIC data: nothing follows for the paper."]
+    mark = [] if comparison.runs[0].run.data_origin == "real" else ["SYNTHETIC data: nothing follows for methods."]
     speed = [sentence] if (sentence := faster(comparison)) else []
     if judgement is None:
         none = ["No claim was named before these runs: their differences are described, not tested."]
@@ -311,8 +311,13 @@ def scatter(judgement: Judgement) -> Paragraphs:
     ]
     lines += [_rate(rate) for rate in judgement.rates]
     if not judgement.rates:
-        lines.append("A/A rate: n/a, no method has six pairs of its own replicates")
+        lines.append(_NO_RATE)
     return Paragraphs(lines=tuple(lines), is_list=True)
+
+
+_NO_RATE = (
+    "A/A rate (how often the test calls a method unlike itself): none, no method has six pairs of its own replicates"
+)
 
 
 def _rate(rate: AaRate) -> str:

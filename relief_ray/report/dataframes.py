@@ -24,6 +24,13 @@ from relief_ray.report.summary import MIB
 from relief_ray.strategies import REFERENCE
 
 FlatRow = dict[str, str | int | float | bool | None]
+# Columns that every row has, for tables without rows.
+_NAMES, _COSTS = ("cell", "setting", "method"), ("time_s", "energy_j", "up_mib", "down_mib")
+CELL_COLUMNS = (
+    *_NAMES, "is_bound", "fold", "rotation", "seed", "rounds", "f1_percent", "f1_rare_percent", *_COSTS, "data",
+    "clock", "program",
+)  # fmt: skip
+ROUND_COLUMNS = (*_NAMES, "round", "f1_percent", *_COSTS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,7 +183,9 @@ def run_gains(cells: Sequence[FinishedCell], label: str, other: str = REFERENCE)
     known = dict.fromkeys(cell.label for cell in cells)
     for name in (label, other):
         if name not in known:
-            raise UserError(f"no cell of {name!r}{nearest(name, known)}; expected one of {', '.join(known) or 'none'}")
+            raise UserError(
+                f"no finished run of {name!r}{nearest(name, known)}; expected one of {', '.join(known) or 'none'}"
+            )
     once = {(cell.label, cell.replicate): cell for cell in reversed(cells)}
     gains = run_differences(list(once.values()), label, other, lambda cell: cell.f1)
     return {key: 100 * value for key, value in gains.items()}

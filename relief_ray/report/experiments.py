@@ -45,6 +45,7 @@ def settings_rows(runs: Sequence[Loaded]) -> list[list[str]]:
     )
     numbers = [n for r in runs if (n := run_value(r.run, "replicate")) is not None]
     with_folds = any(has_folds(r.run.config) for r in runs)
+    fleets = [len(clients) for r in runs if isinstance(clients := r.run.coverage.get("clients"), list)]
     return [
         ["data", distinct(f"{data_title(config_text(r.run, 'data.name'))} ({r.run.data_origin})" for r in runs)],
         ["splits", distinct(split_name(config_text(r.run, "data.split")) for r in runs)],
@@ -54,6 +55,8 @@ def settings_rows(runs: Sequence[Loaded]) -> list[list[str]]:
         ["methods", distinct(f"`{r.label}`" for r in runs)],
         ["rounds R", distinct(r.planned for r in runs)],
         ["local epochs E", distinct(config_int(r.run, "training.epochs") for r in runs)],
+        ["optimizer", distinct(map(_optimizer, runs))],
+        *([["clients", distinct(fleets)]] if fleets else []),
         ["window stride", distinct(f"{config_text(r.run, 'data.stride_s')} s" for r in runs)],
         ["missing modality", distinct(config_text(r.run, "training.missing") for r in runs)],
         ["rounds between evaluations", distinct(config_text(r.run, "evaluation.every") for r in runs)],
@@ -62,6 +65,13 @@ def settings_rows(runs: Sequence[Loaded]) -> list[list[str]]:
         ["versions", versions],
         ["computed", _computed(runs)],
     ]
+
+
+def _optimizer(loaded: Loaded) -> str:
+    """``adam, learning rate 0.001, batch 32``."""
+    parts = (("", "optimizer"), ("learning rate ", "lr"), ("batch ", "batch_size"))
+    known = ((name, config_text(loaded.run, f"training.{key}")) for name, key in parts)
+    return ", ".join(name + value for name, value in known if value)
 
 
 def _computed(runs: Sequence[Loaded]) -> str:

@@ -211,7 +211,7 @@ def _order(comparison: Comparison) -> Iterator[str]:
         else f"Neighbours are {low if low == high else f'{low} to {high}'} points"
     )
     theirs = "" if is_path(config_text(comparison.runs[0].run, "data.name")) else f"; {verdict}"
-    yield f"By mean F1 (%): {here}{theirs}. {apart} apart."
+    yield f"By mean F1 (%), untested: {here}{theirs}. {apart} apart."
 
 
 def _slots(comparison: Comparison) -> Iterator[str]:
@@ -271,8 +271,8 @@ def _rare(comparison: Comparison) -> Iterator[str]:
     guessing = 100 / len(classes)
     reason = "" if alone else " No client owns it alone, so no training window ever looks like this evaluation."
     yield (
-        f"Through the rare modality alone ({listed(rare)}) all methods{bounds} reach {min(scores):.1f} to "
-        f"{max(scores):.1f} % (guessing among {len(classes)} classes: {guessing:.1f} %).{reason}"
+        f"Through the rare modality alone ({listed(rare)}) all methods{bounds} reach {_span(scores, 1)} % "
+        f"(guessing among {len(classes)} classes: {guessing:.1f} %).{reason}"
     )
 
 
@@ -294,8 +294,8 @@ def _dilution(comparison: Comparison) -> Iterator[str]:
             )
 
 
-def _span(values: Sequence[float]) -> str:
-    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
+def _span(values: Sequence[float], decimals: int = 2) -> str:
+    low, high = (f"{value:.{decimals}f}" for value in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"
 
 

@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
+from relief_ray.errors import UserError
 from relief_ray.federated import PlannedRun, RoundContext, ServerTools, Strategy
 from relief_ray.frozen import FrozenConfig
 from relief_ray.messages import Assignment, ClientInfo, Fleet, Reduced, ServerState, StageTimes, WeightedSum
@@ -86,8 +87,12 @@ class StrategyConfig(FrozenConfig):
         return self
 
     def build(self) -> Strategy:
-        """Build the strategy that this configuration describes."""
-        raise NotImplementedError(f"{type(self).__name__} has no build(); define one that returns a Strategy")
+        """Build the strategy that this configuration describes.
+
+        Raises:
+            UserError: the class has no ``build`` of its own.
+        """
+        raise UserError(f"class {type(self).__name__} has no build(); define one that returns a Strategy")
 
     def rounds_needed(self, participation: float) -> int | None:
         """Fewest rounds with which a run is sure to reach the method's last phase; 1 where there is but one phase.

@@ -154,9 +154,10 @@ def _as_yaml(value: object, key: str) -> str:
     """
     plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
     try:
-        return yaml.safe_dump(json.loads(json.dumps(plain, default=str)), default_flow_style=True, width=2**20).strip()
+        text = yaml.safe_dump(json.loads(json.dumps(plain, default=str)), default_flow_style=True, width=2**20)
     except (TypeError, ValueError) as error:
         raise UserError(f"{key}: found {_described(value)}, expected numbers, texts, lists or mappings") from error
+    return text.strip().removesuffix("\n...")  # which YAML writes behind a single value
 
 
 def refuse_import_of_script() -> None:

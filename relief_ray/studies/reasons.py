@@ -93,7 +93,7 @@ def _explain(setup: Setup, rounds: dict[int, RoundRecord], round_: int, client: 
         return Explanation(summary=_without_reasons(setup))
     record, before = rounds.get(round_), rounds.get(round_ - 1)
     if before is None and round_ > _first_round(setup):
-        raise UserError(f"--round {round_}: round {round_ - 1}, whose state decided it, is not in the ledger")
+        raise UserError(f"round {round_}: round {round_ - 1}, whose state decided it, is not in the ledger")
     participants = tuple(setup.fleet[n] for n in record.participants) if record else None
     request = ExplainRequest(
         context=context_of(setup, round_, participants),
@@ -130,9 +130,9 @@ def _check(setup: Setup, rounds: dict[int, RoundRecord], folder: Path, round_: i
     first = _first_round(setup)
     limit = min(max(rounds, default=first - 1) + 1, setup.config.rounds)
     if not first <= round_ <= limit:
-        raise UserError(f"--round {round_}: no such round in {folder}; expected {first} to {limit}")
+        raise UserError(f"round {round_}: no such round in {folder}; expected {first} to {limit}")
     if not 0 <= client < len(setup.fleet):
-        raise UserError(f"--client {client}: the fleet has the clients 0 to {len(setup.fleet) - 1}")
+        raise UserError(f"client {client}: the fleet has the clients 0 to {len(setup.fleet) - 1}")
 
 
 def _trained_by_ledger(record: RoundRecord | None, client: int) -> tuple[str, ...] | None:

@@ -74,6 +74,7 @@ def plan_of(request: Request, out: Path, place: Place) -> Plan:
         UserError: something of it is wrong, or ``out`` holds another study.
     """
     refuse_import_of_script()
+    _check_types(request)
     chosen = _base(request.target)
     axes = Axes(
         strategies=None,
@@ -90,6 +91,19 @@ def plan_of(request: Request, out: Path, place: Place) -> Plan:
     for cell in plan.cell_folders():
         check_folder(cell)
     return plan
+
+
+def _check_types(request: Request) -> None:
+    """Check what would otherwise fail deep inside, or be read as something else.
+
+    Raises:
+        UserError: ``set`` is no mapping, or ``rounds`` no whole number.
+    """
+    settings, rounds = cast(object, request.set), cast(object, request.rounds)
+    if not isinstance(settings, Mapping):
+        raise UserError(f"set: found {settings!r}, expected a mapping by dotted key, e.g. set={{'training.lr': 0.01}}")
+    if rounds is not None and type(rounds) is not int:
+        raise UserError(f"rounds: found {rounds!r}, expected a whole number, e.g. rounds=6")
 
 
 def _base(target: Target) -> Preset:

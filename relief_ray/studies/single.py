@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 from relief_ray.config import ExperimentConfig, parse
 from relief_ray.errors import UserError
+from relief_ray.plugins import import_path
 from relief_ray.records.committed import condense
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.records.schema import RoundRecord, RunRecord, Status
 from relief_ray.report.dataframes import FinishedCell, FlatRow, round_rows
 from relief_ray.report.inventory import GridItem
 from relief_ray.report.runs import Loaded, run_value
+from relief_ray.studies.objects import StrategyLike, method_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -23,8 +25,8 @@ if TYPE_CHECKING:
     from relief_ray.studies.reasons import Reasons
 
 
-def as_frame(rows: Sequence[FlatRow]) -> DataFrame:
-    """Return the rows as a data frame.
+def as_frame(rows: Sequence[FlatRow], columns: Sequence[str] | None = None) -> DataFrame:
+    """Return the rows as a data frame; ``columns``: those that it has without rows too.
 
     Raises:
         UserError: pandas is not installed.
@@ -33,7 +35,7 @@ def as_frame(rows: Sequence[FlatRow]) -> DataFrame:
         raise UserError("pandas is not installed, which data frames need; pip install 'relief-ray[server]'")
     import pandas
 
-    return pandas.DataFrame(rows)
+    return pandas.DataFrame(rows, columns=None if rows or columns is None else list(columns))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -130,7 +132,8 @@ class Run:
         if not self.ledger:
             raise UserError(f"{self._loaded.where}: no round is finished yet")
         small = self._loaded.committed or condense(self.record, self.ledger)
-        return as_frame(round_rows([FinishedCell(name=self.item.name, setting="", label=self.method, record=small)]))
+        rows = round_rows([FinishedCell(name=self.item.name, setting="", label=self.method, record=small)])
+        return as_frame(rows).drop(columns=["cell", "setting", "method"])  # the run itself says these
 
     @property
     def clients(self) -> DataFrame:
@@ -170,3 +173,29 @@ class Run:
     def __repr__(self) -> str:
         """Return method, fold and seed, and status."""
         return f"<Run {self.method}, {self.draw}: {self.status}, {len(self.ledger)} rounds>"
+
+
+def name_in_tables(runs: Sequence[Run], method: StrategyLike) -> str:
+    """The name in tables of a method that is given as a class, a configuration, a name or an import path.
+
+    A name that no run has is returned as it is.
+
+    Raises:
+        UserError: no run was of this class or configuration, or several variants have this path.
+    """
+    names = {run.method: run.strategy for run in runs}
+    if isinstance(method, str):
+        fits = [label for label, strategy in names.items() if strategy == import_path(method)]
+        if method in names or not fits:
+            return method
+        if len(fits) > 1:
+            raise UserError(f"method {method!r}: {len(fits)} variants ran; name one of them: {', '.join(fits)}")
+        return fits[0]
+    wanted = parse({"strategy": method_of(method).values}, "gain")
+    strategy = wanted.model_dump(mode="json")["strategy"]
+    named = next((run.method for run in runs if run.record.config.get("strategy") == strategy), None)
+    if named is None:
+        raise UserError(
+            f"method {wanted.label()} with {strategy}: no run of it; there are {', '.join(names) or 'none'}"
+        )
+    return named

@@ -8,12 +8,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from relief_ray.config import parse
 from relief_ray.errors import UserError, counted, listed, nearest
 from relief_ray.records.cells import PLAN_FILES
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.report.claims import last_line
-from relief_ray.report.dataframes import FinishedCell, cell_rows, gain, read_cells, round_rows
+from relief_ray.report.dataframes import (
+    CELL_COLUMNS,
+    ROUND_COLUMNS,
+    FinishedCell,
+    cell_rows,
+    gain,
+    read_cells,
+    round_rows,
+)
 from relief_ray.report.experiments import Experiment, experiments
 from relief_ray.report.formats import text
 from relief_ray.report.inventory import Inventory, take_inventory
@@ -21,9 +28,9 @@ from relief_ray.report.registered import registry_of
 from relief_ray.report.statistics import Paired, holm
 from relief_ray.report.tables.comparison import costs_table, scores_table
 from relief_ray.strategies import REFERENCE, by_registry
-from relief_ray.studies.objects import StrategyLike, method_of
+from relief_ray.studies.objects import StrategyLike
 from relief_ray.studies.shown import Page, Picture, drawn, html_table
-from relief_ray.studies.single import Run, as_frame
+from relief_ray.studies.single import Run, as_frame, name_in_tables
 from relief_ray.studies.verdicts import Verdicts, judged
 
 if TYPE_CHECKING:
@@ -31,6 +38,19 @@ if TYPE_CHECKING:
 
     from relief_ray.report.comparison import Comparison
     from relief_ray.report.runs import Loaded
+
+
+# What figures need that not every study has.
+_NEEDS = {
+    "convergence": "runs that were tested in two rounds",
+    "rare": "runs that were tested in two rounds, with their folders",
+    "pareto": "two methods",
+    "cosine": "runs with record.pairwise_every=1",
+    "phases": "runs of five rounds with record.pairwise_every=1",
+    "divergence": "a run of RELIEF",
+    "allocation": "a run folder",
+    "devices": "a run folder",
+}
 
 
 class Study:
@@ -74,7 +94,7 @@ class Study:
         Raises:
             UserError: pandas is not installed.
         """
-        return as_frame(cell_rows(self._cells))
+        return as_frame(cell_rows(self._cells), CELL_COLUMNS)
 
     @property
     def rounds(self) -> DataFrame:
@@ -83,7 +103,7 @@ class Study:
         Raises:
             UserError: pandas is not installed.
         """
-        return as_frame(round_rows(self._cells))
+        return as_frame(round_rows(self._cells), ROUND_COLUMNS)
 
     def table(self, *, setting: str | None = None, clock: str | None = None) -> Page:
         """Return scores and costs by method: means over runs, with differences to FedAvg over paired runs.
@@ -125,7 +145,7 @@ class Study:
         Raises:
             UserError: no run of one of the methods, or several settings of which none was named.
         """
-        return gain(self._cells_of(setting), self._name_of(method), self._name_of(other))
+        return gain(self._cells_of(setting), name_in_tables(self.runs, method), name_in_tables(self.runs, other))
 
     def gains(self, other: str = REFERENCE, *, setting: str | None = None) -> DataFrame:
         """Return ``gain`` of every method over ``other``: a row each, in points of F1.
@@ -135,19 +155,20 @@ class Study:
         Raises:
             UserError: no run of ``other``, several settings of which none was named, or pandas is not installed.
         """
-        cells = self._cells_of(setting)
+        cells, other = self._cells_of(setting), name_in_tables(self.runs, other)
         bounds = {cell.label for cell in cells if cell.record.method.is_bound}
         labels = by_registry(dict.fromkeys(cell.label for cell in cells if cell.label != other))
         paired = {label: result for label in labels if (result := gain(cells, label, other)) is not None}
         tested = [label for label in paired if label not in bounds]
         corrected = dict(zip(tested, holm([paired[label].p for label in tested]), strict=True))
-        return as_frame(
-            [
-                {"method": label, "mean": one.mean, "low": one.low, "high": one.high, "p": one.p,
-                 "p_holm": corrected.get(label), "detectable": one.detectable, "pairs": one.num_pairs}
-                for label, one in paired.items()
-            ]
-        )  # fmt: skip
+        rows = [
+            (label, one.mean, one.low, one.high, one.p, corrected.get(label), one.detectable, one.num_pairs)
+            for label, one in paired.items()
+        ]
+        figures = ("mean", "low", "high", "p", "p_holm", "detectable")
+        columns = ("method", *figures, "pairs")
+        frame = as_frame([dict(zip(columns, row, strict=True)) for row in rows], columns)
+        return frame.astype(dict.fromkeys(figures, float))  # without it, columns of few pairs hold None
 
     def timeline(self, *methods: str, round: int | None = None, setting: str | None = None) -> Picture:
         """Draw one simulated round device by device, one method above another.
@@ -163,7 +184,7 @@ class Study:
         """
         from relief_ray.report.figures.timeline import timeline
 
-        runs = _drawn_runs(_comparison(self._one(setting)), methods)
+        runs = _drawn_runs(_comparison(self._one(setting)), [name_in_tables(self.runs, method) for method in methods])
         return drawn(lambda path: timeline(runs, path, round_=round), " above ".join(r.title for r in runs))
 
     def curves(self, *, setting: str | None = None) -> Picture:
@@ -182,8 +203,8 @@ class Study:
         """Draw one figure of the report, e.g. ``allocation``: which client trained what.
 
         Args:
-            name: ``convergence``, ``pareto``, ``modalities``, ``cosine``, ``phases``, ``divergence``, ``allocation``,
-                ``devices`` or ``round``.
+            name: ``convergence``, ``rare``, ``pareto``, ``modalities``, ``cosine``, ``phases``, ``divergence``,
+                ``allocation``, ``devices`` or ``round``.
             method: of ``allocation`` alone: the method that is drawn; None: RELIEF.
             setting: part of the name of one of ``settings``, where there are several.
 
@@ -196,12 +217,16 @@ class Study:
 
         if name not in FIGURES:
             raise UserError(f"figure {name!r}: unknown{nearest(name, FIGURES)}; expected one of {', '.join(FIGURES)}")
+        if method is not None and name != "allocation":
+            raise UserError(f"figure {name!r}: shows all methods; expected method= with 'allocation' alone")
         experiment = self._one(setting)
-        label = None if method is None else _label(_comparison(experiment), method)
-        by_method = name == "allocation" and label is not None
-        plot = allocation(experiment, name, str(label)) if by_method else FIGURES[name](experiment, name)
+        if method is None:
+            plot = FIGURES[name](experiment, name)
+        else:
+            plot = allocation(experiment, name, _finished(_comparison(experiment), name_in_tables(self.runs, method)))
         if plot is None:
-            raise UserError(f"{self.folder}: the records of its runs do not hold what the figure {name!r} shows")
+            needs = f", which needs {_NEEDS[name]}" if name in _NEEDS else ""
+            raise UserError(f"{self.folder}: the records of its runs do not hold the figure {name!r}{needs}")
 
         def draw(path: Path) -> None:
             with sheet(plot.height_in, plot.width_in) as canvas:
@@ -240,8 +265,8 @@ class Study:
         Raises:
             UserError: there is no such run, or several fit.
         """
-        named = [run for run in self.runs if run.method == method]
-        mine = named or [run for run in self.runs if run.strategy == method]
+        label = name_in_tables(self.runs, method)
+        mine = [run for run in self.runs if run.method == label]
         if not mine:
             names = dict.fromkeys(run.method for run in self.runs)
             raise UserError(
@@ -257,22 +282,6 @@ class Study:
             f"run({method!r}{', ' if shown else ''}{shown}): {found}; there are "
             f"{'; '.join(run.draw for run in fits or mine)}; name seed, fold or replicate"
         )
-
-    def _name_of(self, method: StrategyLike) -> str:
-        """The name in tables of a method that is given as a class or configuration; a name as it is.
-
-        Raises:
-            UserError: it is no method, or no run was of it.
-        """
-        if isinstance(method, str):
-            return method
-        wanted = parse({"strategy": method_of(method).values}, "gain")
-        strategy = wanted.model_dump(mode="json")["strategy"]
-        named = next((run.method for run in self.runs if run.record.config.get("strategy") == strategy), None)
-        if named is None:
-            names = ", ".join(dict.fromkeys(run.method for run in self.runs)) or "none"
-            raise UserError(f"method {wanted.label()} with {strategy}: no run of it; there are {names}")
-        return named
 
     @cached_property
     def _cells(self) -> tuple[FinishedCell, ...]:
@@ -334,19 +343,18 @@ def _drawn_runs(comparison: Comparison, methods: Sequence[str]) -> list[Loaded]:
 
     if not methods:
         return featured(comparison)
-    runs = [{r.replicate: r for r in comparison.runs_of(_label(comparison, name))} for name in methods]
+    runs = [{r.replicate: r for r in comparison.runs_of(_finished(comparison, name))} for name in methods]
     shared = next((key for key in runs[0] if all(key in one for one in runs)), None)
     if shared is None:
         raise UserError(f"timeline: {listed(methods)} have no run of the same fold and seed")
     return [one[shared] for one in runs]
 
 
-def _label(comparison: Comparison, method: str) -> str:
-    """The method's name in tables, from that or from its import path."""
-    names = {run.label: run.run.strategy for run in comparison.runs}
-    label = next((label for label, strategy in names.items() if method in (label, strategy)), None)
-    if label is None:
-        raise UserError(f"method {method!r}: no finished run{nearest(method, names)}; there are {', '.join(names)}")
+def _finished(comparison: Comparison, label: str) -> str:
+    """The method's name, checked to have a finished run."""
+    names = [row.label for row in comparison.rows]
+    if label not in names:
+        raise UserError(f"method {label!r}: no finished run{nearest(label, names)}; there are {', '.join(names)}")
     return label
 
 

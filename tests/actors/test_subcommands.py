@@ -136,7 +136,7 @@ def test_explain_where_there_is_nothing_to_choose(invoke, runs: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        (["--round=9", "--client=0"], "--round 9: no such round"),
+        (["--round=9", "--client=0"], "round 9: no such round"),
         (["--round=1", "--client=8"], "the fleet has the clients 0 to 7"),
     ],
 )

@@ -28,7 +28,7 @@ def table(**more):
 
 
 def test_special_characters_survive_every_format():
-    assert inline(NASTY) == "a_b &amp; 50 % of &lt;i&gt; | <code>x_1</code> \N{MINUS SIGN}3"
+    assert inline(NASTY) == "a_b &amp; 50&nbsp;% of &lt;i&gt; | <code>x_1</code> \N{MINUS SIGN}3"
     assert escape(NASTY) == r"a\_b \& 50 \% of $<$i$>$ | \texttt{x\_1} $-$3"
     assert "\\|" in markdown(document(word_table("w", "C.", ["h", "v"], [["x", NASTY]])))
 

@@ -65,6 +65,10 @@ def test_a_report_of_committed_cells_draws_what_they_hold_and_says_what_they_lac
     assert {"e1-convergence", "e1-pareto", "e1-modalities"} <= slugs
     assert not {"e1-round", "e1-allocation", "e1-devices"} & slugs
     assert ("e1-rare" in slugs) == (which == "small")
+    for slug in ("e1-main", "e1-ablation", "e1-paper"):
+        table = next(t for t in document.tables if t.slug == slug)
+        empty = [h for i, h in enumerate(table.head[1:]) if all(row.cells[i].text == "-" for row in table.rows)]
+        assert [h for h in empty if not h.startswith("rounds to 85 %")] == [], "none of a figure that no cell holds"
     lines = [line for b in document.blocks if isinstance(b, Paragraphs) for line in b.lines]
     assert any(line.startswith("Read from committed cells, without run folders") for line in lines)
 

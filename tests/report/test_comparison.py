@@ -126,9 +126,9 @@ def test_remarks_name_twins_bounds_uneven_runs_and_personal_models(make):
     assert "Fewer than 2 runs: v2 (1), v2_mandatory (1), local (1) and full_only (1)" in text
     assert "* local: clients are tested on models of their own. Their headline is `F1 own %`" in text
     assert "v2 and v2_mandatory trained bit-identical models" in text
-    assert "full_only" in text and "Below full_only" not in text
+    assert "full_only" in text and "Mean F1 below" not in text
     alone = compare_runs([runs[0], runs[2], runs[5]])
-    assert "Below full_only (FedAvg of the clients with all sensors alone): fedavg" in remarks(alone)
+    assert "Mean F1 below that of full_only (FedAvg of the clients with all sensors): fedavg" in remarks(alone)
 
 
 def test_caption_says_synthetic_fitted_clock_and_engine(make):

@@ -49,7 +49,7 @@ def test_the_first_of_two_cells_of_one_replicate_counts(make):
 
 
 def test_unknown_methods_and_mixed_settings_are_refused(make):
-    with pytest.raises(UserError, match=r"no cell of 'reliev' \(did you mean 'relief'\?\); expected one of fedavg"):
+    with pytest.raises(UserError, match=r"no finished run of 'reliev' \(did you mean 'relief'\?\); expected"):
         gain(cells_of([make("fedavg"), make("relief")]), "reliev")
     other = dataclasses.replace(make("v1", extra={"rounds": 7}), where="other")
     with pytest.raises(UserError, match=r"2 settings, e\.g\. .*; choose the cells of one `setting`"):

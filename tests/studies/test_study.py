@@ -10,6 +10,7 @@ import relief_ray as rr
 from relief_ray.plugins import load
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.report import compare, last_line
+from relief_ray.report.dataframes import cell_rows, read_cells
 from relief_ray.report.formats.text import plain
 from tests.own import METHOD
 from tests.studies.conftest import SMALL
@@ -34,6 +35,17 @@ def test_the_table_and_the_sentence_are_those_of_compare(small_study):
     assert small_study.table()._repr_markdown_().count("| relief |") == 3
     measured = small_study.table(clock="split_naive")
     assert "clock `split_naive`" in str(measured) and "clock `split_naive`" not in str(small_study.table())
+
+
+def test_columns_are_there_without_rows(small_study, tmp_path):
+    one_row = (set(cell_rows(read_cells([small_study.folder]))[0]), set(small_study.rounds.columns))
+    shutil.copytree(small_study.folder, tmp_path / "begun")
+    for run in (tmp_path / "begun").glob("*/run.json"):
+        run.write_text(run.read_text().replace('"status": "done"', '"status": "interrupted"'))
+    begun = rr.load(tmp_path / "begun")
+    assert len(begun.frame) == len(begun.rounds) == 0
+    assert set(begun.frame.columns) <= one_row[0] and {"method", "f1_percent", "time_s"} <= set(begun.frame.columns)
+    assert set(begun.rounds.columns) <= one_row[1] and {"method", "round", "f1_percent"} <= set(begun.rounds.columns)
 
 
 def test_a_gain_is_the_mean_difference_of_paired_runs(small_study):
@@ -73,10 +85,10 @@ def test_gains_of_all_methods_are_a_frame(small_study):
         (lambda s: s.run("relif"), r"no run \(did you mean 'relief'\?\); there are fedavg, relief"),
         (lambda s: s.run("relief"), "2 runs fit; there are .*seed 0; .*seed 1; name seed, fold or replicate"),
         (lambda s: s.run("relief", seed=7), r"run\('relief', seed=7\): no such run; there are"),
-        (lambda s: s.gain("v1"), "no cell of 'v1'"),
+        (lambda s: s.gain("v1"), "no finished run of 'v1'"),
         (lambda s: s.figure("allocations"), r"unknown \(did you mean 'allocation'\?\)"),
         (lambda s: s.timeline("fedavg", "fedprox"), "no finished run.*there are fedavg, relief"),
-        (lambda s: s.run("relief", seed=0).explain(round=9, client=0), "--round 9: no such round"),
+        (lambda s: s.run("relief", seed=0).explain(round=9, client=0), "round 9: no such round"),
     ],
 )
 def test_what_is_not_there_is_said_with_what_is(small_study, call, message):
@@ -96,6 +108,20 @@ def test_a_single_run_has_its_configuration_its_rounds_and_its_reasons(small_stu
     assert "The record of round 2 says the same." in str(reasons) and reasons.facts["client"] == 0
     assert set(reasons.groups) == set(next(c.trained for c in run.ledger[-1].clients if c.client == 0))
     assert str(small_study.folder) not in str(reasons), "the folder may be one of this machine alone"
+
+
+def test_methods_go_by_their_import_path_too(write, run_cache, monkeypatch):
+    name = write(METHOD)
+    study = rr.run("smoke", strategies=["fedavg", f"{name}:Mine"], rounds=1, backbone=SMALL, quiet=True)
+    for given in (f"{name}:Mine", f"{name}.py:Mine", "mine of a test"):
+        assert study.run(given).method == "mine of a test"
+        assert study.gain(given) == study.gain("mine of a test") and study.gain("fedavg", given).num_pairs == 1
+    gains = study.gains(f"{name}:Mine")
+    assert list(gains.method) == ["fedavg"] and gains.low.dtype == float and gains.low.isna().all()  # of one pair
+    variants = [{"name": f"{name}:Mine", "weighting": weighting} for weighting in ("uniform", "samples")]
+    study = rr.run("smoke", strategies=variants, rounds=1, backbone=SMALL, quiet=True)
+    with pytest.raises(rr.UserError, match=r"2 variants ran; name one of them: mine of a test \(weighting=uniform\), "):
+        study.run(f"{name}:Mine")
 
 
 def test_pictures_show_themselves_and_are_saved(small_study, tmp_path):

@@ -7,11 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from relief_ray.errors import counted
+from relief_ray.report.comparison import is_own_method
 from relief_ray.report.document import TEXT_WIDTH_IN, Figure, Number
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.figures.style import FAINT, all_styles, at_most, footnote, plain_axes
 from relief_ray.report.findings import DeviceShare, device_shares
-from relief_ray.report.runs import Loaded, device_types
+from relief_ray.report.runs import Loaded, device_types, run_value
 from relief_ray.strategies import PROPOSED
 
 if TYPE_CHECKING:
@@ -25,9 +26,15 @@ MAX_BARS = 4
 PARTS = (("compute", "", 1.0), ("link", "///", 0.5), ("wait", "", 0.12))
 
 
-def allocation(experiment: Experiment, slug: str, method: str = PROPOSED) -> Figure | None:
-    """The first run of the method; above twelve clients one of each device type stands for its type."""
-    runs = [] if experiment.main is None else experiment.main.runs_of(method)
+def allocation(experiment: Experiment, slug: str, method: str = "") -> Figure | None:
+    """The first run of the method; above twelve clients one of each device type stands for its type.
+
+    ``method`` empty: RELIEF, or where it did not run the first one of the user's own.
+    """
+    comparison = experiment.main
+    labels = [] if comparison is None else [row.label for row in comparison.rows]
+    shown = method or next((v for v in labels if v == PROPOSED), next(filter(is_own_method, labels), ""))
+    runs = [] if comparison is None else comparison.runs_of(shown)
     if not runs or not runs[0].trained:
         return None
     loaded = runs[0]
@@ -37,11 +44,14 @@ def allocation(experiment: Experiment, slug: str, method: str = PROPOSED) -> Fig
     groups = list(dict.fromkeys(j for r in loaded.rounds for c in r.clients for j in c.trained))
     clients = chosen(sorted({n for n, _, _ in rows}), device_types(loaded))
     number = -(-len(clients) // PER_ROW)
+    bootstrap = " Round 0 is the bootstrap." if loaded.has_bootstrap else ""
+    forced = run_value(loaded.run, "strategy.mandatory") is True
+    mandatory = " Fusion blocks of a client's own modalities are mandatory." if forced else ""
     of_type = " One client of each device type is drawn." if len(clients) < len({n for n, _, _ in rows}) else ""
     return Figure(
         slug=slug,
-        caption=f"Groups that each client trained in every round (dark), `{loaded.title}`; {experiment.title}. Round 0 "
-        f"is the bootstrap. Fusion blocks of a client's own modalities are mandatory.{of_type}",
+        caption=f"Groups that each client trained in every round (dark), `{loaded.title}`; {experiment.title}."
+        f"{bootstrap}{mandatory}{of_type}",
         draw=partial(_allocation, experiment=experiment, loaded=loaded, rows=rows, groups=groups, clients=clients),
         width_in=TEXT_WIDTH_IN,
         height_in=0.55 + number * (0.3 + 0.085 * len(groups)),
@@ -148,6 +158,7 @@ def _devices(figure: MplFigure, experiment: Experiment, shares: Sequence[DeviceS
         ax.set_ylabel(label)
         plain_axes(ax)
         ax.grid(visible=False, axis="x")
+    left.set_ylim(top=1.05 * max(s.compute_s + s.link_s + s.wait_s for s in shares))
     _legend(figure, methods, look)
     footnote(figure, experiment.runs, experiment.main.clock)
 

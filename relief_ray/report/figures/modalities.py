@@ -50,7 +50,7 @@ def _draw(figure: MplFigure, experiment: Experiment, comparison: Comparison, nam
     methods = [m for m in drawn(comparison) if _bars(comparison.row(m), names)]
     look, width = all_styles(comparison), 0.8 / max(1, len(methods))
     height = float(figure.get_size_inches()[1])
-    ax = figure.add_axes((0.06, 0.55 / height, 0.93, 1 - (0.63 + legend_in(methods)) / height))
+    ax = figure.add_axes((0.072, 0.55 / height, 0.918, 1 - (0.63 + legend_in(methods)) / height))
     for i, method in enumerate(methods):
         bars = _bars(comparison.row(method), names)
         x = [names.index(m) + (i - (len(methods) - 1) / 2) * width for m, _, _ in bars]

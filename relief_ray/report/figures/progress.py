@@ -21,6 +21,7 @@ from relief_ray.report.figures.style import (
     drawn,
     footnote,
     legend_in,
+    percent_axis,
     plain_axes,
     save,
     sheet,
@@ -137,7 +138,8 @@ def rare(experiment: Experiment, slug: str) -> Figure | None:
         slug,
         points,
         "F1 with the sensors of the smallest cohorts alone, over aggregations and costs of the whole fleet"
-        f"{_counted(comparison)}; {experiment.title}{bands(comparison)}.{_left_out(comparison)}",
+        f"{_counted(comparison)}; {experiment.title}{bands(comparison)}.{_left_out(comparison)}"
+        f"{lost(points[points.method.isin(drawn(comparison))])}",
         score="f1_rare",
     )
 
@@ -172,7 +174,7 @@ def _draw_curves(
     look, methods = all_styles(comparison), drawn(comparison)
     height, above = float(figure.get_size_inches()[1]), _HEADING_IN if heading else 0.0
     top = 1 - (legend_in(methods) + 0.08 + above) / height
-    grid = figure.add_gridspec(1, 4, left=0.06, right=0.985, top=top, bottom=0.552 / height, wspace=0.1)
+    grid = figure.add_gridspec(1, 4, left=0.072, right=0.985, top=top, bottom=0.552 / height, wspace=0.1)
     shared: Axes | None = None
     for column, axis in enumerate(panels(comparison, points.energy_j.max())):
         ax = figure.add_subplot(grid[0, column], sharey=shared)
@@ -182,7 +184,7 @@ def _draw_curves(
         shared = shared or ax
     low = floor(points[points.method.isin(methods)])
     if shared is not None:
-        shared.set_ylim(bottom=max(0.0, shared.get_ylim()[0]) if low is None else low)
+        percent_axis(shared, shared.get_ylim()[0] if low is None else low, shared.get_ylim()[1])
     figure.text(0.012, 1 - 0.12 / height, heading, color=FAINT, va="center")
     top_legend(figure, below_in=above)
     footnote(figure, comparison.runs, comparison.clock)
@@ -293,7 +295,7 @@ def span(last: pd.DataFrame) -> tuple[float, float]:
     shown = last[~last.is_bound] if not last.is_bound.all() else last
     low = (shown.f1_percent - shown["std"].fillna(0.0)).min()
     high = (last.f1_percent + last["std"].fillna(0.0)).max()
-    return max(0.0, low - 2), min(100.0, high + 2)
+    return max(0.0, low - 2), high + 2
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -336,7 +338,7 @@ def outside(last: pd.DataFrame) -> str:
 def _pareto(figure: MplFigure, comparison: Comparison, last: pd.DataFrame) -> None:
     look, height = all_styles(comparison), float(figure.get_size_inches()[1])
     top = 1 - (legend_in(list(last.method)) + 0.08) / height
-    grid = figure.add_gridspec(1, 3, left=0.065, right=0.985, top=top, bottom=0.56 / height, wspace=0.1)
+    grid = figure.add_gridspec(1, 3, left=0.072, right=0.985, top=top, bottom=0.56 / height, wspace=0.1)
     shared: Axes | None = None
     for column, axis in enumerate(panels(comparison, last.energy_j.max())[1:]):
         ax = figure.add_subplot(grid[0, column], sharey=shared)
@@ -353,6 +355,6 @@ def _pareto(figure: MplFigure, comparison: Comparison, last: pd.DataFrame) -> No
         _finish(ax, axis, is_first=shared is None)
         shared = shared or ax
     if shared is not None:
-        shared.set_ylim(*span(last))
+        percent_axis(shared, *span(last))
     top_legend(figure)
     footnote(figure, comparison.runs, comparison.clock)

@@ -1,7 +1,8 @@
 """Style of all figures: order and colours of methods, axes, legend, and the footer that names machine and programs.
 
 No pyplot, no global state, embedded fonts, the same bytes for the same records. Colours are Okabe and Ito's, which
-colour-blind readers can tell apart; hatches, dashes and markers repeat the distinction.
+colour-blind readers can tell apart, and a brown; hatches, dashes and markers repeat the distinction. Grey is for
+bounds.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ FOOTER_IN = 0.16
 INK = "#222222"
 FAINT = "#8a8a8a"
 GRID = "#e4e4e4"
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8a8a8a")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F4F24")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 3)))
 
@@ -94,6 +95,8 @@ def save(figure: MplFigure, path: Path) -> Path:
 
 # Methods in one figure.
 _MAX_METHODS = 6
+# Points of F1 that an axis shows at least: differences of a hundredth would fill it.
+_LEAST_SPAN = 5.0
 # Presets that are drawn before others where there is no room for all: the paper's five, then Table III's. A user's own
 # methods come right after FedAvg and RELIEF: a report is about them.
 _FIRST = tuple(dict.fromkeys([*REPRESENTATIVE, *VARIANT_ROWS]))
@@ -110,8 +113,12 @@ class Style:
 
 
 def styles(labels: Sequence[str]) -> Mapping[str, Style]:
-    """A style per method; beyond eight, markers are hollow."""
-    numbers = {label: (i % len(COLOURS), i < len(COLOURS)) for i, label in enumerate(by_registry(labels))}
+    """A style per method: FedAvg's and RELIEF's first, then those of methods that are drawn before others.
+
+    So no two methods of a figure with lines or bars share a colour. Beyond eight, markers are hollow.
+    """
+    order = sorted(by_registry(labels), key=_rank)
+    numbers = {label: (i % len(COLOURS), i < len(COLOURS)) for i, label in enumerate(order)}
     return {
         label: Style(colour=COLOURS[k], marker=MARKERS[k], dash=DASHES[k], fill=COLOURS[k] if is_full else "white")
         for label, (k, is_full) in numbers.items()
@@ -159,6 +166,15 @@ def small_print(runs: Sequence[Loaded], clock: str | None = None) -> str:
         f"sources {listed(d[:8] for d in digests_of(runs))}",
     ]
     return " | ".join(parts)
+
+
+def percent_axis(ax: Axes, bottom: float, top: float) -> None:
+    """Limits of an axis in percent: whole numbers, none above 100, at least five points, and no marker is cut."""
+    from matplotlib.ticker import MaxNLocator
+
+    bottom = max(0.0, min(bottom, top - _LEAST_SPAN))
+    ax.set_ylim(bottom, min(top, 100 + 0.04 * (100 - bottom)))
+    ax.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
 
 
 def plain_axes(ax: Axes) -> None:

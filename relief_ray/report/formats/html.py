@@ -43,8 +43,9 @@ def html(document: Document, drawings: Mapping[str, str]) -> str:
 
 
 def inline(text: str) -> str:
-    """Escaped text with ``code`` marked up; a hyphen before a digit becomes a minus sign."""
+    """Escaped text with ``code`` marked up; minus signs before digits; ``%`` stays with its number."""
     safe = re.sub(r"(?<![\w.`])-(?=\d)", MINUS, escape(text))
+    safe = re.sub(r"(?<=\d) (?=%)", "&nbsp;", safe)
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", safe)
 
 

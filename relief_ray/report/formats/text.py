@@ -11,7 +11,7 @@ from textwrap import fill
 
 from pydantic import JsonValue
 
-from relief_ray.report.captions import caption, equal_rounds, remarks
+from relief_ray.report.captions import alike_pairs, caption, equal_rounds, remarks
 from relief_ray.report.comparison import Comparison, MethodResult
 from relief_ray.report.document import Table
 from relief_ray.report.formats.markdown import table_markdown
@@ -39,7 +39,7 @@ def plain(comparison: Comparison, width: int = WIDTH) -> str:
     made = (scores_table(comparison), costs_table(comparison)) if is_wide else brief_tables(comparison)
     meanings = legend(made)
     tables = [part for table in made for part in fitted(table, width)]
-    rounds = [sentence] if (sentence := equal_rounds(comparison)) else []
+    rounds = [sentence for sentence in (equal_rounds(comparison), alike_pairs(comparison)) if sentence]
     notes = [
         fill(r, width, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
         for r in (*meanings, *rounds, *remarks(comparison))
@@ -116,7 +116,7 @@ def markdown(comparison: Comparison) -> str:
     """Caption, all tables and remarks."""
     made = [table(comparison) for table in (scores_table, costs_table, wide_table)]
     tables = map(table_markdown, made)
-    rounds = [sentence] if (sentence := equal_rounds(comparison)) else []
+    rounds = [sentence for sentence in (equal_rounds(comparison), alike_pairs(comparison)) if sentence]
     notes = "\n".join(f"- {r}" for r in (*legend(made), *rounds, *remarks(comparison)))
     return "\n\n".join(p.rstrip("\n") for p in (caption(comparison), *tables, notes) if p) + "\n"
 

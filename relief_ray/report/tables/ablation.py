@@ -17,6 +17,7 @@ from relief_ray.report.tables.cells import (
     method_cell,
     origin_of,
     printed,
+    recorded,
     runs_cell,
     second_line,
 )
@@ -40,29 +41,31 @@ def ablation_table(experiment: Experiment, paper: Paper, slug: str) -> Table | N
     papers = [v for v in VARIANT_ROWS if experiment.is_on_papers_data or any(s.label == v for s in experiment.items)]
     rows, opening = [*papers, *ours], next(iter(ours), "")
     comparison = experiment.shown
+    columns = recorded(comparison, _COLUMNS)
+    slots = "Slots per client and round that the ranking could fill, and in how many of them it had a choice."
     return Table(
         slug=slug,
         caption=f"RELIEF without one of its parts{'' if experiment.is_own_data else ' (the paper, Table III)'}: "
         f"{experiment.title}.",
-        head=("variant", "runs", *(column.head for column in _COLUMNS)),
-        rows=tuple(_row(experiment, paper, v, opening) for v in rows),
+        head=("variant", "runs", *(column.head for column in columns)),
+        rows=tuple(_row(experiment, paper, v, opening, columns) for v in rows),
         notes=(
             protocol(experiment),
             *clock_note(comparison),
             "Differences are of paired runs (fold and replicate); in brackets the 95 % interval of their mean. "
             "V2 and V3 drop two things at once (ADR 2); the variants with V0's mandatory blocks drop one.",
-            "Slots per client and round that the ranking could fill, and in how many of them it had a choice.",
+            *([slots] if col.FREE_SLOTS in columns else []),
         ),
         second="" if experiment.is_own_data else second_line(experiment),
     )
 
 
-def _row(experiment: Experiment, paper: Paper, label: str, opening: str) -> Row:
+def _row(experiment: Experiment, paper: Paper, label: str, opening: str, columns: Sequence[Column]) -> Row:
     """Row of a variant; a rule stands above the first one that is not the paper's (``opening``)."""
     comparison = experiment.shown
     method = None if comparison is None else comparison.row(label)
     prefix = f"{PREFIX.get(experiment.backbone, 'B1')} "
-    theirs = [(c, printed(experiment, paper, "III", VARIANT_ROWS.get(label, label), c, prefix)) for c in _COLUMNS]
+    theirs = [(c, printed(experiment, paper, "III", VARIANT_ROWS.get(label, label), c, prefix)) for c in columns]
     if experiment.is_own_data:
         theirs = [(c, None) for c, _ in theirs]
     if comparison is None or method is None:

@@ -11,7 +11,7 @@ from relief_ray.report.document import NONE, Cell, Number, Origin
 from relief_ray.report.experiments import SAME, USUAL_FLEET, Experiment
 from relief_ray.report.paper import PAPER_DATA, Paper, PaperCell
 from relief_ray.report.statistics import Paired, interval_text
-from relief_ray.report.tables.columns import Column
+from relief_ray.report.tables.columns import ROUNDS_TO_85, Column
 from relief_ray.strategies import REFERENCE
 
 # The paper's protocol, Section VI-A and Eq. (2): key, value; it does not say how subjects are split.
@@ -216,6 +216,14 @@ def difference_cell(ours: Paired | None, origin: Origin, theirs: float | None = 
     }  # fmt: skip
     below = "" if theirs is None else f"{theirs:+.1f}"
     return Cell(text=interval_text(ours), below=below, origin=origin, numbers=numbers)
+
+
+def recorded(comparison: Comparison | None, columns: Sequence[Column]) -> tuple[Column, ...]:
+    """The columns without those that no run has a figure for; a target that none reached is a result and stays."""
+    if comparison is None:
+        return tuple(columns)
+    kept = {name for method in comparison.rows for name in method.stats} | {"", ROUNDS_TO_85.figure}
+    return tuple(column for column in columns if column.figure in kept)
 
 
 def value_of(cell: PaperCell | None) -> float | None:

@@ -63,11 +63,13 @@ OWN_SUBJECTS_F1 = Column(
 )  # fmt: skip
 AT_ROUNDS_F1 = Column(
     label="F1 at equal rounds", unit="%", figure="f1_at_rounds_percent", decimals=1,
-    meaning="F1 after as many aggregations as the method with the fewest; a bootstrap round counts as one",
+    meaning="F1 after as many aggregations as the method with the fewest, a bootstrap counted as one; between two "
+    "tests on the line through them",
 )  # fmt: skip
 AT_SECONDS_F1 = Column(
     label="F1 at equal s", unit="%", figure="f1_at_seconds_percent", decimals=1,
-    meaning="F1 when as many simulated seconds were spent as the faster of FedAvg and RELIEF took in all",
+    meaning="F1 when as many simulated seconds were spent as the faster of FedAvg and RELIEF (without one of them: the "
+    "fastest method) took in all; between two tests on the line through them",
 )  # fmt: skip
 AT_JOULES_F1 = Column(
     label="F1 at equal J", unit="%", figure="f1_at_joules_percent", decimals=1, meaning="the same at equal joules",

@@ -134,7 +134,8 @@ def _table(comparison: Comparison, slug: str, texts: Sequence[Texts]) -> Table:
 def legend(tables: Iterable[Table]) -> list[str]:
     """Sentences that explain the headings of these tables, and no others."""
     heads = {head for table in tables for head in table.head}
-    meanings = [f"`{c.head}`: {c.meaning}" for c in (*SCORES, *COSTS, *_WIDE) if c.meaning and c.head in heads]
+    columns = {c.head: c for c in (*_BRIEF_COSTS, col.OWN_F1, col.AT_ROUNDS_F1, *SCORES, *COSTS, *_WIDE)}
+    meanings = [f"`{head}`: {c.meaning}" for head, c in columns.items() if c.meaning and head in heads]
     return [*meanings, _OF_PAPER] if any(head.endswith(DAGGER) for head in heads) else meanings
 
 

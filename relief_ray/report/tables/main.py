@@ -6,7 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from relief_ray.records.schema import MethodFacts
-from relief_ray.report.captions import STAND_IN, clock_note, equal_rounds, protocol, stand_in_note, stand_ins
+from relief_ray.report.captions import (
+    STAND_IN,
+    alike_pairs,
+    clock_note,
+    equal_rounds,
+    protocol,
+    stand_in_note,
+    stand_ins,
+)
 from relief_ray.report.comparison import Comparison, MethodResult, bounds_last
 from relief_ray.report.document import Cell, Row, Table
 from relief_ray.report.experiments import Experiment
@@ -23,6 +31,7 @@ from relief_ray.report.tables.cells import (
     name_of,
     origin_of,
     printed,
+    recorded,
     runs_cell,
     second_line,
 )
@@ -49,8 +58,7 @@ def main_table(experiment: Experiment, slug: str) -> Table:
     own_f1 = tuple(c for c in (col.AT_ROUNDS_F1, *OWN) if _has(experiment.main, c))
     up = col.UP.get(experiment.backbone, col.UP["cnn"])
     columns = (col.F1, _DIFFERENCE, *own_f1, *_OWN_COLUMNS, up)
-    if experiment.main is not None:
-        columns = tuple(c for c in columns if not c.figure or _has(experiment.main, c))
+    columns = recorded(experiment.main, columns)
     labels = [v for v in labels_of(experiment) if any(s.label == v for s in experiment.items)]
     methods = facts_of_items(experiment)
     bounds = [v for v in labels if v in methods and methods[v].is_bound]
@@ -113,6 +121,8 @@ def _own_notes(experiment: Experiment, columns: Sequence[Column]) -> Iterator[st
     yield protocol(experiment)
     yield from clock_note(comparison)
     if comparison is not None and (sentence := equal_rounds(comparison)):
+        yield f"{sentence}."
+    if comparison is not None and (sentence := alike_pairs(comparison)):
         yield f"{sentence}."
     spread = "Mean ± sample standard deviation over runs; last" if len(experiment.runs) > 1 else "Last"
     same = "same fold and seed" if any(has_folds(r.run.config) for r in experiment.runs) else "same seed"
@@ -183,7 +193,8 @@ def paper_table(experiment: Experiment, paper: Paper, slug: str) -> Table:
     if not experiment.is_on_papers_data:
         labels = [v for v in labels if paper_row(v) in PAPER_ROWS.values() and _ran(experiment, v)]
     builder = _Builder(
-        experiment=experiment, number=number, columns=(col.F1, *own_f1, *COLUMNS[number]),
+        experiment=experiment, number=number,
+        columns=recorded(experiment.shown, (col.F1, *own_f1, *COLUMNS[number])),
         labels=tuple(labels), methods=facts_of_items(experiment), paper=paper,
     )  # fmt: skip
     return Table(

@@ -78,7 +78,10 @@ def _values(config: Mapping[str, JsonValue]) -> str:
 
 
 def _shown(value: JsonValue) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    """``0.003``, ``none``, ``A 1, B 0.75``: a value in a cell."""
+    if isinstance(value, Mapping):
+        return " ".join(f"{key} {_shown(v)}" for key, v in value.items())
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def search_table(experiment: Experiment, slug: str) -> Table:

@@ -64,5 +64,37 @@ def test_neither_a_preset_nor_a_key(invoke, args, expected):
     assert refused.exit_code == 2 and expected in " ".join(refused.stderr.split())
 
 
+OWN = """
+from pydantic import Field
+from relief_ray import Backbone, BackboneConfig, Strategy, StrategyConfig
+from relief_ray.strategies.fedavg import FedAvg
+
+class Mine(FedAvg):
+    alpha: float = Field(default=0.5, gt=0.0, description="Share of the step.")
+
+class Net(BackboneConfig):
+    hidden: int = 3
+
+DATA = object()
+"""
+
+
+def test_the_keys_of_ones_own_classes(invoke, write, tmp_path):
+    name = write(OWN)
+    shown = invoke("config", f"{name}:Mine").stdout
+    assert f"strategy.alpha = 0.5   ({name}:Mine)\n      number, above 0; default 0.5. Share of the step." in shown
+    assert [row["key"] for row in json.loads(invoke("config", f"{name}.py:Net", "--json").stdout)] == [
+        "backbone.hidden"
+    ]
+    (tmp_path / "own.yaml").write_text(f"strategy: {{name: '{name}:Mine', alpha: 0.25}}\n")
+    assert "* strategy.alpha = 0.25" in invoke("config", tmp_path / "own.yaml", "strategy").stdout
+    for wrong, message in (("DATA", "found a object, which has no keys"), ("Mines", "did you mean 'Mine'?")):
+        assert message in " ".join(invoke("config", f"{name}:{wrong}").stderr.split())
+    for setting in ("alfa=1", "beta=1"):  # beta is another method's
+        refused = invoke("run", "smoke", "--strategies", f"{name}:Mine", "--set", f"strategy.{setting}").stderr
+        assert f"{name}:Mine has weighting, alpha" in " ".join(refused.split())
+        assert ("did you mean 'alpha'?" in " ".join(refused.split())) == (setting == "alfa=1")
+
+
 def test_the_page(invoke):
     assert invoke("config", "--markdown").stdout == PAGE.read_text(encoding="utf-8")

@@ -55,6 +55,23 @@ def test_no_runs_no_figures(make, inventory_of):
     assert [maker(empty, "x") for maker in MAKERS] == [None] * len(MAKERS)
 
 
+@pytest.mark.parametrize("maker", [progress, rare, pareto, devices], ids=lambda m: m.__name__)
+def test_nothing_is_cut_where_scores_reach_100(make, put_on, inventory_of, maker):
+    agg = pytest.importorskip("matplotlib.backends.backend_agg")
+    runs = [put_on(make(v, scores=(0.99, 1.0), rare={"1": 1.0, "2": 1.0})) for v in ("fedavg", "relief")]
+    plot = maker(experiments(inventory_of(runs))[0], "x")
+    with sheet(plot.height_in, plot.width_in) as figure:
+        plot.draw(figure)
+        agg.FigureCanvasAgg(figure).draw()
+        first = figure.axes[0]
+        assert first.yaxis.label.get_window_extent().x0 >= 0
+        if maker is devices:
+            assert first.get_ylim()[1] > max(bar.get_y() + bar.get_height() for bar in first.patches)
+            return
+        assert [t for t in first.get_yticks() if first.get_ylim()[0] <= t <= first.get_ylim()[1]][-1] == 100
+        assert 100 < first.get_ylim()[1] < 101, "markers at 100 are whole"
+
+
 def test_the_front_by_hand():
     assert front([(3, 5.0), (1, 2.0), (2, 1.0), (3, 6.0), (4, 6.0)]) == [(1, 2.0), (3, 6.0)]
     assert front([]) == []
@@ -163,6 +180,15 @@ def test_every_method_can_be_told_apart_without_colour():
     labels = [f"m{i}" for i in range(16)]
     looks = {(s.marker, s.fill == "white") for s in styles(labels).values()}
     assert len(looks) == 16
+
+
+def test_methods_of_a_figure_share_no_colour_and_none_has_that_of_the_bounds():
+    labels = ["mine", *(method_name(config, label) for label, config in PRESETS.items())]
+    look = styles(labels)
+    assert len({look[label].colour for label in at_most(6, labels)}) == 6
+    assert (look["fedavg"], look["relief"]) == tuple(styles(["relief", "fedavg"])[v] for v in ("fedavg", "relief"))
+    red, green, blue = zip(*((int(s.colour[i : i + 2], 16) for i in (1, 3, 5)) for s in look.values()), strict=True)
+    assert all(max(c) - min(c) > 40 or max(c) == 0 for c in zip(red, green, blue, strict=True)), "grey is for bounds"
 
 
 def test_at_most_six_lines_the_paper_s_first(experiment):

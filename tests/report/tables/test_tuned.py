@@ -33,6 +33,16 @@ def page(put_on, inventory_of):
     return make_page
 
 
+def test_values_of_a_cell_are_words_and_numbers(make, page):
+    tuned = chosen("tuned", 0.01, {"A": 1.0, "B": 0.875})
+    tuned["choice"]["parameters"].append("strategy.limit")
+    tuned["strategy"]["limit"] = None
+    usual = {"training": {"epochs": 2, "missing": "zero_input", "lr": 0.001}}
+    document = page([make("relief", extra=usual), make("relief", extra=tuned)])
+    main = next(s for s in document.tables if s.slug == "e1-main")
+    assert main.rows[0].cells[-2].below == "lr 0.01, gamma A 1 B 0.875, limit none"
+
+
 def test_tuned_figures_stand_beside_the_usual_ones_with_the_edge(make, page):
     """Every method's own learning rate is one setting, not one each; each is compared with a tuned FedAvg."""
     usual = {"training": {"epochs": 2, "missing": "zero_input", "lr": 0.001}}
