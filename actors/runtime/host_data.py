@@ -70,7 +70,7 @@ def refusal(job: Job, absent: NodeData) -> str:
     assert job.data is not None
     shard = shard_command(job.data, job.fleet.clients[0].id)
     return (
-        f"runtime.data = 'node': {absent.machine} lacks dataset {job.data.name!r}: {absent.why}. Do that on that node "
+        f"runtime.data = 'node': {absent.machine} lacks the data: {absent.why}. Do that on that node "
         f"(RELIEF_DATA counts as it was at `ray start`), or bring it the shard of its own client: `{shard}`; or let "
         "the driver send rows: runtime.data=auto"
     )

@@ -77,7 +77,7 @@ def test_a_node_without_the_data_asks_for_rows_or_refuses(job, elsewhere):
     assert data.lacking(wanted(job, 0, 2)) == wanted(job, 0, 2)
     data.sent = {"client.2": None}
     assert list(data.lacking(wanted(job, 0, 2))) == ["client.0"], "what was sent is here"
-    with pytest.raises(UserError, match=r"node .* \(board\) lacks dataset 'pamap2' .*relief-ray data fetch pamap2"):
+    with pytest.raises(UserError, match=r"node .* \(board\) lacks the data: .*relief-ray data fetch pamap2"):
         on_node(unknown, "board", "node").lacking(wanted(job, 0))
 
 
