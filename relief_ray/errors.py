@@ -1,9 +1,11 @@
-"""Errors for users, and the hint that goes with a wrong name."""
+"""Errors for users, the hint that goes with a wrong name, and why a round goes on without a client."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
 
 
 def listed(values: Iterable[object]) -> str:
@@ -39,3 +41,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return `` (did you mean 'x'?)`` with the nearest known name, or an empty text."""
     matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f" (did you mean {matches[0]!r}?)" if matches else ""
+
+
+Cause = Literal["timeout", "lost", "update"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeftOut:
+    """Reason, in words too: no answer in time, a lost process or node, or an update that a check refused."""
+
+    cause: Cause
+    why: str

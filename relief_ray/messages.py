@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from torch import Tensor
 
+from relief_ray.errors import LeftOut
 from relief_ray.groups import GroupId, ParamGroup, Params, Selection
 
 ClientId = int
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 ClientState = Mapping[str, Tensor]
 NO_STATE: ClientState = {}
-# Why a client's update is missing: no answer in time; its process or node was lost; a check refused what it sent.
-Cause = Literal["timeout", "lost", "update"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -273,19 +272,6 @@ class Reduced:
     sums: Mapping[str, Mapping[GroupId, GroupSum]]
     receipts: tuple[Receipt, ...]
     updates: tuple[Update, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LeftOut:
-    """Reason why a round goes on without a client's update.
-
-    Attributes:
-        cause: kind of the reason.
-        why: the reason in words.
-    """
-
-    cause: Cause
-    why: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,17 +6,9 @@ import pytest
 import torch
 
 from relief_ray.client import ClientContext, ClientProgram, LocalStep, keep_assignment, send_all, task_loss
+from relief_ray.errors import LeftOut
 from relief_ray.federated import RoundVoid, check_finite, nothing_added, run_round, server_tools, single_model
-from relief_ray.messages import (
-    NO_STATE,
-    Assignment,
-    ClientCost,
-    EvalTarget,
-    LeftOut,
-    RoundCost,
-    ServerState,
-    StageTimes,
-)
+from relief_ray.messages import NO_STATE, Assignment, ClientCost, EvalTarget, RoundCost, ServerState, StageTimes
 from relief_ray.records.checkpoint import CheckpointStateStore
 from relief_ray.server.aggregation import from_tensor, to_tensor
 from relief_ray.strategies import PRESETS

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from relief_ray.data.window_set import WindowSet
+from relief_ray.errors import LeftOut
 from relief_ray.extra_modules import ExtraModule
 from relief_ray.federated import RoundContext, RoundResult, Strategy, nothing_added, run_round
 from relief_ray.groups import GroupLayout
@@ -26,7 +27,6 @@ from relief_ray.messages import (
     ClientInfo,
     Fleet,
     GroupSum,
-    LeftOut,
     Receipt,
     Reduced,
     RoundCost,

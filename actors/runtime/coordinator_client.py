@@ -139,12 +139,7 @@ def follow(
             if should_stop():
                 coordinator.stop.remote()
             done = bool(ray.wait([run], timeout=_POLL_S)[0])
-            progress = pulse.listen(relay, done)
-            if progress is None:
-                _check_alive(pulse, relay, should_stop())
-                continue
-            relay.pass_on(progress)
-            if done:
+            if _has_heard(pulse, relay, done, should_stop) and done:
                 return cast(RunRecord, ray.get(run))
         except RayTaskError as error:
             raise _cause(error) from error
@@ -160,20 +155,25 @@ def follow(
             run = coordinator.run.remote(replace(request, reported=relay.seen if relay.seen >= 0 else None))
 
 
-def _check_alive(pulse: Pulse, relay: ProgressRelay, stopping: bool) -> None:
-    """Check that a silent coordinator may still be at work.
+def _has_heard(pulse: Pulse, relay: ProgressRelay, done: bool, should_stop: Callable[[], bool]) -> bool:
+    """Pass on what the coordinator answers, if it does; otherwise check that it may still be at work.
 
     Raises:
         UserError: it has not answered since it was started.
         _Frozen: it has answered before.
     """
-    if pulse.is_frozen(stopping):
+    progress = pulse.listen(relay, done)
+    if progress is not None:
+        relay.pass_on(progress)
+        return True
+    if pulse.is_frozen(should_stop()):
         raise _Frozen(f"the coordinator has not answered for {pulse.silent_s:.0f} s")
     if pulse.place is None and pulse.silent_s > _START_S:
         raise UserError(
             f"the coordinator did not answer for {_START_S:g} s; `ray status` shows what it waits for; what is done "
             f"is kept: relief-ray resume {relay.path}"
         )
+    return False
 
 
 def _end(pulse: Pulse, error: RayActorError | _Frozen) -> str:

@@ -25,9 +25,10 @@ from actors.runtime.placement import Resources, slots_per_node
 from actors.runtime.reduce import Gather, lost
 from actors.runtime.scheduling import Scheduler
 from actors.runtime.serialization import Packed, pack, unpack
+from relief_ray.errors import LeftOut
 from relief_ray.experiment.experiment import ignore_note, never
 from relief_ray.groups import Params
-from relief_ray.messages import Assignment, ClientId, ClientState, EvalTarget, Json, LeftOut, Trained
+from relief_ray.messages import Assignment, ClientId, ClientState, EvalTarget, Json, Trained
 from relief_ray.server.reduction import Sums, blocks
 from relief_ray.training.job import BlockResult, Job
 from relief_ray.training.worker import CALIBRATION, Worker, client_windows, part_windows
@@ -141,10 +142,7 @@ class RayExecutor:
                 )
             else:
                 num_missing += len(call.clients)
-                self._pool.pass_over(call)
-                for block, part in call.pieces:
-                    clients = [t.client for t in part]
-                    gather.add(block, clients, lost(clients, LeftOut(cause=outcome.cause, why=outcome.why)))
+                self._leave_out(gather, call, outcome)
         busy_s = self._pool.busy_s - busy_before_s
         if len(tasks) > num_missing:
             self._limits.mean_s = busy_s / (len(tasks) - num_missing)
@@ -153,6 +151,12 @@ class RayExecutor:
         trained = gather.finish(self._pool.moved_bytes - moved_before)
         self._scheduler.note(trained.worked, busy_s)
         return trained
+
+    def _leave_out(self, gather: Gather, call: Call, outcome: Lost) -> None:
+        self._pool.pass_over(call)
+        for block, part in call.pieces:
+            clients = [t.client for t in part]
+            gather.add(block, clients, lost(clients, LeftOut(cause=outcome.cause, why=outcome.why)))
 
     def _is_tried_again(self, call: Call, outcome: Lost) -> bool:
         is_allowed = outcome.cause == "lost" or self._options.on_timeout == "retry"

@@ -17,8 +17,8 @@ from ray.exceptions import ActorDiedError, RayError, RayTaskError
 from actors.runtime.client_host import TrainAnswer, check, identify
 from actors.runtime.errors import Interrupted, raise_cause, reason
 from actors.runtime.hosts import Answer, Call, Flight, Host, Lost
+from relief_ray.errors import Cause
 from relief_ray.experiment.experiment import ignore_note
-from relief_ray.messages import Cause
 
 # Calls that lie with a host: the one it works on and the next, so that it never waits for the driver.
 DEPTH = 2

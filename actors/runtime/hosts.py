@@ -13,8 +13,8 @@ from ray.exceptions import RayError
 
 from actors.runtime.client_host import EvalAnswer, Handle, Identity, NeedsRows, TrainAnswer, check, identify
 from actors.runtime.errors import reason
-from relief_ray.errors import UserError
-from relief_ray.messages import Assignment, Cause, ClientId
+from relief_ray.errors import Cause, UserError
+from relief_ray.messages import Assignment, ClientId
 
 Piece = tuple[int, tuple[Assignment, ...]]
 

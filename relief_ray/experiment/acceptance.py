@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from relief_ray.errors import LeftOut
 from relief_ray.federated import RoundVoid
 from relief_ray.groups import Params
-from relief_ray.messages import Assignment, ClientId, ClientState, EvalTarget, LeftOut, Trained
+from relief_ray.messages import Assignment, ClientId, ClientState, EvalTarget, Trained
 from relief_ray.protocols import Executor
 from relief_ray.server.outliers import outliers
 

@@ -79,8 +79,7 @@ def round_record(
     noted: Noted = _NOTHING_NOTED,
 ) -> RoundRecord:
     """Build a round's record; ``metrics``: by part of the data, ``before``: totals of the last record."""
-    trained, state, reference = result.trained, result.state, fedavg_costs(setup, context.participants)
-    diagnosed = {name: dict(table) for name, table in setup.strategy.diagnose(state, setup.layout).items() if table}
+    trained, reference, diagnosed = result.trained, fedavg_costs(setup, context.participants), _diagnosed(setup, result)
     return RoundRecord(
         round=context.round,
         phase=result.tasks[0].phase if result.tasks else "idle",
@@ -90,7 +89,7 @@ def round_record(
         clients=_clients(result),
         costs={name: cost_record(cost) for name, cost in result.costs.items()},
         totals={n: totals_after(before.get(n, Totals()), cost, result.charged) for n, cost in result.costs.items()},
-        model_sha256=state_sha256(state),
+        model_sha256=state_sha256(result.state),
         rejected={client: left.why for client, left in trained.rejected.items()},
         left_out=dict(noted.left_out),
         metrics=metrics.get("test"),
@@ -108,6 +107,12 @@ def round_record(
         server_s=result.server_s,
         warnings=noted.warnings,
     )
+
+
+def _diagnosed(setup: Setup, result: RoundResult) -> dict[str, dict[str, float]]:
+    """Tables with what the method tells of its next state, without those that have no rows."""
+    tables = setup.strategy.diagnose(result.state, setup.layout)
+    return {name: dict(table) for name, table in tables.items() if table}
 
 
 def _fedavg(setup: Setup, context: RoundContext, reference: Mapping[str, RoundCost]) -> dict[str, FedAvgRecord]:

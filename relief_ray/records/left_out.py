@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from relief_ray.messages import Cause, ClientId, Fleet, LeftOut
+from relief_ray.errors import Cause, LeftOut
+from relief_ray.messages import ClientId, Fleet
 from relief_ray.records.schema import LeftOutFacts, LeftOutRecord, RoundRecord
 
 _IN_WORDS: dict[Cause, str] = {
@@ -53,7 +54,7 @@ class LeftOutLog:
 
 
 def left_out_of(rounds: Iterable[RoundRecord]) -> tuple[LeftOutRecord, ...]:
-    """Who was left out of these rounds, in client order."""
+    """Entries on who was left out of these rounds, in client order."""
     log = LeftOutLog()
     for record in rounds:
         log.add(record)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from relief_ray.messages import Cause
+from relief_ray.errors import Cause
 from relief_ray.records.base import SCHEMA_VERSION, Facts, Origin, Record, Text
 from relief_ray.records.costs import CostRecord, FedAvgRecord, Stages, Totals
 

@@ -16,7 +16,7 @@ from relief_ray.messages import ClientId, Receipt
 
 MEDIAN_FACTOR, MODEL_FACTOR = 1e3, 10.0
 # With two clients nobody can say which one is wrong.
-LEAST_CLIENTS = 3
+_LEAST_CLIENTS = 3
 
 
 def outliers(receipts: Sequence[Receipt], models: Mapping[str, Params]) -> dict[ClientId, str]:
@@ -26,7 +26,7 @@ def outliers(receipts: Sequence[Receipt], models: Mapping[str, Params]) -> dict[
     """
     norms = {r.assignment.client: sqrt(sum(r.sq_norm.values())) for r in receipts}
     positive = [norm for norm in norms.values() if norm > 0.0]
-    if len(positive) < LEAST_CLIENTS:
+    if len(positive) < _LEAST_CLIENTS:
         return {}
     middle, reasons = median_low(positive), dict[ClientId, str]()
     for receipt in receipts:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from relief_ray.client import ClientProgram
 from relief_ray.data.reference import DataReference
 from relief_ray.data.window_set import WindowSet
-from relief_ray.messages import ClientId, ClientState, Fleet, LeftOut, Receipt, Reduced, Reduction, Trained, Update
+from relief_ray.errors import LeftOut
+from relief_ray.messages import ClientId, ClientState, Fleet, Receipt, Reduced, Reduction, Trained, Update
 from relief_ray.models.backbone import Backbone
 from relief_ray.process import Device
 from relief_ray.protocols import Planner

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from relief_ray.client import ClientContext, send_all
 from relief_ray.data.window_set import WindowSet
-from relief_ray.errors import ClientFailed, UserError
+from relief_ray.errors import ClientFailed, LeftOut, UserError
 from relief_ray.groups import Params
 from relief_ray.messages import (
     NO_STATE,
@@ -26,7 +26,6 @@ from relief_ray.messages import (
     ClientId,
     ClientState,
     EvalTarget,
-    LeftOut,
     Receipt,
     Update,
     WeightedSum,

@@ -23,14 +23,13 @@ from types import SimpleNamespace
 
 import torch
 
-from relief_ray.errors import UserError
+from relief_ray.errors import LeftOut, UserError
 from relief_ray.experiment.recording import round_record
 from relief_ray.federated import RoundResult
 from relief_ray.groups import WHOLE, GroupLayout, ParamGroup, Part, pack
 from relief_ray.messages import (
     Assignment,
     ClientCost,
-    LeftOut,
     Receipt,
     Reduced,
     RoundCost,
