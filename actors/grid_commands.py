@@ -89,10 +89,9 @@ def grid_start(
     any value of a cell. Methods, data sets and backbones may be your own, by import path.
     """
     _check_quickly(target, settings or [])
-    if search is None:
-        _refuse_unread("--search optuna", {"--tries": tries})
-    if scheduler is None:
-        _refuse_unread("--scheduler asha", {"--grace-rounds": grace_rounds, "--reduction-factor": reduction_factor})
+    _refuse_unread(search, "--search optuna", {"--tries": tries})
+    numbers = {"--grace-rounds": grace_rounds, "--reduction-factor": reduction_factor}
+    _refuse_unread(scheduler, "--scheduler asha", numbers)
     from actors.commands.fetching import with_mirror
     from actors.commands.grid import GridOptions, start_grid
 
@@ -112,15 +111,15 @@ def _check_quickly(target: str, settings: list[str]) -> None:
         refuse_wrong_values(settings, own=())
 
 
-def _refuse_unread(reader: str, numbers: dict[str, int | None]) -> None:
-    """Refuse options that only ``reader`` reads.
+def _refuse_unread(chosen: str | None, reader: str, numbers: dict[str, int | None]) -> None:
+    """Refuse options that only ``reader`` reads where it was not ``chosen``.
 
     Raises:
         UserError: one was given.
     """
     from relief_ray.errors import UserError
 
-    for option, number in numbers.items():
+    for option, number in numbers.items() if chosen is None else ():
         if number is not None:
             raise UserError(f"{option} {number}: is read by {reader} alone; name it too, or leave {option} out")
 

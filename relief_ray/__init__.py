@@ -15,13 +15,7 @@ from relief_ray.version import __version__
 
 if TYPE_CHECKING:
     from relief_ray.client import ClientContext, ClientProgram, LocalStep
-    from relief_ray.config import (
-        EvaluationConfig,
-        ExperimentConfig,
-        RecordConfig,
-        RuntimeConfig,
-        TrackingConfig,
-    )
+    from relief_ray.config import EvaluationConfig, ExperimentConfig, RecordConfig
     from relief_ray.data.config import DataConfig
     from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, bouts_of, require_members
     from relief_ray.devices.accounting import CostConfig
@@ -49,6 +43,7 @@ if TYPE_CHECKING:
     from relief_ray.models.cnn import CnnConfig
     from relief_ray.models.module import ModuleBackbone, from_module
     from relief_ray.protocols import Explanation, ExplanationSection
+    from relief_ray.runtime_config import RuntimeConfig, TrackingConfig
     from relief_ray.server.aggregation import (
         apply_step,
         by_samples,
@@ -71,7 +66,8 @@ if TYPE_CHECKING:
 # Module of every public name; the imports above say the same to type checkers and editors.
 _PUBLIC = {
     "client": ("ClientContext", "ClientProgram", "LocalStep"),
-    "config": ("EvaluationConfig", "ExperimentConfig", "RecordConfig", "RuntimeConfig", "TrackingConfig"),
+    "config": ("EvaluationConfig", "ExperimentConfig", "RecordConfig"),
+    "runtime_config": ("RuntimeConfig", "TrackingConfig"),
     "data.config": ("DataConfig",),
     "data.loader": ("DatasetSpec", "Loader", "Members", "Recording", "bouts_of", "require_members"),
     "devices.accounting": ("CostConfig",),

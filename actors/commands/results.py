@@ -19,12 +19,12 @@ from actors.commands.next_steps import next_steps, refuse_nested
 from actors.terminal.exit_codes import WIDTH
 from actors.terminal.mlflow_export import DATABASE, export_report, export_study, where_to_look
 from relief_ray.citations import cite
-from relief_ray.config import TrackingConfig
 from relief_ray.errors import UserError
 from relief_ray.files import disk_errors, write_atomic
 from relief_ray.records.cells import PLAN_FILES, find_runs, read_plan_file
 from relief_ray.records.run_folder import RUN_FILE, read_run
 from relief_ray.records.tracking import sync
+from relief_ray.runtime_config import TrackingConfig
 from relief_ray.studies.plans import Plan
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.report.runs import split_name
 from relief_ray.studies.axes import Axes
-from relief_ray.studies.mirrored import mirrored
+from relief_ray.studies.mirrored import MirrorState, mirrored
 from relief_ray.studies.planning import load_preset, make_plan, read_plan, write_plan
 from relief_ray.studies.plans import CellFolder, Plan, look_at, set_stale_aside
 from relief_ray.studies.running import check_reusable, last_evaluated, open_cell, rounds_to_do, title_of
@@ -203,8 +203,17 @@ def _run_plan(plan: Plan, options: RunOptions) -> None:
         exports.close(PATIENCE_AFTER_STOP_S)
         raise Stopped(stop.code, _how_to_resume(plan))
     exports.close()
+    _conclude(plan, mirror, options.as_json)
+
+
+def _conclude(plan: Plan, mirror: MirrorState, as_json: bool) -> None:
+    """Show the results of all runs.
+
+    Raises:
+        Stopped: runs failed or are stale, or the copy lacks something.
+    """
     _refuse_failed(plan)
-    show_results(plan, options.as_json)
+    show_results(plan, as_json)
     refuse_behind(mirror, f"relief-ray resume {plan.out}")
     if stale := [cell for cell in plan.cell_folders() if cell.status == "stale"]:
         command = f"relief-ray run {plan.name} .. --rerun-stale, with the same options"

@@ -13,7 +13,7 @@ from actors.runtime.session import num_cores
 from actors.terminal.exit_codes import say
 from relief_ray.config import ExperimentConfig
 from relief_ray.errors import counted
-from relief_ray.records.mlflow_store import flat_params
+from relief_ray.records.sync_state import flat_params
 from relief_ray.report.runs import split_name
 from relief_ray.strategies import PRESETS
 from relief_ray.studies.plans import CellFolder, Plan

@@ -12,13 +12,14 @@ from typing import Final
 
 from actors.runtime.nodes import Nodes
 from actors.runtime.placement import GRAIN, HostSpec, Resources, plan_actors, plan_packed, shortage
-from relief_ray.config import ExperimentConfig, RuntimeConfig
+from relief_ray.config import ExperimentConfig
 from relief_ray.data import num_clients
 from relief_ray.devices.fleet import build_fleet
 from relief_ray.devices.types import DeviceType
 from relief_ray.errors import UserError, counted
 from relief_ray.messages import Fleet
 from relief_ray.process import choose_device
+from relief_ray.runtime_config import RuntimeConfig
 
 # What a trial's process needs, and what it needs where all clients live in it.
 _TRIAL_BYTES: Final = 400 * 2**20

@@ -143,14 +143,17 @@ class RayExecutor:
             else:
                 num_missing += len(call.clients)
                 self._leave_out(gather, call, outcome)
-        busy_s = self._pool.busy_s - busy_before_s
-        if len(tasks) > num_missing:
-            self._limits.mean_s = busy_s / (len(tasks) - num_missing)
+        trained = gather.finish(self._pool.moved_bytes - moved_before)
+        self._learn(trained, self._pool.busy_s - busy_before_s, len(tasks) - num_missing)
+        return trained
+
+    def _learn(self, trained: Trained, busy_s: float, num_answers: int) -> None:
+        """Take the round's seconds into account for the next one's limits and order."""
+        if num_answers:
+            self._limits.mean_s = busy_s / num_answers
         if news := self._limits.news():
             self._pool.on_note(news)
-        trained = gather.finish(self._pool.moved_bytes - moved_before)
         self._scheduler.note(trained.worked, busy_s)
-        return trained
 
     def _leave_out(self, gather: Gather, call: Call, outcome: Lost) -> None:
         self._pool.pass_over(call)

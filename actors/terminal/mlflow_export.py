@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from relief_ray.config import TrackingConfig
 from relief_ray.records.mlflow_store import Store, log_run, log_study, store_uri
 from relief_ray.records.redact import MASK
 from relief_ray.records.run_folder import read_run
 from relief_ray.records.tracking import MlflowTracker, NullTracker, Tracker, brief
+from relief_ray.runtime_config import TrackingConfig
 
 # Default store, beside the run folders.
 DATABASE = "mlflow.db"

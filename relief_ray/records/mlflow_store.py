@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,77 +17,18 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import Field, JsonValue, ValidationError
-
-from relief_ray.files import move, write_atomic
-from relief_ray.records.base import Record, Text
+from relief_ray.files import move
 from relief_ray.records.left_out import sentence
 from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import round_scalars
 from relief_ray.records.redact import mask_text
 from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_run, scan
 from relief_ray.records.schema import RoundRecord, RunRecord, RunStatus
+from relief_ray.records.sync_state import Target, flat_params, read_sync, write_sync
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Run
-
-
-_SYNC_FILE = "sync.json"
-
-_MAX_PARAM_CHARS = 500
-
-
-class Target(Record):
-    """Progress of the export to one store.
-
-    Attributes:
-        run_id: id of the run in the store.
-        step: the last exported round.
-        status: final status that was sent; None before the end.
-    """
-
-    run_id: str
-    step: int | None = None
-    status: RunStatus | None = None
-
-
-class SyncState(Record):
-    """``sync.json``: one target per store (its URI without credentials), and the last failure."""
-
-    targets: dict[str, Target] = Field(default_factory=dict)
-    error: Text | None = None
-
-
-def flat_params(config: Mapping[str, JsonValue], prefix: str = "") -> dict[str, str]:
-    """Flatten a configuration to dotted names and short texts; lists stay one value."""
-    flat: dict[str, str] = {}
-    for key, value in config.items():
-        if isinstance(value, dict):
-            flat |= flat_params(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = (value if isinstance(value, str) else json.dumps(value))[:_MAX_PARAM_CHARS]
-    return flat
-
-
-def read_sync(folder: Path) -> SyncState:
-    """Read ``sync.json`` of a run folder; empty where it is missing or unreadable: the store is asked in any case."""
-    try:
-        return SyncState.model_validate_json((folder / _SYNC_FILE).read_bytes())
-    except (OSError, ValidationError):
-        return SyncState()
-
-
-def write_sync(folder: Path, uri: str, target: Target) -> None:
-    """Note the progress of one store."""
-    state = SyncState(targets={**read_sync(folder).targets, mask_text(uri): target})
-    write_atomic(folder / _SYNC_FILE, (state.model_dump_json(indent=1) + "\n").encode())
-
-
-def write_failure(folder: Path, error: str) -> None:
-    """Note why an export failed; the noted progress stays."""
-    state = SyncState(targets=read_sync(folder).targets, error=error)
-    write_atomic(folder / _SYNC_FILE, (state.model_dump_json(indent=1) + "\n").encode())
 
 
 _SQLITE = "sqlite:///"

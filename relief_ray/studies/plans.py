@@ -34,10 +34,10 @@ from relief_ray.records.cells import (
 from relief_ray.records.claims import PlannedClaims, register_claims
 from relief_ray.records.identity import config_hash
 from relief_ray.records.lock import LOCK_FILE, lock_folder
-from relief_ray.records.mlflow_store import flat_params
 from relief_ray.records.redact import MASK, mask_text, redact
 from relief_ray.records.run_folder import ERROR_FILE, read_run
 from relief_ray.records.schema import RunRecord, Status
+from relief_ray.records.sync_state import flat_params
 from relief_ray.strategies import facts_of
 from relief_ray.studies.cells import Cell
 

@@ -182,7 +182,6 @@ FILES_UNDER_60 = {
     "actors/__init__.py": "loads `actors.run` when it is first used: importing the command line needs no Ray",
     "actors/commands/fetching.py": "of both `resume` commands, neither of which imports the other",
     "actors/commands/explain.py": "a command is a file: the library words the reasons, for notebooks too",
-    "actors/runtime/errors.py": "raised by driver and hosts, which do not import one another",
     "actors/runtime/nodes.py": "what grids and runs ask of the cluster, apart from what hosts ask for",
     "relief_ray/citations.py": "reads citations.bib, which methods and data sets name",
     "relief_ray/data/formats/partial.py": "a data set is a file",

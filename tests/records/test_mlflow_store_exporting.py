@@ -4,7 +4,7 @@ import math
 
 from relief_ray.records import Metrics, read_rounds
 from relief_ray.records.metrics import METRICS, round_scalars
-from relief_ray.records.mlflow_store import SyncState, Target, flat_params, read_sync, write_failure, write_sync
+from relief_ray.records.sync_state import SyncState, Target, flat_params, read_sync, write_failure, write_sync
 
 
 def test_a_round_gives_its_scalars(finished):

@@ -20,7 +20,8 @@ from relief_ray.records import (
 )
 from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import METRICS
-from relief_ray.records.mlflow_store import SIMULATED, Store, exported_scalars, log_run, log_study, read_sync, store_uri
+from relief_ray.records.mlflow_store import SIMULATED, Store, exported_scalars, log_run, log_study, store_uri
+from relief_ray.records.sync_state import read_sync
 from tests.records.stores import POINTS_A_ROUND, closed_port, configured, expected, points, stored
 from tests.sealed import put_run
 

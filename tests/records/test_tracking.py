@@ -27,7 +27,7 @@ from relief_ray.records import (
     sync,
     tracking,
 )
-from relief_ray.records.mlflow_store import read_sync
+from relief_ray.records.sync_state import read_sync
 from tests.records.stores import POINTS_A_ROUND, START_S, closed_port, expected, points, stored, wait_for
 
 if find_spec("mlflow") is None:
