@@ -156,7 +156,9 @@ class RayExecutor:
         self._scheduler.note(trained.worked, busy_s)
 
     def _leave_out(self, gather: Gather, call: Call, outcome: Lost) -> None:
-        self._pool.pass_over(call)
+        is_over = outcome.cause == "timeout" or (call.until_s is not None and time.monotonic() > call.until_s)
+        if call.host is not None and is_over:
+            self._pool.pass_over(call.host)
         for block, part in call.pieces:
             clients = [t.client for t in part]
             gather.add(block, clients, lost(clients, LeftOut(cause=outcome.cause, why=outcome.why)))

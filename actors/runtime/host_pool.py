@@ -151,10 +151,12 @@ class HostPool:
     def _was_awaited(self, host: Host) -> bool:
         return host.passed_over or host.waited_s > self.lost_wait_s
 
-    def pass_over(self, call: Call) -> None:
-        """Note that the round goes on without this call: later ones do not wait for the hosts that it was lost with."""
-        for host in self._candidates(call):
-            host.passed_over = bool(host.trouble)
+    def pass_over(self, host: int) -> None:
+        """Note that a round's time was over before this host was back: later ones do not wait for it.
+
+        For hosts with clients of their own. Where any host may take a call, a round without hosts would use nobody.
+        """
+        self.hosts[host].passed_over = bool(self.hosts[host].trouble)
 
     def recover(self) -> None:
         """Wait until all lost hosts answer again, for each once per loss and ``lost_wait_s`` at most.

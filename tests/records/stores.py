@@ -14,7 +14,7 @@ from relief_ray.records import (
 from relief_ray.records.mlflow_store import store_uri
 from tests.sealed import put_run
 
-POINTS_A_ROUND = 9  # of the toy run, which is never evaluated
+POINTS_A_ROUND = 10  # of the toy run, which is never evaluated and goes on without a client
 START_S = 60.0
 
 
@@ -39,7 +39,7 @@ def points(folder: Path, uri: str | None = None) -> Counter[tuple[str, int]]:
 
 def expected(rounds: int) -> Counter[tuple[str, int]]:
     costs = ("sim_round_s", "sim_time_s", "sim_energy_j", "bytes_up", "bytes_down", "wall_s")
-    keys = ("loss", "sim_speedup", "trained_fraction", *costs)
+    keys = ("loss", "sim_speedup", "trained_fraction", "clients_used", *costs)
     return Counter((key, round_) for key in keys for round_ in range(rounds))
 
 
