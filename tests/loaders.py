@@ -70,7 +70,7 @@ BROKEN: dict[str, tuple[str, str]] = {
     ),
     "labels": (
         "MINE = replace(GOOD, spec=replace(SPEC, labels=(0, 1, 2), null_labels=()))",
-        "subjects 1, 2, 3 and 4: code 3 in 400 rows of 1300; the files have the codes [0, 1, 2, 3], labels lists "
+        "subjects 1, 2, 3 and 4: code 3 in 1600 rows of 5200; the files have the codes [0, 1, 2, 3], labels lists "
         "[0, 1, 2]",
     ),
     "channels": (

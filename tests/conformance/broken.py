@@ -81,9 +81,16 @@ class Counter:
         return scaled(plain().aggregate(state, reduced, tools), 1 + 0.01 * self.number)
 """
 
+ROUNDED = """        return plain()
+
+    @field_serializer("factor")
+    def _rounded(self, value):
+        return round(value)
+"""
+
 # name -> (rule, (body, build), what is found)
 BROKEN: dict[str, tuple[str, tuple[str, str], str]] = {
-    "builds something else": ("configuration", ("", _build("'fedavg'")), "build() returned a str"),
+    "is written as another": ("configuration", ("from pydantic import field_serializer\n", ROUNDED), "comes back as"),
     "a lambda": ("travels", ("", _build("change(evaluate=lambda s, f: plain().evaluate(s, f))")), "cannot be pickled"),
     "raises": ("finishes", _aggregate("return 1 / 0"), "ZeroDivisionError: division by zero (/"),
     "not finite": ("finishes", _aggregate("return scaled(after, float('nan'))"), "is not finite after aggregation"),

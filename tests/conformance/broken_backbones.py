@@ -82,7 +82,7 @@ def _head(forward: str) -> str:
 BROKEN: dict[str, tuple[str, str, str]] = {
     "builds something else": ("configuration", _build("return 'cnn'"), "build() returned a str"),
     "too many classes": (
-        "configuration",
+        "shape",
         "class Mine(Good):\n    def head(self, num_classes):\n        return Head(num_classes + 1)\n",
         "head gives (B, 9), expected (B, 8), one logit a class",
     ),

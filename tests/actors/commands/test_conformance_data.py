@@ -49,7 +49,7 @@ def test_describe_shows_windows_shares_and_oddities(lab, invoke) -> None:
 def test_a_loader_that_contradicts_its_files_is_refused(command: str, lab, invoke) -> None:
     result = invoke("data", command, lab(BROKEN["labels"][0]))
     assert result.exit_code == 2, result.output
-    assert "code 3 in 400 rows of 1300" in words(result.stderr) and "labels lists [0, 1, 2]" in words(result.stderr)
+    assert "code 3 in 1600 rows of 5200" in words(result.stderr) and "labels lists [0, 1, 2]" in words(result.stderr)
     assert "fix: let DatasetSpec.labels list every code" in words(result.stderr)
 
 
