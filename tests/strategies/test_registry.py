@@ -75,6 +75,7 @@ ROLES = {
         "relief_ray/studies/planning.py": (1, "the method of a file that names none"),
         "relief_ray/config.py": (1, "the default"),
         "relief_ray/report/budgets.py": (1, "the cheaper of the two sets the budget of equal cost"),
+        "relief_ray/report/captions.py": (1, COMPARED),
         "relief_ray/report/claims.py": (1, COMPARED),
         "relief_ray/report/comparison.py": (3, COMPARED),
         "relief_ray/report/dataframes.py": (2, COMPARED),

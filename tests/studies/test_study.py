@@ -15,6 +15,13 @@ from relief_ray.report.formats.text import plain
 from tests.own import METHOD
 from tests.studies.conftest import SMALL
 
+TITLED = """
+from relief_ray.strategies.fedavg import FedAvg
+
+class Mine(FedAvg):
+    title = "mine of a test"
+"""
+
 
 def test_frames_hold_a_row_per_run_and_per_round(small_study):
     frame, rounds = small_study.frame, small_study.rounds
@@ -111,7 +118,7 @@ def test_a_single_run_has_its_configuration_its_rounds_and_its_reasons(small_stu
 
 
 def test_methods_go_by_their_import_path_too(write, run_cache, monkeypatch):
-    name = write(METHOD)
+    name = write(TITLED)
     study = rr.run("smoke", strategies=["fedavg", f"{name}:Mine"], rounds=1, backbone=SMALL, quiet=True)
     for given in (f"{name}:Mine", f"{name}.py:Mine", "mine of a test"):
         assert study.run(given).method == "mine of a test"
@@ -120,7 +127,9 @@ def test_methods_go_by_their_import_path_too(write, run_cache, monkeypatch):
     assert list(gains.method) == ["fedavg"] and gains.low.dtype == float and gains.low.isna().all()  # of one pair
     variants = [{"name": f"{name}:Mine", "weighting": weighting} for weighting in ("uniform", "samples")]
     study = rr.run("smoke", strategies=variants, rounds=1, backbone=SMALL, quiet=True)
-    with pytest.raises(rr.UserError, match=r"2 variants ran; name one of them: mine of a test \(weighting=uniform\), "):
+    with pytest.raises(
+        rr.UserError, match=r"2 variants ran; name one of them: mine of a test, mine of a test \(weighting=s"
+    ):
         study.run(f"{name}:Mine")
 
 

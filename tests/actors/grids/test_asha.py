@@ -35,7 +35,7 @@ def search(out, **settings):
 def run_open(plan, on_tick=lambda: None):
     ended = {}
     entries = plan.cell_folders()
-    listener = Listener(begun=lambda name: None, ended=ended.__setitem__, tick=on_tick)
+    listener = Listener(begun=lambda name: None, ended=ended.__setitem__, tick=on_tick, note=lambda text: None)
     trials = TrialPlan(out=plan.out, parent=plan.name, jobs=1, stopping=plan.stopping, rivals=entries)
     fit([e for e in entries if e.state.is_open], trials, listener)
     return ended
