@@ -134,7 +134,8 @@ def submit(
     """
     if sum(map(bool, (arguments, attach, stop))) != 1:
         raise UserError("submit: expected one of `-- COMMAND`, --attach JOB and --stop JOB, e.g. submit -- grid smoke")
-    use_token(token)
+    if not dry_run:
+        use_token(token)
     from actors.commands.submit import SubmitOptions, attach_command, stop_command, submit_command
 
     if attach is not None:

@@ -60,6 +60,8 @@ NOT_RUN = (
     ("docs/cluster.md", "sudo ", "needs root: `tests/cluster` has the same commands"),
     ("docs/jetson.md", "sh bootstrap.sh", _INSTALLS),
     ("docs/jetson.md", "relief-ray cluster join", _CLUSTER),
+    ("docs/records.md", "relief-ray grid smoke --out runs/smoke --mirror", "needs an object store"),
+    ("docs/records.md", "relief-ray grid resume s3:", "needs an object store"),
     ("docs/report.md", "relief-ray report runs/main_cnn", _HOURS),
     ("docs/results.md", "relief-ray grid", _HOURS),
     ("docs/results.md", "relief-ray report runs/dsa_study", _HOURS),
