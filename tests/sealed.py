@@ -26,7 +26,7 @@ def change_run(folder: Path, **changes: object) -> None:
 def put_rounds(folder: Path, rounds: Iterable[RoundRecord | Mapping[str, object]]) -> None:
     """Write ``rounds.jsonl``."""
     texts = (r.model_dump_json() if isinstance(r, RoundRecord) else json.dumps(r) for r in rounds)
-    (folder / "rounds.jsonl").write_bytes(b"".join(sealed(text.encode(), LINE) for text in texts))
+    (folder / "rounds.jsonl").write_bytes(b"".join(sealed(text.encode(), LINE) + b"\n" for text in texts))
 
 
 def change_rounds(folder: Path, **changes: object) -> None:

@@ -11,9 +11,8 @@ from actors.grids.deaths import count_kills, describe_death
 from actors.terminal.mlflow_export import Exports
 from actors.terminal.reporter import CellEnd, GridView, Leader, Reporter, RunningCell, headline_f1
 from relief_ray.errors import UserError
-from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, scan
+from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, parse_line, scan
 from relief_ray.records.schema import RoundRecord
-from relief_ray.records.seal import LINE, unsealed
 from relief_ray.records.tracking import Tracker
 from relief_ray.studies.plans import CellFolder, has_bootstrap, keep_error, look_at
 
@@ -25,8 +24,7 @@ def last_round(folder: Path) -> RoundRecord | None:
     path = folder / ROUNDS_FILE
     # A line that is being written does not count; a cell that is done has been read through, so this is a round.
     complete = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
-    last = complete.rpartition(b"\n")[2] + b"\n"
-    return RoundRecord.model_validate_json(unsealed(last, LINE)) if complete else None
+    return parse_line(complete.rpartition(b"\n")[2]) if complete else None
 
 
 def _title_of(entry: CellFolder) -> str:

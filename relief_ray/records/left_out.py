@@ -62,7 +62,7 @@ def left_out_of(rounds: Iterable[RoundRecord]) -> tuple[LeftOutRecord, ...]:
 
 
 def sentence(entry: LeftOutRecord) -> str:
-    """``client 6 (type C) was left out of 3 rounds (4-6): no answer in time; last: ...``."""
+    """``client 6 (type C) was left out of 3 rounds (4-6): no answer in time (the last reason in full)``."""
     number = f"{len(entry.rounds)} round{'s' if len(entry.rounds) > 1 else ''}"
     return (
         f"client {entry.client} (type {entry.device}) was left out of {number} ({_ranges(entry.rounds)}): "

@@ -123,7 +123,7 @@ def scan(path: Path, start: int = 0) -> Lines:
     end = start
     for number, line in enumerate(complete, 1):
         try:
-            record = RoundRecord.model_validate_json(unsealed(line + b"\n", LINE))
+            record = parse_line(line)
         except (Unsealed, ValidationError) as error:
             if number == len(complete) and not rest:
                 return Lines(rounds=_ordered(rounds), num_bytes=end, torn=f"line {number} was torn")
@@ -138,6 +138,16 @@ def scan(path: Path, start: int = 0) -> Lines:
     return Lines(rounds=_ordered(rounds), num_bytes=end, torn=torn)
 
 
+def parse_line(line: bytes) -> RoundRecord:
+    """Read one whole line of a ledger, without its line break.
+
+    Raises:
+        Unsealed: its bytes are not those that were written.
+        ValidationError: they are no round's record.
+    """
+    return RoundRecord.model_validate_json(unsealed(line, LINE))
+
+
 def _ordered(rounds: dict[int, RoundRecord]) -> tuple[RoundRecord, ...]:
     return tuple(rounds[r] for r in sorted(rounds))
 
@@ -149,7 +159,7 @@ _MIN_FREE_BYTES = 64 * 2**20
 
 
 def _lines(rounds: Sequence[RoundRecord]) -> bytes:
-    return b"".join(sealed(r.model_dump_json().encode(), LINE) for r in rounds)
+    return b"".join(sealed(r.model_dump_json().encode(), LINE) + b"\n" for r in rounds)
 
 
 class RunFolder:

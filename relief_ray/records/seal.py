@@ -29,8 +29,8 @@ class Marks:
     after: bytes
 
 
-# A line of a ledger, and a file for people (indented by one).
-LINE = Marks(before=b',"sha256":"', after=b'"}\n')
+# A line of a ledger, without its line break, and a file for people (indented by one).
+LINE = Marks(before=b',"sha256":"', after=b'"}')
 PAGE = Marks(before=b',\n "sha256": "', after=b'"\n}\n')
 
 

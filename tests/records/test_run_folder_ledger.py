@@ -193,7 +193,8 @@ def test_a_reader_who_had_read_further_than_a_resumed_ledger_begins_anew(finishe
     path.write_bytes(b"".join(whole))
     read = scan(path)
     assert scan(path, read.num_bytes) == Lines(rounds=(), num_bytes=read.num_bytes, torn=None)
-    other = [sealed(unsealed(line, LINE).replace(b'"wall_s":', b'"wall_s":1'), LINE) for line in whole[1:]]
+    bodies = [unsealed(line.removesuffix(b"\n"), LINE) for line in whole[1:]]
+    other = [sealed(body.replace(b'"wall_s":', b'"wall_s":1'), LINE) + b"\n" for body in bodies]
     path.write_bytes(b"".join([whole[0], *other, *other]))
     again = scan(path, read.num_bytes)
     assert [r.round for r in again.rounds] == [r.round for r in read.rounds] and again == scan(path)
