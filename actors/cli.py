@@ -1,6 +1,7 @@
 """The command line `relief-ray`. Nothing heavy is imported before a command has been chosen."""
 
 import logging
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -303,6 +304,8 @@ def sync(
 
 def main() -> None:
     """The entry point."""
+    # Ray prints last words of its nodes on stdout, between the lines of `--json`, unless this is set before its import.
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
     app(prog_name="relief-ray")
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
 from cluster.lab.cgroup import find_controller
 from cluster.lab.lab import check_machine
@@ -74,22 +75,25 @@ class Running:
 
     def __init__(self, name: str, node: str, words: Sequence[object]) -> None:
         """Start it."""
-        self.lines: list[tuple[float, str]] = []
         self._process = subprocess.Popen(
             [sys.executable, "-m", "cluster.lab", "exec", node, "--", *map(str, words)], env=_environment(name),
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
         )  # fmt: skip
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self._lines: list[tuple[float, str]] = []
+        self._notes: list[tuple[float, str]] = []
+        streams = ((self._process.stdout, self._lines), (self._process.stderr, self._notes))
+        self._readers = [threading.Thread(target=self._read, args=pair, daemon=True) for pair in streams]
+        for reader in self._readers:
+            reader.start()
 
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self.lines.append((time.monotonic(), line.rstrip()))
+    @staticmethod
+    def _read(stream: IO[str], lines: list[tuple[float, str]]) -> None:
+        for line in stream:
+            lines.append((time.monotonic(), line.rstrip()))
 
-    def events(self, kind: str = "round") -> list[dict[str, object]]:
-        """Its JSON events of a kind, with the moment (``at_s``)."""
-        objects = [{"at_s": at_s, **json.loads(line)} for at_s, line in list(self.lines) if line.startswith("{")]
+    def events(self, kind: str = "round") -> list[dict[str, Any]]:
+        """The JSON objects of a kind on its stdout, where nothing else may be, each with its moment (``at_s``)."""
+        objects = [{"at_s": at_s, **json.loads(line)} for at_s, line in list(self._lines)]
         return [event for event in objects if event.get("event") == kind]
 
     def until(self, is_so: Callable[[], bool], within_s: float) -> None:
@@ -104,7 +108,8 @@ class Running:
         if number is not None:
             self._process.send_signal(number)
         code = self._process.wait(timeout=within_s)
-        self._reader.join(timeout=10)
+        for reader in self._readers:
+            reader.join(timeout=10)
         return code
 
     def kill(self) -> None:
@@ -119,7 +124,7 @@ class Running:
 
     def text(self) -> str:
         """The end of what it printed."""
-        return "\n".join(line for _, line in self.lines[-60:])
+        return "\n".join(line for _, line in sorted([*self._lines[-5:], *self._notes[-40:]]))
 
 
 class Lab:
