@@ -71,6 +71,11 @@ class Cluster:
     def check(self, *words):
         return self.run("cluster", "check", "--address", f"127.0.0.1:{self.port}", "--token", self.token, *words)
 
+    def num_nodes(self):
+        """Nodes that `check` sees; 0 while the head does not answer."""
+        done = self.check("--json")
+        return len(json.loads(done.stdout)["nodes"]) if done.stdout else 0
+
     def get(self, path, token=None):
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         with urllib.request.urlopen(urllib.request.Request(self.url + path, headers=headers), timeout=30) as answer:
@@ -127,14 +132,14 @@ def loopback(folder: Path) -> Iterator[Cluster]:
     it = Cluster(folder)
     try:
         head = it.start("head", "head", "--port", it.port, "--dashboard-port", it.dashboard)
-        until = time.monotonic() + 120
+        until = time.monotonic() + 240
         while time.monotonic() < until and head.poll() is None:
             with suppress(OSError):
                 it.status("/api/version")
                 break
             time.sleep(0.5)
         it.start("device", "join", f"127.0.0.1:{it.port}", "--type", "c", "--count", 2)
-        while len(json.loads(it.check("--json").stdout)["nodes"]) < 2:
+        while it.num_nodes() < 2:
             assert time.monotonic() < until and all(p.poll() is None for p in it.processes), it.folder
         yield it
     finally:
