@@ -135,10 +135,9 @@ class Lab:
         self.name, self.command, self._running = name, make_command(name), list[Running]()
 
     def start(self, *nodes: str) -> None:
-        """Start Ray on nodes, as a supervisor does, and wait until all are members."""
+        """Start Ray on nodes, as a supervisor does, one after the other: Ray gives each of them 30 s."""
         for node in nodes:
             self.command(*(["head"] if node == "head" else ["node", node]), "--supervised")
-        if set(nodes) != {"head"}:
             self.wait_ready()
 
     def wait_ready(self) -> None:

@@ -62,7 +62,8 @@ def test_a_cut_link_costs_one_limit_and_the_node_is_used_again(lab, cut_s):
         f"{max(following_s):.2f} s at most in {len(following_s)} rounds, used again {again_s:.1f} s after it was healed"
     )
     assert late[0]["round"] in (4, 5) and late[0]["wall_s"] <= LIMIT_S + 2
-    assert {left["cause"] for e in late[:1] for left in e["left_out"]} == {"timeout"}
+    # Ray declares the node dead at about the same moment.
+    assert {left["cause"] for e in late[:1] for left in e["left_out"]} <= {"timeout", "lost"}
     assert {left["device"] for e in late for left in e["left_out"]} == {"C"}
     assert max(following_s) <= 2 * before_s + 1
     assert read_run(lab.files("head") / f"cut-{cut_s}" / "relief-s0").status == "interrupted"
