@@ -56,16 +56,19 @@ def test_a_cut_link_costs_one_limit_and_the_node_is_used_again(lab, cut_s):
     events = running.events()
     late = [e for e in events if e["left_out"]]
     before_s = max(e["wall_s"] for e in events if e["round"] in (2, 3))
-    following_s = [e["wall_s"] for e in late[1:]]
+    # Back on a busy machine, the node may need a whole limit once more for its first answer.
+    following_s = [e["wall_s"] for e in late[1:] if e["at_s"] < healed_s]
+    longest_s = max(e["wall_s"] for e in events if e["at_s"] > healed_s)
     print(
         f"cut {cut_s} s: before {before_s:.2f} s, round {late[0]['round']} {late[0]['wall_s']:.2f} s, then "
-        f"{max(following_s):.2f} s at most in {len(following_s)} rounds, used again {again_s:.1f} s after it was healed"
+        f"{max(following_s):.2f} s at most in {len(following_s)} rounds until it was healed, "
+        f"{longest_s:.2f} s since; used again {again_s:.1f} s after it was healed"
     )
     assert late[0]["round"] in (4, 5) and late[0]["wall_s"] <= LIMIT_S + 2
     # Ray declares the node dead at about the same moment.
     assert {left["cause"] for e in late[:1] for left in e["left_out"]} <= {"timeout", "lost"}
     assert {left["device"] for e in late for left in e["left_out"]} == {"C"}
-    assert max(following_s) <= 2 * before_s + 1
+    assert max(following_s) <= 2 * before_s + 1 and longest_s <= LIMIT_S + 2
     assert read_run(lab.files("head") / f"cut-{cut_s}" / "relief-s0").status == "interrupted"
     lab.wait_ready()
 
@@ -81,6 +84,7 @@ def test_at_quorum_1_the_run_ends_and_its_resume_has_the_serial_bits(lab):
     lab.run("head", "resume", "whole")
     lab.run("head", "run", "smoke", *rounds, "--out=serial")
     files = lab.files("head")
+    print(f"exit code 3; resumed: {digests(files / 'whole' / 'relief-s0')[-1]}")
     assert digests(files / "whole" / "relief-s0") == digests(files / "serial" / "relief-s0")
     assert len(digests(files / "serial" / "relief-s0")) == 9
 
@@ -94,17 +98,19 @@ def clients_on(lab: Lab, node: str) -> set[str]:
 def test_a_node_that_joins_during_a_grid_gets_cells():
     with make_lab("j", "a", "b") as lab:
         lab.start("head", "a")
-        long = [*TINY, "--set=rounds=60", "--set=tracking.enabled=false", "--set=evaluation.every=60"]
+        long = [*TINY, "--set=rounds=200", "--set=tracking.enabled=false", "--set=evaluation.every=200"]
         grid = lab.go("head", "grid", "smoke", "--json", ADDRESS, "--out=grid", *long)
         grid.until(lambda: bool(grid.events("cell")), 240)
+        num_before = len(grid.events("cell"))
         lab.start("b")
+        print(f"joined after {num_before} to {len(grid.events('cell'))} of 12 cells")
         seen = set[str]()
 
         def has_cells() -> bool:
             seen.update(clients_on(lab, "b"))
             return bool(seen)
 
-        grid.until(has_cells, 120)
+        grid.until(has_cells, 240)
         assert grid.end(within_s=300) == 0, grid.text()
         print("on the node that joined:", sorted(seen))
         assert {entry.status for entry in read_grid(lab.files("head") / "grid").cell_folders()} == {"done"}
