@@ -16,7 +16,7 @@ NODES = ("a:3", "b:3", "c:2")
 # The public data set where it is, else the excerpt that ships with the package.
 DATA = os.environ.get("RELIEF_DATA")
 DSA = ["run", "dsa" if DATA else "demo", "--json", "--strategies=fedavg,relief", "--folds=0", "--rounds=10"]
-DSA += ["--set=tracking.enabled=false"] if DATA else ["--set=replicates=[0]", "--set=tracking.enabled=false"]
+DSA += ["--set=tracking.enabled=false"] if DATA else ["--seeds=[0]", "--set=tracking.enabled=false"]
 
 
 def up(name: str):
@@ -41,7 +41,7 @@ def test_a_typed_run_from_the_head_and_from_a_device_has_the_serial_bits():
         lab.command("quota", "head", "none")
         lab.run("head", *DSA, "--set=runtime.mode=inline", "--out=serial")
         serial = runs_in(lab.files("head") / "serial")
-        assert len(serial) == 2 and {len(rounds) for rounds in serial.values()} == {11}
+        assert {name: len(rounds) for name, rounds in serial.items()} == dict.fromkeys(serial, 11) and len(serial) == 2
         for node in ("head", "a"):
             folder = lab.files(node) / f"from-{node}"
             assert runs_in(folder) == serial, node
