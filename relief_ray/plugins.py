@@ -24,7 +24,7 @@ from pydantic import BaseModel
 
 from relief_ray.errors import ClientFailed, UserCodeFailed, UserError, nearest
 
-_PROJECT = ("relief_ray", "actors", "tune_configs")
+PROJECT = ("relief_ray", "actors", "tune_configs")
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _PYTHON = frozenset(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
 _Config = TypeVar("_Config", bound=BaseModel)
@@ -63,7 +63,7 @@ def import_path(path: str) -> str:
 
 def is_own(kind: type) -> bool:
     """Return whether a class is defined outside of this project."""
-    return kind.__module__.partition(".")[0] not in _PROJECT
+    return kind.__module__.partition(".")[0] not in PROJECT
 
 
 def path_of(kind: type) -> str:
@@ -199,7 +199,7 @@ def _user_line(error: BaseException) -> str | None:
     """Innermost line of a user's file that this project called: ``my.py, line 3, in f: x = 1 / 0``."""
     is_called, lines = False, []
     for frame, line in traceback.walk_tb(error.__traceback__):
-        if str(frame.f_globals.get("__name__", "")).partition(".")[0] in _PROJECT:
+        if str(frame.f_globals.get("__name__", "")).partition(".")[0] in PROJECT:
             is_called = True
         elif is_called and not _is_library(frame.f_code.co_filename):
             lines.append((frame.f_code.co_filename, line, frame.f_code.co_name))
@@ -242,7 +242,7 @@ def sources(modules: Iterable[str]) -> tuple[SourceFile, ...]:
     for name in modules:
         is_script = name not in sys.modules and name == importable_name("__main__")
         file = getattr(sys.modules.get("__main__" if is_script else name), "__file__", None)
-        if file is None or name.partition(".")[0] in _PROJECT:
+        if file is None or name.partition(".")[0] in PROJECT:
             continue
         path = Path(file)
         root = path.parents[name.count(".") + (path.name == "__init__.py")]
@@ -263,7 +263,7 @@ def _reachable(module: str, root: Path) -> list[str]:
     todo = [module]
     while todo:
         name = todo.pop()
-        if name.partition(".")[0] in _PROJECT or not (is_user_folder or name.split(".")[0] == module.split(".")[0]):
+        if name.partition(".")[0] in PROJECT or not (is_user_folder or name.split(".")[0] == module.split(".")[0]):
             continue
         places = [place for place in _places(name) if (root / place).is_file()]
         for place in places:

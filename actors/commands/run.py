@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -143,7 +143,10 @@ def _check_dashboard(plan: Plan, jobs: int) -> None:
 
 @dataclass(kw_only=True, slots=True)
 class RunContext:
-    """Shared by the runs of the plan ``name``: reporter, stop signals, Ray's session and workers, MLflow exports."""
+    """Shared by the runs of the plan ``name``: reporter, stop signals, Ray's session and workers, MLflow exports.
+
+    ``said``: notes about data, each of which is shown once and not for every run.
+    """
 
     name: str
     reporter: Reporter
@@ -152,6 +155,13 @@ class RunContext:
     exports: Exports
     options: RunOptions
     worker_cache: WorkerCache | None = None
+    said: set[str] = field(default_factory=set)
+
+    def unsaid(self, notes: Sequence[str]) -> list[str]:
+        """The notes that no run of this command has shown yet."""
+        new = [note for note in notes if note not in self.said]
+        self.said.update(new)
+        return new
 
     def open_ray(self, setup: Setup) -> None:
         """Open Ray's session with the first run that needs it; worker processes stay for the next run."""
@@ -292,6 +302,8 @@ def _run_cell(cell: CellFolder, context: RunContext) -> None:
     setup = open_cell(cell, context.options.other_code)
     mode = choose_mode(config.runtime, len(setup.fleet), config.training.stack)
     reporter.begin(title, facts(setup, mode), saved_round(cell.folder), config.rounds)
+    for warning in context.unsaid(setup.data_notes):
+        reporter.note(f"WARNING: {warning}")
     for warning in setup.warnings:
         reporter.note(f"{title}: NOTE: {warning}")
     if mode != "inline":

@@ -6,7 +6,8 @@ from functools import partial
 import pytest
 
 from relief_ray.conformance.datasets import DATA_RULES
-from tests.loaders import BROKEN, write_lab
+from tests.actors.conftest import SMALL
+from tests.loaders import BROKEN, ODD, ODDITIES, write_lab
 
 
 @pytest.fixture
@@ -43,6 +44,15 @@ def test_describe_shows_windows_shares_and_oddities(lab, invoke) -> None:
     facts = json.loads(invoke("data", "describe", path, "--stride-s=2", *shares, "--json").stdout)
     assert [len(c["train"]) for c in facts["coverage"]["clients"]] == [3, 3, 3]
     assert sum(sum(c["train"]) for c in facts["coverage"]["clients"]) == facts["windows"]["train"]
+
+
+def test_a_run_shows_once_what_is_odd_about_its_data(lab, invoke, tmp_path) -> None:
+    path = lab(ODD)
+    words = ("--strategies=fedavg,v1", "--set=rounds=1", "--set=fleet.owned={A: [wrist, hip, ankle], B: wrist, C: wrist}")
+    done = invoke("run", "smoke", f"--set=data.name={path}", *words, *SMALL, "--out", tmp_path / "runs")
+    assert done.exit_code == 0, done.output
+    for text in ODDITIES:
+        assert done.stdout.count(f"WARNING: data {path}: {text}") == 1
 
 
 @pytest.mark.parametrize("command", ["describe", "verify"])
