@@ -51,6 +51,9 @@ StrideS = Annotated[float, typer.Option(help="Seconds from one window to the nex
 SomePath = Optional[Path]  # noqa: UP045
 SomeText = Optional[str]  # noqa: UP045
 SomeNumber = Optional[float]  # noqa: UP045
+SomeStrideS = Annotated[
+    SomeNumber, typer.Option(help="Seconds from one window to the next; by default those of a run.", show_default=False)
+]
 SomeInt = Optional[int]  # noqa: UP045
 Jobs = Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time, a process each; 1: one after the other.")]
 Mirror = Annotated[
