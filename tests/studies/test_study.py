@@ -123,6 +123,9 @@ def test_methods_go_by_their_import_path_too(write, run_cache, monkeypatch):
     for given in (f"{name}:Mine", f"{name}.py:Mine", "mine of a test"):
         assert study.run(given).method == "mine of a test"
         assert study.gain(given) == study.gain("mine of a test") and study.gain("fedavg", given).num_pairs == 1
+    said = str(study.run(given).explain(round=1, client=7))
+    assert said.startswith("Client 7 (Type C; acc) trained all 11 groups of the model. mine of a test gives no reasons:")
+    assert "relief" not in said.replace("relief_ray.Explanation", "") and "deadline" not in said
     gains = study.gains(f"{name}:Mine")
     assert list(gains.method) == ["fedavg"] and gains.low.dtype == float and gains.low.isna().all()  # of one pair
     variants = [{"name": f"{name}:Mine", "weighting": weighting} for weighting in ("uniform", "samples")]
