@@ -73,8 +73,8 @@ def import_path(path: str) -> str:
 def what_to_type(name: str, *kinds: type) -> str:
     """Say which import path leads to what ``name`` means, where it is a file here or a name in one; else nothing.
 
-    ``median``, ``median.py`` and ``median.Median`` all mean ``median:Median``, if ``median.py`` has a class of that name
-    that is one of ``kinds`` or derived from one.
+    ``median``, ``median.py`` and ``median.Median`` all mean ``median:Median``, if ``median.py`` has a class of that
+    name that is one of ``kinds`` or derived from one.
     """
     place, _, attribute = import_path(name).partition(":")
     dotted = place.removesuffix(".py").replace("/", ".")

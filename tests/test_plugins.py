@@ -276,7 +276,7 @@ def test_reports_show_a_users_methods_as_their_file_states_them(hooked, tmp_path
 
 
 def test_a_method_that_was_only_planned_is_called_as_its_run_would_be(hooked, tmp_path):
-    plan = make_plan("smoke", [], Axes(strategies=(f"{hooked}:Hooked", f"{hooked}:Ceiling")), tmp_path)
+    plan = make_plan("quick", [], Axes(strategies=(f"{hooked}:Hooked", f"{hooked}:Ceiling")), tmp_path)
     write_plan(plan)
     items = take_inventory([tmp_path]).items
     assert [(item.label, item.status) for item in items] == [("Half & half", "planned"), ("Ceiling", "planned")]
@@ -362,7 +362,7 @@ def test_a_users_method_explains_itself(hooked, tmp_path, capsys):
 
 
 def test_fleet_shows_the_deadline_of_a_users_method(hooked, capsys):
-    show("smoke", [f"strategy={hooked}:Hooked"], as_json=False)
+    show("quick", [f"strategy={hooked}:Hooked"], as_json=False)
     text = capsys.readouterr().out
     assert "the deadline of Half & half in round 1" in text
     assert [line.split()[2:] for line in text.splitlines() if line.strip().startswith("T*, s")] == [["0.500"] * 3]

@@ -38,6 +38,7 @@ from relief_ray.studies.axes import Axes
 from relief_ray.studies.mirrored import MirrorState, mirrored
 from relief_ray.studies.planning import load_preset, make_plan, read_plan, write_plan
 from relief_ray.studies.plans import CellFolder, Plan, look_at, set_stale_aside
+from relief_ray.studies.presets import PRESETS
 from relief_ray.studies.running import check_reusable, last_evaluated, open_cell, rounds_to_do, title_of
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class RunOptions:
 
 def run_command(target: str, settings: Sequence[str], axes: Axes, out: Path | None, options: RunOptions) -> None:
     """Run `relief-ray run`."""
+    _refuse_grid(target)
     plan = make_plan(target, placed(settings, options.jobs), axes, out)
     if (mode := overruled_mode(target, settings, options.jobs)) is not None:
         say(f"NOTE: runtime.placement=typed takes an actor for each client: runtime.mode=actors instead of {mode}")
@@ -79,6 +81,20 @@ def run_command(target: str, settings: Sequence[str], axes: Axes, out: Path | No
         set_stale_aside((cell for cell in plan.cell_folders() if cell.is_finished), plan.out)
     write_plan(plan)
     _run_plan(plan, options)
+
+
+def _refuse_grid(target: str) -> None:
+    """Check that a target is no grid's name: what a grid runs has its own settings.
+
+    Raises:
+        UserError: it is.
+    """
+    if target in PRESETS or Path(target).exists():
+        return
+    from tune_configs.cells import GRIDS
+
+    if target in GRIDS:
+        raise UserError(f"run {target}: is a grid, expected a preset or a file; type relief-ray grid {target}")
 
 
 def resume_command(target: str, settings: Sequence[str], out: Path | None, options: RunOptions) -> None:

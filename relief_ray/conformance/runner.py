@@ -210,7 +210,9 @@ def _moves(bench: _Bench) -> None:
     if gap > _NOISE or all(setup.strategy.rests(context_of(setup, number)) for number in rounds):
         return
     losses = [record.loss for record in read_rounds(path) if record.loss is not None]
-    said = f"training loss {losses[0]:.3g} in the first, {losses[-1]:.3g} in the last" if losses else "no client trained"
+    said = (
+        f"training loss {losses[0]:.3g} in the first, {losses[-1]:.3g} in the last" if losses else "no client trained"
+    )
     raise Broken("moves", f"after {config.rounds} rounds its values differ by {gap:.2g} at most; {said}")
 
 

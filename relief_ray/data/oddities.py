@@ -29,7 +29,9 @@ def data_warnings(dataset: Dataset, config: DataConfig, coverage: Coverage) -> t
         *_rows_left_out(dataset),
         *_small_classes(dataset, seconds),
         *_lacking_subjects(dataset, seconds),
-        *_without_windows(coverage, [name for name, all_s in zip(dataset.spec.classes, seconds.sum(0), strict=True) if all_s]),
+        *_without_windows(
+            coverage, [name for name, all_s in zip(dataset.spec.classes, seconds.sum(0), strict=True) if all_s]
+        ),
         *_single_class(config, coverage),
     )
 

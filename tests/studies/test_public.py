@@ -86,7 +86,7 @@ def step(share, reduction, state, reduced, tools):
 
 {guard}
     small = {"conv1": 2, "conv2": 2, "steps": 2, "fusion": 2}
-    study = rr.run("smoke", strategies=[Mine(share=0.25)], rounds=1, backbone=small, out="study", quiet=True)
+    study = rr.run("quick", strategies=[Mine(share=0.25)], rounds=1, backbone=small, out="study", quiet=True)
     print(study.runs[0].record.strategy, sorted(study.runs[0].record.own_sources))
 """
 

@@ -51,8 +51,12 @@ def test_describe_shows_windows_shares_and_oddities(lab, invoke) -> None:
 
 def test_a_run_shows_once_what_is_odd_about_its_data(lab, invoke, tmp_path) -> None:
     path = lab(ODD)
-    words = ("--strategies=fedavg,v1", "--set=rounds=1", "--set=fleet.owned={A: [wrist, hip, ankle], B: wrist, C: wrist}")
-    done = invoke("run", "smoke", f"--set=data.name={path}", *words, *SMALL, "--out", tmp_path / "runs")
+    words = (
+        "--strategies=fedavg,v1",
+        "--set=rounds=1",
+        "--set=fleet.owned={A: [wrist, hip, ankle], B: wrist, C: wrist}",
+    )
+    done = invoke("run", "quick", f"--set=data.name={path}", *words, *SMALL, "--out", tmp_path / "runs")
     assert done.exit_code == 0, done.output
     for text in ODDITIES:
         assert done.stdout.count(f"WARNING: data {path}: {text}") == 1
