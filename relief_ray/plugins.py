@@ -86,7 +86,7 @@ def what_to_type(name: str, *kinds: type) -> str:
 
 
 def _names_in(file: Path, module: str, wanted: str, kinds: tuple[type, ...]) -> str:
-    """What a file defines of these kinds, as words for its import paths."""
+    """Words on the import paths of all that a file defines of these kinds."""
     try:
         known = vars(_import(module, str(file)))
     except UserError as error:
@@ -157,7 +157,7 @@ def load(path: str, key: str, *kinds: type) -> object:
 
 
 def _elsewhere(file: Path, attribute: str) -> str:
-    """What to type for a file that is not in or below the current folder."""
+    """Advice on a file that is neither in the current folder nor below it."""
     if not file.is_file():
         return f"there is no file {file}; expected module:Name of a module in the current folder or on PYTHONPATH"
     target = f"{file.stem}:{attribute or 'NAME'}"

@@ -1,4 +1,4 @@
-"""What an aggregation did not ask for: reading it is an error that names the reduction which keeps it.
+"""Parts of a round that an aggregation did not ask for: reading them is an error that names the reduction to take.
 
 A round either adds updates up where they arise (``WeightedSum``) or brings single ones to the server (``Collect``). The
 other half of ``Reduced`` is empty, and a method that loops over it would leave its model as it is without a word.

@@ -159,9 +159,17 @@ def _check_dashboard(plan: Plan, jobs: int) -> None:
 
 @dataclass(kw_only=True, slots=True)
 class RunContext:
-    """Shared by the runs of the plan ``name``: reporter, stop signals, Ray's session and workers, MLflow exports.
+    """Everything that the runs of a plan share.
 
-    ``said``: notes about data, each of which is shown once and not for every run.
+    Attributes:
+        name: name of the plan.
+        reporter: shows the progress.
+        stop: signals that ask to stop.
+        session: closes Ray's session and the workers at the end.
+        exports: MLflow trackers.
+        options: options of the command.
+        worker_cache: worker processes that the next run takes over; None before the first on Ray.
+        said: notes about data, each of which is shown once and not for every run.
     """
 
     name: str

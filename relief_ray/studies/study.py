@@ -86,7 +86,7 @@ class Study:
 
     @property
     def data_warnings(self) -> tuple[str, ...]:
-        """What is odd about the data of these runs, a sentence each: classes without rows, rows left out, ...
+        """Sentences on what is odd about the data of these runs: classes without rows, rows left out, ..
 
         They were shown when the runs began, and `relief-ray data describe` shows them again; empty: nothing is.
         """

@@ -27,7 +27,7 @@ def written(invoke: Invoke, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def tests_of(folder: Path, *words: str, **places: str) -> str:
+def pytest_of(folder: Path, *words: str, **places: str) -> str:
     """What pytest prints of the tests in a folder, wherever they end."""
     words = ("-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--rootdir", ".", *words)
     return started(folder, sys.executable, *words, **places).stdout
@@ -52,13 +52,13 @@ LONG = "rules_of_every_method or rules_of_every_backbone or search or relief_tra
 
 
 def test_their_tests_pass_at_once(written):
-    printed = tests_of(written, "-k", f"not ({LONG})")
+    printed = pytest_of(written, "-k", f"not ({LONG})")
     assert "6 passed, 8 deselected" in printed, printed
 
 
 @pytest.mark.slow
 def test_their_long_tests_pass_at_once(written):
-    assert "7 passed, 1 skipped, 6 deselected" in tests_of(written, "-k", LONG)
+    assert "7 passed, 1 skipped, 6 deselected" in pytest_of(written, "-k", LONG)
 
 
 # What a user changes first in each file, and tests that must pass afterwards, or skip for the reason that is named.
@@ -119,7 +119,7 @@ def changed(written: Path, place: Path, kind: str, *pairs: tuple[str, str]) -> P
 @pytest.mark.parametrize("kind", KINDS)
 def test_their_tests_pass_after_the_first_edits(kind, written, tmp_path):
     edits, expected = EDITS[kind]
-    printed = tests_of(changed(written, tmp_path / "edited", kind, *edits), f"test_my_{kind}.py")
+    printed = pytest_of(changed(written, tmp_path / "edited", kind, *edits), f"test_my_{kind}.py")
     assert expected in printed and "failed" not in printed and "error" not in printed, printed
 
 
@@ -134,15 +134,15 @@ def test_a_datasets_tests_read_the_users_own_files(written, tmp_path):
         "\n".join(line for line in (mine / "my_dataset_4.csv").read_text().split("\n") if not line.endswith(",3.0000"))
     )
     place = changed(written, tmp_path / "edited", "dataset", (", synthesise=synthesise", ""))
-    assert "2 passed" in (said := tests_of(place, "test_my_dataset.py", RELIEF_DATA=str(mine))), said
-    assert "no files: set RELIEF_DATA to the folder that holds them" in tests_of(place, "test_my_dataset.py")
+    assert "2 passed" in (said := pytest_of(place, "test_my_dataset.py", RELIEF_DATA=str(mine))), said
+    assert "no files: set RELIEF_DATA to the folder that holds them" in pytest_of(place, "test_my_dataset.py")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fault_is_found_and_named(kind, written, tmp_path):
     fault, expected = FAULTS[kind]
-    printed = tests_of(changed(written, tmp_path / "faulty", kind, fault), f"test_my_{kind}.py")
+    printed = pytest_of(changed(written, tmp_path / "faulty", kind, fault), f"test_my_{kind}.py")
     assert "failed" in printed and expected in " ".join(printed.split()), printed
 
 
