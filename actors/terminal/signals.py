@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import stat
 import sys
 import threading
 import time
@@ -80,7 +81,8 @@ def _write(text: str) -> None:
     except OSError:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for number in (1, 2):
-            if os.isatty(number) or number == 2:
+            # Not ``isatty``: a terminal that is gone is none any more.
+            if stat.S_ISCHR(os.fstat(number).st_mode):
                 os.dup2(nowhere, number)
 
 
