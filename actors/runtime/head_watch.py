@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from actors.runtime import processes
 
 # Ray gives up a head after 60 s of silence, by ending the driver without a word.
-FROZEN_S = 30.0
+_FROZEN_S = 30.0
 _EVERY_S, _LOOK_S, _LEAVE_S = 5.0, 0.5, 1.0
 _STOPPED = frozenset("Tt")
 
@@ -32,7 +32,7 @@ class HeadWatch:
     """
 
     on_lost: Callable[[str], None]
-    frozen_s: float = FROZEN_S
+    frozen_s: float = _FROZEN_S
     silent_s: float = 0.0
     stopped_s: float = 0.0
     _raylet: processes.Process | None = None

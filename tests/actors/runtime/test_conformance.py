@@ -1,7 +1,7 @@
 """Every strategy on Ray, packed on one to three hosts or one actor per client: the bits of the plain loop.
 
-By default one strategy per kind of state: on two packed hosts, and where three clients have an actor each; those whose
-state has the shape of the backbone on both backbones. All others are slow tests.
+By default one strategy per kind of state on two packed hosts, three of them where three clients have an actor each, and
+RELIEF on Backbone 2. All others are slow tests.
 """
 
 from functools import partial
@@ -27,6 +27,14 @@ LAYOUTS = [
 ON_MOMENT = [pytest.param(TWO, id="two hosts"), slow(EACH, id="an actor each")]
 TWO_HOSTS, ALONE = [pytest.param(TWO, id="two hosts")], [pytest.param(EACH, id="an actor each")]
 has_kind = attrgetter("has_kind")
+
+
+def is_relief(case):
+    return case.preset == "relief"
+
+
+def changes_executor(case):
+    return case.preset in ("relief", "local", "v3")
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +72,8 @@ def on(layouts, cases, *marks):
 
 SAME_BITS = [
     *on(LAYOUTS, params("preset", fast=has_kind)),
-    *on(ON_MOMENT, params("moment")),
-    *on(ALONE, params("few", fast=has_kind)),
+    *on(ON_MOMENT, params("moment", fast=is_relief)),
+    *on(ALONE, params("few", fast=changes_executor)),
     *on(LAYOUTS, params("variation", "moment variation"), pytest.mark.slow),
     *on(TWO_HOSTS, params("moment masked", "clients", "crowd"), pytest.mark.slow),
 ]
@@ -77,13 +85,9 @@ def test_a_run_on_ray_has_the_bits_of_the_plain_loop(case, make, plain, tmp_path
     assert outcome(tmp_path / "run") == plain(case)
 
 
-def changes_executor(case):
-    return case.preset in ("relief", "local", "v3")
-
-
 CHANGING = [
     *on(LAYOUTS, params("preset", fast=changes_executor)),
-    *on(ALONE, params("few", fast=changes_executor)),
+    *on(ALONE, params("few"), pytest.mark.slow),
     *on(ON_MOMENT, params("moment resumed"), pytest.mark.slow),
     *on(TWO_HOSTS, params("crowd"), pytest.mark.slow),
 ]
