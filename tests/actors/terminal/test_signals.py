@@ -117,10 +117,11 @@ def test_under_nohup_a_terminal_that_closes_is_none_of_our_business() -> None:
 def test_a_terminal_that_is_gone_takes_no_more_lines(tmp_path: Path) -> None:
     """Writing to it would raise, and the run would be said to have failed on its disk."""
     program = (
-        "import os, sys\nfrom actors.terminal.signals import _write\n"
+        "import os, sys, traceback\nfrom actors.terminal.signals import _write\n"
         "print('ready', flush=True)\nos.read(0, 1)\n"
-        "_write('stopping')\nprint('a round', flush=True)\nprint('a note', file=sys.stderr, flush=True)\n"
-        "open(sys.argv[1], 'w').write('saved')\n"
+        "try:\n    _write('stopping')\n    print('a round', flush=True)\n    print('a note', file=sys.stderr, flush=True)\n"
+        "    how = 'saved'\nexcept BaseException:\n    how = traceback.format_exc()\n"
+        "open(sys.argv[1], 'w').write(how)\n"
     )
     ours, theirs = os.openpty()
     process = subprocess.Popen(
@@ -131,4 +132,4 @@ def test_a_terminal_that_is_gone_takes_no_more_lines(tmp_path: Path) -> None:
     assert os.read(ours, 100).startswith(b"ready")
     os.close(ours)
     process.communicate(b"x", timeout=60)
-    assert process.returncode == 0 and (tmp_path / "saved").read_text() == "saved"
+    assert (tmp_path / "saved").read_text() == "saved" and process.returncode == 0
