@@ -209,7 +209,9 @@ def main(words: Sequence[str] | None = None) -> int:
     code = run(left, arguments.jobs, sources, more) if left else 0
     ended = read_state(STATE, sources)
     seconds = sum(ended[test].seconds for test in mine if test in ended)
-    print(f"{len(left_of(mine, ended))} left or failed; {time.monotonic() - began:.0f} s, {seconds:.0f} s of tests so far")
+    print(
+        f"{len(left_of(mine, ended))} left or failed; {time.monotonic() - began:.0f} s, {seconds:.0f} s of tests so far"
+    )
     if arguments.write:
         RESULTS.write_text(page(tests, ended, commit_of(), datetime.now(timezone.utc), machine()), encoding="utf-8")
     return code

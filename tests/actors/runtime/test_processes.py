@@ -1,4 +1,4 @@
-"""Which signals a cluster's processes hear, which are found, how they end, and what is said of those that are frozen."""
+"""Which signals a cluster's processes hear, which are found, how they end, and what is said of frozen ones."""
 
 import os
 import signal

@@ -119,7 +119,8 @@ def test_a_terminal_that_is_gone_takes_no_more_lines(tmp_path: Path) -> None:
     program = (
         "import os, sys, traceback\nfrom actors.terminal.signals import _write\n"
         "print('ready', flush=True)\nos.read(0, 1)\n"
-        "try:\n    _write('stopping')\n    print('a round', flush=True)\n    print('a note', file=sys.stderr, flush=True)\n"
+        "try:\n    _write('stopping')\n    print('a round', flush=True)\n"
+        "    print('a note', file=sys.stderr, flush=True)\n"
         "    how = 'saved'\nexcept BaseException:\n    how = traceback.format_exc()\n"
         "open(sys.argv[1], 'w').write(how)\n"
     )
