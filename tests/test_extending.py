@@ -124,6 +124,7 @@ def test_the_method(shell, place):
     assert re.search(r"my_method +\d", printed)
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_methods_with_personal_parts_views_and_single_updates(shell, place):
     printed = shell(COMMANDS[1])
@@ -153,6 +154,7 @@ def test_the_plain_module(shell, place):
     assert run["config"]["backbone"] == {"name": "my_net:MyNet", "width": 16} and run["status"] == "done"
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_the_backbone(shell, place):
     described, printed = shell(COMMANDS[4]).split("quick: 1 run")
@@ -164,6 +166,7 @@ def test_the_backbone(shell, place):
     assert run["engine"] == "reuse" and run["config"]["backbone"]["hidden"] == 8
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_the_dataset_and_all_three_together(shell, place):
     printed = shell(COMMANDS[5])

@@ -23,7 +23,7 @@ from actors.grids.side_by_side import SideBySide, refuse_dashboard_elsewhere, ru
 from actors.launch import RunCallbacks, RunMode, choose_mode, local_session, run_experiment
 from actors.runtime.session import ray_session
 from actors.terminal.console import make_reporter
-from actors.terminal.exit_codes import CELLS_FAILED, DISK, INTERRUPTED, Stopped, say
+from actors.terminal.exit_codes import CELLS_FAILED, DISK, Stopped, say
 from actors.terminal.mlflow_export import PATIENCE_AFTER_STOP_S, Exports
 from actors.terminal.reporter import CellEnd, Reporter
 from actors.terminal.signals import StopSignals
@@ -190,7 +190,7 @@ class RunContext:
     def open_ray(self, setup: Setup) -> None:
         """Open Ray's session with the first run that needs it; worker processes stay for the next run."""
         if self.worker_cache is None:
-            opened = ray_session(replace(local_session(setup), dashboard=self.options.dashboard))
+            opened = ray_session(replace(local_session(setup), dashboard=self.options.dashboard), self.stop.lost)
             if (url := self.session.enter_context(opened)) is not None:
                 self.reporter.note(f"dashboard: {url}")
             from actors.runtime.warm_pool import WorkerCache
@@ -215,22 +215,19 @@ def _run_plan(plan: Plan, options: RunOptions) -> None:
     for sentence in cannot_decide(plan) if todo else ():
         reporter.note(f"NOTE: {sentence}")
     exports, disk_full = Exports(reporter.note), False
-    try:
-        with (
-            closing(reporter),
-            StopSignals() as stop,
-            ExitStack() as session,
-            mirrored(plan, reporter.note, stop.requested) as mirror,
-        ):
-            if options.jobs > 1 and len(todo) > 1:
-                disk_full = _run_several(plan, cells, todo, options, reporter, stop, exports)
-            else:
-                context = RunContext(
-                    name=plan.name, reporter=reporter, stop=stop, session=session, exports=exports, options=options
-                )
-                _run_all(cells, context)
-    except KeyboardInterrupt:
-        raise Stopped(stop.code or INTERRUPTED, _how_to_resume(plan)) from None
+    with (
+        closing(reporter),
+        StopSignals(_how_to_resume(plan)) as stop,
+        ExitStack() as session,
+        mirrored(plan, reporter.note, stop.requested) as mirror,
+    ):
+        if options.jobs > 1 and len(todo) > 1:
+            disk_full = _run_several(plan, cells, todo, options, reporter, stop, exports)
+        else:
+            context = RunContext(
+                name=plan.name, reporter=reporter, stop=stop, session=session, exports=exports, options=options
+            )
+            _run_all(cells, context)
     if disk_full:
         raise Stopped(DISK, f"the disk is full; everything before is intact\n{_how_to_resume(plan)}")
     if stop.requested() and not all(look_at(cell.cell, cell.folder).is_finished for cell in todo):

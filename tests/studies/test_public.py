@@ -108,6 +108,7 @@ def test_a_method_of_the_script_that_runs_is_found_again(tmp_path, monkeypatch):
     assert run.config.strategy.share == 0.25 and type(run.config.strategy).__module__ == "my_script"
 
 
+@pytest.mark.slow
 def test_a_script_without_its_guard_is_told_to_have_one(tmp_path):
     printed = " ".join(script(tmp_path, "if True:", code=1).split())
     assert "put the call of run() below `if __name__ == '__main__':`" in printed

@@ -31,7 +31,10 @@ def sending(value):
     return WRONG.replace("VALUE", value) + made.replace("CLIENT", "ClientProgram(after=wrong)")
 
 
-@pytest.fixture(params=["d * 0 + 1e30", "d * float('nan')"], ids=["1e30", "nan"])
+SENT = [pytest.param("d * 0 + 1e30", id="1e30"), pytest.param("d * float('nan')", id="nan", marks=pytest.mark.slow)]
+
+
+@pytest.fixture(params=SENT)
 def method(request, write):
     return f"{write(sending(request.param))}:Mine", "norm rule" if "1e30" in request.param else "not finite"
 

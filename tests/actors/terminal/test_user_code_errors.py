@@ -36,6 +36,7 @@ def test_a_method_that_raises_is_named_with_file_line_and_function(invoke: Invok
     assert not read_rounds(tmp_path / "runs" / f"{name}.Mine-s0")
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_so_it_is_on_ray_and_in_a_trial(invoke: Invoke, cluster, write, tmp_path):
     name = write(aggregating("return 1 / 0"))
