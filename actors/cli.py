@@ -26,6 +26,7 @@ from actors.terminal.options import (
     SomePath,
     SomeText,
 )
+from actors.terminal.signals import end_on_signals
 from relief_ray.studies.presets import PRESETS
 
 _EPILOG = "**Exit codes**\n\n" + "\n".join(f"* {code}: {meaning}" for code, meaning in EXIT_CODES)
@@ -306,6 +307,7 @@ def main() -> None:
     """The entry point."""
     # Ray prints last words of its nodes on stdout, between the lines of `--json`, unless this is set before its import.
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
+    end_on_signals()
     app(prog_name="relief-ray")
 
 

@@ -254,9 +254,9 @@ def test_down_removes_what_a_killed_up_left():
 def test_typed_nodes_without_a_common_disk_give_the_serial_runs_bits():
     with make_lab("r", "a:3", "b:3", "c:2") as lab:
         lab.start("head", "all")
-        smoke = ["run", "smoke", "--json"]
-        lab.run("head", *smoke, ADDRESS, "--placement=typed", "--out=typed")
-        lab.run("head", *smoke, "--out=serial")
+        quick = ["run", "quick", "--json"]
+        lab.run("head", *quick, ADDRESS, "--placement=typed", "--out=typed")
+        lab.run("head", *quick, "--out=serial")
         files = lab.files("head")
         serial, on_nodes = files / "serial" / "relief-s0", files / "typed" / "relief-s0"
         assert read_run(on_nodes).runtime["placement"] == "typed" and read_run(serial).runtime["mode"] == "inline"

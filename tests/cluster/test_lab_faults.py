@@ -13,7 +13,7 @@ from tests.cluster.labs import ADDRESS, NO_LAB, TINY, Lab, Running, digests, is_
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.skipif(not is_possible(), reason=NO_LAB)]
 # About a second a round: 2 of 8 clients, those of type C, are on the node that is cut.
-RUN = ["run", "smoke", "--json", "--placement=typed", ADDRESS, "--set=training.epochs=4", "--set=evaluation.every=1000"]
+RUN = ["run", "quick", "--json", "--placement=typed", ADDRESS, "--set=training.epochs=4", "--set=evaluation.every=1000"]
 LIMIT_S = 10.0
 
 
@@ -82,7 +82,7 @@ def test_at_quorum_1_the_run_ends_and_its_resume_has_the_serial_bits(lab):
     lab.command("heal", "c")
     lab.wait_ready()
     lab.run("head", "resume", "whole")
-    lab.run("head", "run", "smoke", *rounds, "--out=serial")
+    lab.run("head", "run", "quick", *rounds, "--out=serial")
     files = lab.files("head")
     print(f"exit code 3; resumed: {digests(files / 'whole' / 'relief-s0')[-1]}")
     assert digests(files / "whole" / "relief-s0") == digests(files / "serial" / "relief-s0")

@@ -8,7 +8,7 @@ from tests.cluster.labs import ADDRESS, NO_LAB, digests, is_possible, make_lab
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.skipif(not is_possible(), reason=NO_LAB)]
 RUN = [
     "run",
-    "smoke",
+    "quick",
     "--strategies=fedavg",
     "--set=rounds=3",
     "--set=evaluation.every=1000",

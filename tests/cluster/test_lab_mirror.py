@@ -37,7 +37,8 @@ def test_a_grid_survives_the_loss_of_its_whole_cluster(tmp_path):
                 assert rounds_in(lab.files("head") / "grid") == rounds_in(lab.files("head") / "whole")
                 assert rounds_in(copy) == rounds_in(lab.files("head") / "whole") and len(rounds_in(copy)) == 12
                 break
-            goal = total * (life + random.random()) / (NUM_KILLS + 1)
+            # Each life gets on by a round at least.
+            goal = max(num_sent(copy) + 1, total * (life + random.random()) / (NUM_KILLS + 1))
             running = lab.go("head", *words)
             running.until(lambda goal=goal: num_sent(copy) >= goal, 300)
             lab.command("down")
