@@ -97,7 +97,7 @@ class Cluster:
         """A run of two clients without end, an actor each, for as long as the block lasts; prints to ``run.log``."""
         words = [
             "run",
-            "smoke",
+            "quick",
             "--address",
             f"127.0.0.1:{self.port}",
             "--set=runtime.mode=actors",
