@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from relief_ray.records.schema import RoundRecord, RunRecord
-from relief_ray.records.seal import LINE, PAGE, sealed
+from relief_ray.seal import LINE, PAGE, sealed
 
 
 def put_run(folder: Path, run: RunRecord | Mapping[str, object]) -> None:

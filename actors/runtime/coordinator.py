@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
 import ray
 
@@ -131,9 +133,9 @@ def run_with_retries(
 
 def _save_point(experiment: Experiment) -> None:
     """Save a checkpoint of the last committed round, where the regular ones are farther apart."""
-    done = experiment.folder.rounds()
+    done = experiment.folder.rounds().numbers
     saved = checkpoints.generations(experiment.folder.path)
-    if done and not (saved and saved[0].name.endswith(f"{done[-1].round:06d}")):
+    if done and not (saved and checkpoints.round_of(saved[0]) == done[-1]):
         checkpoints.save(experiment.folder.path, experiment.checkpoint(), experiment.binding)
 
 
@@ -144,7 +146,8 @@ class Coordinator:
         """Start without a run."""
         self._name = name
         self._path: Path | None = None
-        self._records: list[RoundRecord] = []
+        self._untold: deque[RoundRecord] = deque()
+        self._telling = Lock()
         self._repairs: tuple[str, ...] = ()
         self._notes: list[str] = []
         self._experiment: Experiment | None = None
@@ -175,7 +178,8 @@ class Coordinator:
 
     def _run(self, request: RunRequest, setup: Setup) -> RunRecord:
         use_threads(setup.job.num_threads)
-        self._experiment, self._records, self._repairs, self._notes = None, [], (), []
+        self._experiment, self._repairs, self._notes = None, (), []
+        self._untold.clear()
         self._path = request.path
         grace_period = GracePeriod(lambda: self._stopping)
         with (
@@ -188,12 +192,14 @@ class Coordinator:
             )
             if request.reported is not None:
                 # Committed by the process that died, which had no time to say so.
-                self._records = [r for r in folder.rounds() if request.reported < r.round < experiment.next_round]
+                first, last = request.reported, experiment.next_round
+                self._untold.extend(folder.rounds().where(lambda number: first < number < last))
             self._experiment, self._repairs = experiment, experiment.repairs
             gauges = Gauges(cell=folder.path.name, setup=setup)
 
             def on_round(record: RoundRecord) -> None:
-                self._records.append(record)
+                with self._telling:
+                    self._untold.append(record)
                 gauges.show(record, executor.peak_mib)
 
             return run_with_retries(experiment, on_round, lambda: self._stopping, self._notes.append, executor.recover)
@@ -203,15 +209,20 @@ class Coordinator:
         return RayExecutor(setup.job, request.group, request.options, should_stop, owns_hosts=False, on_note=note)
 
     @ray.method(concurrency_group="control")
-    def progress(self, after: int, num_notes: int = 0) -> Progress:
+    def progress(self, after: int, num_notes: int = 0, path: Path | None = None) -> Progress:
         """Finished rounds later than ``after``, notes but the first ``num_notes``, and what is going on.
 
-        Answered during a round.
+        Answered during a round. Who asks about the run in ``path`` has heard of its rounds up to ``after``: they are
+        forgotten.
         """
         experiment = self._experiment
+        with self._telling:
+            while path == self._path and self._untold and self._untold[0].round <= after:
+                self._untold.popleft()
+            untold = tuple(record for record in self._untold if record.round > after)
         return Progress(
             path=self._path,
-            records=tuple(r for r in list(self._records) if r.round > after),
+            records=untold,
             repairs=self._repairs,
             notes=tuple(self._notes[num_notes:]),
             next_round=experiment.next_round if experiment else None,

@@ -11,7 +11,7 @@ import pytest
 from relief_ray.errors import UserError
 from relief_ray.records import RunFolder, read_rounds, read_run, restore
 from relief_ray.records.run_folder import ROUNDS_FILE, Lines, scan
-from relief_ray.records.seal import LINE, PAGE, sealed, unsealed
+from relief_ray.seal import LINE, PAGE, sealed, unsealed
 from tests.sealed import change_rounds, change_run
 
 
