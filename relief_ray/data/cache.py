@@ -3,10 +3,11 @@
 The key hashes the source's bytes, the parser's version and the dataset's description, so that a changed file, parser or
 selection can never be answered with old numbers. Every entry appears whole (fsync, then rename) or not at all.
 
-Its ``meta.json`` is sealed and has two digests of each array. Every process that opens an entry reads each array through
-once and compares its CRC-32 (about 0.4 ms per MB, a third of a sha256), which finds every changed bit and every cut;
-after that the same file (inode, size, time of change) is trusted until the process ends, so that hosts on one machine
-share the mapped pages. The sha256 is the array's identity, by which machines compare what they parsed.
+Its ``meta.json`` is sealed and has two digests of each array. Every process that opens an entry reads each array
+through once and compares its CRC-32 (about 0.4 ms per MB, a third of a sha256), which finds every changed bit and every
+cut; after that the same file (inode, size, time of change) is trusted until the process ends. What such a process hands
+its hosts on the same machine is a path: they map the file and share its pages. The sha256 is an array's identity, by
+which machines compare what they parsed.
 """
 
 import glob
@@ -48,9 +49,7 @@ Facts = dict[str, dict[str, object]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """One cached dataset, its arrays checked: `labels` (rows,) int16 class index or -1, `bouts` (n, 3) subject position,
-    start, stop.
-    """
+    """One cached dataset: `labels` (rows,) int16 class index or -1, `bouts` (n, 3) subject position, start, stop."""
 
     folder: Path
     labels: NDArray[np.int16]

@@ -100,6 +100,8 @@ class Rounds(Sequence[RoundRecord]):
         return hash((self._path, self.places))
 
     def _parsed(self, places: Sequence[Place]) -> Iterator[RoundRecord]:
+        if not places:
+            return
         try:
             with self._path.open("rb") as file:
                 for place in places:

@@ -65,7 +65,7 @@ def test_damage_names_the_folder(tmp_path: Path, mini: Dataset, file: str, damag
         (folder / file).unlink()
     else:
         (folder / file).write_bytes(whole[: len(whole) // 2] if damage == "cut" else b"\x80\x04]\x94.")
-    with pytest.raises(UserError, match=rf"entry/{file}: damaged cache entry .* delete the folder .*entry, it is made again"):
+    with pytest.raises(UserError, match=rf"entry/{file}: damaged cache entry .* delete the folder .*, it is made"):
         cache.read_entry(folder)
 
 
