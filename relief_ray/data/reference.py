@@ -43,7 +43,7 @@ class SignalAbsent(UserError):
 def find_signal(reference: DataReference, machine: str) -> Path:
     """The parsed signal among this machine's own files: its cache, else parsed once from the files found here.
 
-    Nothing is fetched. Opening the entry checks its bytes, so the digest that stands in it is compared. ``machine`` names
+    Nothing is fetched. Opening the entry checks its bytes, so the digest in it is compared. ``machine`` names
     this machine in messages.
 
     Raises:

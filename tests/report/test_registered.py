@@ -1,6 +1,5 @@
 """Claims are found beside plans, and only where their file is the one that the plan was made with."""
 
-
 import pytest
 
 from relief_ray.records.cells import PlanFile, PlannedCell, write_plan_file
