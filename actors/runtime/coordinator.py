@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,6 +139,32 @@ def _save_point(experiment: Experiment) -> None:
         checkpoints.save(experiment.folder.path, experiment.checkpoint(), experiment.binding)
 
 
+class UntoldRounds:
+    """Rounds that the driver has not heard of: all that a coordinator keeps of its past. Threads may share it."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._rounds: deque[RoundRecord] = deque()
+        self._lock = Lock()
+
+    def add(self, records: Iterable[RoundRecord]) -> None:
+        """Take in rounds in their order, later than all before."""
+        with self._lock:
+            self._rounds.extend(records)
+
+    def clear(self) -> None:
+        """Forget all."""
+        with self._lock:
+            self._rounds.clear()
+
+    def later(self, after: int, *, heard: bool) -> tuple[RoundRecord, ...]:
+        """Return the rounds later than ``after``; forget the others where they were ``heard``."""
+        with self._lock:
+            while heard and self._rounds and self._rounds[0].round <= after:
+                self._rounds.popleft()
+            return tuple(record for record in self._rounds if record.round > after)
+
+
 class Coordinator:
     """Owns an ``Experiment``; wrapped by ``ray.remote`` with a "control" group of threads."""
 
@@ -146,8 +172,7 @@ class Coordinator:
         """Start without a run."""
         self._name = name
         self._path: Path | None = None
-        self._untold: deque[RoundRecord] = deque()
-        self._telling = Lock()
+        self._untold = UntoldRounds()
         self._repairs: tuple[str, ...] = ()
         self._notes: list[str] = []
         self._experiment: Experiment | None = None
@@ -193,13 +218,12 @@ class Coordinator:
             if request.reported is not None:
                 # Committed by the process that died, which had no time to say so.
                 first, last = request.reported, experiment.next_round
-                self._untold.extend(folder.rounds().where(lambda number: first < number < last))
+                self._untold.add(folder.rounds().where(lambda number: first < number < last))
             self._experiment, self._repairs = experiment, experiment.repairs
             gauges = Gauges(cell=folder.path.name, setup=setup)
 
             def on_round(record: RoundRecord) -> None:
-                with self._telling:
-                    self._untold.append(record)
+                self._untold.add([record])
                 gauges.show(record, executor.peak_mib)
 
             return run_with_retries(experiment, on_round, lambda: self._stopping, self._notes.append, executor.recover)
@@ -216,13 +240,9 @@ class Coordinator:
         forgotten.
         """
         experiment = self._experiment
-        with self._telling:
-            while path == self._path and self._untold and self._untold[0].round <= after:
-                self._untold.popleft()
-            untold = tuple(record for record in self._untold if record.round > after)
         return Progress(
             path=self._path,
-            records=untold,
+            records=self._untold.later(after, heard=path == self._path),
             repairs=self._repairs,
             notes=tuple(self._notes[num_notes:]),
             next_round=experiment.next_round if experiment else None,
