@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -119,14 +120,23 @@ def _mib(text: str, name: str) -> float:
 
 
 def coordinator_mib() -> float:
-    """Memory of this machine's one coordinator process that is its own, MiB."""
-    for status in Path("/proc").glob("[0-9]*/status"):
+    """Memory of this process's coordinator, MiB; pages that it shares count by its share."""
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            if "coordinator" in (status.parent / "cmdline").read_text():
-                return _mib((status.parent / "smaps_rollup").read_text(), "Pss")
+            if "Coordinator" in (process / "cmdline").read_text() and _is_ours(process.name):
+                return _mib((process / "smaps_rollup").read_text(), "Pss")
         except OSError:
             continue
-    raise RuntimeError("no coordinator runs on this machine")
+    raise RuntimeError("no coordinator among this process's descendants")
+
+
+def _is_ours(pid: str) -> bool:
+    """Whether a process descends from this one: Ray's daemon starts it."""
+    while pid not in ("0", "1"):
+        if pid == str(os.getpid()):
+            return True
+        pid = (Path("/proc") / pid / "status").read_text().partition("\nPPid:\t")[2].split()[0]
+    return False
 
 
 def grow(folder: Path, num_clients: int, num_rounds: int) -> Figures:

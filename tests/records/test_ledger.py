@@ -77,7 +77,7 @@ def test_a_line_of_another_program_is_named_when_it_is_read(path):
     with pytest.raises(UserError, match=r"line 2 is damaged \(.*\), expected a round's JSON"):
         rounds[1]
     ledger.write_bytes(b"".join([first, sealed(b'{"mood":"good"}', LINE) + b"\n", *rest[1:]]))
-    with pytest.raises(UserError, match="line 2 is damaged .*does not begin with a round's number"):
+    with pytest.raises(UserError, match=r"line 2 is damaged .*does not begin with a round's number"):
         read_rounds(path)
 
 
