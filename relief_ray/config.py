@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, Literal
 
-import yaml
 from pydantic import (
     BaseModel,
     Field,
@@ -29,13 +28,14 @@ from pydantic import (
 from relief_ray.data import DataConfig
 from relief_ray.devices.accounting import CostConfig
 from relief_ray.devices.fleet import FleetConfig
-from relief_ray.errors import UserError, nearest
+from relief_ray.errors import UserError, clipped, nearest, shown
 from relief_ray.federated import Strategy
 from relief_ray.frozen import FrozenConfig
 from relief_ray.keys import expectation, unknown_key
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.registry import BACKBONES, backbone_name, choose_backbone
+from relief_ray.plain_yaml import read_setting
 from relief_ray.plugins import configured, is_own, is_path, modules_of, path_of
 from relief_ray.records.identity import NOT_DECIDING
 from relief_ray.runtime_config import RuntimeConfig, TrackingConfig
@@ -76,8 +76,9 @@ def override(values: Mapping[str, object], settings: Iterable[str]) -> dict[str,
     result = copy.deepcopy(dict(values))
     for setting in settings:
         path, sign, text = setting.partition("=")
-        if not sign or not path:
-            raise UserError(f"--set {setting}: expected path=value, e.g. --set training.epochs=2")
+        where = f"--set {clipped(setting)}"
+        if not sign or not all(part.isprintable() and part.strip() for part in path.split(".")):
+            raise UserError(f"{where}: expected path=value, e.g. --set training.epochs=2; write the key before the =")
         *parents, last = path.split(".")
         node = result
         for parent in parents:
@@ -85,32 +86,13 @@ def override(values: Mapping[str, object], settings: Iterable[str]) -> dict[str,
             if isinstance(below, str):
                 below = node[parent] = {"name": below}
             if not isinstance(below, dict):
-                raise UserError(f"--set {setting}: {parent!r} is {below!r}, not a section")
+                raise UserError(
+                    f"{where}: {parent!r} is {shown(below)}, not a section; expected a key that holds others, see "
+                    "`relief-ray config`"
+                )
             node = below
-        node[last] = _read_value(text)
+        node[last] = read_setting(text, where)
     return result
-
-
-def _read_value(text: str) -> object:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
-
-
-def read_values(path: Path) -> dict[str, object]:
-    """Read a YAML or JSON configuration file as plain values.
-
-    Raises:
-        UserError: unreadable, not YAML, or not a mapping.
-    """
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: cannot be read as YAML ({error})") from error
-    if not isinstance(values, dict):
-        raise UserError(f"{path}: holds {type(values).__name__}, expected a mapping of configuration keys")
-    return values
 
 
 _KNOWN: TypeAdapter[StrategyConfig] = TypeAdapter(AnyStrategy)
@@ -344,9 +326,11 @@ def explain(error: ValidationError) -> list[str]:
             lines.append(f"{unknown_key(key, chosen)}; remove or rename it")
             continue
         message = fault["msg"].removeprefix("Value error, ")
-        if fault["type"] != "value_error":
+        if fault["type"] in ("model_type", "dict_type"):
+            message = f"expected a section of keys; `relief-ray config {key}` lists them"
+        elif fault["type"] != "value_error":
             message = expectation(key, fault["input"], chosen) or message
-        value = "" if isinstance(fault["input"], Mapping) else f" = {fault['input']!r}"
+        value = "" if isinstance(fault["input"], Mapping) else f" = {shown(fault['input'])}"
         is_named = not key or message.startswith(f"{key} = ")  # validators of a whole section name their keys
         lines.append(message if is_named else f"{key}{value}: {message}")
     return lines

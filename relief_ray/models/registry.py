@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
-from relief_ray.errors import UserError, nearest
+from relief_ray.errors import UserError, nearest, shown
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.moment.backbone import MomentConfig
@@ -33,8 +33,8 @@ def choose_backbone(value: object) -> BackboneConfig:
     name = value.get("name", CnnConfig().name)
     if is_path(name):
         return configured(value, "backbone", BackboneConfig)
-    if name not in BACKBONES:
-        raise ValueError(f"unknown backbone {name!r}{nearest(str(name), BACKBONES)}; known: {', '.join(BACKBONES)}")
+    if not isinstance(name, str) or name not in BACKBONES:
+        raise ValueError(f"unknown backbone {shown(name)}{nearest(str(name), BACKBONES)}; known: {', '.join(BACKBONES)}")
     return _KNOWN.validate_python({"name": name, **value})
 
 

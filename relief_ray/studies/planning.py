@@ -10,12 +10,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from relief_ray.config import ExperimentConfig, override, parse, preset, read_values
+from relief_ray.config import ExperimentConfig, override, parse, preset
 from relief_ray.errors import UserError, listed, nearest
 from relief_ray.experiment.lifecycle import stored_engine
 from relief_ray.experiment.recording import now
 from relief_ray.experiment.setup import Setup, prepare
 from relief_ray.files import disk_errors
+from relief_ray.plain_yaml import read_mapping
 from relief_ray.plugins import is_path, load_kind
 from relief_ray.records.cells import PLAN_FILE, PlanFile, count_begun, read_plan_file, write_plan_file
 from relief_ray.records.claims import register_claims
@@ -71,7 +72,7 @@ def _from_file(path: Path) -> Preset:
             f"{path}: no such file in {Path.cwd()}; expected a configuration file (YAML or JSON), or a preset: "
             f"{', '.join(PRESETS)}"
         )
-    return replace(preset_of(read_values(path), path.stem), title=str(path))
+    return replace(preset_of(read_mapping(path), path.stem), title=str(path))
 
 
 def preset_of(values: dict[str, object], name: str) -> Preset:
