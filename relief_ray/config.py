@@ -31,7 +31,7 @@ from relief_ray.devices.fleet import FleetConfig
 from relief_ray.errors import UserError, clipped, nearest, shown
 from relief_ray.federated import Strategy
 from relief_ray.frozen import FrozenConfig
-from relief_ray.keys import expectation, unknown_key
+from relief_ray.keys import expectation, unknown_key, whole_key
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.registry import BACKBONES, backbone_name, choose_backbone
@@ -318,22 +318,24 @@ def parse(values: Mapping[str, object], where: str = "configuration") -> Experim
 
 def explain(error: ValidationError) -> list[str]:
     """Return pydantic's errors as a line each: key, what was found, what was expected; wrong keys with the nearest."""
-    lines = []
+    lines: dict[str, None] = {}
     for fault in error.errors():
         path = [str(p) for p in fault["loc"] if not str(p).startswith("function-") and str(p) not in _UNION_TAGS]
         key, chosen = ".".join(path), next((str(p) for p in fault["loc"] if p in _UNION_TAGS), None)
         if fault["type"] == "extra_forbidden":
-            lines.append(f"{unknown_key(key, chosen)}; remove or rename it")
+            lines[f"{unknown_key(key, chosen)}; remove or rename it"] = None
             continue
+        whole = whole_key(key)  # of an element its list; of an alternative that was tried (`auto`) the key
+        key = key if path[-1:] and path[-1].isdecimal() else whole
         message = fault["msg"].removeprefix("Value error, ")
         if fault["type"] in ("model_type", "dict_type"):
             message = f"expected a section of keys; `relief-ray config {key}` lists them"
         elif fault["type"] != "value_error":
-            message = expectation(key, fault["input"], chosen) or message
+            message = expectation(whole, fault["input"] if whole == key else None, chosen) or message
         value = "" if isinstance(fault["input"], Mapping) else f" = {shown(fault['input'])}"
         is_named = not key or message.startswith(f"{key} = ")  # validators of a whole section name their keys
-        lines.append(message if is_named else f"{key}{value}: {message}")
-    return lines
+        lines[message if is_named else f"{key}{value}: {message}"] = None
+    return list(lines)
 
 
 _UNION_TAGS: Mapping[str, type[BaseModel]] = {**{s.build().name: type(s) for s in PRESETS.values()}, **BACKBONES}

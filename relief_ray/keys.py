@@ -76,6 +76,14 @@ def _key_at(path: str, of: str | None = None) -> Key | None:
     return next((key for key in fits if key.of == of), next(iter(fits), None))
 
 
+def whole_key(path: str) -> str:
+    """The key of a list that the path leads into: ``data.subjects`` of ``data.subjects.0``; else the path itself."""
+    parts = path.split(".")
+    above = (".".join(parts[:i]) for i in range(1, len(parts)))
+    known = {key.key for key in all_keys() if not _is_mapping(key)}
+    return next((key for key in above if key in known - set(CHOSEN)), path)
+
+
 def _is_mapping(key: Key) -> bool:
     return key.type.startswith("mapping")
 

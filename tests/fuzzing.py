@@ -95,7 +95,7 @@ def complaint(message: str, places: list[str]) -> str:
     lacks = []
     if not any(place and place in flat for place in places):
         lacks.append("place")
-    if not re.search(r"expected|unknown|known:|did you mean|cannot|is not|needs|has no|no such|stands|holds", flat):
+    if not re.search(r"expected|unknown|known:|did you mean|cannot|is not|needs|has no|no such|stands|holds|only|but ", flat):
         lacks.append("expectation")
     if len(flat) > 6000:
         lacks.append("brevity")
@@ -112,7 +112,7 @@ def attempt(tally: Tally, what: str, call: Callable[[], None], places: list[str]
     except (UserError, UserCodeFailed) as error:
         tally.counts["refused"] += 1
         if lacks := complaint(str(error), places):
-            tally.counts["poorly said"] += 1
+            tally.counts["poor refusals"] += 1
             tally.wrong.append(f"{what[:200]!r}: lacks {lacks}: {str(error)[:400]}")
     except Hang as error:
         tally.counts["hangs"] += 1

@@ -9,7 +9,8 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from actors.runtime.session import SessionOptions, num_cores, ray_session
+from actors.runtime.session import SessionOptions, ray_session
+from relief_ray.cgroups import num_cores
 from actors.terminal.mlflow_export import Exports
 from actors.terminal.reporter import Reporter
 from actors.terminal.signals import StopSignals

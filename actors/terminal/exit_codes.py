@@ -8,6 +8,7 @@ import sys
 import textwrap
 import traceback
 
+from actors.terminal.streams import masked
 from relief_ray.errors import UserError
 
 _OK = 0
@@ -121,8 +122,8 @@ def block(head: str, text: str) -> str:
 
 
 def say(text: str) -> None:
-    """A line on stderr; a closed pipe must not hide the exit code."""
+    """A line on stderr, without credentials; a closed pipe must not hide the exit code."""
     try:
-        print(text, file=sys.stderr, flush=True)
+        print(masked(text), file=sys.stderr, flush=True)
     except BrokenPipeError:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")

@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from actors.terminal.exit_codes import INTERRUPTED, report, say
+from actors.terminal.streams import mask_logs, prepare_streams
 
 # Keys of `--set` that are no part of a configuration: axes of a plan or a grid, and a search's frozen choices.
 _AXES = frozenset({"replicates", "seeds", "folds", "datasets", "methods", "tuned"})
@@ -73,6 +74,8 @@ class Main(TyperGroup):
     def main(self, *args: object, **kwargs: object) -> None:
         """Run a command and exit."""
         kwargs["standalone_mode"] = False
+        prepare_streams()
+        mask_logs()
         try:
             code = super().main(*args, **kwargs)  # type: ignore[arg-type]
         except typer.Abort:
