@@ -141,7 +141,9 @@ def refuse_unknown(settings: Iterable[str], *, further: Iterable[str] = ()) -> N
             continue
         near = suggested(path)
         fix = f"write --set {near[0]}={value}" if near else "remove or rename it"
-        raise UserError(f"--set {clipped(setting)}: {unknown_key(path)}; {clipped(fix)}. `relief-ray config` lists all keys")
+        raise UserError(
+            f"--set {clipped(setting)}: {unknown_key(path)}; {clipped(fix)}. `relief-ray config` lists all keys"
+        )
 
 
 def expectation(path: str, value: object, of: str | None = None) -> str:

@@ -126,7 +126,9 @@ def read_bytes(data: bytes, place: str) -> object:
         UserError: no text in UTF-8, no YAML, or beyond a limit.
     """
     if len(data) > MAX_BYTES:
-        raise UserError(f"{place}: more than {MAX_BYTES // 1024} KiB, expected a few keys and values; name another file")
+        raise UserError(
+            f"{place}: more than {MAX_BYTES // 1024} KiB, expected a few keys and values; name another file"
+        )
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -173,10 +173,39 @@ def blamed(error: BaseException, where: str = "") -> UserCodeFailed | None:
     place = _user_line(cause)
     if place is None:
         return None
-    head = where or (f"{error}".partition(f"{type(cause).__name__}: ")[0] if cause is not error else "")
+    head = where or (_text_of(error).partition(f"{type(cause).__name__}: ")[0] if cause is not error else "")
     return UserCodeFailed(
-        f"{head}{type(cause).__name__}: {cause} ({place})\n{_NOT_OURS}; what was recorded before it is intact"
+        f"{head}{type(cause).__name__}: {_text_of(cause)} ({place})\n{_NOT_OURS}; what was recorded before it is intact"
     )
+
+
+def _text_of(error: BaseException) -> str:
+    """Message of an error, cut where it is long; a user's own class may fail to give one."""
+    try:
+        text = str(error)
+    except Exception as second:
+        return f"no message, since its __str__ raised {type(second).__name__}"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}.."
+
+
+def users_function(function: object) -> Callable[..., object] | None:
+    """The function itself, or the first one that ``functools.partial`` binds to it, that is defined outside of here.
+
+    None: it is all this project's.
+    """
+    if isinstance(function, partial):
+        bound = (function.func, *function.args, *function.keywords.values())
+        return next((found for each in bound if callable(each) and (found := users_function(each))), None)
+    if isinstance(function, type) or not callable(function):
+        return None
+    module = getattr(function, "__module__", None) or type(function).__module__
+    return None if module.partition(".")[0] in (*_PROJECT, "builtins") else function
+
+
+def fault_in(function: Callable[..., object], found: str) -> UserCodeFailed:
+    """The error of a user's function that returned something wrong: ``found``, then file, line and function."""
+    place = _line_of(users_function(function) or function)
+    return UserCodeFailed(f"{found} ({place})\n{_NOT_OURS}; what was recorded before it is intact")
 
 
 def check_returned(value: object, kind: type, function: Callable[..., object], step: str) -> None:
@@ -186,12 +215,13 @@ def check_returned(value: object, kind: type, function: Callable[..., object], s
         UserCodeFailed: something else than a ``kind``; file, line and function are named.
     """
     if not isinstance(value, kind):
-        raise UserCodeFailed(
-            f"{step} returned a {type(value).__name__}, expected a {kind.__module__}.{kind.__name__} "
-            f"({_line_of(function)})\n{_NOT_OURS}; what was recorded before it is intact"
+        raise fault_in(
+            function, f"{step} returned a {type(value).__name__}, expected a {kind.__module__}.{kind.__name__}"
         )
 
 
+# Characters of an error's message that are shown.
+_LONGEST = 2000
 _NOT_OURS = "That file is not relief-ray's: mend it there"
 
 
@@ -220,7 +250,8 @@ def _line_of(function: Callable[..., object]) -> str:
     """File, line and name of a function, also of one that ``functools.partial`` has bound."""
     while isinstance(function, partial):
         function = function.func
-    code = getattr(function, "__code__", None)
+    called = vars(type(function)).get("__call__")  # of an object that is called like a function
+    code = getattr(function, "__code__", None) or getattr(called, "__code__", None)
     return repr(function) if code is None else f"{code.co_filename}, line {code.co_firstlineno}, in {code.co_name}"
 
 

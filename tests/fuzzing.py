@@ -23,7 +23,6 @@ from relief_ray.errors import UserCodeFailed, UserError
 from relief_ray.experiment.setup import prepare
 from relief_ray.key_checks import refuse_wrong_run
 from relief_ray.keys import all_keys, value_text
-
 from relief_ray.studies.planning import cells_of, load_preset
 
 SCALARS = [
@@ -95,7 +94,9 @@ def complaint(message: str, places: list[str]) -> str:
     lacks = []
     if not any(place and place in flat for place in places):
         lacks.append("place")
-    if not re.search(r"expected|unknown|known:|did you mean|cannot|is not|needs|has no|no such|stands|holds|only|but ", flat):
+    if not re.search(
+        r"expected|unknown|known:|did you mean|cannot|is not|needs|has no|no such|stands|holds|only|but ", flat
+    ):
         lacks.append("expectation")
     if len(flat) > 6000:
         lacks.append("brevity")
@@ -172,8 +173,8 @@ def key(rng: random.Random) -> str:
         return path[:place] + rng.choice(["", "x", ".", "..", " ", "É", "\udc80", "-"]) + path[place + 1 :]
     if draw < 0.9:
         return f"{path}.{rng.choice(['a', '0', 'name', 'C', ''])}"
-    return rng.choice([".", "..", "a" * 3000, "a." * 500 + "a", "__class__", "model_config", "0", "name.x", " ", "replicate",
-                       "replicates", "lr", "strategy.name.x", "fleet.owned.C", "fleet.owned..C"])  # fmt: skip
+    return rng.choice([".", "..", "a" * 3000, "a." * 500 + "a", "__class__", "model_config", "0", "name.x", " ",
+                       "replicate", "replicates", "lr", "strategy.name.x", "fleet.owned.C", "fleet.owned..C"])  # fmt: skip
 
 
 def settings_of(seed: int, number: int) -> Iterator[list[str]]:
@@ -213,7 +214,9 @@ def fuzz_files(seed: int, number: int, folder: Path, limit_s: float = 2.0) -> Ta
     for i, content in enumerate(files_of(seed, number)):
         path = folder / f"{i}.yaml"
         path.write_bytes(content)
-        attempt(tally, repr(content), lambda p=path: check(str(p), []), [str(path), f"{i} (", *map(str, range(0))], limit_s)  # type: ignore[misc]
+        attempt(
+            tally, repr(content), lambda p=path: check(str(p), []), [str(path), f"{i} (", *map(str, range(0))], limit_s
+        )  # type: ignore[misc]
     return tally
 
 

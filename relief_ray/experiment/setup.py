@@ -22,6 +22,7 @@ from relief_ray.experiment.clocks import foreign_profile, make_accountant, make_
 from relief_ray.extra_modules import ExtraModule
 from relief_ray.federated import PlannedRun, RoundContext, Strategy
 from relief_ray.groups import GroupLayout, Params
+from relief_ray.guarded import guarded
 from relief_ray.messages import ClientInfo, Fleet, RoundCost
 from relief_ray.models.backbone import Backbone, BackboneNetwork, InputShape, build_verified
 from relief_ray.models.costs import count_costs
@@ -135,7 +136,7 @@ def assemble(
     config: ExperimentConfig, data: FederatedData, fleet: Fleet, types: dict[str, DeviceType], engine: Engine
 ) -> Setup:
     """Build strategy, backbone, clocks and job."""
-    strategy = config.strategy.build()
+    strategy = guarded(config.strategy.build())
     streams = Streams(seed=config.seed)
     plain = build_backbone(config, input_shape(data), engine)
     additions = strategy.adapt(plain.layout, fleet)

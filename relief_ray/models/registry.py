@@ -34,7 +34,9 @@ def choose_backbone(value: object) -> BackboneConfig:
     if is_path(name):
         return configured(value, "backbone", BackboneConfig)
     if not isinstance(name, str) or name not in BACKBONES:
-        raise ValueError(f"unknown backbone {shown(name)}{nearest(str(name), BACKBONES)}; known: {', '.join(BACKBONES)}")
+        raise ValueError(
+            f"unknown backbone {shown(name)}{nearest(str(name), BACKBONES)}; known: {', '.join(BACKBONES)}"
+        )
     return _KNOWN.validate_python({"name": name, **value})
 
 
