@@ -28,7 +28,7 @@ from pydantic import (
 from relief_ray.data import DataConfig
 from relief_ray.devices.accounting import CostConfig
 from relief_ray.devices.fleet import FleetConfig
-from relief_ray.errors import UserError, clipped, nearest, shown
+from relief_ray.errors import UserCodeError, UserError, clipped, nearest, shown
 from relief_ray.federated import Strategy
 from relief_ray.frozen import FrozenConfig
 from relief_ray.keys import expectation, unknown_key, whole_key
@@ -36,7 +36,7 @@ from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.registry import BACKBONES, backbone_name, choose_backbone
 from relief_ray.plain_yaml import read_setting
-from relief_ray.plugins import configured, is_own, is_path, modules_of, path_of
+from relief_ray.plugins import call_users, configured, fault_text, is_own, is_path, modules_of, path_of
 from relief_ray.records.identity import NOT_DECIDING
 from relief_ray.runtime_config import RuntimeConfig, TrackingConfig
 from relief_ray.server.optimizer import ServerConfig
@@ -282,13 +282,16 @@ def _buildable(config: StrategyConfig) -> StrategyConfig:
     """The configuration, whose ``build`` was seen to return a strategy.
 
     Raises:
-        UserError: it returns something else.
+        UserCodeError: it raises an error, or returns something else.
     """
-    built: object = config.build()
+    built: object = call_users(config.build)
     if not isinstance(built, Strategy):
-        raise UserError(
-            f"{type(config).__name__}.build() returned a {type(built).__name__}, expected a "
-            f"{Strategy.__module__}.{Strategy.__name__}; return one"
+        raise UserCodeError(
+            fault_text(
+                config.build,
+                f"{type(config).__name__}.build() returned a {type(built).__name__}, expected a "
+                f"{Strategy.__module__}.{Strategy.__name__}; return one",
+            )
         )
     return config
 
@@ -313,7 +316,9 @@ def parse(values: Mapping[str, object], where: str = "configuration") -> Experim
     try:
         return ExperimentConfig.model_validate(dict(values))
     except ValidationError as error:
-        raise UserError("\n".join(f"{where}: {line}" for line in explain(error))) from error
+        causes = (fault.get("ctx", {}).get("error") for fault in error.errors())
+        kind = UserCodeError if any(isinstance(cause, UserCodeError) for cause in causes) else UserError
+        raise kind("\n".join(f"{where}: {line}" for line in explain(error))) from error
 
 
 def explain(error: ValidationError) -> list[str]:

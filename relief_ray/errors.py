@@ -40,6 +40,10 @@ class UserError(ValueError):
     """Bad input: the message names the place, the value, the expectation and the fix."""
 
 
+class UserCodeError(UserError):
+    """Error in a file of the user's own, met before a run begins: as it is loaded, or builds a model, or reads data."""
+
+
 class ClientFailed(RuntimeError):
     """Error raised by code inside a client: a programming error, not a fault of the machine; the run stops."""
 

@@ -22,12 +22,13 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from relief_ray.errors import ClientFailed, UserCodeFailed, UserError, nearest
+from relief_ray.errors import ClientFailed, UserCodeError, UserCodeFailed, UserError, nearest
 
 _PROJECT = ("relief_ray", "actors", "tune_configs")
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _PYTHON = frozenset(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
 _Config = TypeVar("_Config", bound=BaseModel)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,10 +121,16 @@ def _import(name: str, place: str) -> ModuleType:
             ) from error
         raise UserError(f"{place}: its module imports {error.name!r}, which is not installed; install it") from error
     except Exception as error:
-        raise UserError(
-            f"{place}: importing {name!r} fails with {type(error).__name__}: {error}; mend the file, "
-            f"`python -c 'import {name}'` shows where"
+        raise UserCodeError(
+            f"{place}: importing {name!r} fails with {type(error).__name__}: {_text_of(error)}{_place_of(error)}; mend "
+            "the file"
         ) from error
+
+
+def _place_of(error: Exception) -> str:
+    """`` (FILE, line N, ..)`` of an error while a module was loaded; a syntax error names the place itself."""
+    place = None if isinstance(error, SyntaxError) else _user_line(error)
+    return f" ({place})" if place else ""
 
 
 def configured(values: Mapping[str, object], key: str, base: type[_Config]) -> _Config:
@@ -188,6 +195,24 @@ def _text_of(error: BaseException) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}.."
 
 
+def call_users(function: Callable[..., T], *arguments: object) -> T:
+    """Call a function of a user's file before a run begins; what it raises, or its ``sys.exit``, is named.
+
+    Raises:
+        UserCodeError: it raised an error; file, line and function are named.
+        UserError: as it raised it.
+    """
+    try:
+        return function(*arguments)
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        theirs = blamed(error)
+        if theirs is None:
+            raise
+        raise UserCodeError(str(theirs)) from error
+
+
 def users_function(function: object) -> Callable[..., object] | None:
     """The function itself, or the first one that ``functools.partial`` binds to it, that is defined outside of here.
 
@@ -204,8 +229,12 @@ def users_function(function: object) -> Callable[..., object] | None:
 
 def fault_in(function: Callable[..., object], found: str) -> UserCodeFailed:
     """The error of a user's function that returned something wrong: ``found``, then file, line and function."""
-    place = _line_of(users_function(function) or function)
-    return UserCodeFailed(f"{found} ({place})\n{_NOT_OURS}; what was recorded before it is intact")
+    return UserCodeFailed(f"{fault_text(function, found)}; what was recorded before it is intact")
+
+
+def fault_text(function: Callable[..., object], found: str) -> str:
+    """``found``, then file, line and function of a user's function, and whose it is."""
+    return f"{found} ({_line_of(users_function(function) or function)})\n{_NOT_OURS}"
 
 
 def check_returned(value: object, kind: type, function: Callable[..., object], step: str) -> None:

@@ -9,7 +9,7 @@ import textwrap
 import traceback
 
 from actors.terminal.streams import masked
-from relief_ray.errors import UserError
+from relief_ray.errors import UserCodeError, UserError
 
 _OK = 0
 INTERNAL = 1
@@ -38,7 +38,8 @@ EXIT_CODES = (
     (DIFFERENT, "a cell that was computed again gave other results (`relief-ray reproduce`)"),
     (
         _USER_CODE,
-        "a file of your own (method, data set, backbone) raised an error; the message names its line",
+        "a file of your own (method, data set, backbone) raised an error or returned something wrong; the message names "
+        "its line",
     ),
     (MIRROR_BEHIND, "all runs are done, but their copy (`--mirror`) lacks something; `relief-ray resume DIR` sends it"),
     (INTERRUPTED, "stopped by Ctrl-C (SIGINT); go on with `relief-ray resume DIR`"),
@@ -66,7 +67,7 @@ def exit_code(error: BaseException) -> int:
     if isinstance(error, OSError | UserError) and _is_disk(error):
         return DISK
     if isinstance(error, UserError):
-        return BAD_INPUT
+        return _USER_CODE if isinstance(error, UserCodeError) else BAD_INPUT
     if _is_void(error):
         return ROUND_VOID
     return INTERNAL if _theirs(error) is None else _USER_CODE
@@ -104,7 +105,7 @@ def report(error: BaseException) -> int:
             "       This is a fault of relief-ray, not of your input; what was recorded before it is intact."
         )
     else:
-        say(block("error: ", str(_theirs(error) if code == _USER_CODE else error)))
+        say(block("error: ", str(_theirs(error) or error if code == _USER_CODE else error)))
     return code
 
 

@@ -27,7 +27,7 @@ from relief_ray.messages import ClientInfo, Fleet, RoundCost
 from relief_ray.models.backbone import Backbone, BackboneNetwork, InputShape, build_verified
 from relief_ray.models.costs import count_costs
 from relief_ray.models.extra.build import with_extra_modules
-from relief_ray.models.registry import require_gemm
+from relief_ray.models.registry import build_checked, require_gemm
 from relief_ray.stages import Engine
 from relief_ray.streams import Streams
 from relief_ray.training.config import trainer_config
@@ -257,7 +257,7 @@ def build_backbone(
 ) -> Backbone:
     """Build the backbone with the run's initialisation and the strategy's additions."""
     seed = int(Streams(seed=config.seed).numpy("model").integers(2**31))
-    return with_extra_modules(config.backbone.build(shape, seed, fast=engine == "gemm"), additions, seed)
+    return with_extra_modules(build_checked(config.backbone, shape, seed, engine == "gemm"), additions, seed)
 
 
 def _build_network(
