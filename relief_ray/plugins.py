@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import TypeVar
 
 from pydantic import BaseModel
@@ -256,8 +256,18 @@ _NOT_OURS = "That file is not relief-ray's: mend it there"
 
 def _user_line(error: BaseException) -> str | None:
     """Innermost line of a user's file that this project called: ``my.py, line 3, in f: x = 1 / 0``."""
+    return _innermost((frame, line) for frame, line in traceback.walk_tb(error.__traceback__))
+
+
+def line_running(frame: FrameType) -> str | None:
+    """Innermost line of a user's file that this project called, in what a thread runs now; None where it is elsewhere."""
+    return _innermost(reversed(list(traceback.walk_stack(frame))))
+
+
+def _innermost(frames: Iterable[tuple[FrameType, int]]) -> str | None:
+    """The place of the innermost of these frames, outer ones first, that is a user's and was called from here."""
     is_called, lines = False, []
-    for frame, line in traceback.walk_tb(error.__traceback__):
+    for frame, line in frames:
         if str(frame.f_globals.get("__name__", "")).partition(".")[0] in _PROJECT:
             is_called = True
         elif is_called and not _is_library(frame.f_code.co_filename):

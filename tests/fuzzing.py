@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import signal
@@ -20,7 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from relief_ray.errors import UserCodeFailed, UserError
-from relief_ray.experiment.setup import prepare
 from relief_ray.key_checks import refuse_wrong_run
 from relief_ray.keys import all_keys, value_text
 from relief_ray.studies.planning import cells_of, load_preset
@@ -83,9 +81,7 @@ def bounded(seconds: float) -> Iterator[None]:
 def check(target: str, settings: list[str]) -> None:
     """Check what `relief-ray run TARGET --set ..` was given, as the command does before it opens any data."""
     refuse_wrong_run(target, settings, None)
-    cells = tuple(cells_of(load_preset(target), settings))
-    if os.environ.get("FUZZ_SETUP"):
-        prepare(cells[0].config)
+    tuple(cells_of(load_preset(target), settings))
 
 
 def complaint(message: str, places: list[str]) -> str:
@@ -220,17 +216,19 @@ def fuzz_files(seed: int, number: int, folder: Path, limit_s: float = 2.0) -> Ta
     return tally
 
 
-def main() -> None:
-    """Fuzz with the numbers of settings and files, and the seed, that the command line has."""
+def main() -> int:
+    """Fuzz with the numbers of settings and files, and the seed, that the command line has; 1 where one has no answer."""
     num_settings, num_files, seed = (int(word) for word in (*sys.argv[1:], "2000", "500", "0")[:3])
     with tempfile.TemporaryDirectory() as folder:
-        for name, tally in (
-            ("settings", fuzz_settings(seed, num_settings)),
-            ("files", fuzz_files(seed, num_files, Path(folder))),
-        ):
-            print(name, dict(tally.counts), f"slowest {tally.slowest_s:.2f} s")
-            print("\n".join(tally.wrong[:60]))
+        tallies = {
+            "settings": fuzz_settings(seed, num_settings),
+            "files": fuzz_files(seed, num_files, Path(folder)),
+        }
+    for name, tally in tallies.items():
+        print(name, dict(tally.counts), f"slowest {tally.slowest_s:.2f} s")
+        print("\n".join(tally.wrong[:60]))
+    return int(any(tally.wrong for tally in tallies.values()))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
