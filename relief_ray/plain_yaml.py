@@ -16,8 +16,8 @@ from yaml.nodes import MappingNode, Node, ScalarNode
 from relief_ray.errors import UserError
 
 MAX_BYTES: Final = 256 * 1024
-MAX_DEPTH: Final = 50
-MAX_VALUES: Final = 100_000
+_MAX_DEPTH: Final = 50
+_MAX_VALUES: Final = 100_000
 _MAX_DIGITS: Final = 100
 # What PyYAML's constructors raise for scalars such as `2026-13-45`, `!!int x` and `!!bool x`.
 _NO_VALUE: Final = (yaml.YAMLError, ValueError, KeyError, AttributeError, TypeError, OverflowError)
@@ -44,16 +44,16 @@ class _Loader(yaml.SafeLoader):
         """
         is_alias, before, line = self.check_event(yaml.AliasEvent), self._num_values, self.line + 1
         self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise _Limit(f"line {line}: nested more than {MAX_DEPTH} deep, expected a few levels; flatten it")
+        if self._depth > _MAX_DEPTH:
+            raise _Limit(f"line {line}: nested more than {_MAX_DEPTH} deep, expected a few levels; flatten it")
         node = super().compose_node(parent, index)
         self._depth -= 1
         if is_alias and id(node) not in self._sizes:
             raise _Limit(f"line {line}: an alias inside of what it stands for; write the value out")
         self._num_values += self._sizes[id(node)] if is_alias else 1
-        if self._num_values > MAX_VALUES:
+        if self._num_values > _MAX_VALUES:
             raise _Limit(
-                f"line {line}: more than {MAX_VALUES} values, aliases counted as what they stand for; expected a "
+                f"line {line}: more than {_MAX_VALUES} values, aliases counted as what they stand for; expected a "
                 "configuration; write fewer values"
             )
         if not is_alias:

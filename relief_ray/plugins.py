@@ -260,7 +260,7 @@ def _user_line(error: BaseException) -> str | None:
 
 
 def line_running(frame: FrameType) -> str | None:
-    """Innermost line of a user's file that this project called, in what a thread runs now; None where it is elsewhere."""
+    """Innermost line of a user's file that this project called, in what a thread runs now; None: elsewhere."""
     return _innermost(reversed(list(traceback.walk_stack(frame))))
 
 

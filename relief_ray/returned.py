@@ -1,4 +1,4 @@
-"""What a method's functions may return: each check gives the fault in words, or an empty text.
+"""Checks of what a method's functions return: each gives the fault in words, or an empty text.
 
 The rules of `relief-ray conformance` and the rounds of a run with a user's own method use the same checks.
 """
@@ -117,12 +117,12 @@ def _first_no_number(values: object) -> str:
 def _flow_fault(who: str, task: Assignment, layout: GroupLayout) -> str:
     lacking = [j for j in task.train if not _is_within(layout, j, task.train, (task.down, task.keep))]
     if lacking:
-        return f"{who} trains what it neither receives (down) nor keeps: {', '.join(sorted_ids(lacking, layout))}"
+        return f"{who} trains what it neither receives (down) nor keeps: {', '.join(_in_order(lacking, layout))}"
     lacking = [j for j in task.up if not _is_within(layout, j, task.up, (task.train,))]
-    return f"{who} sends up what it does not train: {', '.join(sorted_ids(lacking, layout))}" if lacking else ""
+    return f"{who} sends up what it does not train: {', '.join(_in_order(lacking, layout))}" if lacking else ""
 
 
-def sorted_ids(groups: Iterable[GroupId], layout: GroupLayout) -> list[GroupId]:
+def _in_order(groups: Iterable[GroupId], layout: GroupLayout) -> list[GroupId]:
     """The groups in storage order."""
     chosen = set(groups)
     return [j for j in layout.ids if j in chosen]

@@ -155,14 +155,14 @@ METHODS: dict[str, Fault] = {
     "a loss per window": objective("return step.logits.sum(1)", "returned torch.float32 of shape (8,), expected"),
     "a loss of NaN": objective("return sound * float('nan')", "client.objective returned nan for finite logits,"),
     "a loss without gradient": objective("return sound.detach()", "the loss does not depend on the model (it has"),
-    "observe returns numbers": method("observe", "step", "return {'x': 1.0}", "'x' is a float, expected a tensor", "{}"),
+    "observe returns numbers": method("observe", "step", "return {'x': 1.0}", "'x' is a float, expected", "{}"),
     "after raises": after("raise RuntimeError('y' * 10**6)", "RuntimeError: yyyy"),
     "after returns nothing": after("return None", "client.after returned None, expected a relief_"),
     "wrong shape": after("return replace(update, delta={j: d[:1] for j, d in update.delta.items()})",
                          "delta, group 'fusion.A.acc': torch.float32 (1,), expected float32 vectors of 8 values"),
     "wrong dtype": after("return replace(update, delta={j: d.half() for j, d in update.delta.items()})",
                          "torch.float16 (8,), expected float32"),
-    "wrong key": after("return replace(update, delta={'x': torch.ones(1)})", "delta has groups ['x'], expected those of"),
+    "wrong key": after("return replace(update, delta={'x': torch.ones(1)})", "delta has groups ['x'], expected"),
     "NaN at a client": after("return replace(update, delta={j: d * float('nan') for j, d in update.delta.items()})",
                              "client.after: delta['fusion.A.acc'] has NaN or infinity, expected finite"),
     "nothing sent": after(
@@ -177,8 +177,8 @@ METHODS: dict[str, Fault] = {
     "bytes of its own": claims("bytes_up=1", "receipt: bytes_up = 1, its payload has at least"),
     "a state of numbers": after("return replace(update, state={'x': 1})", "state['x'] is a int, expected a tensor"),
     # Values that are finite and far off are refused like any client's, whoever wrote the method.
-    "huge": after("return replace(update, delta={j: d + 1e30 for j, d in update.delta.items()}) if context.info.id == 3 "
-                  "else update", "norm rule", code=3),
+    "huge": after("return replace(update, delta={j: d + 1e30 for j, d in update.delta.items()}) "
+                  "if context.info.id == 3 else update", "norm rule", code=3),
 }  # fmt: skip
 
 NET_HEAD = """
@@ -218,7 +218,7 @@ BACKBONES: dict[str, Fault] = {
     ),
     "a model beyond memory": net("return nn.Linear(10**9, 10**9)", "module", "can't allocate memory"),
     "build returns a number": Fault(
-        text=f"{NET_HEAD}\nclass Mine(BackboneConfig):\n    def build(self, shape, seed, fast=False):\n        return 1",
+        text=f"{NET_HEAD}\nclass Mine(BackboneConfig):\n    def build(self, shape, seed, fast=0):\n        return 1",
         function="build", said="build returned a int, expected a relief_ray.models.backbone.Backbone", round=0,
     ),
 }  # fmt: skip

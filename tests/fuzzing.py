@@ -170,7 +170,7 @@ def key(rng: random.Random) -> str:
     if draw < 0.9:
         return f"{path}.{rng.choice(['a', '0', 'name', 'C', ''])}"
     return rng.choice([".", "..", "a" * 3000, "a." * 500 + "a", "__class__", "model_config", "0", "name.x", " ",
-                       "replicate", "replicates", "lr", "strategy.name.x", "fleet.owned.C", "fleet.owned..C"])  # fmt: skip
+                       "replicate", "replicates", "lr", "strategy.name.x", "fleet.owned..C"])  # fmt: skip
 
 
 def settings_of(seed: int, number: int) -> Iterator[list[str]]:
@@ -217,7 +217,7 @@ def fuzz_files(seed: int, number: int, folder: Path, limit_s: float = 2.0) -> Ta
 
 
 def main() -> int:
-    """Fuzz with the numbers of settings and files, and the seed, that the command line has; 1 where one has no answer."""
+    """Fuzz with the numbers of settings and files, and the seed, that the command line has; 1: one has no answer."""
     num_settings, num_files, seed = (int(word) for word in (*sys.argv[1:], "2000", "500", "0")[:3])
     with tempfile.TemporaryDirectory() as folder:
         tallies = {

@@ -1,4 +1,4 @@
-"""Users' code at fault is named: function, file, line, what it returned, what was expected; nothing broken is committed."""
+"""Users' code at fault is named: function, file, line, what was found and expected; nothing of it is committed."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a terminal can be given: characters that it has, streams that are open, and texts without credentials."""
+"""Makes output safe to print: characters that a terminal has, streams that are open, texts without credentials."""
 
 from __future__ import annotations
 

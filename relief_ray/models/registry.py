@@ -86,7 +86,7 @@ def build_checked(config: BackboneConfig, shape: InputShape, seed: int, fast: bo
 
 
 def _fault_of(backbone: object, shape: InputShape) -> str:
-    """What is wrong with a backbone in a test pass; empty where nothing is."""
+    """Fault that a test pass of a backbone shows; empty where there is none."""
     if not isinstance(backbone, Backbone):
         return f"build returned a {type(backbone).__name__}, expected a {Backbone.__module__}.{Backbone.__name__}"
     wrong = next((j for j, theta in backbone.params().items() if not all_finite(theta)), None)

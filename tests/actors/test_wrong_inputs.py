@@ -61,7 +61,10 @@ WRONG: list[tuple[str, tuple[str, ...]]] = [
     ("run smoke --set data.subjects=[99]", ("data.subjects=[99]: [99] unknown, dsa_mini has", "1, 2")),
     ("run smoke --set data.subjects=1", ("data.subjects = 1: expected a list", "write data.subjects=[1]")),
     ("run smoke --set data.subjects=[one]", ("data.subjects.0 = 'one': expected a list of whole numbers", "e.g.")),
-    ("run smoke --set data.num_clients=1", ("data.num_clients=1: fewer than the 8 training subjects", "use at least 8")),
+    (
+        "run smoke --set data.num_clients=1",
+        ("data.num_clients=1: fewer than the 8 training subjects", "use at least 8"),
+    ),
     ("run smoke --set data.num_clients=1000000", ("data.num_clients = 1000000: expected at most", "lower")),
     ("run smoke --set data.num_clients=300", ("have no training window", "data.")),
     ("run smoke --set data.stride_s=0", ("data.stride_s=0: expected a number, above 0", "e.g.")),
@@ -69,7 +72,13 @@ WRONG: list[tuple[str, tuple[str, ...]]] = [
     ("run smoke --set data.dirichlet_alpha=0.3", ("data.dirichlet_alpha = 0.3", WORDS, "set data.partition=dirichlet")),
     ("run smoke --set evaluation.parts=[train]", ("evaluation.parts.0 = 'train': expected", "e.g.")),
     ("run smoke --set evaluation.window=3", ("window = 3 with average = 'last'", WORDS, "remove window")),
-    ("run smoke --set fleet.counts=[1,2]", ("fleet.counts", "expected a list of 3 whole numbers",)),
+    (
+        "run smoke --set fleet.counts=[1,2]",
+        (
+            "fleet.counts",
+            "expected a list of 3 whole numbers",
+        ),
+    ),
     ("run smoke --set fleet.counts=[0,0,0]", ("fleet.counts = [0, 0, 0]: expected three numbers",)),
     ("run smoke --set fleet.owned.C=[nose]", ("fleet.owned.C names ['nose'], but this dataset has", "--set 'fleet")),
     ("run smoke --set fleet.owned.Q=[acc]", ("fleet.owned names the device types ['Q']; known are",)),
@@ -90,7 +99,10 @@ WRONG: list[tuple[str, tuple[str, ...]]] = [
     ("run smoke --set backbone.conv1=1000000000", ("backbone.conv1=1000000000", "expected one that fits", "lower")),
     ("run smoke --set replicate=3", ("--set replicate=3: names a run's replicate; expected", "replicates=[3]")),
     ("run smoke --set replicates=x", ("--set replicates=x: expected a number of replicates or", "replicates=[0, 1]")),
-    ("run smoke --set replicates=1000000", ("replicates=1000000: 1000000 of them, expected at most", "several studies")),
+    (
+        "run smoke --set replicates=1000000",
+        ("replicates=1000000: 1000000 of them, expected at most", "several studies"),
+    ),
     # files
     ("run {list}", ("list.yaml: holds list, expected a mapping of configuration keys", "e.g. rounds: 20")),
     ("run {twice}", ("twice.yaml: line 2: key 'rounds' stands in line 1 already", "keep one of them")),

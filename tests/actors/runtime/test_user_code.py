@@ -70,7 +70,9 @@ def test_hosts_of_a_built_in_strategy_go_on_with_a_users_strategy(write, on_warm
     assert outcome(tmp_path / "ray") == outcome(tmp_path / "plain")
 
 
-HANGS = METHOD + """
+HANGS = (
+    METHOD
+    + """
 
 def stuck(step):
     import time
@@ -96,6 +98,7 @@ def with_arguments(state, context):
     tasks = allocate_everything(state, context)
     return tuple(replace(task, args={"hangs": 1.0} if task.client == 2 else {}) for task in tasks)
 """
+)
 
 
 @pytest.mark.ray
