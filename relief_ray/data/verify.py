@@ -183,7 +183,7 @@ def _cache_problems(spec: DatasetSpec, source: Source, recordings: Sequence[Reco
 def _altered(entry: cache.Entry, parsed: cache.Arrays) -> list[str]:
     """Arrays of an entry that differ from what was parsed, bit by bit."""
     signal = np.load(entry.signal_path, mmap_mode="r", allow_pickle=False)
-    pairs = {
+    pairs: dict[str, tuple[NDArray[np.generic], NDArray[np.generic]]] = {
         cache.SIGNAL: (signal.view(np.int32), np.ascontiguousarray(parsed.signal).view(np.int32)),
         cache.LABELS: (entry.labels, parsed.labels),
         cache.BOUTS: (entry.bouts, parsed.bouts),
