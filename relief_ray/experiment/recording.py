@@ -29,6 +29,7 @@ from relief_ray.records.identity import (
     state_sha256,
     tensors_sha256,
 )
+from relief_ray.records.physical import PhysicalRecord, physical_record
 from relief_ray.records.schema import (
     ClientRecord,
     LeftOutFacts,
@@ -105,8 +106,15 @@ def round_record(
         trained_fraction=_trained_fraction(setup, result),
         moved_bytes=trained.moved_bytes,
         server_s=result.server_s,
+        physical=_physical(trained),
         warnings=noted.warnings,
     )
+
+
+def _physical(trained: Trained) -> dict[int, PhysicalRecord]:
+    """Measured rounds by client, with the stages that its receipt has."""
+    stages = {receipt.assignment.client: receipt.work.measured for receipt in trained.worked}
+    return {client: physical_record(m, stages.get(client)) for client, m in sorted(trained.measured.items())}
 
 
 def _diagnosed(setup: Setup, result: RoundResult) -> dict[str, dict[str, float]]:
