@@ -53,14 +53,20 @@ class RailEnergy:
 
 
 def energy_of(
-    label: str, sensor: str, times_s: Sequence[float], watts: Sequence[float | None], span_s: float, why: str = ""
+    label: str,
+    sensor: str,
+    times_s: Sequence[float],
+    watts: Sequence[float | None],
+    span_s: float,
+    why: str = "",
+    period_s: float = PERIOD_S,
 ) -> RailEnergy:
-    """Integrate the samples that are there over ``span_s`` seconds.
+    """Integrate the samples that are there over ``span_s`` seconds, of which one is expected every ``period_s``.
 
     With a share of dropped samples above ``MAX_DROPPED``, or fewer than two samples, the figures are None.
     """
     there = [(t, w) for t, w in zip(times_s, watts, strict=True) if w is not None]
-    expected = max(1, round(span_s / PERIOD_S))
+    expected = max(1, round(span_s / period_s))
     dropped = max(0.0, 1.0 - len(there) / expected)
     if len(there) < 2 or dropped > MAX_DROPPED:
         missing = why or f"{100 * dropped:.0f} % of the samples are missing"
@@ -92,6 +98,7 @@ class PowerMeter:
         """Begin; without rails no thread is started."""
         self._began_s = monotonic()
         if self.rails:
+            self._sample()
             self._thread = threading.Thread(target=self._loop, name="power", daemon=True)
             self._thread.start()
         return self
@@ -105,11 +112,11 @@ class PowerMeter:
         self.span_s = monotonic() - self._began_s
 
     def _loop(self) -> None:
-        due_s = self._began_s
-        while not self._over.is_set():
+        due_s = self._began_s + self._period_s
+        while not self._over.wait(due_s - monotonic()):
             self._sample()
+            # A sample that comes late puts the next ones off: none are taken in a burst.
             due_s = max(due_s + self._period_s, monotonic())
-            self._over.wait(due_s - monotonic())
 
     def _sample(self) -> None:
         self.samples.append(Sample(at_s=monotonic(), readings=tuple(rail.read() for rail in self.rails)))
@@ -133,20 +140,28 @@ class PowerMeter:
         whys = {f"{rail.label}: {r.why}" for row in rows for rail, r in zip(chosen, row, strict=True) if r.why}
         doubts = "; ".join([*sorted(whys), *(f"{label}: {_STUCK}" for label in stuck)])
         sensor = " + ".join(rail.label for rail in chosen)
-        return energy_of("total", sensor, [s.at_s for s in self.samples], watts, self.span_s, doubts)
+        return self._energy("total", sensor, watts, doubts)
 
     def _rail(self, index: int, rail: Rail) -> RailEnergy:
         readings = [sample.readings[index] for sample in self.samples]
         whys = [r.why for r in readings if r.why]
-        watts, why = [r.watts for r in readings], whys[-1] if whys else ""
+        why = whys[-1] if whys else ""
+        watts: list[float | None] = [r.watts for r in readings]
         if self._is_stuck(index):
             watts, why = [None] * len(watts), _STUCK
-        return energy_of(rail.label, rail.sensor, [s.at_s for s in self.samples], watts, self.span_s, why)
+        return self._energy(rail.label, rail.sensor, watts, why)
+
+    def _energy(self, label: str, sensor: str, watts: Sequence[float | None], why: str) -> RailEnergy:
+        times_s = [sample.at_s for sample in self.samples]
+        return energy_of(label, sensor, times_s, watts, self.span_s, why, self._period_s)
 
     def _is_stuck(self, index: int) -> bool:
         """True where a sensor has repeated itself for 5 s; a rail without any current may do so."""
         raws = {sample.readings[index].raw for sample in self.samples}
-        return len(self.samples) >= _STUCK_SAMPLES and len(raws) == 1 and 0 not in next(iter(raws))
+        if len(self.samples) < _STUCK_SAMPLES or len(raws) > 1:
+            return False
+        (raw,) = raws
+        return bool(raw) and 0 not in raw
 
 
 def _sum(row: Sequence[Reading]) -> float | None:

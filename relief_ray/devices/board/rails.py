@@ -7,6 +7,7 @@ read is None with a reason, never 0.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,12 +95,12 @@ def total_rails(rails: Sequence[Rail]) -> tuple[Rail, ...]:
 def _hwmon(folder: Path, sys: Path) -> Iterator[Rail]:
     """Rails of a ``hwmon`` folder: a channel each, or the sensor as a whole."""
     sensor = str(folder.relative_to(sys))
-    labels = {n: label for n in _CHANNELS if (label := _text(folder / f"in{n}_label")) not in (None, *_UNUSED)}
+    labels = {n: label for n in _CHANNELS if (label := _label(folder / f"in{n}_label")) not in (None, *_UNUSED)}
     for number, label in labels.items():
         if _text(folder / f"in{number}_enable") != "0":
             files = folder / f"in{number}_input", folder / f"curr{number}_input"
             yield Rail(label=str(label), sensor=sensor, files=files, unit_w=_MILLI * _MILLI)
-    whole = _text(folder / "label")
+    whole = _label(folder / "label")
     if not labels and whole not in (None, *_UNUSED):
         yield Rail(label=str(whole), sensor=sensor, files=(folder / "power1_input",), unit_w=_MICRO)
 
@@ -107,7 +108,7 @@ def _hwmon(folder: Path, sys: Path) -> Iterator[Rail]:
 def _iio(folder: Path, sys: Path) -> Iterator[Rail]:
     """Rails of an ``iio`` folder, whose channels count from 0."""
     for number in range(len(_CHANNELS)):
-        label = _text(folder / f"rail_name_{number}")
+        label = _label(folder / f"rail_name_{number}")
         if label not in (None, *_UNUSED):
             files = (folder / f"in_power{number}_input",)
             yield Rail(label=str(label), sensor=str(folder.relative_to(sys)), files=files, unit_w=_MILLI)
@@ -115,6 +116,11 @@ def _iio(folder: Path, sys: Path) -> Iterator[Rail]:
 
 def _sorted(folder: Path, pattern: str) -> list[Path]:
     return sorted(folder.glob(pattern))
+
+
+def _label(file: Path) -> str | None:
+    """A rail's label; None where there is no such channel. One that may not be read still stands for a rail."""
+    return _text(file) if not file.exists() or os.access(file, os.R_OK) else f"{file.name} (not readable)"
 
 
 def _text(file: Path) -> str | None:
