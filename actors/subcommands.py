@@ -66,7 +66,10 @@ def device_profile(
     out: Annotated[SomePath, typer.Option(metavar="FILE", help="Default: profile-BACKBONE.json.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure what this machine's CPU takes for every stage of a backbone, for the `measured` clock (costs.profile)."""
+    """Measure what this machine takes for every stage of a backbone, for the `measured` clock (costs.profile).
+
+    On its CPU, or on its GPU with --set training.device=cuda; with the board's power where it can be read.
+    """
     from actors.commands.device import profile
 
     profile(backbone, settings or [], types, turns, out, as_json)

@@ -54,8 +54,8 @@ def one_of(target: str | None, address: str | None) -> Literal["rules", "nodes"]
     """
     if (target is None) == (address is None):
         raise UserError(
-            f"conformance: found {'both TARGET and' if target else 'neither TARGET nor'} --address, expected one of them: "
-            "`conformance relief`, or `conformance --address HOST:PORT` for the nodes of a cluster"
+            f"conformance: found {'both TARGET and' if target else 'neither TARGET nor'} --address, expected one of "
+            "them: `conformance relief`, or `conformance --address HOST:PORT` for the nodes of a cluster"
         )
     return "rules" if address is None else "nodes"
 

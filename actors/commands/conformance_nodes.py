@@ -116,9 +116,7 @@ def as_text(reference: ReferenceNumbers, results: Sequence[NodeResult]) -> str:
     machine = reference.machine
     broken = [result.node for result in results if not result.is_kept]
     verdict = f"{counted(len(results), 'result')}: " + (f"broken on {', '.join(broken)}" if broken else "all kept")
-    fix = [
-        "fix: the same relief-ray and torch everywhere (`relief-ray cluster check`), then look at that node's memory"
-    ]
+    fix = ["fix: the same relief-ray and torch everywhere (`relief-ray cluster check`), then test that node's memory"]
     return "\n".join(
         [
             f"reference: this machine, {machine.cpu}, torch {machine.torch}, {reference.sha256[:12]}",

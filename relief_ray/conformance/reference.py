@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import safetensors.torch
@@ -18,13 +19,16 @@ from numpy.typing import NDArray
 
 from relief_ray.config import override, parse
 from relief_ray.conformance.runner import PROBLEM, drive
+from relief_ray.experiment.setup import prepare
 from relief_ray.process import Device, device_name, use_threads
 from relief_ray.records import checkpoint
 from relief_ray.records.identity import machine_facts
 from relief_ray.records.schema import Machine
 
 WITHIN = 1e-4
-_SETTINGS = ("strategy=fedavg", "training.optimizer=sgd", "rounds=2", "participation=1.0")
+_SETTINGS = (
+    "strategy=fedavg", "training.optimizer=sgd", "training.lr=0.3", "training.epochs=4", "rounds=3", "participation=1.0",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +38,7 @@ class ReferenceNumbers:
     Attributes:
         machine: where it was computed; its ``device`` says on what.
         sha256: hash of all values' bits.
-        values: the model after the last round by group, float32.
+        values: what training added to each group's values, float32: a start model would hide small errors.
     """
 
     machine: Machine
@@ -50,7 +54,9 @@ def reference_numbers(device: Device = "cpu") -> ReferenceNumbers:
         drive(config, Path(folder) / "run")
         newest = checkpoint.generations(Path(folder) / "run")[0]
         tensors = safetensors.torch.load_file(newest / checkpoint.STATE_FILE)
-    values = {name: x.numpy() for name, x in sorted(tensors.items()) if name.startswith("models/")}
+    start = prepare(config).start
+    names = {unquote(name).removeprefix("models/global/"): name for name in sorted(tensors)}
+    values = {j: (tensors[name] - start[j]).numpy() for j, name in names.items() if j in start}
     total = hashlib.sha256()
     for name, value in values.items():
         total.update(f"{name}\0{value.shape}\0".encode() + value.tobytes())

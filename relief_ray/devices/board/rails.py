@@ -7,7 +7,6 @@ read is None with a reason, never 0.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,7 +119,12 @@ def _sorted(folder: Path, pattern: str) -> list[Path]:
 
 def _label(file: Path) -> str | None:
     """A rail's label; None where there is no such channel. One that may not be read still stands for a rail."""
-    return _text(file) if not file.exists() or os.access(file, os.R_OK) else f"{file.name} (not readable)"
+    try:
+        return file.read_text(encoding="utf-8", errors="replace").strip("\0 \n\t")
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return f"{file.name} (not readable)"
 
 
 def _text(file: Path) -> str | None:
