@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OnDevice:
-    """What a device measured of one client's round; None where it does not tell.
+    """Measurements that a device made of one client's round; None where it does not tell.
 
     Attributes:
         host: its host name.
@@ -39,7 +39,7 @@ class Measured:
     """One client's measured round.
 
     Attributes:
-        on_device: what its device measured.
+        on_device: measurements of its device.
         up_s: seconds from the moment at which the server heard that the answer is ready until it was there.
         wait_s: seconds from then until the round's training was over.
         bytes_down: bytes of the model and the task, as sent.

@@ -59,7 +59,7 @@ class RuntimeConfig(FrozenConfig):
     @field_validator("mode", "placement", "data")
     @classmethod
     def _as_on_devices(cls, value: str, info: ValidationInfo) -> str:
-        """In a physical run ``auto`` is what devices need, and anything else is refused."""
+        """Turn ``auto`` into what devices need in a physical run, and refuse anything else there."""
         needed = _PHYSICAL[str(info.field_name)]
         if not info.data.get("physical") or value == needed:
             return value

@@ -47,7 +47,7 @@ def strategies_command(bibtex: bool, as_json: bool) -> None:
 
 
 def one_of(target: str | None, address: str | None) -> Literal["rules", "nodes"]:
-    """What is judged: a target's rules, or the nodes of a cluster.
+    """Choose what is judged: a target's rules, or the nodes of a cluster.
 
     Raises:
         UserError: both were given, or neither.

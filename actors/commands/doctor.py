@@ -18,7 +18,6 @@ from typing import Literal
 
 from actors.cluster import GCS_PORT
 from actors.cluster.tokens import use_token
-from actors.commands.torch_check import TorchFacts, torch_here
 from actors.terminal.exit_codes import BAD_INPUT, WIDTH, Stopped
 from relief_ray.devices.board.facts import board_root, heat, model_name, power_mode, release
 from relief_ray.devices.board.rails import find_rails, total_rails
@@ -33,6 +32,9 @@ _TOO_OLD = ("4", "5")
 _KNOWN = ("6", "7")
 _KNOCKS, _KNOCK_S = 5, 5.0
 
+# Side of the matrices of a trial kernel.
+_SIDE = 64
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
@@ -42,6 +44,52 @@ class Check:
     status: Status
     seen: str
     fix: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TorchFacts:
+    """torch as it was seen here.
+
+    Attributes:
+        version: its version; empty where it cannot be imported.
+        build: ``CUDA 12.6``, or ``without CUDA``.
+        gpu: name of the GPU that it sees; empty without one.
+        arch: compute capability of that GPU, ``sm_87``.
+        arch_list: architectures for which torch has kernels.
+        ran: the kernel that was run, in words.
+        fault: why it could not be imported, or why the kernel failed.
+    """
+
+    version: str = ""
+    build: str = ""
+    gpu: str = ""
+    arch: str = ""
+    arch_list: tuple[str, ...] = ()
+    ran: str = ""
+    fault: str = ""
+
+
+def torch_here() -> TorchFacts:
+    """Import torch and run a matrix product on the GPU, or on the CPU where it sees none."""
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        return TorchFacts(fault=f"cannot be imported ({error})")
+    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
+    device, gpu, arch, arch_list = "cpu", "", "", tuple[str, ...]()
+    try:
+        if torch.cuda.is_available():
+            device, gpu = "cuda", torch.cuda.get_device_name()
+            arch, arch_list = "sm_{}{}".format(*torch.cuda.get_device_capability()), tuple(torch.cuda.get_arch_list())
+        ones = torch.ones(_SIDE, _SIDE, device=device)
+        total = float((ones @ ones).sum())
+        fault = "" if total == _SIDE**3 else f"a matrix product gave {total:g}, expected {_SIDE**3}"
+    except RuntimeError as error:
+        fault = f"a matrix product failed ({str(error).strip().splitlines()[0]})"
+    ran = "" if fault else f"a matrix product ran on the {'GPU' if gpu else 'CPU'}"
+    return TorchFacts(
+        version=str(torch.__version__), build=build, gpu=gpu, arch=arch, arch_list=arch_list, ran=ran, fault=fault
+    )
 
 
 def doctor(root: Path | None, address: str | None, token: Path | None, as_json: bool) -> None:

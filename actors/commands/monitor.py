@@ -114,7 +114,7 @@ def number(value: float | None, decimals: int = 2) -> str:
     return NOT_AVAILABLE if value is None else f"{value:.{decimals}f}"
 
 
-def board_line(root: Path) -> str:
+def _board_line(root: Path) -> str:
     """The board, its release and its power mode."""
     known, mode = release(root), power_mode(root)
     name = model_name(root) or ("Jetson" if known else "no Jetson")
@@ -125,7 +125,7 @@ def board_line(root: Path) -> str:
 def as_text(watched: Watched) -> str:
     """A table of the rails, and what goes with it."""
     meter, total = watched.meter, watched.meter.total()
-    lines = [f"Board     {board_line(watched.root)}"]
+    lines = [f"Board     {_board_line(watched.root)}"]
     if total is None:
         lines.append("Power     n/a: no power sensor (INA3221 or a relative) below sys/class/hwmon; joules are n/a too")
     else:

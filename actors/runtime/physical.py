@@ -74,7 +74,7 @@ class DeviceWatch:
         return models
 
     def told(self, device: Device) -> OnDevice:
-        """What was measured; ``device``: where the client was trained."""
+        """Measurements of the call; ``device``: where the client was trained."""
         total, after = self._meter.total(), heat(self._root)
         return OnDevice(
             host=socket.gethostname(),

@@ -27,7 +27,8 @@ from relief_ray.records.schema import Machine
 
 WITHIN = 1e-4
 _SETTINGS = (
-    "strategy=fedavg", "training.optimizer=sgd", "training.lr=0.3", "training.epochs=4", "rounds=3", "participation=1.0",
+    "strategy=fedavg", "training.optimizer=sgd", "training.lr=0.3", "training.epochs=4", "rounds=3",
+    "participation=1.0",
 )  # fmt: skip
 
 

@@ -203,7 +203,7 @@ def device_row(
 
 
 def _place(seen: Conditions) -> str:
-    """Where the speeds are from: the GPU, or the processor and its threads."""
+    """The GPU that the speeds are of, or the processor and its threads."""
     return f"{seen.cpu}, threads: {seen.num_threads}" if seen.device == "cpu" else seen.device
 
 

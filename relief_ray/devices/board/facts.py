@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # Variable that names another root than `/` for everything that is read of a board.
-ROOT_VARIABLE = "RELIEF_SYSFS"
+_ROOT_VARIABLE = "RELIEF_SYSFS"
 # JetPack by the release of L4T that it brings.
 _JETPACKS = {"32": "4", "35": "5", "36": "6", "38": "7"}
 _MILLI = 1e-3
@@ -56,7 +56,7 @@ class Heat:
 
 def board_root() -> Path:
     """Root of the board's files: ``/``, or the folder that ``RELIEF_SYSFS`` names."""
-    return Path(os.environ.get(ROOT_VARIABLE) or "/")
+    return Path(os.environ.get(_ROOT_VARIABLE) or "/")
 
 
 def model_name(root: Path) -> str | None:

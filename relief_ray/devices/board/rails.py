@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # Rails that carry a whole board's or module's input. The names are NVIDIA's, from Orin NX, Thor and Nano.
-INPUT_RAILS = ("VDD_IN", "VIN", "POM_5V_IN")
+_INPUT_RAILS = ("VDD_IN", "VIN", "POM_5V_IN")
 # Label of a channel that is not connected.
 _UNUSED = ("", "NC")
 _CHANNELS = range(1, 4)
@@ -69,7 +69,7 @@ class Rail:
     @property
     def is_input(self) -> bool:
         """True for a rail that carries the whole board's input."""
-        return self.label in INPUT_RAILS
+        return self.label in _INPUT_RAILS
 
 
 def find_rails(root: Path) -> tuple[Rail, ...]:

@@ -1,4 +1,4 @@
-"""What devices measured of their rounds (``runtime.physical``) beside what the run's clock computed for them.
+"""Table of measured rounds (``runtime.physical``) beside what the run's clock computed for them.
 
 Measured and simulated figures stand in columns of their own and are never added or averaged together.
 """
@@ -16,7 +16,7 @@ from relief_ray.report.document import Cell, Origin, Row, Table
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.runs import Loaded, device_types
 
-NOT_MEASURED = "n/a"
+_NOT_MEASURED = "n/a"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,6 +117,6 @@ def _cell(values: Sequence[float | None], decimals: int, origin: Origin) -> Cell
     """Mean of the values that are there, ``n/a`` without any."""
     there = [value for value in values if value is not None]
     if not there:
-        return Cell(text=NOT_MEASURED, origin=origin, numbers={"n": 0, "origin": origin})
+        return Cell(text=_NOT_MEASURED, origin=origin, numbers={"n": 0, "origin": origin})
     numbers: dict[str, float | int | str | None] = {"mean": mean(there), "n": len(there), "origin": origin}
     return Cell(text=f"{mean(there):.{decimals}f}", origin=origin, numbers=numbers)

@@ -8,8 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from actors.cli import app
-from actors.commands.doctor import checks_of
-from actors.commands.torch_check import TorchFacts, torch_here
+from actors.commands.doctor import TorchFacts, checks_of, torch_here
 from tests.devices.boards import BOARDS
 
 ORIN = TorchFacts(
