@@ -1,5 +1,6 @@
 """A profile of this machine predicts the seconds of a real local round: other data, sizes and groups than it timed."""
 
+import os
 from statistics import median
 
 import pytest
@@ -11,8 +12,8 @@ from relief_ray.messages import Assignment
 from relief_ray.profiling.profile import Profiler
 from relief_ray.training.serial_executor import SerialExecutor
 
-VALUES = {"data": {"name": "dsa_mini", "stride_s": 2.5}, "backbone": {"conv1": 16, "conv2": 32, "fusion": 32}}
-LIMIT, TURNS = 0.15, 7
+VALUES = {"data": {"name": "dsa_mini", "stride_s": 5.0}}  # the usual Backbone 1
+LIMIT, TURNS = 0.15, 5
 
 
 def tasks_of(setup):
@@ -44,6 +45,8 @@ def ratios(setup, profiler):
 
 @pytest.mark.slow
 def test_a_profile_predicts_a_local_round_within_15_percent(run_cache):
+    if (load := os.getloadavg()[0]) > (os.cpu_count() or 1):
+        pytest.skip(f"a load of {load:.0f}: other processes take this one's time, nothing can be timed")
     config = parse({**VALUES, "runtime": {"mode": "inline"}})
     setup = prepare(config)
     found = ratios(setup, Profiler(config))
