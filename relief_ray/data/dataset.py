@@ -10,7 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relief_ray.data import cache
-from relief_ray.data.checks import content_digest, recording_faults, refuse, same_people
+from relief_ray.data.checks import (
+    content_digest,
+    is_readable,
+    recording_faults,
+    refuse,
+    same_people,
+    shifted_codes,
+)
 from relief_ray.data.config import DataConfig
 from relief_ray.data.formats.dsa import unit_columns, with_units
 from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, require_members
@@ -65,7 +72,7 @@ def load_dataset(
     """The dataset of that name below `root` (None: RELIEF_DATA, then the user's cache), parsed at most once.
 
     `units` picks body units of dsa. Raises UserError where files are missing or damaged, or where a user's loader
-    returns what its description does not say.
+    returns what its description does not say, or where the parsed data in the cache are damaged.
     """
     start = time.monotonic()
     full_spec = get_spec(name)
@@ -176,10 +183,13 @@ def _check_recordings(spec: DatasetSpec, recordings: Sequence[Recording]) -> Non
     """
     pairs = list(zip(spec.subjects, recordings, strict=True))
     faults = [fault for subject, recording in pairs for fault in recording_faults(spec, subject, recording)]
+    if is_readable(faults):
+        faults += shifted_codes(spec, recordings)
     refuse(spec.name, faults or same_people({s: content_digest(recording) for s, recording in pairs}))
 
 
 def _fill_units(spec: DatasetSpec, parent: Path, folder: Path) -> None:
     entry = cache.read_entry(parent)
     signal = np.load(entry.signal_path, mmap_mode="r", allow_pickle=False)[:, unit_columns(spec.units)]
-    cache.write_entry(folder, signal, entry.labels, entry.bouts, entry.origin, entry.facts)
+    arrays = cache.Arrays(signal=signal, labels=entry.labels, bouts=entry.bouts)
+    cache.write_entry(folder, arrays, entry.origin, entry.facts)

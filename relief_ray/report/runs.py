@@ -48,7 +48,7 @@ class Loaded:
 
     where: str
     run: RunRecord
-    rounds: tuple[RoundRecord, ...]
+    rounds: Sequence[RoundRecord]
     committed: CommittedCell | None = None
 
     @property
@@ -110,9 +110,9 @@ class Loaded:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings of the run's start and of its rounds, and whom its rounds went on without."""
+        """Warnings about its data, of its start and of its rounds, and whom its rounds went on without."""
         missing = (f"{self.title}: {sentence(entry)}" for entry in left_out_of(self.rounds))
-        return (*self.run.warnings, *(w for r in self.rounds for w in r.warnings), *missing)
+        return (*self.run.data_notes, *self.run.warnings, *(w for r in self.rounds for w in r.warnings), *missing)
 
     @property
     def trained(self) -> tuple[RoundRecord, ...]:
@@ -217,7 +217,7 @@ def _load(path: Path) -> Iterator[Loaded]:
     if not folders:
         raise UserError(f"{path}: found no {RUN_FILE} in or below it; name folders that `relief-ray run` made")
     for folder in folders:
-        yield Loaded(where=str(folder.resolve()), run=read_run(folder), rounds=read_rounds(folder))
+        yield Loaded(where=str(folder.resolve()), run=read_run(folder), rounds=tuple(read_rounds(folder)))
 
 
 def is_committed(path: Path) -> bool:

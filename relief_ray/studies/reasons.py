@@ -6,7 +6,7 @@ The method gives the reasons (``Strategy.explain``); this module adds the client
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -16,6 +16,7 @@ from relief_ray.experiment.setup import Setup, context_of
 from relief_ray.federated import ExplainRequest
 from relief_ray.groups import GroupId
 from relief_ray.messages import ClientInfo
+from relief_ray.plugins import is_own
 from relief_ray.protocols import Explanation, ExplanationSection
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RoundRecord
@@ -66,8 +67,9 @@ def reasons_for(folder: Path, round_: int, client: int, *, width: int = _WIDTH, 
     Raises:
         UserError: no such round or client, or the run's data or the user's own modules are not there.
     """
-    setup, rounds = open_run(folder), {record.round: record for record in read_rounds(folder)}
-    _check(setup, rounds, folder, round_, client)
+    setup, ledger = open_run(folder), read_rounds(folder)
+    _check(setup, ledger.numbers, folder, round_, client)
+    rounds = {record.round: record for record in ledger.where(lambda number: number in (round_ - 1, round_))}
     reasons = _explain(setup, rounds, round_, client)
     facts: dict[str, object] = {"run": str(folder), "round": round_}
     if reasons.summary:
@@ -89,6 +91,8 @@ def _explain(setup: Setup, rounds: dict[int, RoundRecord], round_: int, client: 
     Raises:
         UserError: the ledger lacks the round before.
     """
+    if setup.strategy.explain is None and is_own(type(setup.config.strategy)):
+        return Explanation(summary=_by_record(setup, rounds.get(round_), round_, client))
     if setup.strategy.explain is None:
         return Explanation(summary=_without_reasons(setup))
     record, before = rounds.get(round_), rounds.get(round_ - 1)
@@ -116,12 +120,28 @@ def _without_reasons(setup: Setup) -> str:
     return f"{name} leaves nothing to explain: {reason} {number} groups of the model. Ask about {', '.join(others)}."
 
 
+def _by_record(setup: Setup, record: RoundRecord | None, round_: int, client: int) -> str:
+    """Sentences on a user's own method without ``explain``: what the record says that the client did."""
+    name, info = method_name(setup.config.strategy, setup.config.label()), setup.fleet[client]
+    trained, number = _trained_by_ledger(record, client), len(setup.layout)
+    groups = f"all {number} groups of the model" if trained is not None and len(trained) == number else ""
+    did = (
+        f"is not in the record of round {round_}"
+        if trained is None
+        else f"trained {groups or f'{len(trained)} of the {number} groups of the model: ' + ', '.join(trained)}"
+    )
+    return (
+        f"Client {client} (Type {info.device}; {listed(info.modalities)}) {did}. {name} gives no reasons: its Strategy "
+        "has no `explain`. Such a function gets the round and the client, and returns a relief_ray.Explanation."
+    )
+
+
 def _first_round(setup: Setup) -> int:
     """Number of the run's first round."""
     return 0 if setup.strategy.bootstrap else 1
 
 
-def _check(setup: Setup, rounds: dict[int, RoundRecord], folder: Path, round_: int, client: int) -> None:
+def _check(setup: Setup, rounds: Collection[int], folder: Path, round_: int, client: int) -> None:
     """Check that the run has this round and this client.
 
     Raises:

@@ -20,6 +20,7 @@ from relief_ray.errors import UserError
 from relief_ray.messages import ServerState
 from relief_ray.records import Checkpoint, checkpoint, state_sha256
 from relief_ray.records.identity import tensors_sha256
+from tests.sealed import page, put_page
 
 NAMES = st.text(min_size=1, max_size=8)
 TENSORS = st.sampled_from(
@@ -76,6 +77,32 @@ def test_views_of_one_vector_are_saved(scenario, tmp_path):
 def test_two_generations_are_kept(finished):
     assert [p.name for p in checkpoint.generations(finished)] == ["round-000003", "round-000002"]
     assert sorted(p.name for p in (finished / "checkpoints").iterdir()) == ["round-000002", "round-000003"]
+
+
+def test_files_and_then_their_folder_are_on_disk_before_they_get_their_name(finished, scenario, tmp_path, monkeypatch):
+    """A crash after the rename would otherwise leave a generation whose files have no names, or no bytes."""
+    point, done = checkpoint.load(finished, scenario.BINDING), []
+    fsync, rename = os.fsync, os.replace
+
+    def synced(handle: int) -> None:
+        fsync(handle)
+        done.append(f"fsync {Path(os.readlink(f'/proc/self/fd/{handle}')).relative_to(tmp_path)}")
+
+    def renamed(source: Path, target: Path) -> None:
+        rename(source, target)
+        done.append(f"rename {Path(source).relative_to(tmp_path)}")
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    checkpoint.save(tmp_path, point, scenario.BINDING)
+    beside = "checkpoints/.saving"
+    assert done == [
+        f"fsync {beside}/state.safetensors",
+        f"fsync {beside}/manifest.json",
+        f"fsync {beside}",
+        f"rename {beside}",
+        "fsync checkpoints",
+    ]
 
 
 def test_saving_a_round_again_takes_its_place_and_drops_later_ones(finished, scenario, tmp_path):
@@ -143,9 +170,7 @@ def test_a_checkpoint_of_something_else_is_refused(finished, scenario, field):
 
 
 def reseal(path: Path, **changes: object) -> None:
-    manifest = json.loads(path.read_text())["manifest"]
-    body = json.dumps({**manifest, **changes})
-    path.write_text(json.dumps({"sha256": hashlib.sha256(body.encode()).hexdigest(), "manifest": json.loads(body)}))
+    put_page(path, {**page(path), **changes})
 
 
 @pytest.mark.parametrize(("version", "fix"), [(0, "release that wrote it"), (4, "upgrade relief-ray")])
