@@ -264,17 +264,29 @@ def config(
 
 @app.command()
 def conformance(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="A name, my.module:MyMethod, :MyNet or :MY_DATA.")],
+    target: Annotated[
+        SomeText, typer.Argument(metavar="[TARGET]", help="A name, my.module:MyMethod, :MyNet or :MY_DATA.")
+    ] = None,
     settings: Settings = None,
+    address: Annotated[
+        SomeText, typer.Option(metavar="HOST:PORT", help="Instead of TARGET: judge the nodes of this cluster.")
+    ] = None,
     ray: Annotated[bool, typer.Option("--ray/--no-ray", help="Compare with a run on Ray too.")] = True,
     equals: Annotated[str, typer.Option(metavar="METHOD", help="Judge only whether its rounds are METHOD's.")] = "",
     within: Annotated[float, typer.Option(help="With --equals: the largest difference of a value.")] = 0.0,
     as_json: AsJson = False,
 ) -> None:
-    """Try out the rules that every method, backbone or dataset keeps; name the one that is broken."""
-    from actors.commands.conformance import conformance_command
+    """Try out the rules that every method, backbone or dataset keeps; name the one that is broken.
 
-    conformance_command(target, settings or [], ray, as_json, equals, within)
+    With --address: whether every node of a cluster reproduces reference numbers, to the bit on equal processors.
+    """
+    from actors.commands.conformance import conformance_command, one_of
+
+    if one_of(target, address) == "nodes":
+        from actors.commands.conformance_nodes import conformance_of_nodes
+
+        return conformance_of_nodes(str(address), as_json)
+    conformance_command(str(target), settings or [], ray, as_json, equals, within)
 
 
 @app.command()

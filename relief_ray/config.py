@@ -257,6 +257,11 @@ class ExperimentConfig(FrozenConfig):
         return {"schema": SCHEMA} | {key: value for key, value in identity.items() if value != {}}
 
     @property
+    def device_by_host(self) -> bool:
+        """Whether each host of a physical run decides ``training.device=auto`` for itself."""
+        return self.runtime.physical and self.training.device == "auto"
+
+    @property
     def draw_name(self) -> str:
         """``r3`` for a run of replicate 3, else its seed, ``s7``: a part of the name of its folder."""
         return f"s{self.seed}" if self.replicate is None else f"r{self.replicate}"

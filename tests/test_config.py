@@ -404,3 +404,37 @@ def test_a_backbones_revision_counts_only_where_it_is_given():
         {"backbone": {**values, "weights": "hub"}}
     )
     assert parse({"backbone": {**values, "revision": "v1"}}).model_dump()["backbone"]["revision"] == "v1"
+
+
+# Physical runs ---------------------------------------------------------------------------------------------------
+
+
+def test_a_physical_run_is_placed_on_devices():
+    runtime = parse({"runtime": {"physical": True}}).runtime
+    assert (runtime.mode, runtime.placement, runtime.data) == ("actors", "typed", "node")
+    assert parse({"runtime": runtime.model_dump()}).runtime == runtime, "what run.json holds reads back"
+    assert parse({"runtime": {"physical": True}}).device_by_host is False, "training.device is cpu by default"
+    assert parse({"runtime": {"physical": True}, "training": {"device": "auto"}}).device_by_host is True
+    assert parse({"training": {"device": "auto"}}).device_by_host is False
+    assert hash_of({"runtime": {"physical": True}}) == hash_of({})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("mode", "packed", "'actors'"),
+        ("mode", "inline", "'actors'"),
+        ("placement", "virtual", "'typed'"),
+        ("data", "ship", "'node'"),
+        ("num_hosts", 2, "none"),
+    ],
+)
+def test_a_setting_that_contradicts_a_physical_run_is_refused_by_name(key, value, expected):
+    with pytest.raises(UserError, match=rf"runtime.*{key}.*physical=true.*expected {expected}.*remove {key}"):
+        parse({"runtime": {"physical": True, key: value}})
+    assert parse({"runtime": {key: value}}).runtime.physical is False
+
+
+def test_clients_of_a_physical_run_share_no_steps():
+    with pytest.raises(UserError, match=r"training.stack = 2.*host of its own"):
+        parse({"runtime": {"physical": True}, "training": {"stack": 2}})

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from actors.commands.monitor import NOT_AVAILABLE, number
 from actors.commands.output import si
 from relief_ray.config import override, parse
 from relief_ray.devices.fleet import TYPES
@@ -79,6 +80,8 @@ def text(profiled: Profile, path: Path) -> str:
         f"Backbone {profiled.backbone}, engine {profiled.engine}, batches of {batch} windows: MEASURED {seen.date}",
         f"{seen.cpu}, {seen.num_cores} cores, threads: {seen.num_threads}; torch {seen.torch} ({seen.torch_build}); "
         f"commit {seen.commit}",
+        f"Trained on {seen.device}; power mode {seen.power_mode or NOT_AVAILABLE}; the board took "
+        f"{number(seen.power_w)} W meanwhile",
         f"Medians of {seen.turns} turns; a full round's quartiles lie {100 * seen.spread:.1f} % of its median apart",
         "",
         "  " + ", ".join(f"{name} {si(value, 'FLOP/s')}" for name, value in phases),

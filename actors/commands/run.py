@@ -71,7 +71,7 @@ def run_command(target: str, settings: Sequence[str], axes: Axes, out: Path | No
     _refuse_grid(target)
     plan = make_plan(target, placed(settings, options.jobs), axes, out)
     if (mode := overruled_mode(target, settings, options.jobs)) is not None:
-        say(f"NOTE: runtime.placement=typed takes an actor for each client: runtime.mode=actors instead of {mode}")
+        say(f"NOTE: {_cause(settings)} takes an actor for each client: runtime.mode=actors instead of {mode}")
     if options.dashboard:
         _check_dashboard(plan, options.jobs)
     if options.dry_run:
@@ -139,8 +139,21 @@ def _names_mode(settings: Sequence[str]) -> bool:
 
 
 def _is_typed(settings: Sequence[str]) -> bool:
-    placements = [s.partition("=")[2] for s in settings if s.startswith("runtime.placement=")]
-    return placements[-1:] == ["typed"]
+    """True where settings place clients by device type: by name, or as devices of a physical run."""
+    return _last("runtime.placement", settings) == "typed" or _is_physical(settings)
+
+
+def _is_physical(settings: Sequence[str]) -> bool:
+    return _last("runtime.physical", settings).lower() in ("true", "yes", "on")
+
+
+def _cause(settings: Sequence[str]) -> str:
+    return "runtime.physical=true" if _is_physical(settings) else "runtime.placement=typed"
+
+
+def _last(key: str, settings: Sequence[str]) -> str:
+    """The value that a key has in the end; empty where no setting names it."""
+    return next((s.partition("=")[2] for s in reversed(settings) if s.partition("=")[0] == key), "")
 
 
 def _check_dashboard(plan: Plan, jobs: int) -> None:

@@ -253,6 +253,7 @@ def make_job(
         frozen=dict(backbone.facts),
         calibration=_calibration(backbone, data, streams),
         data=data.reference,
+        device_by_host=config.device_by_host,
     )
 
 

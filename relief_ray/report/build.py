@@ -31,6 +31,7 @@ from relief_ray.report.tables.ablation import ablation_table
 from relief_ray.report.tables.main import clocks_table, main_table, paper_table, row_label
 from relief_ray.report.tables.overview import footer, gaps, mixture, overview
 from relief_ray.report.tables.paper_text import text_table
+from relief_ray.report.tables.physical import physical_table
 from relief_ray.report.tables.sensitivity import sensitivity_tables
 from relief_ray.report.tables.testbed import device_table, testbed_table
 from relief_ray.report.tables.tuned import search_table, with_tuned
@@ -199,6 +200,7 @@ def _paper_tables(experiment: Experiment, paper: Paper, slug: str) -> Iterator[T
         yield table
     yield testbed_table(experiment, paper, f"{slug}-testbed")
     yield device_table(experiment, paper, f"{slug}-devices-used")
+    yield physical_table(experiment, f"{slug}-measured")
 
 
 def _drawings(experiment: Experiment, slug: str, known: Sequence[Experiment]) -> dict[str, Figure]:

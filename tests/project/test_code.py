@@ -184,6 +184,7 @@ FILES_UNDER_60 = {
     "actors/commands/fetching.py": "of both `resume` commands, neither of which imports the other",
     "actors/commands/explain.py": "a command is a file: the library words the reasons, for notebooks too",
     "actors/runtime/nodes.py": "what grids and runs ask of the cluster, apart from what hosts ask for",
+    "relief_ray/measured.py": "what devices tell: the messages of a round hold it, and records and devices make it",
     "relief_ray/citations.py": "reads citations.bib, which methods and data sets name",
     "relief_ray/data/formats/partial.py": "a data set is a file",
     "relief_ray/experiment/untrained.py": "counts one thing over rounds, for the loop that has no room for it",

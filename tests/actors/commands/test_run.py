@@ -215,6 +215,8 @@ def flat(result) -> str:
         (["runtime.placement=typed"], 2, "runtime.mode=actors", "packed"),
         (["runtime.placement=typed", "runtime.mode=actors"], 1, None, None),
         (["runtime.placement=typed", "runtime.placement=virtual"], 1, None, None),
+        (["runtime.physical=true"], 1, "runtime.mode=actors", "packed"),
+        (["runtime.physical=true", "runtime.physical=false"], 1, None, None),
     ],
 )
 def test_types_imply_an_actor_for_each_client_and_say_so(settings, jobs, first, instead_of) -> None:
