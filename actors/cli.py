@@ -19,6 +19,7 @@ from actors.terminal.options import (
     Jobs,
     Main,
     Mirror,
+    RerunStale,
     Settings,
     SomeInt,
     SomeNumber,
@@ -90,12 +91,7 @@ def run(
         SomeText, typer.Option(metavar="auto|typed|virtual", help="Which node takes a client.")
     ] = None,
     mirror: Mirror = None,
-    rerun_stale: Annotated[
-        bool,
-        typer.Option(
-            "--rerun-stale", help="Compute finished runs of another program or weights again; the old are set aside."
-        ),
-    ] = False,
+    rerun_stale: RerunStale = False,
     as_json: AsJson = False,
 ) -> None:
     """Train: one run per strategy, fold and replicate or seed, then a table, a figure and a verdict."""
@@ -123,6 +119,7 @@ def resume(
     other_code: Annotated[
         bool, typer.Option("--other-code", help="Go on although another program began it; the record says so.")
     ] = False,
+    rerun_stale: RerunStale = False,
     jobs: Jobs = 1,
     dashboard: Dashboard = False,
     as_json: AsJson = False,
@@ -134,7 +131,9 @@ def resume(
     """
     from actors.commands.run import RunOptions, resume_command
 
-    options = RunOptions(as_json=as_json, jobs=jobs, dashboard=dashboard, other_code=other_code)
+    options = RunOptions(
+        as_json=as_json, jobs=jobs, dashboard=dashboard, other_code=other_code, rerun_stale=rerun_stale
+    )
     resume_command(target, settings or [], out, options)
 
 

@@ -6,7 +6,17 @@ from typing import Annotated, Any, Literal, Optional
 import typer
 from typer.core import TyperGroup
 
-from actors.terminal.options import AsJson, Dashboard, FetchTo, Mirror, Settings, SomeInt, SomePath, SomeText
+from actors.terminal.options import (
+    AsJson,
+    Dashboard,
+    FetchTo,
+    Mirror,
+    RerunStale,
+    Settings,
+    SomeInt,
+    SomePath,
+    SomeText,
+)
 
 
 class _Starting(TyperGroup):
@@ -32,10 +42,6 @@ Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The grid's folder, 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show cells, estimated time and disk.")]
 Budget = Annotated[SomeText, typer.Option(metavar="8h", help="Time a round of every method, run what fits.")]
 SkipFailed = Annotated[bool, typer.Option("--skip-failed", help="Do not try failed cells again.")]
-RerunStale = Annotated[
-    bool,
-    typer.Option("--rerun-stale", help="Compute cells of another program or weights again; the old are kept."),
-]
 Address = Annotated[SomeText, typer.Option(help="Join this Ray cluster instead of starting one.")]
 AtATime = Annotated[SomeInt, typer.Option("--jobs", min=1, metavar="N", help="Most cells at a time.")]
 

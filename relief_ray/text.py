@@ -1,8 +1,10 @@
-"""Plain text for terminals: aligned tables."""
+"""Plain text for terminals: aligned tables, and paths within commands."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, indent: str = "  ") -> str:
@@ -16,3 +18,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, ind
 
 def _line(row: Sequence[str], widths: Sequence[int], left: int) -> list[str]:
     return [c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+
+
+def typed(path: Path | str) -> str:
+    """Return a path as one types it in a shell: from the current folder, in quotes where it holds blanks."""
+    absolute, here = Path(path).absolute(), Path.cwd()
+    return shlex.quote(str(absolute.relative_to(here) if absolute.is_relative_to(here) else path))

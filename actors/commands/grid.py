@@ -43,6 +43,7 @@ from relief_ray.studies.plans import (
     set_stale_aside,
     write_grid,
 )
+from relief_ray.text import typed
 from tune_configs.cells import cells_of, load_grid
 from tune_configs.grid import Grid
 
@@ -309,14 +310,14 @@ def _finish(plan: Plan, mirror: MirrorState, wanted: Collection[str], options: G
         print("", *next_steps(plan), sep="\n")
     failed = [e for e in entries if e.status == "failed" and e.cell.name in wanted]
     stale = [e for e in entries if e.status == "stale" and e.cell.name in wanted]
-    advice = stale_advice(stale, f"relief-ray grid resume {plan.out} --rerun-stale") if stale else ""
+    advice = stale_advice(stale, f"relief-ray grid resume {typed(plan.out)} --rerun-stale") if stale else ""
     if failed:
         raise Stopped(
             CELLS_FAILED,
             f"{len(failed)} cells failed; the others are not touched by that\n{_how_to_resume(plan)}"
             + (f"\n{advice}" if advice else ""),
         )
-    refuse_behind(mirror, f"relief-ray grid resume {plan.out}")
+    refuse_behind(mirror, f"relief-ray grid resume {typed(plan.out)}")
     if stale:
         raise Stopped(CELLS_FAILED, advice)
 
@@ -363,4 +364,4 @@ def _run_cells(
 
 def _how_to_resume(plan: Plan) -> str:
     """Message for a user whose grid ended early."""
-    return f"everything up to the last finished round is kept\ngo on with: relief-ray grid resume {plan.out}"
+    return f"everything up to the last finished round is kept\ngo on with: relief-ray grid resume {typed(plan.out)}"

@@ -17,7 +17,7 @@ from relief_ray.errors import counted
 from relief_ray.records.cells import STATUS_TEXT
 from relief_ray.report.runs import split_name
 from relief_ray.studies.plans import CellFolder, Plan
-from relief_ray.text import table
+from relief_ray.text import table, typed
 
 MIB = 2**20
 
@@ -161,7 +161,7 @@ def print_end(plan: Plan, entries: Sequence[CellFolder], as_json: bool) -> None:
         if entry.status in ("failed", "stale"):
             print(f"{entry.status}: {entry.cell.name}: {entry.why.splitlines()[0] if entry.why else ''}")
     if any(e.state.is_open for e in entries):
-        print(f"\nGo on with  relief-ray grid resume {plan.out}")
+        print(f"\nGo on with  relief-ray grid resume {typed(plan.out)}")
     if rows:
         print("", _next_step(plan), *where_to_look(plan.cells[0].config.tracking, plan.out), sep="\n", flush=True)
 
@@ -178,10 +178,10 @@ def stale_advice(stale: Sequence[CellFolder], command: str, noun: str = "cell") 
 def _next_step(plan: Plan) -> str:
     """The next command for the cells that are done."""
     if any(c.config.choice is not None and c.config.choice.kind == "try" for c in plan.cells):
-        return f"Best tries  relief-ray grid freeze {plan.out}"
+        return f"Best tries  relief-ray grid freeze {typed(plan.out)}"
     # A comparison is of one setting; a report has a section for each.
     command = "compare" if len({c.setting for c in plan.cells}) == 1 else "report"
-    return f"Side by side  relief-ray {command} {plan.out}"
+    return f"Side by side  relief-ray {command} {typed(plan.out)}"
 
 
 def _score_rows(entries: Sequence[CellFolder]) -> list[tuple[str, str, str, str]]:

@@ -58,6 +58,10 @@ Mirror = Annotated[
 ]
 FetchTo = Annotated[SomePath, typer.Option("--out", metavar="DIR", help="For the copy at a URI; by default runs/NAME.")]
 Dashboard = Annotated[bool, typer.Option("--dashboard", help="Open Ray's dashboard with a local cluster.")]
+RerunStale = Annotated[
+    bool,
+    typer.Option("--rerun-stale", help="Compute what is of another program or weights again; the old is set aside."),
+]
 
 
 class Main(TyperGroup):

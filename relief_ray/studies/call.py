@@ -9,7 +9,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from relief_ray.studies.objects import StrategyLike
+from relief_ray.studies.other_code import refuse_edited, refuse_stale
 from relief_ray.studies.planning import write_plan
+from relief_ray.studies.plans import set_stale_aside
 from relief_ray.studies.request import Folds, Place, Request, Seeds, Target, plan_of
 from relief_ray.studies.running import Compute, here, run_plan
 from relief_ray.studies.study import Study
@@ -56,6 +58,7 @@ def run(
     set: Mapping[str, object] | None = None,
     quiet: bool = False,
     other_code: bool = False,
+    rerun_stale: bool = False,
     **settings: Unpack[Settings],
 ) -> Study:
     """Compute a study in this process and return it: one run per method, seed and fold, one after the other.
@@ -71,7 +74,9 @@ def run(
         out: folder of the records, whose runs are reused or gone on with; None: a temporary one.
         set: settings by dotted key, as `--set` takes them: ``{"training.epochs": 2}``.
         quiet: show no progress.
-        other_code: go on with runs that another version of the program began; their records say so.
+        other_code: take runs as they are that other code computed or began (another version of the program, or of a
+            file of yours); without it they are refused. Records of runs that go on say so.
+        rerun_stale: compute such runs again; the old ones are kept in the folder ``stale``.
         settings: sections of the configuration: ``data="dsa_mini"``, ``training={"epochs": 2}``.
 
     Raises:
@@ -81,11 +86,18 @@ def run(
         target=experiment, strategies=strategies, seeds=seeds, folds=folds, rounds=rounds, name=name, claims=claims,
         set=set or {}, settings=dict(settings),
     )  # fmt: skip
-    return compute_study(request, out, "here", here, quiet=quiet, other_code=other_code)
+    return compute_study(request, out, "here", here, quiet=quiet, other_code=other_code, rerun_stale=rerun_stale)
 
 
 def compute_study(
-    request: Request, out: str | Path | None, place: Place, compute: Compute, *, quiet: bool, other_code: bool
+    request: Request,
+    out: str | Path | None,
+    place: Place,
+    compute: Compute,
+    *,
+    quiet: bool,
+    other_code: bool,
+    rerun_stale: bool,
 ) -> Study:
     """Plan a study, compute what is missing of it, and open it.
 
@@ -96,6 +108,11 @@ def compute_study(
     folder = Path(out if temporary is None else temporary.name).expanduser()  # type: ignore[arg-type]
     try:
         plan = plan_of(request, folder, place)
+        refuse_edited(plan)
+        if rerun_stale:
+            set_stale_aside(plan.cell_folders(), plan.out)
+        elif not other_code:
+            refuse_stale(plan)
         write_plan(plan)
         run_plan(plan, compute, quiet=quiet, other_code=other_code)
         study = Study(folder, is_temporary=temporary is not None)
