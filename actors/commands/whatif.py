@@ -112,7 +112,8 @@ def _is_finished(loaded: Loaded) -> bool:
     """
     if not loaded.complete:
         raise UserError(
-            f"{loaded.where}: not finished; complete it with `relief-ray resume {typed(loaded.where)}`, or name another run"
+            f"{loaded.where}: not finished; complete it with `relief-ray resume {typed(loaded.where)}`, or name "
+            "another run"
         )
     return True
 
