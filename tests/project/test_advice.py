@@ -14,6 +14,7 @@ from tests.project.tree import functions, name_of, sources
 
 # What is filled in when a text is shown, where a number or a path would be none that an option takes.
 FILLED = {
+    "typed(path)": "PLACE",
     "name.removeprefix('type_')": "c",
     "settings": " --set data.fold=1",
     "command": "report",
@@ -91,7 +92,7 @@ def test_a_command_in_a_text_can_be_typed(command):
         parse(shlex.split(command))
     except UserError as error:
         # A device profile is read at once, and here is none.
-        assert "costs.profile = 1: cannot be read (No such file" in str(error)
+        assert "costs.profile = PLACE: cannot be read (No such file" in str(error)
 
 
 def test_the_parser_of_this_test_notices_what_is_wrong():
