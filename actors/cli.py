@@ -13,18 +13,23 @@ from actors.grid_commands import grid
 from actors.subcommands import data, device, fleet, model
 from actors.terminal.exit_codes import EXIT_CODES
 from actors.terminal.options import (
+    Address,
     AsJson,
     Dashboard,
+    DryRun,
     FetchTo,
+    Folds,
     Jobs,
     Main,
     Mirror,
     RerunStale,
+    Rounds,
+    Seeds,
     Settings,
-    SomeInt,
     SomeNumber,
     SomePath,
     SomeText,
+    Strategies,
 )
 from relief_ray.studies.presets import PRESETS
 
@@ -79,14 +84,14 @@ def run(
     target: Annotated[str, typer.Argument(metavar="PRESET|FILE.yaml", help="What to run.")],
     settings: Settings = None,
     out: Annotated[SomePath, typer.Option(metavar="DIR", help="For the run folders; by default runs/PRESET.")] = None,
-    strategies: Annotated[SomeText, typer.Option(metavar="A,B", help="Methods instead of the preset's.")] = None,
-    seeds: Annotated[SomeText, typer.Option(metavar="0,1,2|0-4", help="Seeds instead of the preset's.")] = None,
-    folds: Annotated[SomeText, typer.Option(metavar="0,1|0-3", help="Folds of held-out subjects.")] = None,
-    rounds: Annotated[SomeInt, typer.Option(min=1, help="Rounds of every run.")] = None,
+    strategies: Strategies = None,
+    seeds: Seeds = None,
+    folds: Folds = None,
+    rounds: Rounds = None,
     jobs: Jobs = 1,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show runs, settings, time and disk.")] = False,
+    dry_run: DryRun = False,
     dashboard: Dashboard = False,
-    address: Annotated[SomeText, typer.Option(help="Join this Ray cluster instead of starting one.")] = None,
+    address: Address = None,
     placement: Annotated[
         SomeText, typer.Option(metavar="auto|typed|virtual", help="Which node takes a client.")
     ] = None,

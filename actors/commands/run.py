@@ -29,6 +29,7 @@ from actors.terminal.reporter import CellEnd, Reporter
 from actors.terminal.signals import StopSignals
 from relief_ray.errors import UserError, counted
 from relief_ray.experiment.setup import Setup
+from relief_ray.plugins import is_path
 from relief_ray.process import use_threads
 from relief_ray.records.checkpoint import generations
 from relief_ray.records.run_folder import read_rounds
@@ -338,8 +339,10 @@ def follow(cell: CellFolder, setup: Setup, context: RunContext) -> RunRecord:
 
 
 def facts(setup: Setup, mode: RunMode) -> str:
-    """A run's rounds, clients, mode and data in a line."""
+    """A run's rounds, clients, mode and data in a line; a user's method by its import path too."""
     number, rounds = len(setup.fleet), setup.config.rounds
     windows = sum(client.num_windows for client in setup.fleet.clients)
     where = {"inline": "in this process", "packed": "on Ray, packed", "actors": "on Ray, an actor each"}[mode]
-    return f"{counted(rounds, 'round')}, {counted(number, 'client')} {where}, {windows} windows ({setup.data.origin})"
+    path = f"{setup.config.label()}, " if is_path(setup.config.label()) else ""
+    length = f"{path}{counted(rounds, 'round')}"
+    return f"{length}, {counted(number, 'client')} {where}, {windows} windows ({setup.data.origin})"
