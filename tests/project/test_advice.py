@@ -114,6 +114,17 @@ def test_an_option_that_a_text_names_is_one_of_some_command():
     assert not wrong, "\n".join(wrong)
 
 
+def test_run_and_grid_have_their_common_options_in_the_same_words():
+    run, grid = (
+        {p.opts[-1]: (p.help, p.metavar) for p in command.params if p.opts[-1].startswith("--")}
+        for command in (CLI.commands["run"], CLI.commands["grid"].commands["start"])
+    )
+    common = {"--set", "--strategies", "--seeds", "--folds", "--rounds", "--dry-run", "--address", "--dashboard"}
+    assert common <= run.keys() & grid.keys()
+    differ = {name for name in run.keys() & grid.keys() if run[name] != grid[name]}
+    assert differ == {"--out", "--jobs"}, "their defaults differ"
+
+
 def options(command):
     for parameter in command.params:
         yield from (*parameter.opts, *parameter.secondary_opts)
