@@ -13,13 +13,14 @@ from functools import cache, partial
 from pathlib import Path
 
 from benchmarks.marked import filled, table
+from relief_ray.report.claims import Judgement, judge, scatter
 from relief_ray.report.comparison import Comparison, MethodResult, compare_runs
+from relief_ray.report.registered import registry_of
 from relief_ray.report.runs import read_small
 
 ROOT = Path(__file__).parent.parent
 PAGES = (Path("README.md"), Path("docs/results.md"))
-# The study itself takes the pilot's place here as soon as all of its replicates are there.
-STUDY = Path("results/dsa_pilot")
+STUDY = Path("results/dsa_study")
 NAMES: Mapping[str, str] = {
     "fedavg": "FedAvg",
     "relief": "RELIEF (V0)",
@@ -81,9 +82,46 @@ def methods(results: Path, labels: Sequence[str], columns: Sequence[tuple[str, s
     return table(["", "F1, %", "minus FedAvg [95 %]", *(heading for heading, _, _ in columns)], rows)
 
 
+def claims(results: Path) -> str:
+    """Return a table with a row per claim that was named before the first run: difference, test, verdict."""
+    rows = []
+    for judged in judgement(results).claims:
+        outcome = judged.outcome
+        if outcome is None:
+            rows.append([judged.claim.sentence, judged.evidence, _NONE, _NONE, judged.verdict])
+            continue
+        unit = f"{outcome.paired.num_pairs} {'replicate means' if outcome.on_means else 'pairs'}"
+        adjusted = _NONE if judged.p_holm is None else f"{judged.p_holm:.2g}"
+        bound = outcome.paired.bound
+        is_bounded = judged.claim.margin is not None and bound is not None
+        difference = f"{outcome.paired}{f', at least {bound:+.1f}' if is_bounded else ''}"
+        rows.append([judged.claim.sentence, difference, unit, adjusted, judged.verdict])
+    return table(["claim", "difference [95 %], points", "unit of the test", "p (Holm)", "verdict"], rows)
+
+
+def sources_of_scatter(results: Path) -> str:
+    """Return a list: what the scatter of each tested difference consists of, and the test's A/A rates."""
+    return "\n".join(f"- {line}" for line in scatter(judgement(results)).lines)
+
+
+@cache
+def judgement(results: Path) -> Judgement:
+    """Return the verdicts on the claims that the committed results carry.
+
+    Raises:
+        KeyError: they carry none.
+    """
+    (judged,), problems = judge([comparison(results)], registry_of([ROOT / results]))
+    if judged is None:
+        raise KeyError(f"{results}: {problems or 'no claims'}")
+    return judged
+
+
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "study": partial(methods, STUDY, SHORT, _COLUMNS),
     "study_all": partial(methods, STUDY, tuple(NAMES), _MORE),
+    "study_claims": partial(claims, STUDY),
+    "study_scatter": partial(sources_of_scatter, STUDY),
 }
 
 

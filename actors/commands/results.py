@@ -31,6 +31,7 @@ from relief_ray.text import typed
 if TYPE_CHECKING:
     from relief_ray.report.comparison import Comparison
     from relief_ray.report.inventory import Inventory
+    from relief_ray.report.registered import Registry
 
 
 OUT = "report"
@@ -51,7 +52,7 @@ def report_command(folders: Sequence[Path], out: Path | None, commit: Path | Non
     place = out or (Path(OUT) if is_committed(folders[0]) else folders[0] / OUT)
     document = build(inventory, registry)
     written = write(document, place)
-    written += [] if commit is None else [_write_small(inventory, commit)]
+    written += [] if commit is None else [_write_small(inventory, registry, commit)]
     failure = _export(folders, written)
     number = {status: inventory.count(status) for status in STATUSES}
     if as_json:
@@ -87,21 +88,23 @@ def _tracking(config: Mapping[str, JsonValue]) -> TrackingConfig:
     return TrackingConfig.model_validate(config.get("tracking", {}))
 
 
-def _write_small(inventory: Inventory, place: Path) -> Path:
-    """``cells.json`` with every finished cell, for the repository and for `relief-ray reproduce`.
+def _write_small(inventory: Inventory, registry: Registry, place: Path) -> Path:
+    """``cells.json`` with every finished cell and the claims about them, for the repository and `relief-ray reproduce`.
 
     Raises:
-        UserError: no cell is finished, or two have one name.
+        UserError: no cell is finished, two have one name, or claims of several studies are about them.
     """
     from relief_ray.records.committed import FILE, condense, write_committed
 
     done = [(s.name, s.loaded) for s in inventory.items if s.status == "done" and s.loaded is not None]
     twice = [name for name, number in Counter(name for name, _ in done).items() if number > 1]
-    if twice or not done:
-        found = f"cells named {', '.join(twice[:3])} more than once" if twice else "no finished cell"
+    if twice or not done or len(registry.files) > 1:
+        found = f"{len(registry.files)} claims files" if done else "no finished cell"
+        found = f"cells named {', '.join(twice[:3])} more than once" if twice else found
         raise UserError(f"--commit {place}: found {found}; commit the folders of one grid at a time")
-    cells = ((name, condense(loaded.run, loaded.rounds)) for name, loaded in done)
-    return write_committed(place / FILE, "; ".join(inventory.titles) or place.name, cells)
+    cells = ((name, loaded.committed or condense(loaded.run, loaded.rounds)) for name, loaded in done)
+    claims = registry.files[0].committed if registry.files else None
+    return write_committed(place / FILE, "; ".join(inventory.titles) or place.name, cells, claims)
 
 
 _FIGURE = "timeline.png"

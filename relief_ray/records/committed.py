@@ -6,6 +6,7 @@ and the hash of the last model. Clients, costs per device and confusion matrices
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from relief_ray.files import disk_errors, write_atomic
 from relief_ray.records.base import SCHEMA_VERSION, Facts, Origin, Record, refuse_other_schema
 from relief_ray.records.costs import FedAvgRecord
 from relief_ray.records.left_out import left_out_of, sentence
+from relief_ray.records.metrics import chance_f1
 from relief_ray.records.schema import Machine, MethodFacts, Metrics, RoundRecord, RunRecord
 
 FILE = "cells.json"
@@ -96,6 +98,9 @@ class CommittedCell(Record):
         model_sha256: of the last round's model.
         warnings: lines for the user.
         means: means over its rounds; None in files of earlier versions.
+        created: time at which the run began (UTC, ISO 8601); empty in files of earlier versions.
+        chance: F1 of a model that knows nothing (``metrics.chance_f1``), a share; None without an evaluation.
+        work_sha256: of who trained and sent what (``work_digest``); empty in files of earlier versions.
     """
 
     cell: str
@@ -116,13 +121,31 @@ class CommittedCell(Record):
     model_sha256: str
     warnings: tuple[str, ...] = ()
     means: Means | None = None
+    created: str = ""
+    chance: float | None = None
+    work_sha256: str = ""
+
+
+class CommittedClaims(Record):
+    """Claims that were named before the first of these cells, so that the file alone can be judged.
+
+    Attributes:
+        text: content of the claims file.
+        at: time at which the plan took it in (UTC, ISO 8601).
+        planned: per method the (fold, rotation, seed, repetition key) of every planned cell that the claims are about.
+    """
+
+    text: str
+    at: str
+    planned: dict[str, tuple[tuple[int, int, int, int, int], ...]]
 
 
 class Committed(Record):
-    """Cells of a grid, by folder name."""
+    """Cells of a grid, by folder name, with the claims about them, if there are any."""
 
     schema_version: Literal[3] = SCHEMA_VERSION
     title: str
+    claims: CommittedClaims | None = None
     cells: dict[str, CommittedCell]
 
 
@@ -152,7 +175,20 @@ def condense(run: RunRecord, rounds: Sequence[RoundRecord]) -> CommittedCell:
             *(f"{run.name}: {sentence(entry)}" for entry in left_out_of(rounds)),
         ),
         means=means_of(run, [r for r in rounds if r.round >= 1]),
+        created=run.created,
+        chance=None if last is None else chance_f1(last.confusion),
+        work_sha256=work_digest(rounds),
     )
+
+
+def work_digest(rounds: Iterable[RoundRecord]) -> str:
+    """Return the sha256 of what every client trained and sent, and for how many epochs, in rounds 1..R."""
+    work = [
+        sorted((c.client, sorted(c.trained), sorted(c.uploaded), c.epochs) for c in record.clients)
+        for record in rounds
+        if record.round >= 1
+    ]
+    return hashlib.sha256(json.dumps(work).encode()).hexdigest()
 
 
 def means_of(run: RunRecord, rounds: Sequence[RoundRecord]) -> Means | None:
@@ -207,14 +243,17 @@ def _row(record: RoundRecord, clock: str) -> RoundRow:
     )  # fmt: skip
 
 
-def write_committed(path: Path, title: str, cells: Iterable[tuple[str, CommittedCell]]) -> Path:
+def write_committed(
+    path: Path, title: str, cells: Iterable[tuple[str, CommittedCell]], claims: CommittedClaims | None = None
+) -> Path:
     """Write the file, a line per cell, so that a changed cell is one changed line.
 
     Raises:
         UserError: it cannot be written.
     """
     lines = [f"{json.dumps(name)}: {_compact(cell)}" for name, cell in cells]
-    head = f'{{"schema_version": {SCHEMA_VERSION}, "title": {json.dumps(title)}, "cells": {{'
+    named = "" if claims is None else f'"claims": {json.dumps(claims.model_dump(mode="json"))},\n'
+    head = f'{{"schema_version": {SCHEMA_VERSION}, "title": {json.dumps(title)}, {named}"cells": {{'
     with disk_errors(path, "write the results"):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, (head + "\n" + ",\n".join(lines) + "\n}}\n").encode())

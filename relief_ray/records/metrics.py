@@ -51,6 +51,18 @@ def constant_f1(counts: Sequence[int]) -> float:
     return 2.0 * share / (1.0 + share) / sum(c > 0 for c in counts)
 
 
+def chance_f1(confusion: Sequence[Sequence[Sequence[int]]]) -> float | None:
+    """F1 without knowledge, a share, from confusion matrices per subject (S, K, K); None without one.
+
+    The larger one of always answering the most frequent class and of guessing: ``1 / K`` for ``K`` classes, which is
+    what macro-F1 of guessing all classes alike comes to where they are equally frequent, and at most otherwise.
+    """
+    if not confusion:
+        return None
+    counts = [sum(sum(subject[k]) for subject in confusion) for k in range(len(confusion[0]))]
+    return max(constant_f1(counts), 1.0 / sum(c > 0 for c in counts))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metric:
     """A scalar of a round.

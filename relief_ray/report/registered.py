@@ -10,9 +10,18 @@ from pydantic import JsonValue
 
 from relief_ray.errors import UserError
 from relief_ray.records.cells import PLAN_FILES, PlannedCell, read_plan_file
-from relief_ray.records.claims import CLAIMS_FILE, MAX_CLAIMS, Claims, PlannedClaims, claims_digest, read_claims
+from relief_ray.records.claims import (
+    CLAIMS_FILE,
+    MAX_CLAIMS,
+    Claims,
+    PlannedClaims,
+    claims_digest,
+    parse_claims,
+    read_claims,
+)
+from relief_ray.records.committed import CommittedClaims, read_committed
 from relief_ray.report.inventory import choice_kind, variant_names
-from relief_ray.report.runs import Repetition, Replicate, below, flat, repetition_of, replicate_of
+from relief_ray.report.runs import Repetition, Replicate, below, flat, is_committed, repetition_of, replicate_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,12 +30,14 @@ class Registered:
 
     Attributes:
         claims: the claims.
-        sha256: of their file.
+        text: content of their file.
+        sha256: of that file.
         at: since when they have been there (UTC, ISO 8601).
         planned: replicates of each method that the plan has in the claims' data and split, with what they repeat.
     """
 
     claims: Claims
+    text: str
     sha256: str
     at: str
     planned: Mapping[str, Mapping[Replicate, Repetition]]
@@ -34,6 +45,15 @@ class Registered:
     def planned_pairs(self, first: str, second: str) -> frozenset[Replicate]:
         """The replicates that were planned for both methods."""
         return frozenset(self.planned.get(first, {}).keys() & self.planned.get(second, {}).keys())
+
+    @property
+    def committed(self) -> CommittedClaims:
+        """The form in which a file of committed results keeps them."""
+        planned = {
+            name: tuple((*replicate, *repetition) for replicate, repetition in replicates.items())
+            for name, replicates in self.planned.items()
+        }
+        return CommittedClaims(text=self.text, at=self.at, planned=planned)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +70,11 @@ class Registry:
 
 
 def registry_of(folders: Iterable[Path]) -> Registry:
-    """The claims of every plan in, below or right above the folders; none where they are more than six in all."""
+    """The claims of every plan in, below or right above the folders, and of committed results among them.
+
+    None where they are more than six in all.
+    """
+    folders = [Path(folder) for folder in folders]
     files: dict[str, Registered] = {}
     problems: list[str] = []
     for path in dict.fromkeys(_plans(folders)):
@@ -61,6 +85,10 @@ def registry_of(folders: Iterable[Path]) -> Registry:
                 files.setdefault(found.sha256, found)
         except UserError as error:
             problems.append(str(error))
+    for path in filter(is_committed, folders):
+        if (kept := read_committed(path).claims) is not None:
+            known_claims = _kept(path, kept)
+            files.setdefault(known_claims.sha256, known_claims)
     known = Registry(files=tuple(files.values()), problems=tuple(problems))
     if known.num_claims <= MAX_CLAIMS:
         return known
@@ -72,7 +100,7 @@ def registry_of(folders: Iterable[Path]) -> Registry:
 
 
 def _plans(folders: Iterable[Path]) -> Iterable[Path]:
-    for folder in map(Path, folders):
+    for folder in folders:
         for name in PLAN_FILES:
             yield from (path.resolve() for path in below(folder, name))
             if (above := folder.resolve().parent / name).exists():
@@ -86,7 +114,22 @@ def _registered(path: Path, planned: PlannedClaims, cells: Sequence[PlannedCell]
             f"{path}: was changed after the plan was made (sha256 {claims_digest(content)[:12]}, in the plan "
             f"{planned.sha256[:12]}): no claim of it is judged; restore the file"
         )
-    return Registered(claims=claims, sha256=planned.sha256, at=planned.at, planned=planned_replicates(claims, cells))
+    return Registered(
+        claims=claims, text=content.decode(), sha256=planned.sha256, at=planned.at,
+        planned=planned_replicates(claims, cells),
+    )  # fmt: skip
+
+
+def _kept(path: Path, kept: CommittedClaims) -> Registered:
+    """The claims that committed results carry."""
+    content = kept.text.encode()
+    return Registered(
+        claims=parse_claims(content, f"{path}: claims"),
+        text=kept.text,
+        sha256=claims_digest(content),
+        at=kept.at,
+        planned={name: {row[:3]: row[3:] for row in rows} for name, rows in kept.planned.items()},
+    )
 
 
 def planned_replicates(claims: Claims, cells: Sequence[PlannedCell]) -> dict[str, dict[Replicate, Repetition]]:

@@ -15,9 +15,10 @@ from relief_ray.errors import UserError
 from relief_ray.messages import Fleet
 from relief_ray.records.cells import judge
 from relief_ray.records.committed import FILE as COMMITTED_FILE
-from relief_ray.records.committed import CommittedCell, RoundRow, read_committed
+from relief_ray.records.committed import CommittedCell, RoundRow, read_committed, work_digest
 from relief_ray.records.costs import CostRecord, Totals
 from relief_ray.records.left_out import left_out_of, sentence
+from relief_ray.records.metrics import chance_f1
 from relief_ray.records.run_folder import RUN_FILE, is_done, read_rounds, read_run
 from relief_ray.records.schema import Metrics, RoundRecord, RunRecord
 
@@ -117,6 +118,24 @@ class Loaded:
     def trained(self) -> tuple[RoundRecord, ...]:
         """Rounds 1..R: all but the bootstrap."""
         return tuple(r for r in self.rounds if r.round >= 1)
+
+    @property
+    def chance(self) -> float | None:
+        """F1 of a model that knows nothing, on the last tested round's windows, a share; None where it is unknown."""
+        if self.committed is not None:
+            return self.committed.chance
+        last = next((r.metrics for r in reversed(self.trained) if r.metrics is not None), None)
+        return None if last is None else chance_f1(last.confusion)
+
+    @property
+    def work(self) -> str:
+        """Equal for two runs whose clients trained and sent the same in every round (``work_digest``).
+
+        Files of earlier versions lack it: there only equal models count as equal work.
+        """
+        if self.committed is not None:
+            return self.committed.work_sha256 or self.committed.model_sha256
+        return work_digest(self.rounds)
 
 
 def run_value(run: RunRecord, path: str) -> JsonValue:
@@ -221,7 +240,7 @@ def _expanded(where: str, cell: CommittedCell) -> Loaded:
     if means is not None and means.fedavg is not None:
         budget = {"fedavg_reference": {cell.planning_model: means.fedavg.model_dump(mode="json")}}
     shared = {name: getattr(cell, name) for name in RunRecord.model_fields if name in CommittedCell.model_fields}
-    run = RunRecord(**shared, name=where, created="", status="done", budget=budget)
+    run = RunRecord(**shared, name=where, status="done", budget=budget)
     before, rounds = Totals(), list[RoundRecord]()
     evaluated = [row.round for row in cell.rounds if row.f1 is not None]
     for row in cell.rounds:

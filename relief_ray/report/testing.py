@@ -13,7 +13,6 @@ from itertools import pairwise
 from statistics import mean
 
 from relief_ray.records.claims import Figure
-from relief_ray.records.metrics import constant_f1
 from relief_ray.records.schema import Metrics
 from relief_ray.report.budgets import at_equal_cost
 from relief_ray.report.comparison import Comparison
@@ -109,17 +108,11 @@ def run_pairs(comparison: Comparison, first: str, second: str, figure: Figure) -
 
 
 def _chances(comparison: Comparison) -> dict[int, float]:
-    """F1 without knowledge, in points, for every fold with a confusion matrix.
-
-    The larger one of always answering the most frequent class and of guessing: ``1 / K`` for ``K`` classes, which is
-    what macro-F1 of guessing all classes alike comes to where they are equally frequent, and at most otherwise.
-    """
+    """F1 without knowledge, in points, for every fold where a run knows it."""
     chances: dict[int, float] = {}
     for run in comparison.runs:
-        metrics = next((r.metrics for r in reversed(run.trained) if r.metrics is not None), None)
-        if metrics is not None and metrics.confusion:
-            counts = [sum(sum(subject[k]) for subject in metrics.confusion) for k in range(len(metrics.confusion[0]))]
-            chances.setdefault(run.replicate[0], 100 * max(constant_f1(counts), 1.0 / sum(c > 0 for c in counts)))
+        if (chance := run.chance) is not None:
+            chances.setdefault(run.replicate[0], 100 * chance)
     return chances
 
 
@@ -168,14 +161,7 @@ def too_short(pairs: Sequence[RunPair]) -> str:
 
 def have_equal_work(pairs: Sequence[RunPair]) -> bool:
     """True where both methods' clients trained and sent the same groups in every round 1..R of every pair."""
-    return all(_work(p.first) == _work(p.second) for p in pairs)
-
-
-def _work(run: Loaded) -> list[list[tuple[int, tuple[str, ...], tuple[str, ...], int]]]:
-    return [
-        sorted((c.client, tuple(sorted(c.trained)), tuple(sorted(c.uploaded)), c.epochs) for c in record.clients)
-        for record in run.trained
-    ]
+    return all(p.first.work == p.second.work for p in pairs)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,9 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
+from relief_ray.records.committed import condense, write_committed
 from relief_ray.report.claims import faster, judge, last_line, scatter, verdict_table
 from relief_ray.report.comparison import compare_runs
-from relief_ray.report.registered import Registry
+from relief_ray.report.registered import Registry, registry_of
+from relief_ray.report.runs import load_runs
 
 FOLDS, REPLICATES = 4, 3
 BETTER = {"first": "v1", "second": "fedavg"}
@@ -196,3 +198,34 @@ def test_the_table_has_a_row_per_claim_and_a_note_on_the_rule(runs, registry):
     lines = scatter(judgement).lines
     assert lines[0].startswith("v1 and fedavg, F1: variance of the paired difference: fold 0 %, replicate 0 %")
     assert lines[-1].startswith("A/A rate") and lines[-1].endswith("no method has six pairs of its own replicates")
+
+
+def test_committed_results_are_judged_as_their_run_folders(repeat, registry, tmp_path):
+    """Verdict, evidence and p by the small file alone; claims of equal work and of methods near guessing included."""
+    runs = [
+        with_labels(r, (8, 2))
+        for r in (
+            *repeat("fedavg", BASE + 0.1), *repeat("v1", BASE + 0.1 + GAINS, trained=LESS),
+            *repeat("fedprox", BASE + 0.1 - GAINS), *repeat("v3", BASE - 0.2, trained=LESS),
+        )
+    ]  # fmt: skip
+    runs = [dataclasses.replace(r, run=r.run.model_copy(update={"created": "2025-06-01T00:00:00Z"})) for r in runs]
+    planned = {r.label: {} for r in runs}
+    for r in runs:
+        planned[r.label][r.replicate] = r.repetition
+    claims = [BETTER, {"first": "fedprox", "second": "fedavg"}, {"first": "v1", "second": "v3"}]
+    known = registry(*claims, planned=planned)
+    cells = [
+        (name, condense(r.run, r.rounds).model_copy(update={"config_hash": name}))
+        for number, r in enumerate(runs)
+        for name in [f"{r.label}-{number}"]
+    ]
+    write_committed(tmp_path / "cells.json", "g", cells, known.files[0].committed)
+    kept = registry_of([tmp_path])
+    assert kept.files[0].planned == planned and kept.files[0].at == known.files[0].at
+    (small,), _ = judge([compare_runs(load_runs([tmp_path]))], kept)
+    assert small.claims == judged(runs, known)[0]
+    assert [c.verdict for c in small.claims] == ["supported", "refused", "too short to judge"]
+    write_committed(tmp_path / "cells.json", "g", cells[1:], known.files[0].committed)
+    (fewer,), _ = judge([compare_runs(load_runs([tmp_path]))], registry_of([tmp_path]))
+    assert fewer.claims[0].verdict == "not finished"
