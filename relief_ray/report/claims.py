@@ -234,7 +234,9 @@ def last_line(comparison: Comparison, judgement: Judgement | None = None, proble
     parts = [_group(verdict, groups[verdict]) for verdict in _ORDER if verdict in groups]
     number = len(judgement.claims)
     head = f"Of {number} claim{'s' if number > 1 else ''} named before the first run:"
-    return " ".join([*mark, head, "; ".join(parts) + ".", *problems, *speed])
+    tested = any(judged.p_holm is not None for judged in judgement.claims) and judgement.num_claims > 1
+    unlike = [f"p is adjusted over {judgement.num_claims} claims (Holm), intervals are not."] if tested else []
+    return " ".join([*mark, head, "; ".join(parts) + ".", *unlike, *problems, *speed])
 
 
 _ORDER: tuple[Verdict, ...] = (

@@ -159,8 +159,11 @@ def test_the_last_line_says_what_was_named_and_found(runs, registry):
     line = last_line(comparison, judgement, problems)
     assert line.startswith(
         "Of 2 claims named before the first run: supported: v1 > fedavg in F1 (+4.0 [+3.6, +4.4] points, adjusted p = "
-        "0.00098); no runs: v2 > v1 in F1 (needs runs of v2 and v1 with F1)."
+        "0.00098); no runs: v2 > v1 in F1 (needs runs of v2 and v1 with F1). p is adjusted over 2 claims "
+        "(Holm), intervals are not."
     )
+    (alone,), problems = judge([comparison], registry(BETTER))
+    assert "adjusted over" not in last_line(comparison, alone, problems), "one claim: nothing is adjusted"
 
 
 def test_without_claims_nothing_is_judged(runs, make):
