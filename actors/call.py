@@ -55,18 +55,12 @@ def run(
     experiment: Target = None,
     *,
     strategies: StrategyLike | Sequence[StrategyLike] | None = None,
-    seeds: Seeds = None,
-    folds: Folds = None,
-    rounds: int | None = None,
-    name: str | None = None,
-    claims: str | Path | None = None,
-    out: str | Path | None = None,
+    seeds: Seeds = None, folds: Folds = None, rounds: int | None = None,
+    name: str | None = None, claims: str | Path | None = None, out: str | Path | None = None,
     set: Mapping[str, object] | None = None,
-    quiet: bool = False,
-    other_code: bool = False,
-    rerun_stale: bool = False,
+    quiet: bool = False, other_code: bool = False, rerun_stale: bool = False,
     **settings: Unpack[Settings],
-) -> Study:
+) -> Study:  # fmt: skip
     """Compute a study on Ray and return it; the arguments are those of ``relief_ray.run``.
 
     Args:

@@ -75,16 +75,11 @@ def grid_start(
     target: Annotated[str, typer.Argument(metavar="MODULE|FILE.py", help="A grid by name, or a file of your own.")],
     settings: Settings = None,
     out: Annotated[SomePath, typer.Option(metavar="DIR", help="For the cells; by default runs/grid-MODULE.")] = None,
-    strategies: Strategies = None,
-    seeds: Seeds = None,
-    folds: Folds = None,
-    rounds: Rounds = None,
+    strategies: Strategies = None, seeds: Seeds = None, folds: Folds = None, rounds: Rounds = None,
     dry_run: DryRun = False,
     budget: Budget = None,
     jobs: AtATime = None,
-    skip_unknown: SkipUnknown = False,
-    skip_failed: SkipFailed = False,
-    rerun_stale: RerunStale = False,
+    skip_unknown: SkipUnknown = False, skip_failed: SkipFailed = False, rerun_stale: RerunStale = False,
     address: Address = None,
     dashboard: Dashboard = False,
     claims: Claims = None,
@@ -94,9 +89,8 @@ def grid_start(
     scheduler: Scheduler = None,
     grace_rounds: GraceRounds = None,
     reduction_factor: ReductionFactor = None,
-    mirror: Mirror = None,
-    as_json: AsJson = False,
-) -> None:
+    mirror: Mirror = None, as_json: AsJson = False,
+) -> None:  # fmt: skip
     """Run a grid cell by cell; `grid start` may be left out: `relief-ray grid smoke`.
 
     `--set` scales it (`replicates=12`, `datasets=dsa`, `'methods=[fedavg, my_method:Mine]'`, `rounds=20`) and changes

@@ -1,4 +1,4 @@
-"""Plain text for terminals: aligned tables, and paths within commands."""
+"""Plain text for terminals: aligned tables, paths within commands, names with titles."""
 
 from __future__ import annotations
 
@@ -24,3 +24,9 @@ def typed(path: Path | str) -> str:
     """Return a path as one types it in a shell: from the current folder, in quotes where it holds blanks."""
     absolute, here = Path(path).absolute(), Path.cwd()
     return shlex.quote(str(absolute.relative_to(here) if absolute.is_relative_to(here) else path))
+
+
+def with_title(label: str, title: str) -> str:
+    """``v1: RELIEF without elastic training (V1)``; of a title that is the name in other letters, the title alone."""
+    plain = ("".join(c for c in text.lower() if c.isalnum()) for text in (label, title))
+    return title if len(set(plain)) == 1 else f"{label}: {title}"

@@ -102,9 +102,9 @@ def _show_plan(plan: Plan, options: GridOptions) -> None:
     known = estimates(entries, probe_missing(entries, one_each=True, say=say, limit_s=_PLAN_S))
     places = num_places(entries, options.jobs)
     if options.as_json:
-        tell({**plan_facts(plan, entries, known, places, ray_start_s(entries)), "claims": claims_facts(plan)})
+        tell({**plan_facts(plan, entries, known, places, _ray_start_s(entries)), "claims": claims_facts(plan)})
     else:
-        print(plan_text(plan, entries, known, places, ray_start_s(entries)) + claims_text(plan))
+        print(plan_text(plan, entries, known, places, _ray_start_s(entries)) + claims_text(plan))
 
 
 def within_budget(
@@ -126,10 +126,10 @@ def within_budget(
         "cells": [e.cell.name for e in chosen], "begun": begun[0].cell.name if begun else None, "to_do": len(todo),
     }  # fmt: skip
     if options.as_json:
-        tell(plan_facts(plan, entries, known, places, ray_start_s(entries)))
+        tell(plan_facts(plan, entries, known, places, _ray_start_s(entries)))
         tell(facts)
     else:
-        print(plan_text(plan, entries, known, places, ray_start_s(entries)))
+        print(plan_text(plan, entries, known, places, _ray_start_s(entries)))
         print(_sentence(options.budget_s, left_s, chosen, begun, len(todo)), flush=True)
     return chosen or begun
 
@@ -148,7 +148,7 @@ def _sentence(
     return f"budget {duration(budget_s)}, {rest}: {len(chosen)} of {num_todo} cells to do fit{what}"
 
 
-def ray_start_s(entries: Sequence[CellFolder]) -> float:
+def _ray_start_s(entries: Sequence[CellFolder]) -> float:
     """Seconds until a cell can begin: Ray's, unless it is up already in a cluster that is joined."""
     return START_S if address_of(entries) is None else 0.0
 

@@ -119,10 +119,8 @@ class RunSummary:
 
     Attributes:
         label: name of the method.
-        replicate: (fold, rotation, seed).
-        repetition: the replicate in all folds.
-        dataset: name of the data set.
-        split: name of the split.
+        replicate, repetition: (fold, rotation, seed), and what all folds of a replicate share.
+        dataset, split: names of the data set and of the split.
         rounds: number of the last round.
         last: test metrics of the last evaluated round.
         shown: headline F1: ``f1_fleet`` where clients have models of their own, else ``f1``.

@@ -21,8 +21,8 @@ from relief_ray.report.document import TEXT_WIDTH_IN, Figure, Number
 from relief_ray.report.experiments import Experiment, data_title
 from relief_ray.report.figures.style import FAINT, FOOTER_IN, INK, footnote, save, sheet
 from relief_ray.report.runs import Loaded, config_text, fleet_of, is_pooled, subjects
-from relief_ray.report.tables.cells import with_title
 from relief_ray.strategies import PRESETS, PROPOSED, REFERENCE, presets_of
+from relief_ray.text import with_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

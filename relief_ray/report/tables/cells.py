@@ -14,6 +14,7 @@ from relief_ray.report.paper import PAPER_DATA, Paper, PaperCell
 from relief_ray.report.statistics import Paired, interval_text
 from relief_ray.report.tables.columns import ROUNDS_TO_85, Column
 from relief_ray.strategies import REFERENCE
+from relief_ray.text import with_title
 
 # The paper's protocol, Section VI-A and Eq. (2): key, value; it does not say how subjects are split.
 _PROTOCOL = (
@@ -147,12 +148,6 @@ def second_line(experiment: Experiment) -> str:
 def name_of(method: MethodResult) -> str:
     """The method, starred where clients are tested on models of their own."""
     return f"{method.label}{'*' if method.personalised else ''}"
-
-
-def with_title(label: str, title: str) -> str:
-    """``v1: RELIEF without elastic training (V1)``; of a title that is the name in other letters, the title alone."""
-    plain = ("".join(c for c in text.lower() if c.isalnum()) for text in (label, title))
-    return title if len(set(plain)) == 1 else f"{label}: {title}"
 
 
 def names_line(comparison: Comparison) -> str:
