@@ -68,7 +68,7 @@ def run(
         claims: YAML file with at most six claims, named before the first run.
         out: folder of the records, whose runs are reused or gone on with; None: a temporary one.
         set: settings by dotted key, as `--set` takes them: ``{"training.epochs": 2}``.
-        quiet: show no progress.
+        quiet: show no progress; what is odd about the data is then a Python warning.
         other_code: take runs that other code computed, and go on with those that it began; else they are refused.
         rerun_stale: compute such runs again; the old ones are kept in the folder ``stale``.
         settings: sections of the configuration: ``data="dsa_mini"``, ``training={"epochs": 2}``.
