@@ -81,7 +81,7 @@ class Pulse:
     def listen(self, relay: ProgressRelay, is_over: bool) -> Progress | None:
         """The answer to a question, if it has come; once the run ``is_over``, to one that was asked after that."""
         if self.question is None or (is_over and not self._is_over):
-            self.question = self.coordinator.progress.remote(relay.seen, relay.num_notes)
+            self.question = self.coordinator.progress.remote(relay.seen, relay.num_notes, relay.path)
         self._is_over = is_over
         answered, _ = ray.wait([self.question], timeout=_POLL_S)
         now_s = time.monotonic()

@@ -13,7 +13,7 @@ from actors.terminal.reporter import headline_f1
 from relief_ray.errors import counted
 from relief_ray.records.mlflow_store import Store, StudySummary, log_run, log_study, store_uri
 from relief_ray.records.redact import MASK
-from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, parse_line, read_run
+from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
 from relief_ray.records.tracking import MlflowTracker, NullTracker, Tracker, brief
 from relief_ray.runtime_config import TrackingConfig
 
@@ -48,8 +48,8 @@ def summary_of(out: Path, name: str) -> StudySummary:
     done = {folder: run for folder, run in runs.items() if run.status == "done"}
     scores: dict[str, list[float]] = {}
     for folder, run in done.items():
-        lines = (folder / ROUNDS_FILE).read_bytes().splitlines()
-        if lines and (f1 := headline_f1(parse_line(lines[-1]))) is not None:
+        rounds = read_rounds(folder)
+        if rounds and (f1 := headline_f1(rounds[-1])) is not None:
             scores.setdefault(run.method.name, []).append(f1)
     best = max(scores, key=lambda method: fmean(scores[method]), default=None)
     best_f1 = {} if best is None else {"best_f1": fmean(scores[best])}

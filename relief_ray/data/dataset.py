@@ -72,7 +72,7 @@ def load_dataset(
     """The dataset of that name below `root` (None: RELIEF_DATA, then the user's cache), parsed at most once.
 
     `units` picks body units of dsa. Raises UserError where files are missing or damaged, or where a user's loader
-    returns what its description does not say.
+    returns what its description does not say, or where the parsed data in the cache are damaged.
     """
     start = time.monotonic()
     full_spec = get_spec(name)
@@ -191,4 +191,5 @@ def _check_recordings(spec: DatasetSpec, recordings: Sequence[Recording]) -> Non
 def _fill_units(spec: DatasetSpec, parent: Path, folder: Path) -> None:
     entry = cache.read_entry(parent)
     signal = np.load(entry.signal_path, mmap_mode="r", allow_pickle=False)[:, unit_columns(spec.units)]
-    cache.write_entry(folder, signal, entry.labels, entry.bouts, entry.origin, entry.facts)
+    arrays = cache.Arrays(signal=signal, labels=entry.labels, bouts=entry.bouts)
+    cache.write_entry(folder, arrays, entry.origin, entry.facts)

@@ -250,7 +250,7 @@ def common_model(setup: Setup, point: Checkpoint, run_folder: Path) -> Params:
 
 def _provenance(run: RunRecord, setup: Setup, params: Params, run_folder: Path, round_: int) -> dict[str, JsonValue]:
     """Build the content of ``export.json``: origin, inputs, classes and scores of the model."""
-    metrics = next((r.metrics for r in read_rounds(run_folder) if r.round == round_), None)
+    metrics = next((r.metrics for r in read_rounds(run_folder).where(lambda n: n == round_)), None)
     spec, windows = setup.data.spec, setup.data.clients[0]
     inputs: dict[str, JsonValue] = {
         m: {"mean": windows.mean[a:b].tolist(), "std": windows.std[a:b].tolist()} for m, a, b in spec.columns()

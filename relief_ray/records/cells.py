@@ -20,10 +20,12 @@ from relief_ray.files import write_atomic
 from relief_ray.frozen import FrozenConfig
 from relief_ray.records.claims import PlannedClaims
 from relief_ray.records.identity import other_program
+from relief_ray.records.ledger import scan
 from relief_ray.records.lock import is_folder_locked
 from relief_ray.records.redact import mask_text
-from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, is_done, read_run, scan
+from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, is_done, read_run
 from relief_ray.records.schema import MethodFacts, RunRecord, Status
+from relief_ray.seal import PAGE, sealed, unsealed
 from relief_ray.text import typed
 
 PLAN_FILE, GRID_FILE = "plan.json", "grid.json"
@@ -133,12 +135,12 @@ def judge(
 
 @lru_cache(maxsize=4096)
 def _rounds_in(path: Path, changed_ns: int, num_bytes: int) -> tuple[int, ...]:
-    """Numbers of the rounds in a ledger; parsed once as long as its modification time and size stay.
+    """Numbers of the rounds in a ledger; read once as long as its modification time and size stay.
 
     Raises:
         UserError: a line before the last is damaged.
     """
-    return tuple(record.round for record in scan(path).rounds)
+    return scan(path).rounds.numbers
 
 
 def _count_lines(folder: Path) -> int:
@@ -153,7 +155,7 @@ def read_error(folder: Path) -> str | None:
     if not path.exists():
         return None
     try:
-        return mask_text(str(json.loads(path.read_text(encoding="utf-8"))["error"]))
+        return mask_text(str(json.loads(unsealed(path.read_bytes(), PAGE))["error"]))
     except (OSError, ValueError, KeyError, TypeError):
         return f"failed; its {ERROR_FILE} is damaged"
 
@@ -243,7 +245,7 @@ def read_plan_file(path: Path) -> PlanFile:
         UserError: the file is damaged, or not there.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(unsealed(path.read_bytes(), PAGE))
         rows = [
             PlannedCell(
                 folder=str(row["folder"]),
@@ -266,7 +268,7 @@ def read_plan_file(path: Path) -> PlanFile:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
-            f"{path}: damaged ({error!r}), expected a plan that `relief-ray run` or `relief-ray grid` wrote; move it "
+            f"{path}: damaged ({error}), expected a plan that `relief-ray run` or `relief-ray grid` wrote; move it "
             f"away; {_go_on_without(path)}"
         ) from error
 
@@ -300,7 +302,8 @@ def write_plan_file(path: Path, plan: PlanFile) -> None:
     title |= {} if plan.claims is None else {"claims": plan.claims.model_dump(mode="json")}
     title |= {} if plan.search is None else {"search": plan.search.model_dump(mode="json")}
     title |= {} if plan.stopping is None else {"stopping": plan.stopping.model_dump(mode="json")}
-    write_atomic(path, (json.dumps({"name": plan.name, **title, "cells": rows}, indent=1) + "\n").encode())
+    content = json.dumps({"name": plan.name, **title, "cells": rows}, indent=1)
+    write_atomic(path, sealed(content.encode(), PAGE))
 
 
 def count_begun(out: Path, cells: Sequence[str]) -> int:

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relief_ray.files import move
+from relief_ray.records.ledger import scan
 from relief_ray.records.left_out import sentence
 from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import round_scalars
 from relief_ray.records.redact import mask_text
-from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_run, scan
+from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_run
 from relief_ray.records.schema import RoundRecord, RunRecord, RunStatus
 from relief_ray.records.sync_state import Target, flat_params, read_sync, write_sync
 
@@ -121,8 +122,9 @@ class Exporter:
                 self._known.setdefault(point.key, set()).add(point.step)
         self._num_bytes = lines.num_bytes
         if lines.rounds:
-            self._ended_ms = round(lines.rounds[-1].ended_unix_s * 1000)
-            self._mark(self._target.model_copy(update={"step": lines.rounds[-1].round}))
+            last = lines.rounds[-1]
+            self._ended_ms = round(last.ended_unix_s * 1000)
+            self._mark(self._target.model_copy(update={"step": last.round}))
         return len(points)
 
     def finish(self, status: RunStatus) -> None:
@@ -292,7 +294,8 @@ def _started_ms(folder: Path, record: RunRecord) -> int | None:
     """Moment at which the first round began; before there is one, that at which the run was made."""
     rounds = scan(folder / ROUNDS_FILE).rounds
     if rounds:
-        return round((rounds[0].ended_unix_s - rounds[0].wall_s) * 1000)
+        first = rounds[0]
+        return round((first.ended_unix_s - first.wall_s) * 1000)
     return _unix_ms(record.created)
 
 

@@ -76,8 +76,8 @@ def read_cells(paths: Iterable[Path]) -> tuple[FinishedCell, ...]:
 def _read(path: Path) -> Mapping[str, CommittedCell]:
     if is_committed(path):
         return read_committed(path).cells
-    items = [(s.name, s.loaded) for s in take_inventory([path]).items if s.status == "done"]
-    return {name: condense(loaded.run, loaded.rounds) for name, loaded in items if loaded is not None}
+    items = [(s.name, s.loaded) for s in take_inventory([path], keep=False).items if s.status == "done"]
+    return {name: condense(loaded.run, tuple(loaded.rounds)) for name, loaded in items if loaded is not None}
 
 
 def name_settings(records: Mapping[str, CommittedCell]) -> tuple[FinishedCell, ...]:

@@ -20,7 +20,7 @@ def words(write, run_cache, tmp_path, monkeypatch):
     name = write(METHOD)
     monkeypatch.syspath_prepend(str(Path.cwd()))
     words = {"strategies": f"{name}:Mine", "backbone": SMALL, "rounds": 1, "out": tmp_path / "own", "quiet": True}
-    rr.run("smoke", **words)
+    rr.run("quick", **words)
     return words
 
 
@@ -43,28 +43,28 @@ def test_a_run_of_an_edited_method_is_refused_with_what_changed_and_the_ways_on(
     folder, name = words["out"], edit(words)
     start_python_again(name)
     with pytest.raises(rr.UserError) as refused:
-        rr.run("smoke", **words)
+        rr.run("quick", **words)
     message = str(refused.value)
     assert message.startswith(f"{folder / f'{name}.Mine-s0'}: holds a run of other code or weights: {name}.py ")
     assert "rerun_stale=True" in message and "out=.." in message and "other_code=True" in message
-    before = rr.run("smoke", other_code=True, **words).run(words["strategies"])
-    again = rr.run("smoke", rerun_stale=True, **words).run(words["strategies"])
+    before = rr.run("quick", other_code=True, **words).run(words["strategies"])
+    again = rr.run("quick", rerun_stale=True, **words).run(words["strategies"])
     assert again.ledger[-1].model_sha256 != before.ledger[-1].model_sha256, "the new code was computed"
     (aside,) = (folder / "stale").iterdir()
     assert read_run(aside).own_sources != again.record.own_sources
-    assert len(rr.run("smoke", **words).frame) == 1, "it is today's now"
+    assert len(rr.run("quick", **words).frame) == 1, "it is today's now"
 
 
 def test_a_file_that_is_edited_under_a_running_python_is_refused_before_its_old_code_runs(words):
     name = edit(words)
     for more in ({}, {"rerun_stale": True}):
         with pytest.raises(rr.UserError, match=rf"{name}\.py was edited after this process had imported it.*restart"):
-            rr.run("smoke", **words, **more)
+            rr.run("quick", **words, **more)
     importlib.reload(sys.modules[name])
-    rr.run("smoke", rerun_stale=True, **words)
+    rr.run("quick", rerun_stale=True, **words)
     edit(words, AFTER, BEFORE)
     with pytest.raises(rr.UserError, match="was edited after"):
-        rr.run("smoke", **words)
+        rr.run("quick", **words)
 
 
 def test_a_helper_beside_the_file_counts_as_well(write, run_cache, tmp_path, monkeypatch):
@@ -72,7 +72,7 @@ def test_a_helper_beside_the_file_counts_as_well(write, run_cache, tmp_path, mon
     name = write(f"from {helper} import SHARE\n{METHOD}")
     monkeypatch.syspath_prepend(str(Path.cwd()))
     words = {"strategies": f"{name}:Mine", "backbone": SMALL, "rounds": 1, "out": tmp_path / "own", "quiet": True}
-    rr.run("smoke", **words)
+    rr.run("quick", **words)
     Path(f"{helper}.py").write_text("SHARE = 0.25\n")
     with pytest.raises(rr.UserError, match=rf"^{helper}\.py was edited after"):
-        rr.run("smoke", **words)
+        rr.run("quick", **words)

@@ -95,7 +95,7 @@ def test_a_dry_run_lists_runs_settings_and_time_and_writes_nothing(invoke: Invok
 
 def test_a_dry_run_counts_rays_start_where_runs_need_it(invoke: Invoke, tmp_path, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    words = ("run", "smoke", "--rounds", "1", "--dry-run", *SMALL, "--set=data.max_windows_per_client=5")
+    words = ("run", "quick", "--rounds", "1", "--dry-run", *SMALL, "--set=data.max_windows_per_client=5")
     for more, start_s in (
         ("--jobs=2", START_S),
         ("--set=runtime.mode=packed", START_S),
