@@ -24,10 +24,11 @@ from actors.grids.early_stopping import asha
 from actors.grids.estimate import START_S, estimates, fitting, head_of, probe_missing
 from actors.grids.freeze import freeze
 from actors.grids.side_by_side import SideBySide, address_of, refuse_dashboard_elsewhere, run_side_by_side
-from actors.runtime.session import SessionOptions, num_cores, ray_session
+from actors.runtime.session import SessionOptions, ray_session
 from actors.terminal.exit_codes import CELLS_FAILED, DISK, Stopped, say
 from actors.terminal.mlflow_export import PATIENCE_AFTER_STOP_S, PATIENCE_S, Exports
 from actors.terminal.signals import StopSignals
+from relief_ray.cgroups import num_cores
 from relief_ray.data import open_dataset
 from relief_ray.errors import UserError
 from relief_ray.files import disk_errors

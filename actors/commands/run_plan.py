@@ -10,8 +10,8 @@ from actors.commands.output import counts, estimate_notes, estimate_rows, plan_f
 from actors.commands.study import claims_facts, claims_text
 from actors.grids.estimate import START_S, Estimate, estimates, probe_missing
 from actors.grids.side_by_side import address_of
-from actors.runtime.session import num_cores
 from actors.terminal.exit_codes import say
+from relief_ray.cgroups import num_cores
 from relief_ray.config import ExperimentConfig
 from relief_ray.errors import counted
 from relief_ray.records.sync_state import flat_params

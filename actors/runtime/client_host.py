@@ -17,6 +17,7 @@ from torch import Tensor
 from actors.runtime import user_code
 from actors.runtime.host_data import HostData, JobBox, NodeData, RowBoxes, Wanted
 from actors.runtime.serialization import Packed, pack, unpack
+from actors.runtime.watch import watched
 from relief_ray import __version__
 from relief_ray.errors import UserError
 from relief_ray.groups import Params
@@ -88,12 +89,14 @@ class TrainRequest:
         parts: assignments of consecutive clients, each part within one block of the reduction.
         states: committed personal state of the clients that have one.
         whole_blocks: where the parts are complete blocks, their ascending numbers and the number of all blocks.
+        limit_s: seconds after which the host is ended; None: never.
     """
 
     round: int
     parts: tuple[tuple[Assignment, ...], ...]
     states: States
     whole_blocks: tuple[tuple[int, ...], int] | None = None
+    limit_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -195,7 +198,14 @@ class ClientHost:
             UserError: this node may not have the windows, or has others than the driver.
             ClientFailed: a client's code raised; the client is named.
         """
-        data, train_request = self._look(box, rows), unpack(request)
+        train_request = unpack(request)
+        with watched(train_request.limit_s):
+            return self._train(box, models, train_request, rows)
+
+    def _train(
+        self, box: JobBox, models: Packed[Models], train_request: TrainRequest, rows: RowBoxes
+    ) -> TrainAnswer | NeedsRows:
+        data = self._look(box, rows)
         job, clients = data.job, [task.client for part in train_request.parts for task in part]
         if missing := data.lacking({client_windows(c): (job.clients[c], job.fleet[c].modalities) for c in clients}):
             return NeedsRows(identity=identify(), wanted=missing)

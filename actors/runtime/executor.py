@@ -207,13 +207,16 @@ class RayExecutor:
         clients = tuple(t.client for tasks in parts for t in tasks)
         personal = {c: states[c] for c in clients if c in states}
         whole_blocks = None if num_blocks is None else (tuple(block for block, _ in pieces), num_blocks)
-        request = pack(TrainRequest(round=round_, parts=parts, states=personal, whole_blocks=whole_blocks))
+        limit_s = self._limits.call_s(len(clients))
+        request = pack(
+            TrainRequest(round=round_, parts=parts, states=personal, whole_blocks=whole_blocks, limit_s=limit_s)
+        )
         self._pool.moved_bytes += request.nbytes
         return Call(
             method="train",
             args=(self._data.box, model, request, self._data.rows([client_windows(c) for c in clients])),
             clients=clients,
-            limit_s=self._limits.call_s(len(clients)),
+            limit_s=limit_s,
             until_s=until_s,
             pieces=pieces,
             host=self._host_of.get(clients[0]),

@@ -17,6 +17,7 @@ from ray.exceptions import ActorDiedError, RayError, RayTaskError
 from actors.runtime.client_host import TrainAnswer, check, identify
 from actors.runtime.errors import Interrupted, raise_cause, reason
 from actors.runtime.hosts import Answer, Call, Flight, Host, Lost
+from actors.runtime.watch import hanging_in
 from relief_ray.errors import Cause
 from relief_ray.experiment.experiment import ignore_note
 
@@ -213,9 +214,10 @@ class HostPool:
             is_late = call.limit_s is not None and took_s > call.limit_s
             if is_late or (call.until_s is not None and now_s > call.until_s):
                 host.land()
+                place = hanging_in(host.handle._actor_id.hex())
                 # A hung process answers nothing, not even a polite end; Ray starts it anew.
                 ray.kill(host.handle, no_restart=False)
-                why = f"no answer within {took_s:.3g} s; raise runtime.client_timeout_s if it was only slow"
+                why = f"no answer within {took_s:.3g} s{place}; raise runtime.client_timeout_s if it was only slow"
                 yield call, self._lose(host, why, todo, "timeout")
 
     def _lose(self, host: Host, why: str, todo: deque[Call], cause: Cause = "lost") -> Lost:

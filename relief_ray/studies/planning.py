@@ -10,12 +10,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from relief_ray.config import ExperimentConfig, override, parse, preset, read_values
-from relief_ray.errors import UserError, listed, nearest
+from relief_ray.config import ExperimentConfig, override, parse, preset
+from relief_ray.errors import UserError, listed, nearest, shown
 from relief_ray.experiment.lifecycle import stored_engine
 from relief_ray.experiment.recording import now
 from relief_ray.experiment.setup import Setup, prepare
 from relief_ray.files import disk_errors
+from relief_ray.plain_yaml import read_mapping
 from relief_ray.plugins import is_path, load_kind
 from relief_ray.records.cells import PLAN_FILE, PlanFile, count_begun, read_plan_file, write_plan_file
 from relief_ray.records.claims import register_claims
@@ -74,17 +75,21 @@ def _from_file(path: Path) -> Preset:
             f"{path}: no such file in {Path.cwd()}; expected a configuration file (YAML or JSON), or a preset: "
             f"{', '.join(PRESETS)}"
         )
-    return replace(preset_of(read_values(path), path.stem), title=str(path))
+    values = read_mapping(path)
+    try:
+        return replace(preset_of(values, path.stem), title=str(path))
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
 
 
 def preset_of(values: dict[str, object], name: str) -> Preset:
     """Values of a configuration as a preset of one run, ``name``: where they name none."""
     values = dict(values)
     strategy = values.pop("strategy", REFERENCE)
-    label = strategy.get("name") if isinstance(strategy, dict) else strategy
+    label = _strategy_of({"strategy": strategy})
     if isinstance(strategy, dict):
         values["strategy"] = strategy
-    return Preset(name=str(values.get("name", name)), title="", strategies=(str(label),), values=values)
+    return Preset(name=str(values.get("name", name)), title="", strategies=(label,), values=values)
 
 
 def make_plan(target: str, settings: Sequence[str], axes: Axes, out: Path | None) -> Plan:
@@ -163,9 +168,19 @@ def _fold_of(values: Mapping[str, object]) -> int | None:
 
 
 def _strategy_of(values: Mapping[str, object]) -> str:
-    """The strategy's name in unchecked values."""
+    """The strategy's name in unchecked values.
+
+    Raises:
+        UserError: there is none.
+    """
     strategy = values.get("strategy")
-    return str(strategy.get("name") if isinstance(strategy, dict) else strategy)
+    name = strategy.get("name") if isinstance(strategy, dict) else strategy
+    if not isinstance(name, str):
+        raise UserError(
+            f"strategy = {shown(strategy)}: expected the name of a method, or a section with one; write strategy=relief"
+            " or strategy.name=relief"
+        )
+    return name
 
 
 def _split_of(values: Mapping[str, object]) -> object:
@@ -222,7 +237,7 @@ def _check_strategy(name: str) -> None:
         if not is_path(name):
             preset(name)
     except ValueError as error:
-        raise UserError(str(error)) from error
+        raise UserError(f"strategy: {error}; name one of these") from error
 
 
 def check_folder(cell: CellFolder) -> None:

@@ -130,7 +130,7 @@ def test_resume_of_a_finished_run_says_so(invoke, runs: Path) -> None:
 
 
 def test_a_run_that_failed_before_its_first_round_can_be_started_again(invoke, tmp_path: Path, monkeypatch) -> None:
-    def refuse(options: SessionOptions) -> None:
+    def refuse(options: SessionOptions, lost: object = None) -> None:
         raise UserError(f"cannot join {options.address}")
 
     # As where no cluster answers (test_session), which this process could not show: it may have joined one already.
