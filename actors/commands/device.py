@@ -16,7 +16,7 @@ from relief_ray.errors import UserError
 from relief_ray.files import disk_errors, write_atomic
 from relief_ray.models.registry import BACKBONES, backbone_name
 from relief_ray.profiling.profile import profile_device
-from relief_ray.text import table
+from relief_ray.text import table, typed
 
 _BUSY = 0.7
 
@@ -92,7 +92,7 @@ def text(profiled: Profile, path: Path) -> str:
         table(["stage", "live", "frozen", "weights", "input", "both"], stages),
         "",
         f"Written: {path} (types {', '.join(profiled.devices)}; the link stays the fleet's)",
-        f"Use it:  relief-ray run PRESET --set costs.profile={path} --set costs.planning_time=measured",
+        f"Use it:  relief-ray run demo --set costs.profile={typed(path)} --set costs.planning_time=measured",
     ]
     return "\n".join([*lines, *_warnings_of(profiled)])
 

@@ -15,7 +15,7 @@ from relief_ray.plain_yaml import read_mapping
 from relief_ray.records.cells import find_runs
 from relief_ray.report.runs import Loaded, load_runs
 from relief_ray.report.summary import ClockSummary, summarise_run
-from relief_ray.text import table
+from relief_ray.text import table, typed
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -111,7 +111,10 @@ def _is_finished(loaded: Loaded) -> bool:
         UserError: they are not.
     """
     if not loaded.complete:
-        raise UserError(f"{loaded.where}: not finished; complete it with `relief-ray resume`, or name another run")
+        raise UserError(
+            f"{loaded.where}: not finished; complete it with `relief-ray resume {typed(loaded.where)}`, or name "
+            "another run"
+        )
     return True
 
 

@@ -65,7 +65,17 @@ Mirror = Annotated[
     SomeText, typer.Option(metavar="URI", help="Keep a copy of all records there, e.g. s3://bucket/folder.")
 ]
 FetchTo = Annotated[SomePath, typer.Option("--out", metavar="DIR", help="For the copy at a URI; by default runs/NAME.")]
+Strategies = Annotated[SomeText, typer.Option(metavar="A,B", help="Methods instead of those of the preset or grid.")]
+Seeds = Annotated[SomeText, typer.Option(metavar="0,1,2|0-4", help="Seeds instead of seeds or replicates.")]
+Folds = Annotated[SomeText, typer.Option(metavar="0,1|0-3", help="Folds of held-out subjects.")]
+Rounds = Annotated[SomeInt, typer.Option(min=1, help="Rounds of every run.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be run, its time and disk.")]
+Address = Annotated[SomeText, typer.Option(help="Join this Ray cluster instead of starting one.")]
 Dashboard = Annotated[bool, typer.Option("--dashboard", help="Open Ray's dashboard with a local cluster.")]
+RerunStale = Annotated[
+    bool,
+    typer.Option("--rerun-stale", help="Compute what is of another program or weights again; the old is set aside."),
+]
 
 
 class Main(TyperGroup):

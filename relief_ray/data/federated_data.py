@@ -281,7 +281,7 @@ def _require_classes(spec: DatasetSpec, table: Table) -> None:
     if len(present) < 2:
         raise UserError(
             f"{spec.name}: all {len(table)} test windows are of the class {' '.join(present)!r}, expected at least two "
-            "classes; check the label column of the files (`relief-ray data describe`)"
+            "classes; check the label column of the files (`relief-ray data describe {spec.name}`)"
         )
 
 

@@ -35,8 +35,10 @@ from relief_ray.studies.plans import (
     refuse_masked,
     refuse_other_than,
     row_of,
+    set_stale_aside,
 )
 from relief_ray.studies.presets import PRESETS, Preset, make_preset
+from relief_ray.text import typed
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -54,7 +56,8 @@ def load_preset(target: str) -> Preset:
         return _from_file(path)
     if path.is_dir():
         raise UserError(
-            f"{target}: is a folder, expected a preset or a file; go on with its runs: relief-ray resume {target}"
+            f"{target}: is a folder, expected a preset or a file; go on with its runs: relief-ray resume "
+            f"{typed(target)}"
         )
     raise UserError(
         f"preset {target!r}: unknown{nearest(target, PRESETS)}; expected {', '.join(PRESETS)}, or a file (FILE.yaml)"
@@ -254,7 +257,7 @@ def check_folder(cell: CellFolder) -> None:
         raise UserError(
             f"{cell.folder}: holds a run of the same settings under another hash ({run.config_hash[:8]} there, "
             f"{cell.cell.hash[:8]} here): the program's schema or defaults, or a device profile, changed since; choose "
-            f"a folder with --out DIR, or go on with that run: relief-ray resume {cell.folder} --other-code"
+            f"a folder with --out DIR, or go on with that run: relief-ray resume {typed(cell.folder)} --other-code"
         )
     if not cell.is_finished:
         lock_folder(cell.folder, "the run folder").release()
@@ -270,7 +273,7 @@ def _refuse_begun(cell: CellFolder) -> None:
     """
     if cell.state.run is not None and not cell.is_finished and read_rounds(cell.folder):
         raise UserError(
-            f"{cell.folder}: this run was begun and is not finished; go on with: relief-ray resume {cell.folder}"
+            f"{cell.folder}: this run was begun and is not finished; go on with: relief-ray resume {typed(cell.folder)}"
         )
 
 
@@ -315,6 +318,23 @@ def read_plan(folder: Path, settings: Sequence[str] = ()) -> Plan:
     for placed in plan.cell_folders():
         check_folder(placed)
     return plan
+
+
+def without_stale(plan: Plan, settings: Sequence[str] = ()) -> Plan:
+    """Set the stale runs of a plan aside in ``stale/``, and return the plan that computes them again.
+
+    ``plan`` and ``settings``: of ``read_plan``. The folder of a single run is set aside beside itself.
+
+    Raises:
+        UserError: a process is at work in one of them, or it cannot be moved.
+    """
+    single = plan.cells[0].name == "."
+    set_stale_aside(plan.cell_folders(), plan.out.absolute().parent if single else plan.out)
+    if not single:
+        return read_plan(plan.out, settings)
+    # Nothing is left in its folder to read; what is computed there next is this program's.
+    cell = plan.cells[0]
+    return replace(plan, cells=(make_cell(cell.name, cell.label, cell.config),))
 
 
 def open_target(target: str, settings: Sequence[str], strategy: str | None = None) -> Setup:

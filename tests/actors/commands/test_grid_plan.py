@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from actors.commands.grid import START_S, GridOptions, num_places, within_budget
+from actors.commands.grid import GridOptions, num_places, within_budget
+from actors.grids.estimate import START_S
 from actors.grids.trial import run_trial
 from actors.runtime.warm_pool import WorkerCache
 from relief_ray.cgroups import num_cores
