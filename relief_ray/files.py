@@ -19,6 +19,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from relief_ray.errors import UserError
+from relief_ray.seal import PAGE, sealed, unsealed
 
 
 def sha256_file(path: Path) -> str:
@@ -44,8 +45,8 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Replace the contents of ``path``; its folder is made where it is missing.
+def write_atomic(path: Path, data: bytes | Iterable[bytes]) -> None:
+    """Replace the contents of ``path`` by bytes, or by pieces of them; its folder is made where it is missing.
 
     The bytes are written beside it under a name of their own, forced to the disk and renamed. A reader, or a crash at
     any point, sees the old contents or the new ones; of two processes that write at once, one wins whole.
@@ -57,7 +58,7 @@ def write_atomic(path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = _beside(path)
         try:
-            write_file(beside, data)
+            write_pieces(beside, [data] if isinstance(data, bytes) else data)
             move(beside, path)
         except BaseException:
             with suppress(OSError):
@@ -113,22 +114,24 @@ def remove_parts(path: Path) -> None:
 def digest_files(files: Mapping[str, Path], memory: Path) -> dict[str, str]:
     """Hash each file; those whose size and time of change are noted in `memory` (JSON) are not read again."""
     known = _remembered(memory)
-    stamps = {name: _stamp(path) for name, path in files.items()}
+    stamps = {name: stamp(path) for name, path in files.items()}
     fresh = {n: known[n][1] if n in known and known[n][0] == s else sha256_file(files[n]) for n, s in stamps.items()}
     if any(known.get(name, ("", ""))[0] != stamp for name, stamp in stamps.items()):
-        write_atomic(memory, json.dumps({name: [stamps[name], fresh[name]] for name in files}).encode())
+        content = json.dumps({name: [stamps[name], fresh[name]] for name in files})
+        write_atomic(memory, sealed(content.encode(), PAGE))
     return fresh
 
 
-def _stamp(path: Path) -> str:
+def stamp(path: Path) -> str:
+    """Size, time of change and inode: another stamp, other contents."""
     status = path.stat()
     return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ino}"
 
 
 def _remembered(memory: Path) -> dict[str, Sequence[str]]:
-    """Read the noted digests; an unreadable file counts as empty, since it can always be made again."""
+    """Read the noted digests; an unreadable or damaged file counts as empty, since it can always be made again."""
     try:
-        content = json.loads(memory.read_bytes())
+        content = json.loads(unsealed(memory.read_bytes(), PAGE))
     except (OSError, ValueError):
         return {}
     pairs = content.items() if isinstance(content, dict) else ()

@@ -5,9 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from relief_ray.records.schema import RoundRecord, RunRecord
-from relief_ray.records.seal import LINE, PAGE, sealed
+from relief_ray.seal import LINE, PAGE, sealed, unsealed
+
+
+def put_page(path: Path, content: object) -> None:
+    """Write a sealed JSON file: a plan, an error, results."""
+    path.write_bytes(sealed(json.dumps(content).encode(), PAGE))
+
+
+def page(path: Path) -> Any:
+    """Read a sealed JSON file without its seal."""
+    return json.loads(unsealed(path.read_bytes(), PAGE))
 
 
 def put_run(folder: Path, run: RunRecord | Mapping[str, object]) -> None:

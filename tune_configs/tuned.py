@@ -16,6 +16,7 @@ from relief_ray.errors import UserError
 from relief_ray.frozen import FrozenConfig
 from relief_ray.models.registry import backbone_name
 from relief_ray.plugins import is_path
+from relief_ray.seal import PAGE, Unsealed, unsealed
 
 TUNED = "tuned="
 Place = tuple[str, int | None, str, str]
@@ -78,8 +79,8 @@ def read_tuned(path: Path) -> Tuned:
         UserError: the file cannot be read as such.
     """
     try:
-        return Tuned.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError) as error:
+        return Tuned.model_validate_json(unsealed(path.read_bytes(), PAGE))
+    except (OSError, Unsealed, ValidationError) as error:
         shown = str(error).splitlines()[0]
         raise UserError(
             f"--set tuned={path}: cannot be read ({shown}); expected what `relief-ray grid freeze` wrote"

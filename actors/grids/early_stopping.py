@@ -128,8 +128,7 @@ def scores_at(folder: Path, judged: Sequence[int]) -> dict[int, float]:
     """Validation F1 after those of the ``judged`` rounds that the ledger has; of personal models where there are."""
     if not (folder / RUN_FILE).exists():
         return {}
-    known = {record.round: record.validation for record in read_rounds(folder)}
-    metrics = {round_: known.get(round_) for round_ in judged}
+    metrics = {record.round: record.validation for record in read_rounds(folder).where(lambda n: n in judged)}
     return {r: m.headline for r, m in metrics.items() if m is not None and m.headline is not None}
 
 

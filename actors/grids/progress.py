@@ -11,7 +11,8 @@ from actors.grids.deaths import count_kills, describe_death
 from actors.terminal.mlflow_export import Exports
 from actors.terminal.reporter import CellEnd, GridView, Leader, Reporter, RunningCell, headline_f1
 from relief_ray.errors import UserError
-from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, parse_line, read_run, scan
+from relief_ray.records.ledger import scan
+from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_run
 from relief_ray.records.schema import RoundRecord
 from relief_ray.records.tracking import Tracker
 from relief_ray.studies.plans import CellFolder, has_bootstrap, keep_error, look_at
@@ -21,10 +22,8 @@ _REFRESH_S = 0.5
 
 def last_round(folder: Path) -> RoundRecord | None:
     """The last round of a finished cell, which always is evaluated; None without one."""
-    path = folder / ROUNDS_FILE
-    # A line that is being written does not count; a cell that is done has been read through, so this is a round.
-    complete = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
-    return parse_line(complete.rpartition(b"\n")[2]) if complete else None
+    rounds = scan(folder / ROUNDS_FILE).rounds
+    return rounds[-1] if rounds else None
 
 
 def _title_of(entry: CellFolder) -> str:
@@ -150,12 +149,13 @@ class GridProgress:
             running.tracker = self.exports.begin(entry.cell.config.tracking, entry.folder)
         try:
             lines = scan(entry.folder / ROUNDS_FILE, running.num_bytes)
+            new = tuple(lines.rounds)
         except UserError:
             # Damaged: the cell itself will say so, and the others go on.
             running.num_bytes = 0
             return
         running.num_bytes = lines.num_bytes
-        for record in lines.rounds:
+        for record in new:
             if running.tracker is not None:
                 running.tracker.round(record)
             self.reporter.committed(_title_of(entry), record, entry.cell.config.costs.planning_time)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
 import ray
 
@@ -131,10 +133,36 @@ def run_with_retries(
 
 def _save_point(experiment: Experiment) -> None:
     """Save a checkpoint of the last committed round, where the regular ones are farther apart."""
-    done = experiment.folder.rounds()
+    done = experiment.folder.rounds().numbers
     saved = checkpoints.generations(experiment.folder.path)
-    if done and not (saved and saved[0].name.endswith(f"{done[-1].round:06d}")):
+    if done and not (saved and checkpoints.round_of(saved[0]) == done[-1]):
         checkpoints.save(experiment.folder.path, experiment.checkpoint(), experiment.binding)
+
+
+class UntoldRounds:
+    """Rounds that the driver has not heard of: all that a coordinator keeps of its past. Threads may share it."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._rounds: deque[RoundRecord] = deque()
+        self._lock = Lock()
+
+    def add(self, records: Iterable[RoundRecord]) -> None:
+        """Take in rounds in their order, later than all before."""
+        with self._lock:
+            self._rounds.extend(records)
+
+    def clear(self) -> None:
+        """Forget all."""
+        with self._lock:
+            self._rounds.clear()
+
+    def later(self, after: int, *, heard: bool) -> tuple[RoundRecord, ...]:
+        """Return the rounds later than ``after``; forget the others where they were ``heard``."""
+        with self._lock:
+            while heard and self._rounds and self._rounds[0].round <= after:
+                self._rounds.popleft()
+            return tuple(record for record in self._rounds if record.round > after)
 
 
 class Coordinator:
@@ -144,7 +172,7 @@ class Coordinator:
         """Start without a run."""
         self._name = name
         self._path: Path | None = None
-        self._records: list[RoundRecord] = []
+        self._untold = UntoldRounds()
         self._repairs: tuple[str, ...] = ()
         self._notes: list[str] = []
         self._experiment: Experiment | None = None
@@ -175,7 +203,8 @@ class Coordinator:
 
     def _run(self, request: RunRequest, setup: Setup) -> RunRecord:
         use_threads(setup.job.num_threads)
-        self._experiment, self._records, self._repairs, self._notes = None, [], (), []
+        self._experiment, self._repairs, self._notes = None, (), []
+        self._untold.clear()
         self._path = request.path
         grace_period = GracePeriod(lambda: self._stopping)
         with (
@@ -188,12 +217,13 @@ class Coordinator:
             )
             if request.reported is not None:
                 # Committed by the process that died, which had no time to say so.
-                self._records = [r for r in folder.rounds() if request.reported < r.round < experiment.next_round]
+                first, last = request.reported, experiment.next_round
+                self._untold.add(folder.rounds().where(lambda number: first < number < last))
             self._experiment, self._repairs = experiment, experiment.repairs
             gauges = Gauges(cell=folder.path.name, setup=setup)
 
             def on_round(record: RoundRecord) -> None:
-                self._records.append(record)
+                self._untold.add([record])
                 gauges.show(record, executor.peak_mib)
 
             return run_with_retries(experiment, on_round, lambda: self._stopping, self._notes.append, executor.recover)
@@ -203,15 +233,16 @@ class Coordinator:
         return RayExecutor(setup.job, request.group, request.options, should_stop, owns_hosts=False, on_note=note)
 
     @ray.method(concurrency_group="control")
-    def progress(self, after: int, num_notes: int = 0) -> Progress:
+    def progress(self, after: int, num_notes: int = 0, path: Path | None = None) -> Progress:
         """Finished rounds later than ``after``, notes but the first ``num_notes``, and what is going on.
 
-        Answered during a round.
+        Answered during a round. Who asks about the run in ``path`` has heard of its rounds up to ``after``: they are
+        forgotten.
         """
         experiment = self._experiment
         return Progress(
             path=self._path,
-            records=tuple(r for r in list(self._records) if r.round > after),
+            records=self._untold.later(after, heard=path == self._path),
             repairs=self._repairs,
             notes=tuple(self._notes[num_notes:]),
             next_round=experiment.next_round if experiment else None,

@@ -23,6 +23,7 @@ from relief_ray.errors import UserError
 from relief_ray.experiment.experiment import OnRound
 from relief_ray.records.run_folder import RunFolder, read_run
 from relief_ray.records.schema import RunRecord
+from relief_ray.text import typed
 
 # Where a process dies while Ray starts it, Ray notices after a minute, and others may wait for its place until then.
 _MAX_STARTS, _START_S, _POLL_S = 3, 180.0, 0.25
@@ -80,7 +81,7 @@ class Pulse:
     def listen(self, relay: ProgressRelay, is_over: bool) -> Progress | None:
         """The answer to a question, if it has come; once the run ``is_over``, to one that was asked after that."""
         if self.question is None or (is_over and not self._is_over):
-            self.question = self.coordinator.progress.remote(relay.seen, relay.num_notes)
+            self.question = self.coordinator.progress.remote(relay.seen, relay.num_notes, relay.path)
         self._is_over = is_over
         answered, _ = ray.wait([self.question], timeout=_POLL_S)
         now_s = time.monotonic()
@@ -171,7 +172,7 @@ def _has_heard(pulse: Pulse, relay: ProgressRelay, done: bool, should_stop: Call
     if pulse.place is None and pulse.silent_s > _START_S:
         raise UserError(
             f"the coordinator did not answer for {_START_S:g} s; `ray status` shows what it waits for; what is done "
-            f"is kept: relief-ray resume {relay.path}"
+            f"is kept: relief-ray resume {typed(relay.path)}"
         )
     return False
 

@@ -15,7 +15,6 @@ from pydantic import JsonValue
 from relief_ray.data import cache
 from relief_ray.data.dataset import load_dataset
 from relief_ray.errors import UserError
-from relief_ray.files import cache_root, digest_files
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,22 +43,21 @@ class SignalAbsent(UserError):
 def find_signal(reference: DataReference, machine: str) -> Path:
     """The parsed signal among this machine's own files: its cache, else parsed once from the files found here.
 
-    Nothing is fetched. ``machine`` names this machine in messages.
+    Nothing is fetched. Opening the entry checks its bytes, so the digest in it is compared. ``machine`` names
+    this machine in messages.
 
     Raises:
         SignalAbsent: there is no such dataset here, or it cannot be read or cached.
-        UserError: there is, but its signal has another digest; both are shown.
+        UserError: there is, but its signal has another digest, both are shown; or its cache entry is damaged.
     """
     folder = cache.keyed_folder(reference.name, reference.key)
     try:
-        path = (
-            cache.read_entry(folder).signal_path
-            if folder.exists()
-            else load_dataset(reference.name, units=reference.units).signal_path
-        )
-        digest = digest_files({"signal": path}, cache_root() / "stamps" / f"{path.parent.name}.json")["signal"]
+        here = cache.read_entry(folder) if folder.exists() else load_dataset(reference.name, units=reference.units)
+    except cache.DamagedEntry as error:
+        raise UserError(f"dataset {reference.name!r} on {machine}: {error}") from error
     except (UserError, OSError) as error:
         raise SignalAbsent(str(error)) from error
+    path, digest = here.signal_path, here.signal_sha256
     if digest != reference.signal_sha256:
         raise UserError(
             f"dataset {reference.name!r} on {machine}: its parsed signal {path} has the sha256 {digest[:12]}, expected "

@@ -1,7 +1,7 @@
 """Verification of a dataset: sha256 digests against the packaged lists, and the structure of the parsed recordings."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypedDict
 
@@ -100,7 +100,7 @@ def verify_source(spec: DatasetSpec, source: Source) -> VerifyReport:
         if listed and state != "known" and not (state == "unlisted" and len(states) > 100)
     ]
     problems = [text for recording in recordings for text in structure(spec, recording)]
-    problems += _cache_problems(spec, source)
+    problems += _cache_problems(spec, source, recordings)
     return {
         "name": spec.name,
         "path": str(source.path),
@@ -165,11 +165,32 @@ def _ranges(spec: DatasetSpec, recording: Recording) -> list[str]:
     return problems
 
 
-def _cache_problems(spec: DatasetSpec, source: Source) -> list[str]:
-    folder = cache.entry_folder(spec, cache.source_digest(spec, source, trust_stamps=False))
-    if not folder.exists():
-        return []
-    entry = cache.read_entry(folder)
-    if sha256_file(entry.signal_path) == entry.signal_sha256:
-        return []
-    return [f"{entry.signal_path}: the cached signal was altered; delete {folder}, it is made again"]
+def _cache_problems(spec: DatasetSpec, source: Source, recordings: Sequence[Recording]) -> list[str]:
+    """Damaged cache entries of the dataset, and arrays of these files' entry that are not what was just parsed."""
+    problems = []
+    here = cache.entry_folder(spec, cache.source_digest(spec, source, trust_stamps=False))
+    for folder in cache.entries(spec.name):
+        try:
+            entry = cache.read_entry(folder, again=True)
+        except cache.DamagedEntry as error:
+            problems.append(str(error))
+            continue
+        if folder == here:
+            problems += _altered(entry, cache.assemble(spec, recordings))
+    return problems
+
+
+def _altered(entry: cache.Entry, parsed: cache.Arrays) -> list[str]:
+    """Arrays of an entry that differ from what was parsed, bit by bit."""
+    signal = np.load(entry.signal_path, mmap_mode="r", allow_pickle=False)
+    pairs: dict[str, tuple[NDArray[np.generic], NDArray[np.generic]]] = {
+        cache.SIGNAL: (signal.view(np.int32), np.ascontiguousarray(parsed.signal).view(np.int32)),
+        cache.LABELS: (entry.labels, parsed.labels),
+        cache.BOUTS: (entry.bouts, parsed.bouts),
+    }
+    return [
+        f"{entry.folder / name}: not what the raw files say when they are parsed anew; delete the folder "
+        f"{entry.folder}, it is made again"
+        for name, (cached, fresh) in pairs.items()
+        if not np.array_equal(cached, fresh)
+    ]

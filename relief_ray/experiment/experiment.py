@@ -28,13 +28,12 @@ from relief_ray.groups import GroupId
 from relief_ray.messages import ClientInfo
 from relief_ray.protocols import Executor
 from relief_ray.records.base import Facts
-from relief_ray.records.checkpoint import Averages, Checkpoint, CheckpointStateStore, Saver
+from relief_ray.records.checkpoint import NO_TALLY, Averages, Checkpoint, CheckpointStateStore, Saver, Tally
 from relief_ray.records.costs import Totals
 from relief_ray.records.left_out import LeftOutLog
 from relief_ray.records.metrics import summarise
 from relief_ray.records.run_folder import RunFolder, restore
 from relief_ray.records.schema import Metrics, RoundRecord, RunRecord, RunStatus
-from relief_ray.records.selection_text import selection
 from relief_ray.records.tracking import NullTracker, Tracker
 from relief_ray.server.optimizer import server_step
 from relief_ray.training.job import Job
@@ -81,22 +80,22 @@ class Experiment:
         setup = self.setup
         self.binding = binding_of(setup, self.folder.run)
         restored = restore(self.folder, self.binding)
-        point, past, self.repairs = restored.checkpoint, restored.rounds, restored.repairs
+        point, last, self.repairs = restored.checkpoint, restored.last, restored.repairs
         self.store = CheckpointStateStore(point.clients if point else {})
         fresh = partial(setup.strategy.init, setup.layout, setup.fleet, setup.streams, setup.start)
         self.state = point.state if point else fresh()
         self.averages = point.averages if point else NO_AVERAGES
-        self.totals: Mapping[str, Totals] = past[-1].totals if past else {}
+        self.totals: Mapping[str, Totals] = last.totals if last else {}
         self.target_s = deadline_s(setup)
         self.next_round = point.round + 1 if point else (0 if setup.strategy.bootstrap else 1)
         self.saved_round = self.next_round - 1
         self.saver = Saver()
         self.accepting = Accepting(executor=self.executor, quorum=setup.config.runtime.quorum)
-        self.left_out = LeftOutLog()
-        self.untrained = UntrainedGroups(layout=setup.fedavg.counter.layout, name=setup.config.label())
-        for record in past:
-            self.left_out.add(record)
-            self._watch(record.round, [j for c in record.clients for j in selection(c.trained)])
+        tally = point.tally if point else NO_TALLY
+        self.left_out = LeftOutLog.resumed(tally.left_out, last)
+        self.untrained = UntrainedGroups(
+            layout=setup.fedavg.counter.layout, name=setup.config.label(), missed=dict(tally.untrained)
+        )
 
     def run(self, on_round: OnRound = ignore, should_stop: Callable[[], bool] = never) -> RunRecord:
         """Run the remaining rounds; stop between rounds when ``should_stop`` says so.
@@ -176,8 +175,13 @@ class Experiment:
 
     def checkpoint(self) -> Checkpoint:
         """The last committed round, as a resume would go on from it."""
-        clients = dict(self.store.committed)
-        return Checkpoint(round=self.next_round - 1, state=self.state, clients=clients, averages=self.averages)
+        return Checkpoint(
+            round=self.next_round - 1,
+            state=self.state,
+            clients=dict(self.store.committed),
+            averages=self.averages,
+            tally=Tally(untrained=dict(self.untrained.missed), left_out=self.left_out.summary()),
+        )
 
     def _save(self) -> None:
         point = self.checkpoint()

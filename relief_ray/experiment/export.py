@@ -29,6 +29,7 @@ from relief_ray.records.identity import commit, other_program, params_sha256, so
 from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import RunRecord
 from relief_ray.server.aggregation import mean_personal
+from relief_ray.text import typed
 from relief_ray.training.evaluation import calibrate
 from relief_ray.training.inputs import prepare
 
@@ -218,7 +219,7 @@ def saved_round(run_folder: Path, run: RunRecord, round_: int | None) -> int:
     if not kept:
         raise UserError(
             f"{run_folder}: the run is {run.status} and has no checkpoint yet, so there is no model to export; go on "
-            f"with: relief-ray resume {run_folder}"
+            f"with: relief-ray resume {typed(run_folder)}"
         )
     if round_ is not None and round_ not in kept:
         raise UserError(
@@ -249,7 +250,7 @@ def common_model(setup: Setup, point: Checkpoint, run_folder: Path) -> Params:
 
 def _provenance(run: RunRecord, setup: Setup, params: Params, run_folder: Path, round_: int) -> dict[str, JsonValue]:
     """Build the content of ``export.json``: origin, inputs, classes and scores of the model."""
-    metrics = next((r.metrics for r in read_rounds(run_folder) if r.round == round_), None)
+    metrics = next((r.metrics for r in read_rounds(run_folder).where(lambda n: n == round_)), None)
     spec, windows = setup.data.spec, setup.data.clients[0]
     inputs: dict[str, JsonValue] = {
         m: {"mean": windows.mean[a:b].tolist(), "std": windows.std[a:b].tolist()} for m, a, b in spec.columns()

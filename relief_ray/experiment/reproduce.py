@@ -54,7 +54,7 @@ def reproduce(cell: CommittedCell, folder: Path, tolerance: float = _TOLERANCE, 
     if not (isfinite(tolerance) and tolerance >= 0.0):
         raise UserError(f"--tolerance {100 * tolerance:g}: expected points of F1, 0 or more, e.g. --tolerance 1")
     _run_again(cell, folder, on_round)
-    return judge(cell, condense(read_run(folder), read_rounds(folder)), tolerance)
+    return judge(cell, condense(read_run(folder), tuple(read_rounds(folder))), tolerance)
 
 
 def _run_again(cell: CommittedCell, folder: Path, on_round: OnRound) -> None:

@@ -20,10 +20,13 @@ from relief_ray.files import write_atomic
 from relief_ray.frozen import FrozenConfig
 from relief_ray.records.claims import PlannedClaims
 from relief_ray.records.identity import other_program
+from relief_ray.records.ledger import scan
 from relief_ray.records.lock import is_folder_locked
 from relief_ray.records.redact import mask_text
-from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, is_done, read_run, scan
+from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, is_done, read_run
 from relief_ray.records.schema import MethodFacts, RunRecord, Status
+from relief_ray.seal import PAGE, sealed, unsealed
+from relief_ray.text import typed
 
 PLAN_FILE, GRID_FILE = "plan.json", "grid.json"
 PLAN_FILES = (GRID_FILE, PLAN_FILE)
@@ -132,12 +135,12 @@ def judge(
 
 @lru_cache(maxsize=4096)
 def _rounds_in(path: Path, changed_ns: int, num_bytes: int) -> tuple[int, ...]:
-    """Numbers of the rounds in a ledger; parsed once as long as its modification time and size stay.
+    """Numbers of the rounds in a ledger; read once as long as its modification time and size stay.
 
     Raises:
         UserError: a line before the last is damaged.
     """
-    return tuple(record.round for record in scan(path).rounds)
+    return scan(path).rounds.numbers
 
 
 def _count_lines(folder: Path) -> int:
@@ -152,7 +155,7 @@ def read_error(folder: Path) -> str | None:
     if not path.exists():
         return None
     try:
-        return mask_text(str(json.loads(path.read_text(encoding="utf-8"))["error"]))
+        return mask_text(str(json.loads(unsealed(path.read_bytes(), PAGE))["error"]))
     except (OSError, ValueError, KeyError, TypeError):
         return f"failed; its {ERROR_FILE} is damaged"
 
@@ -242,7 +245,7 @@ def read_plan_file(path: Path) -> PlanFile:
         UserError: the file is damaged, or not there.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(unsealed(path.read_bytes(), PAGE))
         rows = [
             PlannedCell(
                 folder=str(row["folder"]),
@@ -265,7 +268,7 @@ def read_plan_file(path: Path) -> PlanFile:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
-            f"{path}: damaged ({error!r}), expected a plan that `relief-ray run` or `relief-ray grid` wrote; move it "
+            f"{path}: damaged ({error}), expected a plan that `relief-ray run` or `relief-ray grid` wrote; move it "
             f"away; {_go_on_without(path)}"
         ) from error
 
@@ -275,7 +278,7 @@ def _go_on_without(path: Path) -> str:
     if path.name == GRID_FILE:
         return "start again every `relief-ray grid` of this --out DIR, which goes on with the cells that are there"
     # `run` refuses a run that has rounds, and `resume DIR` needs the plan; `resume` of a single run's folder does not.
-    begun = [f"relief-ray resume {folder}" for folder in _run_folders(path.parent) if _is_begun(look(folder))]
+    begun = [f"relief-ray resume {typed(folder)}" for folder in _run_folders(path.parent) if _is_begun(look(folder))]
     first = f"finish what was begun ({'; '.join(begun)}), then " if begun else ""
     return f"{first}start again every `relief-ray run` of this --out DIR, which reuses finished runs"
 
@@ -299,7 +302,8 @@ def write_plan_file(path: Path, plan: PlanFile) -> None:
     title |= {} if plan.claims is None else {"claims": plan.claims.model_dump(mode="json")}
     title |= {} if plan.search is None else {"search": plan.search.model_dump(mode="json")}
     title |= {} if plan.stopping is None else {"stopping": plan.stopping.model_dump(mode="json")}
-    write_atomic(path, (json.dumps({"name": plan.name, **title, "cells": rows}, indent=1) + "\n").encode())
+    content = json.dumps({"name": plan.name, **title, "cells": rows}, indent=1)
+    write_atomic(path, sealed(content.encode(), PAGE))
 
 
 def count_begun(out: Path, cells: Sequence[str]) -> int:

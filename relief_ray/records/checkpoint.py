@@ -1,7 +1,8 @@
 """Checkpoints: server state and all clients' personal state of one round, two generations of them.
 
 ``checkpoints/round-NNNNNN/`` holds ``state.safetensors`` and ``manifest.json``; it appears by one rename, so that it is
-whole or absent. Never a pickle. Both files' contents are under a sha256, since neither format notices a flipped bit.
+whole or absent. Never a pickle. The manifest is sealed and holds the state file's sha256, since neither format notices
+a flipped bit.
 """
 
 from __future__ import annotations
@@ -10,14 +11,13 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
 import safetensors.torch
-import torch
 from pydantic import Field, JsonValue, ValidationError
 from safetensors import SafetensorError
 from torch import Tensor
@@ -27,6 +27,9 @@ from relief_ray.errors import UserError
 from relief_ray.groups import Params
 from relief_ray.messages import NO_STATE, ClientId, ClientState, ServerState
 from relief_ray.records.base import SCHEMA_VERSION, Record, refuse_other_schema
+from relief_ray.records.schema import LeftOutRecord
+from relief_ray.records.tensor_file import tensor_pieces
+from relief_ray.seal import PAGE, sealed, unsealed
 
 
 class CheckpointStateStore:
@@ -58,53 +61,6 @@ class CheckpointStateStore:
     def discard(self) -> None:
         """Forget the staged states of a round that is not going to be committed."""
         self._staged.clear()
-
-
-# In the order of the safetensors format: types with the strictest alignment come first in a file.
-DTYPES: Mapping[torch.dtype, str] = {
-    torch.int64: "I64",
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.int32: "I32",
-    torch.bfloat16: "BF16",
-    torch.float16: "F16",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
-
-_ALIGNMENT = 8
-
-
-def file_pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of a safetensors file piece by piece, without copies: the header, then each tensor.
-
-    They are those of ``safetensors.torch.save``. The tensors must not change meanwhile.
-
-    Raises:
-        ValueError: a tensor of a type that the format, or this list, does not have.
-    """
-    if unknown := {str(t.dtype) for t in tensors.values()} - {str(d) for d in DTYPES}:
-        raise ValueError(f"tensors of {sorted(unknown)}, expected one of {[str(d) for d in DTYPES]}")
-    ranks = {dtype: rank for rank, dtype in enumerate(DTYPES)}
-    order = sorted(tensors, key=lambda name: (ranks[tensors[name].dtype], name.encode()))
-    yield _header({name: tensors[name] for name in order})
-    for name in order:
-        flat = tensors[name].detach().cpu().contiguous().reshape(-1)
-        yield flat.view(torch.uint8).numpy().data
-
-
-def _header(tensors: Mapping[str, Tensor]) -> bytes:
-    facts: dict[str, dict[str, str | list[int]]] = {}
-    start = 0
-    for name, tensor in tensors.items():
-        end = start + tensor.numel() * tensor.element_size()
-        facts[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
-        start = end
-    text = json.dumps(facts, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % _ALIGNMENT)
-    return len(text).to_bytes(8, "little") + text
 
 
 FOLDER = "checkpoints"
@@ -143,6 +99,21 @@ class Averages:
     num_rounds: Mapping[str, int] = field(default_factory=dict)
 
 
+class Tally(Record):
+    """What the loop of a run counts over its rounds: a resume reads it here instead of in every line of the ledger.
+
+    Attributes:
+        untrained: rounds since each group was last trained, as far as they count (``experiment.untrained``).
+        left_out: clients that rounds went on without, by cause.
+    """
+
+    untrained: dict[str, int] = Field(default_factory=dict)
+    left_out: tuple[LeftOutRecord, ...] = ()
+
+
+NO_TALLY = Tally()
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checkpoint:
     """Everything that the next round depends on, and its test.
@@ -152,6 +123,7 @@ class Checkpoint:
         state: the server's state after it.
         clients: personal state by client.
         averages: the models' averages over rounds.
+        tally: what was counted over rounds.
         skipped: reasons why newer generations were unusable.
     """
 
@@ -159,6 +131,7 @@ class Checkpoint:
     state: ServerState
     clients: Mapping[ClientId, ClientState] = field(default_factory=dict)
     averages: Averages = field(default_factory=Averages)
+    tally: Tally = NO_TALLY
     skipped: tuple[str, ...] = ()
 
 
@@ -177,6 +150,7 @@ class _Manifest(Record):
     engine: str
     averages: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     averaged_rounds: dict[str, int] = Field(default_factory=dict)
+    tally: Tally = Field(default_factory=Tally)
 
 
 class Damaged(Exception):
@@ -199,8 +173,10 @@ def save(run_folder: Path, checkpoint: Checkpoint, binding: Binding) -> Path:
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir()
         try:
-            sha256 = files.write_pieces(beside / STATE_FILE, file_pieces(tensors))
-            files.write_file(beside / MANIFEST_FILE, _sealed(manifest.model_copy(update={"state_sha256": sha256})))
+            sha256 = files.write_pieces(beside / STATE_FILE, tensor_pieces(tensors))
+            # Python's json, not pydantic's: it brings NaN in facts back as it was.
+            content = json.dumps(manifest.model_dump() | {"state_sha256": sha256})
+            files.write_file(beside / MANIFEST_FILE, sealed(content.encode(), PAGE))
             files.sync(beside)
             _retire(final)
             files.move(beside, final)
@@ -245,6 +221,15 @@ def load(
     return None
 
 
+def is_whole(contents: Mapping[str, bytes]) -> bool:
+    """Return whether the contents of a generation's ``FILES``, by name, are those that were saved."""
+    try:
+        manifest = json.loads(unsealed(contents[MANIFEST_FILE], PAGE))
+        return bool(manifest["state_sha256"] == _sha256(contents[STATE_FILE]))
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
 def generations(run_folder: Path) -> tuple[Path, ...]:
     """List the folders of all saved generations, newest first."""
     folder = run_folder / FOLDER
@@ -286,13 +271,8 @@ def _manifest(checkpoint: Checkpoint, binding: Binding) -> _Manifest:
         engine=binding.engine,
         averages={name: tuple(params) for name, params in checkpoint.averages.models.items()},
         averaged_rounds=dict(checkpoint.averages.num_rounds),
+        tally=checkpoint.tally,
     )
-
-
-def _sealed(manifest: _Manifest) -> bytes:
-    # Python's json, not pydantic's: it brings NaN in facts back as it was.
-    body = json.dumps(manifest.model_dump())
-    return f'{{"sha256": "{_sha256(body.encode())}", "manifest": {body}}}\n'.encode()
 
 
 def _sha256(data: bytes) -> str:
@@ -311,13 +291,9 @@ def _read_state(path: Path, sha256: str) -> dict[str, Tensor]:
 
 def _read_manifest(path: Path) -> _Manifest:
     try:
-        sealed = json.loads(path.read_bytes())
-        seal, content = sealed["sha256"], sealed["manifest"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        content = json.loads(unsealed(path.read_bytes(), PAGE))
+    except (OSError, ValueError) as error:
         raise Damaged(f"{MANIFEST_FILE}: {error}") from error
-    # Written and read by the same rules, so that equal contents give equal text.
-    if seal != _sha256(json.dumps(content).encode()):
-        raise Damaged(f"{MANIFEST_FILE} does not match its sha256")
     refuse_other_schema(content.get("schema_version") if isinstance(content, dict) else None, path)
     try:
         return _Manifest.model_validate(content)
@@ -345,7 +321,9 @@ def _unpack(manifest: _Manifest, tensors: Mapping[str, Tensor], skipped: tuple[s
         raise Damaged(f"{STATE_FILE} lacks {error}") from error
     state = ServerState(models=models, tensors=named, facts=manifest.facts)
     averages = Averages(models=means, num_rounds=manifest.averaged_rounds)
-    return Checkpoint(round=manifest.round, state=state, clients=clients, averages=averages, skipped=skipped)
+    return Checkpoint(
+        round=manifest.round, state=state, clients=clients, averages=averages, tally=manifest.tally, skipped=skipped
+    )
 
 
 def _retire(final: Path) -> None:

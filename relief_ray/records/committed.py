@@ -22,6 +22,7 @@ from relief_ray.records.costs import FedAvgRecord
 from relief_ray.records.left_out import left_out_of, sentence
 from relief_ray.records.metrics import chance_f1
 from relief_ray.records.schema import Machine, MethodFacts, Metrics, RoundRecord, RunRecord
+from relief_ray.seal import PAGE, sealed, unsealed
 
 FILE = "cells.json"
 
@@ -257,7 +258,7 @@ def write_committed(
     head = f'{{"schema_version": {SCHEMA_VERSION}, "title": {json.dumps(title)}, {named}"cells": {{'
     with disk_errors(path, "write the results"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, (head + "\n" + ",\n".join(lines) + "\n}}\n").encode())
+        write_atomic(path, sealed((head + "\n" + ",\n".join(lines) + "\n}}").encode(), PAGE))
     return path
 
 
@@ -281,13 +282,15 @@ def read_committed(path: Path) -> Committed:
     """
     file = path / FILE if path.is_dir() else path
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        data = file.read_bytes()
+        content = json.loads(data)
     except FileNotFoundError:
         raise UserError(f"{file}: not there; name a file or folder that `relief-ray report --commit` wrote") from None
     except (OSError, ValueError) as error:
         raise _damaged(file, error) from error
     refuse_other_schema(content.get("schema_version") if isinstance(content, dict) else None, file)
     try:
+        content = json.loads(unsealed(data, PAGE))
         for cell in content["cells"].values():
             cell["rounds"] = [_named(row) for row in cell["rounds"]]
         return Committed.model_validate(content)

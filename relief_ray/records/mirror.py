@@ -7,7 +7,6 @@ copying ends, the copy has a ledger with the rounds of its newest whole checkpoi
 
 from __future__ import annotations
 
-import hashlib
 import json
 import socket
 import time
@@ -15,15 +14,17 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from uuid import uuid4
 
 from relief_ray.errors import UserError
-from relief_ray.files import write_atomic
+from relief_ray.files import stamp, write_atomic
 from relief_ray.records import checkpoint
 from relief_ray.records.cells import PLAN_FILES
 from relief_ray.records.claims import CLAIMS_FILE
 from relief_ray.records.mirror_store import MirrorStore
 from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE
+from relief_ray.seal import PAGE, sealed, unsealed
 
 # In the copy: whose it is and who writes it. In the local folder: what the copy has.
 MIRROR_FILE, MEMORY_FILE = "mirror.json", ".mirror.json"
@@ -50,7 +51,7 @@ class Memory:
     def read(cls, root: Path) -> Memory:
         """Read it; a new one where there is none or it cannot be read, since it can be made again by copying."""
         try:
-            content = json.loads((root / MEMORY_FILE).read_bytes())
+            content = json.loads(unsealed((root / MEMORY_FILE).read_bytes(), PAGE))
             copies = {u: {n: (str(s), int(b)) for n, (s, b) in known.items()} for u, known in content["copies"].items()}
             return cls(id=str(content["id"]), copies=copies)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -58,13 +59,8 @@ class Memory:
 
     def write(self, root: Path) -> None:
         """Write it; what is lost of it is copied once more."""
-        write_atomic(root / MEMORY_FILE, json.dumps({"id": self.id, "copies": self.copies}).encode())
-
-
-def stamp(path: Path) -> str:
-    """Size, time of change and inode: another stamp, other contents."""
-    status = path.stat()
-    return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ino}"
+        content = json.dumps({"id": self.id, "copies": self.copies})
+        write_atomic(root / MEMORY_FILE, sealed(content.encode(), PAGE))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,23 +74,13 @@ class Contents:
 def whole_generation(folder: Path) -> dict[str, Contents] | None:
     """Contents of a checkpoint's files by name; None where they do not match their sha256s, or one is not there."""
     files = {name: content for name in checkpoint.FILES if (content := _read(folder / name)) is not None}
-    try:
-        sealed = json.loads(files[checkpoint.MANIFEST_FILE].data)
-        expected = (sealed["sha256"], sealed["manifest"]["state_sha256"])
-        digests = (_sha256(json.dumps(sealed["manifest"]).encode()), _sha256(files[checkpoint.STATE_FILE].data))
-    except (ValueError, KeyError, TypeError):
-        return None
-    return files if digests == expected else None
+    return files if checkpoint.is_whole({name: content.data for name, content in files.items()}) else None
 
 
 def read_claim(store: MirrorStore) -> dict[str, str]:
     """Read who signed in a store: ``id`` of the folder, ``writer``, ``host``, ``folder``, ``since``."""
     claim = json.loads(store.read(MIRROR_FILE))
     return {key: str(claim[key]) for key in ("id", "writer", "host", "folder", "since")}
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 class Copying:
@@ -132,7 +118,8 @@ class Copying:
                 whose = f"the copy of {claim['host']}:{claim['folder']}" if claim else there
                 raise TakenOver(
                     f"runtime.mirror = {self.store.name!r}: holds {whose}, expected an empty folder or the copy of "
-                    f"{self._root}; choose another URI, or go on with a copy: relief-ray resume {self.store.name}"
+                    f"{self._root}; choose another URI, or go on with a copy: relief-ray resume "
+                    f"{quote(self.store.name)}"
                 )
         # First here, then there: a kill between the two leaves a copy that is still ours.
         self._memory.write(self._root)

@@ -22,28 +22,14 @@ from relief_ray.errors import UserError
 from relief_ray.records import checkpoint
 from relief_ray.records.base import refuse_other_schema
 from relief_ray.records.identity import state_sha256
+from relief_ray.records.ledger import Rounds, line_of, scan
 from relief_ray.records.lock import FileLock, lock_folder
 from relief_ray.records.schema import RoundRecord, RunRecord
-from relief_ray.records.seal import LINE, PAGE, Unsealed, sealed, unsealed
+from relief_ray.seal import PAGE, Unsealed, sealed, unsealed
 
 RUN_FILE = "run.json"
 
 ROUNDS_FILE = "rounds.jsonl"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Lines:
-    """Parsed rounds, in order, each round's last line only.
-
-    Attributes:
-        rounds: the records.
-        num_bytes: length of the intact part of the file.
-        torn: description of an incomplete last line; None without one.
-    """
-
-    rounds: tuple[RoundRecord, ...]
-    num_bytes: int
-    torn: str | None
 
 
 def read_run(folder: Path) -> RunRecord:
@@ -86,14 +72,16 @@ def is_done(run: RunRecord, rounds: Sequence[int], bootstrap: bool | None = None
     return run.status == "done" and list(rounds) == list(range(not begins_at_0, last + 1))
 
 
-def read_rounds(folder: Path) -> tuple[RoundRecord, ...]:
+def read_rounds(folder: Path) -> Rounds:
     """Read all rounds in order; takes no lock and repairs nothing: a line that is being written is left out.
+
+    Each round is parsed when it is needed and not kept; ``tuple(read_rounds(folder))`` keeps all of them.
 
     Raises:
         UserError: a line before the last is damaged, or the last one of a run that is done.
     """
     lines = scan(folder / ROUNDS_FILE)
-    if lines.torn and (run := read_run(folder)).status == "done" and not is_done(run, [r.round for r in lines.rounds]):
+    if lines.torn and (run := read_run(folder)).status == "done" and not is_done(run, lines.rounds.numbers):
         raise UserError(
             f"{folder / ROUNDS_FILE}: {lines.torn}, expected the last round of a finished run; restore the file, or "
             "remove the folder and run the cell again"
@@ -101,65 +89,10 @@ def read_rounds(folder: Path) -> tuple[RoundRecord, ...]:
     return lines.rounds
 
 
-def scan(path: Path, start: int = 0) -> Lines:
-    """Read a ledger from byte ``start``; the last line counts only when it is complete.
-
-    A resumed run drops rounds after its checkpoint and writes others. Where no line begins at ``start`` any more, the
-    ledger is read from its beginning.
-
-    Raises:
-        UserError: a line before the last is damaged.
-    """
-    data = b""
-    if path.exists():
-        with path.open("rb") as file:
-            file.seek(max(0, start - 1))
-            if start and file.read(1) != b"\n":
-                start = 0
-                file.seek(0)
-            data = file.read()
-    *complete, rest = data.split(b"\n")
-    rounds: dict[int, RoundRecord] = {}
-    end = start
-    for number, line in enumerate(complete, 1):
-        try:
-            record = parse_line(line)
-        except (Unsealed, ValidationError) as error:
-            if number == len(complete) and not rest:
-                return Lines(rounds=_ordered(rounds), num_bytes=end, torn=f"line {number} was torn")
-            why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-            raise UserError(
-                f"{path}: line {number} is damaged ({why}), expected a round's JSON; "
-                "restore the file or run the cell again"
-            ) from error
-        rounds[record.round] = record
-        end += len(line) + 1
-    torn = f"line {len(complete) + 1} was torn after {len(rest)} bytes" if rest else None
-    return Lines(rounds=_ordered(rounds), num_bytes=end, torn=torn)
-
-
-def parse_line(line: bytes) -> RoundRecord:
-    """Read one whole line of a ledger, without its line break.
-
-    Raises:
-        Unsealed: its bytes are not those that were written.
-        ValidationError: they are no round's record.
-    """
-    return RoundRecord.model_validate_json(unsealed(line, LINE))
-
-
-def _ordered(rounds: dict[int, RoundRecord]) -> tuple[RoundRecord, ...]:
-    return tuple(rounds[r] for r in sorted(rounds))
-
-
 ERROR_FILE = "error.json"
 
 # Room for a hundred clients' rounds and three generations of either backbone's checkpoint.
 _MIN_FREE_BYTES = 64 * 2**20
-
-
-def _lines(rounds: Sequence[RoundRecord]) -> bytes:
-    return b"".join(sealed(r.model_dump_json().encode(), LINE) + b"\n" for r in rounds)
 
 
 class RunFolder:
@@ -241,7 +174,7 @@ class RunFolder:
             UserError: the disk is full or fails; the ledger stays as it was. Or somebody removed or replaced it.
         """
         self._refuse_removed()
-        line = _lines([record])
+        line = line_of(record)
         with files.disk_errors(self.path / ROUNDS_FILE, f"append round {record.round}"):
             try:
                 self._cut()
@@ -271,29 +204,30 @@ class RunFolder:
         if os.fstat(self._fd).st_size != self._num_bytes:
             os.ftruncate(self._fd, self._num_bytes)
 
-    def rounds(self) -> tuple[RoundRecord, ...]:
+    def rounds(self) -> Rounds:
         """Read all rounds in order; of a repeated round the last line counts."""
         return read_rounds(self.path)
 
-    def rewind(self, round_: int | None) -> tuple[RoundRecord, ...]:
+    def rewind(self, round_: int | None) -> Rounds:
         """Drop the rounds after ``round_``, the checkpoint's (None: all), and return the others.
 
         Raises:
             UserError: the ledger ends before that round.
         """
         recorded = self.rounds()
-        kept = tuple(r for r in recorded if round_ is not None and r.round <= round_)
-        if round_ is not None and (not kept or kept[-1].round != round_):
-            last = f"round {kept[-1].round}" if kept else "no round"
+        kept = recorded.where(lambda number: round_ is not None and number <= round_)
+        if round_ is not None and (not kept or kept.numbers[-1] != round_):
+            last = f"round {kept.numbers[-1]}" if kept else "no round"
             raise UserError(
                 f"{self.path / ROUNDS_FILE}: ends with {last}, expected round {round_} of the checkpoint; "
                 "restore the file or run the cell again"
             )
-        if len(kept) < len(recorded):
-            files.write_atomic(self.path / ROUNDS_FILE, data := _lines(kept))
-            os.close(self._fd)
-            self._open_ledger(len(data))
-        return kept
+        if len(kept) == len(recorded):
+            return recorded
+        files.write_atomic(self.path / ROUNDS_FILE, kept.lines())
+        os.close(self._fd)
+        self._open_ledger(sum(place.num_bytes for place in kept.places))
+        return self.rounds()
 
     def close(self) -> None:
         """Release the ledger and the lock."""
@@ -332,34 +266,38 @@ class Restored:
     Attributes:
         checkpoint: the newest whole one; None where the run starts again from its first round.
         rounds: the ledger up to its round.
+        last: record of its round; None without a checkpoint.
         repairs: lines for the user.
     """
 
     checkpoint: checkpoint.Checkpoint | None
-    rounds: tuple[RoundRecord, ...]
+    rounds: Rounds
+    last: RoundRecord | None
     repairs: tuple[str, ...]
 
 
 def restore(folder: RunFolder, binding: checkpoint.Binding) -> Restored:
     """Load the newest whole checkpoint that the ledger reaches; what came after is computed again to the same bits.
 
+    Of the ledger only the last line is parsed.
+
     Raises:
         UserError: no generation is usable, it belongs to another computation, the ledger misses its round, or names
             another model for it.
     """
-    recorded = {r.round: r for r in folder.rounds()}
+    recorded = folder.rounds().numbers
     point = checkpoint.load(folder.path, binding, newest=max(recorded, default=-1))
-    before = len(recorded)
     if point is not None:
         checkpoint.drop_after(folder.path, point.round)
     rounds = folder.rewind(point.round if point is not None else None)
-    if point is not None and rounds[-1].model_sha256 != (actual := state_sha256(point.state)):
+    last = rounds[-1] if rounds else None
+    if point is not None and last is not None and last.model_sha256 != (actual := state_sha256(point.state)):
         raise UserError(
             f"{folder.path}: the checkpoint of round {point.round} holds the model {actual[:12]}, the ledger names "
-            f"{rounds[-1].model_sha256[:12]}; expected one run's files; restore both from one backup, or run the cell "
+            f"{last.model_sha256[:12]}; expected one run's files; restore both from one backup, or run the cell "
             "again"
         )
     repairs = [*folder.repairs, *(f"checkpoint {line}" for line in (point.skipped if point is not None else ()))]
-    if len(rounds) < before:
-        repairs.append(f"{before - len(rounds)} rounds after the checkpoint are computed again")
-    return Restored(checkpoint=point, rounds=rounds, repairs=tuple(repairs))
+    if len(rounds) < len(recorded):
+        repairs.append(f"{len(recorded) - len(rounds)} rounds after the checkpoint are computed again")
+    return Restored(checkpoint=point, rounds=rounds, last=last, repairs=tuple(repairs))

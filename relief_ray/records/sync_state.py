@@ -12,6 +12,7 @@ from relief_ray.files import write_atomic
 from relief_ray.records.base import Record, Text
 from relief_ray.records.redact import mask_text
 from relief_ray.records.schema import RunStatus
+from relief_ray.seal import PAGE, Unsealed, sealed, unsealed
 
 _SYNC_FILE = "sync.json"
 
@@ -53,18 +54,22 @@ def flat_params(config: Mapping[str, JsonValue], prefix: str = "") -> dict[str, 
 def read_sync(folder: Path) -> SyncState:
     """Read ``sync.json`` of a run folder; empty where it is missing or unreadable: the store is asked in any case."""
     try:
-        return SyncState.model_validate_json((folder / _SYNC_FILE).read_bytes())
-    except (OSError, ValidationError):
+        return SyncState.model_validate_json(unsealed((folder / _SYNC_FILE).read_bytes(), PAGE))
+    except (OSError, Unsealed, ValidationError):
         return SyncState()
 
 
 def write_sync(folder: Path, uri: str, target: Target) -> None:
     """Note the progress of one store."""
     state = SyncState(targets={**read_sync(folder).targets, mask_text(uri): target})
-    write_atomic(folder / _SYNC_FILE, (state.model_dump_json(indent=1) + "\n").encode())
+    _write(folder, state)
 
 
 def write_failure(folder: Path, error: str) -> None:
     """Note why an export failed; the noted progress stays."""
     state = SyncState(targets=read_sync(folder).targets, error=error)
-    write_atomic(folder / _SYNC_FILE, (state.model_dump_json(indent=1) + "\n").encode())
+    _write(folder, state)
+
+
+def _write(folder: Path, state: SyncState) -> None:
+    write_atomic(folder / _SYNC_FILE, sealed(state.model_dump_json(indent=1).encode(), PAGE))

@@ -147,11 +147,13 @@ class Inventory:
         return sum(s.status == status for s in self.items)
 
 
-def take_inventory(paths: Iterable[Path]) -> Inventory:
+def take_inventory(paths: Iterable[Path], *, keep: bool = True) -> Inventory:
     """Inventory of everything below the paths: plans (``grid.json``, ``plan.json``) and run folders.
 
     A cell that is damaged, failed, interrupted or only planned is kept with its status; nothing of it enters a mean. A
     cell that several folders plan or hold is one: it is done where any of them finished it.
+
+    ``keep``: hold all rounds in memory; else they are read from the folder each time they are used.
 
     Raises:
         UserError: a path holds neither a plan nor a run.
@@ -159,7 +161,7 @@ def take_inventory(paths: Iterable[Path]) -> Inventory:
     items: dict[str, GridItem] = {}
     titles: list[str] = []
     for path in map(Path, paths):
-        below_path, plan_titles = _folder(path)
+        below_path, plan_titles = _folder(path, keep)
         titles += plan_titles
         for key, item in below_path:
             items.setdefault(key, item)
@@ -216,7 +218,7 @@ def _one(same: Sequence[GridItem]) -> Iterable[GridItem]:
         yield replace(item, repeats=tuple(others))
 
 
-def _folder(path: Path) -> tuple[list[tuple[str, GridItem]], list[str]]:
+def _folder(path: Path, keep: bool) -> tuple[list[tuple[str, GridItem]], list[str]]:
     if is_committed(path):
         runs = read_small(path)
         return [(f"{path}#{name}", _small(name, loaded)) for name, loaded in runs.items()], [read_committed(path).title]
@@ -225,9 +227,9 @@ def _folder(path: Path) -> tuple[list[tuple[str, GridItem]], list[str]]:
     planned = {
         str((parent / row.folder).resolve()): (parent / row.folder, row) for parent, plan in plans for row in plan.cells
     }
-    items = [(key, look(_name(folder, path), folder, row)) for key, (folder, row) in planned.items()]
+    items = [(key, look(_name(folder, path), folder, row, keep)) for key, (folder, row) in planned.items()]
     others = [p.parent for p in below(path, RUN_FILE) if str(p.parent.resolve()) not in planned]
-    items += [(str(folder.resolve()), look(_name(folder, path), folder)) for folder in others]
+    items += [(str(folder.resolve()), look(_name(folder, path), folder, keep=keep)) for folder in others]
     if not plans and not items:
         raise UserError(
             f"{path}: found no {RUN_FILE} and no {' or '.join(PLAN_FILES)} in or below it; name folders that "
@@ -251,8 +253,11 @@ def _name(folder: Path, top: Path) -> str:
     return "-".join(folder.relative_to(top).parts) or folder.resolve().name
 
 
-def look(name: str, folder: Path, row: PlannedCell | None = None) -> GridItem:
-    """Read a cell's folder: its status, and its run where there is one; ``row``: its row in a plan."""
+def look(name: str, folder: Path, row: PlannedCell | None = None, keep: bool = True) -> GridItem:
+    """Read a cell's folder: its status, and its run where there is one; ``row``: its row in a plan.
+
+    ``keep``: as in ``take_inventory``.
+    """
     planned = GridItem(name=name, label=folder.name, config={}, status="planned")
     if row is not None:
         planned = replace(planned, label=row.method.name, method=row.method, config=row.config, hash=row.hash)
@@ -260,12 +265,14 @@ def look(name: str, folder: Path, row: PlannedCell | None = None) -> GridItem:
         cell = cells.look(folder)
         return replace(planned, status=cell.status, why=cell.why.split("\n")[0])
     try:
-        loaded = Loaded(where=str(folder.resolve()), run=read_run(folder), rounds=read_rounds(folder))
+        rounds = read_rounds(folder)
+        kept = tuple(rounds) if keep else rounds
+        loaded = Loaded(where=str(folder.resolve()), run=read_run(folder), rounds=kept)
     except UserError as damaged:
         return replace(planned, status="failed", why=str(damaged))
-    cell = cells.judge(folder, loaded.run, [r.round for r in loaded.rounds], cells.read_error(folder))
+    cell = cells.judge(folder, loaded.run, rounds.numbers, cells.read_error(folder))
     status, why = cell.status, cell.why.split("\n")[0]
-    if status == "done" and all(r.metrics is None for r in loaded.trained):
+    if status == "done" and all(r.metrics is None for r in reversed(kept) if r.round >= 1):
         status, why = "untested", "evaluation.parts lacks `test`"
     elif status != "done" and loaded.run.status != "done":
         reached = f"{loaded.rounds[-1].round if loaded.rounds else 0} of {loaded.planned} rounds"

@@ -48,7 +48,7 @@ class Loaded:
 
     where: str
     run: RunRecord
-    rounds: tuple[RoundRecord, ...]
+    rounds: Sequence[RoundRecord]
     committed: CommittedCell | None = None
 
     @property
@@ -217,7 +217,7 @@ def _load(path: Path) -> Iterator[Loaded]:
     if not folders:
         raise UserError(f"{path}: found no {RUN_FILE} in or below it; name folders that `relief-ray run` made")
     for folder in folders:
-        yield Loaded(where=str(folder.resolve()), run=read_run(folder), rounds=read_rounds(folder))
+        yield Loaded(where=str(folder.resolve()), run=read_run(folder), rounds=tuple(read_rounds(folder)))
 
 
 def is_committed(path: Path) -> bool:

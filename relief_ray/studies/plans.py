@@ -38,6 +38,7 @@ from relief_ray.records.redact import MASK, mask_text, redact
 from relief_ray.records.run_folder import ERROR_FILE, read_run
 from relief_ray.records.schema import RunRecord, Status
 from relief_ray.records.sync_state import flat_params
+from relief_ray.seal import PAGE, sealed
 from relief_ray.strategies import facts_of
 from relief_ray.studies.cells import Cell
 
@@ -280,7 +281,7 @@ def keep_error(folder: Path, error: BaseException | str) -> None:
     content = {"error": mask_text(kind + message), "at": now(), "traceback": mask_text(trace)}
     with disk_errors(folder, "keep the error"):
         folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder / ERROR_FILE, (json.dumps(content, indent=1) + "\n").encode())
+    write_atomic(folder / ERROR_FILE, sealed(json.dumps(content, indent=1).encode(), PAGE))
 
 
 def set_stale_aside(cells: Iterable[CellFolder], out: Path) -> None:

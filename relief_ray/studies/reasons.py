@@ -6,7 +6,7 @@ The method gives the reasons (``Strategy.explain``); this module adds the client
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -67,8 +67,9 @@ def reasons_for(folder: Path, round_: int, client: int, *, width: int = _WIDTH, 
     Raises:
         UserError: no such round or client, or the run's data or the user's own modules are not there.
     """
-    setup, rounds = open_run(folder), {record.round: record for record in read_rounds(folder)}
-    _check(setup, rounds, folder, round_, client)
+    setup, ledger = open_run(folder), read_rounds(folder)
+    _check(setup, ledger.numbers, folder, round_, client)
+    rounds = {record.round: record for record in ledger.where(lambda number: number in (round_ - 1, round_))}
     reasons = _explain(setup, rounds, round_, client)
     facts: dict[str, object] = {"run": str(folder), "round": round_}
     if reasons.summary:
@@ -140,7 +141,7 @@ def _first_round(setup: Setup) -> int:
     return 0 if setup.strategy.bootstrap else 1
 
 
-def _check(setup: Setup, rounds: dict[int, RoundRecord], folder: Path, round_: int, client: int) -> None:
+def _check(setup: Setup, rounds: Collection[int], folder: Path, round_: int, client: int) -> None:
     """Check that the run has this round and this client.
 
     Raises:

@@ -13,6 +13,7 @@ from relief_ray.data.loader import Recording
 from relief_ray.data.registry import get_spec
 from relief_ray.data.source import MARKER, Source
 from relief_ray.errors import UserError
+from relief_ray.seal import PAGE, sealed, unsealed
 
 SPEC = get_spec("mhealth")
 
@@ -50,8 +51,8 @@ def test_one_synthetic_subject_makes_all_synthetic(tmp_path: Path, marked: bool,
 
 def test_an_unknown_origin_counts_as_synthetic(tmp_path: Path) -> None:
     cache.store(SPEC, [recording(1, 40)], Source(name="mhealth", path=tmp_path), tmp_path / "entry")
-    meta = json.loads((tmp_path / "entry" / "meta.json").read_text())
-    (tmp_path / "entry" / "meta.json").write_text(json.dumps({**meta, "origin": "?"}))
+    meta = json.loads(unsealed((tmp_path / "entry" / "meta.json").read_bytes(), PAGE))
+    (tmp_path / "entry" / "meta.json").write_bytes(sealed(json.dumps({**meta, "origin": "?"}).encode(), PAGE))
     assert cache.read_entry(tmp_path / "entry").origin == "SYNTHETIC"
 
 
@@ -64,7 +65,7 @@ def test_damage_names_the_folder(tmp_path: Path, mini: Dataset, file: str, damag
         (folder / file).unlink()
     else:
         (folder / file).write_bytes(whole[: len(whole) // 2] if damage == "cut" else b"\x80\x04]\x94.")
-    with pytest.raises(UserError, match=r"entry: damaged cache entry .* delete the folder"):
+    with pytest.raises(UserError, match=rf"entry/{file}: damaged cache entry .* delete the folder .*, it is made"):
         cache.read_entry(folder)
 
 

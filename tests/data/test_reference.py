@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.data import DataConfig, Dataset, federate, load_dataset, num_clients
+from relief_ray.data import DataConfig, Dataset, cache, federate, load_dataset, num_clients
 from relief_ray.data import dataset as loading
 from relief_ray.data.fetch import synth
 from relief_ray.data.reference import DataReference, SignalAbsent, find_signal
@@ -81,10 +81,26 @@ def test_an_altered_signal_is_refused(mini: Dataset, elsewhere: Path) -> None:
     altered = bytearray(path.read_bytes())
     altered[-1] ^= 1
     path.write_bytes(altered)
-    with pytest.raises(UserError, match=f"on board: .*{mini.signal_sha256[:12]}.*delete {path.parent}"):
+    with pytest.raises(UserError, match=f"'dsa_mini' on board: {path}: damaged .*delete the folder {path.parent}"):
         find_signal(reference_of(mini), "board")
     shutil.rmtree(path.parent)
     assert find_signal(reference_of(mini), "board") == path, "as the message says"
+
+
+def test_each_array_is_read_through_once_by_a_process(
+    mini: Dataset, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digests, read = [], cache._crc32
+
+    def counted(path: Path) -> int:
+        digests.append(path.name)
+        return read(path)
+
+    path = find_signal(reference_of(mini), "board")
+    monkeypatch.setattr(cache, "_CHECKED", {})
+    monkeypatch.setattr(cache, "_crc32", counted)
+    assert find_signal(reference_of(mini), "board") == find_signal(reference_of(mini), "board") == path
+    assert digests == ["signal.npy", "labels.npy", "bouts.npy"], "by no other digest, and not again"
 
 
 def test_one_of_several_at_once_parses(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relief_ray.data import Dataset, load_dataset
+from relief_ray.data import Dataset, cache, load_dataset
 from relief_ray.data.loader import Recording
 from relief_ray.data.registry import get_spec
 from relief_ray.data.verify import structure, verify
+from relief_ray.errors import UserError
 
 SPEC = get_spec("mhealth")
 
@@ -71,6 +72,30 @@ def test_an_altered_cache_is_noticed(
     dataset.signal_path.write_bytes(altered)
     report = verify("dsa_mini")
     assert not report["ok"]
-    assert "the cached signal was altered" in report["problems"][0]
+    (problem,) = report["problems"]
+    assert f"{dataset.signal_path}: damaged cache entry (its bytes are not" in problem
     shutil.rmtree(dataset.signal_path.parent)
     assert verify("dsa_mini")["ok"]
+
+
+@pytest.mark.parametrize("resealed", [False, True])
+def test_swapped_labels_in_the_cache_are_noticed(
+    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resealed: bool
+) -> None:
+    """Also where the entry was written anew, digests and all: the raw files say otherwise."""
+    monkeypatch.setenv("RELIEF_CACHE", str(tmp_path))
+    dataset = load_dataset("dsa_mini")
+    folder, labels = dataset.signal_path.parent, dataset.labels.copy()
+    labels[labels == 3] = 5
+    if resealed:
+        shutil.rmtree(folder)
+        arrays = cache.Arrays(signal=mini.signal(), labels=labels, bouts=dataset.bouts)
+        cache.write_entry(folder, arrays, "real", dict(dataset.facts))
+        assert (load_dataset("dsa_mini").labels == labels).all()
+    else:
+        np.save(folder / "labels.npy", labels)
+        with pytest.raises(UserError, match=rf"labels\.npy: damaged cache entry .* delete the folder {folder}"):
+            load_dataset("dsa_mini")
+    report = verify("dsa_mini")
+    (problem,) = report["problems"]
+    assert not report["ok"] and str(folder / "labels.npy") in problem and "delete the folder" in problem

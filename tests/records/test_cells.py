@@ -1,6 +1,5 @@
 """The status of a cell, from what its folder holds; plan files of runs and of grids."""
 
-import json
 import shutil
 from typing import get_args
 
@@ -21,6 +20,8 @@ from relief_ray.records.identity import machine_facts, source_digest
 from relief_ray.records.lock import LOCK_FILE, FileLock, is_locked
 from relief_ray.records.run_folder import ERROR_FILE, RUN_FILE, RunFolder, read_rounds
 from relief_ray.records.schema import MethodFacts, RunStatus, Status
+from relief_ray.seal import PAGE, sealed
+from tests.sealed import page, put_page
 
 
 @pytest.fixture
@@ -74,16 +75,16 @@ def test_a_finished_run_that_lost_rounds_or_is_damaged_failed(change):
 def test_an_error_counts_unless_the_run_was_done_after_all(change, tmp_path):
     (tmp_path / "bare").mkdir()
     for folder in (tmp_path / "bare", change(status="interrupted")):
-        (folder / "error.json").write_text(json.dumps({"error": "ValueError: https://me:secret@host\nmore"}))
+        put_page(folder / "error.json", {"error": "ValueError: https://me:secret@host\nmore"})
         assert look(folder).status == "failed" and look(folder).why == "ValueError: https://***@host\nmore"
     assert look(change(status="done")).status == "done"
-    (tmp_path / "bare" / "error.json").write_text("[]")
+    (tmp_path / "bare" / "error.json").write_text('{"error": "not what was written"}')
     assert look(tmp_path / "bare").why == "failed; its error.json is damaged"
 
 
 def test_a_process_at_work_beats_the_error_of_an_earlier_attempt(change):
     folder = change(status="failed", note="round 3 was void")
-    (folder / ERROR_FILE).write_text(json.dumps({"error": "OSError: disk full"}))
+    put_page(folder / ERROR_FILE, {"error": "OSError: disk full"})
     assert (look(folder).status, look(folder).why) == ("failed", "OSError: disk full")
     with FileLock(folder / LOCK_FILE, "the run folder"):
         assert (look(folder).status, look(folder).why) == ("running", "")
@@ -96,12 +97,12 @@ def test_a_process_at_work_beats_the_error_of_an_earlier_attempt(change):
 
 def test_an_attempt_forgets_the_error_of_an_earlier_one(change):
     folder = change(status="interrupted")
-    (folder / ERROR_FILE).write_text(json.dumps({"error": "OSError: disk full"}))
+    put_page(folder / ERROR_FILE, {"error": "OSError: disk full"})
     assert look(folder).status == "failed"
     with RunFolder.resume(folder, min_free_bytes=0):
         assert look(folder).status == "running" and not (folder / ERROR_FILE).exists()
     assert (look(folder).status, look(folder).why) == ("interrupted", "")
-    (folder / ERROR_FILE).write_text(json.dumps({"error": "OSError: disk full"}))
+    put_page(folder / ERROR_FILE, {"error": "OSError: disk full"})
     with FileLock(folder / LOCK_FILE, "the run folder"), pytest.raises(UserError, match="in use"):
         RunFolder.resume(folder, min_free_bytes=0)
     assert (folder / ERROR_FILE).exists(), "no attempt began"
@@ -129,14 +130,15 @@ def test_plans_of_runs_and_grids_come_back_as_they_were_written(tmp_path):
         assert read_plan_file(tmp_path / "plan.json") == plan
     write_plan_file(tmp_path / "plan.json", run)
     row = {"folder": "a-s0", "label": "a", "method": facts.model_dump(exclude_defaults=True), "config": {"rounds": 2}}
-    assert json.loads((tmp_path / "plan.json").read_text()) == {"name": "demo", "cells": [row]}
+    assert page(tmp_path / "plan.json") == {"name": "demo", "cells": [row]}
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"name": 1, "cells": [{}]}', '{"name": "a", "cells": [1]}'])
 def test_a_damaged_plan_is_named(tmp_path, text):
-    (tmp_path / "grid.json").write_text(text)
-    with pytest.raises(UserError, match=r"grid\.json: damaged .*move it away; start again every `relief-ray grid`"):
-        read_plan_file(tmp_path / "grid.json")
+    for data in (text.encode(), sealed(text.encode(), PAGE)):
+        (tmp_path / "grid.json").write_bytes(data)
+        with pytest.raises(UserError, match=r"grid\.json: damaged .*move it away; start again every `relief-ray grid`"):
+            read_plan_file(tmp_path / "grid.json")
 
 
 def test_a_damaged_plan_says_what_keeps_the_runs_beside_it(change, tmp_path):

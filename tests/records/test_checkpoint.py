@@ -20,6 +20,7 @@ from relief_ray.errors import UserError
 from relief_ray.messages import ServerState
 from relief_ray.records import Checkpoint, checkpoint, state_sha256
 from relief_ray.records.identity import tensors_sha256
+from tests.sealed import page, put_page
 
 NAMES = st.text(min_size=1, max_size=8)
 TENSORS = st.sampled_from(
@@ -169,9 +170,7 @@ def test_a_checkpoint_of_something_else_is_refused(finished, scenario, field):
 
 
 def reseal(path: Path, **changes: object) -> None:
-    manifest = json.loads(path.read_text())["manifest"]
-    body = json.dumps({**manifest, **changes})
-    path.write_text(json.dumps({"sha256": hashlib.sha256(body.encode()).hexdigest(), "manifest": json.loads(body)}))
+    put_page(path, {**page(path), **changes})
 
 
 @pytest.mark.parametrize(("version", "fix"), [(0, "release that wrote it"), (4, "upgrade relief-ray")])

@@ -4,7 +4,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from relief_ray.records.checkpoint import DTYPES, file_pieces
+from relief_ray.records.tensor_file import DTYPES, tensor_pieces
 
 
 def every_type():
@@ -15,7 +15,7 @@ def every_type():
 
 
 def joined(tensors):
-    return b"".join(bytes(piece) for piece in file_pieces(tensors))
+    return b"".join(bytes(piece) for piece in tensor_pieces(tensors))
 
 
 def test_the_bytes_are_those_of_safetensors():
@@ -33,7 +33,7 @@ def test_views_of_one_vector_and_a_tensor_named_twice_are_written_as_they_are():
 
 def test_nothing_is_copied():
     tensor = torch.zeros(1000)
-    _, piece = file_pieces({"a": tensor})
+    _, piece = tensor_pieces({"a": tensor})
     tensor += 1.0
     assert bytes(piece) == torch.ones(1000).numpy().tobytes()
 

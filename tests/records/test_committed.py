@@ -10,6 +10,7 @@ from relief_ray.experiment.lifecycle import create
 from relief_ray.records.committed import condense, pick, read_committed, write_committed
 from relief_ray.training.serial_executor import SerialExecutor
 from tests.conformance.cases import config_of
+from tests.sealed import put_page
 
 pytestmark = pytest.mark.usefixtures("run_cache")
 
@@ -47,7 +48,7 @@ def test_a_row_is_cumulative_and_the_model_is_the_last(folder):
 
 def test_a_cell_is_one_line_of_a_few_kilobytes(written):
     lines = written.read_text().splitlines()
-    assert len(lines) == 4 and all(len(line) < 6000 for line in lines)
+    assert len(lines) == 6 and all(len(line) < 6000 for line in lines)
     assert json.loads(written.read_text())["schema_version"] == 3
 
 
@@ -71,6 +72,10 @@ def test_other_targets_are_refused_with_what_there_is(written, target, message):
 
 
 def test_a_damaged_file_is_named(tmp_path):
-    (tmp_path / "cells.json").write_text('{"schema_version": 3, "title": "t", "cells": {"a": {"rounds": [[1]]}}}')
+    content = {"schema_version": 3, "title": "t", "cells": {"a": {"rounds": [[1]]}}}
+    put_page(tmp_path / "cells.json", content)
     with pytest.raises(UserError, match=r"cells\.json: damaged"):
+        read_committed(tmp_path)
+    (tmp_path / "cells.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"cells\.json: damaged \(it does not end with its sha256\)"):
         read_committed(tmp_path)

@@ -53,7 +53,7 @@ def live(run: Path, tracker: Tracker, rounds: tuple, status: str = "done") -> fl
 
 def test_a_tracker_writes_to_a_store_in_the_background(run):
     tracker = MlflowTracker(finish_s=START_S)
-    live(run, tracker, read_rounds(run))
+    live(run, tracker, tuple(read_rounds(run)))
     assert points(run) == expected(4)
     (stored_run,) = stored(run)
     assert stored_run.info.status == "FINISHED"
@@ -61,7 +61,7 @@ def test_a_tracker_writes_to_a_store_in_the_background(run):
 
 
 def test_a_resumed_run_goes_on_in_the_same_place_with_no_round_twice(run):
-    rounds = read_rounds(run)
+    rounds = tuple(read_rounds(run))
     first = MlflowTracker(finish_s=START_S)
     live(run, first, rounds[:3], status="interrupted")
     (stored_run,) = stored(run)
@@ -101,7 +101,7 @@ def test_short_rounds_travel_together(run, monkeypatch):
     exports, real = [], mlflow_store.Exporter.catch_up
     monkeypatch.setattr(mlflow_store.Exporter, "catch_up", lambda self: exports.append(self) or real(self))
     tracker = MlflowTracker(finish_s=START_S, interval_s=1e6, delay_s=0.0)
-    rounds = read_rounds(run)
+    rounds = tuple(read_rounds(run))
     with RunFolder.resume(run, min_free_bytes=0) as folder:
         folder.rewind(None)
         tracker.start(folder.run, run)
@@ -144,7 +144,7 @@ def test_a_dead_server_costs_no_round_and_one_warning(run, caplog):
     tracker = MlflowTracker(f"http://user:canary-pw@127.0.0.1:{closed_port()}", finish_s=5.0, retry_s=0.0)
     began = time.monotonic()
     with caplog.at_level(logging.WARNING, "relief_ray"):
-        spent_s = live(run, tracker, read_rounds(run))
+        spent_s = live(run, tracker, tuple(read_rounds(run)))
     assert time.monotonic() - began < 15.0
     assert spent_s < 0.05, "a round only puts a nudge in a queue"
     (warning,) = [r.getMessage() for r in caplog.records if r.name.startswith("relief_ray")]
@@ -156,7 +156,7 @@ def test_a_dead_server_costs_no_round_and_one_warning(run, caplog):
 
 def test_a_silent_server_does_not_hold_the_end_up(run, silent_server):
     tracker = MlflowTracker(silent_server, finish_s=0.5)
-    rounds = read_rounds(run)
+    rounds = tuple(read_rounds(run))
     began = time.monotonic()
     assert live(run, tracker, rounds) < 0.05
     assert time.monotonic() - began < 5.0
@@ -170,7 +170,7 @@ def test_a_store_that_comes_back_gets_every_point_once(run, empty_store):
     place.write_text("a file where the store's folder will be")
     uri = f"sqlite:///{place / 'mlflow.db'}"
     tracker = MlflowTracker(uri, finish_s=START_S, retry_s=0.0)
-    rounds = read_rounds(run)
+    rounds = tuple(read_rounds(run))
     with RunFolder.resume(run, min_free_bytes=0) as folder:
         folder.rewind(None)
         tracker.start(folder.update(status="running"), run)
@@ -227,7 +227,7 @@ def test_the_user_s_own_mlflow_settings_are_kept(run, monkeypatch):
 
 def test_the_null_tracker_writes_nothing(run):
     before = sorted(p.name for p in run.parent.rglob("*"))
-    live(run, NullTracker(), read_rounds(run))
+    live(run, NullTracker(), tuple(read_rounds(run)))
     NullTracker().close()
     assert sorted(p.name for p in run.parent.rglob("*")) == before
 
@@ -236,7 +236,7 @@ def test_the_null_tracker_writes_nothing(run):
 def test_a_real_server_that_starts_after_the_run_gets_every_point_once(run, tmp_path):
     port = closed_port()
     uri = f"http://127.0.0.1:{port}"
-    live(run, MlflowTracker(uri), read_rounds(run))
+    live(run, MlflowTracker(uri), tuple(read_rounds(run)))
     environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
     backend = [
         "--backend-store-uri",

@@ -1,13 +1,12 @@
 """Claims are found beside plans, and only where their file is the one that the plan was made with."""
 
-import json
-
 import pytest
 
 from relief_ray.records.cells import PlanFile, PlannedCell, write_plan_file
 from relief_ray.records.claims import CLAIMS_FILE, register_claims
 from relief_ray.report.registered import Registry, registry_of
 from relief_ray.strategies import PRESETS, facts_of
+from tests.sealed import put_page
 
 TEXT = "data: dsa\nsplit: held_out_subject\nclaims:\n  - {first: v1, second: fedavg}\n"
 
@@ -68,7 +67,7 @@ def test_more_than_six_claims_on_a_page_are_not_judged(tmp_path):
 
 
 def test_a_plan_without_claims_has_none(tmp_path):
-    (tmp_path / "plan.json").write_text(json.dumps({"name": "x", "cells": []}))
+    put_page(tmp_path / "plan.json", {"name": "x", "cells": []})
     assert registry_of([tmp_path]) == Registry() and registry_of([]) == Registry()
 
 

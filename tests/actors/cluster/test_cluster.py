@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.actors.cluster.loopback import SMALL, loopback
+from tests.sealed import put_page
 
 BAD_METHOD = '''"""A method whose server fails."""
 from dataclasses import replace
@@ -86,7 +87,7 @@ def test_a_grid_as_a_job_lists_its_files_and_ends_as_the_grid_does(cluster, tmp_
     choices |= {"settings": {"training.lr": 0.002}, "num_cells": 1}
     choices["choice"] = {"kind": "tuned", "parameters": ["training.lr"], "num_tries": 1, "f1_validation": 0.5}
     tuned = {"grid": "search_lr", "score": "F1", "choices": [choices]}
-    (tmp_path / "results" / "tuned.json").write_text(json.dumps(tuned))
+    put_page(tmp_path / "results" / "tuned.json", tuned)
     good = cluster.submit(
         "--", "grid", "smoke", *SHORT, "--set=methods=[fedavg]", "--set=tuned=results/tuned.json", cwd=tmp_path
     )

@@ -1,6 +1,7 @@
 """Presets, their axes, and what settings do to them."""
 
 import importlib
+import json
 import re
 import sys
 from dataclasses import replace
@@ -17,6 +18,7 @@ from relief_ray.studies.axes import Axes
 from relief_ray.studies.planning import cells_of, load_preset, make_plan, read_plan, write_plan
 from relief_ray.studies.presets import PRESETS, make_preset
 from tests.own import METHOD, Write
+from tests.sealed import page, put_page
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -177,7 +179,7 @@ def test_a_plan_edited_by_hand_is_another_run_than_the_one_that_was_begun(tmp_pa
     write_plan(plan)
     create(plan.cells[0].config, tmp_path / "relief-s0")[1].close()
     file = tmp_path / "plan.json"
-    file.write_text(file.read_text().replace('"seed": 0', '"seed": 3'))
+    put_page(file, json.loads(json.dumps(page(file)).replace('"seed": 0', '"seed": 3')))
     with pytest.raises(UserError, match=r"holds another run \(data.seed is 0 there, asked: 3; seed is 0"):
         read_plan(tmp_path)
 

@@ -8,7 +8,7 @@ import pytest
 from actors.terminal.mlflow_export import PAGE
 from relief_ray.records.run_folder import read_rounds, read_run
 from tests.records.stores import configured
-from tests.sealed import put_run
+from tests.sealed import page, put_page, put_run
 
 SMALL = [f"--set=backbone.{key}=2" for key in ("conv1", "conv2", "steps", "fusion")]
 
@@ -28,8 +28,9 @@ def test_compare_shows_a_row_per_method_and_the_verdict_last(invoke, runs: Path)
 def test_compare_fits_the_terminal_and_wide_shows_all(invoke, runs: Path, monkeypatch, columns: int) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     shown = invoke("compare", runs).stdout
-    assert max(map(len, shown.splitlines())) <= columns and "wall, s" not in shown
-    assert "All columns: --wide" in " ".join(shown.split())
+    lines = [line for line in shown.splitlines() if not line.startswith("All columns")]  # a command stays whole
+    assert max(map(len, lines)) <= columns and "wall, s" not in shown
+    assert f"All columns relief-ray compare {runs} --wide" in " ".join(shown.split())
     wide = invoke("compare", runs, "--wide").stdout
     assert "wall, s" in wide and "All columns" not in wide
 
@@ -43,11 +44,11 @@ def test_compare_reads_committed_results(invoke, runs: Path, tmp_path: Path, mon
         same = ("f1_percent", "speedup", "energy_j", "link_percent", "up_mib", "f1_rare_percent", "wall_s")
         assert mine["method"] == theirs["method"]
         assert [mine[name] for name in same] == pytest.approx([theirs[name] for name in same])
-    facts = json.loads((tmp_path / "cells.json").read_text())
+    facts = page(tmp_path / "cells.json")
     other = json.loads(json.dumps(facts["cells"]["fedavg-s0"]))
     other["config"]["training"]["lr"], other["config_hash"] = 0.5, "0" * 64
     facts["cells"]["long"] = other
-    (tmp_path / "cells.json").write_text(json.dumps(facts))
+    put_page(tmp_path / "cells.json", facts)
     titles = [line for line in invoke("compare", tmp_path).stdout.splitlines() if line.startswith("## ")]
     assert len(titles) == 2 and titles[1].endswith("lr = 0.5")
     named = invoke("compare", tmp_path, "--setting", "LR = 0.5").stdout

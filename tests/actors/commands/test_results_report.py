@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sealed import page, put_page
+
 
 @pytest.fixture(scope="module")
 def reported(invoke, runs: Path, tmp_path_factory) -> tuple[Path, Path, str]:
@@ -61,10 +63,10 @@ def test_reproduce_gives_equal_bits(invoke, reported) -> None:
 
 
 def test_reproduce_of_a_changed_cell_is_different_and_exits_6(invoke, reported, tmp_path: Path) -> None:
-    facts = json.loads((reported[1] / "cells.json").read_text())
+    facts = page(reported[1] / "cells.json")
     facts["cells"]["relief-s0"]["rounds"][-1][2] *= 2
     facts["cells"]["relief-s0"]["model_sha256"] = "0" * 64
-    (tmp_path / "cells.json").write_text(json.dumps(facts))
+    put_page(tmp_path / "cells.json", facts)
     result = invoke("reproduce", f"{tmp_path}#relief", "--json")
     answer = json.loads(result.stdout)
     assert result.exit_code == 6 and answer["answer"] == "different" and answer["cell"] == "relief-s0"

@@ -1,0 +1,181 @@
+"""What a long run's past costs: reading its ledger, going on with it, and what its coordinator holds.
+
+    python -m benchmarks.history                     # 600 rounds of 100 clients: seconds and MiB, JSON
+    python -m benchmarks.history --grow              # the coordinator's memory over as many real rounds on Ray
+
+The ledger is written by the run's own writer: three real rounds in which nothing is trained, the last of them repeated.
+Each figure comes from a process of its own; memory is its peak above a process that only imports and prepares the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter, process_time
+
+from benchmarks.engine.machine import Figures, facts
+from benchmarks.engine.noop import scenario_of
+from benchmarks.engine.scenario import Scenario, setup, without_training, write
+from relief_ray.experiment.experiment import Experiment
+from relief_ray.experiment.recording import run_record
+from relief_ray.experiment.setup import Setup
+from relief_ray.records import checkpoint, read_rounds
+from relief_ray.records.cells import look
+from relief_ray.records.run_folder import RunFolder
+from relief_ray.records.schema import RoundRecord
+from relief_ray.training.serial_executor import SerialExecutor
+
+_REAL_ROUNDS = 3
+_KIB_PER_MIB = 1024
+
+
+def prepared(scenario: Scenario, num_rounds: int) -> Setup:
+    """A run that trains nothing; it has one round more than its ledger will have, so that it can go on."""
+    return without_training(setup(scenario, rounds=num_rounds + 1))
+
+
+def experiment(run: Setup, folder: RunFolder) -> Experiment:
+    """The run in its folder, ready for its next round."""
+    return Experiment(setup=run, folder=folder, executor=SerialExecutor(run.job))
+
+
+def write_past(run: Setup, path: Path, num_rounds: int) -> int:
+    """Write a run of so many rounds and its checkpoint; return the ledger's bytes."""
+    with RunFolder.create(path, run_record(run)) as folder:
+        whole, done = experiment(run, folder), list[RoundRecord]()
+        whole.run(done.append, lambda: len(done) == _REAL_ROUNDS)
+        for number in range(len(done) + 1, num_rounds + 1):
+            folder.append(done[-1].model_copy(update={"round": number}))
+        whole.next_round = num_rounds + 1
+        checkpoint.save(path, whole.checkpoint(), whole.binding)
+        folder.update(status="interrupted")
+    return (path / "rounds.jsonl").stat().st_size
+
+
+def start(run: Setup, path: Path) -> None:
+    """A new run, up to its first round."""
+    with RunFolder.create(path.with_name("fresh"), run_record(run)) as folder:
+        experiment(run, folder)
+
+
+def resume(run: Setup, path: Path) -> None:
+    """What ``relief-ray resume`` does up to the next round: the driver looks twice, then the coordinator opens it."""
+    assert look(path).status == "interrupted" and len(read_rounds(path))
+    RunFolder.resume(path).close()
+    with RunFolder.resume(path) as folder:
+        assert experiment(run, folder).next_round == len(folder.rounds()) + 1
+
+
+def read(run: Setup, path: Path) -> None:
+    """Every round once, one after the other."""
+    assert sum(len(record.clients) for record in read_rounds(path))
+
+
+def last(run: Setup, path: Path) -> None:
+    """The last round."""
+    assert read_rounds(path)[-1].clients
+
+
+PARTS: dict[str, Callable[[Setup, Path], None]] = {"start": start, "resume": resume, "read": read, "last": last}
+
+
+def measure(folder: Path, num_clients: int, num_rounds: int) -> Figures:
+    """Seconds of each part and its peak above the prepared run, MiB."""
+    scenario = write(scenario_of(folder, num_clients), peers=False)
+    size = write_past(prepared(scenario, num_rounds), folder / "run", num_rounds)
+    figures: Figures = {"clients": num_clients, "rounds": num_rounds, "ledger_mib": size / 2**20}
+    for part in PARTS:
+        command = [sys.executable, "-m", "benchmarks.history", "--part", part, "--folder", str(folder)]
+        numbers = ["--clients", str(num_clients), "--rounds", str(num_rounds)]
+        done = subprocess.run([*command, *numbers], check=True, capture_output=True, text=True)
+        figures |= {f"{part}_{name}": value for name, value in json.loads(done.stdout).items()}
+    return figures
+
+
+def one(part: str, folder: Path, num_clients: int, num_rounds: int) -> Figures:
+    """One part in this process."""
+    run = prepared(scenario_of(folder, num_clients), num_rounds)
+    # From here on the peak counts anew: imports have had one of their own.
+    Path("/proc/self/clear_refs").write_text("5")
+    before, began, began_cpu = peak_mib(), perf_counter(), process_time()
+    PARTS[part](run, folder / "run")
+    spent_s, spent_cpu_s = perf_counter() - began, process_time() - began_cpu
+    return {"s": spent_s, "cpu_s": spent_cpu_s, "added_mib": peak_mib() - before}
+
+
+def peak_mib() -> float:
+    """Most resident memory of this process since its peak was forgotten, MiB."""
+    return _mib(Path("/proc/self/status").read_text(), "VmHWM")
+
+
+def _mib(text: str, name: str) -> float:
+    """A figure of a file of ``/proc``, in MiB."""
+    return int(text.partition(f"\n{name}:")[2].split()[0]) / _KIB_PER_MIB
+
+
+def coordinator_mib() -> float:
+    """Memory of this process's coordinator, MiB; pages that it shares count by its share."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if "Coordinator" in (process / "cmdline").read_text() and _is_ours(process.name):
+                return _mib((process / "smaps_rollup").read_text(), "Pss")
+        except OSError:
+            continue
+    raise RuntimeError("no coordinator among this process's descendants")
+
+
+def _is_ours(pid: str) -> bool:
+    """Whether a process descends from this one: Ray's daemon starts it."""
+    while pid not in ("0", "1"):
+        if pid == str(os.getpid()):
+            return True
+        pid = (Path("/proc") / pid / "status").read_text().partition("\nPPid:\t")[2].split()[0]
+    return False
+
+
+def grow(folder: Path, num_clients: int, num_rounds: int) -> Figures:
+    """The coordinator's memory after a tenth of the rounds and at the end, MiB, on Ray with two hosts."""
+    from actors.launch import RunCallbacks, run_experiment
+    from actors.runtime.session import SessionOptions, ray_session
+
+    run = prepared(write(scenario_of(folder, num_clients), peers=False), num_rounds)
+    RunFolder.create(folder / "run", run_record(run)).close()
+    seen: dict[int, float] = {}
+
+    def on_round(record: RoundRecord) -> None:
+        if record.round % max(1, num_rounds // 10) == 0:
+            seen[record.round] = coordinator_mib()
+
+    with ray_session(SessionOptions(num_cpus=3)):
+        run_experiment(run, folder / "run", RunCallbacks(on_round=on_round, on_note=print))
+    (first, before), (end, after) = min(seen.items()), max(seen.items())
+    shown: Figures = {f"coordinator_mib_{round_}": value for round_, value in seen.items()}
+    return {"clients": num_clients, "rounds": num_rounds, **shown, f"growth_mib_{first}_to_{end}": after - before}
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--clients", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=600)
+    parser.add_argument("--grow", action="store_true", help="the coordinator's memory")
+    parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    numbers = (options.clients, options.rounds)
+    if options.part:
+        print(json.dumps(one(options.part, options.folder, *numbers)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        figures = (grow if options.grow else measure)(Path(folder), *numbers)
+    print(json.dumps({**facts(), **figures}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
