@@ -1,6 +1,7 @@
 """The command line `relief-ray`. Nothing heavy is imported before a command has been chosen."""
 
 import logging
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -320,6 +321,8 @@ def sync(
 
 def main() -> None:
     """The entry point."""
+    # Ray prints last words of its nodes on stdout, between the lines of `--json`, unless this is set before its import.
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
     end_on_signals()
     app(prog_name="relief-ray")
 
