@@ -29,6 +29,7 @@ from relief_ray.data import DataConfig
 from relief_ray.devices.accounting import CostConfig
 from relief_ray.devices.fleet import FleetConfig
 from relief_ray.errors import UserCodeError, UserError, clipped, nearest, shown
+from relief_ray.faults import call_users, fault_text
 from relief_ray.federated import Strategy
 from relief_ray.frozen import FrozenConfig
 from relief_ray.keys import expectation, unknown_key, whole_key
@@ -36,16 +37,7 @@ from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.registry import BACKBONES, backbone_name, choose_backbone
 from relief_ray.plain_yaml import read_setting
-from relief_ray.plugins import (
-    call_users,
-    configured,
-    fault_text,
-    is_own,
-    is_path,
-    modules_of,
-    path_of,
-    what_to_type,
-)  # fmt: skip
+from relief_ray.plugins import configured, is_own, is_path, modules_of, path_of, what_to_type
 from relief_ray.records.identity import NOT_DECIDING
 from relief_ray.runtime_config import RuntimeConfig, TrackingConfig
 from relief_ray.server.optimizer import ServerConfig

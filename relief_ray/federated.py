@@ -11,6 +11,7 @@ from time import perf_counter
 
 from relief_ray.client import ClientProgram
 from relief_ray.extra_modules import ExtraModule
+from relief_ray.faults import check_returned
 from relief_ray.groups import GroupLayout, Params, all_finite
 from relief_ray.messages import (
     Assignment,
@@ -25,7 +26,6 @@ from relief_ray.messages import (
     ServerState,
     Trained,
 )
-from relief_ray.plugins import check_returned
 from relief_ray.protocols import (
     Accountant,
     Executor,

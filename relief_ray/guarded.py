@@ -18,6 +18,7 @@ from relief_ray import returned
 from relief_ray.client import ClientContext, ClientProgram, LocalStep
 from relief_ray.errors import shown
 from relief_ray.extra_modules import Classifier, Connector, Experts, ExtraModule
+from relief_ray.faults import fault_in, users_function
 from relief_ray.federated import Diagnostics, ExplainRequest, PlannedRun, RoundContext, ServerTools, Strategy
 from relief_ray.groups import GroupLayout, ParamGroup, Params
 from relief_ray.messages import (
@@ -31,7 +32,6 @@ from relief_ray.messages import (
     Update,
     WeightedSum,
 )
-from relief_ray.plugins import fault_in, users_function
 from relief_ray.protocols import Explanation, ModelGroups
 from relief_ray.streams import Streams
 

@@ -9,27 +9,21 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib
-import linecache
 import os
 import sys
-import sysconfig
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import TypeVar
 
 from pydantic import BaseModel
 
-from relief_ray.errors import ClientFailed, UserCodeError, UserCodeFailed, UserError, nearest
+from relief_ray.errors import UserCodeError, UserError, nearest
+from relief_ray.faults import INSTALLED, PROJECT, text_of, user_line
 
-PROJECT = ("relief_ray", "actors", "tune_configs")
-_INSTALLED = frozenset({"site-packages", "dist-packages"})
-_PYTHON = frozenset(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
 _Config = TypeVar("_Config", bound=BaseModel)
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,14 +178,14 @@ def _import(name: str, place: str) -> ModuleType:
         raise UserError(f"{place}: its module imports {error.name!r}, which is not installed; install it") from error
     except Exception as error:
         raise UserCodeError(
-            f"{place}: importing {name!r} fails with {type(error).__name__}: {_text_of(error)}{_place_of(error)}; mend "
+            f"{place}: importing {name!r} fails with {type(error).__name__}: {text_of(error)}{_place_of(error)}; mend "
             "the file"
         ) from error
 
 
 def _place_of(error: Exception) -> str:
     """`` (FILE, line N, ..)`` of an error while a module was loaded; a syntax error names the place itself."""
-    place = None if isinstance(error, SyntaxError) else _user_line(error)
+    place = None if isinstance(error, SyntaxError) else user_line(error)
     return f" ({place})" if place else ""
 
 
@@ -231,131 +225,6 @@ def load_kind(path: str, key: str, base: type[_Config]) -> type[_Config] | _Conf
     )
 
 
-def blamed(error: BaseException, where: str = "") -> UserCodeFailed | None:
-    """The error as the user's, where a user's file raised it or called what raised it; None where none did.
-
-    ``where`` begins the message. It says what was raised, then file, line and function.
-    """
-    if isinstance(error, UserCodeFailed):
-        return error
-    cause = error.__cause__ if isinstance(error, ClientFailed) and error.__cause__ is not None else error
-    place = _user_line(cause)
-    if place is None:
-        return None
-    head = where or (_text_of(error).partition(f"{type(cause).__name__}: ")[0] if cause is not error else "")
-    return UserCodeFailed(
-        f"{head}{type(cause).__name__}: {_text_of(cause)} ({place})\n{_NOT_OURS}; what was recorded before it is intact"
-    )
-
-
-def _text_of(error: BaseException) -> str:
-    """Message of an error, cut where it is long; a user's own class may fail to give one."""
-    try:
-        text = str(error)
-    except Exception as second:
-        return f"no message, since its __str__ raised {type(second).__name__}"
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}.."
-
-
-def call_users(function: Callable[..., T], *arguments: object) -> T:
-    """Call a function of a user's file before a run begins; what it raises, or its ``sys.exit``, is named.
-
-    Raises:
-        UserCodeError: it raised an error; file, line and function are named.
-        UserError: as it raised it.
-    """
-    try:
-        return function(*arguments)
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:
-        theirs = blamed(error)
-        if theirs is None:
-            raise
-        raise UserCodeError(str(theirs)) from error
-
-
-def users_function(function: object) -> Callable[..., object] | None:
-    """The function itself, or the first one that ``functools.partial`` binds to it, that is defined outside of here.
-
-    None: it is all this project's.
-    """
-    if isinstance(function, partial):
-        bound = (function.func, *function.args, *function.keywords.values())
-        return next((found for each in bound if callable(each) and (found := users_function(each))), None)
-    if isinstance(function, type) or not callable(function):
-        return None
-    module = getattr(function, "__module__", None) or type(function).__module__
-    return None if module.partition(".")[0] in (*PROJECT, "builtins") else function
-
-
-def fault_in(function: Callable[..., object], found: str) -> UserCodeFailed:
-    """The error of a user's function that returned something wrong: ``found``, then file, line and function."""
-    return UserCodeFailed(f"{fault_text(function, found)}; what was recorded before it is intact")
-
-
-def fault_text(function: Callable[..., object], found: str) -> str:
-    """``found``, then file, line and function of a user's function, and whose it is."""
-    return f"{found} ({_line_of(users_function(function) or function)})\n{_NOT_OURS}"
-
-
-def check_returned(value: object, kind: type, function: Callable[..., object], step: str) -> None:
-    """Check what a user's function gave back.
-
-    Raises:
-        UserCodeFailed: something else than a ``kind``; file, line and function are named.
-    """
-    if not isinstance(value, kind):
-        raise fault_in(
-            function, f"{step} returned a {type(value).__name__}, expected a {kind.__module__}.{kind.__name__}"
-        )
-
-
-# Characters of an error's message that are shown.
-_LONGEST = 2000
-_NOT_OURS = "That file is not relief-ray's: mend it there"
-
-
-def _user_line(error: BaseException) -> str | None:
-    """Innermost line of a user's file that this project called: ``my.py, line 3, in f: x = 1 / 0``."""
-    return _innermost((frame, line) for frame, line in traceback.walk_tb(error.__traceback__))
-
-
-def line_running(frame: FrameType) -> str | None:
-    """Innermost line of a user's file that this project called, in what a thread runs now; None: elsewhere."""
-    return _innermost(reversed(list(traceback.walk_stack(frame))))
-
-
-def _innermost(frames: Iterable[tuple[FrameType, int]]) -> str | None:
-    """The place of the innermost of these frames, outer ones first, that is a user's and was called from here."""
-    is_called, lines = False, []
-    for frame, line in frames:
-        if str(frame.f_globals.get("__name__", "")).partition(".")[0] in PROJECT:
-            is_called = True
-        elif is_called and not _is_library(frame.f_code.co_filename):
-            lines.append((frame.f_code.co_filename, line, frame.f_code.co_name))
-    if not lines:
-        return None
-    file, line, function = lines[-1]
-    text = linecache.getline(file, line).strip()
-    return f"{file}, line {line}, in {function}" + (f": {text}" if text else "")
-
-
-def _is_library(file: str) -> bool:
-    """Whether a file is Python's own or an installed package's, or no file at all."""
-    path = Path(file)
-    return file.startswith("<") or bool(_INSTALLED & set(path.parts)) or any(r in path.parents for r in _PYTHON)
-
-
-def _line_of(function: Callable[..., object]) -> str:
-    """File, line and name of a function, also of one that ``functools.partial`` has bound."""
-    while isinstance(function, partial):
-        function = function.func
-    called = vars(type(function)).get("__call__")  # of an object that is called like a function
-    code = getattr(function, "__code__", None) or getattr(called, "__code__", None)
-    return repr(function) if code is None else f"{code.co_filename}, line {code.co_firstlineno}, in {code.co_name}"
-
-
 def modules_of(names: Iterable[object]) -> tuple[str, ...]:
     """Return the modules of configured import paths, each once: ``my.module`` of ``my.module:MyMethod``."""
     return tuple(sorted({str(name).partition(":")[0] for name in names if is_path(name)}))
@@ -390,7 +259,7 @@ def digests(modules: Iterable[str]) -> dict[str, str]:
 
 def _reachable(module: str, root: Path) -> list[str]:
     """Paths below ``root`` of ``module``, of its parent packages, and of their imports from ``root``."""
-    is_user_folder = not _INSTALLED & set(root.parts)
+    is_user_folder = not INSTALLED & set(root.parts)
     seen: dict[str, None] = {}
     todo = [module]
     while todo:

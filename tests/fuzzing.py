@@ -196,11 +196,11 @@ def files_of(seed: int, number: int) -> Iterator[bytes]:
 
 
 def fuzz_settings(seed: int, number: int, limit_s: float = 2.0) -> Tally:
-    """Try so many lists of settings on the preset ``smoke``."""
+    """Try so many lists of settings on the preset ``quick``."""
     tally = Tally()
     for settings in settings_of(seed, number):
         places = [part for s in settings for part in (s.partition("=")[0].partition(".")[0][:60], "--set")]
-        attempt(tally, " ".join(settings), lambda s=settings: check("smoke", s), places, limit_s)  # type: ignore[misc]
+        attempt(tally, " ".join(settings), lambda s=settings: check("quick", s), places, limit_s)  # type: ignore[misc]
     return tally
 
 

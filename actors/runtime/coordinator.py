@@ -25,8 +25,8 @@ from actors.runtime.prometheus import Gauges
 from relief_ray.errors import UserError
 from relief_ray.experiment.experiment import Experiment, OnRound
 from relief_ray.experiment.setup import Setup
+from relief_ray.faults import blamed
 from relief_ray.federated import RoundVoid
-from relief_ray.plugins import blamed
 from relief_ray.process import use_threads
 from relief_ray.records import checkpoint as checkpoints
 from relief_ray.records.run_folder import RunFolder

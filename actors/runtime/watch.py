@@ -17,7 +17,7 @@ import ray
 from ray.exceptions import RayError
 from ray.experimental import internal_kv
 
-from relief_ray.plugins import line_running
+from relief_ray.faults import line_running
 
 # Share of a call's time after which the host is looked at: early enough to be told before it is ended.
 _LOOK_AFTER: Final = 0.8

@@ -21,6 +21,7 @@ from relief_ray.client import ClientContext, ClientProgram, LocalStep
 from relief_ray.codec import encoded_nbytes, sparse_nbytes
 from relief_ray.config import ExperimentConfig
 from relief_ray.conformance.rules import Broken
+from relief_ray.faults import check_returned
 from relief_ray.federated import RoundContext, ServerTools, Strategy
 from relief_ray.groups import GroupLayout, Params
 from relief_ray.messages import (
@@ -34,7 +35,7 @@ from relief_ray.messages import (
     ServerState,
     Update,
 )
-from relief_ray.plugins import check_returned, sources
+from relief_ray.plugins import sources
 from relief_ray.records.identity import state_sha256
 from relief_ray.returned import plan_fault, state_fault, tasks_fault
 from relief_ray.streams import Streams

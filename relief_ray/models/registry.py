@@ -10,12 +10,13 @@ import torch
 from pydantic import Field, TypeAdapter
 
 from relief_ray.errors import UserCodeError, UserError, nearest, shown
+from relief_ray.faults import call_users, fault_text
 from relief_ray.groups import all_finite
 from relief_ray.models.backbone import Backbone, BackboneConfig, InputShape
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.module import ModuleBackbone
 from relief_ray.models.moment.backbone import MomentConfig
-from relief_ray.plugins import call_users, configured, fault_text, is_own, is_path, path_of, what_to_type
+from relief_ray.plugins import configured, is_own, is_path, path_of, what_to_type
 
 AnyBackbone = Annotated[CnnConfig | MomentConfig, Field(discriminator="name")]
 BACKBONES: Mapping[str, type[CnnConfig] | type[MomentConfig]] = {"cnn": CnnConfig, "moment_lora": MomentConfig}

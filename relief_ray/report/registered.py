@@ -108,7 +108,10 @@ def _plans(folders: Iterable[Path]) -> Iterable[Path]:
 
 
 def _registered(path: Path, planned: PlannedClaims, cells: Sequence[PlannedCell]) -> Registered:
-    content = path.read_bytes() if path.exists() else b""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}): no claim of it is judged; restore it") from error
     if claims_digest(content) != planned.sha256:
         raise UserError(
             f"{path}: was changed after the plan was made (sha256 {claims_digest(content)[:12]}, in the plan "

@@ -16,9 +16,9 @@ from pydantic import JsonValue
 from relief_ray.config import ExperimentConfig, override, parse
 from relief_ray.errors import UserError
 from relief_ray.experiment.recording import now
+from relief_ray.faults import blamed
 from relief_ray.files import disk_errors, move, unused, write_atomic
 from relief_ray.models.backbone import frozen_mismatch
-from relief_ray.plugins import blamed
 from relief_ray.records.cells import (
     GRID_FILE,
     CellState,

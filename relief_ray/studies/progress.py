@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from relief_ray.errors import counted
-from relief_ray.plugins import PROJECT
+from relief_ray.faults import PROJECT
 from relief_ray.records.schema import RoundRecord
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from relief_ray.client import ClientContext, send_all
 from relief_ray.data.window_set import WindowSet
 from relief_ray.errors import ClientFailed, LeftOut, UserError
+from relief_ray.faults import blamed
 from relief_ray.groups import Params
 from relief_ray.messages import (
     NO_STATE,
@@ -33,7 +34,6 @@ from relief_ray.messages import (
 )
 from relief_ray.models.backbone import build_verified
 from relief_ray.models.modes import of_statistics
-from relief_ray.plugins import blamed
 from relief_ray.process import use_device, use_threads
 from relief_ray.server.aggregation import check_update, without
 from relief_ray.server.reduction import Accumulator, leaf, measured

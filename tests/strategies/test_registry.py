@@ -75,7 +75,7 @@ ROLES = {
         "relief_ray/studies/planning.py": (1, "the method of a file that names none"),
         "relief_ray/config.py": (1, "the default"),
         "relief_ray/report/budgets.py": (1, "the cheaper of the two sets the budget of equal cost"),
-        "relief_ray/report/captions.py": (1, COMPARED),
+        "relief_ray/report/captions.py": (2, COMPARED),
         "relief_ray/report/claims.py": (1, COMPARED),
         "relief_ray/report/comparison.py": (3, COMPARED),
         "relief_ray/report/dataframes.py": (2, COMPARED),
@@ -94,7 +94,7 @@ ROLES = {
     "PROPOSED": {
         "actors/commands/fleet.py": (1, "its deadline is shown where the run's method has none"),
         "relief_ray/report/budgets.py": (1, "the cheaper of the two sets the budget of equal cost"),
-        "relief_ray/report/claims.py": (2, "its speed ends the page's sentence, by its title"),
+        "relief_ray/report/claims.py": (1, "its speed ends the page's sentence"),
         "relief_ray/report/figures/devices.py": (1, "the figure of its allocation"),
         "relief_ray/report/figures/style.py": (1, "its colour is the same on every page"),
         "relief_ray/report/figures/timeline.py": (1, "the lower panel"),
@@ -105,8 +105,8 @@ ROLES = {
         "relief_ray/studies/presets.py": (5, CHOICE),
     },
     "V0": {
-        "relief_ray/report/findings.py": (5, CLAIM),
-        "relief_ray/report/tables/ablation.py": (1, "variants are compared with it"),
+        "relief_ray/report/findings.py": (6, CLAIM),
+        "relief_ray/report/tables/ablation.py": (2, "variants are compared with it"),
         "relief_ray/report/tables/paper_text.py": (3, "figures of the paper's text"),
     },
     "V1": {

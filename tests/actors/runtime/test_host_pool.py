@@ -24,7 +24,7 @@ class Player:
         self.now_s = 0.0
         monkeypatch.setattr("actors.runtime.host_pool.time.monotonic", lambda: self.now_s)
         identity = SimpleNamespace(node="n")
-        handle = SimpleNamespace(train=SimpleNamespace(remote=lambda: object()))
+        handle = SimpleNamespace(train=SimpleNamespace(remote=lambda: object()), _actor_id=b"")
         self.speeds = speeds
         self.hosts = [
             Host(index=i, name=f"host-{i}", handle=handle, identity=identity, work_s=1 / v if known else None)

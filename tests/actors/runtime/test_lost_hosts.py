@@ -57,7 +57,7 @@ class Played:
         self.now_s, self.notes = 100.0, []
         monkeypatch.setattr("actors.runtime.host_pool.time.monotonic", lambda: self.now_s)
         monkeypatch.setattr("actors.runtime.host_pool.ray.kill", lambda handle, no_restart: None)
-        handle = SimpleNamespace(train=SimpleNamespace(remote=lambda: object()))
+        handle = SimpleNamespace(train=SimpleNamespace(remote=lambda: object()), _actor_id=b"")
         identity = SimpleNamespace(node="n")
         self.hosts = [Host(index=i, name=f"host-{i}", handle=handle, identity=identity) for i in range(number)]
         self.pool = HostPool(
