@@ -2,6 +2,7 @@
 # Set RELIEF-Ray up in ./.venv, then run its demo or its tests.
 #   sh bootstrap.sh demo      install what a server needs, run `relief-ray run demo`
 #   sh bootstrap.sh test      install the development tools too, run the tests
+#   sh bootstrap.sh slow      the same, then the tests that take long: under an hour; goes on where it was stopped
 #   sh bootstrap.sh setup     install what `test` needs, run nothing
 #   sh bootstrap.sh edge      install what a device of a cluster needs, keep the torch of its vendor, run nothing
 # Further words go to the command that is run. PYTHON names the interpreter (default python3), RELIEF_VENV the
@@ -16,16 +17,16 @@ die() { printf 'bootstrap: %s\n' "$1" >&2; exit "${2:-1}"; }
 mode=${1:-}
 case $mode in
   demo) extras=server ;;
-  test | setup) extras=server,moment,search,docs,dev ;;
+  test | slow | setup) extras=server,moment,search,docs,dev ;;
   edge) extras='' ;;
-  *) die 'usage: sh bootstrap.sh demo|test|setup|edge' 2 ;;
+  *) die 'usage: sh bootstrap.sh demo|test|slow|setup|edge' 2 ;;
 esac
 stamp=${extras##*,}
 stamp=${stamp:-edge}
 shift
 if [ "$mode" = test ]; then
   say test 'runs the fast tests in two processes: about 5 minutes on 2 cores, after installing what is missing (minutes, once)'
-  say '' 'left out: pytest -m slow (some 800: every method with every executor and backbone), pytest -m gpu'
+  say '' 'left out: sh bootstrap.sh slow (every method with every executor and backbone, whole clusters), pytest -m gpu'
 fi
 venv=${RELIEF_VENV:-.venv}
 py=$venv/bin/python
@@ -141,4 +142,5 @@ case $mode in
   edge) say next "$venv/bin/relief-ray cluster join HEAD --type a|b|c" ;;
   # Two processes, a file's tests in one of them; tests on the shared Ray cluster are all in one (tests/conftest.py).
   test) exec "$py" -m pytest -n 2 --dist loadfile "$@" ;;
+  slow) exec "$py" -m tests.slow "$@" ;;
 esac

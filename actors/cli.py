@@ -25,6 +25,7 @@ from actors.terminal.options import (
     SomePath,
     SomeText,
 )
+from actors.terminal.signals import end_on_signals
 from relief_ray.studies.presets import PRESETS
 
 _EPILOG = "**Exit codes**\n\n" + "\n".join(f"* {code}: {meaning}" for code, meaning in EXIT_CODES)
@@ -303,6 +304,7 @@ def sync(
 
 def main() -> None:
     """The entry point."""
+    end_on_signals()
     app(prog_name="relief-ray")
 
 

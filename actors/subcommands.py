@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Optional
 
 import typer
 
-from actors.terminal.options import AsJson, Dataset, Settings, SomePath, SomeText, StrideS, Target
+from actors.terminal.options import AsJson, Dataset, Settings, SomePath, SomeStrideS, SomeText, StrideS, Target
 
 fleet = typer.Typer(help="Devices, sensors and what a round costs them.", no_args_is_help=True)
 model = typer.Typer(help="The backbone and its parameter groups.", no_args_is_help=True)
@@ -160,8 +160,10 @@ def data_synth(
 
 
 @data.command("describe")
-def data_describe(name: Dataset, stride_s: StrideS = 5.0, settings: Settings = None, as_json: AsJson = False) -> None:
-    """Show what is in a dataset: source, licence, ranges, activities, windows."""
+def data_describe(
+    name: Dataset, stride_s: SomeStrideS = None, settings: Settings = None, as_json: AsJson = False
+) -> None:
+    """Show what is in a dataset: source, licence, ranges, activities, and the windows that a run by default cuts."""
     from actors.commands.data import look
 
     look(name, stride_s, settings or [], as_json)

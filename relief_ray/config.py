@@ -36,7 +36,7 @@ from relief_ray.keys import expectation, unknown_key
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.registry import BACKBONES, backbone_name, choose_backbone
-from relief_ray.plugins import configured, is_own, is_path, modules_of, path_of
+from relief_ray.plugins import configured, is_own, is_path, modules_of, path_of, what_to_type
 from relief_ray.records.identity import NOT_DECIDING
 from relief_ray.runtime_config import RuntimeConfig, TrackingConfig
 from relief_ray.server.optimizer import ServerConfig
@@ -319,6 +319,8 @@ def preset(name: str) -> StrategyConfig:
     """
     if name in PRESETS:
         return PRESETS[name]
+    if hint := what_to_type(name, StrategyConfig):
+        raise ValueError(f"unknown strategy {name!r}: {hint}")
     raise ValueError(f"unknown strategy {name!r}{nearest(name, PRESETS)}; known: {', '.join(PRESETS)}")
 
 

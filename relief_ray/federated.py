@@ -41,6 +41,7 @@ from relief_ray.protocols import (
     sent_groups,
 )
 from relief_ray.streams import Streams
+from relief_ray.uncollected import as_reduced
 
 
 class RoundVoid(RuntimeError):
@@ -279,7 +280,7 @@ def run_round(
     if tasks and not trained.reduced.receipts:
         raise RoundVoid(f"round {context.round}: all {len(tasks)} clients failed: {dict(trained.rejected)}")
     began = perf_counter()
-    after = strategy.aggregate(state, trained.reduced, server_tools(context))
+    after = strategy.aggregate(state, as_reduced(trained.reduced, strategy.reduction), server_tools(context))
     check_returned(after, ServerState, strategy.aggregate, "aggregate")
     after = server_step(state, after, strategy.averaged(state, trained.reduced, context.layout, context.fleet))
     server_s = perf_counter() - began

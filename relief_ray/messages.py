@@ -266,12 +266,12 @@ class Reduced:
     Attributes:
         sums: sums by bucket and group (``WeightedSum``).
         receipts: receipts of all usable updates, in client order.
-        updates: single updates in client order (``Collect``).
+        updates: single updates in client order (``Collect``). Reading the part of the other reduction raises.
     """
 
     sums: Mapping[str, Mapping[GroupId, GroupSum]]
     receipts: tuple[Receipt, ...]
-    updates: tuple[Update, ...] = ()
+    updates: Sequence[Update] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,6 +10,7 @@ import ast
 import hashlib
 import importlib
 import linecache
+import os
 import sys
 import sysconfig
 import traceback
@@ -24,7 +25,7 @@ from pydantic import BaseModel
 
 from relief_ray.errors import ClientFailed, UserCodeFailed, UserError, nearest
 
-_PROJECT = ("relief_ray", "actors", "tune_configs")
+PROJECT = ("relief_ray", "actors", "tune_configs")
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _PYTHON = frozenset(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
 _Config = TypeVar("_Config", bound=BaseModel)
@@ -54,16 +55,60 @@ def is_path(name: object) -> bool:
 
 
 def import_path(path: str) -> str:
-    """The import path ``module:attribute``, also where a file is named: ``folder/file.py:attribute``."""
+    """The import path ``module:attribute``, also where a file in or below the current folder is named by its path.
+
+    ``folder/file.py:attribute`` and ``/home/me/folder/file.py:attribute`` are ``folder.file:attribute``. A file that is
+    elsewhere has no import path here: ``load`` says what to type.
+    """
     place, colon, attribute = path.partition(":")
     if not place.endswith(".py"):
         return path
-    return place.removeprefix("./").removesuffix(".py").replace("/", ".") + colon + attribute
+    file = Path(os.path.abspath(Path(place).expanduser()))
+    for here, found in ((Path.cwd(), file), (Path.cwd().resolve(), file.resolve())):
+        if found.is_relative_to(here):
+            return ".".join(found.relative_to(here).with_suffix("").parts) + colon + attribute
+    return path
+
+
+def what_to_type(name: str, *kinds: type) -> str:
+    """Say which import path leads to what ``name`` means, where it is a file here or a name in one; else nothing.
+
+    ``median``, ``median.py`` and ``median.Median`` all mean ``median:Median``, if ``median.py`` has a class of that
+    name that is one of ``kinds`` or derived from one.
+    """
+    place, _, attribute = import_path(name).partition(":")
+    dotted = place.removesuffix(".py").replace("/", ".")
+    for module, wanted in ((dotted, attribute), (dotted.rpartition(".")[0], dotted.rpartition(".")[2])):
+        file = Path(*module.split(".")).with_suffix(".py") if module.strip(".") else None
+        if file is not None and file.is_file():
+            return _names_in(file, module, wanted, kinds)
+    return ""
+
+
+def _names_in(file: Path, module: str, wanted: str, kinds: tuple[type, ...]) -> str:
+    """Words on the import paths of all that a file defines of these kinds."""
+    try:
+        known = vars(_import(module, str(file)))
+    except UserError as error:
+        return f"{file} is a file here, but {error}"
+    names = [name for name, value in known.items() if not name.startswith("_") and _is_one(value, module, kinds)]
+    likely = [name for name in names if name.casefold() == wanted.casefold()] or names
+    if not likely:
+        expected = " or ".join(kind.__name__ for kind in kinds)
+        return f"{file} is a file here, but defines no {expected}"
+    return f"{file} is a file here; type {' or '.join(f'{module}:{name}' for name in likely)}"
+
+
+def _is_one(value: object, module: str, kinds: tuple[type, ...]) -> bool:
+    """Whether a module's variable is an instance of a kind, or a class derived from one that the module defines."""
+    if isinstance(value, type):
+        return issubclass(value, kinds) and value.__module__ == module
+    return isinstance(value, kinds)
 
 
 def is_own(kind: type) -> bool:
     """Return whether a class is defined outside of this project."""
-    return kind.__module__.partition(".")[0] not in _PROJECT
+    return kind.__module__.partition(".")[0] not in PROJECT
 
 
 def path_of(kind: type) -> str:
@@ -86,23 +131,40 @@ def importable_name(module: str) -> str:
     return stem if stem.isidentifier() and str(file).endswith(".py") else module
 
 
-def load(path: str, key: str) -> object:
+def load(path: str, key: str, *kinds: type) -> object:
     """Load ``module:attribute``; modules are looked for on PYTHONPATH and in the current folder.
+
+    ``kinds``: what is expected there, for messages: other names of the module that are one are suggested.
 
     Raises:
         UserError: no such module or attribute, or the module cannot be imported.
     """
     name, _, attribute = import_path(path).partition(":")
+    if name.endswith(".py"):
+        raise UserError(f"{key} = {path!r}: {_elsewhere(Path(name).expanduser(), attribute)}")
     if not attribute.isidentifier() or not all(part.isidentifier() for part in name.split(".")):
         raise UserError(f"{key} = {path!r}: expected an import path like my.module:MyClass")
     module = _import(name, f"{key} = {path!r}")
     if not hasattr(module, attribute):
+        if kinds and (hint := what_to_type(path, *kinds)):
+            raise UserError(f"{key} = {path!r}: the module has no {attribute!r}; {hint}")
         raise UserError(
             f"{key} = {path!r}: {module.__file__ or name} has no {attribute!r}{nearest(attribute, vars(module))}; "
             "name what the file defines"
         )
     value: object = getattr(module, attribute)
     return value
+
+
+def _elsewhere(file: Path, attribute: str) -> str:
+    """Advice on a file that is neither in the current folder nor below it."""
+    if not file.is_file():
+        return f"there is no file {file}; expected module:Name of a module in the current folder or on PYTHONPATH"
+    target = f"{file.stem}:{attribute or 'NAME'}"
+    return (
+        f"{file} is not in the current folder, and records name code by its import path; type {target} after "
+        f"`cd {file.resolve().parent}`, or after `export PYTHONPATH={file.resolve().parent}`"
+    )
 
 
 def _import(name: str, place: str) -> ModuleType:
@@ -152,7 +214,7 @@ def load_kind(path: str, key: str, base: type[_Config]) -> type[_Config] | _Conf
     Raises:
         UserError: there is nothing at the path, or something else.
     """
-    found = load(path, key)
+    found = load(path, key, base)
     if isinstance(found, base) or (isinstance(found, type) and issubclass(found, base)):
         return found
     what = f"class {found.__name__}" if isinstance(found, type) else f"a {type(found).__name__}"
@@ -199,7 +261,7 @@ def _user_line(error: BaseException) -> str | None:
     """Innermost line of a user's file that this project called: ``my.py, line 3, in f: x = 1 / 0``."""
     is_called, lines = False, []
     for frame, line in traceback.walk_tb(error.__traceback__):
-        if str(frame.f_globals.get("__name__", "")).partition(".")[0] in _PROJECT:
+        if str(frame.f_globals.get("__name__", "")).partition(".")[0] in PROJECT:
             is_called = True
         elif is_called and not _is_library(frame.f_code.co_filename):
             lines.append((frame.f_code.co_filename, line, frame.f_code.co_name))
@@ -242,7 +304,7 @@ def sources(modules: Iterable[str]) -> tuple[SourceFile, ...]:
     for name in modules:
         is_script = name not in sys.modules and name == importable_name("__main__")
         file = getattr(sys.modules.get("__main__" if is_script else name), "__file__", None)
-        if file is None or name.partition(".")[0] in _PROJECT:
+        if file is None or name.partition(".")[0] in PROJECT:
             continue
         path = Path(file)
         root = path.parents[name.count(".") + (path.name == "__init__.py")]
@@ -263,7 +325,7 @@ def _reachable(module: str, root: Path) -> list[str]:
     todo = [module]
     while todo:
         name = todo.pop()
-        if name.partition(".")[0] in _PROJECT or not (is_user_folder or name.split(".")[0] == module.split(".")[0]):
+        if name.partition(".")[0] in PROJECT or not (is_user_folder or name.split(".")[0] == module.split(".")[0]):
             continue
         places = [place for place in _places(name) if (root / place).is_file()]
         for place in places:

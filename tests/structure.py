@@ -1,7 +1,7 @@
 """Measures the structure of the sources: files, lines, importers, import cycles, call depth.
 
 ``python tests/structure.py [ROOT] [--depth DIR] [--json FILE]``. ROOT is a checkout (default: this one), so that two
-commits can be compared. ``--depth`` also runs the ``smoke`` preset there and counts the project's own frames between
+commits can be compared. ``--depth`` also runs the ``quick`` preset there and counts the project's own frames between
 the command line and the optimizer's step.
 """
 
@@ -38,7 +38,7 @@ def watched(self, *args, **keywords):
 
 LocalOptimizer.step = watched
 settings = ["--set", "rounds=1", "--set", "tracking.enabled=false"]
-words = ["run", "smoke", "--strategies", "relief", *settings, "--out", sys.argv[2]]
+words = ["run", "quick", "--strategies", "relief", *settings, "--out", sys.argv[2]]
 result = CliRunner().invoke(app, words, catch_exceptions=False)
 assert result.exit_code == 0 and frames, result.output
 print(len(frames), len(set(frames)))
@@ -137,7 +137,7 @@ def measure(root: Path) -> dict[str, object]:
 
 
 def depth(root: Path, folder: Path) -> dict[str, object]:
-    """Frames of ours, and files, from ``relief-ray run smoke`` in one process to the first optimizer step."""
+    """Frames of ours, and files, from ``relief-ray run quick`` in one process to the first optimizer step."""
     command = [sys.executable, "-c", DEPTH, str(root), str(folder)]
     done = subprocess.run(command, cwd=root, env=None, capture_output=True, text=True, check=True)
     frames, files = done.stdout.split()[-2:]
@@ -148,7 +148,7 @@ def main() -> None:
     """Prints a line for each figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("root", nargs="?", type=Path, default=Path(__file__).parents[1])
-    parser.add_argument("--depth", type=Path, metavar="DIR", help="run smoke with its folder in DIR, count frames")
+    parser.add_argument("--depth", type=Path, metavar="DIR", help="run quick with its folder in DIR, count frames")
     parser.add_argument("--json", type=Path, metavar="FILE")
     words = parser.parse_args()
     figures = measure(words.root) | (depth(words.root.resolve(), words.depth) if words.depth else {})

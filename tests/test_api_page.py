@@ -32,6 +32,7 @@ def executed(run_cache, tmp_path_factory):
             del sys.modules[name]
 
 
+@pytest.mark.slow
 def test_every_block_runs(executed):
     assert len(BLOCKS) == 7
     assert [len(executed[name].runs) for name in ("study", "again", "later", "small", "mine")] == [4, 6, 6, 2, 3]
@@ -40,6 +41,7 @@ def test_every_block_runs(executed):
     assert "relief" in (report / "index.html").read_text() and (report / "tables" / "e1-main.csv").exists()
 
 
+@pytest.mark.slow
 def test_what_the_page_says_of_its_results(executed):
     assert isinstance(executed["study"].gain("relief").mean, float)
     reasons = executed["run"].explain(round=3, client=4)

@@ -116,7 +116,7 @@ def test_the_page_has_its_examples():
 def test_the_method(shell, place):
     printed = shell(COMMANDS[0])
     assert f"my_method:MyMethod: keeps {len(RULES)} rules" in printed
-    run = json.loads((place / "runs/smoke/my_method.MyMethod-s0/run.json").read_text())
+    run = json.loads((place / "runs/quick/my_method.MyMethod-s0/run.json").read_text())
     assert run["config"]["strategy"] == {"name": "my_method:MyMethod", "beta": 0.3, "weighting": "uniform"}
     assert list(run["own_sources"]) == ["my_method.py"]
     packed = json.loads((place / "runs/both/my_method.MyMethod-s0/run.json").read_text())
@@ -124,6 +124,7 @@ def test_the_method(shell, place):
     assert re.search(r"my_method +\d", printed)
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_methods_with_personal_parts_views_and_single_updates(shell, place):
     printed = shell(COMMANDS[1])
@@ -153,10 +154,11 @@ def test_the_plain_module(shell, place):
     assert run["config"]["backbone"] == {"name": "my_net:MyNet", "width": 16} and run["status"] == "done"
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_the_backbone(shell, place):
-    described, printed = shell(COMMANDS[4]).split("smoke: 1 run")
-    assert "Backbone my_backbone:MyBackbone of smoke" in described and "G = 8 groups = 3 fusion blocks" in described
+    described, printed = shell(COMMANDS[4]).split("quick: 1 run")
+    assert "Backbone my_backbone:MyBackbone of quick" in described and "G = 8 groups = 3 fusion blocks" in described
     assert "NOTE: backbone my_backbone:MyBackbone: not calibrated" in printed
     assert f"my_backbone:MyBackbone: keeps {len(BACKBONE_RULES)} rules" in printed
     assert f"relief: keeps {len(RULES) - 1} rules, 1 not judged" in printed
@@ -164,6 +166,7 @@ def test_the_backbone(shell, place):
     assert run["engine"] == "reuse" and run["config"]["backbone"]["hidden"] == 8
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_the_dataset_and_all_three_together(shell, place):
     printed = shell(COMMANDS[5])
@@ -179,7 +182,7 @@ def test_the_dataset_and_all_three_together(shell, place):
 
 @pytest.mark.ray
 def test_a_resume_from_another_folder_says_where_to_start(in_process, place, tmp_path, monkeypatch):
-    in_process("relief-ray run smoke --set strategy=my_method:MyMethod --set rounds=1 --out runs/elsewhere")
+    in_process("relief-ray run quick --set strategy=my_method:MyMethod --set rounds=1 --out runs/elsewhere")
     del sys.modules["my_method"]
     monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder not in ("", str(place))])
     monkeypatch.chdir(tmp_path)
@@ -191,7 +194,7 @@ def test_a_resume_from_another_folder_says_where_to_start(in_process, place, tmp
 
 @pytest.mark.slow
 def test_a_resume_from_another_folder_says_where_to_start_as_typed(as_typed, place, tmp_path):
-    as_typed("relief-ray run smoke --set strategy=my_method:MyMethod --set rounds=1 --out runs/typed")
+    as_typed("relief-ray run quick --set strategy=my_method:MyMethod --set rounds=1 --out runs/typed")
     run = place / "runs/typed"
     lines = f"relief-ray resume {run} 2>&1 || echo code $?"
     printed = " ".join(as_typed(lines, tmp_path).split())

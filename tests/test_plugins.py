@@ -74,7 +74,7 @@ def test_a_built_in_method_by_import_path_is_built_in():
     ("path", "text", "message"),
     [
         ("{}:", METHOD, "expected an import path like my.module:MyClass"),
-        ("{}:Mime", METHOD, r"has no 'Mime' \(did you mean 'Mine'\?\); name what the file defines"),
+        ("{}:Mime", METHOD, r"the module has no 'Mime'; own_\d+\.py is a file here; type own_\d+:Mine"),
         ("no_such_{}:Mine", METHOD, "no module 'no_such_.*' in the current folder .* or on PYTHONPATH; start from"),
         ("{}.sub:Mine", METHOD, "no module 'own_.*sub' in the current folder"),
         ("{}:Mine", "import nothing_like_it\n", "imports 'nothing_like_it', which is not installed; install it"),
@@ -276,7 +276,7 @@ def test_reports_show_a_users_methods_as_their_file_states_them(hooked, tmp_path
 
 
 def test_a_method_that_was_only_planned_is_called_as_its_run_would_be(hooked, tmp_path):
-    plan = make_plan("smoke", [], Axes(strategies=(f"{hooked}:Hooked", f"{hooked}:Ceiling")), tmp_path)
+    plan = make_plan("quick", [], Axes(strategies=(f"{hooked}:Hooked", f"{hooked}:Ceiling")), tmp_path)
     write_plan(plan)
     items = take_inventory([tmp_path]).items
     assert [(item.label, item.status) for item in items] == [("Half & half", "planned"), ("Ceiling", "planned")]
@@ -362,7 +362,7 @@ def test_a_users_method_explains_itself(hooked, tmp_path, capsys):
 
 
 def test_fleet_shows_the_deadline_of_a_users_method(hooked, capsys):
-    show("smoke", [f"strategy={hooked}:Hooked"], as_json=False)
+    show("quick", [f"strategy={hooked}:Hooked"], as_json=False)
     text = capsys.readouterr().out
     assert "the deadline of Half & half in round 1" in text
     assert [line.split()[2:] for line in text.splitlines() if line.strip().startswith("T*, s")] == [["0.500"] * 3]
@@ -372,3 +372,48 @@ def test_a_users_bound_on_pooled_data_is_known_as_one(write, tmp_path):
     drive(with_strategy(f"{write('POOLED = True' + HOOKS)}:Hooked"), tmp_path / "run")
     (loaded,) = load_runs([tmp_path / "run"])
     assert is_pooled(loaded) and loaded.run.method.pooled and loaded.run.warnings == ()
+
+
+MEDIAN = """
+from relief_ray.data.formats.dsa_mini import DSA_MINI as MINE
+from relief_ray.models.cnn import CnnConfig
+from relief_ray.strategies.common import StrategyConfig
+from relief_ray.strategies.fedavg import FedAvg
+
+
+class Median(FedAvg):
+    pass
+
+
+class Net(CnnConfig):
+    pass
+"""
+
+
+@pytest.mark.parametrize("typed", ["median_x", "median_x.py", "median_x.Median", "median_x.median", "median_x:median"])
+def test_a_name_that_means_a_file_here_is_answered_with_what_to_type(write, typed):
+    """For methods, data sets and backbones; a built-in name that the file imports is not suggested."""
+    write(MEDIAN, "median_x")
+    said = r"median_x\.py is a file here; type median_x:"
+    with pytest.raises(UserError, match=rf"strategy.*{said}Median$"):
+        with_strategy(typed)
+    for wanted, values in (("MINE", {"data": {"name": typed}}), ("Net", {"backbone": {"name": typed}})):
+        changed = typed.replace("Median", wanted).replace("median_x.median", f"median_x.{wanted.lower()}")
+        changed = changed.replace(":median", f":{wanted.lower()}")
+        (section, names), *_ = values.items()
+        with pytest.raises(UserError, match=rf"{said}{wanted}$"):
+            parse({**BASE, section: {**names, "name": changed}})
+
+
+def test_several_names_none_and_a_file_that_breaks(write):
+    write(MEDIAN + "\n\nclass Mean(FedAvg):\n    pass\n", "median_x")
+    with pytest.raises(UserError, match=r"type median_x:Median or median_x:Mean$"):
+        with_strategy("median_x")
+    write("x = 1\n", "lab.plain")
+    with pytest.raises(UserError, match=r"lab/plain\.py is a file here, but defines no StrategyConfig$"):
+        with_strategy("lab/plain.py")
+    write("1 / 0\n", "faulty")
+    with pytest.raises(UserError, match=r"faulty\.py is a file here, but .*ZeroDivisionError"):
+        with_strategy("faulty")
+    with pytest.raises(UserError, match=r"did you mean 'fedavg'"):
+        with_strategy("fedavgg")

@@ -13,10 +13,12 @@ from pathlib import Path
 from types import MappingProxyType
 
 from relief_ray.config import Choice, ExperimentConfig, override, parse
+from relief_ray.data.loader import Loader
 from relief_ray.errors import UserError, nearest
-from relief_ray.plugins import import_path, is_path
+from relief_ray.plugins import import_path, is_path, what_to_type
 from relief_ray.records.identity import config_hash
 from relief_ray.strategies import PRESETS
+from relief_ray.strategies.common import StrategyConfig
 from relief_ray.studies.cells import Cell
 from tune_configs import paper_grids, search_lr
 from tune_configs.grid import (
@@ -106,6 +108,8 @@ def checked(made: object, target: str) -> Grid:
     names = [name for name in made.datasets if isinstance(name, str)]
     for name in names:
         if name not in DATASETS and not is_path(name):
+            if hint := what_to_type(name, Loader):
+                raise UserError(f"{target}: dataset {name!r}: unknown: {hint}")
             raise UserError(
                 f"{target}: dataset {name!r}: unknown{nearest(name, DATASETS)}; expected some of "
                 f"{', '.join(DATASETS)}, or the import path of your own, my_data:SLEEP"
@@ -143,6 +147,8 @@ def cells_of(grid: Grid, settings: Sequence[str] = (), *, skip_unknown: bool = F
     known = tuple(m for m in scaled.methods if m in PRESETS or is_path(m))
     missing = [m for m in scaled.methods if m not in known]
     if missing and not skip_unknown:
+        if hints := [hint for name in missing if (hint := what_to_type(name, StrategyConfig))]:
+            raise UserError(f"grid {grid.name}: unknown method: {'; '.join(hints)}")
         raise UserError(
             f"grid {grid.name}: this version has no method {', '.join(missing)}; known are {', '.join(PRESETS)}; "
             "leave them out with --skip-unknown, or choose with --set 'methods=[fedavg, relief]'"

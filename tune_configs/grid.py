@@ -67,7 +67,9 @@ def _dsa(split: str) -> Settings:
     return {"data.name": "dsa", "data.split": split, "data.stride_s": 5.0, "training.epochs": 2}
 
 
-_MINI: Settings = {"data.name": "dsa_mini", "data.stride_s": 5.0, "training.epochs": 1}
+# Of cells that take a second each.
+BRIEF: Settings = MappingProxyType({"data.stride_s": 5.0, "training.epochs": 1})
+_MINI: Settings = {"data.name": "dsa_mini", **BRIEF}
 
 # Paper: Section VI-A (windows every second, E = 5). A small machine's: longer strides, fewer local epochs.
 DATASETS: Mapping[str, Dataset] = MappingProxyType(

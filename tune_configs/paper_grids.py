@@ -9,6 +9,7 @@ from relief_ray.report.paper import PAPER_METHODS, REPRESENTATIVE, V1
 from relief_ray.strategies import PROPOSED, REFERENCE
 from tune_configs.grid import (
     BOUNDS,
+    BRIEF,
     CNN,
     LORA,
     OUR_VARIANTS,
@@ -218,7 +219,7 @@ def frontier() -> Grid:
 def smoke() -> Grid:
     """Twelve cells of a few seconds on the data that ship with the package: shows that a grid runs.
 
-    FedAvg, V0 and V1, two folds, two seeds, three short rounds.
+    FedAvg, V0 and V1, two folds, two seeds, three rounds of an epoch, a window every 5 s of any data set.
     """
     return Grid(
         name="smoke",
@@ -227,5 +228,5 @@ def smoke() -> Grid:
         datasets=("dsa_mini_held_out",),
         folds=(0, 1),
         seeds=(0, 1),
-        settings={"rounds": 3, "evaluation.every": 1, "record.checkpoint_every": 1},
+        settings={**BRIEF, "rounds": 3, "evaluation.every": 1, "record.checkpoint_every": 1},
     )

@@ -8,9 +8,12 @@ from typing import cast, get_args
 
 from relief_ray.config import ExperimentConfig, override
 from relief_ray.data.config import SplitName
+from relief_ray.data.loader import Loader
 from relief_ray.errors import UserError, nearest
-from relief_ray.plugins import import_path, is_path
+from relief_ray.models.backbone import BackboneConfig
+from relief_ray.plugins import import_path, is_path, what_to_type
 from relief_ray.strategies import PRESETS
+from relief_ray.strategies.common import StrategyConfig
 from relief_ray.studies.cells import numbers
 from tune_configs.grid import CNN, DATASETS, LORA, Axis, Dataset, Grid, own_backbone, own_dataset
 
@@ -124,6 +127,8 @@ def chosen(key: str, value: object, known: Iterable[str], also: Sequence[str] = 
     everything = list(dict.fromkeys([*known, *also]))
     for name in names:
         if name not in everything and not (key in _WITH_PATHS and is_path(name)):
+            if hint := what_to_type(name, StrategyConfig, Loader, BackboneConfig):
+                raise UserError(f"--set {key}={name}: unknown: {hint}")
             raise UserError(
                 f"--set {key}={name}: unknown{nearest(name, everything)}; expected some of {', '.join(everything)}"
             )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import shutil
 import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
 import typer
 
@@ -17,12 +15,15 @@ from relief_ray.citations import cite
 from relief_ray.config import ExperimentConfig, override, parse
 from relief_ray.conformance.rules import RULES, Rule, Verdict
 from relief_ray.conformance.runner import PROBLEM, check
+from relief_ray.data.loader import Loader
 from relief_ray.errors import UserError, counted
 from relief_ray.experiment.experiment import MakeExecutor
-from relief_ray.plugins import is_path
+from relief_ray.models.backbone import BackboneConfig
+from relief_ray.plugins import is_path, load, what_to_type
 from relief_ray.process import use_threads
 from relief_ray.protocols import Executor
 from relief_ray.strategies import DESCRIBED, PRESETS, about_of, facts_of
+from relief_ray.strategies.common import StrategyConfig
 from relief_ray.text import table
 from relief_ray.training.job import Job
 
@@ -78,20 +79,16 @@ def conformance_command(
 
 
 def _refuse_file(target: str) -> None:
-    """Check that a target is not the name of a file that lies here, whose class or loader is to be named.
+    """Check that a target is a method's name, or an import path that leads to something.
 
     Raises:
-        UserError: it is; the names in it that may be meant are listed.
+        UserError: it is not; where a file here is meant, what can be judged in it is named.
     """
-    file = Path(target if target.endswith(".py") else f"{target}.py")
-    if target in PRESETS or is_path(target) or not file.is_file():
-        return
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
-    assigned = [t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)]
-    names = [name for name in (*classes, *assigned) if not name.startswith("_")]
-    likely = ", ".join(f"{file}:{name}" for name in names) or f"{file}:NAME"
-    raise UserError(f"{target}: {file} is a file here, expected what to judge in it: {likely}")
+    kinds = (StrategyConfig, Loader, BackboneConfig)
+    if is_path(target):
+        load(target, "conformance", *kinds)
+    elif target not in PRESETS and (hint := what_to_type(target, *kinds)):
+        raise UserError(f"conformance {target}: {hint}")
 
 
 def for_method(settings: Sequence[str], section: str = "strategy") -> list[str]:

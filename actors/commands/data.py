@@ -98,9 +98,9 @@ def make(name: str, out: Path | None, seed: int, scale: float) -> None:
         print(f"Use them: RELIEF_DATA={out} relief-ray ...")
 
 
-def look(name: str, stride_s: float, settings: Sequence[str], as_json: bool) -> None:
-    """Run `data describe`."""
-    config = data_config(name, stride_s, settings)
+def look(name: str, stride_s: float | None, settings: Sequence[str], as_json: bool) -> None:
+    """Run `data describe`; ``stride_s`` None: that of a run's default configuration."""
+    config = data_config(name, DataConfig().stride_s if stride_s is None else stride_s, settings)
     description = describe(open_dataset(config), config)
     print(json.dumps(description, indent=1) if as_json else text(description, config))
 
@@ -149,6 +149,7 @@ def text(description: Description, config: DataConfig) -> str:
             f"  windows   {description['window']} samples ({description['window_s']:g} s) every {config.stride_s:g} s: "
             f"{windows['train']} training, {windows['validation']} validation, {windows['test']} test "
             f"({config.split})",
+            f"            {_origin_of_windows(config)}",
             *(f"  warning   {line}" for line in description["warnings"]),
             "",
             table(["sensor", "min", "max", "mean"], ranges),
@@ -158,6 +159,13 @@ def text(description: Description, config: DataConfig) -> str:
             *([] if config.partition == "subject" else ["", *_client_table(description["coverage"], config)]),
         ]
     )
+
+
+def _origin_of_windows(config: DataConfig) -> str:
+    """Name the settings behind the windows that were counted, and whether a run has the same ones by default."""
+    window = "the dataset's own" if config.window_s is None else "as set here"
+    stride = "a run's default" if config.stride_s == DataConfig().stride_s else "as set here"
+    return f"data.window_s: {window}; data.stride_s = {config.stride_s:g}: {stride}"
 
 
 def _client_table(coverage: Coverage, config: DataConfig) -> list[str]:

@@ -25,7 +25,7 @@ from actors.grids.estimate import estimates, fitting, head_of, probe_missing
 from actors.grids.freeze import freeze
 from actors.grids.side_by_side import SideBySide, address_of, refuse_dashboard_elsewhere, run_side_by_side
 from actors.runtime.session import SessionOptions, num_cores, ray_session
-from actors.terminal.exit_codes import CELLS_FAILED, DISK, INTERRUPTED, Stopped, say
+from actors.terminal.exit_codes import CELLS_FAILED, DISK, Stopped, say
 from actors.terminal.mlflow_export import PATIENCE_AFTER_STOP_S, PATIENCE_S, Exports
 from actors.terminal.signals import StopSignals
 from relief_ray.data import open_dataset
@@ -243,7 +243,9 @@ def _run_grid(plan: Plan, options: GridOptions) -> None:
         _show_plan(plan, options)
         return
     wanted = {cell.name for cell in plan.cells}
-    _finish(*_carry_out(plan, options), wanted, options)
+    with StopSignals(_how_to_resume(plan)) as stop:
+        after = _carry_out(plan, options, stop)
+    _finish(*after, wanted, options)
 
 
 def _run_search(search: SuggestedTries, options: GridOptions) -> None:
@@ -258,10 +260,10 @@ def _run_search(search: SuggestedTries, options: GridOptions) -> None:
         _show_plan(plan, options)
         return
     # Ray stays up between batches.
-    with ray_session(_session_options(plan, options)):
-        plan, mirror = _carry_out(plan, options)
+    with StopSignals(_how_to_resume(plan)) as stop, ray_session(_session_options(plan, options), stop.lost):
+        plan, mirror = _carry_out(plan, options, stop)
         while search.tell(plan) and not search.is_complete and options.left_s() > 0:
-            plan, mirror = _carry_out(search.ask(), options)
+            plan, mirror = _carry_out(search.ask(), options, stop)
     _finish(plan, mirror, {cell.name for cell in plan.cells}, options)
 
 
@@ -271,7 +273,7 @@ def _session_options(plan: Plan, options: GridOptions) -> SessionOptions:
     return SessionOptions(address=address, num_cpus=cores, dashboard=options.dashboard)
 
 
-def _carry_out(plan: Plan, options: GridOptions) -> tuple[Plan, MirrorState]:
+def _carry_out(plan: Plan, options: GridOptions, stop: StopSignals) -> tuple[Plan, MirrorState]:
     """Run the plan's cells that are not done yet; return the plan with all cells of its folder, and its copy's state.
 
     Raises:
@@ -292,7 +294,7 @@ def _carry_out(plan: Plan, options: GridOptions) -> tuple[Plan, MirrorState]:
             open_dataset(data)
         todo = within_budget(plan, entries, todo, options)
         if todo:
-            return plan, _run_cells(plan, entries, todo, options)
+            return plan, _run_cells(plan, entries, todo, options, stop)
         with mirrored(plan, say) as mirror:
             return plan, mirror
 
@@ -327,7 +329,7 @@ def to_do(entries: Iterable[CellFolder], skip_failed: bool) -> list[CellFolder]:
 
 
 def _run_cells(
-    plan: Plan, entries: Sequence[CellFolder], todo: Sequence[CellFolder], options: GridOptions
+    plan: Plan, entries: Sequence[CellFolder], todo: Sequence[CellFolder], options: GridOptions, stop: StopSignals
 ) -> MirrorState:
     """Run cells through Ray Tune, show their progress and copy their records; return the state of the copy.
 
@@ -335,7 +337,7 @@ def _run_cells(
         Stopped: a signal or a full disk ended it early.
     """
     reporter = make_reporter(options.as_json)
-    with closing(reporter), StopSignals() as stop, mirrored(plan, reporter.note, stop.requested) as mirror:
+    with closing(reporter), mirrored(plan, reporter.note, stop.requested) as mirror:
         reporter.note(f"{plan.name}: {len(plan.cells)} cells, {len(todo)} to do; records in {plan.out}")
         for sentence in cannot_decide(plan):
             reporter.note(f"NOTE: {sentence}")
@@ -350,8 +352,6 @@ def _run_cells(
                 dashboard=options.dashboard, out_of_time=lambda: options.left_s() <= 0,
             )  # fmt: skip
             disk_full = run_side_by_side(work)
-        except KeyboardInterrupt:
-            raise Stopped(stop.code or INTERRUPTED, _how_to_resume(plan)) from None
         finally:
             exports.close(PATIENCE_AFTER_STOP_S if stop.requested() else PATIENCE_S)
     if disk_full:

@@ -19,9 +19,9 @@ Kind = Literal["method", "dataset", "backbone", "grid"]
 _TEMPLATES = "actors.templates"
 # What to type next, after the tests.
 _NEXT: dict[Kind, tuple[str, ...]] = {
-    "method": ("conformance {name}:{Name}", "run smoke --strategies fedavg,{name}:{Name} --out runs/{name}"),
+    "method": ("conformance {name}:{Name}", "run quick --strategies fedavg,{name}:{Name} --out runs/{name}"),
     "dataset": ("data synth {name}:{NAME} --out {name}-data", "data describe {name}:{NAME}"),
-    "backbone": ("model describe smoke --set backbone={name}:{Name}", "run smoke --set backbone={name}:{Name}"),
+    "backbone": ("model describe quick --set backbone={name}:{Name}", "run quick --set backbone={name}:{Name}"),
     "grid": ("grid {name}.py --dry-run", "grid {name}.py"),
 }
 

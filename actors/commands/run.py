@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ from actors.grids.side_by_side import SideBySide, refuse_dashboard_elsewhere, ru
 from actors.launch import RunCallbacks, RunMode, choose_mode, local_session, run_experiment
 from actors.runtime.session import ray_session
 from actors.terminal.console import make_reporter
-from actors.terminal.exit_codes import CELLS_FAILED, DISK, INTERRUPTED, Stopped, say
+from actors.terminal.exit_codes import CELLS_FAILED, DISK, Stopped, say
 from actors.terminal.mlflow_export import PATIENCE_AFTER_STOP_S, Exports
 from actors.terminal.reporter import CellEnd, Reporter
 from actors.terminal.signals import StopSignals
@@ -38,6 +38,7 @@ from relief_ray.studies.axes import Axes
 from relief_ray.studies.mirrored import MirrorState, mirrored
 from relief_ray.studies.planning import load_preset, make_plan, read_plan, write_plan
 from relief_ray.studies.plans import CellFolder, Plan, look_at, set_stale_aside
+from relief_ray.studies.presets import PRESETS
 from relief_ray.studies.running import check_reusable, last_evaluated, open_cell, rounds_to_do, title_of
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class RunOptions:
 
 def run_command(target: str, settings: Sequence[str], axes: Axes, out: Path | None, options: RunOptions) -> None:
     """Run `relief-ray run`."""
+    _refuse_grid(target)
     plan = make_plan(target, placed(settings, options.jobs), axes, out)
     if (mode := overruled_mode(target, settings, options.jobs)) is not None:
         say(f"NOTE: runtime.placement=typed takes an actor for each client: runtime.mode=actors instead of {mode}")
@@ -79,6 +81,20 @@ def run_command(target: str, settings: Sequence[str], axes: Axes, out: Path | No
         set_stale_aside((cell for cell in plan.cell_folders() if cell.is_finished), plan.out)
     write_plan(plan)
     _run_plan(plan, options)
+
+
+def _refuse_grid(target: str) -> None:
+    """Check that a target is no grid's name: what a grid runs has its own settings.
+
+    Raises:
+        UserError: it is.
+    """
+    if target in PRESETS or Path(target).exists():
+        return
+    from tune_configs.cells import GRIDS
+
+    if target in GRIDS:
+        raise UserError(f"run {target}: is a grid, expected a preset or a file; type relief-ray grid {target}")
 
 
 def resume_command(target: str, settings: Sequence[str], out: Path | None, options: RunOptions) -> None:
@@ -143,7 +159,18 @@ def _check_dashboard(plan: Plan, jobs: int) -> None:
 
 @dataclass(kw_only=True, slots=True)
 class RunContext:
-    """Shared by the runs of the plan ``name``: reporter, stop signals, Ray's session and workers, MLflow exports."""
+    """Everything that the runs of a plan share.
+
+    Attributes:
+        name: name of the plan.
+        reporter: shows the progress.
+        stop: signals that ask to stop.
+        session: closes Ray's session and the workers at the end.
+        exports: MLflow trackers.
+        options: options of the command.
+        worker_cache: worker processes that the next run takes over; None before the first on Ray.
+        said: notes about data, each of which is shown once and not for every run.
+    """
 
     name: str
     reporter: Reporter
@@ -152,11 +179,18 @@ class RunContext:
     exports: Exports
     options: RunOptions
     worker_cache: WorkerCache | None = None
+    said: set[str] = field(default_factory=set)
+
+    def unsaid(self, notes: Sequence[str]) -> list[str]:
+        """The notes that no run of this command has shown yet."""
+        new = [note for note in notes if note not in self.said]
+        self.said.update(new)
+        return new
 
     def open_ray(self, setup: Setup) -> None:
         """Open Ray's session with the first run that needs it; worker processes stay for the next run."""
         if self.worker_cache is None:
-            opened = ray_session(replace(local_session(setup), dashboard=self.options.dashboard))
+            opened = ray_session(replace(local_session(setup), dashboard=self.options.dashboard), self.stop.lost)
             if (url := self.session.enter_context(opened)) is not None:
                 self.reporter.note(f"dashboard: {url}")
             from actors.runtime.warm_pool import WorkerCache
@@ -181,22 +215,19 @@ def _run_plan(plan: Plan, options: RunOptions) -> None:
     for sentence in cannot_decide(plan) if todo else ():
         reporter.note(f"NOTE: {sentence}")
     exports, disk_full = Exports(reporter.note), False
-    try:
-        with (
-            closing(reporter),
-            StopSignals() as stop,
-            ExitStack() as session,
-            mirrored(plan, reporter.note, stop.requested) as mirror,
-        ):
-            if options.jobs > 1 and len(todo) > 1:
-                disk_full = _run_several(plan, cells, todo, options, reporter, stop, exports)
-            else:
-                context = RunContext(
-                    name=plan.name, reporter=reporter, stop=stop, session=session, exports=exports, options=options
-                )
-                _run_all(cells, context)
-    except KeyboardInterrupt:
-        raise Stopped(stop.code or INTERRUPTED, _how_to_resume(plan)) from None
+    with (
+        closing(reporter),
+        StopSignals(_how_to_resume(plan)) as stop,
+        ExitStack() as session,
+        mirrored(plan, reporter.note, stop.requested) as mirror,
+    ):
+        if options.jobs > 1 and len(todo) > 1:
+            disk_full = _run_several(plan, cells, todo, options, reporter, stop, exports)
+        else:
+            context = RunContext(
+                name=plan.name, reporter=reporter, stop=stop, session=session, exports=exports, options=options
+            )
+            _run_all(cells, context)
     if disk_full:
         raise Stopped(DISK, f"the disk is full; everything before is intact\n{_how_to_resume(plan)}")
     if stop.requested() and not all(look_at(cell.cell, cell.folder).is_finished for cell in todo):
@@ -292,6 +323,8 @@ def _run_cell(cell: CellFolder, context: RunContext) -> None:
     setup = open_cell(cell, context.options.other_code)
     mode = choose_mode(config.runtime, len(setup.fleet), config.training.stack)
     reporter.begin(title, facts(setup, mode), saved_round(cell.folder), config.rounds)
+    for warning in context.unsaid(setup.data_notes):
+        reporter.note(f"WARNING: {warning}")
     for warning in setup.warnings:
         reporter.note(f"{title}: NOTE: {warning}")
     if mode != "inline":

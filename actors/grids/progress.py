@@ -12,7 +12,7 @@ from actors.terminal.mlflow_export import Exports
 from actors.terminal.reporter import CellEnd, GridView, Leader, Reporter, RunningCell, headline_f1
 from relief_ray.errors import UserError
 from relief_ray.records.ledger import scan
-from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE
+from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_run
 from relief_ray.records.schema import RoundRecord
 from relief_ray.records.tracking import Tracker
 from relief_ray.studies.plans import CellFolder, has_bootstrap, keep_error, look_at
@@ -63,6 +63,7 @@ class GridProgress:
         num_new_rounds: rounds committed since the start.
         disk_full: whether a cell failed because nothing can be written any more.
         kills_before: processes that the kernel had ended for lack of memory before the start; None: not counted.
+        said: notes about data that were shown.
     """
 
     entries: Sequence[CellFolder]
@@ -79,6 +80,7 @@ class GridProgress:
     num_new_rounds: int = 0
     disk_full: bool = False
     kills_before: int | None = field(default_factory=count_kills)
+    said: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         """Read the scores of cells that are done already."""
@@ -143,6 +145,7 @@ class GridProgress:
         """Read the new lines of a cell's ledger."""
         entry = running.entry
         if running.tracker is None and (entry.folder / RUN_FILE).exists():
+            self._warn_of_data(entry)
             running.tracker = self.exports.begin(entry.cell.config.tracking, entry.folder)
         try:
             lines = scan(entry.folder / ROUNDS_FILE, running.num_bytes)
@@ -160,6 +163,13 @@ class GridProgress:
             f1 = headline_f1(record)
             running.f1 = running.f1 if f1 is None else f1
         self._count(running)
+
+    def _warn_of_data(self, entry: CellFolder) -> None:
+        """Show what is odd about a cell's data, each oddity once and not for every cell."""
+        for note in read_run(entry.folder).data_notes:
+            if note not in self.said:
+                self.said.add(note)
+                self.reporter.note(f"WARNING: {note}")
 
     def _count(self, running: Running) -> None:
         left = max(0, running.entry.num_planned - running.num_rounds)

@@ -63,7 +63,7 @@ def run_side_by_side(work: SideBySide) -> bool:
     stop_file.unlink(missing_ok=True)
     # Tune imports MLflow, which reads this once.
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
-    with ray_session(_session_options(work)) as url:
+    with ray_session(_session_options(work), work.stop.lost) as url:
         if url is not None:
             work.reporter.note(f"dashboard: {url}")
         from actors.grids.progress import GridProgress

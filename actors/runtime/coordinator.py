@@ -34,7 +34,7 @@ from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.records.tracking import Tracker
 
 _MAX_VOID_RETRIES = 2
-_GRACE_S = 6.0
+_GRACE_S = 3.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,12 +10,14 @@ import signal
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from actors.runtime import processes
+from actors.runtime.head_watch import watched
 from relief_ray.errors import UserError
 
 MIB = 2**20
@@ -40,17 +42,23 @@ class SessionOptions:
     resources: Mapping[str, float] = field(default_factory=dict)
 
 
+# Folder of the cluster that this process has started, while it has one.
+_private_folders: list[Path] = []
+
+
 @contextmanager
-def ray_session(options: SessionOptions) -> Iterator[str | None]:
+def ray_session(options: SessionOptions, on_lost: Callable[[str], None] | None = None) -> Iterator[str | None]:
     """Make Ray usable inside the block; a cluster that was started here is stopped, any other is left running.
 
-    Yields the dashboard's address with its token, where a dashboard was requested and started here.
+    Yields the dashboard's address with its token, where a dashboard was requested and started here. ``on_lost`` hears,
+    in another thread, where Ray's head or the node's own process does not answer any more: nothing here would return.
 
     Raises:
         UserError: the cluster at ``address`` cannot be joined.
     """
     # Set before Ray is imported: it reads them then.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S", "0")
     import ray
 
     if ray.is_initialized():
@@ -58,24 +66,69 @@ def ray_session(options: SessionOptions) -> Iterator[str | None]:
         return
     folder = None if options.address else short_folder()
     before = {name: os.environ.get(name) for name in (_THREADS, _INHERITED)}
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     url = None
     try:
-        if folder is None:
-            _join(str(options.address), options)
-        else:
-            url = _start(folder, options)
-        if threading.current_thread() is threading.main_thread():
-            # Ray ends the process on SIGTERM; how a run is stopped is the command line's business.
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-        yield url
+        with _own_handlers():
+            if folder is None:
+                _join(str(options.address), options)
+            else:
+                _private_folders.append(folder)
+                url = _start(folder, options)
+        with watched(on_lost):
+            yield url
     finally:
-        ray.shutdown()
+        _stop(folder)
         for name, value in before.items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _own_handlers() -> Iterator[None]:
+    """Keep this process's handlers of signals: Ray ends it on SIGTERM; how a run is stopped is not its business."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except SystemExit:
+        # Ray's handler, in force while it starts: what is meant is ours.
+        if callable(handler := handlers[signal.SIGTERM]):
+            handler(signal.SIGTERM, None)
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _stop(folder: Path | None) -> None:
+    """Leave the cluster; end all processes of a private one, those too that do not answer, and remove its folder."""
+    import ray
+
+    members = [] if folder is None else processes.family(folder)
+    node = getattr(ray._private.worker, "_global_node", None)
+    if members and node is not None:
+        # Ray would ask each of them to end and wait a second: they do not hear it.
+        at_once = node.kill_all_processes
+        node.kill_all_processes = lambda **_: at_once(check_alive=False, allow_graceful=False)
+    ray.shutdown()
+    _clear(folder, members)
+
+
+def _clear(folder: Path | None, members: list[processes.Process]) -> None:
+    """End what is left of a private cluster and remove its folder."""
+    processes.end(members)
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(ValueError):
+            _private_folders.remove(folder)
+
+
+def abandon() -> None:
+    """End the processes of this process's private cluster without a word to Ray, which may not answer any more."""
+    for folder in list(_private_folders):
+        _clear(folder, processes.family(folder))
 
 
 def _start(folder: Path, options: SessionOptions) -> str | None:
@@ -88,16 +141,17 @@ def _start(folder: Path, options: SessionOptions) -> str | None:
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     os.environ[_INHERITED] = os.environ.setdefault(_THREADS, "1")
     try:
-        context = ray.init(
-            address="local",
-            num_cpus=options.num_cpus or num_cores(),
-            resources=dict(options.resources),
-            object_store_memory=options.object_store_mib * MIB,
-            include_dashboard=options.dashboard,
-            log_to_driver=options.log_to_driver,
-            logging_level=logging.ERROR,
-            _temp_dir=str(folder),
-        )
+        with processes.shielded():
+            context = ray.init(
+                address="local",
+                num_cpus=options.num_cpus or num_cores(),
+                resources=dict(options.resources),
+                object_store_memory=options.object_store_mib * MIB,
+                include_dashboard=options.dashboard,
+                log_to_driver=options.log_to_driver,
+                logging_level=logging.ERROR,
+                _temp_dir=str(folder),
+            )
     except Exception as error:
         # Ray knows no class of its own for it, and no option to wait for longer than its 30 s.
         if _START_TIMEOUT not in str(error):
@@ -126,6 +180,7 @@ def process_options(num_threads: int, *, hide_gpus: bool = True) -> dict[str, An
 
 
 def _join(address: str, options: SessionOptions) -> None:
+    """Join a cluster that is up."""
     import ray
 
     # Nodes may differ in Python's patch level, as `relief-ray cluster join` lets them.

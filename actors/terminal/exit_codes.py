@@ -19,7 +19,9 @@ CELLS_FAILED = 5
 DIFFERENT = 6
 _USER_CODE = 7
 MIRROR_BEHIND = 8
+RAY_LOST = 9
 WIDTH = 80
+HUNG_UP = 129
 INTERRUPTED = 130
 _READER_GONE = 141
 TERMINATED = 143
@@ -40,6 +42,8 @@ EXIT_CODES = (
         "a file of your own (method, data set, backbone) raised an error; the message names its line",
     ),
     (MIRROR_BEHIND, "all runs are done, but their copy (`--mirror`) lacks something; `relief-ray resume DIR` sends it"),
+    (RAY_LOST, "Ray's own processes do not answer any more; go on with `relief-ray resume DIR`"),
+    (HUNG_UP, "stopped because the terminal was closed (SIGHUP); go on with `relief-ray resume DIR`"),
     (INTERRUPTED, "stopped by Ctrl-C (SIGINT); go on with `relief-ray resume DIR`"),
     (_READER_GONE, "whoever read the output went away (a closed pipe)"),
     (TERMINATED, "stopped by SIGTERM; go on with `relief-ray resume DIR`"),

@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from actors.terminal.exit_codes import INTERRUPTED, report, say
+from actors.terminal.signals import interrupted, leave_at_once
 
 # Keys of `--set` that are no part of a configuration: axes of a plan or a grid, and a search's frozen choices.
 _AXES = frozenset({"replicates", "seeds", "folds", "datasets", "methods", "tuned"})
@@ -51,6 +52,9 @@ StrideS = Annotated[float, typer.Option(help="Seconds from one window to the nex
 SomePath = Optional[Path]  # noqa: UP045
 SomeText = Optional[str]  # noqa: UP045
 SomeNumber = Optional[float]  # noqa: UP045
+SomeStrideS = Annotated[
+    SomeNumber, typer.Option(help="Seconds from one window to the next; by default those of a run.", show_default=False)
+]
 SomeInt = Optional[int]  # noqa: UP045
 Jobs = Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time, a process each; 1: one after the other.")]
 Mirror = Annotated[
@@ -75,10 +79,13 @@ class Main(TyperGroup):
         kwargs["standalone_mode"] = False
         try:
             code = super().main(*args, **kwargs)  # type: ignore[arg-type]
+            if code == INTERRUPTED:  # Typer's own word for it
+                code = interrupted()
         except typer.Abort:
-            code = INTERRUPTED
+            code = interrupted()
         except Exception as error:
             code = _usage(error) or report(error)
+        leave_at_once(code)
         sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -1,48 +1,193 @@
-"""Ctrl-C and SIGTERM: the first asks to stop after the round, the second stops at once."""
+"""Ctrl-C, SIGTERM and SIGHUP: the first asks to stop after the round, the second stops at once, the third ends.
+
+Whatever this process is waiting for, it has ended ``END_S`` after the first: what is recorded is whole at any moment.
+"""
 
 from __future__ import annotations
 
 import math
+import os
 import signal
+import stat
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from types import FrameType, TracebackType
+from typing import NoReturn
 
-from actors.terminal.exit_codes import INTERRUPTED, TERMINATED, say
+from actors.runtime.session import abandon
+from actors.terminal.exit_codes import HUNG_UP, INTERRUPTED, RAY_LOST, TERMINATED, Stopped, block
+from relief_ray.errors import UserError
 
-_CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
+_CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGHUP: HUNG_UP}
+# After the first signal: a round may still come to its end, then whatever runs is interrupted, then the process ends.
+INTERRUPT_S, END_S = 6.0, 9.0
+# From a second signal, or from a Ray that does not answer, to the end.
+_LEAVE_S = 4.0
+# `timeout` signals its child and then the group, a terminal that closes hangs up twice: signals this close are one.
+_SAME_S = 0.7
+
+
+@dataclass(kw_only=True)
+class _Ending:
+    """The end of this process, which a thread carries out when its time has come.
+
+    Attributes:
+        is_ours: this process is the command line's own, which may be ended.
+        code: the exit code.
+        advice: what the user reads then.
+        at_s: when (monotonic clock); infinite: never.
+    """
+
+    is_ours: bool = False
+    code: int = INTERRUPTED
+    advice: str = "stopped; the same command does it again"
+    at_s: float = math.inf
+    _thread: threading.Thread | None = field(default=None, repr=False)
+
+    def within(self, seconds: float, code: int) -> None:
+        """End the process in so many seconds, unless it has ended by itself or an earlier end was set."""
+        self.code, self.at_s = code, min(self.at_s, time.monotonic() + seconds)
+        if self.is_ours and self._thread is None:
+            self._thread = threading.Thread(target=self._wait, name="ending", daemon=True)
+            self._thread.start()
+
+    def _wait(self) -> None:
+        while (left_s := self.at_s - time.monotonic()) > 0:
+            time.sleep(min(left_s, 0.1))
+        self.now()
+
+    def now(self) -> NoReturn:
+        """End the process, and the Ray that it has started: no ``finally`` is waited for."""
+        with suppress(Exception):
+            abandon()
+        _write(self.advice)
+        os._exit(self.code)
+
+
+_ending = _Ending()
+
+
+def _write(text: str) -> None:
+    """Write a line to the terminal from wherever the program is; if the terminal is gone, nothing is written any more.
+
+    A signal may have come in the middle of another line, whose stream is not to be used then.
+    """
+    try:
+        os.write(2, f"{text}\n".encode(errors="replace"))
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for number in (1, 2):
+            # Not ``isatty``: a terminal that is gone is none any more.
+            if stat.S_ISCHR(os.fstat(number).st_mode):
+                os.dup2(nowhere, number)
+
+
+def _hears(number: signal.Signals) -> bool:
+    """Whether this signal means us: under ``nohup`` a terminal that closes does not."""
+    return number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
+
+
+def end_on_signals() -> None:
+    """Let signals end the command line in good order where nothing else handles them; for its own process alone."""
+    _ending.is_ours = True
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        code = _CODES[signal.Signals(number)]
+        is_first = _ending.at_s == math.inf
+        _ending.within(END_S if is_first else _LEAVE_S, code)
+        if is_first:
+            raise KeyboardInterrupt
+
+    for number in filter(_hears, _CODES):
+        signal.signal(number, stop)
+
+
+def interrupted() -> int:
+    """Say that a command which was interrupted has stopped; return its exit code."""
+    _write(_ending.advice)
+    return _ending.code
+
+
+def leave_at_once(code: object) -> None:
+    """End the command line's process after a signal: to tear down an interpreter with torch may take seconds more."""
+    if _ending.is_ours and _ending.at_s < math.inf and isinstance(code, int):
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
 
 
 class StopSignals:
-    """Inside the block, signals are remembered; ``code`` is the exit code of the first one, 0 before."""
+    """Inside the block, signals are remembered; ``code`` is the exit code of the first one, 0 before.
 
-    def __init__(self) -> None:
+    What the block raises once it was interrupted leaves it as ``Stopped`` with ``advice``, the line that resumes.
+    """
+
+    def __init__(self, advice: str = "") -> None:
         """Start without a signal."""
         self.code = 0
+        self._advice, self._why = advice, ""
+        self._num_signals, self._last_s = 0, -math.inf
         self._before: dict[signal.Signals, signal._HANDLER] = {}
+        self._alarm: threading.Timer | None = None
 
     def requested(self) -> bool:
         """True where a run should stop after its round."""
         return self.code != 0
 
+    def lost(self, why: str) -> None:
+        """End the block because Ray does not answer; called in another thread than the block's."""
+        if not self.code:
+            self.code, self._why, self._num_signals = RAY_LOST, f"{block('error: ', why)}\n", 1
+            _ending.advice = f"{self._why}{self._advice}"
+            _ending.within(_LEAVE_S, self.code)
+            self._interrupt()
+
     def _remember(self, number: int, frame: FrameType | None) -> None:
-        if self.code:
+        now_s = time.monotonic()
+        is_same, self._last_s = now_s - self._last_s < _SAME_S, now_s
+        if is_same and self._num_signals:
+            return
+        self._num_signals += 1
+        if self._num_signals == 1:
+            self.code = _CODES[signal.Signals(number)]
+            _ending.advice = self._advice
+            _ending.within(END_S, self.code)
+            self._alarm = threading.Timer(INTERRUPT_S, self._interrupt)
+            self._alarm.daemon = True
+            self._alarm.start()
+            _write(f"stopping after this round, within {END_S + 1:.0f} s; press Ctrl-C again to stop at once")
+        elif self._num_signals == 2:
+            _ending.within(_LEAVE_S, self.code)
             raise KeyboardInterrupt
-        self.code = _CODES[signal.Signals(number)]
-        say("stopping after this round; press Ctrl-C again to stop at once")
+        elif _ending.is_ours:
+            _ending.now()
+
+    def _interrupt(self) -> None:
+        """Do in the main thread what a second signal does, unless one has come."""
+        self._last_s = -math.inf
+        if self._num_signals == 1:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._remember) for number in _CODES}
+            self._before = {number: signal.signal(number, self._remember) for number in filter(_hears, _CODES)}
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        is_end = isinstance(error, KeyboardInterrupt) or self._why or (self.code and isinstance(error, Exception))
+        if is_end and not isinstance(error, UserError | Stopped):
+            raise Stopped(self.code or INTERRUPTED, f"{self._why}{self._advice}") from None
 
 
 # Between one alarm and the next, where the first was lost.

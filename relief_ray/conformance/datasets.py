@@ -19,7 +19,18 @@ from numpy.typing import NDArray
 
 from relief_ray.conformance.rules import Rule, Verdict, not_judged
 from relief_ray.data import cache
-from relief_ray.data.checks import FIXES, Fault, content_digest, in_words, recording_faults, same_people, spec_faults
+from relief_ray.data.checks import (
+    FIXES,
+    Fault,
+    absent_classes,
+    content_digest,
+    in_words,
+    is_readable,
+    recording_faults,
+    same_people,
+    shifted_codes,
+    spec_faults,
+)
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import Dataset, locate, parse_subject
 from relief_ray.data.federated_data import Coverage, federate, num_clients
@@ -38,7 +49,9 @@ DATA_RULES: Mapping[str, Rule] = MappingProxyType(
         ),
         "parses": Rule(says="parse() returns a Recording for every person", fix="mend the line that is named"),
         "subjects": Rule(says="every person has data, and nobody has another's", fix=FIXES["subjects"]),
-        "labels": Rule(says="every code in the files is declared", fix=FIXES["labels"]),
+        "labels": Rule(
+            says="every code in the files is declared, and every declared class has rows", fix=FIXES["labels"]
+        ),
         "channels": Rule(says="the signal has the channels that are declared", fix=FIXES["channels"]),
         "rates": Rule(says="rates and lengths of activities fit each other", fix=FIXES["rates"]),
         "finite": Rule(says="no value is NaN or infinite after parsing", fix=FIXES["finite"]),
@@ -174,6 +187,9 @@ def _text(error: Exception) -> str:
 def _recordings(bench: _Bench) -> _Findings:
     by_subject = bench.recordings.items()
     faults = [fault for subject, recording in by_subject for fault in recording_faults(bench.spec, subject, recording)]
+    if is_readable(faults):
+        parsed = list(bench.recordings.values())
+        faults += shifted_codes(bench.spec, parsed) or absent_classes(bench.spec, parsed)
     faults = faults or same_people({s: content_digest(r) for s, r in bench.recordings.items()})
     return _by_rule(faults) or _implausible(bench)
 

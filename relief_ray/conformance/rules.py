@@ -74,6 +74,11 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             says="variables of modules and classes and the settings of torch stay as they are",
             fix="carry it in ServerState.facts, ServerState.tensors or the client's state",
         ),
+        "moves": Rule(
+            says="after three rounds the model that is evaluated is no longer the one that it began with",
+            fix="return the moved model from aggregate; is the update in the sums or among the single updates that it "
+            "reads? A method that trains nothing on purpose says so by Strategy.rests",
+        ),
         "repeats": Rule(
             says="a second run has the same bits",
             fix="take no clock, no id() and no order of a set into account; draw from context.streams",

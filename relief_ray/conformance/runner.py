@@ -21,10 +21,14 @@ from relief_ray.conformance.instrumented import global_state, instrument
 from relief_ray.conformance.isolation import IsolationCheck
 from relief_ray.conformance.rules import Broken, Verdict, not_judged, what_broke
 from relief_ray.errors import UserError
+from relief_ray.experiment.evaluation import evaluation_inputs, served
 from relief_ray.experiment.experiment import Experiment, MakeExecutor, never
-from relief_ray.experiment.lifecycle import create, reopen
+from relief_ray.experiment.lifecycle import as_begun, create, reopen
+from relief_ray.experiment.recording import binding_of
+from relief_ray.experiment.setup import context_of
 from relief_ray.federated import Strategy
-from relief_ray.records import checkpoint, read_rounds
+from relief_ray.groups import Params
+from relief_ray.records import checkpoint, read_rounds, read_run
 from relief_ray.records.base import comparable
 from relief_ray.records.schema import RunRecord
 from relief_ray.training.serial_executor import SerialExecutor
@@ -51,6 +55,9 @@ PROBLEM: Mapping[str, object] = MappingProxyType(
 # _SEPARATE.
 _INSTRUMENTED = ("finishes", "allocation", "purity", "bytes", "state", "evaluation", "randomness", "globals")
 _SEPARATE = frozenset({"resumes", "participation", "received", "missing", "executors"})
+
+# Share of a model's largest value below which a change is rounding: a step of Adam is a thousand times that.
+_NOISE = 1e-5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,6 +196,32 @@ def _first_run(bench: _Bench) -> None:
             raise Broken(rule, f"{', '.join(sorted(changed))}: changed while clients trained")
 
 
+def _moves(bench: _Bench) -> None:
+    path = bench.root / "first"
+    run, config = read_run(path), bench.config
+    setup = as_begun(run, path, config)
+    point = checkpoint.load(path, binding_of(setup, run))
+    assert point is not None
+    first = setup.strategy.init(setup.layout, setup.fleet, setup.streams, setup.start)
+    before = served(evaluation_inputs(setup, first, {}), setup.layout)
+    after = served(evaluation_inputs(setup, point.state, point.clients, point.averages), setup.layout)
+    gap = max(_gap(params, before.get(label, setup.start)) for label, params in after.items())
+    rounds = range(1, config.rounds + 1)
+    if gap > _NOISE or all(setup.strategy.rests(context_of(setup, number)) for number in rounds):
+        return
+    losses = [record.loss for record in read_rounds(path) if record.loss is not None]
+    said = (
+        f"training loss {losses[0]:.3g} in the first, {losses[-1]:.3g} in the last" if losses else "no client trained"
+    )
+    raise Broken("moves", f"after {config.rounds} rounds its values differ by {gap:.2g} at most; {said}")
+
+
+def _gap(theta: Params, start: Params) -> float:
+    """Largest change of a value, as a share of the largest value of the start, 1 at least."""
+    scale = max(1.0, *(float(values.abs().max()) for values in start.values()))
+    return max(float((theta[j] - values).abs().max()) for j, values in start.items()) / scale
+
+
 def _compare(bench: _Bench, rule: str, other: Mapping[str, JsonValue], how: str) -> None:
     first = bench.done["first"]
     if other == first:
@@ -239,6 +272,7 @@ _TRIALS: tuple[tuple[tuple[str, ...], Callable[[_Bench], None]], ...] = (
     (("configuration",), _configuration),
     (("travels",), _travels),
     (_INSTRUMENTED, _first_run),
+    (("moves",), _moves),
     (("repeats",), _repeats),
     (("resumes",), _resumes),
     (("participation",), _participation),

@@ -24,7 +24,7 @@ FIXES: Mapping[DataRule, str] = MappingProxyType(
         "description": "mend the field of DatasetSpec that is named",
         "subjects": "list every person once in DatasetSpec.subjects, and let files() and parse() read that one's files",
         "labels": "let DatasetSpec.labels list every code in the files, in the order of classes, and null_labels those "
-        "of rows without an activity; return integer codes, one per row",
+        "of rows without an activity; leave out a class without rows; return integer codes, one per row",
         "channels": "let modalities name the signal's columns in order: (name, number of columns)",
         "rates": "give samples per second: rate_hz after parsing, raw_rate_hz in the files; resample in parse()",
         "finite": "fill gaps in parse() (relief_ray.data.loader.fill_linear, fill_forward) or leave the rows out; "
@@ -239,6 +239,47 @@ def _unknown_codes(spec: DatasetSpec, recording: Recording) -> list[Fault]:
         f"{list(spec.null_labels)}"
     )
     return [Fault(rule="labels", found=found, counts=(*unknown.values(), len(recording.labels)))]
+
+
+def is_readable(faults: Iterable[Fault]) -> bool:
+    """Whether the label columns can be compared with the description: unknown codes are the only faults, if any."""
+    return all(fault.rule == "labels" and fault.counts for fault in faults)
+
+
+def absent_classes(spec: DatasetSpec, recordings: Iterable[Recording]) -> list[Fault]:
+    """Classes whose code no row of any subject has: nobody could learn or test them."""
+    present = _present(recordings)
+    absent = [f"{code} ({name})" for name, code in zip(spec.classes, spec.labels, strict=True) if code not in present]
+    if not absent:
+        return []
+    codes = f"code{'s' if len(absent) > 1 else ''} {listed(absent)}"
+    return _faults("labels", [f"no row in any file has {codes}; the files have the codes {sorted(present)}"])
+
+
+def shifted_codes(spec: DatasetSpec, recordings: Iterable[Recording]) -> list[Fault]:
+    """Codes in the files that fit all labels if these are counted one higher or one lower, and only then.
+
+    Files with 0 to K - 1 and labels 1 to K would otherwise lose a class to ``null_labels`` and shift all others.
+    """
+    present, declared = _present(recordings), set(spec.labels)
+    for step in (-1, 1):
+        moved = tuple(code + step for code in spec.labels)
+        if declared <= present or not present.issuperset(moved):
+            continue
+        nulls = tuple(code for code in spec.null_labels if code not in moved)
+        last = [name for name, code in zip(spec.classes, spec.labels, strict=True) if code not in present]
+        text = (
+            f"your codes look shifted by one: the files have {sorted(present)}, labels lists {list(spec.labels)}, "
+            f"null_labels {list(spec.null_labels)}; expected labels={moved} with null_labels={nulls}, or, where "
+            f"{listed(last)} really has no row, classes and labels without it"
+        )
+        return _faults("labels", [text])
+    return []
+
+
+def _present(recordings: Iterable[Recording]) -> set[int]:
+    """The codes of all rows."""
+    return {int(code) for recording in recordings for code in np.unique(recording.labels)}
 
 
 def _labelled(spec: DatasetSpec, recording: Recording) -> list[str]:

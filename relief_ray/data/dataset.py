@@ -10,7 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relief_ray.data import cache
-from relief_ray.data.checks import content_digest, recording_faults, refuse, same_people
+from relief_ray.data.checks import (
+    content_digest,
+    is_readable,
+    recording_faults,
+    refuse,
+    same_people,
+    shifted_codes,
+)
 from relief_ray.data.config import DataConfig
 from relief_ray.data.formats.dsa import unit_columns, with_units
 from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, require_members
@@ -176,6 +183,8 @@ def _check_recordings(spec: DatasetSpec, recordings: Sequence[Recording]) -> Non
     """
     pairs = list(zip(spec.subjects, recordings, strict=True))
     faults = [fault for subject, recording in pairs for fault in recording_faults(spec, subject, recording)]
+    if is_readable(faults):
+        faults += shifted_codes(spec, recordings)
     refuse(spec.name, faults or same_people({s: content_digest(recording) for s, recording in pairs}))
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import Dataset
 from relief_ray.data.federated_data import Coverage, federate, num_clients
+from relief_ray.data.oddities import activity_s, data_warnings
 from relief_ray.data.registry import DATASETS, get_spec
 from relief_ray.data.source import find_source
 from relief_ray.errors import UserError
@@ -46,7 +47,7 @@ class Description(TypedDict):
         facts: the parser's findings by subject.
         windows: number of windows by part.
         coverage: windows per client, part and class.
-        warnings: oddities of content: channels that never change, rows left out, classes without windows.
+        warnings: oddities of its content (``relief_ray.data.oddities``).
     """
 
     name: str
@@ -123,50 +124,15 @@ def describe(dataset: Dataset, config: DataConfig) -> Description:
             "test": len(data.test),
         },
         "coverage": data.coverage,
-        "warnings": [*_still_channels(dataset), *_rows_left_out(dataset), *_empty_classes(data.coverage)],
+        "warnings": list(data_warnings(dataset, config, data.coverage)),
     }
-
-
-def _still_channels(dataset: Dataset) -> list[str]:
-    """Channels that have one value in all rows."""
-    signal = dataset.signal()
-    still = np.flatnonzero((signal == signal[:1]).all(axis=0)).tolist()
-    return [
-        f"{name}: column {column} is {float(signal[0, column]):g} in all {len(signal)} rows"
-        for name, first, stop in dataset.spec.columns()
-        for column in still
-        if first <= column < stop
-    ]
-
-
-def _rows_left_out(dataset: Dataset) -> list[str]:
-    """Count the rows that no window can hold, and those without an activity."""
-    rows, texts = len(dataset.labels), []
-    if outside := rows - int((dataset.bouts[:, 2] - dataset.bouts[:, 1]).sum()):
-        texts.append(f"{outside} of {rows} rows lie in no bout")
-    if unlabelled := int((dataset.labels < 0).sum()):
-        texts.append(f"{unlabelled} of {rows} rows have no activity (null_labels)")
-    return texts
-
-
-def _empty_classes(coverage: Coverage) -> list[str]:
-    """Classes that nobody trains on, or that nobody is tested on."""
-    texts = []
-    for part, counts in (("training", coverage["train"]), ("test", coverage["test"])):
-        if empty := [name for name, count in zip(coverage["classes"], counts, strict=True) if not count]:
-            texts.append(f"no {part} window of {', '.join(empty)}")
-    return texts
 
 
 def _activity_s(dataset: Dataset) -> dict[str, dict[str, float]]:
     spec = dataset.spec
-    seconds = np.zeros((len(spec.subjects), len(spec.classes)))
-    for subject, start, stop in dataset.bouts:
-        labels = dataset.labels[start:stop]
-        seconds[subject] += np.bincount(labels[labels >= 0], minlength=len(spec.classes)) / spec.rate_hz
     return {
         str(subject): dict(zip(spec.classes, row.tolist(), strict=True))
-        for subject, row in zip(spec.subjects, seconds, strict=True)
+        for subject, row in zip(spec.subjects, activity_s(dataset), strict=True)
     }
 
 

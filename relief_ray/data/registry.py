@@ -12,7 +12,7 @@ from relief_ray.data.formats.pamap2 import PAMAP2
 from relief_ray.data.formats.partial import MHEALTH_PARTIAL
 from relief_ray.data.loader import DatasetSpec, Loader
 from relief_ray.errors import UserError, nearest
-from relief_ray.plugins import import_path, is_path, load
+from relief_ray.plugins import import_path, is_path, load, what_to_type
 
 _BUILT_IN = (
     PAMAP2,
@@ -33,6 +33,8 @@ def get_loader(name: str) -> Loader:
     """
     if is_path(name):
         return _load(import_path(name))
+    if name not in DATASETS and (hint := what_to_type(name, Loader)):
+        raise UserError(f"dataset {name!r} is unknown: {hint}")
     if name not in DATASETS:
         raise UserError(
             f"dataset {name!r} is unknown{nearest(name, DATASETS)}; known: {', '.join(sorted(DATASETS))}; "
@@ -52,7 +54,7 @@ def load_own(path: str) -> Loader:
     Raises:
         UserError: there is nothing at the path, or no `Loader`.
     """
-    loader = load(path, "data.name")
+    loader = load(path, "data.name", Loader)
     if not isinstance(loader, Loader):
         raise UserError(
             f"data.name = {path!r}: found a {type(loader).__name__}, expected a {Loader.__module__}.Loader "

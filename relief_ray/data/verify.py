@@ -183,14 +183,14 @@ def _cache_problems(spec: DatasetSpec, source: Source, recordings: Sequence[Reco
 def _altered(entry: cache.Entry, parsed: cache.Arrays) -> list[str]:
     """Arrays of an entry that differ from what was parsed, bit by bit."""
     signal = np.load(entry.signal_path, mmap_mode="r", allow_pickle=False)
-    same = {
-        cache.SIGNAL: np.array_equal(signal.view(np.int32), np.ascontiguousarray(parsed.signal).view(np.int32)),
-        cache.LABELS: np.array_equal(entry.labels, parsed.labels),
-        cache.BOUTS: np.array_equal(entry.bouts, parsed.bouts),
+    pairs: dict[str, tuple[NDArray[np.generic], NDArray[np.generic]]] = {
+        cache.SIGNAL: (signal.view(np.int32), np.ascontiguousarray(parsed.signal).view(np.int32)),
+        cache.LABELS: (entry.labels, parsed.labels),
+        cache.BOUTS: (entry.bouts, parsed.bouts),
     }
     return [
         f"{entry.folder / name}: not what the raw files say when they are parsed anew; delete the folder "
         f"{entry.folder}, it is made again"
-        for name, is_same in same.items()
-        if not is_same
+        for name, (cached, fresh) in pairs.items()
+        if not np.array_equal(cached, fresh)
     ]

@@ -19,7 +19,7 @@ from relief_ray.experiment.averaging import NO_AVERAGES, with_averages
 from relief_ray.experiment.lifecycle import as_begun
 from relief_ray.experiment.recording import binding_of
 from relief_ray.experiment.setup import Setup
-from relief_ray.groups import Params
+from relief_ray.groups import GroupLayout, Params
 from relief_ray.messages import ClientId, ClientState, ClientView, EvalPlan, EvalTarget, Fleet, ServerState
 from relief_ray.process import use_threads
 from relief_ray.records import checkpoint
@@ -66,6 +66,19 @@ def evaluation_inputs(
     targets = (*((canonical,) if canonical else ()), *plan.clients)
     states = {t.client: personal[t.client] for t in targets if t.client is not None and t.client in personal}
     return EvaluationInputs(plan=plan, models=models, targets=targets, states=states)
+
+
+def served(inputs: EvaluationInputs, layout: GroupLayout) -> dict[str, Params]:
+    """Return the values of every model that is evaluated, by its target's label: with what its client keeps."""
+    return {
+        target.label: mean_personal(
+            inputs.models[target.view],
+            {client: state for client, state in inputs.states.items() if client == target.client},
+            target.keep,
+            layout,
+        )
+        for target in inputs.targets
+    }
 
 
 def client_views(job: Job, part: WindowSet) -> list[ClientView]:

@@ -290,6 +290,7 @@ def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
         calibration=calibration_of(setup),
         backbone=dict(setup.frozen),
         warnings=setup.warnings,
+        data_warnings=setup.data_warnings,
         parent=parent,
     )
 

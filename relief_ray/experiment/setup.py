@@ -12,6 +12,7 @@ import numpy as np
 from relief_ray.config import ExperimentConfig
 from relief_ray.data import FederatedData, federate, num_clients, open_dataset, pool
 from relief_ray.data.federated_data import Purpose
+from relief_ray.data.oddities import data_warnings
 from relief_ray.data.window_set import WindowSet
 from relief_ray.devices.accounting import CostAccountant
 from relief_ray.devices.fleet import build_fleet, with_windows
@@ -58,6 +59,7 @@ class Setup:
         rare: modalities of the smallest cohorts.
         build: makes the backbone for the server's own computations.
         job: everything that workers are sent.
+        data_warnings: oddities of the data, a sentence each (``relief_ray.data.oddities``).
     """
 
     config: ExperimentConfig
@@ -79,6 +81,12 @@ class Setup:
     rare: tuple[str, ...]
     build: Callable[[], BackboneNetwork]
     job: Job
+    data_warnings: tuple[str, ...] = ()
+
+    @property
+    def data_notes(self) -> tuple[str, ...]:
+        """``data_warnings`` as lines that name the dataset."""
+        return tuple(f"data {self.config.data.name}: {text}" for text in self.data_warnings)
 
 
 def choose_engine(config: ExperimentConfig) -> Engine:
@@ -104,6 +112,7 @@ def prepare(
     setup = assemble(
         config, data, with_windows(fleet, [len(c) for c in data.clients]), types, engine or choose_engine(config)
     )
+    setup = replace(setup, data_warnings=data_warnings(dataset, config.data, data.coverage))
     return _pool_clients(setup) if setup.strategy.pooled else _with_hints(setup)
 
 

@@ -11,7 +11,7 @@ from relief_ray.errors import UserError, nearest
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.moment.backbone import MomentConfig
-from relief_ray.plugins import configured, is_own, is_path, path_of
+from relief_ray.plugins import configured, is_own, is_path, path_of, what_to_type
 
 AnyBackbone = Annotated[CnnConfig | MomentConfig, Field(discriminator="name")]
 BACKBONES: Mapping[str, type[CnnConfig] | type[MomentConfig]] = {"cnn": CnnConfig, "moment_lora": MomentConfig}
@@ -33,6 +33,8 @@ def choose_backbone(value: object) -> BackboneConfig:
     name = value.get("name", CnnConfig().name)
     if is_path(name):
         return configured(value, "backbone", BackboneConfig)
+    if name not in BACKBONES and (hint := what_to_type(str(name), BackboneConfig)):
+        raise ValueError(f"unknown backbone {name!r}: {hint}")
     if name not in BACKBONES:
         raise ValueError(f"unknown backbone {name!r}{nearest(str(name), BACKBONES)}; known: {', '.join(BACKBONES)}")
     return _KNOWN.validate_python({"name": name, **value})

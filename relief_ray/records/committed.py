@@ -171,6 +171,7 @@ def condense(run: RunRecord, rounds: Sequence[RoundRecord]) -> CommittedCell:
         rounds=tuple(_row(r, run.planning_model) for r in rounds),
         model_sha256=rounds[-1].model_sha256,
         warnings=(
+            *run.data_notes,
             *run.warnings,
             *(w for r in rounds for w in r.warnings),
             *(f"{run.name}: {sentence(entry)}" for entry in left_out_of(rounds)),

@@ -138,6 +138,7 @@ class RunRecord(Record):
         runtime: where clients ran.
         backbone: facts about the frozen weights in it.
         warnings: lines for the user.
+        data_warnings: oddities of the data, as `data describe` shows them.
         parent: the grid that the run is a cell of.
         finished: UTC, ISO 8601.
         note: free text.
@@ -169,11 +170,19 @@ class RunRecord(Record):
     runtime: Facts = Field(default_factory=dict)
     backbone: dict[str, JsonValue] = Field(default_factory=dict)
     warnings: tuple[Text, ...] = ()
+    data_warnings: tuple[Text, ...] = ()
     parent: str | None = None
     finished: str | None = None
     note: Text = ""
     num_resumes: int = 0
     left_out: tuple[LeftOutRecord, ...] = ()
+
+    @property
+    def data_notes(self) -> tuple[str, ...]:
+        """``data_warnings`` as lines that name the dataset."""
+        section = self.config.get("data")
+        name = section.get("name", "") if isinstance(section, dict) else ""
+        return tuple(f"data {name}: {text}" for text in self.data_warnings)
 
 
 class TensorStat(Record):

@@ -110,9 +110,9 @@ class Loaded:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings of the run's start and of its rounds, and whom its rounds went on without."""
+        """Warnings about its data, of its start and of its rounds, and whom its rounds went on without."""
         missing = (f"{self.title}: {sentence(entry)}" for entry in left_out_of(self.rounds))
-        return (*self.run.warnings, *(w for r in self.rounds for w in r.warnings), *missing)
+        return (*self.run.data_notes, *self.run.warnings, *(w for r in self.rounds for w in r.warnings), *missing)
 
     @property
     def trained(self) -> tuple[RoundRecord, ...]:

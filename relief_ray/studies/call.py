@@ -70,7 +70,7 @@ def run(
         claims: YAML file with at most six claims that the study is to judge, named before its first run.
         out: folder of the records, whose runs are reused or gone on with; None: a temporary one.
         set: settings by dotted key, as `--set` takes them: ``{"training.epochs": 2}``.
-        quiet: show no progress.
+        quiet: show no progress; what is odd about the data is then a Python warning.
         other_code: go on with runs that another version of the program began; their records say so.
         settings: sections of the configuration: ``data="dsa_mini"``, ``training={"epochs": 2}``.
 

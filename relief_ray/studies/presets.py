@@ -83,7 +83,7 @@ def demo(name: str, title: str) -> Preset:
     )
 
 
-def smoke(name: str, title: str) -> Preset:
+def quick(name: str, title: str) -> Preset:
     """RELIEF for two short rounds in this process: shows that it runs."""
     from relief_ray.strategies import PROPOSED
 
@@ -177,9 +177,9 @@ PRESETS: Mapping[str, NamedPreset] = MappingProxyType(
             "real data that ship with the package: FedAvg, V1 and V0 (RELIEF), 4 folds of subjects, 3 replicates",
             demo,
         ),
-        "smoke": NamedPreset(
+        "quick": NamedPreset(
             "two short rounds of RELIEF in this process, without Ray or MLflow: seconds",
-            smoke,
+            quick,
         ),
         "dsa": NamedPreset(
             "Daily and Sports Activities: 6 strategies, all 4 folds of held-out subjects, 20 rounds of 2 epochs",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from importlib import import_module
 from typing import Protocol
 
@@ -10,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from relief_ray.errors import counted
+from relief_ray.plugins import PROJECT
 from relief_ray.records.schema import RoundRecord
 
 
@@ -28,12 +30,15 @@ class Watcher(Protocol):
     def note(self, text: str) -> None:
         """Tell the user something."""
 
+    def warn(self, text: str) -> None:
+        """Tell the user something that matters, also where everything else is left out."""
+
     def close(self) -> None:
         """End: nothing more will come."""
 
 
 class Quiet:
-    """Listener that says nothing."""
+    """Listener that says nothing but warnings, as Python's own (``warnings.warn``)."""
 
     def begin(self, title: str, num_rounds: int) -> None:
         """Say nothing."""
@@ -46,6 +51,10 @@ class Quiet:
 
     def note(self, text: str) -> None:
         """Say nothing."""
+
+    def warn(self, text: str) -> None:
+        """Raise a Python warning at the line outside of this project that asked for the study."""
+        warnings.warn(text, stacklevel=_levels_to_caller())
 
     def close(self) -> None:
         """Say nothing."""
@@ -61,6 +70,10 @@ class Lines(Quiet):
     def note(self, text: str) -> None:
         """Print the note."""
         print(text, file=sys.stderr, flush=True)
+
+    def warn(self, text: str) -> None:
+        """Print the warning."""
+        self.note(f"WARNING: {text}")
 
 
 class Bar(Lines):
@@ -120,12 +133,24 @@ class Cell(Quiet):
         """Keep the note."""
         self.end(text)
 
+    def warn(self, text: str) -> None:
+        """Keep the warning."""
+        self.note(f"WARNING: {text}")
+
     def close(self) -> None:
         """Leave the lines alone."""
         self._show()
 
     def _show(self, *last: str) -> None:
         self._output.update({"text/plain": "\n".join([*self._lines, *last])}, raw=True)
+
+
+def _levels_to_caller() -> int:
+    """Number of frames from ``warn`` up to the first that is not of this project's packages."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] in PROJECT:
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _timed(wall_s: float) -> str:

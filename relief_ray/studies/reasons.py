@@ -16,6 +16,7 @@ from relief_ray.experiment.setup import Setup, context_of
 from relief_ray.federated import ExplainRequest
 from relief_ray.groups import GroupId
 from relief_ray.messages import ClientInfo
+from relief_ray.plugins import is_own
 from relief_ray.protocols import Explanation, ExplanationSection
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RoundRecord
@@ -90,6 +91,8 @@ def _explain(setup: Setup, rounds: dict[int, RoundRecord], round_: int, client: 
     Raises:
         UserError: the ledger lacks the round before.
     """
+    if setup.strategy.explain is None and is_own(type(setup.config.strategy)):
+        return Explanation(summary=_by_record(setup, rounds.get(round_), round_, client))
     if setup.strategy.explain is None:
         return Explanation(summary=_without_reasons(setup))
     record, before = rounds.get(round_), rounds.get(round_ - 1)
@@ -115,6 +118,22 @@ def _without_reasons(setup: Setup) -> str:
         else "it does not say how a client chooses among the"
     )
     return f"{name} leaves nothing to explain: {reason} {number} groups of the model. Ask about {', '.join(others)}."
+
+
+def _by_record(setup: Setup, record: RoundRecord | None, round_: int, client: int) -> str:
+    """Sentences on a user's own method without ``explain``: what the record says that the client did."""
+    name, info = method_name(setup.config.strategy, setup.config.label()), setup.fleet[client]
+    trained, number = _trained_by_ledger(record, client), len(setup.layout)
+    groups = f"all {number} groups of the model" if trained is not None and len(trained) == number else ""
+    did = (
+        f"is not in the record of round {round_}"
+        if trained is None
+        else f"trained {groups or f'{len(trained)} of the {number} groups of the model: ' + ', '.join(trained)}"
+    )
+    return (
+        f"Client {client} (Type {info.device}; {listed(info.modalities)}) {did}. {name} gives no reasons: its Strategy "
+        "has no `explain`. Such a function gets the round and the client, and returns a relief_ray.Explanation."
+    )
 
 
 def _first_round(setup: Setup) -> int:

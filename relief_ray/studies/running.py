@@ -60,19 +60,27 @@ def run_plan(plan: Plan, compute: Compute, *, quiet: bool, other_code: bool = Fa
     cells = plan.cell_folders()
     total = sum(map(rounds_to_do, cells))
     with closing(watcher(total, quiet=quiet)) as progress, mirrored(plan, progress.note) as mirror:
+        said: set[str] = set()
         for cell, title in zip(cells, _titles_of(plan.cells), strict=True):
-            _run_cell(cell, title, compute, progress, other_code)
+            _run_cell(cell, title, compute, progress, other_code, said)
     if mirror.is_behind:
         _LOG.warning("the mirror %s is behind; everything is in %s, and the next call sends it", mirror.uri, plan.out)
 
 
-def _run_cell(cell: CellFolder, title: str, compute: Compute, progress: Watcher, other_code: bool) -> None:
+def _run_cell(
+    cell: CellFolder, title: str, compute: Compute, progress: Watcher, other_code: bool, said: set[str]
+) -> None:
+    """Compute what a run lacks; ``said``: warnings about data, each of which is shown once for the whole study."""
     if cell.is_finished:
         progress.end(f"{title}: {check_reusable(cell)}")
         return
     began_s = time.monotonic()
     progress.begin(title, rounds_to_do(cell))
     setup = open_cell(cell, other_code)
+    for warning in setup.data_notes:
+        if warning not in said:
+            said.add(warning)
+            progress.warn(warning)
     for warning in setup.warnings:
         progress.note(f"{title}: NOTE: {warning}")
 

@@ -118,7 +118,7 @@ class Run:
         return self._loaded.run
 
     @property
-    def ledger(self) -> tuple[RoundRecord, ...]:
+    def ledger(self) -> Sequence[RoundRecord]:
         """The complete record of every round, clients and devices included (``rounds.jsonl``)."""
         return tuple(self._loaded.rounds)
 

@@ -85,6 +85,15 @@ class Study:
         return tuple(experiment.title for experiment in self._experiments)
 
     @property
+    def data_warnings(self) -> tuple[str, ...]:
+        """Sentences on what is odd about the data of these runs: classes without rows, rows left out, ..
+
+        They were shown when the runs began, and `relief-ray data describe` shows them again; empty: nothing is.
+        """
+        loaded = [item.loaded for item in self._inventory.items if item.loaded is not None]
+        return tuple(dict.fromkeys(note for one in loaded for note in one.run.data_notes))
+
+    @property
     def frame(self) -> DataFrame:
         """A row per finished run: method, fold, seed, F1 in percent, and costs summed over fleet and rounds.
 

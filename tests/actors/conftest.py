@@ -65,9 +65,9 @@ def start() -> Iterator[Start]:
 @pytest.fixture(scope="session")
 def runs(invoke: Invoke, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Finished runs of four strategies on a fleet so slow that RELIEF has to refuse groups."""
-    out = tmp_path_factory.mktemp("runs") / "smoke"
+    out = tmp_path_factory.mktemp("runs") / "quick"
     result = invoke(
-        "run", "smoke", "--out", out, "--strategies", "fedavg,relief,v1,v3", *SMALL, "--set=costs.utilisation=3e-7"
+        "run", "quick", "--out", out, "--strategies", "fedavg,relief,v1,v3", *SMALL, "--set=costs.utilisation=3e-7"
     )
     assert result.exit_code == 0, result.output
     return out

@@ -283,7 +283,7 @@ def test_typed_nodes_without_a_common_disk_give_the_serial_runs_bits():
         assert json.loads(command("wait-ready", "--timeout-s", "150").stdout) == {"missing": []}
         for node in ("a", "b", "c"):
             command("exec", node, "--", "relief-ray", "data", "describe", "dsa_mini")
-        smoke = ["relief-ray", "run", "smoke", "--json"]
+        smoke = ["relief-ray", "run", "quick", "--json"]
         typed = ["--set=runtime.mode=actors", "--placement=typed", "--address=10.77.0.1:6379", "--out=typed"]
         command("exec", "head", "--", *smoke, *typed)
         command("exec", "head", "--", *smoke, "--out=serial")

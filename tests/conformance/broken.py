@@ -224,6 +224,27 @@ BROKEN: dict[str, tuple[str, tuple[str, str], str]] = {
     "a variable of the class": (
         "globals", _aggregate("Mine.last = tools.round\nreturn after"), ".Mine.last: changed",
     ),
+    "counts updates that are not kept": (
+        "finishes",
+        _aggregate("for update in reduced.updates:\n    pass\nreturn after"),
+        "NotCollected: reduced.updates is not kept: the reduction of this method is a WeightedSum",
+    ),
+    "reads sums that are not made": (
+        "finishes",
+        (
+            "from relief_ray.messages import Collect\n"
+            "def aggregate(state, reduced, tools):\n    return plain().aggregate(state, reduced, tools)\n",
+            _build("change(aggregate=aggregate, reduction=Collect(), no_average='none')"),
+        ),
+        "NotCollected: reduced.sums is not made: the reduction of this method is Collect()",
+    ),
+    "throws the step away": (
+        "moves", _aggregate("return state"), "after 3 rounds its values differ by 0 at most; training loss ",
+    ),
+    "moves by rounding alone": ("moves", _aggregate(
+        "models = {m: {j: x + 1e-7 for j, x in p.items()} for m, p in state.models.items()}\n"
+        "return ServerState(models=models)"), "after 3 rounds its values differ by 3.1e-07 at most",
+    ),
     "an address": (
         "repeats",
         _aggregate("return scaled(after, 1 + int.from_bytes(os.urandom(2), 'little') * 1e-6)"),

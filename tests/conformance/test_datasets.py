@@ -7,7 +7,7 @@ import pytest
 from relief_ray.conformance.datasets import DATA_RULES, check_loader
 from relief_ray.data.registry import load_own
 from relief_ray.errors import UserError
-from tests.loaders import BROKEN, write_lab
+from tests.loaders import ABSENT, BROKEN, SHIFTED, write_lab
 
 pytestmark = pytest.mark.usefixtures("run_cache")
 
@@ -39,6 +39,13 @@ def test_a_broken_rule_is_named_alone(rule, lab):
     assert [v.rule for v in verdicts.values() if v.status == "broken"] == [rule], verdicts
     assert message in verdicts[rule].found
     assert all(v.found == f"first mend {rule!r}" for v in verdicts.values() if v.status == "not judged")
+
+
+@pytest.mark.parametrize(("body", "found"), [ABSENT, *SHIFTED.values()], ids=["absent", *SHIFTED])
+def test_labels_that_no_row_has_break_the_rule(body, found, lab):
+    verdicts = judge(lab(body))
+    assert verdicts["labels"].status == "broken" and found in verdicts["labels"].found
+    assert [v.rule for v in verdicts.values() if v.status == "broken"] == ["labels"], verdicts
 
 
 def test_windows_are_judged_under_the_settings(lab):

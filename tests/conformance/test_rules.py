@@ -46,6 +46,13 @@ def _returning(expression):
     return body, "        return change(aggregate=aggregate)"
 
 
+def test_a_method_that_rests_on_purpose_need_not_move(write):
+    body = "def rests(context):\n    return True\n\ndef aggregate(state, reduced, tools):\n    return state\n"
+    name = write(module(body, "        return change(aggregate=aggregate, rests=rests)"))
+    verdicts = check(parse({**PROBLEM, "strategy": f"{name}:Mine"}))
+    assert next(v for v in verdicts if v.rule == "moves").status == "kept"
+
+
 @pytest.mark.parametrize("strategy", [p if p in FAST else pytest.param(p, marks=pytest.mark.slow) for p in PRESETS])
 def test_every_preset_keeps_every_rule(strategy):
     """First phases last one round here, so that three rounds reach the phase after them."""

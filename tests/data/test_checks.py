@@ -14,7 +14,7 @@ from relief_ray.data.fetch import import_from
 from relief_ray.data.loader import Recording
 from relief_ray.data.registry import DATASETS, get_loader, get_spec
 from relief_ray.errors import UserError
-from tests.loaders import BROKEN, write_lab, write_people
+from tests.loaders import BROKEN, SHIFTED, write_lab, write_people
 
 SPEC = get_spec("mhealth_partial")  # 6 channels, labels 1 to 12
 
@@ -128,6 +128,14 @@ def test_a_broken_loader_is_refused_before_anything_is_cached(rule: str, lab) ->
         with pytest.raises(UserError) as caught:
             load_dataset(path)
         assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("case", SHIFTED)
+def test_codes_that_are_off_by_one_are_refused_as_such(case: str, lab) -> None:
+    body, said = SHIFTED[case]
+    with pytest.raises(UserError) as caught:
+        load_dataset(lab(body))
+    assert said in str(caught.value)
 
 
 def test_an_error_inside_a_loader_names_its_line(lab) -> None:

@@ -48,6 +48,7 @@ def cnn():
     return count_costs(backbone), encoded_nbytes(backbone.layout, backbone.layout.select())
 
 
+@pytest.mark.slow
 def test_shipped_file_is_what_the_documented_command_prints(run_cache, counted, monkeypatch):
     monkeypatch.setattr("relief_ray.models.costs.count_costs", counted)
     block = re.search(r"```python\n(# refit.*?)```", DOCS.read_text(encoding="utf-8"), re.S)

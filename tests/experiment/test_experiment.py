@@ -1,5 +1,6 @@
 """A whole run, end to end, on real data: what it leaves behind is complete and adds up."""
 
+import errno
 from dataclasses import replace
 from itertools import pairwise
 
@@ -355,3 +356,39 @@ def test_the_mean_of_personal_parts_stands_beside_the_view(tmp_path):
     assert canonical.view == "mean" and {t.view for t in clients} == {"global"}
     assert torch.equal(models["global"]["head.1"], setup.start["head.1"])
     assert not torch.equal(models["mean"]["head.1"], setup.start["head.1"])
+
+
+# What fails while it is written ------------------------------------------------------------------------------------
+
+
+def test_a_round_whose_line_is_not_written_leaves_the_clients_as_they_were(tmp_path, monkeypatch):
+    """A second try of it begins with the personal parts that the round before committed."""
+    setup, folder = create(config_of("local", rounds=2), tmp_path / "run")
+    with folder:
+        experiment = Experiment(setup=setup, folder=folder, executor=SerialExecutor(setup.job))
+        experiment.run(should_stop=lambda: experiment.next_round == 2)
+        before = {c: {k: t.clone() for k, t in s.items()} for c, s in experiment.store.committed.items()}
+
+        def full(record):
+            raise UserError("rounds.jsonl: the disk is full")
+
+        with monkeypatch.context() as patch, pytest.raises(UserError, match="disk is full"):
+            patch.setattr(folder, "append", full)
+            experiment.run()
+        after = experiment.store.committed
+        assert before and before.keys() == after.keys() and experiment.next_round == 2
+        assert all(torch.equal(t, after[c][k]) for c, s in before.items() for k, t in s.items())
+        assert experiment.run().status == "done"
+
+
+def test_a_run_whose_last_checkpoint_is_not_on_disk_is_not_done(tmp_path, monkeypatch):
+    """It is saved in a thread: the end waits for it and hears of its failure."""
+    setup, folder = create(config_of("local", rounds=1), tmp_path / "run")
+    with folder, monkeypatch.context() as patch, pytest.raises(UserError, match="No space left"):
+        patch.setattr("relief_ray.records.checkpoint.file_pieces", no_space)
+        Experiment(setup=setup, folder=folder, executor=SerialExecutor(setup.job)).run()
+    assert read_run(tmp_path / "run").status == "failed"
+
+
+def no_space(tensors):
+    raise OSError(errno.ENOSPC, "No space left on device")

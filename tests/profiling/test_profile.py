@@ -57,7 +57,7 @@ TINY = {"name": "moment_lora", "size": "tiny"}
         (SMALL, None, 2**29),
         (SMALL, 3, 2**29),
         # 0.9 MB a window of one sensor's two blocks, so 3 windows of one, 1 of three.
-        (TINY, None, 3 * 10**6),
+        pytest.param(TINY, None, 3 * 10**6, marks=pytest.mark.slow),
         pytest.param(TINY, None, 2**29, marks=pytest.mark.slow),
         pytest.param(TINY, 3, 2**29, marks=pytest.mark.slow),
     ],

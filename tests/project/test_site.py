@@ -11,6 +11,7 @@ import pytest
 from tests.project.tree import ROOT
 
 pytest.importorskip("mkdocs", reason="mkdocs comes with the docs extra")
+pytestmark = pytest.mark.slow
 # What a browser fetches by itself; an address in `<a href>` waits for a click.
 FETCHED = re.compile(r"<(?:script|img|iframe|source|link)\b[^>]*\b(?:src|href)=\"?(?:https?:)?//[^\s\">]+")
 

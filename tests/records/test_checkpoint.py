@@ -79,6 +79,32 @@ def test_two_generations_are_kept(finished):
     assert sorted(p.name for p in (finished / "checkpoints").iterdir()) == ["round-000002", "round-000003"]
 
 
+def test_files_and_then_their_folder_are_on_disk_before_they_get_their_name(finished, scenario, tmp_path, monkeypatch):
+    """A crash after the rename would otherwise leave a generation whose files have no names, or no bytes."""
+    point, done = checkpoint.load(finished, scenario.BINDING), []
+    fsync, rename = os.fsync, os.replace
+
+    def synced(handle: int) -> None:
+        fsync(handle)
+        done.append(f"fsync {Path(os.readlink(f'/proc/self/fd/{handle}')).relative_to(tmp_path)}")
+
+    def renamed(source: Path, target: Path) -> None:
+        rename(source, target)
+        done.append(f"rename {Path(source).relative_to(tmp_path)}")
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    checkpoint.save(tmp_path, point, scenario.BINDING)
+    beside = "checkpoints/.saving"
+    assert done == [
+        f"fsync {beside}/state.safetensors",
+        f"fsync {beside}/manifest.json",
+        f"fsync {beside}",
+        f"rename {beside}",
+        "fsync checkpoints",
+    ]
+
+
 def test_saving_a_round_again_takes_its_place_and_drops_later_ones(finished, scenario, tmp_path):
     path = tmp_path / "run"
     shutil.copytree(finished, path)

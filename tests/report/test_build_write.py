@@ -71,6 +71,7 @@ def test_ids_of_drawings_are_made_their_own():
     assert prefixed == '<svg viewBox="0"><g id="f1-a"/><use xlink:href="#f1-a" clip="url(#f1-a)"/></svg>'
 
 
+@pytest.mark.slow
 def test_all_files_are_written_and_repeat_to_the_byte(usual, tmp_path):
     pytest.importorskip("matplotlib")
     made = build(usual)

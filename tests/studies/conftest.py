@@ -13,7 +13,7 @@ SMALL = {"conv1": 2, "conv2": 2, "steps": 2, "fusion": 2}
 @pytest.fixture(scope="session")
 def small_study(run_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[rr.Study]:
     yield rr.run(
-        "smoke",
+        "quick",
         strategies=["fedavg", "relief"],
         seeds=[0, 1],
         backbone=SMALL,

@@ -73,16 +73,16 @@ def test_a_program_runs_here_without_mlflow_unless_it_says_otherwise(tmp_path):
     assert (cell.config.runtime.mode, cell.config.tracking.enabled) == ("inline", False)
     (cell, *_) = cells(tmp_path, "demo", settings={"tracking": {"experiment": "mine"}})
     assert cell.config.tracking.enabled and cell.config.tracking.experiment == "mine"
-    assert cells(tmp_path, "smoke", place="ray")[0].config.runtime.mode == "packed"
+    assert cells(tmp_path, "quick", place="ray")[0].config.runtime.mode == "packed"
     chosen = {"runtime": {"mode": "actors"}}
-    assert cells(tmp_path, "smoke", place="ray", settings=chosen)[0].config.runtime.mode == "actors"
+    assert cells(tmp_path, "quick", place="ray", settings=chosen)[0].config.runtime.mode == "actors"
     with pytest.raises(rr.UserError, match=r"computes in this process.*actors\.run takes the same words"):
-        cells(tmp_path, "smoke", settings=chosen)
+        cells(tmp_path, "quick", settings=chosen)
 
 
 def test_variants_of_a_method_get_folders_of_their_own(tmp_path):
     relief = PRESETS["relief"].model_copy(update={"gamma": 0.5})
-    made = cells(tmp_path, "smoke", strategies=["relief", relief, {"name": "relief", "gamma": 0.25}, "relief"])
+    made = cells(tmp_path, "quick", strategies=["relief", relief, {"name": "relief", "gamma": 0.25}, "relief"])
     assert [cell.name for cell in made] == ["relief-s0", "relief-gamma0.5-s0", "relief-gamma0.25-s0"]
     assert [cell.config.strategy.gamma for cell in made] == [0.9, 0.5, 0.25]
     assert len({cell.config.name for cell in made}) == 3 and {cell.label for cell in made} == {"relief"}
@@ -99,7 +99,7 @@ def test_variants_of_a_method_get_folders_of_their_own(tmp_path):
         ("demo", {"seeds": -1}, r"seeds: found -1, expected a list of numbers from 0 on, e.g. seeds=\[0, 1\]"),
         ("demo", {"seeds": "0"}, "seeds: found '0', expected a list of numbers"),
         ("demo", {"folds": [0, 0.5]}, r"folds: found \[0, 0.5\], expected a fold or a list"),
-        ("smoke", {"folds": [0]}, "folds"),
+        ("quick", {"folds": [0]}, "folds"),
         (
             "demo",
             {"seeds": 3},
@@ -130,13 +130,13 @@ def test_a_second_call_computes_what_is_missing_and_refuses_other_settings(small
     shutil.copytree(small_study.folder, folder)
     words = {"strategies": ["fedavg", "relief"], "backbone": SMALL, "out": folder}
     before = {path: path.read_bytes() for path in folder.glob("*-s[01]/*.json*")}
-    more = rr.run("smoke", seeds=[1, 2], **words)
+    more = rr.run("quick", seeds=[1, 2], **words)
     printed = [line.partition(" (")[0] for line in capsys.readouterr().err.splitlines()]
     assert printed[:2] == [f"{name}, seed 1: reused, finished already" for name in ("fedavg", "relief")]
     assert [line.partition(": done, F1 ")[0] for line in printed[2:]] == ["fedavg, seed 2", "relief, seed 2"]
     assert len(more.frame) == 6 and before == {path: path.read_bytes() for path in before}
     with pytest.raises(rr.UserError, match=r"holds another run \(rounds is 2 there, asked: 5\)"):
-        rr.run("smoke", seeds=[0, 1], rounds=5, **words)
+        rr.run("quick", seeds=[0, 1], rounds=5, **words)
 
 
 def test_an_interrupted_study_goes_on_with_the_same_bits(small_study, tmp_path, monkeypatch):
@@ -149,24 +149,24 @@ def test_an_interrupted_study_goes_on_with_the_same_bits(small_study, tmp_path, 
 
     monkeypatch.setattr(progress.Quiet, "committed", stop)
     with pytest.raises(KeyboardInterrupt):
-        rr.run("smoke", **words)
+        rr.run("quick", **words)
     assert rr.load(tmp_path / "study").runs[0].status == "interrupted"
     monkeypatch.undo()
-    whole, resumed = small_study.run("relief", seed=1), rr.run("smoke", **words).run("relief")
+    whole, resumed = small_study.run("relief", seed=1), rr.run("quick", **words).run("relief")
     assert resumed.record.num_resumes == 1
     assert [r.model_sha256 for r in resumed.ledger] == [r.model_sha256 for r in whole.ledger]
 
 
 def test_the_command_line_goes_on_with_the_folder(small_study):
     plan = read_plan_file(small_study.folder / "plan.json")
-    assert plan.name == "smoke" and [row.folder for row in plan.cells][:2] == ["fedavg-s0", "relief-s0"]
+    assert plan.name == "quick" and [row.folder for row in plan.cells][:2] == ["fedavg-s0", "relief-s0"]
     for words in (["resume", str(small_study.folder)], ["compare", str(small_study.folder)]):
         done = CliRunner().invoke(app, words, prog_name="relief-ray")
         assert done.exit_code == 0 and "relief" in done.stdout, done.output
 
 
 def test_a_temporary_folder_lives_as_long_as_the_study_or_one_of_its_runs(run_cache):
-    study = rr.run("smoke", rounds=1, backbone=SMALL, quiet=True)
+    study = rr.run("quick", rounds=1, backbone=SMALL, quiet=True)
     folder, run = study.folder, study.run("relief")
     assert folder.is_dir() and str(folder) not in repr(study) + study._repr_html_()
     del study
@@ -182,7 +182,7 @@ def test_a_users_own_method_is_recorded_by_its_path_and_file(write, run_cache, t
     monkeypatch.syspath_prepend(str(Path.cwd()))
     kind = importlib.import_module(name).Mine
     given = [kind, kind(alpha=0.25), f"{name}:Mine"]
-    study = rr.run("smoke", strategies=given, backbone=SMALL, rounds=1, out=tmp_path / "own", quiet=True)
+    study = rr.run("quick", strategies=given, backbone=SMALL, rounds=1, out=tmp_path / "own", quiet=True)
     assert [run.folder.name for run in study.runs] == [
         f"{name}.Mine-s0",
         f"{name}.Mine-alpha0.25-s0",
@@ -213,7 +213,7 @@ def test_actors_run_takes_the_same_words_and_has_the_same_bits(small_study, clus
     import actors
 
     words = {"strategies": ["relief"], "seeds": [1], "backbone": SMALL, "quiet": True}
-    study = actors.run("smoke", out=tmp_path / "ray", **words)
+    study = actors.run("quick", out=tmp_path / "ray", **words)
     (run,) = study.runs
     assert run.record.runtime["mode"] == "packed"
     assert run.ledger[-1].model_sha256 == small_study.run("relief", seed=1).ledger[-1].model_sha256
@@ -221,7 +221,7 @@ def test_actors_run_takes_the_same_words_and_has_the_same_bits(small_study, clus
 
 ON_RAY = """
 import actors, ray
-study = actors.run("smoke", rounds=1, out="study", backbone={"conv1": 2, "conv2": 2, "steps": 2, "fusion": 2})
+study = actors.run("quick", rounds=1, out="study", backbone={"conv1": 2, "conv2": 2, "steps": 2, "fusion": 2})
 print(study.runs[0].status, study.runs[0].record.runtime["mode"], ray.is_initialized())
 """
 

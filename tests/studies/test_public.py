@@ -86,7 +86,7 @@ def step(share, reduction, state, reduced, tools):
 
 {guard}
     small = {"conv1": 2, "conv2": 2, "steps": 2, "fusion": 2}
-    study = rr.run("smoke", strategies=[Mine(share=0.25)], rounds=1, backbone=small, out="study", quiet=True)
+    study = rr.run("quick", strategies=[Mine(share=0.25)], rounds=1, backbone=small, out="study", quiet=True)
     print(study.runs[0].record.strategy, sorted(study.runs[0].record.own_sources))
 """
 
@@ -108,6 +108,7 @@ def test_a_method_of_the_script_that_runs_is_found_again(tmp_path, monkeypatch):
     assert run.config.strategy.share == 0.25 and type(run.config.strategy).__module__ == "my_script"
 
 
+@pytest.mark.slow
 def test_a_script_without_its_guard_is_told_to_have_one(tmp_path):
     printed = " ".join(script(tmp_path, "if True:", code=1).split())
     assert "put the call of run() below `if __name__ == '__main__':`" in printed

@@ -65,7 +65,7 @@ def test_a_method_without_arguments_keeps_its_title_and_its_class_names_it(write
     """Beside a variant; a gain takes what run() took."""
     mine = load(f"{write(METHOD)}:Mine", "strategies")
     methods, out = ["fedavg", mine, mine(alpha=0.25)], tmp_path / "own"
-    study = rr.run("smoke", strategies=methods, rounds=1, backbone=SMALL, out=out, quiet=True)
+    study = rr.run("quick", strategies=methods, rounds=1, backbone=SMALL, out=out, quiet=True)
     title = mine().build().name
     assert [run.method for run in study.runs] == ["fedavg", title, f"{title} (alpha=0.25)"]
     assert study.gain(mine) == study.gain(title) and study.gain(mine(alpha=0.25), mine).num_pairs == 1
@@ -119,14 +119,19 @@ def test_a_single_run_has_its_configuration_its_rounds_and_its_reasons(small_stu
 
 def test_methods_go_by_their_import_path_too(write, run_cache, monkeypatch):
     name = write(TITLED)
-    study = rr.run("smoke", strategies=["fedavg", f"{name}:Mine"], rounds=1, backbone=SMALL, quiet=True)
+    study = rr.run("quick", strategies=["fedavg", f"{name}:Mine"], rounds=1, backbone=SMALL, quiet=True)
     for given in (f"{name}:Mine", f"{name}.py:Mine", "mine of a test"):
         assert study.run(given).method == "mine of a test"
         assert study.gain(given) == study.gain("mine of a test") and study.gain("fedavg", given).num_pairs == 1
+    said = str(study.run(given).explain(round=1, client=7))
+    assert said.startswith(
+        "Client 7 (Type C; acc) trained all 11 groups of the model. mine of a test gives no reasons:"
+    )
+    assert "relief" not in said.replace("relief_ray.Explanation", "") and "deadline" not in said
     gains = study.gains(f"{name}:Mine")
     assert list(gains.method) == ["fedavg"] and gains.low.dtype == float and gains.low.isna().all()  # of one pair
     variants = [{"name": f"{name}:Mine", "weighting": weighting} for weighting in ("uniform", "samples")]
-    study = rr.run("smoke", strategies=variants, rounds=1, backbone=SMALL, quiet=True)
+    study = rr.run("quick", strategies=variants, rounds=1, backbone=SMALL, quiet=True)
     with pytest.raises(
         rr.UserError, match=r"2 variants ran; name one of them: mine of a test, mine of a test \(weighting=s"
     ):
@@ -147,7 +152,7 @@ def test_pictures_show_themselves_and_are_saved(small_study, tmp_path):
 def test_what_a_notebook_shows_of_a_study(small_study):
     shown = small_study._repr_html_()
     assert "4 runs (4 done)" in shown and "<td style='text-align:left'>relief</td>" in shown
-    assert repr(small_study).startswith("<Study smoke: 4 runs (4 done) in ")
+    assert repr(small_study).startswith("<Study quick: 4 runs (4 done) in ")
 
 
 def test_load_opens_what_run_left(small_study):
@@ -161,7 +166,7 @@ def test_load_opens_the_folder_of_a_grid(small_study, tmp_path):
     grid = tmp_path / "grid"
     shutil.copytree(small_study.folder, grid)
     (grid / "plan.json").rename(grid / "grid.json")
-    assert rr.load(grid).name == "smoke" and len(rr.load(grid).runs) == 4
+    assert rr.load(grid).name == "quick" and len(rr.load(grid).runs) == 4
 
 
 def test_load_of_nothing_names_the_nearest(small_study, tmp_path):

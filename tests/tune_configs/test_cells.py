@@ -97,6 +97,13 @@ def test_seeds_are_a_list_or_a_range(setting, seeds):
     assert [c.config.seed for c in cells] == seeds
 
 
+def test_the_smoke_grid_is_as_short_on_other_data():
+    """The settings of its own data set are the grid's: not the paper's, nor a configuration's defaults."""
+    cells = cells_of(load_grid("smoke"), ["datasets=[pamap2, dsa_mini_held_out]"])
+    assert {c.config.data.name for c in cells} == {"pamap2", "dsa_mini"}
+    assert {(c.config.data.stride_s, c.config.training.epochs, c.config.rounds) for c in cells} == {(5.0, 1, 3)}
+
+
 @pytest.mark.parametrize(("setting", "numbers"), [("replicates=2", [0, 1]), ("replicates=[5]", [5])])
 def test_replicates_replace_seeds_and_name_the_cells(setting, numbers):
     cells = cells_of(load_grid("smoke"), [setting, "methods=relief", "folds=0"])

@@ -67,7 +67,7 @@ def test_a_grid_is_judged_by_its_most_demanding_cell():
 
 
 def test_a_name_that_preset_and_grid_share_is_the_presets_unless_grid_is_said():
-    assert need_of(["smoke"], [], HEAD).num_cells is None and need_of(["run", "smoke"], [], HEAD).num_cells is None
+    assert need_of(["quick"], [], HEAD).num_cells is None and need_of(["run", "quick"], [], HEAD).num_cells is None
     assert need_of(["grid", "smoke"], [], HEAD).num_cells == 12
     with pytest.raises(UserError, match="check resume smoke: expected a preset"):
         need_of(["resume", "smoke"], [], HEAD)

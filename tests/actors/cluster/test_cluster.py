@@ -196,7 +196,7 @@ def test_a_grid_as_a_job_lists_its_files_and_ends_as_the_grid_does(cluster, tmp_
 
 
 def test_ctrl_c_leaves_the_job_running_and_says_how_to_go_on(cluster, tmp_path):
-    words = ["submit", "--address", cluster.url, "--token", cluster.token, "--", "run", "smoke", "--set=rounds=100000"]
+    words = ["submit", "--address", cluster.url, "--token", cluster.token, "--", "run", "quick", "--set=rounds=100000"]
     command = [sys.executable, "-m", "actors.cli", *map(str, [*words, *SMALL])]
     process = subprocess.Popen(
         command, env=cluster.env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -206,7 +206,7 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_go_on(cluster, tmp_path):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    (job,) = re.findall(r"--attach (run-smoke-\w+)", said)
+    (job,) = re.findall(r"--attach (run-quick-\w+)", said)
     details = json.loads(cluster.get(f"/api/jobs/{job}", cluster.token.read_text()))
     assert details["status"] == "RUNNING"
     assert "is asked to stop" in cluster.submit("--stop", job).stdout
@@ -218,13 +218,13 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_go_on(cluster, tmp_path):
 
 def test_actors_are_named_after_run_client_and_type(cluster, tmp_path):
     place, token = f"127.0.0.1:{cluster.port}", cluster.token.read_text()
-    words = ["run", "smoke", "--address", place, "--set=runtime.mode=actors", "--set=rounds=100000", *SMALL]
+    words = ["run", "quick", "--address", place, "--set=runtime.mode=actors", "--set=rounds=100000", *SMALL]
     env = cluster.env | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(cluster.token)}
     fleet = ["--set=fleet.counts=[0,0,2]", "--set=data.subjects=[1,2]", "--set=fleet.owned={C: [acc, gyro, mag]}"]
     command = [sys.executable, "-m", "actors.cli", *words, *fleet]
     log = (tmp_path / "run.log").open("wb")
     process = subprocess.Popen(command, env=env, cwd=tmp_path, stdout=log, stderr=log)
-    wanted, until, names = {"smoke/client-0 type C", "smoke/client-1 type C", "smoke/coordinator"}, time.monotonic(), {}
+    wanted, until, names = {"quick/client-0 type C", "quick/client-1 type C", "quick/coordinator"}, time.monotonic(), {}
     try:
         while not wanted <= names.keys():
             assert process.poll() is None and time.monotonic() < until + 120, (tmp_path / "run.log").read_text()

@@ -44,7 +44,7 @@ def test_numbers_are_a_list_or_a_range(text, numbers):
     ],
 )
 def test_what_is_wrong_is_named_before_anything_runs(invoke: Invoke, tmp_path, args, words):
-    done = invoke("run", "smoke", "--out", tmp_path / "runs", *args)
+    done = invoke("run", "quick", "--out", tmp_path / "runs", *args)
     assert done.exit_code == 2 and words in " ".join(done.stderr.split())
     assert not (tmp_path / "runs").exists()
 
@@ -53,20 +53,20 @@ def test_a_setting_that_one_method_lacks_names_those_that_have_it_and_the_way_ou
     name = write(METHOD)
     axes, settings = Axes(strategies=("fedavg", f"{name}:Mine")), ["strategy.alpha=0.4"]
     with pytest.raises(UserError) as refused:
-        make_plan("smoke", settings, axes, tmp_path)
+        make_plan("quick", settings, axes, tmp_path)
     assert str(refused.value).startswith(f"--set strategy.alpha=0.4: fedavg has no 'alpha', only {name}:Mine;")
     assert "write CHANGED = Mine(alpha=0.4) in a file of yours" in str(refused.value)
     assert "--strategies fedavg,my_file:CHANGED; in Python strategies=[.., Mine(alpha=0.4)]" in str(refused.value)
     with pytest.raises(UserError, match=f"relief has no 'alpha', only {name}:Mine; "):
-        rr.run("smoke", strategies=["relief", f"{name}:Mine"], set={"strategy.alpha": 0.4}, out=tmp_path / "py")
+        rr.run("quick", strategies=["relief", f"{name}:Mine"], set={"strategy.alpha": 0.4}, out=tmp_path / "py")
     changed = write(f"{METHOD}\n\nCHANGED = Mine(alpha=0.4)\n")
-    plan = make_plan("smoke", [], Axes(strategies=("fedavg", f"{changed}:CHANGED")), tmp_path)
+    plan = make_plan("quick", [], Axes(strategies=("fedavg", f"{changed}:CHANGED")), tmp_path)
     assert plan.cells[1].config.strategy.alpha == 0.4
     assert (
-        make_plan("smoke", settings, Axes(strategies=(f"{name}:Mine",)), tmp_path).cells[0].config.strategy.alpha == 0.4
+        make_plan("quick", settings, Axes(strategies=(f"{name}:Mine",)), tmp_path).cells[0].config.strategy.alpha == 0.4
     )
     with pytest.raises(UserError, match=r"unknown key 'strategy\.alpa'"):
-        make_plan("smoke", ["strategy.alpa=0.4"], axes, tmp_path)
+        make_plan("quick", ["strategy.alpa=0.4"], axes, tmp_path)
 
 
 def test_seeds_take_the_place_of_a_presets_replicates_and_of_a_files_seed():
@@ -74,14 +74,14 @@ def test_seeds_take_the_place_of_a_presets_replicates_and_of_a_files_seed():
     assert (chosen.strategies, chosen.seeds, chosen.replicates, chosen.folds) == (("relief", "v1"), (3,), (), (0, 1))
     assert settings == ["rounds=2"]
     with pytest.raises(UserError, match="no folds"):
-        with_axes(load_preset("smoke"), Axes(folds=(1,)), ["data.stride_s=5.0"])
+        with_axes(load_preset("quick"), Axes(folds=(1,)), ["data.stride_s=5.0"])
 
 
 def test_a_dry_run_lists_runs_settings_and_time_and_writes_nothing(invoke: Invoke, tmp_path):
-    words = ("run", "smoke", "--strategies", "fedavg,relief", "--seeds", "0-2", "--rounds", "3", "--dry-run")
+    words = ("run", "quick", "--strategies", "fedavg,relief", "--seeds", "0-2", "--rounds", "3", "--dry-run")
     done = invoke(*words, *SMALL, "--set=data.max_windows_per_client=5", "--out", tmp_path / "runs")
     assert done.exit_code == 0 and not (tmp_path / "runs").exists()
-    assert "smoke: 6 runs (6 planned)" in done.stdout and "  rounds = 3" in done.stdout
+    assert "quick: 6 runs (6 planned)" in done.stdout and "  rounds = 3" in done.stdout
     assert "  backbone.conv1 = 2" in done.stdout and "as fedavg: one timed round" in done.stdout
     assert "seed" not in done.stdout.partition("settings that differ")[2], "what a run is repeated over is in the table"
     assert max(map(len, done.stdout.splitlines())) <= 80 + len(str(tmp_path))
@@ -92,7 +92,7 @@ def test_a_dry_run_lists_runs_settings_and_time_and_writes_nothing(invoke: Invok
 
 @pytest.mark.ray
 def test_runs_side_by_side_have_the_bits_of_one_after_the_other(invoke: Invoke, cluster, tmp_path):
-    words = ("run", "smoke", "--strategies", "fedavg,relief", "--seeds", "0,1", *SMALL)
+    words = ("run", "quick", "--strategies", "fedavg,relief", "--seeds", "0,1", *SMALL)
     assert invoke(*words, "--out", tmp_path / "one").exit_code == 0
     done = invoke(*words, "--jobs", 2, "--out", tmp_path / "two")
     assert done.exit_code == 0, done.output
@@ -120,7 +120,7 @@ def test_one_of_several_that_fails_stops_no_other_and_resume_goes_on(invoke: Inv
     flag.touch()
     name = write(METHOD.replace("partial(damped", "partial(fragile") + FRAGILE.format(flag=str(flag)))
     out = tmp_path / "runs"
-    done = invoke("run", "smoke", "--strategies", f"fedavg,{name}:Mine", *SMALL, "--jobs", 2, "--out", out)
+    done = invoke("run", "quick", "--strategies", f"fedavg,{name}:Mine", *SMALL, "--jobs", 2, "--out", out)
     assert done.exit_code == 5 and "1 of 2 runs failed" in done.stderr and "relief-ray resume" in done.stderr
     assert "no such group" in done.stderr and read_run(out / "fedavg-s0").status == "done"
     flag.unlink()

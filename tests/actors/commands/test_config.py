@@ -39,7 +39,7 @@ def test_a_presets_values_and_what_differs(invoke):
     shown = invoke("config", "demo", "evaluation")
     assert "demo: values of its first run (fedavg); * differs from the default" in shown.stdout
     assert "* evaluation.every = 2\n" in shown.stdout and "  evaluation.window = 5\n" in shown.stdout
-    rows = {row["key"]: row for row in json.loads(invoke("config", "smoke", "--json").stdout)}
+    rows = {row["key"]: row for row in json.loads(invoke("config", "quick", "--json").stdout)}
     assert (rows["rounds"]["default"], rows["rounds"]["value"]) == (200, 2)
     assert rows["strategy"]["value"] == "relief" and rows["strategy.gamma"]["value"] == 0.9
     assert "strategy.mu" not in rows and "backbone.rank" not in rows, "of other methods and models"
@@ -53,9 +53,9 @@ def test_a_files_values(invoke, tmp_path):
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        (["trainings"], "no preset (demo, smoke, "),
+        (["trainings"], "no preset (demo, quick, "),
         (["trainings"], "unknown key 'trainings' (did you mean 'training'?)"),
-        (["smoke", "epoch"], "unknown key 'epoch' (did you mean 'training.epochs'?)"),
+        (["quick", "epoch"], "unknown key 'epoch' (did you mean 'training.epochs'?)"),
         (["nofile.yaml"], "nofile.yaml: no such file in"),
     ],
 )
@@ -91,7 +91,7 @@ def test_the_keys_of_ones_own_classes(invoke, write, tmp_path):
     for wrong, message in (("DATA", "found a object, which has no keys"), ("Mines", "did you mean 'Mine'?")):
         assert message in " ".join(invoke("config", f"{name}:{wrong}").stderr.split())
     for setting in ("alfa=1", "beta=1"):  # beta is another method's
-        refused = invoke("run", "smoke", "--strategies", f"{name}:Mine", "--set", f"strategy.{setting}").stderr
+        refused = invoke("run", "quick", "--strategies", f"{name}:Mine", "--set", f"strategy.{setting}").stderr
         assert f"{name}:Mine has weighting, alpha" in " ".join(refused.split())
         assert ("did you mean 'alpha'?" in " ".join(refused.split())) == (setting == "alfa=1")
 

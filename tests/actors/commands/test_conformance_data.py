@@ -6,7 +6,10 @@ from functools import partial
 import pytest
 
 from relief_ray.conformance.datasets import DATA_RULES
-from tests.loaders import BROKEN, write_lab
+from relief_ray.data import DataConfig, open_dataset
+from relief_ray.data.describe import describe
+from tests.actors.conftest import SMALL
+from tests.loaders import BROKEN, ODD, ODDITIES, write_lab
 
 
 @pytest.fixture
@@ -37,12 +40,36 @@ def test_describe_shows_windows_shares_and_oddities(lab, invoke) -> None:
     shares = ("--set=data.partition=dirichlet", "--set=data.num_clients=3", "--set=data.window_s=2.56")
     text = invoke("data", "describe", path, "--stride-s=2", *shares).stdout
     assert "26 samples (2.56 s) every 2 s" in text and "DOI" not in text
+    assert "data.window_s: as set here; data.stride_s = 2: as set here" in text
     assert "warning   hip: column 2 is 7 in all 5200 rows" in text
     assert "warning   400 of 5200 rows lie in no bout" in text
     assert "Training windows of each client (dirichlet, alpha 0.5, seed 0)" in text
     facts = json.loads(invoke("data", "describe", path, "--stride-s=2", *shares, "--json").stdout)
     assert [len(c["train"]) for c in facts["coverage"]["clients"]] == [3, 3, 3]
     assert sum(sum(c["train"]) for c in facts["coverage"]["clients"]) == facts["windows"]["train"]
+
+
+def test_a_run_shows_once_what_is_odd_about_its_data(lab, invoke, tmp_path) -> None:
+    path = lab(ODD)
+    words = (
+        "--strategies=fedavg,v1",
+        "--set=rounds=1",
+        "--set=fleet.owned={A: [wrist, hip, ankle], B: wrist, C: wrist}",
+    )
+    done = invoke("run", "quick", f"--set=data.name={path}", *words, *SMALL, "--out", tmp_path / "runs")
+    assert done.exit_code == 0, done.output
+    for text in ODDITIES:
+        assert done.stdout.count(f"WARNING: data {path}: {text}") == 1
+
+
+def test_describe_counts_the_windows_that_a_run_cuts_by_default(lab, invoke) -> None:
+    path = lab()
+    config = DataConfig(name=path)
+    windows = describe(open_dataset(config), config)["windows"]
+    assert json.loads(invoke("data", "describe", path, "--json").stdout)["windows"] == windows
+    text = invoke("data", "describe", path).stdout
+    assert f"every 1 s: {windows['train']} training" in text and config.stride_s == 1.0
+    assert "data.window_s: the dataset's own; data.stride_s = 1: a run's default" in text
 
 
 @pytest.mark.parametrize("command", ["describe", "verify"])

@@ -40,7 +40,7 @@ def test_synthetic_files_are_called_so_everywhere(invoke, tmp_path: Path, monkey
 def test_a_run_on_synthetic_files_says_so(invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     invoke("data", "synth", "mhealth", "--out", tmp_path, "--scale=1")
     monkeypatch.setenv("RELIEF_DATA", str(tmp_path))
-    result = invoke("run", "smoke", "--out", tmp_path / "runs", "--set=data.name=mhealth", "--set=rounds=1")
+    result = invoke("run", "quick", "--out", tmp_path / "runs", "--set=data.name=mhealth", "--set=rounds=1")
     assert result.exit_code == 0, result.output
     assert "(SYNTHETIC)" in result.stdout
     assert read_run(tmp_path / "runs" / "relief-s0").data_origin == "SYNTHETIC"

@@ -31,7 +31,7 @@ def test_it_shows_what_it_measured_and_how_to_use_it(profile: tuple[Path, str]) 
 def test_a_run_plans_with_it_and_keeps_it(invoke, profile: tuple[Path, str], tmp_path: Path) -> None:
     path, _ = profile
     settings = [f"--set=costs.profile={path}", "--set=costs.planning_time=measured"]
-    result = invoke("run", "smoke", "--out", tmp_path, *SMALL, *settings)
+    result = invoke("run", "quick", "--out", tmp_path, *SMALL, *settings)
     assert result.exit_code == 0, result.output
     run = read_run(tmp_path / "relief-s0")
     assert run.planning_model == "measured" and not [w for w in run.warnings if "extrapolated" in w]
@@ -46,7 +46,7 @@ def test_a_run_plans_with_it_and_keeps_it(invoke, profile: tuple[Path, str], tmp
 def test_a_profile_of_another_shape_is_named(invoke, profile: tuple[Path, str], tmp_path: Path) -> None:
     path, _ = profile
     other = ["--set=training.missing=zero_feature", f"--set=costs.profile={path}"]
-    assert invoke("run", "smoke", "--out", tmp_path, *SMALL, *other).exit_code == 0
+    assert invoke("run", "quick", "--out", tmp_path, *SMALL, *other).exit_code == 0
     (said,) = (w for w in read_run(tmp_path / "relief-s0").warnings if "extrapolated" in w)
     assert "measured with missing 'zero_input' (here 'zero_feature'): its seconds are extrapolated" in said
     assert "conv1" not in said

@@ -93,6 +93,7 @@ def test_a_search_ends_with_its_own_next_step(invoke: Invoke, tmp_path):
     assert frozen.exit_code == 0 and "fedprox on dsa_mini, cnn: training.lr=" in frozen.stdout, frozen.output
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_damaged_cell_does_not_stop_the_others(invoke: Invoke, cluster, tmp_path):
     plan = write_grid(tiny_plan(tmp_path / "g", methods=("fedavg", "fedprox", "relief")))

@@ -28,7 +28,7 @@ def wait_for_rounds(process: "subprocess.Popen[str]", number: int) -> None:
 
 def test_ctrl_c_stops_after_the_round_and_resume_gives_the_same_bits(start, invoke, tmp_path: Path) -> None:
     args = [*SMALL, "--set=rounds=12", "--strategies=relief,fedavg"]
-    process = start("run", "smoke", "--out", tmp_path / "cut", "--json", *args)
+    process = start("run", "quick", "--out", tmp_path / "cut", "--json", *args)
     wait_for_rounds(process, 3)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
@@ -38,7 +38,7 @@ def test_ctrl_c_stops_after_the_round_and_resume_gives_the_same_bits(start, invo
     assert len(read_rounds(tmp_path / "cut" / "relief-s0")) < 13
 
     assert invoke("resume", tmp_path / "cut").exit_code == 0
-    assert invoke("run", "smoke", "--out", tmp_path / "whole", *args).exit_code == 0
+    assert invoke("run", "quick", "--out", tmp_path / "whole", *args).exit_code == 0
     for cell in ("relief-s0", "fedavg-s0"):
         cut, whole = (read_rounds(tmp_path / place / cell) for place in ("cut", "whole"))
         assert [r.model_sha256 for r in cut] == [r.model_sha256 for r in whole]
@@ -46,7 +46,7 @@ def test_ctrl_c_stops_after_the_round_and_resume_gives_the_same_bits(start, invo
 
 
 def test_a_second_driver_is_refused_and_sigterm_has_its_own_code(start, invoke, tmp_path: Path) -> None:
-    args = ["run", "smoke", "--out", tmp_path, *SMALL, "--set=rounds=2000"]
+    args = ["run", "quick", "--out", tmp_path, *SMALL, "--set=rounds=2000"]
     process = start(*args, "--json")
     wait_for_rounds(process, 1)
     second = invoke(*args)
@@ -65,7 +65,7 @@ def test_a_full_disk_has_its_own_code_and_loses_nothing(start, invoke, tmp_path:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
 
-    args = ["smoke", "--out", tmp_path, *SMALL, "--set=rounds=12"]
+    args = ["quick", "--out", tmp_path, *SMALL, "--set=rounds=12"]
     process = start("run", *args, preexec=limit)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 4, errors

@@ -22,7 +22,7 @@ from tests.actors.grids.tiny_plans import tiny_plan
 from tests.actors.test_plans import spec_of
 from tests.sealed import change_run
 
-RUN = ["run", "smoke", *SMALL, "--strategies=relief,fedavg"]
+RUN = ["run", "quick", *SMALL, "--strategies=relief,fedavg"]
 
 
 def rounds_in(folder: Path) -> dict[str, list[object]]:

@@ -12,7 +12,7 @@ from tests.actors.conftest import SMALL, Invoke
 
 
 def test_a_run_ends_with_the_next_two_commands_which_work(invoke: Invoke, runs: Path):
-    done = invoke("run", "smoke", "--out", runs, "--strategies", "fedavg,relief,v1,v3", *SMALL,
+    done = invoke("run", "quick", "--out", runs, "--strategies", "fedavg,relief,v1,v3", *SMALL,
                   "--set=costs.utilisation=3e-7")  # fmt: skip
     *_, report, explain = done.stdout.splitlines()
     assert report.endswith(f"relief-ray report {runs}")
@@ -76,7 +76,7 @@ def test_a_folder_that_is_no_run_says_so(invoke: Invoke, tmp_path):
 
 def test_json_of_a_run_has_no_advice(invoke: Invoke, runs: Path):
     done = invoke(
-        "run", "smoke", "--out", runs, "--strategies", "relief", *SMALL, "--set=costs.utilisation=3e-7", "--json"
+        "run", "quick", "--out", runs, "--strategies", "relief", *SMALL, "--set=costs.utilisation=3e-7", "--json"
     )
     assert all(json.loads(line) for line in done.stdout.splitlines())
 

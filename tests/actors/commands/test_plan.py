@@ -101,13 +101,13 @@ def test_a_presets_strategies_stand_in_the_registrys_order(name: str) -> None:
 
 def test_a_strategy_that_is_set_wrong_is_answered_with_the_nearest() -> None:
     with pytest.raises(UserError, match=r"unknown strategy 'reliev' \(did you mean 'relief'\?\)"):
-        list(cells_of(load_preset("smoke"), ["strategy=reliev"]))
+        list(cells_of(load_preset("quick"), ["strategy=reliev"]))
 
 
 def test_a_second_plan_for_the_folder_does_not_forget_the_first(tmp_path: Path) -> None:
     first, second = (
-        make_plan("smoke", [], Axes(strategies=("relief", "v1")), tmp_path),
-        make_plan("smoke", [], Axes(strategies=("fedavg", "v1")), tmp_path),
+        make_plan("quick", [], Axes(strategies=("relief", "v1")), tmp_path),
+        make_plan("quick", [], Axes(strategies=("fedavg", "v1")), tmp_path),
     )
     write_plan(first)
     write_plan(second)
@@ -116,7 +116,7 @@ def test_a_second_plan_for_the_folder_does_not_forget_the_first(tmp_path: Path) 
 
 def test_credentials_are_not_kept_and_a_resume_asks_for_them(tmp_path: Path) -> None:
     secret = "tracking.uri=https://me:hunter2@tracker.example"
-    write_plan(make_plan("smoke", [secret, "tracking.enabled=true"], Axes(), tmp_path))
+    write_plan(make_plan("quick", [secret, "tracking.enabled=true"], Axes(), tmp_path))
     assert "hunter2" not in (tmp_path / "plan.json").read_text()
     with pytest.raises(UserError, match=r"credentials of tracking.uri = https://\*\*\*@tracker.example are not kept"):
         read_plan(tmp_path)
@@ -130,7 +130,7 @@ def test_a_resume_may_not_change_the_number_of_threads(tmp_path: Path) -> None:
 
 
 def test_settings_reach_into_a_strategy() -> None:
-    (cell,) = cells_of(load_preset("smoke"), ["strategy.gamma=0.5"])
+    (cell,) = cells_of(load_preset("quick"), ["strategy.gamma=0.5"])
     assert cell.config.strategy.model_dump()["gamma"] == 0.5
 
 
@@ -144,7 +144,7 @@ def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
 def test_a_begun_cell_keeps_its_hash_whatever_this_program_would_give_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_cache: Path
 ) -> None:
-    before = make_plan("smoke", [], Axes(strategies=("relief", "v1")), tmp_path)
+    before = make_plan("quick", [], Axes(strategies=("relief", "v1")), tmp_path)
     write_plan(before)
     create(before.cells[0].config, tmp_path / "relief-s0")[1].close()
     monkeypatch.setattr("relief_ray.config.SCHEMA", 99)
@@ -155,7 +155,7 @@ def test_a_begun_cell_keeps_its_hash_whatever_this_program_would_give_it(
     there, here = begun.hash[:8], config_hash(begun.config.identity())[:8]
     why = rf"same settings under another hash \({there} there, {here} here\).* resume \S+/relief-s0 --other-code"
     with pytest.raises(UserError, match=why):
-        make_plan("smoke", [], Axes(strategies=("relief",)), tmp_path)
+        make_plan("quick", [], Axes(strategies=("relief",)), tmp_path)
 
 
 def test_a_default_of_a_user_s_own_method_may_change_before_a_resume(
@@ -163,7 +163,7 @@ def test_a_default_of_a_user_s_own_method_may_change_before_a_resume(
 ) -> None:
     name = write(METHOD)
     chosen = ["strategy.alpha=0.5", "data.name=dsa_mini"]
-    plan = make_plan("smoke", chosen, Axes(strategies=(f"{name}:Mine",)), tmp_path / "runs")
+    plan = make_plan("quick", chosen, Axes(strategies=(f"{name}:Mine",)), tmp_path / "runs")
     write_plan(plan)
     (cell,) = plan.cells
     create(cell.config, tmp_path / "runs" / cell.name)[1].close()
@@ -175,7 +175,7 @@ def test_a_default_of_a_user_s_own_method_may_change_before_a_resume(
 
 
 def test_a_plan_edited_by_hand_is_another_run_than_the_one_that_was_begun(tmp_path: Path, run_cache: Path) -> None:
-    plan = make_plan("smoke", [], Axes(strategies=("relief",)), tmp_path)
+    plan = make_plan("quick", [], Axes(strategies=("relief",)), tmp_path)
     write_plan(plan)
     create(plan.cells[0].config, tmp_path / "relief-s0")[1].close()
     file = tmp_path / "plan.json"

@@ -99,7 +99,7 @@ def test_mlflow_gets_every_round_and_sync_adds_nothing(invoke, tmp_path: Path) -
     from mlflow import MlflowClient
 
     result = invoke(
-        "run", "smoke", "--strategies=relief,fedavg", "--out", tmp_path, *SMALL, "--set=tracking.enabled=true"
+        "run", "quick", "--strategies=relief,fedavg", "--out", tmp_path, *SMALL, "--set=tracking.enabled=true"
     )
     assert result.exit_code == 0, result.output
     assert f"mlflow ui --backend-store-uri sqlite:///{tmp_path / 'mlflow.db'}\n        {PAGE}" in result.stdout
@@ -120,7 +120,7 @@ def test_mlflow_gets_every_round_and_sync_adds_nothing(invoke, tmp_path: Path) -
 @pytest.mark.slow
 @pytest.mark.ray
 def test_a_run_on_ray_gives_the_bits_of_one_without(start, invoke, tmp_path: Path) -> None:
-    args = ["smoke", *SMALL, "--strategies=relief,fedavg"]
+    args = ["quick", *SMALL, "--strategies=relief,fedavg"]
     process = start("run", *args, "--out", tmp_path / "ray", "--set=runtime.mode=packed")
     out, errors = process.communicate(timeout=180)
     assert process.returncode == 0, errors

@@ -25,8 +25,8 @@ def test_a_run_leaves_a_folder_per_strategy_and_a_line_per_round(runs: Path) -> 
 
 
 def test_lines_show_round_seconds_joules_and_f1(invoke, tmp_path: Path) -> None:
-    shown = invoke("run", "smoke", "--out", tmp_path, *SMALL, "--set=rounds=1").stdout.splitlines()
-    assert shown[0] == f"smoke: 1 run; dsa_mini, within subjects; records in {tmp_path}"
+    shown = invoke("run", "quick", "--out", tmp_path, *SMALL, "--set=rounds=1").stdout.splitlines()
+    assert shown[0] == f"quick: 1 run; dsa_mini, within subjects; records in {tmp_path}"
     assert shown[1] == "[1/1] relief, seed 0: 1 round, 8 clients in this process, 448 windows (real)"
     (record,) = [r for r in read_rounds(tmp_path / "relief-s0") if r.round == 1]
     cost = record.costs["split_naive"]
@@ -38,7 +38,7 @@ def test_lines_show_round_seconds_joules_and_f1(invoke, tmp_path: Path) -> None:
 
 
 def test_json_is_one_object_per_line_and_agrees_with_the_records(invoke, tmp_path: Path) -> None:
-    result = invoke("run", "smoke", "--out", tmp_path, *SMALL, "--json")
+    result = invoke("run", "quick", "--out", tmp_path, *SMALL, "--json")
     events = [json.loads(line) for line in result.stdout.splitlines()]
     assert [e["event"] for e in events[:5]] == ["run", "round", "round", "round", "end"]
     records = read_rounds(tmp_path / "relief-s0")
@@ -49,7 +49,7 @@ def test_json_is_one_object_per_line_and_agrees_with_the_records(invoke, tmp_pat
 
 def test_a_finished_run_is_reused_and_not_computed_again(invoke, runs: Path) -> None:
     before = (runs / "v1-s0" / "rounds.jsonl").read_bytes()
-    result = invoke("run", "smoke", "--out", runs, "--strategies", "v1", *SMALL, "--set=costs.utilisation=3e-7")
+    result = invoke("run", "quick", "--out", runs, "--strategies", "v1", *SMALL, "--set=costs.utilisation=3e-7")
     assert result.exit_code == 0
     assert "[1/1] v1, seed 0: reused, finished already" in result.stdout
     assert (runs / "v1-s0" / "rounds.jsonl").read_bytes() == before
@@ -59,7 +59,7 @@ def test_json_of_a_reused_run_keeps_to_the_vocabulary(invoke, runs: Path) -> Non
     options = ["--strategies", "v1", *SMALL, "--set=costs.utilisation=3e-7", "--json"]
     (end,) = [
         json.loads(line)
-        for line in invoke("run", "smoke", "--out", runs, *options).stdout.splitlines()
+        for line in invoke("run", "quick", "--out", runs, *options).stdout.splitlines()
         if '"end"' in line
     ]
     assert (end["status"], end["why"]) == ("done", "reused, finished already")
@@ -67,9 +67,9 @@ def test_json_of_a_reused_run_keeps_to_the_vocabulary(invoke, runs: Path) -> Non
 
 def test_the_advice_for_a_damaged_plan_loses_no_result(invoke, tmp_path: Path) -> None:
     """Two runs were planned; one has a round, the other was never begun, and the plan is damaged."""
-    command = ["run", "smoke", "--out", tmp_path, "--strategies", "fedavg,v1", *SMALL]
+    command = ["run", "quick", "--out", tmp_path, "--strategies", "fedavg,v1", *SMALL]
     plan = make_plan(
-        "smoke", [option.removeprefix("--set=") for option in SMALL], Axes(strategies=("fedavg", "v1")), tmp_path
+        "quick", [option.removeprefix("--set=") for option in SMALL], Axes(strategies=("fedavg", "v1")), tmp_path
     )
     write_plan(plan)
     begun = plan.cells[0]
@@ -87,7 +87,7 @@ def test_the_advice_for_a_damaged_plan_loses_no_result(invoke, tmp_path: Path) -
 
 
 def test_a_finished_run_of_another_program_is_stale_and_may_be_computed_again(invoke, tmp_path: Path) -> None:
-    command = ["run", "smoke", "--out", tmp_path, *SMALL, "--set=rounds=1"]
+    command = ["run", "quick", "--out", tmp_path, *SMALL, "--set=rounds=1"]
     assert invoke(*command).exit_code == 0
     change_run(tmp_path / "relief-s0", source_digest="f" * 64)
     reused = invoke(*command)
@@ -103,15 +103,15 @@ def test_a_finished_run_of_another_program_is_stale_and_may_be_computed_again(in
 
 
 def test_a_run_that_only_validates_ends_well_and_says_why_there_is_no_table(invoke, tmp_path: Path) -> None:
-    result = invoke("run", "smoke", "--out", tmp_path, *SMALL, "--set=rounds=1", "--set=evaluation.parts=[validation]")
+    result = invoke("run", "quick", "--out", tmp_path, *SMALL, "--set=rounds=1", "--set=evaluation.parts=[validation]")
     assert result.exit_code == 0 and "never evaluated on the test part" in flat(result)
     assert read_rounds(tmp_path / "relief-s0")[-1].validation is not None
-    refused = invoke("run", "smoke", "--out", tmp_path / "b", *SMALL, "--set=evaluation.parts=[]")
+    refused = invoke("run", "quick", "--out", tmp_path / "b", *SMALL, "--set=evaluation.parts=[]")
     assert refused.exit_code == 2 and "evaluation.parts" in flat(refused)
 
 
 def test_another_run_in_the_folder_is_named_by_its_difference(invoke, runs: Path) -> None:
-    result = invoke("run", "smoke", "--out", runs, *SMALL, "--set=costs.utilisation=3e-7", "--set=rounds=3")
+    result = invoke("run", "quick", "--out", runs, *SMALL, "--set=costs.utilisation=3e-7", "--set=rounds=3")
     assert result.exit_code == 2
     assert "relief-s0: holds another run (rounds is 2 there, asked: 3); choose a folder with --out DIR" in flat(result)
 
@@ -128,7 +128,7 @@ def test_a_run_that_failed_before_its_first_round_can_be_started_again(invoke, t
 
     # As where no cluster answers (test_session), which this process could not show: it may have joined one already.
     monkeypatch.setattr("actors.commands.run.ray_session", refuse)
-    failed = invoke("run", "smoke", "--out", tmp_path, *SMALL, "--set=runtime.mode=packed", "--address", "127.0.0.1:1")
+    failed = invoke("run", "quick", "--out", tmp_path, *SMALL, "--set=runtime.mode=packed", "--address", "127.0.0.1:1")
     assert failed.exit_code == 2 and "cannot join 127.0.0.1:1" in failed.stderr
     assert read_run(tmp_path / "relief-s0").status != "done" and not read_rounds(tmp_path / "relief-s0")
     assert invoke("resume", tmp_path, "--set=rounds=9").exit_code == 2
@@ -139,17 +139,18 @@ def test_a_run_that_failed_before_its_first_round_can_be_started_again(invoke, t
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        (["run", "smokey"], "unknown (did you mean 'smoke'?)"),
+        (["run", "quickly"], "unknown (did you mean 'quick'?)"),
+        (["run", "smoke"], "run smoke: is a grid, expected a preset or a file; type relief-ray grid smoke"),
         (["run", "missing.yaml"], "missing.yaml: no such file in"),
-        (["run", "smoke", "--set=rouns=2"], "unknown key 'rouns' (did you mean 'rounds'?)"),
-        (["run", "smoke", "--set=training.epoch=2"], "unknown key 'training.epoch' (did you mean 'training.epochs'?)"),
-        (["run", "smoke", "--set=rounds=0"], "rounds=0: expected a whole number, at least 1"),
-        (["run", "smoke", "--set=rounds"], "expected path=value"),
-        (["run", "smoke", "--set=fleet.types={C: {uplink_bytes_per_s: -1}}"], "expected a number above 0"),
-        (["run", "smoke", "--set=fleet.owned={A: [acc, gyro]}"], "no client owns modality 'mag'"),
-        (["run", "smoke", "--strategies", "fedavgg"], "unknown strategy 'fedavgg' (did you mean 'fedavg'?)"),
-        (["run", "smoke", "--strategies", ","], "--strategies: found no name"),
-        (["run", "smoke", "--bogus"], "No such option: --bogus"),
+        (["run", "quick", "--set=rouns=2"], "unknown key 'rouns' (did you mean 'rounds'?)"),
+        (["run", "quick", "--set=training.epoch=2"], "unknown key 'training.epoch' (did you mean 'training.epochs'?)"),
+        (["run", "quick", "--set=rounds=0"], "rounds=0: expected a whole number, at least 1"),
+        (["run", "quick", "--set=rounds"], "expected path=value"),
+        (["run", "quick", "--set=fleet.types={C: {uplink_bytes_per_s: -1}}"], "expected a number above 0"),
+        (["run", "quick", "--set=fleet.owned={A: [acc, gyro]}"], "no client owns modality 'mag'"),
+        (["run", "quick", "--strategies", "fedavgg"], "unknown strategy 'fedavgg' (did you mean 'fedavg'?)"),
+        (["run", "quick", "--strategies", ","], "--strategies: found no name"),
+        (["run", "quick", "--bogus"], "No such option: --bogus"),
         (["rum"], "No such command 'rum'"),
         (["run", "pamap2"], "relief-ray data fetch pamap2"),
     ],
@@ -168,7 +169,7 @@ def test_bad_input_is_one_block_on_stderr_and_exit_code_2(
 
 def test_a_folder_that_cannot_be_made_is_named(invoke, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    result = invoke("run", "smoke", "--out", tmp_path / "file" / "runs", *SMALL)
+    result = invoke("run", "quick", "--out", tmp_path / "file" / "runs", *SMALL)
     assert result.exit_code == 2
     assert "cannot write the plan: Not a directory" in flat(result)
 
@@ -176,13 +177,13 @@ def test_a_folder_that_cannot_be_made_is_named(invoke, tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_read_only_folder_is_named(invoke, tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    result = invoke("run", "smoke", "--out", tmp_path / "runs", *SMALL)
+    result = invoke("run", "quick", "--out", tmp_path / "runs", *SMALL)
     tmp_path.chmod(0o700)
     assert result.exit_code == 2 and "Permission denied" in flat(result) and "--out DIR" in flat(result)
 
 
 def test_a_void_round_has_its_own_exit_code_and_commits_nothing(invoke, tmp_path: Path) -> None:
-    result = invoke("run", "smoke", "--out", tmp_path, *SMALL, "--set=training.lr=1e38")
+    result = invoke("run", "quick", "--out", tmp_path, *SMALL, "--set=training.lr=1e38")
     assert result.exit_code == 3
     assert "round 0: the updates of 0 of 8 clients can be used, runtime.quorum = 1" in flat(result)
     assert read_rounds(tmp_path / "relief-s0") == ()

@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 
 from actors.grids.display import GridJson, GridLines, duration, end_line, picture
 from actors.grids.progress import GridProgress, is_disk_full, last_round, leaders
@@ -10,9 +11,11 @@ from actors.runtime.warm_pool import WorkerCache
 from actors.terminal.mlflow_export import Exports
 from actors.terminal.reporter import CellEnd
 from relief_ray.records.run_folder import read_rounds
-from relief_ray.studies.plans import keep_error, write_grid
-from tests.actors.grids.tiny_plans import tiny_plan
+from relief_ray.studies.plans import Plan, keep_error, write_grid
+from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan
 from tests.actors.test_plans import spec_of
+from tests.loaders import ODD, ODDITIES, write_lab
+from tune_configs.cells import cells_of
 
 
 def follow(plan, reporter):
@@ -51,6 +54,21 @@ def test_progress_follows_cells_to_their_end(tmp_path, capsys):
     assert "dsa_mini-relief-s0: FAILED in" in capsys.readouterr().out
     best = leaders(plan.cell_folders(), progress.scores)
     assert [(x.setting, x.label, x.num, x.of) for x in best] == [("dsa_mini", "fedavg", 1, 1)] and best[0].f1 == f1
+
+
+def test_what_is_odd_about_the_data_is_shown_once_for_all_cells(write, tmp_path, monkeypatch, capsys):
+    path = write_lab(write, tmp_path, monkeypatch, ODD)
+    owned = {"fleet.owned": {"A": ["wrist", "hip", "ankle"], "B": ["wrist"], "C": ["wrist"]}}
+    grid = replace(tiny_grid(methods=("fedavg", "v1"), **owned), datasets=(path,))
+    (tmp_path / "grid").mkdir()
+    plan = write_grid(Plan(out=tmp_path / "grid", name="tiny", title="", cells=cells_of(grid)))
+    progress, _ = follow(plan, GridLines())
+    for entry in plan.cell_folders():
+        progress.begun(entry.cell.name)
+        assert run_trial(spec_of(entry), WorkerCache()) == "done"
+        progress.ended(entry.cell.name, "")
+    said = capsys.readouterr().out
+    assert [said.count(f"WARNING: data {path}: {text}") for text in ODDITIES] == [1] * len(ODDITIES)
 
 
 def test_leaders_are_by_mean_over_seeds(tmp_path):

@@ -125,6 +125,7 @@ def test_a_trial_whose_process_is_killed_is_tried_again_from_its_checkpoint(clus
     assert killed and after.status == "done" and read_run(entry.folder).num_resumes == 1
 
 
+@pytest.mark.slow
 def test_a_stop_ends_cells_between_rounds(cluster, tmp_path):
     plan = write_grid(tiny_plan(tmp_path, methods=("fedavg",), seeds=(0, 1, 2, 3), rounds=400))
     stop = plan.out / STOP_FILE

@@ -1,32 +1,32 @@
 """Every strategy on Ray, packed on one to three hosts or one actor per client: the bits of the plain loop.
 
-By default one strategy per kind of state: on two packed hosts, and where three clients have an actor each; those whose
-state has the shape of the backbone on both backbones. All others are slow tests.
+By default one strategy per kind of state on two packed hosts, three of them where three clients have an actor each, and
+RELIEF on Backbone 2. All others are slow tests.
 """
 
-from functools import partial
 from operator import attrgetter
 
 import pytest
 import torch
 
 from relief_ray.records import read_rounds
-from tests.conformance.cases import after_rounds, config_of, drive, outcome, params
+from tests.conformance.cases import CASES, after_rounds, config_of, drive, outcome, params
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("run_cache", "cluster")]
 ONE, TWO, THREE = ({"num_hosts": number} for number in (1, 2, 3))
 EACH = {"mode": "actors"}
-slow = partial(pytest.param, marks=pytest.mark.slow)
-# One host and three only repeat what two show: that no bit depends on how many there are. Eight actors take seconds.
-LAYOUTS = [
-    slow(ONE, id="one host"),
-    pytest.param(TWO, id="two hosts"),
-    slow(THREE, id="three hosts"),
-    slow(EACH, id="an actor each"),
-]
-ON_MOMENT = [pytest.param(TWO, id="two hosts"), slow(EACH, id="an actor each")]
 TWO_HOSTS, ALONE = [pytest.param(TWO, id="two hosts")], [pytest.param(EACH, id="an actor each")]
-has_kind = attrgetter("has_kind")
+# One host and three only repeat what two show: that no bit depends on how many there are. Eight actors take seconds.
+OTHERS = [pytest.param(ONE, id="one host"), pytest.param(THREE, id="three hosts"), *ALONE]
+has_kind, slow = attrgetter("has_kind"), pytest.mark.slow
+
+
+def is_relief(case):
+    return case.preset == "relief"
+
+
+def changes_executor(case):
+    return case.preset in ("relief", "local", "v3")
 
 
 @pytest.fixture(scope="module")
@@ -62,12 +62,20 @@ def on(layouts, cases, *marks):
     ]
 
 
+def kinds(*families):
+    """Parameters of the families' cases whose strategy stands for a kind of state."""
+    return [case for case in params(*families) if CASES[case.values[0]].has_kind]
+
+
+# Every case where two hosts share the clients; a kind of state in every layout, on both backbones and with 100 clients.
 SAME_BITS = [
-    *on(LAYOUTS, params("preset", fast=has_kind)),
-    *on(ON_MOMENT, params("moment")),
-    *on(ALONE, params("few", fast=has_kind)),
-    *on(LAYOUTS, params("variation", "moment variation"), pytest.mark.slow),
-    *on(TWO_HOSTS, params("moment masked", "clients", "crowd"), pytest.mark.slow),
+    *on(TWO_HOSTS, params("preset", fast=has_kind)),
+    *on(TWO_HOSTS, params("moment", fast=is_relief)),
+    *on(ALONE, params("few", fast=changes_executor)),
+    *on(TWO_HOSTS, params("variation", "moment variation", "clients"), slow),
+    *on(OTHERS, kinds("preset"), slow),
+    *on(ALONE, kinds("variation", "moment"), slow),
+    *on(TWO_HOSTS, kinds("moment masked", "crowd"), slow),
 ]
 
 
@@ -77,15 +85,12 @@ def test_a_run_on_ray_has_the_bits_of_the_plain_loop(case, make, plain, tmp_path
     assert outcome(tmp_path / "run") == plain(case)
 
 
-def changes_executor(case):
-    return case.preset in ("relief", "local", "v3")
-
-
 CHANGING = [
-    *on(LAYOUTS, params("preset", fast=changes_executor)),
-    *on(ALONE, params("few", fast=changes_executor)),
-    *on(ON_MOMENT, params("moment resumed"), pytest.mark.slow),
-    *on(TWO_HOSTS, params("crowd"), pytest.mark.slow),
+    *on(TWO_HOSTS, params("preset", fast=changes_executor)),
+    *on(ALONE, params("few"), slow),
+    *on(OTHERS, kinds("preset"), slow),
+    *on(TWO_HOSTS, kinds("crowd"), slow),
+    *on([*TWO_HOSTS, *ALONE], kinds("moment resumed"), slow),
 ]
 
 

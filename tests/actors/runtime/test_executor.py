@@ -34,7 +34,7 @@ LAYOUTS = [
     pytest.param({"num_hosts": 1}, id="packed on one host", marks=pytest.mark.slow),
     pytest.param({"num_hosts": 2}, id="packed on two hosts", marks=pytest.mark.slow),
     pytest.param({"num_hosts": 3}, id="packed on three hosts"),
-    # Three actors, one of them killed, run by default further down.
+    # Three strategies run so by default in test_conformance.
     pytest.param({"mode": "actors"}, id="an actor per client", marks=pytest.mark.slow),
 ]
 
@@ -83,13 +83,11 @@ def with_refine(job, refine):
     return replace(job, program=ClientProgram(refine=refine))
 
 
-KILLED = [
-    # Packed hosts with more in their calls are killed further down.
-    pytest.param({"num_hosts": 2}, id="packed", marks=pytest.mark.slow),
-    pytest.param({"mode": "actors"}, id="actors"),
-]
+# By default packed hosts with more in their calls are killed further down.
+KILLED = [pytest.param({"num_hosts": 2}, id="packed"), pytest.param({"mode": "actors"}, id="actors")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", KILLED)
 def test_a_host_killed_in_mid_training_costs_one_retry_and_no_bit(on_ray, tmp_path, options):
     job = make_job(tmp_path, 3)
@@ -130,6 +128,7 @@ def test_a_client_that_always_kills_its_host_is_left_out_alone(on_ray, twelve):
     assert executor.train(2, start_models(twelve), others, make_states(twelve)).rejected == {}
 
 
+@pytest.mark.slow
 def test_a_hanging_client_meets_our_own_deadline(on_ray, tmp_path):
     job = make_job(tmp_path, 4)
     hanging = with_refine(job, partial(federation.hangs_once, tmp_path))

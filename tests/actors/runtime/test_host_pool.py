@@ -1,12 +1,16 @@
 """Which host a call goes to, played on a clock of its own: the pool's choice is real, hosts only take time."""
 
 from collections import deque
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from actors.runtime.client_host import EvalAnswer, identify
 from actors.runtime.host_pool import HostPool
 from actors.runtime.hosts import Call, Host
+from actors.runtime.serialization import pack
+from relief_ray.errors import UserError
 
 
 def call(work, **more):
@@ -101,3 +105,29 @@ def test_calls_queued_behind_a_lost_one_come_back_in_order(monkeypatch):
     why = player.pool._lose(player.hosts[0], "gone", todo)
     assert lost.call is first and todo[0] is behind and len(todo) == 2 and "gone" in why.why
     assert not player.hosts[0].flights and not player.hosts[0].usable
+
+
+def test_a_host_whose_time_is_over_is_killed_since_it_would_hold_its_place(monkeypatch):
+    killed = []
+    monkeypatch.setattr("actors.runtime.host_pool.ray.kill", lambda handle, no_restart: killed.append(no_restart))
+    player = Player([1, 1], monkeypatch)
+    for host in player.hosts:
+        host.send(replace(call(1), limit_s=5.0))
+    player.now_s = 4.9
+    assert list(player.pool._overdue(deque())) == [] and not killed
+    player.hosts[1].land()
+    player.now_s = 5.1
+    ((_, lost),) = player.pool._overdue(deque())
+    assert lost.cause == "timeout" and killed == [False], "and Ray starts it anew"
+
+
+@pytest.mark.parametrize("change", [{"digest": "f" * 64}, {"version": "0.0.1"}])
+def test_an_answer_of_a_host_that_runs_other_code_is_refused(monkeypatch, change):
+    """Ray may have started its process anew where the code has changed meanwhile."""
+    player = Player([1], monkeypatch)
+    (host,) = player.hosts
+    host.send(call(1))
+    answer = EvalAnswer(identity=replace(identify(), **change), counts=pack({}))
+    monkeypatch.setattr("actors.runtime.host_pool.ray.get", lambda ref, timeout: answer)
+    with pytest.raises(UserError, match="install the same version on every node"):
+        player.pool._take(host, host.land(), deque())

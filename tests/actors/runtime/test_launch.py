@@ -119,6 +119,7 @@ def test_a_coordinator_killed_in_mid_run_goes_on_with_the_same_bits(cluster, tmp
     assert seen == list(range(61))
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_frozen_coordinator_is_ended_and_goes_on_with_the_same_bits(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr("actors.runtime.coordinator_client._SILENT_S", 3.0)
@@ -138,6 +139,7 @@ def test_a_frozen_coordinator_is_ended_and_goes_on_with_the_same_bits(cluster, t
     assert run.status == "done" and results(there) == results(here) and seen == list(range(61))
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_stop_does_not_wait_for_a_frozen_coordinator(cluster, tmp_path):
     seen, stopped = [], []
@@ -323,14 +325,16 @@ def wait_for(condition, seconds):
 
 @pytest.mark.ray
 @pytest.mark.parametrize(
-    ("number", "code", "where"),
+    ("number", "code", "where", "everybody"),
     [
-        (signal.SIGINT, 130, "separate"),
-        pytest.param(signal.SIGTERM, 143, "here", marks=pytest.mark.slow),
+        # As systemd and Slurm do; `timeout` signals a process group, which is no more than that.
+        pytest.param(signal.SIGTERM, 143, "separate", True, id="sigterm to all processes"),
+        pytest.param(signal.SIGHUP, 129, "here", True, id="sighup to all processes", marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, 130, "separate", False, id="ctrl-c", marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, 143, "here", False, id="sigterm", marks=pytest.mark.slow),
     ],
-    ids=["ctrl-c", "sigterm"],
 )
-def test_a_signal_ends_the_run_cleanly_and_leaves_nothing_behind(tmp_path, number, code, where):
+def test_a_signal_ends_the_run_cleanly_and_leaves_nothing_behind(tmp_path, number, code, where, everybody):
     config = json.dumps(CONFIG | {"rounds": 100_000, "runtime": {"mode": "packed", "num_hosts": 1}})
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment = clean | {"HOME": str(tmp_path), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -344,10 +348,12 @@ def test_a_signal_ends_the_run_cleanly_and_leaves_nothing_behind(tmp_path, numbe
         )
         family = descendants(child.pid)
         began = time.monotonic()
-        child.send_signal(number)
+        for pid in (child.pid, *(family if everybody else ())):
+            os.kill(pid, number)
         output, errors = child.communicate(timeout=30)
         assert child.returncode == code, errors
         assert output.split() == ["interrupted"] and "Traceback" not in errors
+        assert errors.splitlines() == ["stopping after this round, within 10 s; press Ctrl-C again to stop at once"]
         assert time.monotonic() - began < 15
     finally:
         child.kill()

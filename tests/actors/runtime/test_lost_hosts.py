@@ -183,6 +183,7 @@ def round_of(executor, job, round_, tasks=None):
     return trained, time.monotonic() - began_s
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_silent_host_costs_one_limit_and_is_used_again_once_it_answers(on_ray, tmp_path):
     """Ray ends the frozen process within seconds and starts it anew."""

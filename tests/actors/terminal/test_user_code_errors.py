@@ -28,7 +28,7 @@ def aggregating(line: str) -> str:
 @pytest.mark.parametrize(("line", "said"), BROKEN.values(), ids=BROKEN)
 def test_a_method_that_raises_is_named_with_file_line_and_function(invoke: Invoke, write, tmp_path, line, said):
     name = write(aggregating(line))
-    done = invoke("run", "smoke", "--strategies", f"{name}:Mine", *SMALL, "--out", tmp_path / "runs")
+    done = invoke("run", "quick", "--strategies", f"{name}:Mine", *SMALL, "--out", tmp_path / "runs")
     shown = " ".join(done.stderr.split())
     assert done.exit_code == 7 and shown.startswith("error: ") and said in shown
     assert re.search(rf"{name}\.py, line \d+, in damped", shown) and "mend it there" in shown
@@ -36,10 +36,11 @@ def test_a_method_that_raises_is_named_with_file_line_and_function(invoke: Invok
     assert not read_rounds(tmp_path / "runs" / f"{name}.Mine-s0")
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_so_it_is_on_ray_and_in_a_trial(invoke: Invoke, cluster, write, tmp_path):
     name = write(aggregating("return 1 / 0"))
-    words = ("run", "smoke", "--strategies", f"{name}:Mine,fedavg", *SMALL)
+    words = ("run", "quick", "--strategies", f"{name}:Mine,fedavg", *SMALL)
     done = invoke(*words, "--set=runtime.mode=packed", "--set=runtime.num_hosts=1", "--out", tmp_path / "packed")
     shown = " ".join(done.stderr.split())
     assert done.exit_code == 7 and "ZeroDivisionError: division by zero" in shown and "in damped" in shown
