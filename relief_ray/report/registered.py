@@ -108,13 +108,13 @@ def _plans(folders: Iterable[Path]) -> Iterable[Path]:
 
 
 def _registered(path: Path, planned: PlannedClaims, cells: Sequence[PlannedCell]) -> Registered:
-    content = path.read_bytes() if path.exists() else b""
-    if claims_digest(content) != planned.sha256:
+    content = path.read_bytes() if path.exists() else None
+    if content is not None and claims_digest(content) != planned.sha256:
         raise UserError(
             f"{path}: was changed after the plan was made (sha256 {claims_digest(content)[:12]}, in the plan "
             f"{planned.sha256[:12]}): no claim of it is judged; restore the file"
         )
-    claims, _ = read_claims(path)
+    claims, content = read_claims(path)
     return Registered(
         claims=claims, text=content.decode(), sha256=planned.sha256, at=planned.at,
         planned=planned_replicates(claims, cells),

@@ -120,7 +120,7 @@ class Run:
     @property
     def ledger(self) -> Sequence[RoundRecord]:
         """The complete record of every round, clients and devices included (``rounds.jsonl``)."""
-        return tuple(self._loaded.rounds)
+        return self._loaded.rounds
 
     @property
     def rounds(self) -> DataFrame:

@@ -1,7 +1,6 @@
 """Cells by status: everything that was planned or found is listed once, and nothing that is not done counts."""
 
 import dataclasses
-import json
 
 import pytest
 
@@ -10,7 +9,7 @@ from relief_ray.records.lock import FileLock
 from relief_ray.report.build import build
 from relief_ray.report.experiments import experiments
 from relief_ray.report.inventory import take_inventory
-from tests.sealed import put_run
+from tests.sealed import put_page, put_run
 
 
 def plan(folder, runs, name="grid.json"):
@@ -18,7 +17,7 @@ def plan(folder, runs, name="grid.json"):
         {"label": r.run.strategy, "method": r.run.method.model_dump(), "folder": n, "config": r.run.config}
         for n, r in runs.items()
     ]
-    (folder / name).write_text(json.dumps({"name": "g", "title": "a grid", "cells": rows}))
+    put_page(folder / name, {"name": "g", "title": "a grid", "cells": rows})
 
 
 def interrupted(loaded):
@@ -42,7 +41,7 @@ def grid(make, put, tmp_path):
     put(interrupted(runs["half"]), tmp_path / "half")
     (tmp_path / "broken" / "run.json").write_text('{"schema_version": 1')
     (tmp_path / "errored").mkdir()
-    (tmp_path / "errored" / "error.json").write_text(json.dumps({"error": "OSError: disk full\nmore"}))
+    put_page(tmp_path / "errored" / "error.json", {"error": "OSError: disk full\nmore"})
     put(make("relief"), tmp_path / "extra")
     put(make("relief", seed=3), tmp_path / "stale" / "old")
     put(make("relief", seed=4), tmp_path / "mlartifacts" / "relief-ray" / "0" / "artifacts")
@@ -175,7 +174,7 @@ def test_of_several_accounts_of_an_open_cell_the_furthest_counts(make, put, tmp_
             put(interrupted(make("fedavg", planned=4)), tmp_path / name / "x")
         elif status == "failed":
             (tmp_path / name / "x").mkdir()
-            (tmp_path / name / "x" / "error.json").write_text(json.dumps({"error": "OSError: disk full"}))
+            put_page(tmp_path / name / "x" / "error.json", {"error": "OSError: disk full"})
     (item,) = take_inventory([tmp_path / n for n in "abc"]).items
     assert (item.status, item.why) == ("interrupted", "2 of 4 rounds")
     (item,) = take_inventory([tmp_path / n for n in "ab"]).items
