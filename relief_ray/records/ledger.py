@@ -26,7 +26,7 @@ _ROUND = re.compile(rb'\{"round": ?(\d+),')
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Where a round stands in its file.
+    """Place of a round in its file.
 
     Attributes:
         round: its number.
@@ -123,7 +123,7 @@ class Rounds(Sequence[RoundRecord]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lines:
-    """What a ledger holds.
+    """Content of a ledger.
 
     Attributes:
         rounds: its rounds, in order, each round's last line only.

@@ -385,7 +385,7 @@ def test_a_run_whose_last_checkpoint_is_not_on_disk_is_not_done(tmp_path, monkey
     """It is saved in a thread: the end waits for it and hears of its failure."""
     setup, folder = create(config_of("local", rounds=1), tmp_path / "run")
     with folder, monkeypatch.context() as patch, pytest.raises(UserError, match="No space left"):
-        patch.setattr("relief_ray.records.checkpoint.file_pieces", no_space)
+        patch.setattr("relief_ray.records.checkpoint.tensor_pieces", no_space)
         Experiment(setup=setup, folder=folder, executor=SerialExecutor(setup.job)).run()
     assert read_run(tmp_path / "run").status == "failed"
 
