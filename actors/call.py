@@ -55,17 +55,12 @@ def run(
     experiment: Target = None,
     *,
     strategies: StrategyLike | Sequence[StrategyLike] | None = None,
-    seeds: Seeds = None,
-    folds: Folds = None,
-    rounds: int | None = None,
-    name: str | None = None,
-    claims: str | Path | None = None,
-    out: str | Path | None = None,
+    seeds: Seeds = None, folds: Folds = None, rounds: int | None = None,
+    name: str | None = None, claims: str | Path | None = None, out: str | Path | None = None,
     set: Mapping[str, object] | None = None,
-    quiet: bool = False,
-    other_code: bool = False,
+    quiet: bool = False, other_code: bool = False, rerun_stale: bool = False,
     **settings: Unpack[Settings],
-) -> Study:
+) -> Study:  # fmt: skip
     """Compute a study on Ray and return it; the arguments are those of ``relief_ray.run``.
 
     Args:
@@ -79,7 +74,8 @@ def run(
         out: folder of the records; None: a temporary one.
         set: settings by dotted key, as `--set` takes them.
         quiet: show no progress.
-        other_code: go on with runs that another version of the program began.
+        other_code: take runs as they are that other code computed or began; without it they are refused.
+        rerun_stale: compute such runs again; the old ones are kept in the folder ``stale``.
         settings: sections of the configuration: ``runtime={"num_hosts": 4}``.
 
     Raises:
@@ -90,4 +86,6 @@ def run(
         set=set or {}, settings=dict(settings),
     )  # fmt: skip
     with (ray := _OnRay()).session:
-        return compute_study(request, out, "ray", ray.compute, quiet=quiet, other_code=other_code)
+        return compute_study(
+            request, out, "ray", ray.compute, quiet=quiet, other_code=other_code, rerun_stale=rerun_stale
+        )

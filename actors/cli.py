@@ -1,6 +1,7 @@
 """The command line `relief-ray`. Nothing heavy is imported before a command has been chosen."""
 
 import logging
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -13,17 +14,23 @@ from actors.grid_commands import grid
 from actors.subcommands import data, device, fleet, model
 from actors.terminal.exit_codes import EXIT_CODES
 from actors.terminal.options import (
+    Address,
     AsJson,
     Dashboard,
+    DryRun,
     FetchTo,
+    Folds,
     Jobs,
     Main,
     Mirror,
+    RerunStale,
+    Rounds,
+    Seeds,
     Settings,
-    SomeInt,
     SomeNumber,
     SomePath,
     SomeText,
+    Strategies,
 )
 from actors.terminal.signals import end_on_signals
 from relief_ray.studies.presets import PRESETS
@@ -79,24 +86,19 @@ def run(
     target: Annotated[str, typer.Argument(metavar="PRESET|FILE.yaml", help="What to run.")],
     settings: Settings = None,
     out: Annotated[SomePath, typer.Option(metavar="DIR", help="For the run folders; by default runs/PRESET.")] = None,
-    strategies: Annotated[SomeText, typer.Option(metavar="A,B", help="Methods instead of the preset's.")] = None,
-    seeds: Annotated[SomeText, typer.Option(metavar="0,1,2|0-4", help="Seeds instead of the preset's.")] = None,
-    folds: Annotated[SomeText, typer.Option(metavar="0,1|0-3", help="Folds of held-out subjects.")] = None,
-    rounds: Annotated[SomeInt, typer.Option(min=1, help="Rounds of every run.")] = None,
+    strategies: Strategies = None,
+    seeds: Seeds = None,
+    folds: Folds = None,
+    rounds: Rounds = None,
     jobs: Jobs = 1,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show runs, settings, time and disk.")] = False,
+    dry_run: DryRun = False,
     dashboard: Dashboard = False,
-    address: Annotated[SomeText, typer.Option(help="Join this Ray cluster instead of starting one.")] = None,
+    address: Address = None,
     placement: Annotated[
         SomeText, typer.Option(metavar="auto|typed|virtual", help="Which node takes a client.")
     ] = None,
     mirror: Mirror = None,
-    rerun_stale: Annotated[
-        bool,
-        typer.Option(
-            "--rerun-stale", help="Compute finished runs of another program or weights again; the old are set aside."
-        ),
-    ] = False,
+    rerun_stale: RerunStale = False,
     as_json: AsJson = False,
 ) -> None:
     """Train: one run per strategy, fold and replicate or seed, then a table, a figure and a verdict."""
@@ -124,6 +126,7 @@ def resume(
     other_code: Annotated[
         bool, typer.Option("--other-code", help="Go on although another program began it; the record says so.")
     ] = False,
+    rerun_stale: RerunStale = False,
     jobs: Jobs = 1,
     dashboard: Dashboard = False,
     as_json: AsJson = False,
@@ -135,7 +138,9 @@ def resume(
     """
     from actors.commands.run import RunOptions, resume_command
 
-    options = RunOptions(as_json=as_json, jobs=jobs, dashboard=dashboard, other_code=other_code)
+    options = RunOptions(
+        as_json=as_json, jobs=jobs, dashboard=dashboard, other_code=other_code, rerun_stale=rerun_stale
+    )
     resume_command(target, settings or [], out, options)
 
 
@@ -264,17 +269,29 @@ def config(
 
 @app.command()
 def conformance(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="A name, my.module:MyMethod, :MyNet or :MY_DATA.")],
+    target: Annotated[
+        SomeText, typer.Argument(metavar="[TARGET]", help="A name, my.module:MyMethod, :MyNet or :MY_DATA.")
+    ] = None,
     settings: Settings = None,
+    address: Annotated[
+        SomeText, typer.Option(metavar="HOST:PORT", help="Instead of TARGET: judge the nodes of this cluster.")
+    ] = None,
     ray: Annotated[bool, typer.Option("--ray/--no-ray", help="Compare with a run on Ray too.")] = True,
     equals: Annotated[str, typer.Option(metavar="METHOD", help="Judge only whether its rounds are METHOD's.")] = "",
     within: Annotated[float, typer.Option(help="With --equals: the largest difference of a value.")] = 0.0,
     as_json: AsJson = False,
 ) -> None:
-    """Try out the rules that every method, backbone or dataset keeps; name the one that is broken."""
-    from actors.commands.conformance import conformance_command
+    """Try out the rules that every method, backbone or dataset keeps; name the one that is broken.
 
-    conformance_command(target, settings or [], ray, as_json, equals, within)
+    With --address: whether every node of a cluster reproduces reference numbers, to the bit on equal processors.
+    """
+    from actors.commands.conformance import conformance_command, one_of
+
+    if one_of(target, address) == "nodes":
+        from actors.commands.conformance_nodes import conformance_of_nodes
+
+        return conformance_of_nodes(str(address), as_json)
+    conformance_command(str(target), settings or [], ray, as_json, equals, within)
 
 
 @app.command()
@@ -304,6 +321,8 @@ def sync(
 
 def main() -> None:
     """The entry point."""
+    # Ray prints last words of its nodes on stdout, between the lines of `--json`, unless this is set before its import.
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
     end_on_signals()
     app(prog_name="relief-ray")
 

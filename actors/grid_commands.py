@@ -6,7 +6,23 @@ from typing import Annotated, Any, Literal, Optional
 import typer
 from typer.core import TyperGroup
 
-from actors.terminal.options import AsJson, Dashboard, FetchTo, Mirror, Settings, SomeInt, SomePath, SomeText
+from actors.terminal.options import (
+    Address,
+    AsJson,
+    Dashboard,
+    DryRun,
+    FetchTo,
+    Folds,
+    Mirror,
+    RerunStale,
+    Rounds,
+    Seeds,
+    Settings,
+    SomeInt,
+    SomePath,
+    SomeText,
+    Strategies,
+)
 
 
 class _Starting(TyperGroup):
@@ -29,14 +45,8 @@ grid = typer.Typer(
 )
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The grid's folder, e.g. runs/grid-smoke.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show cells, estimated time and disk.")]
 Budget = Annotated[SomeText, typer.Option(metavar="8h", help="Time a round of every method, run what fits.")]
 SkipFailed = Annotated[bool, typer.Option("--skip-failed", help="Do not try failed cells again.")]
-RerunStale = Annotated[
-    bool,
-    typer.Option("--rerun-stale", help="Compute cells of another program or weights again; the old are kept."),
-]
-Address = Annotated[SomeText, typer.Option(help="Join this Ray cluster instead of starting one.")]
 AtATime = Annotated[SomeInt, typer.Option("--jobs", min=1, metavar="N", help="Most cells at a time.")]
 
 
@@ -65,12 +75,11 @@ def grid_start(
     target: Annotated[str, typer.Argument(metavar="MODULE|FILE.py", help="A grid by name, or a file of your own.")],
     settings: Settings = None,
     out: Annotated[SomePath, typer.Option(metavar="DIR", help="For the cells; by default runs/grid-MODULE.")] = None,
+    strategies: Strategies = None, seeds: Seeds = None, folds: Folds = None, rounds: Rounds = None,
     dry_run: DryRun = False,
     budget: Budget = None,
     jobs: AtATime = None,
-    skip_unknown: SkipUnknown = False,
-    skip_failed: SkipFailed = False,
-    rerun_stale: RerunStale = False,
+    skip_unknown: SkipUnknown = False, skip_failed: SkipFailed = False, rerun_stale: RerunStale = False,
     address: Address = None,
     dashboard: Dashboard = False,
     claims: Claims = None,
@@ -80,15 +89,15 @@ def grid_start(
     scheduler: Scheduler = None,
     grace_rounds: GraceRounds = None,
     reduction_factor: ReductionFactor = None,
-    mirror: Mirror = None,
-    as_json: AsJson = False,
-) -> None:
+    mirror: Mirror = None, as_json: AsJson = False,
+) -> None:  # fmt: skip
     """Run a grid cell by cell; `grid start` may be left out: `relief-ray grid smoke`.
 
     `--set` scales it (`replicates=12`, `datasets=dsa`, `'methods=[fedavg, my_method:Mine]'`, `rounds=20`) and changes
     any value of a cell. Methods, data sets and backbones may be your own, by import path.
     """
-    _check_quickly(target, settings or [])
+    settings = [*_axes(settings or [], strategies, seeds, folds, rounds), *(settings or [])]
+    _check_quickly(target, settings)
     _refuse_unread(search, "--search optuna", {"--tries": tries})
     numbers = {"--grace-rounds": grace_rounds, "--reduction-factor": reduction_factor}
     _refuse_unread(scheduler, "--scheduler asha", numbers)
@@ -101,6 +110,29 @@ def grid_start(
         tries=tries, seed=seed, scheduler=scheduler, grace_rounds=grace_rounds, reduction_factor=reduction_factor,
     )  # fmt: skip
     start_grid(target, with_mirror(_with_address(settings, address), mirror), out, options)
+
+
+def _axes(
+    settings: list[str], strategies: str | None, seeds: str | None, folds: str | None, rounds: int | None
+) -> list[str]:
+    """Options that `run` has too, as settings of a grid's axes.
+
+    Raises:
+        UserError: a list that is none, or an axis that `--set` chooses too.
+    """
+    if strategies is None and seeds is None and folds is None and rounds is None:
+        return []
+    from relief_ray.errors import UserError
+    from relief_ray.studies.axes import parse_axes
+
+    axes = parse_axes(strategies, seeds, folds, rounds)
+    chosen = {"methods": axes.strategies, "seeds": axes.seeds, "folds": axes.folds}
+    made = {key: f"[{', '.join(map(str, values))}]" for key, values in chosen.items() if values is not None}
+    made |= {} if rounds is None else {"rounds": str(rounds)}
+    for key, setting in ((key, s) for key in made for s in settings if s.partition("=")[0] == key):
+        option = "strategies" if key == "methods" else key
+        raise UserError(f"--{option} and --set {setting}: choose the same; leave one of them out")
+    return [f"{key}={value}" for key, value in made.items()]
 
 
 def _check_quickly(target: str, settings: list[str]) -> None:

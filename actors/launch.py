@@ -130,6 +130,7 @@ def _runtime_options(config: RuntimeConfig, mode: Literal["packed", "actors"]) -
         data=config.data,
         on_timeout=config.on_timeout,
         lost_wait_s=config.lost_wait_s,
+        physical=config.physical,
     )
 
 

@@ -13,9 +13,48 @@ device = typer.Typer(help="This machine as a device of the fleet.", no_args_is_h
 data = typer.Typer(help="Datasets: bring, check, look into.", no_args_is_help=True)
 
 
-@device.callback()
-def _device() -> None:
-    """A group even while it has one command."""
+Sysfs = Annotated[
+    SomePath,
+    typer.Option("--sysfs", metavar="ROOT", help="Read sys/, etc/, proc/ and var/ below this folder instead of /."),
+]
+
+
+@device.command("doctor")
+def device_doctor(
+    address: Annotated[SomeText, typer.Option(metavar="HOST[:PORT]", help="The head that it shall join.")] = None,
+    token: Annotated[SomePath, typer.Option(metavar="FILE", help="The cluster's token.")] = None,
+    sysfs: Sysfs = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check what a device needs: release, Python, Ray, torch with a kernel that is run, power mode, rails, disk, head.
+
+    Exit code 2 where a part has failed; each line that is not ok has its fix.
+    """
+    from actors.commands.doctor import doctor
+
+    doctor(sysfs, address, token, as_json)
+
+
+@device.command("monitor")
+def device_monitor(
+    command: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Argument(metavar="[-- COMMAND...]", help="Measure while this runs, instead of --seconds."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Length of the measurement; Ctrl-C ends it.")] = 10.0,
+    idle: Annotated[float, typer.Option(min=0.0, help="Seconds before it, for the idle power.")] = 3.0,
+    sysfs: Sysfs = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure this board's power by rail every 100 ms: watts, joules, joules above idle, heat; n/a where not readable.
+
+    The exit code is that of the command.
+    """
+    from actors.commands.monitor import MonitorOptions, monitor
+
+    code = monitor(MonitorOptions(seconds=seconds, idle_s=idle, root=sysfs, as_json=as_json), command or [])
+    if code:
+        raise typer.Exit(code)
 
 
 @device.command("profile")
@@ -27,7 +66,10 @@ def device_profile(
     out: Annotated[SomePath, typer.Option(metavar="FILE", help="Default: profile-BACKBONE.json.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure what this machine's CPU takes for every stage of a backbone, for the `measured` clock (costs.profile)."""
+    """Measure what this machine takes for every stage of a backbone, for the `measured` clock (costs.profile).
+
+    On its CPU, or on its GPU with --set training.device=cuda; with the board's power where it can be read.
+    """
     from actors.commands.device import profile
 
     profile(backbone, settings or [], types, turns, out, as_json)

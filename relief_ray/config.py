@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, Literal
 
-import yaml
 from pydantic import (
     BaseModel,
     Field,
@@ -29,14 +28,24 @@ from pydantic import (
 from relief_ray.data import DataConfig
 from relief_ray.devices.accounting import CostConfig
 from relief_ray.devices.fleet import FleetConfig
-from relief_ray.errors import UserError, nearest
+from relief_ray.errors import UserCodeError, UserError, clipped, nearest, shown
 from relief_ray.federated import Strategy
 from relief_ray.frozen import FrozenConfig
-from relief_ray.keys import expectation, unknown_key
+from relief_ray.keys import expectation, unknown_key, whole_key
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.registry import BACKBONES, backbone_name, choose_backbone
-from relief_ray.plugins import configured, is_own, is_path, modules_of, path_of, what_to_type
+from relief_ray.plain_yaml import read_setting
+from relief_ray.plugins import (
+    call_users,
+    configured,
+    fault_text,
+    is_own,
+    is_path,
+    modules_of,
+    path_of,
+    what_to_type,
+)  # fmt: skip
 from relief_ray.records.identity import NOT_DECIDING
 from relief_ray.runtime_config import RuntimeConfig, TrackingConfig
 from relief_ray.server.optimizer import ServerConfig
@@ -76,8 +85,9 @@ def override(values: Mapping[str, object], settings: Iterable[str]) -> dict[str,
     result = copy.deepcopy(dict(values))
     for setting in settings:
         path, sign, text = setting.partition("=")
-        if not sign or not path:
-            raise UserError(f"--set {setting}: expected path=value, e.g. --set training.epochs=2")
+        where = f"--set {clipped(setting)}"
+        if not sign or not all(part.isprintable() and part.strip() for part in path.split(".")):
+            raise UserError(f"{where}: expected path=value, e.g. --set training.epochs=2; write the key before the =")
         *parents, last = path.split(".")
         node = result
         for parent in parents:
@@ -85,32 +95,13 @@ def override(values: Mapping[str, object], settings: Iterable[str]) -> dict[str,
             if isinstance(below, str):
                 below = node[parent] = {"name": below}
             if not isinstance(below, dict):
-                raise UserError(f"--set {setting}: {parent!r} is {below!r}, not a section")
+                raise UserError(
+                    f"{where}: {parent!r} is {shown(below)}, not a section; expected a key that holds others, see "
+                    "`relief-ray config`"
+                )
             node = below
-        node[last] = _read_value(text)
+        node[last] = read_setting(text, where)
     return result
-
-
-def _read_value(text: str) -> object:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
-
-
-def read_values(path: Path) -> dict[str, object]:
-    """Read a YAML or JSON configuration file as plain values.
-
-    Raises:
-        UserError: unreadable, not YAML, or not a mapping.
-    """
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: cannot be read as YAML ({error})") from error
-    if not isinstance(values, dict):
-        raise UserError(f"{path}: holds {type(values).__name__}, expected a mapping of configuration keys")
-    return values
 
 
 _KNOWN: TypeAdapter[StrategyConfig] = TypeAdapter(AnyStrategy)
@@ -266,6 +257,11 @@ class ExperimentConfig(FrozenConfig):
         return {"schema": SCHEMA} | {key: value for key, value in identity.items() if value != {}}
 
     @property
+    def device_by_host(self) -> bool:
+        """Whether each host of a physical run decides ``training.device=auto`` for itself."""
+        return self.runtime.physical and self.training.device == "auto"
+
+    @property
     def draw_name(self) -> str:
         """``r3`` for a run of replicate 3, else its seed, ``s7``: a part of the name of its folder."""
         return f"s{self.seed}" if self.replicate is None else f"r{self.replicate}"
@@ -300,13 +296,16 @@ def _buildable(config: StrategyConfig) -> StrategyConfig:
     """The configuration, whose ``build`` was seen to return a strategy.
 
     Raises:
-        UserError: it returns something else.
+        UserCodeError: it raises an error, or returns something else.
     """
-    built: object = config.build()
+    built: object = call_users(config.build)
     if not isinstance(built, Strategy):
-        raise UserError(
-            f"{type(config).__name__}.build() returned a {type(built).__name__}, expected a "
-            f"{Strategy.__module__}.{Strategy.__name__}; return one"
+        raise UserCodeError(
+            fault_text(
+                config.build,
+                f"{type(config).__name__}.build() returned a {type(built).__name__}, expected a "
+                f"{Strategy.__module__}.{Strategy.__name__}; return one",
+            )
         )
     return config
 
@@ -333,25 +332,31 @@ def parse(values: Mapping[str, object], where: str = "configuration") -> Experim
     try:
         return ExperimentConfig.model_validate(dict(values))
     except ValidationError as error:
-        raise UserError("\n".join(f"{where}: {line}" for line in explain(error))) from error
+        causes = (fault.get("ctx", {}).get("error") for fault in error.errors())
+        kind = UserCodeError if any(isinstance(cause, UserCodeError) for cause in causes) else UserError
+        raise kind("\n".join(f"{where}: {line}" for line in explain(error))) from error
 
 
 def explain(error: ValidationError) -> list[str]:
     """Return pydantic's errors as a line each: key, what was found, what was expected; wrong keys with the nearest."""
-    lines = []
+    lines: dict[str, None] = {}
     for fault in error.errors():
         path = [str(p) for p in fault["loc"] if not str(p).startswith("function-") and str(p) not in _UNION_TAGS]
         key, chosen = ".".join(path), next((str(p) for p in fault["loc"] if p in _UNION_TAGS), None)
         if fault["type"] == "extra_forbidden":
-            lines.append(f"{unknown_key(key, chosen)}; remove or rename it")
+            lines[f"{unknown_key(key, chosen)}; remove or rename it"] = None
             continue
+        whole = whole_key(key)  # of an element its list; of an alternative that was tried (`auto`) the key
+        key = key if path[-1:] and path[-1].isdecimal() else whole
         message = fault["msg"].removeprefix("Value error, ")
-        if fault["type"] != "value_error":
-            message = expectation(key, fault["input"], chosen) or message
-        value = "" if isinstance(fault["input"], Mapping) else f" = {fault['input']!r}"
+        if fault["type"] in ("model_type", "dict_type"):
+            message = f"expected a section of keys; `relief-ray config {key}` lists them"
+        elif fault["type"] != "value_error":
+            message = expectation(whole, fault["input"] if whole == key else None, chosen) or message
+        value = "" if isinstance(fault["input"], Mapping) else f" = {shown(fault['input'])}"
         is_named = not key or message.startswith(f"{key} = ")  # validators of a whole section name their keys
-        lines.append(message if is_named else f"{key}{value}: {message}")
-    return lines
+        lines[message if is_named else f"{key}{value}: {message}"] = None
+    return list(lines)
 
 
 _UNION_TAGS: Mapping[str, type[BaseModel]] = {**{s.build().name: type(s) for s in PRESETS.values()}, **BACKBONES}

@@ -20,6 +20,17 @@ def several(noun: str, values: Iterable[int]) -> str:
     return f"{noun}{'s' if len(distinct) > 1 else ''} {listed(distinct)}"
 
 
+def clipped(text: str, most: int = 160) -> str:
+    """The text as messages show it: cut where it is long, and what cannot be printed written as an escape."""
+    short = text if len(text) <= most else f"{text[: most - 2]}.."
+    return "".join(c if c.isprintable() else c.encode("ascii", "backslashreplace").decode() for c in short)
+
+
+def shown(value: object) -> str:
+    """A value as messages show it: its ``repr``, cut where it is long."""
+    return clipped(repr(value))
+
+
 def counted(number: int, noun: str) -> str:
     """``1 run``, ``3 runs``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
@@ -27,6 +38,10 @@ def counted(number: int, noun: str) -> str:
 
 class UserError(ValueError):
     """Bad input: the message names the place, the value, the expectation and the fix."""
+
+
+class UserCodeError(UserError):
+    """Error in a file of the user's own, met before a run begins: as it is loaded, or builds a model, or reads data."""
 
 
 class ClientFailed(RuntimeError):

@@ -6,16 +6,17 @@ whose class is a user's own is left to that class.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Final, Literal, Optional
 
-import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
-from relief_ray.errors import UserError
+from relief_ray.errors import UserError, clipped, shown
 from relief_ray.keys import CHOSEN, Key, all_keys, expectation, suggested, unknown_key
+from relief_ray.plain_yaml import read_mapping, read_setting
 from relief_ray.plugins import is_path
 
 _KINDS: Final[Mapping[str, type]] = {"whole number": int, "number": float, "true or false": bool, "text": str}
@@ -47,13 +48,11 @@ def refuse_wrong_values(settings: Iterable[str], own: Iterable[str] = CHOSEN) ->
         section = path.partition(".")[0]
         if not sign or section in skipped:
             continue
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
-            value = text
+        where = f"--set {clipped(setting)}"
+        value = read_setting(text, where)
         if section in CHOSEN:
-            _refuse_unknown(f"--set {setting}", path)
-        _refuse_value(f"--set {setting}", path, value)
+            _refuse_unknown(where, path)
+        _refuse_value(where, path, value)
 
 
 def refuse_wrong_run(target: str, settings: Sequence[str], strategies: str | None) -> None:
@@ -68,7 +67,7 @@ def refuse_wrong_run(target: str, settings: Sequence[str], strategies: str | Non
     for path, value in _leaves(values):
         if path.partition(".")[0] not in own:
             _refuse_unknown(target, path)
-            _refuse_value(f"{target}: {path} = {value!r}", path, value)
+            _refuse_value(f"{target}: {path} = {shown(value)}", path, value)
     refuse_wrong_values(settings, own)
 
 
@@ -81,12 +80,12 @@ def _is_own(section: str, values: Mapping[str, object], settings: Iterable[str])
 
 
 def _values_in(path: Path) -> Mapping[str, object]:
-    """Values of a configuration file; empty where there is none, or where it cannot be read as one."""
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8")) if path.suffix in _SUFFIXES else None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
-        return {}
-    return values if isinstance(values, dict) else {}
+    """Values of a configuration file; empty where there is none.
+
+    Raises:
+        UserError: it cannot be read as one.
+    """
+    return read_mapping(path) if path.suffix in _SUFFIXES and os.path.isfile(path) else {}
 
 
 def _leaves(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from relief_ray.errors import UserError
+from relief_ray.errors import UserError, clipped, shown
 
 KEYS_FILE: Final = Path(__file__).with_name("keys.json")
 # The sections whose keys depend on which method and which backbone is chosen.
@@ -31,6 +31,8 @@ _BESIDE, _ELSEWHERE_ALIKE = 0.6, 0.7
 # A key of another section must be so much more alike than one of the section that was written.
 _FARTHER = 0.1
 _MOST = 2
+# Nobody meant a key by anything longer; comparing it with all of them would take long.
+_LONGEST = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,12 +76,22 @@ def _key_at(path: str, of: str | None = None) -> Key | None:
     return next((key for key in fits if key.of == of), next(iter(fits), None))
 
 
+def whole_key(path: str) -> str:
+    """The key of a list that the path leads into: ``data.subjects`` of ``data.subjects.0``; else the path itself."""
+    parts = path.split(".")
+    above = (".".join(parts[:i]) for i in range(1, len(parts)))
+    known = {key.key for key in all_keys() if not _is_mapping(key)}
+    return next((key for key in above if key in known - set(CHOSEN)), path)
+
+
 def _is_mapping(key: Key) -> bool:
     return key.type.startswith("mapping")
 
 
 def suggested(path: str, of: str | None = None) -> list[str]:
     """Return the paths that a user may have meant, the likeliest first; ``of``: only this method's or backbone's."""
+    if len(path) > _LONGEST:
+        return []
     paths = [key.key for key in all_keys() if of is None or key.of in ("", of)]
     sections = [".".join(parts[:i]) for parts in (p.split(".") for p in paths) for i in range(1, len(parts))]
     known = list(dict.fromkeys([*paths, *sections, *(f"{section}.name" for section in CHOSEN)]))
@@ -107,7 +119,7 @@ def _likeness(one: str, other: str) -> float:
 def unknown_key(path: str, of: str | None = None) -> str:
     """Return ``unknown key 'lr' (did you mean 'training.lr' or 'server.lr'?)``."""
     near = " or ".join(repr(p) for p in suggested(path, of))
-    return f"unknown key {path!r}" + (f" (did you mean {near}?)" if near else "")
+    return f"unknown key {shown(path)}" + (f" (did you mean {near}?)" if near else "")
 
 
 def refuse_unknown(settings: Iterable[str], *, further: Iterable[str] = ()) -> None:
@@ -129,7 +141,9 @@ def refuse_unknown(settings: Iterable[str], *, further: Iterable[str] = ()) -> N
             continue
         near = suggested(path)
         fix = f"write --set {near[0]}={value}" if near else "remove or rename it"
-        raise UserError(f"--set {setting}: {unknown_key(path)}; {fix}. `relief-ray config` lists all keys")
+        raise UserError(
+            f"--set {clipped(setting)}: {unknown_key(path)}; {clipped(fix)}. `relief-ray config` lists all keys"
+        )
 
 
 def expectation(path: str, value: object, of: str | None = None) -> str:
@@ -141,7 +155,7 @@ def expectation(path: str, value: object, of: str | None = None) -> str:
     kind = key.type.partition(" to ")[2] if is_inside else key.type
     article = "" if kind.startswith(("one of", "text", "true")) else "a "
     if kind.startswith("list of") and isinstance(value, str | int | float):
-        return f"expected {article}{kind}; write {path}=[{value}]"
+        return f"expected {article}{kind}; write {path}=[{clipped(str(value))}]"
     example = "" if is_inside or key.default is None else f", e.g. {path}={value_text(key.default)} (the default)"
     return f"expected {article}{kind}{example}"
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from relief_ray.errors import LeftOut
 from relief_ray.groups import GroupId, ParamGroup, Params, Selection
+from relief_ray.measured import Measured
 
 ClientId = int
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -285,6 +286,7 @@ class Trained:
         refused: receipts of rejected clients that did answer.
         pairwise: updates of the fusion blocks that are compared in pairs.
         moved_bytes: bytes that really travelled between processes.
+        measured: measured rounds by client that answered, in a physical run.
     """
 
     reduced: Reduced
@@ -293,6 +295,7 @@ class Trained:
     refused: tuple[Receipt, ...] = ()
     pairwise: tuple[Update, ...] = ()
     moved_bytes: int = 0
+    measured: Mapping[ClientId, Measured] = field(default_factory=dict)
 
     @property
     def worked(self) -> tuple[Receipt, ...]:
@@ -345,8 +348,7 @@ class EvalPlan:
 
     Attributes:
         canonical: the strategy's one model (``f1``); None where it has none.
-        clients: what each client runs: a model of its own (``f1_fleet``), for personalised strategies; or, where it is
-            not ``personal``, the canonical model as the client runs it, such as up to an early exit.
+        clients: what each client runs: a model of its own (``f1_fleet``), or the canonical one up to an exit.
         personal: whether ``clients`` are models of their own, which then lead in tables.
     """
 

@@ -18,17 +18,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import TypeVar
 
 from pydantic import BaseModel
 
-from relief_ray.errors import ClientFailed, UserCodeFailed, UserError, nearest
+from relief_ray.errors import ClientFailed, UserCodeError, UserCodeFailed, UserError, nearest
 
 PROJECT = ("relief_ray", "actors", "tune_configs")
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _PYTHON = frozenset(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
 _Config = TypeVar("_Config", bound=BaseModel)
+T = TypeVar("T")
+
+# Files of users' modules as this process saw them first: the module's import (a reload makes a new one) and the hash.
+_FIRST_SEEN: dict[str, tuple[object, str]] = {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -182,10 +186,16 @@ def _import(name: str, place: str) -> ModuleType:
             ) from error
         raise UserError(f"{place}: its module imports {error.name!r}, which is not installed; install it") from error
     except Exception as error:
-        raise UserError(
-            f"{place}: importing {name!r} fails with {type(error).__name__}: {error}; mend the file, "
-            f"`python -c 'import {name}'` shows where"
+        raise UserCodeError(
+            f"{place}: importing {name!r} fails with {type(error).__name__}: {_text_of(error)}{_place_of(error)}; mend "
+            "the file"
         ) from error
+
+
+def _place_of(error: Exception) -> str:
+    """`` (FILE, line N, ..)`` of an error while a module was loaded; a syntax error names the place itself."""
+    place = None if isinstance(error, SyntaxError) else _user_line(error)
+    return f" ({place})" if place else ""
 
 
 def configured(values: Mapping[str, object], key: str, base: type[_Config]) -> _Config:
@@ -235,10 +245,61 @@ def blamed(error: BaseException, where: str = "") -> UserCodeFailed | None:
     place = _user_line(cause)
     if place is None:
         return None
-    head = where or (f"{error}".partition(f"{type(cause).__name__}: ")[0] if cause is not error else "")
+    head = where or (_text_of(error).partition(f"{type(cause).__name__}: ")[0] if cause is not error else "")
     return UserCodeFailed(
-        f"{head}{type(cause).__name__}: {cause} ({place})\n{_NOT_OURS}; what was recorded before it is intact"
+        f"{head}{type(cause).__name__}: {_text_of(cause)} ({place})\n{_NOT_OURS}; what was recorded before it is intact"
     )
+
+
+def _text_of(error: BaseException) -> str:
+    """Message of an error, cut where it is long; a user's own class may fail to give one."""
+    try:
+        text = str(error)
+    except Exception as second:
+        return f"no message, since its __str__ raised {type(second).__name__}"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}.."
+
+
+def call_users(function: Callable[..., T], *arguments: object) -> T:
+    """Call a function of a user's file before a run begins; what it raises, or its ``sys.exit``, is named.
+
+    Raises:
+        UserCodeError: it raised an error; file, line and function are named.
+        UserError: as it raised it.
+    """
+    try:
+        return function(*arguments)
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        theirs = blamed(error)
+        if theirs is None:
+            raise
+        raise UserCodeError(str(theirs)) from error
+
+
+def users_function(function: object) -> Callable[..., object] | None:
+    """The function itself, or the first one that ``functools.partial`` binds to it, that is defined outside of here.
+
+    None: it is all this project's.
+    """
+    if isinstance(function, partial):
+        bound = (function.func, *function.args, *function.keywords.values())
+        return next((found for each in bound if callable(each) and (found := users_function(each))), None)
+    if isinstance(function, type) or not callable(function):
+        return None
+    module = getattr(function, "__module__", None) or type(function).__module__
+    return None if module.partition(".")[0] in (*PROJECT, "builtins") else function
+
+
+def fault_in(function: Callable[..., object], found: str) -> UserCodeFailed:
+    """The error of a user's function that returned something wrong: ``found``, then file, line and function."""
+    return UserCodeFailed(f"{fault_text(function, found)}; what was recorded before it is intact")
+
+
+def fault_text(function: Callable[..., object], found: str) -> str:
+    """``found``, then file, line and function of a user's function, and whose it is."""
+    return f"{found} ({_line_of(users_function(function) or function)})\n{_NOT_OURS}"
 
 
 def check_returned(value: object, kind: type, function: Callable[..., object], step: str) -> None:
@@ -248,19 +309,30 @@ def check_returned(value: object, kind: type, function: Callable[..., object], s
         UserCodeFailed: something else than a ``kind``; file, line and function are named.
     """
     if not isinstance(value, kind):
-        raise UserCodeFailed(
-            f"{step} returned a {type(value).__name__}, expected a {kind.__module__}.{kind.__name__} "
-            f"({_line_of(function)})\n{_NOT_OURS}; what was recorded before it is intact"
+        raise fault_in(
+            function, f"{step} returned a {type(value).__name__}, expected a {kind.__module__}.{kind.__name__}"
         )
 
 
+# Characters of an error's message that are shown.
+_LONGEST = 2000
 _NOT_OURS = "That file is not relief-ray's: mend it there"
 
 
 def _user_line(error: BaseException) -> str | None:
     """Innermost line of a user's file that this project called: ``my.py, line 3, in f: x = 1 / 0``."""
+    return _innermost((frame, line) for frame, line in traceback.walk_tb(error.__traceback__))
+
+
+def line_running(frame: FrameType) -> str | None:
+    """Innermost line of a user's file that this project called, in what a thread runs now; None: elsewhere."""
+    return _innermost(reversed(list(traceback.walk_stack(frame))))
+
+
+def _innermost(frames: Iterable[tuple[FrameType, int]]) -> str | None:
+    """The place of the innermost of these frames, outer ones first, that is a user's and was called from here."""
     is_called, lines = False, []
-    for frame, line in traceback.walk_tb(error.__traceback__):
+    for frame, line in frames:
         if str(frame.f_globals.get("__name__", "")).partition(".")[0] in PROJECT:
             is_called = True
         elif is_called and not _is_library(frame.f_code.co_filename):
@@ -282,7 +354,8 @@ def _line_of(function: Callable[..., object]) -> str:
     """File, line and name of a function, also of one that ``functools.partial`` has bound."""
     while isinstance(function, partial):
         function = function.func
-    code = getattr(function, "__code__", None)
+    called = vars(type(function)).get("__call__")  # of an object that is called like a function
+    code = getattr(function, "__code__", None) or getattr(called, "__code__", None)
     return repr(function) if code is None else f"{code.co_filename}, line {code.co_firstlineno}, in {code.co_name}"
 
 
@@ -316,6 +389,23 @@ def sources(modules: Iterable[str]) -> tuple[SourceFile, ...]:
 def digests(modules: Iterable[str]) -> dict[str, str]:
     """Return the sha256 by file, which tells versions of a user's method apart."""
     return {source.name: source.sha256 for source in sources(modules)}
+
+
+def edited_since_import(modules: Iterable[str]) -> tuple[str, ...]:
+    """Return the files of imported ``modules`` that have changed since the first call that saw this import of them.
+
+    A file that was edited before that call is not noticed: Python keeps no hash of what it has imported.
+    """
+    edited = []
+    for source in sources(modules):
+        module = sys.modules.get(source.name.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+        spec = getattr(module, "__spec__", None)
+        seen, digest = _FIRST_SEEN.get(source.name, (None, ""))
+        if spec is None or seen is not spec:
+            _FIRST_SEEN[source.name] = (spec, source.sha256)
+        elif digest != source.sha256:
+            edited.append(source.name)
+    return tuple(edited)
 
 
 def _reachable(module: str, root: Path) -> list[str]:

@@ -6,9 +6,11 @@ import ctypes
 import os
 import resource
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Literal
+from time import perf_counter
+from typing import Literal, TypeAlias
 
 import torch
 
@@ -89,6 +91,32 @@ def use_device(device: Device) -> None:
 def device_name(device: Device) -> str:
     """The device's name in records: ``cpu``, or ``cuda: `` and the GPU's model."""
     return f"cuda: {torch.cuda.get_device_name()}" if device == "cuda" else "cpu"
+
+
+Moment: TypeAlias = "float | torch.cuda.Event"
+
+
+def moment(on_gpu: bool) -> Moment:
+    """Now: seconds of a monotonic clock, or a mark in the work of the GPU, which computes asynchronously."""
+    if not on_gpu:
+        return perf_counter()
+    make: Callable[..., torch.cuda.Event] = torch.cuda.Event
+    event = make(enable_timing=True)
+    event.record()
+    return event
+
+
+def seconds_between(began: Moment, ended: Moment) -> float:
+    """Seconds from one moment to another of the same clock; of a GPU's marks, once the later one is reached.
+
+    Negative where ``ended`` is the earlier one.
+    """
+    if isinstance(began, float) and isinstance(ended, float):
+        return ended - began
+    assert isinstance(began, torch.cuda.Event) and isinstance(ended, torch.cuda.Event), "two clocks"
+    began.synchronize()
+    ended.synchronize()
+    return float(began.elapsed_time(ended)) / 1e3
 
 
 def casting(autocast: Autocast, device: torch.device) -> AbstractContextManager[object]:

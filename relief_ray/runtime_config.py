@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Literal
 
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import Field, PositiveFloat, ValidationInfo, field_validator, model_validator
 
 from relief_ray.frozen import FrozenConfig
+
+# Choices of a physical run: every client on a device of its type, with the data that lie there.
+_PHYSICAL: Mapping[str, str] = MappingProxyType({"mode": "actors", "placement": "typed", "data": "node"})
 
 
 class RuntimeConfig(FrozenConfig):
     """Placement of clients on processes.
 
     Attributes:
+        physical: every client is computed on a device of its type and measured there (docs/jetson.md): ``auto`` becomes
+            ``mode=actors``, ``placement=typed`` and ``data=node``, and each device decides ``training.device=auto``.
         mode: ``inline``: one process, without Ray; ``packed``: several clients per Ray worker; ``actors``: one Ray
             actor per client; ``auto``: ``actors`` up to ten clients unless they share steps (``training.stack``), else
             ``packed``; in a grid ``inline`` on one node, and one ``packed`` worker per cell on several.
@@ -34,9 +41,11 @@ class RuntimeConfig(FrozenConfig):
         mirror: URI to which records are copied while they are written, ``s3://bucket/folder``; None: no copy.
     """
 
-    mode: Literal["auto", "inline", "packed", "actors"] = "auto"
+    # First: the others are checked against it.
+    physical: bool = False
+    mode: Literal["auto", "inline", "packed", "actors"] = Field(default="auto", validate_default=True)
     num_hosts: int | None = Field(default=None, ge=1)
-    placement: Literal["auto", "typed", "virtual"] = "auto"
+    placement: Literal["auto", "typed", "virtual"] = Field(default="auto", validate_default=True)
     num_threads: int = Field(default=1, ge=1)
     cache_mib: int | None = Field(default=None, ge=16)
     client_timeout_s: PositiveFloat | Literal["auto"] = "auto"
@@ -44,8 +53,31 @@ class RuntimeConfig(FrozenConfig):
     lost_wait_s: float = Field(default=60.0, ge=0.0)
     quorum: float = Field(default=1.0, gt=0.0, le=1.0)
     address: str | None = None
-    data: Literal["auto", "node", "ship"] = "auto"
+    data: Literal["auto", "node", "ship"] = Field(default="auto", validate_default=True)
     mirror: str | None = None
+
+    @field_validator("mode", "placement", "data")
+    @classmethod
+    def _as_on_devices(cls, value: str, info: ValidationInfo) -> str:
+        """Turn ``auto`` into what devices need in a physical run, and refuse anything else there."""
+        needed = _PHYSICAL[str(info.field_name)]
+        if not info.data.get("physical") or value == needed:
+            return value
+        if value == "auto":
+            return needed
+        raise ValueError(
+            f"{value!r} with runtime.physical=true, where each client is computed on its own device; expected "
+            f"{needed!r}: remove {info.field_name}, or set runtime.physical=false"
+        )
+
+    @model_validator(mode="after")
+    def _devices_are_no_hosts(self) -> RuntimeConfig:
+        if self.physical and self.num_hosts is not None:
+            raise ValueError(
+                f"num_hosts = {self.num_hosts} with runtime.physical=true, which has one process for each client; "
+                "expected none: remove num_hosts, or set runtime.physical=false"
+            )
+        return self
 
     @model_validator(mode="after")
     def _types_need_actors(self) -> RuntimeConfig:

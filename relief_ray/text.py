@@ -1,8 +1,10 @@
-"""Plain text for terminals: aligned tables."""
+"""Plain text for terminals: aligned tables, paths within commands, names with titles."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, indent: str = "  ") -> str:
@@ -16,3 +18,15 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, ind
 
 def _line(row: Sequence[str], widths: Sequence[int], left: int) -> list[str]:
     return [c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+
+
+def typed(path: Path | str) -> str:
+    """Return a path as one types it in a shell: from the current folder, in quotes where it holds blanks."""
+    absolute, here = Path(path).absolute(), Path.cwd()
+    return shlex.quote(str(absolute.relative_to(here) if absolute.is_relative_to(here) else path))
+
+
+def with_title(label: str, title: str) -> str:
+    """``v1: RELIEF without elastic training (V1)``; of a title that is the name in other letters, the title alone."""
+    plain = ("".join(c for c in text.lower() if c.isalnum()) for text in (label, title))
+    return title if len(set(plain)) == 1 else f"{label}: {title}"

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from relief_ray import config as module
-from relief_ray.config import SCHEMA, ExperimentConfig, explain, override, parse, preset, read_values
+from relief_ray.config import SCHEMA, ExperimentConfig, explain, override, parse, preset
 from relief_ray.errors import UserError, nearest
 from relief_ray.frozen import FrozenConfig
 from relief_ray.models.registry import BACKBONES
+from relief_ray.plain_yaml import read_mapping
 from relief_ray.records.identity import cell_id, config_hash
 from relief_ray.strategies import PRESETS
 from relief_ray.training.config import TrainingConfig
@@ -187,7 +188,7 @@ def test_a_value_that_is_no_yaml_is_text():
 
 def test_values_that_json_does_not_know_pass_through(tmp_path):
     (tmp_path / "a.yaml").write_text("name: 2024-05-01\n", encoding="utf-8")
-    values = override(read_values(tmp_path / "a.yaml"), ["rounds=2"])
+    values = override(read_mapping(tmp_path / "a.yaml"), ["rounds=2"])
     with pytest.raises(UserError, match=r"name = .*2024, 5, 1.*expected text"):
         parse(values)
 
@@ -357,7 +358,7 @@ def test_a_changed_default_raises_the_schema_number():
 def test_yaml_and_json_files(tmp_path):
     (tmp_path / "a.yaml").write_text("rounds: 3\nstrategy: v1\n", encoding="utf-8")
     (tmp_path / "a.json").write_text('{"rounds": 3, "strategy": "v1"}', encoding="utf-8")
-    assert read_values(tmp_path / "a.yaml") == read_values(tmp_path / "a.json") == {"rounds": 3, "strategy": "v1"}
+    assert read_mapping(tmp_path / "a.yaml") == read_mapping(tmp_path / "a.json") == {"rounds": 3, "strategy": "v1"}
 
 
 @pytest.mark.parametrize(
@@ -366,19 +367,19 @@ def test_yaml_and_json_files(tmp_path):
         ("- 1\n", "holds list, expected a mapping"),
         ("a: [", "cannot be read as YAML"),
         ("", "holds NoneType"),
-        (b"\xff\xfe\x00", "cannot"),
+        (b"\xff\xfe\x00", "byte 0 is 0xff, expected a text in UTF-8"),
     ],
 )
 def test_a_file_that_is_no_configuration(tmp_path, content, message):
     path = tmp_path / "bad.yaml"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UserError, match=rf"bad.yaml: .*{message}"):
-        read_values(path)
+        read_mapping(path)
 
 
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(UserError, match=r"none.yaml: cannot be read"):
-        read_values(tmp_path / "none.yaml")
+        read_mapping(tmp_path / "none.yaml")
 
 
 # Backbones -------------------------------------------------------------------------------------------------------
@@ -403,3 +404,37 @@ def test_a_backbones_revision_counts_only_where_it_is_given():
         {"backbone": {**values, "weights": "hub"}}
     )
     assert parse({"backbone": {**values, "revision": "v1"}}).model_dump()["backbone"]["revision"] == "v1"
+
+
+# Physical runs ---------------------------------------------------------------------------------------------------
+
+
+def test_a_physical_run_is_placed_on_devices():
+    runtime = parse({"runtime": {"physical": True}}).runtime
+    assert (runtime.mode, runtime.placement, runtime.data) == ("actors", "typed", "node")
+    assert parse({"runtime": runtime.model_dump()}).runtime == runtime, "what run.json holds reads back"
+    assert parse({"runtime": {"physical": True}}).device_by_host is False, "training.device is cpu by default"
+    assert parse({"runtime": {"physical": True}, "training": {"device": "auto"}}).device_by_host is True
+    assert parse({"training": {"device": "auto"}}).device_by_host is False
+    assert hash_of({"runtime": {"physical": True}}) == hash_of({})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("mode", "packed", "'actors'"),
+        ("mode", "inline", "'actors'"),
+        ("placement", "virtual", "'typed'"),
+        ("data", "ship", "'node'"),
+        ("num_hosts", 2, "none"),
+    ],
+)
+def test_a_setting_that_contradicts_a_physical_run_is_refused_by_name(key, value, expected):
+    with pytest.raises(UserError, match=rf"runtime.*{key}.*physical=true.*expected {expected}.*remove {key}"):
+        parse({"runtime": {"physical": True, key: value}})
+    assert parse({"runtime": {key: value}}).runtime.physical is False
+
+
+def test_clients_of_a_physical_run_share_no_steps():
+    with pytest.raises(UserError, match=r"training.stack = 2.*host of its own"):
+        parse({"runtime": {"physical": True}, "training": {"stack": 2}})

@@ -16,7 +16,8 @@ import pytest
 import typer
 
 from actors.cli import app
-from relief_ray.config import parse, read_values
+from relief_ray.config import parse
+from relief_ray.plain_yaml import read_mapping
 from relief_ray.studies.presets import PRESETS, make_preset
 from tests.pages import PAGES, ROOT, Block, Session, all_blocks, blocks, commands, copy_runs, environment, make_place
 from tune_configs.cells import GRIDS
@@ -133,7 +134,7 @@ def test_python_blocks_are_python():
 def test_configurations_are_valid(tmp_path):
     block, = (b for b in blocks("docs/cli.md") if b.language == "yaml")  # fmt: skip
     (tmp_path / "a.yaml").write_text(block.text)
-    assert parse(read_values(tmp_path / "a.yaml")).rounds == 20
+    assert parse(read_mapping(tmp_path / "a.yaml")).rounds == 20
 
 
 def test_the_table_of_presets_is_that_of_the_code():

@@ -78,7 +78,7 @@ def test_a_built_in_method_by_import_path_is_built_in():
         ("no_such_{}:Mine", METHOD, "no module 'no_such_.*' in the current folder .* or on PYTHONPATH; start from"),
         ("{}.sub:Mine", METHOD, "no module 'own_.*sub' in the current folder"),
         ("{}:Mine", "import nothing_like_it\n", "imports 'nothing_like_it', which is not installed; install it"),
-        ("{}:Mine", "1 / 0\n", "fails with ZeroDivisionError: division by zero; mend the file"),
+        ("{}:Mine", "1 / 0\n", "fails with ZeroDivisionError: division by zero .*; mend the file"),
         ("{}:Mine", "class Mine(:\n", "fails with SyntaxError"),
         ("{}:Mine", "class Mine:\n    pass\n", r"found class Mine, expected a subclass of .*common\.StrategyConfig"),
         ("{}:Mine", "Mine = 3\n", "found a int, expected a subclass of"),

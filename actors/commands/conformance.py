@@ -7,6 +7,7 @@ import shutil
 import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from typing import Literal
 
 import typer
 
@@ -44,6 +45,20 @@ def strategies_command(bibtex: bool, as_json: bool) -> None:
         rows = [[name, p.kind, p.about] for name, p in DESCRIBED.items()]
         print(table(["strategy", "kind", "what it does"], rows, left=3))
         print("\nChange one value: --set strategy.gamma=0.5. Use in a run: --strategies fedavg,relief")
+
+
+def one_of(target: str | None, address: str | None) -> Literal["rules", "nodes"]:
+    """Choose what is judged: a target's rules, or the nodes of a cluster.
+
+    Raises:
+        UserError: both were given, or neither.
+    """
+    if (target is None) == (address is None):
+        raise UserError(
+            f"conformance: found {'both TARGET and' if target else 'neither TARGET nor'} --address, expected one of "
+            "them: `conformance relief`, or `conformance --address HOST:PORT` for the nodes of a cluster"
+        )
+    return "rules" if address is None else "nodes"
 
 
 def conformance_command(

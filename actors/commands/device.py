@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from actors.commands.monitor import NOT_AVAILABLE, number
 from actors.commands.output import si
 from relief_ray.config import override, parse
 from relief_ray.devices.fleet import TYPES
@@ -15,7 +16,7 @@ from relief_ray.errors import UserError
 from relief_ray.files import disk_errors, write_atomic
 from relief_ray.models.registry import BACKBONES, backbone_name
 from relief_ray.profiling.profile import profile_device
-from relief_ray.text import table
+from relief_ray.text import table, typed
 
 _BUSY = 0.7
 
@@ -79,6 +80,8 @@ def text(profiled: Profile, path: Path) -> str:
         f"Backbone {profiled.backbone}, engine {profiled.engine}, batches of {batch} windows: MEASURED {seen.date}",
         f"{seen.cpu}, {seen.num_cores} cores, threads: {seen.num_threads}; torch {seen.torch} ({seen.torch_build}); "
         f"commit {seen.commit}",
+        f"Trained on {seen.device}; power mode {seen.power_mode or NOT_AVAILABLE}; the board took "
+        f"{number(seen.power_w)} W meanwhile",
         f"Medians of {seen.turns} turns; a full round's quartiles lie {100 * seen.spread:.1f} % of its median apart",
         "",
         "  " + ", ".join(f"{name} {si(value, 'FLOP/s')}" for name, value in phases),
@@ -89,7 +92,7 @@ def text(profiled: Profile, path: Path) -> str:
         table(["stage", "live", "frozen", "weights", "input", "both"], stages),
         "",
         f"Written: {path} (types {', '.join(profiled.devices)}; the link stays the fleet's)",
-        f"Use it:  relief-ray run PRESET --set costs.profile={path} --set costs.planning_time=measured",
+        f"Use it:  relief-ray run demo --set costs.profile={typed(path)} --set costs.planning_time=measured",
     ]
     return "\n".join([*lines, *_warnings_of(profiled)])
 

@@ -21,13 +21,14 @@ from actors.commands.search import SuggestedTries, again, stopped_early, suggest
 from actors.commands.study import cannot_decide, claims_facts, claims_text
 from actors.grids.display import duration, make_reporter
 from actors.grids.early_stopping import asha
-from actors.grids.estimate import estimates, fitting, head_of, probe_missing
+from actors.grids.estimate import START_S, estimates, fitting, head_of, probe_missing
 from actors.grids.freeze import freeze
 from actors.grids.side_by_side import SideBySide, address_of, refuse_dashboard_elsewhere, run_side_by_side
-from actors.runtime.session import SessionOptions, num_cores, ray_session
+from actors.runtime.session import SessionOptions, ray_session
 from actors.terminal.exit_codes import CELLS_FAILED, DISK, Stopped, say
 from actors.terminal.mlflow_export import PATIENCE_AFTER_STOP_S, PATIENCE_S, Exports
 from actors.terminal.signals import StopSignals
+from relief_ray.cgroups import num_cores
 from relief_ray.data import open_dataset
 from relief_ray.errors import UserError
 from relief_ray.files import disk_errors
@@ -43,12 +44,9 @@ from relief_ray.studies.plans import (
     set_stale_aside,
     write_grid,
 )
+from relief_ray.text import typed
 from tune_configs.cells import cells_of, load_grid
 from tune_configs.grid import Grid
-
-# Ray, and the library in the first trial's process: measured 20 s from the command to a first cell's first round, on
-# two cores that others used too.
-START_S = 20.0
 
 # How long a plan waits for timed rounds in all: the paper's MOMENT takes an hour for one on a CPU.
 _PLAN_S = 60.0
@@ -105,9 +103,9 @@ def _show_plan(plan: Plan, options: GridOptions) -> None:
     known = estimates(entries, probe_missing(entries, one_each=True, say=say, limit_s=_PLAN_S))
     places = num_places(entries, options.jobs)
     if options.as_json:
-        tell({**plan_facts(plan, entries, known, places), "claims": claims_facts(plan)})
+        tell({**plan_facts(plan, entries, known, places, _ray_start_s(entries)), "claims": claims_facts(plan)})
     else:
-        print(plan_text(plan, entries, known, places) + claims_text(plan))
+        print(plan_text(plan, entries, known, places, _ray_start_s(entries)) + claims_text(plan))
 
 
 def within_budget(
@@ -129,10 +127,10 @@ def within_budget(
         "cells": [e.cell.name for e in chosen], "begun": begun[0].cell.name if begun else None, "to_do": len(todo),
     }  # fmt: skip
     if options.as_json:
-        tell(plan_facts(plan, entries, known, places))
+        tell(plan_facts(plan, entries, known, places, _ray_start_s(entries)))
         tell(facts)
     else:
-        print(plan_text(plan, entries, known, places))
+        print(plan_text(plan, entries, known, places, _ray_start_s(entries)))
         print(_sentence(options.budget_s, left_s, chosen, begun, len(todo)), flush=True)
     return chosen or begun
 
@@ -149,6 +147,11 @@ def _sentence(
     )
     rest = f"{duration(max(0.0, left_s))} of it left after Ray's start"
     return f"budget {duration(budget_s)}, {rest}: {len(chosen)} of {num_todo} cells to do fit{what}"
+
+
+def _ray_start_s(entries: Sequence[CellFolder]) -> float:
+    """Seconds until a cell can begin: Ray's, unless it is up already in a cluster that is joined."""
+    return START_S if address_of(entries) is None else 0.0
 
 
 def num_places(entries: Sequence[CellFolder], jobs: int | None = None) -> int:
@@ -311,14 +314,14 @@ def _finish(plan: Plan, mirror: MirrorState, wanted: Collection[str], options: G
         print("", *next_steps(plan), sep="\n")
     failed = [e for e in entries if e.status == "failed" and e.cell.name in wanted]
     stale = [e for e in entries if e.status == "stale" and e.cell.name in wanted]
-    advice = stale_advice(stale, f"relief-ray grid resume {plan.out} --rerun-stale") if stale else ""
+    advice = stale_advice(stale, f"relief-ray grid resume {typed(plan.out)} --rerun-stale") if stale else ""
     if failed:
         raise Stopped(
             CELLS_FAILED,
             f"{len(failed)} cells failed; the others are not touched by that\n{_how_to_resume(plan)}"
             + (f"\n{advice}" if advice else ""),
         )
-    refuse_behind(mirror, f"relief-ray grid resume {plan.out}")
+    refuse_behind(mirror, f"relief-ray grid resume {typed(plan.out)}")
     if stale:
         raise Stopped(CELLS_FAILED, advice)
 
@@ -363,4 +366,4 @@ def _run_cells(
 
 def _how_to_resume(plan: Plan) -> str:
     """Message for a user whose grid ended early."""
-    return f"everything up to the last finished round is kept\ngo on with: relief-ray grid resume {plan.out}"
+    return f"everything up to the last finished round is kept\ngo on with: relief-ray grid resume {typed(plan.out)}"

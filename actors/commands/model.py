@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from actors.commands.next_steps import refuse_several, shown
+from actors.commands.next_steps import refuse_several
 from actors.commands.output import MIB, si
 from relief_ray.config import ExperimentConfig
 from relief_ray.data import num_clients
@@ -24,12 +24,12 @@ from relief_ray.messages import Fleet
 from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.models.registry import backbone_name
 from relief_ray.studies.planning import target_config
-from relief_ray.text import table
+from relief_ray.text import table, typed
 
 
 def export(run: Path, out: Path, round_: int | None, with_encoder: bool, as_json: bool) -> None:
     """Export a run's model to a folder and print what is in it."""
-    refuse_several(run, "model export", f"--out {shown(out)}")
+    refuse_several(run, "model export", f"--out {typed(out)}")
     facts = export_model(run, out, round_, with_encoder=with_encoder)
     files = sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file())
     event = {"event": "exported", "folder": str(out), "files": files, **facts}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -12,13 +11,14 @@ from relief_ray.errors import UserError
 from relief_ray.records.cells import PLAN_FILES
 from relief_ray.records.run_folder import RUN_FILE, read_rounds
 from relief_ray.studies.plans import STALE_FOLDER, CellFolder, Plan
+from relief_ray.text import typed
 
 _MAX_LINES = 8
 
 
 def next_steps(plan: Plan) -> list[str]:
     """Lines with the next commands, and first how to activate the environment where `relief-ray` is no command."""
-    commands = [*activation(), f"relief-ray report {shown(plan.out)}", *_explain(plan.cell_folders())]
+    commands = [*activation(), f"relief-ray report {typed(plan.out)}", *_explain(plan.cell_folders())]
     return [f"{'Next' if i == 0 else '':<8}{command}" for i, command in enumerate(commands)]
 
 
@@ -27,13 +27,7 @@ def activation() -> list[str]:
     script = Path(sys.prefix) / "bin" / "activate"
     here = shutil.which("relief-ray")
     is_known = here is not None and Path(here).parent == script.parent
-    return [] if is_known or sys.prefix == sys.base_prefix or not script.exists() else [f". {shown(script)}"]
-
-
-def shown(path: Path) -> str:
-    """A path as one types it from the current folder."""
-    absolute, here = path.absolute(), Path.cwd()
-    return shlex.quote(str(absolute.relative_to(here) if absolute.is_relative_to(here) else path))
+    return [] if is_known or sys.prefix == sys.base_prefix or not script.exists() else [f". {typed(script)}"]
 
 
 def _explain(cells: Iterable[CellFolder]) -> list[str]:
@@ -43,7 +37,7 @@ def _explain(cells: Iterable[CellFolder]) -> list[str]:
             last = read_rounds(cell.folder)[-1]
             if last.clients:
                 client = min(last.clients, key=lambda c: len(c.trained)).client
-                return [f"relief-ray explain {shown(cell.folder)} --round {last.round} --client {client}"]
+                return [f"relief-ray explain {typed(cell.folder)} --round {last.round} --client {client}"]
     return []
 
 
@@ -86,6 +80,6 @@ def refuse_nested(folders: Sequence[Path], command: str) -> None:
 
 def _listed(places: Sequence[Path], command: str, rest: str) -> str:
     """Commands, one a line; the first few where there are many."""
-    lines = [" ".join(p for p in ("  relief-ray", command, shown(place), rest) if p) for place in places[:_MAX_LINES]]
+    lines = [" ".join(p for p in ("  relief-ray", command, typed(place), rest) if p) for place in places[:_MAX_LINES]]
     more = [f"  ... and {len(places) - _MAX_LINES} more"] if len(places) > _MAX_LINES else []
     return "\n".join([*lines, *more])

@@ -17,7 +17,7 @@ from relief_ray.errors import counted
 from relief_ray.records.cells import STATUS_TEXT
 from relief_ray.report.runs import split_name
 from relief_ray.studies.plans import CellFolder, Plan
-from relief_ray.text import table
+from relief_ray.text import table, typed
 
 MIB = 2**20
 
@@ -39,7 +39,9 @@ def counts(entries: Sequence[CellFolder]) -> str:
     return ", ".join(f"{number} {status}" for status, number in numbers.items() if number)
 
 
-def plan_text(plan: Plan, entries: Sequence[CellFolder], known: Mapping[str, Estimate], num_places: int) -> str:
+def plan_text(
+    plan: Plan, entries: Sequence[CellFolder], known: Mapping[str, Estimate], num_places: int, start_s: float
+) -> str:
     """Table of cells by setting and method, with time, disk, and the source of these estimates."""
     rows = [[setting, method, *rest] for (setting, method), rest in estimate_rows(entries, known).items()]
     shown = table(["setting", "method", "to do", "a cell", "all", "disk"], rows[:_MAX_ROWS], left=2)
@@ -53,7 +55,7 @@ def plan_text(plan: Plan, entries: Sequence[CellFolder], known: Mapping[str, Est
         *more,
         *estimate_notes(entries, known),
         "",
-        sum_line(known, num_places),
+        *sum_lines(known, num_places, start_s),
         f"data: {'; '.join(data)}",
     ]
     return "\n".join(lines)
@@ -105,17 +107,21 @@ def estimate_notes(entries: Sequence[CellFolder], known: Mapping[str, Estimate])
     ]
 
 
-def sum_line(known: Mapping[str, Estimate], num_places: int) -> str:
-    """Time and disk of everything that is to do."""
-    facts = totals(known, num_places)
+def sum_lines(known: Mapping[str, Estimate], num_places: int, start_s: float) -> list[str]:
+    """Time and disk of everything that is to do, and what the time includes; ``start_s``: until the first begins."""
+    facts = totals(known, num_places, start_s)
     unknown = f"; {facts['unknown']:.0f} cells of unknown length" if facts["unknown"] else ""
     one, all_places = duration(facts["core_s"]), duration(facts["wall_s"])
     disk = mib(int(facts["bytes"]))
-    return f"in all {one} of one core, {all_places} on {counted(num_places, 'core')}, {disk} of disk{unknown}"
+    start = f", and {duration(start_s)} until Ray has started" if start_s and known else ""
+    return [
+        f"in all {one} of one core, {all_places} on {counted(num_places, 'core')}, {disk} of disk{unknown}",
+        f"(set-up, rounds and tests of every run{start})",
+    ]
 
 
 def plan_facts(
-    plan: Plan, entries: Sequence[CellFolder], known: Mapping[str, Estimate], num_places: int
+    plan: Plan, entries: Sequence[CellFolder], known: Mapping[str, Estimate], num_places: int, start_s: float
 ) -> dict[str, object]:
     """``plan_text`` as JSON: every cell with the seconds and bytes that it still needs; null where unknown."""
     rows = []
@@ -124,15 +130,19 @@ def plan_facts(
         values = (None, None, None) if estimate is None else (estimate.seconds, estimate.num_bytes, estimate.origin)
         rows.append({**row, **dict(zip(("seconds", "bytes", "origin"), values, strict=True))})
     facts = {"event": "plan", "grid": plan.name, "folder": str(plan.out), "cores": num_places}
-    return {**facts, **totals(known, num_places), "cells": rows}
+    return {**facts, **totals(known, num_places, start_s), "cells": rows}
 
 
-def totals(known: Mapping[str, Estimate], num_places: int) -> dict[str, float]:
-    """Sums over all cells to do: seconds of one core and on all, bytes, and the number of cells of unknown length."""
+def totals(known: Mapping[str, Estimate], num_places: int, start_s: float) -> dict[str, float]:
+    """Sums over all cells to do: seconds of one core and on all, bytes, and the number of cells of unknown length.
+
+    ``start_s``, Ray's start, is part of the wall time on all cores, once.
+    """
     seconds = [k.seconds for k in known.values() if k.seconds is not None]
     return {
         "core_s": sum(seconds),
-        "wall_s": sum(seconds) / num_places,
+        "start_s": start_s if known else 0.0,
+        "wall_s": sum(seconds) / num_places + (start_s if known else 0.0),
         "bytes": sum(k.num_bytes or 0 for k in known.values()),
         "unknown": len(known) - len(seconds),
     }
@@ -161,7 +171,7 @@ def print_end(plan: Plan, entries: Sequence[CellFolder], as_json: bool) -> None:
         if entry.status in ("failed", "stale"):
             print(f"{entry.status}: {entry.cell.name}: {entry.why.splitlines()[0] if entry.why else ''}")
     if any(e.state.is_open for e in entries):
-        print(f"\nGo on with  relief-ray grid resume {plan.out}")
+        print(f"\nGo on with  relief-ray grid resume {typed(plan.out)}")
     if rows:
         print("", _next_step(plan), *where_to_look(plan.cells[0].config.tracking, plan.out), sep="\n", flush=True)
 
@@ -178,10 +188,10 @@ def stale_advice(stale: Sequence[CellFolder], command: str, noun: str = "cell") 
 def _next_step(plan: Plan) -> str:
     """The next command for the cells that are done."""
     if any(c.config.choice is not None and c.config.choice.kind == "try" for c in plan.cells):
-        return f"Best tries  relief-ray grid freeze {plan.out}"
+        return f"Best tries  relief-ray grid freeze {typed(plan.out)}"
     # A comparison is of one setting; a report has a section for each.
     command = "compare" if len({c.setting for c in plan.cells}) == 1 else "report"
-    return f"Side by side  relief-ray {command} {plan.out}"
+    return f"Side by side  relief-ray {command} {typed(plan.out)}"
 
 
 def _score_rows(entries: Sequence[CellFolder]) -> list[tuple[str, str, str, str]]:

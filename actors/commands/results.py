@@ -26,6 +26,7 @@ from relief_ray.records.run_folder import RUN_FILE, read_run
 from relief_ray.records.tracking import sync
 from relief_ray.runtime_config import TrackingConfig
 from relief_ray.studies.plans import Plan
+from relief_ray.text import typed
 
 if TYPE_CHECKING:
     from relief_ray.report.comparison import Comparison
@@ -124,7 +125,7 @@ def show_results(plan: Plan, as_json: bool) -> None:
         _print_json(comparison, written, sentence)
         return
     where = [*([failure] if failure else []), *where_to_look(tracking, plan.out)]
-    _print_text(comparison, [f"Figure  {path}" for path in written] + where, sentence)
+    _print_text(comparison, [f"Figure  {path}" for path in written] + where, sentence, [plan.out])
     print("\n" + "\n".join(next_steps(plan)), flush=True)
 
 
@@ -144,7 +145,8 @@ def compare_command(
             _print_json(comparison, written, sentence)
         else:
             heading = [f"## {title}"] if title else []
-            _print_text(comparison, [f"Written {path}" for path in written], sentence, wide=wide, heading=heading)
+            remarks = [f"Written {path}" for path in written]
+            _print_text(comparison, remarks, sentence, folders, wide=wide, heading=heading)
 
 
 def _comparisons(folders: Sequence[Path], wanted: str | None) -> list[tuple[str, Comparison]]:
@@ -211,6 +213,7 @@ def _print_text(
     comparison: Comparison,
     remarks: Sequence[str],
     sentence: str | None,
+    folders: Sequence[Path],
     *,
     wide: bool = False,
     heading: Sequence[str] = (),
@@ -219,7 +222,8 @@ def _print_text(
     from relief_ray.report.formats import text as render
 
     width = render.WIDTH if wide else min(render.WIDTH, columns())
-    more = [] if width == render.WIDTH else ["All columns: --wide, or a terminal of 120 columns"]
+    places = " ".join(map(typed, folders))
+    more = [] if width == render.WIDTH else [f"All columns  relief-ray compare {places} --wide"]
     shown = render.plain(comparison, width).rstrip()
     parts = [*heading, shown, "\n".join([*more, *remarks]), fill(sentence or "", width)]
     print("\n" + "\n\n".join(part for part in parts if part), flush=True)

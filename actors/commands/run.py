@@ -29,6 +29,7 @@ from actors.terminal.reporter import CellEnd, Reporter
 from actors.terminal.signals import StopSignals
 from relief_ray.errors import UserError, counted
 from relief_ray.experiment.setup import Setup
+from relief_ray.plugins import is_path
 from relief_ray.process import use_threads
 from relief_ray.records.checkpoint import generations
 from relief_ray.records.run_folder import read_rounds
@@ -36,10 +37,11 @@ from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.report.runs import split_name
 from relief_ray.studies.axes import Axes
 from relief_ray.studies.mirrored import MirrorState, mirrored
-from relief_ray.studies.planning import load_preset, make_plan, read_plan, write_plan
+from relief_ray.studies.planning import load_preset, make_plan, read_plan, without_stale, write_plan
 from relief_ray.studies.plans import CellFolder, Plan, look_at, set_stale_aside
 from relief_ray.studies.presets import PRESETS
 from relief_ray.studies.running import check_reusable, last_evaluated, open_cell, rounds_to_do, title_of
+from relief_ray.text import typed
 
 if TYPE_CHECKING:
     from actors.runtime.warm_pool import WorkerCache
@@ -71,7 +73,7 @@ def run_command(target: str, settings: Sequence[str], axes: Axes, out: Path | No
     _refuse_grid(target)
     plan = make_plan(target, placed(settings, options.jobs), axes, out)
     if (mode := overruled_mode(target, settings, options.jobs)) is not None:
-        say(f"NOTE: runtime.placement=typed takes an actor for each client: runtime.mode=actors instead of {mode}")
+        say(f"NOTE: {_cause(settings)} takes an actor for each client: runtime.mode=actors instead of {mode}")
     if options.dashboard:
         _check_dashboard(plan, options.jobs)
     if options.dry_run:
@@ -100,7 +102,10 @@ def _refuse_grid(target: str) -> None:
 def resume_command(target: str, settings: Sequence[str], out: Path | None, options: RunOptions) -> None:
     """Run `relief-ray resume`."""
     folder, settings = local_folder(target, out, settings)
-    plan = read_plan(folder, placed(settings, options.jobs))
+    settings = placed(settings, options.jobs)
+    plan = read_plan(folder, settings)
+    if options.rerun_stale:
+        plan = without_stale(plan, settings)
     if options.jobs > 1 and plan.cells[0].name == ".":
         raise UserError(
             f"--jobs {options.jobs}: {folder} is a single run; expected the folder of several, or no --jobs"
@@ -139,8 +144,21 @@ def _names_mode(settings: Sequence[str]) -> bool:
 
 
 def _is_typed(settings: Sequence[str]) -> bool:
-    placements = [s.partition("=")[2] for s in settings if s.startswith("runtime.placement=")]
-    return placements[-1:] == ["typed"]
+    """True where settings place clients by device type: by name, or as devices of a physical run."""
+    return _last("runtime.placement", settings) == "typed" or _is_physical(settings)
+
+
+def _is_physical(settings: Sequence[str]) -> bool:
+    return _last("runtime.physical", settings).lower() in ("true", "yes", "on")
+
+
+def _cause(settings: Sequence[str]) -> str:
+    return "runtime.physical=true" if _is_physical(settings) else "runtime.placement=typed"
+
+
+def _last(key: str, settings: Sequence[str]) -> str:
+    """The value that a key has in the end; empty where no setting names it."""
+    return next((s.partition("=")[2] for s in reversed(settings) if s.partition("=")[0] == key), "")
 
 
 def _check_dashboard(plan: Plan, jobs: int) -> None:
@@ -245,10 +263,9 @@ def _conclude(plan: Plan, mirror: MirrorState, as_json: bool) -> None:
     """
     _refuse_failed(plan)
     show_results(plan, as_json)
-    refuse_behind(mirror, f"relief-ray resume {plan.out}")
+    refuse_behind(mirror, f"relief-ray resume {typed(plan.out)}")
     if stale := [cell for cell in plan.cell_folders() if cell.status == "stale"]:
-        command = f"relief-ray run {plan.name} .. --rerun-stale, with the same options"
-        raise Stopped(CELLS_FAILED, stale_advice(stale, command, "run"))
+        raise Stopped(CELLS_FAILED, stale_advice(stale, f"relief-ray resume {typed(plan.out)} --rerun-stale", "run"))
 
 
 def _run_several(
@@ -287,13 +304,15 @@ def _refuse_failed(plan: Plan) -> None:
         raise Stopped(
             CELLS_FAILED,
             f"{why}\n{len(failed)} of {len(plan.cells)} runs failed; the others are not touched by that\n"
-            f"go on with: relief-ray resume {plan.out}",
+            f"go on with: relief-ray resume {typed(plan.out)}",
         )
 
 
 def _how_to_resume(plan: Plan) -> str:
     """Message for a user who has stopped a run."""
-    return f"stopped; everything up to the last finished round is kept\nresume with: relief-ray resume {plan.out}"
+    return (
+        f"stopped; everything up to the last finished round is kept\nresume with: relief-ray resume {typed(plan.out)}"
+    )
 
 
 def _run_all(cells: Sequence[CellFolder], context: RunContext) -> None:
@@ -366,8 +385,10 @@ def follow(cell: CellFolder, setup: Setup, context: RunContext) -> RunRecord:
 
 
 def facts(setup: Setup, mode: RunMode) -> str:
-    """A run's rounds, clients, mode and data in a line."""
+    """A run's rounds, clients, mode and data in a line; a user's method by its import path too."""
     number, rounds = len(setup.fleet), setup.config.rounds
     windows = sum(client.num_windows for client in setup.fleet.clients)
     where = {"inline": "in this process", "packed": "on Ray, packed", "actors": "on Ray, an actor each"}[mode]
-    return f"{counted(rounds, 'round')}, {counted(number, 'client')} {where}, {windows} windows ({setup.data.origin})"
+    path = f"{setup.config.label()}, " if is_path(setup.config.label()) else ""
+    length = f"{path}{counted(rounds, 'round')}"
+    return f"{length}, {counted(number, 'client')} {where}, {windows} windows ({setup.data.origin})"

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import BaseModel
 
-from actors.commands.output import counts, estimate_notes, estimate_rows, plan_facts, sum_line, tell
+from actors.commands.output import counts, estimate_notes, estimate_rows, plan_facts, sum_lines, tell
 from actors.commands.study import claims_facts, claims_text
-from actors.grids.estimate import Estimate, estimates, probe_missing
-from actors.runtime.session import num_cores
+from actors.grids.estimate import START_S, Estimate, estimates, probe_missing
+from actors.grids.side_by_side import address_of
 from actors.terminal.exit_codes import say
+from relief_ray.cgroups import num_cores
 from relief_ray.config import ExperimentConfig
 from relief_ray.errors import counted
 from relief_ray.records.sync_state import flat_params
@@ -29,15 +30,24 @@ def show_plan(plan: Plan, jobs: int, as_json: bool) -> None:
     """Print the plan; a round of every workload is timed in this process, a minute at most in all."""
     entries = plan.cell_folders()
     known = estimates(entries, probe_missing(entries, one_each=True, say=say, limit_s=_PLAN_S))
-    places = min(jobs, num_cores())
+    places, start_s = min(jobs, num_cores()), _ray_start_s(entries, jobs)
     if as_json:
-        facts = plan_facts(plan, entries, known, places)
+        facts = plan_facts(plan, entries, known, places, start_s)
         tell({**facts, "settings": differing(plan), "claims": claims_facts(plan)})
     else:
-        print(_run_plan_text(plan, entries, known, places) + claims_text(plan))
+        print(_run_plan_text(plan, entries, known, places, start_s) + claims_text(plan))
 
 
-def _run_plan_text(plan: Plan, entries: Sequence[CellFolder], known: Mapping[str, Estimate], places: int) -> str:
+def _ray_start_s(entries: Sequence[CellFolder], jobs: int) -> float:
+    """Seconds until the first run can begin: Ray's, where the runs need it and join no cluster that is up."""
+    configs = [entry.cell.config.runtime for entry in entries if not entry.is_finished]
+    needs_ray = jobs > 1 or any(config.mode != "inline" for config in configs)
+    return START_S if needs_ray and address_of(entries) is None else 0.0
+
+
+def _run_plan_text(
+    plan: Plan, entries: Sequence[CellFolder], known: Mapping[str, Estimate], places: int, start_s: float
+) -> str:
     """The runs by method, what of their settings differs from the defaults, and how long they take."""
     data = plan.cells[0].config.data
     rows = [
@@ -55,7 +65,7 @@ def _run_plan_text(plan: Plan, entries: Sequence[CellFolder], known: Mapping[str
         "settings that differ from their defaults" + ("" if settings else ": none"),
         *settings,
         "",
-        sum_line(known, places),
+        *sum_lines(known, places, start_s),
     ]
     return "\n".join(parts)
 

@@ -104,8 +104,8 @@ def _write(text: str) -> None:
 
 
 def _how_to_go_on(job: str, address: str | None) -> str:
-    place = "" if address is None else f" --address {address}"
-    command = f"relief-ray submit{place}"
+    head = "" if address is None else f" --address {address}"
+    command = f"relief-ray submit{head}"
     return f"follow it with: {command} --attach {job}\nstop it with:   {command} --stop {job}"
 
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from actors.commands.next_steps import refuse_nested
 from actors.terminal.exit_codes import WIDTH
-from relief_ray.config import read_values
 from relief_ray.errors import UserError
+from relief_ray.plain_yaml import read_mapping
 from relief_ray.records.cells import find_runs
 from relief_ray.report.runs import Loaded, load_runs
 from relief_ray.report.summary import ClockSummary, summarise_run
-from relief_ray.text import table
+from relief_ray.text import table, typed
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -92,7 +92,7 @@ def _read_fleet(path: Path) -> tuple[dict[str, object], str | None]:
     Raises:
         UserError: unreadable, or other sections.
     """
-    values = read_values(path)
+    values = read_mapping(path)
     if not {"fleet", "costs"} & values.keys():
         return values, None
     fleet, costs = values.get("fleet") or {}, values.get("costs") or {}
@@ -111,7 +111,10 @@ def _is_finished(loaded: Loaded) -> bool:
         UserError: they are not.
     """
     if not loaded.complete:
-        raise UserError(f"{loaded.where}: not finished; complete it with `relief-ray resume`, or name another run")
+        raise UserError(
+            f"{loaded.where}: not finished; complete it with `relief-ray resume {typed(loaded.where)}`, or name "
+            "another run"
+        )
     return True
 
 

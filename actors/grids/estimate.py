@@ -28,6 +28,9 @@ Workload = str
 Key = tuple[Workload, str]
 Say = Callable[[str], None]
 _WARM_UP_WINDOWS = 16
+# Ray, and the library in the first worker process: measured 20 s from the command to a first run's first round, on two
+# cores that others used too.
+START_S = 20.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

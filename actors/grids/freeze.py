@@ -19,6 +19,7 @@ from relief_ray.records.run_folder import read_rounds
 from relief_ray.report.runs import config_value
 from relief_ray.seal import PAGE, sealed
 from relief_ray.studies.plans import CellFolder, Plan
+from relief_ray.text import typed
 from tune_configs.space import LOG_FROM
 from tune_configs.tuned import Frozen, Place, Tuned, place_of, words
 
@@ -60,7 +61,10 @@ def freeze(plan: Plan, path: Path) -> list[str]:
     if not lines:
         raise UserError(f"{plan.out}: {plan.name} is no search; expected cells of one, e.g. relief-ray grid search_lr")
     if not choices:
-        raise UserError(f"{plan.out}: no method has all of its tries done; expected some; run: relief-ray grid resume")
+        raise UserError(
+            f"{plan.out}: no method has all of its tries done; expected some; run: relief-ray grid resume "
+            f"{typed(plan.out)}"
+        )
     tuned = Tuned(grid=plan.name, score=_SCORE, choices=tuple(choices))
     with disk_errors(path, "write the choices"):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -63,7 +63,7 @@ def bundles_of(config: ExperimentConfig, nodes: Nodes) -> Bundles:
         runtime = settled(runtime, runtime.num_hosts or int(nodes.number > 1))
     if runtime.mode == "inline":
         return ({"CPU": 1.0, "memory": float(_INLINE_BYTES)},)
-    needs_gpu = choose_device(config.training.device) == "cuda"
+    needs_gpu = not config.device_by_host and choose_device(config.training.device) == "cuda"
     if runtime.mode == "packed":
         plan = plan_packed(runtime.num_hosts, nodes.total, needs_gpu, config.training.stack)
     else:

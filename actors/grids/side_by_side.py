@@ -9,10 +9,11 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from actors.runtime.session import SessionOptions, num_cores, ray_session
+from actors.runtime.session import SessionOptions, ray_session
 from actors.terminal.mlflow_export import Exports
 from actors.terminal.reporter import Reporter
 from actors.terminal.signals import StopSignals
+from relief_ray.cgroups import num_cores
 from relief_ray.errors import UserError
 from relief_ray.studies.plans import CellFolder, Plan
 

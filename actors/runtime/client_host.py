@@ -16,10 +16,13 @@ from torch import Tensor
 
 from actors.runtime import user_code
 from actors.runtime.host_data import HostData, JobBox, NodeData, RowBoxes, Wanted
+from actors.runtime.physical import AnswerBox, DeviceWatch, ModelBox
 from actors.runtime.serialization import Packed, pack, unpack
+from actors.runtime.watch import watched
 from relief_ray import __version__
 from relief_ray.errors import UserError
 from relief_ray.groups import Params
+from relief_ray.measured import OnDevice
 from relief_ray.messages import Assignment, ClientId, ClientState, EvalTarget
 from relief_ray.process import peak_mib
 from relief_ray.records.identity import source_digest
@@ -88,12 +91,14 @@ class TrainRequest:
         parts: assignments of consecutive clients, each part within one block of the reduction.
         states: committed personal state of the clients that have one.
         whole_blocks: where the parts are complete blocks, their ascending numbers and the number of all blocks.
+        limit_s: seconds after which the host is ended; None: never.
     """
 
     round: int
     parts: tuple[tuple[Assignment, ...], ...]
     states: States
     whole_blocks: tuple[tuple[int, ...], int] | None = None
+    limit_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,6 +123,7 @@ class TrainAnswer:
         nodes: nodes of the tree into which the sums of complete blocks were merged; None: sums are by part.
         rest: everything else of each part's result.
         fetched_bytes: bytes of raw windows that the host fetched for it.
+        on_device: measurements of a physical run; None in any other.
     """
 
     identity: Identity
@@ -127,6 +133,7 @@ class TrainAnswer:
     nodes: tuple[Node, ...] | None
     rest: Packed[tuple[BlockResult, ...]]
     fetched_bytes: int = 0
+    on_device: OnDevice | None = None
 
     @property
     def nbytes(self) -> int:
@@ -187,25 +194,42 @@ class ClientHost:
         return self._look(box, {}).node_data()
 
     def train(
-        self, box: JobBox, models: Packed[Models], request: Packed[TrainRequest], rows: RowBoxes
-    ) -> TrainAnswer | NeedsRows:
+        self, box: JobBox, models: Packed[Models] | ModelBox, request: Packed[TrainRequest], rows: RowBoxes
+    ) -> TrainAnswer | NeedsRows | AnswerBox[TrainAnswer]:
         """Train the request's clients in order; ``rows``: windows that were sent along.
+
+        A model in a box is fetched here, the call is measured, and the answer stays in a box too.
 
         Raises:
             UserError: this node may not have the windows, or has others than the driver.
             ClientFailed: a client's code raised; the client is named.
         """
-        data, train_request = self._look(box, rows), unpack(request)
+        train_request = unpack(request)
+        with watched(train_request.limit_s):
+            return self._train(box, models, train_request, rows)
+
+    def _train(
+        self, box: JobBox, models: Packed[Models] | ModelBox, train_request: TrainRequest, rows: RowBoxes
+    ) -> TrainAnswer | NeedsRows | AnswerBox[TrainAnswer]:
+        data = self._look(box, rows)
         job, clients = data.job, [task.client for part in train_request.parts for task in part]
         if missing := data.lacking({client_windows(c): (job.clients[c], job.fleet[c].modalities) for c in clients}):
             return NeedsRows(identity=identify(), wanted=missing)
-        worker, view, began = self._ready(data), unpack(models), perf_counter()
-        results = worker.train_blocks(train_request.round, view, train_request.parts, train_request.states)
-        if train_request.whole_blocks is None:
+        if not isinstance(models, ModelBox):
+            return self._trained(data, unpack(models), train_request)
+        with DeviceWatch() as watch:
+            answer = self._trained(data, unpack(watch.fetch(models)), train_request)
+        device = self._ready(data).job.trainer.device
+        return AnswerBox(ref=ray.put(replace(answer, on_device=watch.told(device))))
+
+    def _trained(self, data: HostData, view: Models, request: TrainRequest) -> TrainAnswer:
+        worker, began = self._ready(data), perf_counter()
+        results = worker.train_blocks(request.round, view, request.parts, request.states)
+        if request.whole_blocks is None:
             parts, nodes = tuple(results), None
             rest, sums = tuple(replace(r, sums={}) for r in parts), tuple(r.sums for r in parts)
         else:
-            rest, merged = merge_whole(results, *train_request.whole_blocks)
+            rest, merged = merge_whole(results, *request.whole_blocks)
             sums, nodes = tuple(merged.values()), tuple(merged)
         packed, busy_s = pack(sums), perf_counter() - began
         return TrainAnswer(
@@ -243,7 +267,7 @@ class ClientHost:
 
     def _ready(self, data: HostData) -> Worker:
         if self._worker is None:
-            self._worker = Worker(data.job, data.readable)
+            self._worker = Worker(data.job.on_this_machine(), data.readable)
         return self._worker
 
 

@@ -23,6 +23,7 @@ from relief_ray.errors import UserError
 from relief_ray.experiment.experiment import OnRound
 from relief_ray.records.run_folder import RunFolder, read_run
 from relief_ray.records.schema import RunRecord
+from relief_ray.text import typed
 
 # Where a process dies while Ray starts it, Ray notices after a minute, and others may wait for its place until then.
 _MAX_STARTS, _START_S, _POLL_S = 3, 180.0, 0.25
@@ -171,7 +172,7 @@ def _has_heard(pulse: Pulse, relay: ProgressRelay, done: bool, should_stop: Call
     if pulse.place is None and pulse.silent_s > _START_S:
         raise UserError(
             f"the coordinator did not answer for {_START_S:g} s; `ray status` shows what it waits for; what is done "
-            f"is kept: relief-ray resume {relay.path}"
+            f"is kept: relief-ray resume {typed(relay.path)}"
         )
     return False
 

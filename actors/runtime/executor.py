@@ -21,6 +21,7 @@ from actors.runtime.host_pool import HostPool
 from actors.runtime.hosts import Call, Lost, Piece, await_hosts
 from actors.runtime.job_data import JobData
 from actors.runtime.limits import Limits
+from actors.runtime.physical import ModelBox, RoundLog
 from actors.runtime.placement import Resources, slots_per_node
 from actors.runtime.reduce import Gather, lost
 from actors.runtime.scheduling import Scheduler
@@ -32,6 +33,9 @@ from relief_ray.messages import Assignment, ClientId, ClientState, EvalTarget, J
 from relief_ray.server.reduction import Sums, blocks
 from relief_ray.training.job import BlockResult, Job
 from relief_ray.training.worker import CALIBRATION, Worker, client_windows, part_windows
+
+# Name of a view of the server's models -> what a call brings its host: the object itself, or a box with it.
+Supply = Callable[[str], "ray.ObjectRef[Packed[Models]] | ModelBox"]
 
 
 def add_answer(gather: Gather, call: Call, answer: TrainAnswer) -> float:
@@ -98,9 +102,10 @@ class RayExecutor:
             per_node=slots_per_node([h.identity.node for h in hosts], shared),
             should_stop=should_stop,
             lost_wait_s=options.lost_wait_s,
+            boxed=options.physical,
             on_note=on_note,
         )
-        self._data = JobData(job, group.job, options.data, hosts)
+        self._data = JobData(job, group.job, options.data, hosts, options.physical)
         self._tester: Worker | None = None
         host_of = {s.client: i for i, s in enumerate(specs) if s.client is not None}
         self._host_of = self._data.by_shards(host_of, lambda i, j: specs[i].bundle == specs[j].bundle)
@@ -122,13 +127,15 @@ class RayExecutor:
         Raises:
             ClientFailed: code of a client raised; it is named.
         """
-        cut = blocks(tasks)
+        cut, log = blocks(tasks), RoundLog()
         gather, moved_before, busy_before_s = Gather(cut), self._pool.moved_bytes, self._pool.busy_s
-        model, until_s = self._put(models), time.monotonic() + self._limits.round_s(self._turns(tasks))
-        todo = deque(self._train_calls(cut, round_, model, states, until_s))
+        until_s = time.monotonic() + self._limits.round_s(self._turns(tasks))
+        supply = self._supply(models)
+        todo = deque(self._train_calls(cut, round_, supply, states, until_s))
         num_missing = 0
         for call, outcome in self._pool.run(todo):
             if isinstance(outcome, TrainAnswer):
+                log.add(call.clients[0], outcome.on_device, self._pool.up_s, call.nbytes, outcome.nbytes)
                 self._note_seconds(len(call.clients), outcome.busy_s, add_answer(gather, call, outcome))
                 continue
             if isinstance(outcome, NeedsRows):
@@ -138,12 +145,12 @@ class RayExecutor:
             if self._is_tried_again(call, outcome):
                 again = [(block, (t,)) for block, part in call.pieces for t in part]
                 todo.extend(
-                    self._train_call((piece,), round_, model, states, until_s, call.attempt + 1) for piece in again
+                    self._train_call((piece,), round_, supply, states, until_s, call.attempt + 1) for piece in again
                 )
             else:
                 num_missing += len(call.clients)
                 self._leave_out(gather, call, outcome)
-        trained = gather.finish(self._pool.moved_bytes - moved_before)
+        trained = replace(gather.finish(self._pool.moved_bytes - moved_before), measured=log.finish())
         self._learn(trained, self._pool.busy_s - busy_before_s, len(tasks) - num_missing)
         return trained
 
@@ -184,20 +191,20 @@ class RayExecutor:
         self,
         cut: Sequence[tuple[Assignment, ...]],
         round_: int,
-        model: ray.ObjectRef[Packed[Models]],
+        supply: Supply,
         states: Mapping[ClientId, ClientState],
         until_s: float,
     ) -> Iterator[Call]:
         for pieces in self._scheduler.calls(cut):
             # Whole blocks in one call: the host merges their sums as far as it can.
             is_whole = len(pieces) > 1
-            yield self._train_call(pieces, round_, model, states, until_s, 0, len(cut) if is_whole else None)
+            yield self._train_call(pieces, round_, supply, states, until_s, 0, len(cut) if is_whole else None)
 
     def _train_call(
         self,
         pieces: tuple[Piece, ...],
         round_: int,
-        model: ray.ObjectRef[Packed[Models]],
+        supply: Supply,
         states: Mapping[ClientId, ClientState],
         until_s: float,
         attempt: int,
@@ -207,13 +214,18 @@ class RayExecutor:
         clients = tuple(t.client for tasks in parts for t in tasks)
         personal = {c: states[c] for c in clients if c in states}
         whole_blocks = None if num_blocks is None else (tuple(block for block, _ in pieces), num_blocks)
-        request = pack(TrainRequest(round=round_, parts=parts, states=personal, whole_blocks=whole_blocks))
+        limit_s = self._limits.call_s(len(clients))
+        request = pack(
+            TrainRequest(round=round_, parts=parts, states=personal, whole_blocks=whole_blocks, limit_s=limit_s)
+        )
+        model = supply(parts[0][0].view)
         self._pool.moved_bytes += request.nbytes
         return Call(
             method="train",
             args=(self._data.box, model, request, self._data.rows([client_windows(c) for c in clients])),
             clients=clients,
-            limit_s=self._limits.call_s(len(clients)),
+            nbytes=request.nbytes + (model.nbytes if isinstance(model, ModelBox) else 0),
+            limit_s=limit_s,
             until_s=until_s,
             pieces=pieces,
             host=self._host_of.get(clients[0]),
@@ -289,6 +301,23 @@ class RayExecutor:
         self._pool.moved_bytes += self._sent[2] * len({h.identity.node for h in self._pool.hosts})
         return self._sent[1]
 
+    def _supply(self, models: Models) -> Supply:
+        """The models of a round for its calls: one object for all, or on devices one for each, of its own view."""
+        if not self._options.physical:
+            shared = self._put(models)
+            return lambda view: shared
+        contents: dict[str, Packed[Models]] = {}
+
+        def own(view: str) -> ModelBox:
+            if view not in contents:
+                contents[view] = pack({view: dict(models[view])})
+            content = contents[view]
+            self._pool.moved_bytes += content.nbytes
+            # An object of its own comes from the server; a common one might come from another device that has it.
+            return ModelBox(ref=ray.put(content), nbytes=content.nbytes)
+
+        return own
+
     def recover(self) -> None:
         """Wait for lost hosts before a void round is tried again.
 
@@ -310,6 +339,7 @@ class RayExecutor:
             "pythons": list[Json](sorted({h.identity.python for h in hosts})),
             "torches": list[Json](sorted({h.identity.torch for h in hosts})),
             "num_lost_calls": self._pool.num_lost,
+            "physical": self._options.physical,
             **self._data.facts(),
             "client_timeout_s": self._limits.one_s,
         }

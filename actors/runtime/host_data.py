@@ -38,11 +38,13 @@ class JobBox:
         job: the job; a host reads it once, after the handshake.
         data: ``runtime.data``.
         home: Ray's id of the node on which the windows' file is.
+        physical: whether hosts measure their calls, as devices (``runtime.physical``).
     """
 
     job: ray.ObjectRef[Job]
     data: DataMode
     home: str
+    physical: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -34,6 +34,7 @@ class RuntimeOptions:
         client_timeout_s: seconds that a client may take for its round; ``auto``: ``limits.Limits`` says.
         on_timeout: whether clients whose time was over are sent once more while the round's time lasts.
         lost_wait_s: seconds that a lost host is waited for, once per loss.
+        physical: whether hosts are devices: measured, each with a model object of its own (``runtime.physical``).
     """
 
     mode: Mode = "packed"
@@ -43,6 +44,7 @@ class RuntimeOptions:
     client_timeout_s: float | Literal["auto"] = "auto"
     on_timeout: Literal["retry", "drop"] = "retry"
     lost_wait_s: float = 60.0
+    physical: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,14 +81,15 @@ def open_hosts(
     Raises:
         UserError: the cluster lacks a resource, named with the fix.
     """
-    cluster, needs_gpu = ray.cluster_resources(), job.trainer.device == "cuda"
+    cluster, needs_gpu = ray.cluster_resources(), job.trainer.device == "cuda" and not job.device_by_host
     if options.mode == "actors":
         plan = plan_actors(job.fleet, types or {}, options.placement, cluster, needs_gpu)
     else:
         plan = plan_packed(options.num_hosts, cluster, needs_gpu, job.trainer.stack)
     reservation = reserve(plan, _RESERVE_S)
     actor = ray.remote(ClientHost)
-    options_of = [actor_options(spec, i, reservation, job.num_threads) for i, spec in enumerate(plan.hosts)]
+    hides = not job.device_by_host
+    options_of = [actor_options(spec, i, reservation, job.num_threads, hides) for i, spec in enumerate(plan.hosts)]
     names = [f"{run}/{spec.name}{_type_of(spec, job)}" for spec in plan.hosts]
     handles = tuple(start_named(actor, name, chosen) for name, chosen in zip(names, options_of, strict=True))
     return HostGroup(plan=plan, handles=handles, job=user_code.put(job, job.modules), reservation=reservation)
@@ -111,15 +114,17 @@ def start_named(actor: Handle, name: str, options: Mapping[str, Any]) -> Handle:
     return actor.options(**options).remote(name)
 
 
-def actor_options(spec: HostSpec, index: int, reservation: PlacementGroup | None, num_threads: int) -> dict[str, Any]:
-    """Ray's options of one host."""
+def actor_options(
+    spec: HostSpec, index: int, reservation: PlacementGroup | None, num_threads: int, hides_gpus: bool = True
+) -> dict[str, Any]:
+    """Ray's options of one host; ``hides_gpus``: it sees none that it did not ask for."""
     options: dict[str, Any] = {
         "num_cpus": spec.num_cpus,
         "num_gpus": spec.num_gpus,
         "resources": dict(spec.resources),
         "max_restarts": -1,
         "max_task_retries": 0,
-        **process_options(num_threads, hide_gpus=not spec.num_gpus),
+        **process_options(num_threads, hide_gpus=hides_gpus and not spec.num_gpus),
     }
     if reservation is not None:
         options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(

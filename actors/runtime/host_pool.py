@@ -17,6 +17,8 @@ from ray.exceptions import ActorDiedError, RayError, RayTaskError
 from actors.runtime.client_host import TrainAnswer, check, identify
 from actors.runtime.errors import Interrupted, raise_cause, reason
 from actors.runtime.hosts import Answer, Call, Flight, Host, Lost
+from actors.runtime.physical import AnswerBox
+from actors.runtime.watch import hanging_in
 from relief_ray.errors import Cause
 from relief_ray.experiment.experiment import ignore_note
 
@@ -41,7 +43,9 @@ class HostPool:
         num_lost: calls that were lost so far.
         busy_s: seconds that hosts spent in training so far, all together.
         peak_mib: the most memory (MiB) that one of them held.
+        boxed: whether answers to training wait on their hosts, in boxes, until they are fetched (a physical run).
         took_s: seconds of the answer that came last, from when its host could begin.
+        up_s: seconds from when it was ready until it was here; None where it came by itself.
         on_note: called with a sentence for the user where a host is lost or is back.
     """
 
@@ -53,7 +57,9 @@ class HostPool:
     num_lost: int = 0
     busy_s: float = 0.0
     peak_mib: float = 0.0
+    boxed: bool = False
     took_s: float = 0.0
+    up_s: float | None = None
     on_note: Callable[[str], None] = ignore_note
 
     @property
@@ -182,10 +188,27 @@ class HostPool:
         ready, _ = ray.wait(list(awaited), num_returns=1, timeout=_POLL_S)
         for ref in ready:
             host = awaited[ref]
+            if self.boxed and self._opens(host.flights[0]):
+                continue
             flight = host.land()
-            self.took_s = time.monotonic() - flight.since_s
+            now_s = time.monotonic()
+            self.took_s = now_s - flight.since_s
+            self.up_s = None if flight.ready_s is None else now_s - flight.ready_s
             self._send(todo)
             yield self._take(host, flight, todo)
+
+    def _opens(self, flight: Flight) -> bool:
+        """Begin to fetch an answer whose box has come; the next look at all flights goes on with it."""
+        if flight.ready_s is not None:
+            return False
+        try:
+            box: object = ray.get(flight.ref, timeout=_FETCH_S)
+        except RayError:
+            return False  # `_take` meets it again
+        if not isinstance(box, AnswerBox):
+            return False
+        flight.ref, flight.ready_s = box.ref, time.monotonic()
+        return True
 
     def _take(self, host: Host, flight: Flight, todo: deque[Call]) -> tuple[Call, Answer | Lost]:
         try:
@@ -213,9 +236,10 @@ class HostPool:
             is_late = call.limit_s is not None and took_s > call.limit_s
             if is_late or (call.until_s is not None and now_s > call.until_s):
                 host.land()
+                place = hanging_in(host.handle._actor_id.hex())
                 # A hung process answers nothing, not even a polite end; Ray starts it anew.
                 ray.kill(host.handle, no_restart=False)
-                why = f"no answer within {took_s:.3g} s; raise runtime.client_timeout_s if it was only slow"
+                why = f"no answer within {took_s:.3g} s{place}; raise runtime.client_timeout_s if it was only slow"
                 yield call, self._lose(host, why, todo, "timeout")
 
     def _lose(self, host: Host, why: str, todo: deque[Call], cause: Cause = "lost") -> Lost:

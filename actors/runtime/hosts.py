@@ -51,6 +51,7 @@ class Call:
         host: index of the only host that may take it; None: any.
         attempt: 0 for the first.
         work: amount of work in any unit, for comparison.
+        nbytes: bytes that its client fetches, model and request.
     """
 
     method: str
@@ -62,15 +63,24 @@ class Call:
     host: int | None = None
     attempt: int = 0
     work: float = 0.0
+    nbytes: int = 0
 
 
 @dataclass(slots=True)
 class Flight:
-    """A call that was sent; ``since_s``: when the host could begin with it, as far as the driver knows."""
+    """A call that was sent.
+
+    Attributes:
+        call: the call.
+        ref: its answer, or the content of the box that came as its answer.
+        since_s: when the host could begin with it, as far as the driver knows.
+        ready_s: when the driver heard that the boxed answer is ready; None before that, and without a box.
+    """
 
     call: Call
     ref: ray.ObjectRef[Answer]
     since_s: float
+    ready_s: float | None = None
 
 
 @dataclass(slots=True)

@@ -24,13 +24,17 @@ _PARSE_S = 1800.0
 class JobData:
     """A job's data by node, and the rows that were sent."""
 
-    def __init__(self, job: Job, ref: ray.ObjectRef[Job], mode: DataMode, hosts: Sequence[Host]) -> None:
+    def __init__(
+        self, job: Job, ref: ray.ObjectRef[Job], mode: DataMode, hosts: Sequence[Host], physical: bool = False
+    ) -> None:
         """Ask one host of every other node what it has; it parses the dataset where it has to.
+
+        ``physical``: hosts measure their calls.
 
         Raises:
             UserError: a node has other data than the driver, or has none and ``mode`` is ``node``.
         """
-        self.box = JobBox(job=ref, data=mode, home=identify().node)
+        self.box = JobBox(job=ref, data=mode, home=identify().node, physical=physical)
         self._sent: dict[str, ray.ObjectRef[WindowSet]] = {}
         self._hosts, self._num_sent_bytes = hosts, 0
         self._nodes = {} if job.data is None or mode == "ship" else _survey(hosts, self.box)

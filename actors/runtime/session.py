@@ -18,11 +18,15 @@ from typing import Any
 
 from actors.runtime import processes
 from actors.runtime.head_watch import watched
+from relief_ray.cgroups import num_cores
 from relief_ray.errors import UserError
 
 MIB = 2**20
 # Ray's sockets lie about 75 characters below its folder, and a socket's path has at most 107.
 MAX_FOLDER_LENGTH = 30
+_RAY = "r"
+# Length of `/rr-PID-RANDOM/r`.
+_NAME_LENGTH = 22
 _CONNECT_S = 10.0
 _START_TIMEOUT = "timed out during startup"
 _THREADS, _HIDDEN = "OMP_NUM_THREADS", {"CUDA_VISIBLE_DEVICES": ""}
@@ -150,7 +154,8 @@ def _start(folder: Path, options: SessionOptions) -> str | None:
                 include_dashboard=options.dashboard,
                 log_to_driver=options.log_to_driver,
                 logging_level=logging.ERROR,
-                _temp_dir=str(folder),
+                # Ray makes its folder writable for everybody: it lies inside of one that only this user may enter.
+                _temp_dir=str(folder / _RAY),
             )
     except Exception as error:
         # Ray knows no class of its own for it, and no option to wait for longer than its 30 s.
@@ -213,18 +218,13 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-def num_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def short_folder() -> Path:
-    """A new folder for Ray's sockets and logs, in the usual place where that name is short enough.
+    """A new folder that only this user may enter, in the usual place where its name is short enough.
 
     Folders of our own whose process was killed are removed: nothing else removes them.
     """
     usual = tempfile.gettempdir()
-    place = Path(usual if len(usual) <= MAX_FOLDER_LENGTH else "/tmp")
+    place = Path(usual if len(usual) + _NAME_LENGTH <= MAX_FOLDER_LENGTH else "/tmp")
     for left in place.glob("rr-*-*"):
         owner = left.name.split("-")[1]
         if owner.isdecimal() and left.stat().st_uid == os.getuid() and not _is_alive(int(owner)):

@@ -8,7 +8,8 @@ import sys
 import textwrap
 import traceback
 
-from relief_ray.errors import UserError
+from actors.terminal.streams import masked
+from relief_ray.errors import UserCodeError, UserError
 
 _OK = 0
 INTERNAL = 1
@@ -39,7 +40,8 @@ EXIT_CODES = (
     (DIFFERENT, "a cell that was computed again gave other results (`relief-ray reproduce`)"),
     (
         _USER_CODE,
-        "a file of your own (method, data set, backbone) raised an error; the message names its line",
+        "a file of your own (method, data set, backbone) raised an error or returned something wrong; the message "
+        "names its line",
     ),
     (MIRROR_BEHIND, "all runs are done, but their copy (`--mirror`) lacks something; `relief-ray resume DIR` sends it"),
     (RAY_LOST, "Ray's own processes do not answer any more; go on with `relief-ray resume DIR`"),
@@ -69,7 +71,7 @@ def exit_code(error: BaseException) -> int:
     if isinstance(error, OSError | UserError) and _is_disk(error):
         return DISK
     if isinstance(error, UserError):
-        return BAD_INPUT
+        return _USER_CODE if isinstance(error, UserCodeError) else BAD_INPUT
     if _is_void(error):
         return ROUND_VOID
     return INTERNAL if _theirs(error) is None else _USER_CODE
@@ -107,7 +109,7 @@ def report(error: BaseException) -> int:
             "       This is a fault of relief-ray, not of your input; what was recorded before it is intact."
         )
     else:
-        say(block("error: ", str(_theirs(error) if code == _USER_CODE else error)))
+        say(block("error: ", str(_theirs(error) or error if code == _USER_CODE else error)))
     return code
 
 
@@ -125,8 +127,8 @@ def block(head: str, text: str) -> str:
 
 
 def say(text: str) -> None:
-    """A line on stderr; a closed pipe must not hide the exit code."""
+    """A line on stderr, without credentials; a closed pipe must not hide the exit code."""
     try:
-        print(text, file=sys.stderr, flush=True)
+        print(masked(text), file=sys.stderr, flush=True)
     except BrokenPipeError:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")

@@ -7,10 +7,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import fmean
 
-from relief_ray.records.mlflow_store import Store, log_run, log_study, store_uri
+from actors.terminal.reporter import headline_f1
+from relief_ray.errors import counted
+from relief_ray.records.mlflow_store import Store, StudySummary, log_run, log_study, store_uri
 from relief_ray.records.redact import MASK
-from relief_ray.records.run_folder import read_run
+from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
 from relief_ray.records.tracking import MlflowTracker, NullTracker, Tracker, brief
 from relief_ray.runtime_config import TrackingConfig
 
@@ -36,7 +39,33 @@ def where_to_look(config: TrackingConfig, out: Path) -> list[str]:
 def export_study(config: TrackingConfig, out: Path, name: str, files: Sequence[Path]) -> str | None:
     """Copy a study's files to its store, as artifacts of the run of that name; return why not, where it failed."""
     store = Store(uri=store_uri(out / "run", config.uri), experiment=config.experiment)
-    return _export(config, files, lambda: log_study(store, name, files))
+    return _export(config, files, lambda: log_study(store, name, files, summary_of(out, name)))
+
+
+def summary_of(out: Path, name: str) -> StudySummary:
+    """Methods, seeds, runs done, times and best F1 of the runs in a folder, for the line of the study's own run."""
+    runs = {folder: read_run(folder) for folder in sorted(path.parent for path in out.glob(f"*/{RUN_FILE}"))}
+    done = {folder: run for folder, run in runs.items() if run.status == "done"}
+    scores: dict[str, list[float]] = {}
+    for folder, run in done.items():
+        rounds = read_rounds(folder)
+        if rounds and (f1 := headline_f1(rounds[-1])) is not None:
+            scores.setdefault(run.method.name, []).append(f1)
+    best = max(scores, key=lambda method: fmean(scores[method]), default=None)
+    best_f1 = {} if best is None else {"best_f1": fmean(scores[best])}
+    named = "" if best is None else f" Best mean F1: {100 * best_f1['best_f1']:.1f} % ({best})."
+    seeds = dict.fromkeys(str(run.config.get("seed")) for run in runs.values())
+    return StudySummary(
+        started=min((run.created for run in runs.values()), default=None),
+        finished=max((run.finished for run in done.values() if run.finished), default=None),
+        note=f"{name}: {len(done)} of {counted(len(runs), 'begun run')} done.{named} Records: {out.absolute()}",
+        tags={
+            "relief.methods": ", ".join(dict.fromkeys(run.method.name for run in runs.values())),
+            "relief.seeds": ", ".join(seeds),
+            **({} if best is None else {"relief.best_method": best}),
+        },
+        metrics={"cells_done": float(len(done)), **best_f1},
+    )
 
 
 def export_report(config: TrackingConfig, folder: Path, files: Sequence[Path]) -> str | None:

@@ -1,7 +1,9 @@
 """Options that several commands share, and the group that turns errors into exit codes."""
 
 # Typer reads annotations at run time, on Python 3.10 too: hence Optional, and no postponed evaluation.
+import re
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -10,6 +12,8 @@ from typer.core import TyperGroup
 
 from actors.terminal.exit_codes import INTERRUPTED, report, say
 from actors.terminal.signals import interrupted, leave_at_once
+from actors.terminal.streams import mask_logs, prepare_streams
+from relief_ray.errors import clipped
 
 # Keys of `--set` that are no part of a configuration: axes of a plan or a grid, and a search's frozen choices.
 _AXES = frozenset({"replicates", "seeds", "folds", "datasets", "methods", "tuned"})
@@ -61,7 +65,17 @@ Mirror = Annotated[
     SomeText, typer.Option(metavar="URI", help="Keep a copy of all records there, e.g. s3://bucket/folder.")
 ]
 FetchTo = Annotated[SomePath, typer.Option("--out", metavar="DIR", help="For the copy at a URI; by default runs/NAME.")]
+Strategies = Annotated[SomeText, typer.Option(metavar="A,B", help="Methods instead of those of the preset or grid.")]
+Seeds = Annotated[SomeText, typer.Option(metavar="0,1,2|0-4", help="Seeds instead of seeds or replicates.")]
+Folds = Annotated[SomeText, typer.Option(metavar="0,1|0-3", help="Folds of held-out subjects.")]
+Rounds = Annotated[SomeInt, typer.Option(min=1, help="Rounds of every run.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be run, its time and disk.")]
+Address = Annotated[SomeText, typer.Option(help="Join this Ray cluster instead of starting one.")]
 Dashboard = Annotated[bool, typer.Option("--dashboard", help="Open Ray's dashboard with a local cluster.")]
+RerunStale = Annotated[
+    bool,
+    typer.Option("--rerun-stale", help="Compute what is of another program or weights again; the old is set aside."),
+]
 
 
 class Main(TyperGroup):
@@ -77,6 +91,8 @@ class Main(TyperGroup):
     def main(self, *args: object, **kwargs: object) -> None:
         """Run a command and exit."""
         kwargs["standalone_mode"] = False
+        prepare_streams()
+        mask_logs()
         try:
             code = super().main(*args, **kwargs)  # type: ignore[arg-type]
             if code == INTERRUPTED:  # Typer's own word for it
@@ -84,13 +100,14 @@ class Main(TyperGroup):
         except typer.Abort:
             code = interrupted()
         except Exception as error:
-            code = _usage(error) or report(error)
+            words = kwargs.get("args") or sys.argv[1:]
+            code = _usage(error, list(words) if isinstance(words, list | tuple) else []) or report(error)
         leave_at_once(code)
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def _usage(error: Exception) -> int:
-    """Report a wrong option or argument; 0 where the error is of another kind.
+def _usage(error: Exception, words: list[str]) -> int:
+    """Report a wrong option or argument of the command line ``words``; 0 where the error is of another kind.
 
     Typer has had several classes for these, with this shape in common.
     """
@@ -100,5 +117,15 @@ def _usage(error: Exception) -> int:
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "relief-ray"
     if text := message():
-        say(f"error: {text}\n       See {command} --help")
+        say(f"error: {_in_words(text, words)}\n       See {command} --help")
     return int(getattr(error, "exit_code", 2))
+
+
+def _in_words(text: str, words: list[str]) -> str:
+    """A library's message about a value, with the value that was found: ``--rounds 0: expected ..``."""
+    match = re.fullmatch(r"Invalid value for '(-[\w-]+)[^']*': (.*)", text, flags=re.DOTALL)
+    if match is None:
+        return text
+    option, why = match[1], match[2].replace("Value error, ", "").replace("Input should be", "expected a value")
+    behind = [b for a, b in pairwise(words) if a == option] + [w.partition("=")[2] for w in words if f"{option}=" in w]
+    return f"{option} {clipped(behind[-1])}: {why}" if behind else f"{option}: {why}"

@@ -41,14 +41,16 @@ def up(
     disk_mib: Annotated[int, typer.Option(help="Limit of each node's own disk, in memory, MiB.", min=16)] = 2048,
     data: Annotated[Path | None, typer.Option(help="Folder with data sets that every node has.")] = None,
     hide: Annotated[list[Path] | None, typer.Option(help="Folder that no node sees. Repeatable.")] = None,
+    store: Annotated[list[Path] | None, typer.Option(help="Folder that all nodes write to. Repeatable.")] = None,
 ) -> None:
     """Build the head and the nodes, without Ray."""
-    for folder in (*(hide or ()), *((data,) if data else ())):
+    for folder in (*(hide or ()), *(store or ()), *((data,) if data else ())):
         if not folder.is_dir():
             raise UserError(f"{folder}: expected a folder that is there")
     plan = make_plan(nodes, num_cpus=cpus, store_mib=store_mib)
-    hidden = [path.resolve() for path in hide or ()]
-    lab.up(Place(name), plan, disk_mib=disk_mib, data=data.resolve() if data else None, hide=hidden)
+    hidden, stores = ([path.resolve() for path in folders or ()] for folders in (hide, store))
+    data = data.resolve() if data else None
+    lab.up(Place(name), plan, disk_mib=disk_mib, data=data, hide=hidden, stores=stores)
     print(f"up: {', '.join(f'{n.name} {n.address}' for n in plan)}")
 
 

@@ -78,7 +78,13 @@ def init_of(node: Node) -> Process:
 
 
 def up(
-    place: Place, plan: Sequence[NodePlan], *, disk_mib: int = 2048, data: Path | None = None, hide: Sequence[Path] = ()
+    place: Place,
+    plan: Sequence[NodePlan],
+    *,
+    disk_mib: int = 2048,
+    data: Path | None = None,
+    hide: Sequence[Path] = (),
+    stores: Sequence[Path] = (),
 ) -> State:
     """Build all nodes, without Ray. What was built is removed again if anything fails.
 
@@ -88,6 +94,7 @@ def up(
         disk_mib: limit of each node's own disks, MiB; only what is written takes memory.
         data: folder with data sets that every node has.
         hide: folders of this machine that no node sees.
+        stores: folders of this machine that all nodes write to.
 
     Raises:
         UserError: not possible on this machine, or the lab is up already.
@@ -105,7 +112,7 @@ def up(
             place.write(state)
             network.make_bridge(state.switch)
             for node in state.nodes.values():
-                _build(place, state, node, disk_mib, tuple(str(path) for path in hide))
+                _build(place, state, node, disk_mib, [str(path) for path in hide], [str(path) for path in stores])
     except BaseException:
         down(place)
         raise
@@ -120,7 +127,7 @@ def _start_holder(place: Place, words: Sequence[str]) -> Process:
     return Process.of(holder.pid)
 
 
-def _build(place: Place, state: State, node: Node, disk_mib: int, hidden: tuple[str, ...]) -> None:
+def _build(place: Place, state: State, node: Node, disk_mib: int, hidden: Sequence[str], stores: Sequence[str]) -> None:
     controller, group = find_controller(), group_of(place, node.plan.name)
     controller.create(group)
     shared = {str(SOURCES), sys.prefix, sys.base_prefix, *([node.data] if node.data else [])}
@@ -131,7 +138,8 @@ def _build(place: Place, state: State, node: Node, disk_mib: int, hidden: tuple[
         hosts={name: other.plan.address for name, other in state.nodes.items()},
         disk_mib=disk_mib,
         shared=tuple(sorted(shared)),
-        hidden=hidden,
+        hidden=tuple(hidden),
+        stores=tuple(stores),
     )
     words = ["unshare", "--net", "--mount", "--pid", "--uts", "--fork", "--kill-child=SIGKILL", "--propagation=private"]
     holder = subprocess.Popen(

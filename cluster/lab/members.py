@@ -27,7 +27,7 @@ def main() -> None:
         try:
             missing = _joined(words.address, words.expected, deadline)
             break
-        except ConnectionError:
+        except (ConnectionError, RuntimeError):  # Ray's words for a head that does not answer in time
             if time.monotonic() > deadline:
                 missing = words.expected
                 break

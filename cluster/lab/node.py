@@ -36,6 +36,7 @@ class Setup:
         hosts: addresses of all nodes by name.
         disk_mib: limit of each of its disks, MiB.
         shared: folders that stay visible, read-only, although they lie where its own disk is.
+        stores: folders that all nodes write to, as to a store outside of the cluster.
         hidden: folders that it shall not see, such as data sets.
     """
 
@@ -46,6 +47,7 @@ class Setup:
     disk_mib: int
     shared: tuple[str, ...]
     hidden: tuple[str, ...] = ()
+    stores: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """The text for the first process' standard input: a token has no place among arguments."""
@@ -79,7 +81,8 @@ def _mount(*words: str, fd: int | None = None) -> None:
 
 def _own_disks(setup: Setup) -> None:
     """Put empty disks where programs write; what has to stay visible there comes back from its open folder."""
-    below = [path for path in setup.shared if path.startswith(tuple(f"{p}/" for p in _PRIVATE))]
+    seen = (*setup.shared, *setup.stores)
+    below = [path for path in seen if path.startswith(tuple(f"{p}/" for p in _PRIVATE))]
     folders = {path: os.open(path, os.O_PATH | os.O_DIRECTORY) for path in below}
     _mount("-t", "proc", "proc", "/proc")
     for path in _PRIVATE:
@@ -89,15 +92,19 @@ def _own_disks(setup: Setup) -> None:
         # As it is: made canonical, the link would be the path, behind which the empty disk lies now.
         _mount("--no-canonicalize", "--bind", f"/proc/self/fd/{fd}", path, fd=fd)
         os.close(fd)
+    for path in setup.stores:
+        if path not in below:
+            # A mount of its own, which stays as it is when the one around it becomes read-only.
+            _mount("--bind", path, path)
 
 
-def _rest_read_only() -> None:
-    """Make all but the own disks read-only: what one node writes, no other one reads."""
+def _rest_read_only(stores: Sequence[str]) -> None:
+    """Make all but the own disks and ``stores`` read-only: what one node writes, no other one reads."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields = line.split()
         path, kind, source = fields[4], fields[fields.index("-") + 1], fields[fields.index("-") + 2]
         # A mount below an own disk of the same path cannot be reached.
-        if kind not in _NOT_DISKS and source != "relief-lab" and path not in _PRIVATE:
+        if kind not in _NOT_DISKS and source != "relief-lab" and path not in (*_PRIVATE, *stores):
             _mount("-o", "remount,bind,ro", path)
 
 
@@ -114,7 +121,7 @@ def _set_up(setup: Setup) -> None:
     _mount("--bind", str(hosts), "/etc/hosts")
     for path in setup.hidden:
         _mount("-t", "tmpfs", "-o", "size=4k,ro", "relief-lab", path)
-    _rest_read_only()
+    _rest_read_only(setup.stores)
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
 
 

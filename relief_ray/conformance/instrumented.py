@@ -5,7 +5,6 @@ Of the client's functions it checks what they change and what their receipts cha
 
 from __future__ import annotations
 
-import json
 import pickle
 import random
 import sys
@@ -23,7 +22,7 @@ from relief_ray.codec import encoded_nbytes, sparse_nbytes
 from relief_ray.config import ExperimentConfig
 from relief_ray.conformance.rules import Broken
 from relief_ray.federated import RoundContext, ServerTools, Strategy
-from relief_ray.groups import GroupLayout, Params, Selection
+from relief_ray.groups import GroupLayout, Params
 from relief_ray.messages import (
     NO_STATE,
     Assignment,
@@ -37,6 +36,7 @@ from relief_ray.messages import (
 )
 from relief_ray.plugins import check_returned, sources
 from relief_ray.records.identity import state_sha256
+from relief_ray.returned import plan_fault, state_fault, tasks_fault
 from relief_ray.streams import Streams
 from relief_ray.training.local_step import is_mean_over_windows
 
@@ -137,13 +137,13 @@ def _allocate(strategy: Strategy, state: ServerState, context: RoundContext) -> 
     before, drawn = _sha256(state), _generators()
     tasks = strategy.allocate(state, context)
     _same("allocate", before, state, drawn)
-    _check_tasks("allocate", tasks, state, context.layout, [c.id for c in context.participants], len(context.fleet))
+    _check_tasks("allocate", tasks, state, context.layout, [c.id for c in context.participants])
     return tasks
 
 
 def _aggregate(strategy: Strategy, state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
     tasks = [r.assignment for r in reduced.receipts]
-    _check_tasks("client.refine", tasks, state, tools.layout, [c.id for c in tools.participants], len(tools.fleet))
+    _check_tasks("client.refine", tasks, state, tools.layout, [c.id for c in tools.participants])
     before, drawn = _sha256(state), _generators()
     after = strategy.aggregate(state, reduced, tools)
     check_returned(after, ServerState, strategy.aggregate, "aggregate")  # as the round does, which sees the wrapper
@@ -156,15 +156,8 @@ def _evaluate(strategy: Strategy, layout: GroupLayout, state: ServerState, fleet
     before, drawn = _sha256(state), _generators()
     plan = strategy.evaluate(state, fleet)
     _same("evaluate", before, state, drawn)
-    targets = (*((plan.canonical,) if plan.canonical else ()), *plan.clients)
-    labels = [t.label for t in targets]
-    known = {c.id for c in fleet.clients}
-    for target in targets:
-        unknown = [j for j in target.keep if j not in layout]
-        if labels.count(target.label) > 1:
-            raise Broken("evaluation", f"two targets are labelled {target.label!r}")
-        if target.view not in state.models or unknown or not ({target.client} - {None}) <= known:
-            raise Broken("evaluation", f"{target}: unknown model, client or group; models are {sorted(state.models)}")
+    if fault := plan_fault(plan, state.models.keys(), layout, fleet):
+        raise Broken("evaluation", fault)
     return plan
 
 
@@ -181,52 +174,15 @@ def _sha256(state: ServerState) -> str:
 
 
 def _check_tasks(
-    function: str,
-    tasks: Iterable[Assignment],
-    state: ServerState,
-    layout: GroupLayout,
-    participants: list[ClientId],
-    num_clients: int,
+    function: str, tasks: Iterable[Assignment], state: ServerState, layout: GroupLayout, participants: list[ClientId]
 ) -> None:
     """Refuse assignments that cannot be carried out.
 
     Raises:
         Broken: rule ``allocation``.
     """
-    seen: set[ClientId] = set()
-    for task in tasks:
-        who = f"{function}: client {task.client}"
-        if task.client not in participants:
-            raise Broken("allocation", f"{who} does not take part in this round; participants are {participants}")
-        if task.client in seen:
-            raise Broken("allocation", f"{who} has two assignments")
-        seen.add(task.client)
-        if task.view not in state.models:
-            raise Broken("allocation", f"{who} starts from model {task.view!r}; models are {sorted(state.models)}")
-        for name in ("down", "train", "up", "keep"):
-            if unknown := [j for j in getattr(task, name) if j not in layout]:
-                raise Broken("allocation", f"{who}, {name}: groups {unknown} are unknown; there are {list(layout.ids)}")
-        _check_flow(who, task, layout)
-
-
-def _check_flow(who: str, task: Assignment, layout: GroupLayout) -> None:
-    if task.epochs < 1:
-        raise Broken("allocation", f"{who} trains {task.epochs} epochs, expected at least 1")
-    down, train, up, keep = (_mask(layout, s) for s in (task.down, task.train, task.up, task.keep))
-    for name, lacking in (
-        ("trains what it neither receives (down) nor keeps", train & ~(down | keep)),
-        ("sends up what it does not train", up & ~train),
-    ):
-        if bool(lacking.any()):
-            groups = [j for j in layout.ids if bool(lacking[layout.span(j)].any())]
-            raise Broken("allocation", f"{who} {name}: {', '.join(groups)}")
-
-
-def _mask(layout: GroupLayout, selection: Selection) -> Tensor:
-    mask = torch.zeros(layout.numel, dtype=torch.bool)
-    for j, part in selection.items():
-        mask[layout.span(j)][layout.indices(j, part)] = True
-    return mask
+    if fault := tasks_fault(tuple(tasks), state.models.keys(), layout, participants):
+        raise Broken("allocation", f"{function}: {fault}")
 
 
 def _check_state(function: str, state: ServerState, layout: GroupLayout) -> None:
@@ -235,22 +191,8 @@ def _check_state(function: str, state: ServerState, layout: GroupLayout) -> None
     Raises:
         Broken: rule ``state``.
     """
-    for name, params in state.models.items():
-        if set(params) != set(layout.ids):
-            raise Broken("state", f"{function}: model {name!r} has groups {list(params)}, expected {list(layout.ids)}")
-        for j, theta in params.items():
-            if theta.dtype != torch.float32 or theta.shape != (layout[j].numel,):
-                kind = f"{theta.dtype} {tuple(theta.shape)}"
-                raise Broken("state", f"{function}: {name!r}, group {j!r}: {kind}, expected float32 vectors")
-    for name, value in dict[str, object](state.tensors).items():
-        if not isinstance(value, Tensor):
-            raise Broken("state", f"{function}: tensors[{name!r}] is a {type(value).__name__}, expected a tensor")
-    try:
-        again = json.loads(json.dumps(state.facts, allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise Broken("state", f"{function}: facts are no JSON ({error})") from error
-    if again != state.facts:
-        raise Broken("state", f"{function}: facts {state.facts} come back from JSON as {again}")
+    if fault := state_fault(state, layout):
+        raise Broken("state", f"{function}: {fault}")
 
 
 def _generators() -> dict[str, bytes]:

@@ -113,7 +113,8 @@ def drive(
     setup, folder = reopen(path) if (path / "run.json").exists() else create(config, path)
     with folder:
         if instrumented:
-            strategy = instrument(setup.strategy, setup.fleet, setup.layout)
+            # As it was written: the guards of a run would name a fault before its rule does.
+            strategy = instrument(setup.config.strategy.build(), setup.fleet, setup.layout)
             setup = replace(setup, strategy=strategy, job=replace(setup.job, program=strategy.client))
         executor = make_executor(setup.job)
         try:

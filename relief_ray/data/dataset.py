@@ -23,7 +23,7 @@ from relief_ray.data.formats.dsa import unit_columns, with_units
 from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, require_members
 from relief_ray.data.registry import get_loader, get_spec
 from relief_ray.data.source import Source, find_source, narrow, open_source
-from relief_ray.errors import UserError
+from relief_ray.errors import UserCodeError, UserError
 from relief_ray.files import cache_root, exclusive
 from relief_ray.plugins import is_path, line_in
 
@@ -120,11 +120,11 @@ def _expected(loader: Loader) -> list[str]:
 
 
 def _fault_in(spec: DatasetSpec, what: str, error: Exception) -> Exception:
-    """The error of a user's function as a UserError with its line; that of a built-in one as it is."""
+    """The error of a user's function as a UserCodeError with its line; that of a built-in one as it is."""
     if isinstance(error, UserError) or not is_path(spec.name):
         return error
     module = spec.name.partition(":")[0]
-    return UserError(
+    return UserCodeError(
         f"{spec.name}: {what} fails with {type(error).__name__}: {error}{line_in(error, module)}; mend the loader"
     )
 

@@ -15,7 +15,7 @@ from relief_ray.data.cache import Origin
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import Dataset
 from relief_ray.data.loader import DatasetSpec
-from relief_ray.data.partition import Plan, Starts, Table, make_plan, training_positions
+from relief_ray.data.partition import Plan, Starts, Table, make_plan, stride_rows, training_positions
 from relief_ray.data.reference import DataReference
 from relief_ray.data.window_set import WindowSet, pool
 from relief_ray.errors import UserError
@@ -161,10 +161,26 @@ class FederatedData:
         return self.test_or_none
 
 
+# So many clients are dealt windows in no time; who of them has none is said then. A million of them takes minutes.
+_CHEAP = 10_000
+
+
 def num_clients(dataset: Dataset | DatasetSpec, config: DataConfig) -> int:
-    """Clients of a run: `config.num_clients`, else one per subject that is not held out."""
+    """Clients of a run: `config.num_clients`, else one per subject that is not held out.
+
+    Raises:
+        UserError: another dataset than the configuration's, or more clients than it has windows.
+    """
     _require_same(dataset.spec if isinstance(dataset, Dataset) else dataset, config)
-    return config.num_clients or len(training_positions(config))
+    number = config.num_clients or len(training_positions(config))
+    if isinstance(dataset, Dataset):
+        most = len(dataset.labels) // stride_rows(config.stride_s, dataset.spec.rate_hz) + len(dataset.bouts)
+        if number > max(most, _CHEAP):
+            raise UserError(
+                f"data.num_clients = {number}: expected at most a client per window, {dataset.spec.name} has at most "
+                f"{most} every {config.stride_s:g} s; lower data.num_clients, or data.stride_s"
+            )
+    return number
 
 
 def federate(
@@ -265,7 +281,7 @@ def _require_classes(spec: DatasetSpec, table: Table) -> None:
     if len(present) < 2:
         raise UserError(
             f"{spec.name}: all {len(table)} test windows are of the class {' '.join(present)!r}, expected at least two "
-            "classes; check the label column of the files (`relief-ray data describe`)"
+            "classes; check the label column of the files (`relief-ray data describe {spec.name}`)"
         )
 
 

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 from pydantic import BaseModel, JsonValue, ValidationError
@@ -166,7 +167,8 @@ def shard_command(reference: DataReference, client: int) -> str:
     """The command that writes the shard of a client of this run."""
     usual = DataConfig(name=reference.name).deciding()
     other = {key: value for key, value in reference.settings.items() if value != usual.get(key)}
-    settings = "".join(f" --set data.{key}={json.dumps(value, separators=(',', ':'))}" for key, value in other.items())
+    words = (f"data.{k}={v if isinstance(v, str) else json.dumps(v, separators=(',', ':'))}" for k, v in other.items())
+    settings = "".join(f" --set {quote(word)}" for word in words)
     return f"relief-ray data shard {reference.name} --client {client}{settings} --out DIR"
 
 

@@ -191,6 +191,9 @@ class Conditions(FrozenConfig):
         turns: repetitions.
         spread: (q3 - q1) / median of the seconds of a full round over ``turns``.
         load_before: load average before it began; None where the system has none.
+        device: where it trained: ``cpu``, or ``cuda: `` and the GPU's name.
+        power_w: watts of the whole board meanwhile, median over the turns; None where it does not tell.
+        power_mode: name of the board's power mode; None where it has none.
     """
 
     status: Literal["MEASURED"] = "MEASURED"
@@ -205,6 +208,9 @@ class Conditions(FrozenConfig):
     turns: int = Field(ge=1)
     spread: float = Field(ge=0)
     load_before: float | None = None
+    device: str = "cpu"
+    power_w: float | None = None
+    power_mode: str | None = None
 
 
 class Profile(FrozenConfig):

@@ -52,6 +52,7 @@ class Accepting:
                 rejected={**trained.rejected, **again.rejected},
                 refused=(*trained.refused, *again.refused),
                 moved_bytes=trained.moved_bytes + again.moved_bytes,
+                measured={**trained.measured, **again.measured},
             )
         self._check_quorum(round_, len(tasks), trained)
         return trained

@@ -27,6 +27,7 @@ from relief_ray.records.checkpoint import Averages
 from relief_ray.records.metrics import macro_f1
 from relief_ray.records.run_folder import read_run
 from relief_ray.server.aggregation import mean_personal
+from relief_ray.text import typed
 from relief_ray.training.job import Job
 from relief_ray.training.serial_executor import SerialExecutor
 
@@ -157,7 +158,7 @@ def evaluate_run(path: Path, more: Iterable[Sensors] = (), part: Part = "test", 
     setup = as_begun(run, path, parse(run.config, str(path / "run.json")), root)
     point = checkpoint.load(path, binding_of(setup, run))
     if point is None:
-        raise UserError(f"{path}: no checkpoint yet; finish it with `relief-ray resume {path}`")
+        raise UserError(f"{path}: no checkpoint yet; finish it with `relief-ray resume {typed(path)}`")
     use_threads(setup.job.num_threads)
     inputs = evaluation_inputs(setup, point.state, point.clients, point.averages)
     sets = sensor_sets(setup.fleet, [_known_sensors(sensors, setup.fleet) for sensors in more])

@@ -29,6 +29,7 @@ from relief_ray.records.identity import commit, other_program, params_sha256, so
 from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import RunRecord
 from relief_ray.server.aggregation import mean_personal
+from relief_ray.text import typed
 from relief_ray.training.evaluation import calibrate
 from relief_ray.training.inputs import prepare
 
@@ -218,7 +219,7 @@ def saved_round(run_folder: Path, run: RunRecord, round_: int | None) -> int:
     if not kept:
         raise UserError(
             f"{run_folder}: the run is {run.status} and has no checkpoint yet, so there is no model to export; go on "
-            f"with: relief-ray resume {run_folder}"
+            f"with: relief-ray resume {typed(run_folder)}"
         )
     if round_ is not None and round_ not in kept:
         raise UserError(

@@ -17,6 +17,7 @@ from relief_ray.records.run_folder import RunFolder, read_run
 from relief_ray.records.schema import RunRecord
 from relief_ray.runtime_config import RuntimeConfig
 from relief_ray.stages import Engine
+from relief_ray.text import typed
 
 
 def stored_engine(run: RunRecord) -> Engine:
@@ -59,7 +60,8 @@ def reopen(
     if why is not None and not other_code:
         raise UserError(
             f"{path}: was begun by another program ({why}); a resume would mix both in one run; use the one that "
-            "began it, start a new run, or allow it with --other-code (the record then says so)"
+            f"began it, compute it again (relief-ray resume {typed(path)} --rerun-stale), or allow it with "
+            "--other-code (the record then says so)"
         )
     setup = as_begun(run, path, config, root)
     device = choose_device("cuda" if run.machine.device.startswith("cuda") else "cpu")

@@ -29,6 +29,7 @@ from relief_ray.records.identity import (
     state_sha256,
     tensors_sha256,
 )
+from relief_ray.records.physical import PhysicalRecord, physical_record
 from relief_ray.records.schema import (
     ClientRecord,
     LeftOutFacts,
@@ -104,9 +105,15 @@ def round_record(
         fedavg=_fedavg(setup, context, reference),
         trained_fraction=_trained_fraction(setup, result),
         moved_bytes=trained.moved_bytes,
-        server_s=result.server_s,
+        server_s=result.server_s, physical=_physical(trained),
         warnings=noted.warnings,
-    )
+    )  # fmt: skip
+
+
+def _physical(trained: Trained) -> dict[int, PhysicalRecord]:
+    """Measured rounds by client, with the stages that its receipt has."""
+    stages = {receipt.assignment.client: receipt.work.measured for receipt in trained.worked}
+    return {client: physical_record(m, stages.get(client)) for client, m in sorted(trained.measured.items())}
 
 
 def _diagnosed(setup: Setup, result: RoundResult) -> dict[str, dict[str, float]]:

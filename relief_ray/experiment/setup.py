@@ -23,11 +23,12 @@ from relief_ray.experiment.clocks import foreign_profile, make_accountant, make_
 from relief_ray.extra_modules import ExtraModule
 from relief_ray.federated import PlannedRun, RoundContext, Strategy
 from relief_ray.groups import GroupLayout, Params
+from relief_ray.guarded import guarded
 from relief_ray.messages import ClientInfo, Fleet, RoundCost
 from relief_ray.models.backbone import Backbone, BackboneNetwork, InputShape, build_verified
 from relief_ray.models.costs import count_costs
 from relief_ray.models.extra.build import with_extra_modules
-from relief_ray.models.registry import require_gemm
+from relief_ray.models.registry import build_checked, require_gemm
 from relief_ray.stages import Engine
 from relief_ray.streams import Streams
 from relief_ray.training.config import trainer_config
@@ -144,7 +145,7 @@ def assemble(
     config: ExperimentConfig, data: FederatedData, fleet: Fleet, types: dict[str, DeviceType], engine: Engine
 ) -> Setup:
     """Build strategy, backbone, clocks and job."""
-    strategy = config.strategy.build()
+    strategy = guarded(config.strategy.build())
     streams = Streams(seed=config.seed)
     plain = build_backbone(config, input_shape(data), engine)
     additions = strategy.adapt(plain.layout, fleet)
@@ -252,6 +253,7 @@ def make_job(
         frozen=dict(backbone.facts),
         calibration=_calibration(backbone, data, streams),
         data=data.reference,
+        device_by_host=config.device_by_host,
     )
 
 
@@ -265,7 +267,7 @@ def build_backbone(
 ) -> Backbone:
     """Build the backbone with the run's initialisation and the strategy's additions."""
     seed = int(Streams(seed=config.seed).numpy("model").integers(2**31))
-    return with_extra_modules(config.backbone.build(shape, seed, fast=engine == "gemm"), additions, seed)
+    return with_extra_modules(build_checked(config.backbone, shape, seed, engine == "gemm"), additions, seed)
 
 
 def _build_network(

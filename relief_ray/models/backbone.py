@@ -14,7 +14,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from relief_ray.errors import UserError
+from relief_ray.cgroups import memory_bytes
+from relief_ray.errors import UserError, shown
 from relief_ray.frozen import FrozenConfig
 from relief_ray.groups import GroupId, GroupLayout, Params
 from relief_ray.models.checks import DeclarationError, check_modules, check_owners
@@ -258,6 +259,28 @@ class BackboneConfig(FrozenConfig):
     def frozen_here(self) -> Facts:
         """``Backbone.facts`` of the weights now on this machine, without loading a model; empty if there are none."""
         return {}
+
+
+# Copies of a model, at least, in a process that trains it: its parameters, the round's start, gradients.
+_COPIES = 3
+_BYTES = 4
+
+
+def require_memory(config: BackboneConfig, num_values: int) -> None:
+    """Check that a model of so many float32 values can be trained within this machine's memory.
+
+    Raises:
+        UserError: it cannot; the backbone's keys are named.
+    """
+    needed, here = _COPIES * _BYTES * num_values, memory_bytes()
+    if needed > here:
+        keys = ", ".join(
+            f"backbone.{key}={shown(value)}" for key, value in config.model_dump().items() if key != "name"
+        )
+        raise UserError(
+            f"{keys}: a model of {num_values} values, which takes {needed / 2**30:.0f} GiB to train; expected one that "
+            f"fits into the {here / 2**30:.0f} GiB of this machine; lower the largest of these"
+        )
 
 
 def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:

@@ -16,7 +16,16 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from relief_ray.groups import GroupId, Kind, Role
-from relief_ray.models.backbone import Backbone, BackboneConfig, GroupParameters, InputShape, Stage, raw_windows, seeded
+from relief_ray.models.backbone import (
+    Backbone,
+    BackboneConfig,
+    GroupParameters,
+    InputShape,
+    Stage,
+    raw_windows,
+    require_memory,
+    seeded,
+)
 from relief_ray.models.gemm import ChannelsFirst, FusedConv1, FusedConv2, columns
 from relief_ray.stages import RAW, StageSpec
 
@@ -41,8 +50,23 @@ class CnnConfig(BackboneConfig):
     fusion: int = Field(default=304, ge=1)
 
     def build(self, shape: InputShape, seed: int, fast: bool = False) -> Backbone:
-        """The backbone with seeded default initialisation; ``fast``: same layout, values and function with GEMMs."""
+        """The backbone with seeded default initialisation; ``fast``: same layout, values and function with GEMMs.
+
+        Raises:
+            UserError: a model of these widths does not fit into this machine's memory.
+        """
+        require_memory(self, _num_values(self, shape))
         return _build(self, shape, seed, fast)
+
+
+def _num_values(config: CnnConfig, shape: InputShape) -> int:
+    """Number of trained values of the model."""
+    encoders = sum(
+        config.conv1 * (channels * KERNEL + 1) + config.conv2 * (config.conv1 * KERNEL + 1)
+        for _, channels in shape.channels
+    )
+    width = config.conv2 * config.steps * len(shape.channels)
+    return encoders + config.fusion * (width + 1) + shape.num_classes * (config.fusion + 1)
 
 
 def _build(config: CnnConfig, shape: InputShape, seed: int, fast: bool) -> Backbone:

@@ -17,7 +17,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from relief_ray.errors import UserError
+from relief_ray.errors import UserError, shown
 from relief_ray.groups import GroupId, Kind, Role
 from relief_ray.models.backbone import Backbone, BackboneConfig, GroupParameters, InputShape, Stage, seeded
 from relief_ray.models.checks import DeclarationError
@@ -48,6 +48,8 @@ class ModuleBackbone(BackboneConfig):
     def build(self, shape: InputShape, seed: int, fast: bool = False) -> Backbone:
         """The backbone of the module, initialised from ``seed`` alone."""
         module = seeded(lambda: self.module(shape), seed)
+        if not isinstance(module, nn.Module):
+            raise UserError(f"module returned {shown(module)}, expected a torch.nn.Module")
         return from_module(module, shape, encoders=self.encoders_at, fusion=self.fusion_at, head=self.head_at)
 
 

@@ -1,17 +1,21 @@
-"""Resolves a configuration's backbone: one that is built in, or a user's own by its import path."""
+"""Resolves and builds a configuration's backbone: one that is built in, or a user's own by its import path."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated
 
+import torch
 from pydantic import Field, TypeAdapter
 
-from relief_ray.errors import UserError, nearest
-from relief_ray.models.backbone import BackboneConfig
+from relief_ray.errors import UserCodeError, UserError, nearest, shown
+from relief_ray.groups import all_finite
+from relief_ray.models.backbone import Backbone, BackboneConfig, InputShape
 from relief_ray.models.cnn import CnnConfig
+from relief_ray.models.module import ModuleBackbone
 from relief_ray.models.moment.backbone import MomentConfig
-from relief_ray.plugins import configured, is_own, is_path, path_of, what_to_type
+from relief_ray.plugins import call_users, configured, fault_text, is_own, is_path, path_of, what_to_type
 
 AnyBackbone = Annotated[CnnConfig | MomentConfig, Field(discriminator="name")]
 BACKBONES: Mapping[str, type[CnnConfig] | type[MomentConfig]] = {"cnn": CnnConfig, "moment_lora": MomentConfig}
@@ -33,10 +37,12 @@ def choose_backbone(value: object) -> BackboneConfig:
     name = value.get("name", CnnConfig().name)
     if is_path(name):
         return configured(value, "backbone", BackboneConfig)
-    if name not in BACKBONES and (hint := what_to_type(str(name), BackboneConfig)):
-        raise ValueError(f"unknown backbone {name!r}: {hint}")
-    if name not in BACKBONES:
-        raise ValueError(f"unknown backbone {name!r}{nearest(str(name), BACKBONES)}; known: {', '.join(BACKBONES)}")
+    if not isinstance(name, str) or name not in BACKBONES:
+        if hint := what_to_type(str(name), BackboneConfig):
+            raise ValueError(f"unknown backbone {shown(name)}: {hint}")
+        raise ValueError(
+            f"unknown backbone {shown(name)}{nearest(str(name), BACKBONES)}; known: {', '.join(BACKBONES)}"
+        )
     return _KNOWN.validate_python({"name": name, **value})
 
 
@@ -56,3 +62,42 @@ def require_gemm(config: BackboneConfig) -> None:
             f"training.engine = 'gemm': backbone {backbone_name(config)} has no stages for it; take 'reuse' or "
             "'naive' (a backbone whose build() obeys `fast` says so by has_gemm = True)"
         )
+
+
+def build_checked(config: BackboneConfig, shape: InputShape, seed: int, fast: bool) -> Backbone:
+    """Build the backbone; one of a user's own is also tried on two windows of noise.
+
+    Raises:
+        UserCodeError: a user's own class raises an error, or builds something that is no backbone, or that gives other
+            than finite logits; function, file and line are named.
+        UserError: as ``build`` raised it.
+    """
+    if not is_own(type(config)):
+        return config.build(shape, seed, fast=fast)
+    function = config.module if isinstance(config, ModuleBackbone) else config.build
+    try:
+        backbone = call_users(partial(config.build, shape, seed, fast=fast))
+        fault = _fault_of(backbone, shape)
+    except UserError as error:
+        if isinstance(error, UserCodeError) or not isinstance(config, ModuleBackbone):
+            raise
+        fault = str(error)  # what is derived of the module did not fit
+    if fault:
+        raise UserCodeError(fault_text(function, fault))
+    return backbone
+
+
+def _fault_of(backbone: object, shape: InputShape) -> str:
+    """Fault that a test pass of a backbone shows; empty where there is none."""
+    if not isinstance(backbone, Backbone):
+        return f"build returned a {type(backbone).__name__}, expected a {Backbone.__module__}.{Backbone.__name__}"
+    wrong = next((j for j, theta in backbone.params().items() if not all_finite(theta)), None)
+    if wrong is not None:
+        return f"group {wrong!r} has NaN or infinity, expected finite initial values"
+    noise = torch.Generator().manual_seed(0)
+    windows = {m: torch.randn(2, c, shape.window, generator=noise) for m, c in shape.channels}
+    with torch.no_grad():
+        logits = backbone.forward({m: backbone.prepare(m, x) for m, x in windows.items()})
+    if logits.shape != (2, shape.num_classes):
+        return f"the logits of two windows have the shape {tuple(logits.shape)}, expected (2, {shape.num_classes})"
+    return "" if all_finite(logits) else "the logits of noise have NaN or infinity, expected finite ones"

@@ -2,21 +2,22 @@
 
 A stage run alone would find its inputs in the cache and its memory allocated, which it does not in a round. So the
 modules of a backbone are wrapped: forward is timed around the call, backward from the moment that a stage's output
-gradient is computed to the moment that the next stage's is (on a CPU, autograd runs one node after another).
+gradient is computed to the moment that the next stage's is (autograd runs one node after another, and so does a GPU's
+stream). On a GPU moments are marks in its work (``torch.cuda.Event``), which are read once a round is over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from time import perf_counter
 from typing import Literal
 
 from torch import Tensor, nn
 
 from relief_ray.client import LocalStep, task_loss
 from relief_ray.models.backbone import Backbone
+from relief_ray.process import Moment, moment, seconds_between
 
 Phase = Literal["live", "frozen", "weights", "input", "both"]
 FORWARD: frozenset[Phase] = frozenset({"live", "frozen"})
@@ -40,11 +41,22 @@ class Span:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class _Call:
+    """A forward call whose moments are not read yet."""
+
+    stage: str
+    phase: Phase
+    rows: int
+    began: Moment
+    ended: Moment
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _Arrival:
     stage: str
     phase: Phase
     rows: int
-    at_s: float
+    at: Moment
 
 
 class _Probe(nn.Module):
@@ -55,11 +67,13 @@ class _Probe(nn.Module):
         self.module, self.stage, self.probes = module, stage, (probes,)
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        began = perf_counter()
+        probes = self.probes[0]
+        began = probes.now()
         output: Tensor = self.module(*inputs)
-        seconds, rows, probes = perf_counter() - began, max(map(len, inputs)), self.probes[0]
-        live = output.requires_grad
-        probes.spans.append(Span(stage=self.stage, phase="live" if live else "frozen", rows=rows, seconds=seconds))
+        ended, rows, live = probes.now(), max(map(len, inputs)), output.requires_grad
+        probes.calls.append(
+            _Call(stage=self.stage, phase="live" if live else "frozen", rows=rows, began=began, ended=ended)
+        )
         if live:
             is_trained = any(p.requires_grad for p in self.module.parameters())
             reaches_input = any(x.requires_grad for x in inputs)
@@ -71,15 +85,21 @@ class _Probe(nn.Module):
 class Probes:
     """Wraps all stages of a backbone, permanently, and collects the spans of the rounds that it trains."""
 
-    def __init__(self, backbone: Backbone) -> None:
-        """Build the trainer before: it rebinds the parameters."""
-        self.spans: list[Span] = []
+    def __init__(self, backbone: Backbone, on_gpu: bool = False) -> None:
+        """Build the trainer before: it rebinds the parameters. ``on_gpu``: that is where it trains."""
+        self.calls: list[_Call] = []
+        self._rounds: list[tuple[list[_Arrival], Moment | None]] = []
         self._arrivals: list[_Arrival] = []
-        self._touched_s = 0.0
+        self._touched: Moment | None = None
+        self._on_gpu = on_gpu
         stages = backbone.stages
         backbone.stages = tuple(replace(s, module=_Probe(s.module, s.spec.id, self)) for s in stages)
         for p in (p for ps in backbone.parameters.values() for p in ps):
             p.requires_grad_(True).register_post_accumulate_grad_hook(self._touch)  # type: ignore[no-untyped-call]
+
+    def now(self) -> Moment:
+        """Now, by the clock of the device that trains."""
+        return moment(self._on_gpu)
 
     def objective(self, step: LocalStep) -> Tensor:
         """The task loss; also closes the spans of the previous step."""
@@ -88,24 +108,32 @@ class Probes:
 
     def arrive(self, stage: str, phase: Phase, rows: int, _gradient: Tensor) -> None:
         """Note when the gradient of a stage's output is computed: until then the stage above it ran."""
-        self._arrivals.append(_Arrival(stage=stage, phase=phase, rows=rows, at_s=perf_counter()))
+        self._arrivals.append(_Arrival(stage=stage, phase=phase, rows=rows, at=self.now()))
 
     def take(self) -> list[Span]:
-        """Return the spans since the last call."""
+        """Return the spans since the last call, forward before backward."""
         self._close()
-        taken, self.spans = self.spans, []
-        return taken
+        calls, rounds, self.calls, self._rounds = self.calls, self._rounds, [], []
+        forward = [
+            Span(stage=c.stage, phase=c.phase, rows=c.rows, seconds=seconds_between(c.began, c.ended)) for c in calls
+        ]
+        return forward + [span for arrivals, touched in rounds for span in _backward(arrivals, touched)]
 
     def _touch(self, _parameter: Tensor) -> None:
-        self._touched_s = perf_counter()
+        self._touched = self.now()
 
     def _close(self) -> None:
-        self.spans += self._backward()
+        if self._arrivals:
+            self._rounds.append((self._arrivals, self._touched))
         self._arrivals = []
 
-    def _backward(self) -> Iterator[Span]:
-        if not self._arrivals:
-            return
-        ends = [*(a.at_s for a in self._arrivals[1:]), max(self._touched_s, self._arrivals[-1].at_s)]
-        for arrival, end_s in zip(self._arrivals, ends, strict=True):
-            yield Span(stage=arrival.stage, phase=arrival.phase, rows=arrival.rows, seconds=end_s - arrival.at_s)
+
+def _backward(arrivals: Sequence[_Arrival], touched: Moment | None) -> Iterator[Span]:
+    """Spans of one backward pass; its last one ends when the last parameter was touched, if that came later."""
+    for arrival, following in zip(arrivals, [*arrivals[1:], None], strict=True):
+        end = touched if following is None else following.at
+        seconds = 0.0 if end is None else seconds_between(arrival.at, end)
+        yield Span(
+            stage=arrival.stage, phase=arrival.phase, rows=arrival.rows,
+            seconds=max(0.0, seconds) if following is None else seconds,
+        )  # fmt: skip

@@ -17,6 +17,8 @@ import torch
 
 from relief_ray.client import ClientContext, ClientProgram
 from relief_ray.config import ExperimentConfig
+from relief_ray.devices.board.facts import board_root, power_mode
+from relief_ray.devices.board.meter import PowerMeter, mean_w
 from relief_ray.devices.time import Conditions, Profile, Throughput, throughput
 from relief_ray.devices.workload import Workload, num_steps, shares, workload
 from relief_ray.experiment.clocks import BATCH, profile_settings
@@ -25,13 +27,13 @@ from relief_ray.groups import GroupId, GroupLayout
 from relief_ray.messages import NO_STATE, Assignment, ClientInfo, StageTimes, Update
 from relief_ray.models.backbone import Backbone
 from relief_ray.models.registry import backbone_name
-from relief_ray.process import use_threads
+from relief_ray.process import device_name, use_device, use_threads
 from relief_ray.profiling.fit import TimedRound, stagewise
 from relief_ray.profiling.probe import Probes
 from relief_ray.records.identity import commit, machine_facts
 from relief_ray.streams import Streams
 from relief_ray.training.forward_plan import CHUNK
-from relief_ray.training.inputs import ClientInputs
+from relief_ray.training.inputs import CPU, ClientInputs
 from relief_ray.training.trainer import Trainer
 
 # A step of everything that takes longer is profiled on fewer windows; such a round that takes longer has fewer epochs.
@@ -72,22 +74,25 @@ class Profiler:
         self._rows, epochs = fitting(self._bench, config.training.batch_size)
         self._scenarios = scenarios(layout, modalities, self._rows, epochs)
         self._timed: dict[str, list[TimedRound]] = {scenario.name: [] for scenario in self._scenarios}
+        self._watts: list[float | None] = []
         for scenario in self._scenarios:
             self._bench.train(scenario)
 
     def turn(self) -> None:
-        """Time every scenario once."""
-        for scenario in self._scenarios:
-            self._timed[scenario.name].append(self._bench.train(scenario))
+        """Time every scenario once, and measure the board's power meanwhile where it tells it."""
+        with PowerMeter(board_root()) as meter:
+            for scenario in self._scenarios:
+                self._timed[scenario.name].append(self._bench.train(scenario))
+        self._watts.append(mean_w(meter))
 
     def profile(self, types: Sequence[str]) -> Profile:
         """Medians over all turns; each of the device ``types`` is this machine, with the fleet's link."""
         timed, setup = self._timed, self._bench.setup
         full, least = timed[EVERYTHING], [*timed[LEAST], *timed[LEAST_LONG]]
-        conditions = describe(setup, self._rows, [r.wall_s for r in full], self._load_before)
+        conditions = describe(setup, self._rows, [r.wall_s for r in full], self._load_before, self._watts)
         row = device_row(self._bench, full, least, [r for rounds in timed.values() for r in rounds])
         return Profile(
-            origin=f"MEASURED {conditions.date}, {conditions.cpu}, threads: {conditions.num_threads}",
+            origin=f"MEASURED {conditions.date}, {_place(conditions)}",
             backbone=backbone_name(setup.config.backbone),
             engine=setup.engine,
             measured=conditions,
@@ -145,7 +150,7 @@ class Bench:
         )
         chosen = layout.select(scenario.groups)
         task = Assignment(client=0, down=layout.select(), train=chosen, up=chosen, epochs=scenario.epochs)
-        inputs = noise(trainer.backbone, scenario.present, num_windows)
+        inputs = noise(trainer.backbone, scenario.present, num_windows, trainer.device)
         trainer.config = replace(trainer.config, batch_size=scenario.rows)
         began = perf_counter()
         update = trainer.train(context, task, inputs, program)
@@ -154,17 +159,19 @@ class Bench:
 
 def open_bench(setup: Setup) -> Bench:
     """Build two trainers, each with its own copy of the setup's backbone."""
-    config = replace(setup.job.trainer, device="cpu")
-    plain, probed = (Trainer(setup.job.build(), config) for _ in range(2))
-    return Bench(setup=setup, plain=plain, probed=probed, probes=Probes(probed.backbone))
+    use_device(setup.job.trainer.device)
+    plain, probed = (Trainer(setup.job.build(), setup.job.trainer) for _ in range(2))
+    on_gpu = probed.device.type == "cuda"
+    return Bench(setup=setup, plain=plain, probed=probed, probes=Probes(probed.backbone, on_gpu))
 
 
-def noise(backbone: Backbone, present: Sequence[str], num_windows: int) -> ClientInputs:
-    """Seeded noise in the data's shape: speed does not depend on what was recorded."""
+def noise(backbone: Backbone, present: Sequence[str], num_windows: int, device: torch.device = CPU) -> ClientInputs:
+    """Seeded noise in the data's shape, on the device that trains: speed does not depend on what was recorded."""
     shape, make = backbone.shape, torch.Generator().manual_seed(0)
     raw = {m: torch.randn(num_windows, c, shape.window, generator=make) for m, c in shape.channels}
     labels = torch.randint(shape.num_classes, (num_windows,), generator=make)
-    return ClientInputs(inputs={m: backbone.prepare(m, raw[m]) for m in present}, labels=labels)
+    inputs = {m: backbone.prepare(m, raw[m]).to(device) for m in present}
+    return ClientInputs(inputs=inputs, labels=labels.to(device))
 
 
 def fitting(bench: Bench, batch_size: int) -> tuple[int, int]:
@@ -195,9 +202,23 @@ def device_row(
     return throughput(full[0].load, times).model_copy(update={"stagewise": paces})
 
 
-def describe(setup: Setup, rows: int, walls_s: Sequence[float], load_before: float | None) -> Conditions:
-    """The machine, software and date of a measurement, with the spread of its total times."""
-    machine = machine_facts()
+def _place(seen: Conditions) -> str:
+    """The GPU that the speeds are of, or the processor and its threads."""
+    return f"{seen.cpu}, threads: {seen.num_threads}" if seen.device == "cpu" else seen.device
+
+
+def describe(
+    setup: Setup,
+    rows: int,
+    walls_s: Sequence[float],
+    load_before: float | None,
+    watts: Sequence[float | None] = (),
+) -> Conditions:
+    """The machine, software and date of a measurement, with the spread of its total times.
+
+    ``watts``: the board's mean power in every turn, None where it was not measured.
+    """
+    machine, seen_w = machine_facts(), [w for w in watts if w is not None]
     return Conditions(
         cpu=machine.cpu,
         num_cores=machine.num_cores,
@@ -210,6 +231,9 @@ def describe(setup: Setup, rows: int, walls_s: Sequence[float], load_before: flo
         turns=len(walls_s),
         spread=spread(walls_s),
         load_before=load_before,
+        device=device_name(setup.job.trainer.device),
+        power_w=median(seen_w) if seen_w else None,
+        power_mode=power_mode(board_root()),
     )
 
 

@@ -16,7 +16,8 @@ SCHEMA_VERSION: Final = 3
 
 # Fields that depend on real time or on the network: two records of the same computation may differ in these alone.
 WALL_FIELDS = frozenset(
-    "created finished note num_resumes wall_s ended_unix_s measured_stages moved_bytes server_s runtime".split()
+    "created finished note num_resumes wall_s ended_unix_s measured_stages moved_bytes server_s runtime "
+    "physical".split()
 )
 
 Origin = Literal["real", "SYNTHETIC"]

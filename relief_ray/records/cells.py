@@ -26,6 +26,7 @@ from relief_ray.records.redact import mask_text
 from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, is_done, read_run
 from relief_ray.records.schema import MethodFacts, RunRecord, Status
 from relief_ray.seal import PAGE, sealed, unsealed
+from relief_ray.text import typed
 
 PLAN_FILE, GRID_FILE = "plan.json", "grid.json"
 PLAN_FILES = (GRID_FILE, PLAN_FILE)
@@ -277,7 +278,7 @@ def _go_on_without(path: Path) -> str:
     if path.name == GRID_FILE:
         return "start again every `relief-ray grid` of this --out DIR, which goes on with the cells that are there"
     # `run` refuses a run that has rounds, and `resume DIR` needs the plan; `resume` of a single run's folder does not.
-    begun = [f"relief-ray resume {folder}" for folder in _run_folders(path.parent) if _is_begun(look(folder))]
+    begun = [f"relief-ray resume {typed(folder)}" for folder in _run_folders(path.parent) if _is_begun(look(folder))]
     first = f"finish what was begun ({'; '.join(begun)}), then " if begun else ""
     return f"{first}start again every `relief-ray run` of this --out DIR, which reuses finished runs"
 

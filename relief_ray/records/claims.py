@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-import yaml
 from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from relief_ray.errors import UserError
 from relief_ray.files import disk_errors, write_atomic
 from relief_ray.frozen import FrozenConfig
+from relief_ray.plain_yaml import read_bytes
 
 MAX_CLAIMS = 6
 CLAIMS_FILE = "claims.yaml"
@@ -122,13 +122,10 @@ def parse_claims(content: bytes, where: str) -> Claims:
         UserError: it is no YAML, has unknown keys, no or more than six claims, or one of them twice.
     """
     try:
-        values = yaml.safe_load(content.decode("utf-8"))
-        return Claims.model_validate(values)
+        return Claims.model_validate(read_bytes(content, where))
     except ValidationError as error:
         lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}".removeprefix(": ") for e in error.errors()]
         raise UserError("\n".join(f"{where}: {line.replace('Value error, ', '')}" for line in lines)) from error
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"{where}: cannot be read as YAML ({error})") from error
 
 
 def read_claims(path: Path) -> tuple[Claims, bytes]:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from uuid import uuid4
 
 from relief_ray.errors import UserError
@@ -117,7 +118,8 @@ class Copying:
                 whose = f"the copy of {claim['host']}:{claim['folder']}" if claim else there
                 raise TakenOver(
                     f"runtime.mirror = {self.store.name!r}: holds {whose}, expected an empty folder or the copy of "
-                    f"{self._root}; choose another URI, or go on with a copy: relief-ray resume {self.store.name}"
+                    f"{self._root}; choose another URI, or go on with a copy: relief-ray resume "
+                    f"{quote(self.store.name)}"
                 )
         # First here, then there: a kill between the two leaves a copy that is still ours.
         self._memory.write(self._root)

@@ -9,13 +9,14 @@ from pathlib import Path
 from relief_ray.errors import UserError, counted
 from relief_ray.files import disk_errors, folder_atomic, stamp
 from relief_ray.records import checkpoint
-from relief_ray.records.cells import PLAN_FILES, read_plan_file
+from relief_ray.records.cells import GRID_FILE, PLAN_FILES, read_plan_file
 from relief_ray.records.claims import CLAIMS_FILE, claims_digest
 from relief_ray.records.ledger import scan
 from relief_ray.records.mirror import MIRROR_FILE, Memory, read_claim, whole_generation
 from relief_ray.records.mirror_store import MirrorStore
 from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, read_run
 from relief_ray.records.tracking import brief
+from relief_ray.text import typed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,9 +51,10 @@ def fetch(uri: str, out: Path) -> Fetched:
     """
     store = MirrorStore(uri)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        command = "relief-ray grid resume" if (out / GRID_FILE).exists() else "relief-ray resume"
         raise UserError(
-            f"{out}: exists already; to go on with what is there: relief-ray resume {out} (of a grid: relief-ray grid "
-            f"resume {out}); to fetch {store.name} once more, name another folder with --out DIR"
+            f"{out}: exists already; to go on with what is there: {command} {typed(out)}; to fetch {store.name} once "
+            "more, name another folder with --out DIR"
         )
     sizes, identity = _look(store)
     names = _wanted(sizes)

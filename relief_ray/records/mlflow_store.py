@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -333,17 +333,42 @@ def _study(client: MlflowClient, experiment: str, name: str, started_ms: int | N
     return str(study.info.run_id)
 
 
-def log_study(store: Store, name: str, files: Sequence[Path]) -> str:
-    """Copy files (a report, figures) to the run that stands for a grid or plan; return its id.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StudySummary:
+    """Facts on a grid or plan for the line of its own run.
+
+    Attributes:
+        started: when its first run was made (ISO 8601); None: no run was.
+        finished: when its last run was done; None: none is.
+        note: text of its page.
+        tags: by name.
+        metrics: by name.
+    """
+
+    started: str | None
+    finished: str | None
+    note: str
+    tags: Mapping[str, str]
+    metrics: Mapping[str, float]
+
+
+def log_study(store: Store, name: str, files: Sequence[Path], summary: StudySummary) -> str:
+    """Copy files (a report, figures) and a summary to the run that stands for a grid or plan; return its id.
 
     Raises:
         Exception: whatever MLflow raises when the store cannot be used.
     """
     with _store_lock(store, files[0].parent):
         client = _connect(store)
-        run_id = _study(client, _experiment(client, store), name)
+        run_id = _study(client, _experiment(client, store), name, _unix_ms(summary.started))
+    for tag, text in {**summary.tags, "mlflow.note.content": summary.note}.items():
+        client.set_tag(run_id, tag, text)
+    for key, value in summary.metrics.items():
+        client.log_metric(run_id, key, value)
     for file in files:
         client.log_artifact(run_id, str(file))
+    if (ended_ms := _unix_ms(summary.finished)) is not None:
+        client.set_terminated(run_id, "FINISHED", ended_ms)
     return run_id
 
 

@@ -9,6 +9,7 @@ from pydantic import Field, JsonValue
 from relief_ray.errors import Cause
 from relief_ray.records.base import SCHEMA_VERSION, Facts, Origin, Record, Text
 from relief_ray.records.costs import CostRecord, FedAvgRecord, Stages, Totals
+from relief_ray.records.physical import PhysicalRecord
 
 # Status of a run as `run.json` keeps it, and of a cell as its folder shows it: the only words for either, everywhere.
 RunStatus = Literal["running", "interrupted", "stopped", "failed", "done"]
@@ -239,7 +240,7 @@ class ClientRecord(Record):
         num_steps: optimizer steps.
         engine: how steps were computed.
         loss: mean training loss.
-        measured_stages: real seconds on this machine.
+        measured_stages: real seconds of computing where it was trained; of its links ``RoundRecord.physical`` tells.
         args: numbers of the task for the client's program.
         sq_norm: ``|Delta_j|^2`` by group.
         stats: statistics that it reported.
@@ -345,6 +346,7 @@ class RoundRecord(Record):
         trained_fraction: mean over clients of trained values over all values of the plain backbone.
         moved_bytes: bytes that really travelled between processes.
         server_s: real seconds of the aggregation.
+        physical: measured rounds by client, where clients were computed on devices (``runtime.physical``).
         warnings: lines for the user about what happened by this round, e.g. groups that nobody trains.
     """
 
@@ -372,6 +374,7 @@ class RoundRecord(Record):
     trained_fraction: float | None = None
     moved_bytes: int = 0
     server_s: float = 0.0
+    physical: dict[int, PhysicalRecord] = Field(default_factory=dict)
     warnings: tuple[Text, ...] = ()
 
     @property

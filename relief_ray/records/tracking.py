@@ -20,6 +20,7 @@ from relief_ray.records.redact import MASK, mask_text
 from relief_ray.records.run_folder import read_run
 from relief_ray.records.schema import RoundRecord, RunRecord, RunStatus
 from relief_ray.records.sync_state import write_failure
+from relief_ray.text import typed
 
 _LOG = logging.getLogger(__name__)
 _FINISH_S = 5.0
@@ -98,10 +99,12 @@ class MlflowTracker:
         self._retry_s, self._interval_s, self._delay_s = retry_s, interval_s, delay_s
         self._events: queue.SimpleQueue[_End | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._folder = Path()
         self._warned = False
 
     def start(self, run: RunRecord, folder: Path) -> None:
         """Start the thread, which first sends the points that an earlier driver did not."""
+        self._folder = folder
         store = Store(uri=store_uri(folder, self._uri), experiment=self._experiment)
         self._thread = threading.Thread(target=self._work, args=(folder, store), name="mlflow-export", daemon=True)
         self._thread.start()
@@ -124,7 +127,10 @@ class MlflowTracker:
             self._events.put(_End(status=status))
             thread.join(self._finish_s)
             if thread.is_alive():
-                self._warn(f"MLflow export is not done after {self._finish_s:g} s; `relief-ray sync` completes it")
+                self._warn(
+                    f"MLflow export is not done after {self._finish_s:g} s; `relief-ray sync {typed(self._folder)}` "
+                    "completes it"
+                )
 
     def _work(self, folder: Path, store: Store) -> None:
         exporter: Exporter | None = None
@@ -160,7 +166,10 @@ class MlflowTracker:
 
     def _failed(self, folder: Path, store: Store, error: Exception) -> None:
         message = brief(error)
-        self._warn(f"MLflow export to {mask_text(store.uri)} failed ({message}); `relief-ray sync` completes it later")
+        self._warn(
+            f"MLflow export to {mask_text(store.uri)} failed ({message}); `relief-ray sync {typed(folder)}` completes "
+            "it later"
+        )
         try:
             write_failure(folder, message)
         except UserError as second:

@@ -6,6 +6,7 @@ import csv
 import importlib.util
 import io
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from relief_ray.errors import counted, listed
@@ -31,6 +32,7 @@ from relief_ray.report.tables.ablation import ablation_table
 from relief_ray.report.tables.main import clocks_table, main_table, paper_table, row_label
 from relief_ray.report.tables.overview import footer, gaps, mixture, overview
 from relief_ray.report.tables.paper_text import text_table
+from relief_ray.report.tables.physical import physical_table
 from relief_ray.report.tables.sensitivity import sensitivity_tables
 from relief_ray.report.tables.testbed import device_table, testbed_table
 from relief_ray.report.tables.tuned import search_table, with_tuned
@@ -97,6 +99,8 @@ def as_csv(rows: Sequence[Sequence[Number]]) -> str:
 
 
 _NO_CLAIMS = Registry()
+# Settings up to which all stand open on the page.
+_MOST_OPEN = 3
 
 
 def build(inventory: Inventory, registry: Registry = _NO_CLAIMS) -> Document:
@@ -110,11 +114,13 @@ def build(inventory: Inventory, registry: Registry = _NO_CLAIMS) -> Document:
     verdicts, problems = judge([e.main for e in known], registry)
     sections = list(_notices(inventory, problems))
     for number, (experiment, judgement) in enumerate(zip(known, verdicts, strict=True), 1):
-        sections += _experiment_sections(experiment, paper, f"e{number}", judgement, known)
+        chapter = list(_experiment_sections(experiment, paper, f"e{number}", judgement, known))
+        # Of many settings the first stands open; the others, which are as long, are a click away.
+        sections += [replace(chapter[0], is_folded=number > 1 and len(known) > _MOST_OPEN), *chapter[1:]]
     searches = [e for e in settings if e.choice == "try"]
     for number, experiment in enumerate(searches, 1):
         table = search_table(experiment, f"search-{number}")
-        sections.append(Section(title=experiment.title, slug=f"s{number}", blocks=(table,)))
+        sections.append(Section(title=experiment.title, slug=f"s{number}", blocks=(table,), is_folded=True))
     across = [*sensitivity_tables(known, paper), *(t for t in (text_table(known, paper),) if t is not None)]
     sections += [Section(title="Across settings", slug="across", blocks=tuple(across))] if across else []
     sections += [s for s in (gaps(inventory),) if s is not None]
@@ -173,10 +179,11 @@ def _experiment_sections(
         yield Section(title="Claims", slug=f"{slug}-claims", blocks=claims, level=3)
     yield from _explanations(experiment, paper, slug)
     if drawings:
-        yield Section(title="More figures", slug=f"{slug}-figures", blocks=tuple(drawings.values()), level=3)
+        more = tuple(drawings.values())
+        yield Section(title="More figures", slug=f"{slug}-figures", blocks=more, level=3, is_folded=True)
     tables = (*_paper_tables(experiment, paper, slug), clocks_table(experiment, f"{slug}-clocks"))
     if shown := tuple(t for t in tables if t is not None):
-        yield Section(title="More tables", slug=f"{slug}-tables", blocks=shown, level=3)
+        yield Section(title="More tables", slug=f"{slug}-tables", blocks=shown, level=3, is_folded=True)
 
 
 def _explanations(experiment: Experiment, paper: Paper, slug: str) -> Iterator[Section]:
@@ -189,7 +196,7 @@ def _explanations(experiment: Experiment, paper: Paper, slug: str) -> Iterator[S
         if lines:
             sentences = tuple(line if line.endswith((".", "!")) else f"{line}." for line in lines)
             blocks = (Paragraphs(lines=sentences, is_list=True),)
-            yield Section(title=title, slug=f"{slug}-{name}", blocks=blocks, level=3)
+            yield Section(title=title, slug=f"{slug}-{name}", blocks=blocks, level=3, is_folded=name == "remarks")
 
 
 def _paper_tables(experiment: Experiment, paper: Paper, slug: str) -> Iterator[Table | None]:
@@ -199,6 +206,7 @@ def _paper_tables(experiment: Experiment, paper: Paper, slug: str) -> Iterator[T
         yield table
     yield testbed_table(experiment, paper, f"{slug}-testbed")
     yield device_table(experiment, paper, f"{slug}-devices-used")
+    yield physical_table(experiment, f"{slug}-measured")
 
 
 def _drawings(experiment: Experiment, slug: str, known: Sequence[Experiment]) -> dict[str, Figure]:

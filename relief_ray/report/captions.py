@@ -14,6 +14,7 @@ from relief_ray.report.comparison import Comparison, MethodResult
 from relief_ray.report.experiments import Experiment, data_title
 from relief_ray.report.inventory import GridItem
 from relief_ray.report.runs import Loaded, config_int, config_text, has_folds, run_value, split_name
+from relief_ray.report.variance import MIN_REPLICATES
 from relief_ray.strategies import REFERENCE
 
 # Mark of a method for LoRA that was run on a backbone without it.
@@ -68,13 +69,22 @@ def equal_rounds(comparison: Comparison) -> str:
 
 
 def alike_pairs(comparison: Comparison) -> str:
-    """Sentence on intervals over several folds of several replicates, whose pairs are no independent draws."""
+    """Sentence on intervals whose unit is the mean of a replicate, and on what no interval of two replicates says."""
     folds, repetitions = {r.replicate[0] for r in comparison.runs}, {r.repetition for r in comparison.runs}
-    if min(len(folds), len(repetitions)) < 2 or all(row.f1 is None or row.f1.low is None for row in comparison.rows):
+    known = [row for row in comparison.rows if row.f1 is not None and row.f1.low is not None]
+    if min(len(folds), len(repetitions)) < 2 or not known:
+        return ""
+    if len(repetitions) < MIN_REPLICATES:
+        return (
+            f"`vs {REFERENCE} [95 %]` takes paired runs for independent; whether those of a fold or replicate are "
+            f"alike is known from {MIN_REPLICATES} replicates on"
+        )
+    means = [row.label for row in known if row.f1 is not None and row.f1.on_means]
+    if not means:
         return ""
     return (
-        f"`vs {REFERENCE} [95 %]` takes paired runs for independent; where those of a fold or replicate are alike, a "
-        "claim is tested on means of replicates, and its interval is wider"
+        f"`vs {REFERENCE} [95 %]` is taken over paired runs; of {listed(means)} over means of replicates, as in a "
+        "claim's test, since pairs of one fold or replicate are alike"
     )
 
 
@@ -101,22 +111,35 @@ def mark(loaded: Loaded) -> str:
     return "" if loaded.run.data_origin == "real" else "SYNTHETIC data: "
 
 
+# How simulated seconds are counted, in words; the glossary has the clocks' names.
+_CLOCK_WORDS = {
+    "flop_proportional": "in proportion to the FLOPs of what is trained",
+    "split_naive": "with every pass through every layer counted",
+    "split_reuse": "with layers that nothing below trains computed once a round",
+    "measured": "with the speeds of the device profile",
+}
+
+
+def _clock_words(clock: str) -> str:
+    """``in proportion to the FLOPs of what is trained``; a user's own clock by its import path."""
+    return _CLOCK_WORDS.get(clock, f"by the clock `{clock}`")
+
+
 def _clock_sentence(comparison: Comparison) -> str:
-    """Sentence on the clock behind seconds and joules, the planning clock, the accounting, and the training engine."""
+    """Sentence on how seconds and joules were counted, also where the plan or the charge or the engine is unusual."""
     first = comparison.runs[0].run
-    fitted = comparison.runs[0].is_fitted
     joules = 1284 if config_text(first, "backbone.name") == "moment_lora" else 847
-    scale = f"FITTED to the paper's {joules} J" if fitted else "given"
-    measured = comparison.clock == "measured"
-    simulated = "simulated" if is_path(comparison.clock) else f"simulated, fleet utilisation {scale}"
-    source = "from the device profile" if measured else simulated
-    planned = "" if first.planning_model == comparison.clock else f", allocation planned by `{first.planning_model}`"
+    fitted = f"FITTED to the paper's {joules} J" if comparison.runs[0].is_fitted else "given"
     modes = dict.fromkeys(config_text(r.run, "costs.accounting", "method") for r in comparison.runs)
-    charged = f"accounting {listed(f'`{m}`' for m in modes)}"
-    return (
-        f"Seconds and joules: clock `{comparison.clock}` ({source}{planned}); {charged}; training engine "
-        f"`{first.engine}`."
-    )
+    is_planned_otherwise = first.planning_model != comparison.clock
+    parts = [
+        f"Seconds and joules are simulated {_clock_words(comparison.clock)}",
+        "" if comparison.clock == "measured" or is_path(comparison.clock) else f"fleet utilisation {fitted}",
+        f"allocation planned {_clock_words(first.planning_model)}" if is_planned_otherwise else "",
+        "" if list(modes) == ["method"] else f"accounting {listed(f'`{m}`' for m in modes)}",
+        "" if first.engine == "gemm" else f"training engine `{first.engine}`",
+    ]
+    return f"{'; '.join(part for part in parts if part)} (see Clock in the glossary)."
 
 
 def protocol(experiment: Experiment) -> str:

@@ -199,30 +199,25 @@ def featured(comparison: Comparison) -> list[MethodResult]:
 
 def described(comparison: Comparison) -> str:
     """Sentence on each featured method's F1 against FedAvg's, without a test; empty without paired runs."""
-    parts = [f"{_named(r)} {r.f1}" for r in featured(comparison) if r.f1 is not None]
+    parts = [f"{r.label} {r.f1}" for r in featured(comparison) if r.f1 is not None]
     return f"F1 against FedAvg's, in points: {'; '.join(parts)}." if parts else ""
 
 
 def faster(comparison: Comparison) -> str:
     """Sentence on the featured methods' speed and joules; empty without FedAvg's. Arithmetic on a clock, no test."""
     parts = [_fast(row) for row in featured(comparison) if "speedup" in row.stats]
-    kind = "Measured" if comparison.clock == "measured" else "Simulated"
-    return f"{kind} (clock `{comparison.clock}`): {'; '.join(parts)}." if parts else ""
-
-
-def _named(row: MethodResult) -> str:
-    """RELIEF by its title, others as tables name them."""
-    return row.method.title if row.label == PROPOSED else row.label
+    kind = "Simulated with measured speeds" if comparison.clock == "measured" else "Simulated"
+    return f"{kind}: {'; '.join(parts)}." if parts else ""
 
 
 def _fast(row: MethodResult) -> str:
     speedup, saved = row.stats["speedup"].mean, row.stats["energy_saved_percent"].mean
     if f"{speedup:.2f}" == "1.00" and abs(saved) < _SAME_JOULES:
-        return f"{_named(row)}'s rounds are as fast as FedAvg's with as many joules"
+        return f"{row.label}'s rounds are as fast as FedAvg's with as many joules"
     joules = f"{abs(saved):.0f} % {'fewer' if saved >= 0 else 'more'} joules"
     link = row.stats.get("link_percent")
     share = "" if link is None else f" (link: {link.mean:.0f} % of its slowest client's round)"
-    return f"{_named(row)}'s rounds are {speedup:.2f}x FedAvg's speed{share} with {joules}"
+    return f"{row.label}'s rounds are {speedup:.2f}x FedAvg's speed{share} with {joules}"
 
 
 def last_line(comparison: Comparison, judgement: Judgement | None = None, problems: Sequence[str] = ()) -> str:
@@ -239,7 +234,9 @@ def last_line(comparison: Comparison, judgement: Judgement | None = None, proble
     parts = [_group(verdict, groups[verdict]) for verdict in _ORDER if verdict in groups]
     number = len(judgement.claims)
     head = f"Of {number} claim{'s' if number > 1 else ''} named before the first run:"
-    return " ".join([*mark, head, "; ".join(parts) + ".", *problems, *speed])
+    tested = any(judged.p_holm is not None for judged in judgement.claims) and judgement.num_claims > 1
+    unlike = [f"p is adjusted over {judgement.num_claims} claims (Holm), intervals are not."] if tested else []
+    return " ".join([*mark, head, "; ".join(parts) + ".", *unlike, *problems, *speed])
 
 
 _ORDER: tuple[Verdict, ...] = (
@@ -269,11 +266,12 @@ def _group(verdict: Verdict, claims: Sequence[JudgedClaim]) -> str:
 
 
 NOTE = (
-    "The unit is a paired run: both methods on the same fold, seed, start, data and devices. A claim is judged by an "
-    "exact sign-flip test (seeded draws above 32 pairs), two-sided, or one-sided where it names a margin; Holm's "
-    "correction is over all {} claims of the file. Where fold or replicate holds more than a tenth of the scatter of "
-    "the differences, means of replicates are tested. Claims are about these subjects under new starts, not about new "
-    "people. The claims were named {}, before the first run."
+    "The unit is a paired run: both methods on the same fold, seed, start, data and devices. Where fold or replicate "
+    "holds more than a tenth of the scatter of the differences, means of replicates are tested. `p` is of an exact "
+    "sign-flip test (seeded draws above 32 pairs), two-sided, or one-sided where a claim names a margin. `p (Holm)` is "
+    "the same, adjusted over all {} claims of the file; it decides. An interval in brackets is Student's 95 % interval "
+    "of that difference alone, without the adjustment: it may leave out 0 where `p (Holm)` is above 0.05. Claims are "
+    "about these subjects under new starts, not about new people. They were named {}, before the first run."
 )
 
 

@@ -15,9 +15,10 @@ from relief_ray.data.registry import get_spec
 from relief_ray.errors import UserError
 from relief_ray.records.schema import MethodFacts, RunRecord
 from relief_ray.report.inventory import choice_kind, chosen_keys, searched_keys, variant_names
-from relief_ray.report.runs import Loaded, Replicate, flat, load_runs, require_complete, run_value
+from relief_ray.report.runs import Loaded, Repetition, Replicate, flat, load_runs, require_complete, run_value
 from relief_ray.report.statistics import Paired, paired
 from relief_ray.report.summary import RunSummary, Values, measures, summarise_run
+from relief_ray.report.variance import MIN_REPLICATES, units_of
 from relief_ray.strategies import PRESETS, REFERENCE, by_registry, method_name
 
 # Keys that may differ inside one comparison: the method, what means are taken over, and how a run was carried out.
@@ -33,6 +34,10 @@ class Replicated(Protocol):
     @property
     def label(self) -> str:
         """The method."""
+
+    @property
+    def repetition(self) -> Repetition:
+        """The replicate that it belongs to, in all folds."""
 
     @property
     def replicate(self) -> Replicate:
@@ -292,11 +297,23 @@ def stat(values: Sequence[float]) -> Stat:
 def difference(
     summaries: Sequence[RunSummary], label: str, other: str, score: Callable[[RunSummary], float | None]
 ) -> Paired | None:
-    """``label`` minus ``other`` in points of F1 over paired runs: the replicates that both methods have."""
-    if label == other:
-        return None
-    values = run_differences(summaries, label, other, score)
-    return paired([100 * values[key] for key in sorted(values)])
+    """``label`` minus ``other`` in points of F1 over the runs that both methods have."""
+    return None if label == other else paired_gain(summaries, label, other, score)
+
+
+def paired_gain(items: Sequence[T], label: str, other: str, score: Callable[[T], float | None]) -> Paired | None:
+    """``label`` minus ``other`` in points, over the units that a claim is tested on: paired runs, or replicate means.
+
+    Below three replicates nothing is tested, and the units are paired runs.
+    """
+    differences = run_differences(items, label, other, score)
+    mine, theirs = ({s.replicate: s for s in items if s.label == name} for name in (label, other))
+    scores = [{(k[0], of[k].repetition): 100 * (score(of[k]) or 0.0) for k in differences} for of in (mine, theirs)]
+    units = units_of(scores[0], scores[1], least=MIN_REPLICATES)
+    # Two runs of one fold and replicate count each by itself.
+    if units.on_means and len(scores[0]) == len(differences):
+        return paired(units.values, on_means=True)
+    return paired([100 * value for value in differences.values()])
 
 
 def run_differences(

@@ -15,11 +15,11 @@ from pydantic import JsonValue
 from relief_ray.errors import UserError, nearest
 from relief_ray.records.committed import CommittedCell, RoundRow, condense, read_committed
 from relief_ray.records.metrics import extra_columns
-from relief_ray.report.comparison import flat_setting, run_differences
+from relief_ray.report.comparison import flat_setting, paired_gain, run_differences
 from relief_ray.report.experiments import Experiment, differences
 from relief_ray.report.inventory import GridItem, searched_keys, take_inventory, variant_names
-from relief_ray.report.runs import Replicate, is_committed, replicate_of
-from relief_ray.report.statistics import Paired, paired
+from relief_ray.report.runs import Repetition, Replicate, is_committed, repetition_of, replicate_of
+from relief_ray.report.statistics import Paired
 from relief_ray.report.summary import MIB
 from relief_ray.strategies import REFERENCE
 
@@ -46,6 +46,11 @@ class FinishedCell:
     def replicate(self) -> Replicate:
         """(fold, rotation of device types over subjects, seed)."""
         return replicate_of(self.record.config)
+
+    @property
+    def repetition(self) -> Repetition:
+        """The replicate that it belongs to, in all folds."""
+        return repetition_of(self.record.config)
 
     @property
     def f1(self) -> float | None:
@@ -186,11 +191,16 @@ def run_gains(cells: Sequence[FinishedCell], label: str, other: str = REFERENCE)
             raise UserError(
                 f"no finished run of {name!r}{nearest(name, known)}; expected one of {', '.join(known) or 'none'}"
             )
-    once = {(cell.label, cell.replicate): cell for cell in reversed(cells)}
-    gains = run_differences(list(once.values()), label, other, lambda cell: cell.f1)
+    gains = run_differences(_once(cells), label, other, lambda cell: cell.f1)
     return {key: 100 * value for key, value in gains.items()}
+
+
+def _once(cells: Sequence[FinishedCell]) -> list[FinishedCell]:
+    """The first cell of every method, fold and seed."""
+    return list({(cell.label, cell.replicate): cell for cell in reversed(cells)}.values())
 
 
 def gain(cells: Sequence[FinishedCell], label: str, other: str = REFERENCE) -> Paired | None:
     """``run_gains`` as one figure with its 95 % interval and sign-flip test; None where no replicate is shared."""
-    return paired(list(run_gains(cells, label, other).values()))
+    run_gains(cells, label, other)
+    return paired_gain(_once(cells), label, other, lambda cell: cell.f1)

@@ -111,12 +111,16 @@ Block = Table | Figure | Paragraphs
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
-    """Heading (level 2, or 3 inside the section before it) and the blocks under it."""
+    """Heading (level 2, or 3 inside the section before it) and the blocks under it.
+
+    ``is_folded``: the page shows its heading alone until it is clicked; of level 2, with all sections inside it.
+    """
 
     title: str
     slug: str
     blocks: tuple[Block, ...]
     level: int = 2
+    is_folded: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -255,7 +255,7 @@ def _ranking(comparison: Comparison) -> Iterator[str]:
     if first:
         yield (
             f"The fusion blocks had the largest smoothed divergence in {first} of {counted(len(runs), 'run')} of "
-            f"RELIEF (V0): Eq. (5) is not divided by the number of values, so large groups rank first{anyway}."
+            f"{V0}: Eq. (5) is not divided by the number of values, so large groups rank first{anyway}."
         )
 
 

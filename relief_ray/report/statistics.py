@@ -43,8 +43,9 @@ class Paired:
         high: its upper end.
         bound: the lower one-sided 95 % bound; None where ``low`` is.
         p: of the two-sided sign-flip test.
-        detectable: smallest true difference found with power 0.8 at alpha 0.05; None where ``low`` is.
+        smallest_found: smallest true difference that so many find in 80 of 100 studies; None where ``low`` is.
         num_pairs: how many differences there are.
+        on_means: each difference is the mean of a replicate, not of a paired run.
     """
 
     mean: float
@@ -52,8 +53,14 @@ class Paired:
     high: float | None
     bound: float | None
     p: float
-    detectable: float | None
+    smallest_found: float | None
     num_pairs: int
+    on_means: bool = False
+
+    @property
+    def unit(self) -> str:
+        """``paired run`` or ``replicate mean``: what the differences are of."""
+        return "replicate mean" if self.on_means else "paired run"
 
     def __str__(self) -> str:
         """``+1.2 [-0.4, +2.8]``: the mean with its interval; below three pairs their number instead."""
@@ -69,7 +76,7 @@ def interval_text(difference: Paired | None) -> str:
     return NONE if difference is None else str(difference)
 
 
-def paired(differences: Sequence[float]) -> Paired | None:
+def paired(differences: Sequence[float], *, on_means: bool = False) -> Paired | None:
     """All figures of one set of differences; None for an empty set."""
     n = len(differences)
     if n == 0:
@@ -84,8 +91,9 @@ def paired(differences: Sequence[float]) -> Paired | None:
         high=None if half is None else min(_MOST_POINTS, centre + half),
         bound=None if known is None else centre - known[0][0] * known[1],
         p=sign_flip(differences),
-        detectable=None if known is None or half is None else half + known[0][2] * known[1],
+        smallest_found=None if known is None or half is None else half + known[0][2] * known[1],
         num_pairs=n,
+        on_means=on_means,
     )
 
 

@@ -16,8 +16,8 @@ from relief_ray.report.power import detectable
 from relief_ray.report.registered import planned_replicates
 from relief_ray.report.runs import Repetition, Replicate, config_value, repetition_of
 from relief_ray.report.statistics import ALPHA, Sides, smallest_p, special
-from relief_ray.report.testing import MIN_REPLICATES, figure_of
-from relief_ray.report.variance import VarianceShares, variance_shares
+from relief_ray.report.testing import figure_of
+from relief_ray.report.variance import MIN_REPLICATES, VarianceShares, variance_shares
 
 Key = tuple[int, Repetition]
 # Fewer means of replicates may lie close together by chance: then the unit that promises less is planned with.

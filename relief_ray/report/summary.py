@@ -15,7 +15,7 @@ from relief_ray.records.costs import CostRecord
 from relief_ray.records.metrics import extra_columns
 from relief_ray.records.schema import ClientRecord, Metrics, RoundRecord
 from relief_ray.report.budgets import equal_cost_scores
-from relief_ray.report.runs import Loaded, Replicate, config_text, is_pooled, run_value
+from relief_ray.report.runs import Loaded, Repetition, Replicate, config_text, is_pooled, run_value
 from relief_ray.strategies import REFERENCE
 
 FUSION_BLOCK = "fusion.A."
@@ -119,9 +119,8 @@ class RunSummary:
 
     Attributes:
         label: name of the method.
-        replicate: (fold, rotation, seed).
-        dataset: name of the data set.
-        split: name of the split.
+        replicate, repetition: (fold, rotation, seed), and what all folds of a replicate share.
+        dataset, split: names of the data set and of the split.
         rounds: number of the last round.
         last: test metrics of the last evaluated round.
         shown: headline F1: ``f1_fleet`` where clients have models of their own, else ``f1``.
@@ -143,6 +142,7 @@ class RunSummary:
 
     label: str
     replicate: Replicate
+    repetition: Repetition
     dataset: str
     split: str
     rounds: int
@@ -201,6 +201,7 @@ def summarise_run(loaded: Loaded) -> RunSummary:
     return RunSummary(
         label=loaded.label,
         replicate=loaded.replicate,
+        repetition=loaded.repetition,
         dataset=config_text(loaded.run, "data.name"),
         split=config_text(loaded.run, "data.split"),
         rounds=loaded.rounds[-1].round,

@@ -18,9 +18,8 @@ from relief_ray.report.budgets import at_equal_cost
 from relief_ray.report.comparison import Comparison
 from relief_ray.report.runs import Loaded, Repetition, Replicate, config_value
 from relief_ray.report.statistics import ALPHA, Paired, Sides, paired, rate_interval, sign_flip, smallest_p
-from relief_ray.report.variance import VarianceShares, variance_shares
+from relief_ray.report.variance import MIN_REPLICATES, VarianceShares, units_of
 
-MIN_REPLICATES = 3
 # Points above guessing that a method has to reach before a difference between methods is worth a verdict.
 _ABOVE_CHANCE = 5.0
 _MIN_AA_UNITS = 6
@@ -124,24 +123,18 @@ def judge_scores(scores: Scores, margin: float | None = None) -> Outcome:
     """
     first = {key: one for key, (one, _) in scores.items()}
     second = {key: two for key, (_, two) in scores.items()}
-    shares = variance_shares(first, second)
-    differences = {key: one - second[key] for key, one in first.items()}
-    by_replicate: dict[Repetition, list[float]] = {}
-    for (_, repetition), value in differences.items():
-        by_replicate.setdefault(repetition, []).append(value)
-    on_means = shares is not None and shares.pairs_depend
-    units = [mean(values) for values in by_replicate.values()] if on_means else list(differences.values())
-    result = paired(units)
+    units = units_of(first, second)
+    result = paired(units.values, on_means=units.on_means)
     assert result is not None, "a test needs a pair"
     sides: Sides = 2 if margin is None else 1
     return Outcome(
         paired=result,
-        p=result.p if margin is None else sign_flip([value + margin for value in units], sides=1),
+        p=result.p if margin is None else sign_flip([value + margin for value in units.values], sides=1),
         sides=sides,
-        num_pairs=len(differences),
-        num_replicates=len(by_replicate),
-        on_means=on_means,
-        shares=shares,
+        num_pairs=len(scores),
+        num_replicates=len({repetition for _, repetition in scores}),
+        on_means=units.on_means,
+        shares=units.shares,
     )
 
 

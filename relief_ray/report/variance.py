@@ -17,6 +17,8 @@ Table = Mapping[Key, float]
 
 # A share of the paired difference above this makes pairs depend on each other.
 _LIMIT = 0.1
+# Fewer replicates are too few for a verdict, and for an interval over their means.
+MIN_REPLICATES = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,3 +132,35 @@ def variance_shares(first: Table, second: Table) -> VarianceShares | None:
         residual=residual * scale,
         sd_difference=difference.total**0.5,
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Units:
+    """Independent differences of two methods: of paired runs, or of whole replicates.
+
+    Attributes:
+        values: first minus second, in the scores' unit.
+        on_means: they are means of replicates, since pairs of one fold or replicate depend on each other.
+        shares: where the scatter comes from; None below two folds and two complete replicates.
+    """
+
+    values: tuple[float, ...]
+    on_means: bool
+    shares: VarianceShares | None
+
+
+def units_of(first: Table, second: Table, *, least: int = 1) -> Units:
+    """The differences that intervals and tests take for independent, of scores by (fold, replicate) that both have.
+
+    Paired runs; means of whole replicates where fold or replicate holds more than a tenth of the scatter of the paired
+    difference and there are at least ``least`` replicates.
+    """
+    shares = variance_shares(first, second)
+    by_replicate: dict[tuple[int, int], list[float]] = {}
+    for key in first:
+        if key in second:
+            by_replicate.setdefault(key[1], []).append(first[key] - second[key])
+    on_means = shares is not None and shares.pairs_depend and len(by_replicate) >= least
+    means = (sum(values) / len(values) for values in by_replicate.values())
+    each = (value for values in by_replicate.values() for value in values)
+    return Units(values=tuple(means if on_means else each), on_means=on_means, shares=shares)

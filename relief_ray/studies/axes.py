@@ -32,13 +32,16 @@ class Axes:
     rounds: int | None = None
 
 
+_MANY_DIGITS = 19
+
+
 def parse_axes(strategies: str | None, seeds: str | None, folds: str | None, rounds: int | None) -> Axes:
     """Read the options as typed.
 
     Raises:
         UserError: a list that is none, or a single seed, which could be a number of seeds.
     """
-    if seeds is not None and seeds.strip().isdecimal():
+    if seeds is not None and seeds.strip().isdecimal() and len(seeds.strip()) < _MANY_DIGITS:
         raise lone_seed(f"--seeds {seeds.strip()}", int(seeds), "--seeds 0-{last}", "--seeds [{number}]")
     return Axes(
         strategies=None if strategies is None else _names("--strategies", strategies),

@@ -8,8 +8,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from relief_ray.errors import UserError, counted, listed
+from relief_ray.plugins import edited_since_import
 from relief_ray.studies.objects import StrategyLike
 from relief_ray.studies.planning import write_plan
+from relief_ray.studies.plans import STALE_FOLDER, Plan, set_stale_aside
 from relief_ray.studies.request import Folds, Place, Request, Seeds, Target, plan_of
 from relief_ray.studies.running import Compute, here, run_plan
 from relief_ray.studies.study import Study
@@ -47,17 +50,12 @@ def run(
     experiment: Target = None,
     *,
     strategies: StrategyLike | Sequence[StrategyLike] | None = None,
-    seeds: Seeds = None,
-    folds: Folds = None,
-    rounds: int | None = None,
-    name: str | None = None,
-    claims: str | Path | None = None,
-    out: str | Path | None = None,
+    seeds: Seeds = None, folds: Folds = None, rounds: int | None = None,
+    name: str | None = None, claims: str | Path | None = None, out: str | Path | None = None,
     set: Mapping[str, object] | None = None,
-    quiet: bool = False,
-    other_code: bool = False,
+    quiet: bool = False, other_code: bool = False, rerun_stale: bool = False,
     **settings: Unpack[Settings],
-) -> Study:
+) -> Study:  # fmt: skip
     """Compute a study in this process and return it: one run per method, seed and fold, one after the other.
 
     Args:
@@ -67,11 +65,12 @@ def run(
         folds: folds of the held-out subjects: a list, or one.
         rounds: rounds of every run, without the bootstrap.
         name: name of the study in reports.
-        claims: YAML file with at most six claims that the study is to judge, named before its first run.
+        claims: YAML file with at most six claims, named before the first run.
         out: folder of the records, whose runs are reused or gone on with; None: a temporary one.
         set: settings by dotted key, as `--set` takes them: ``{"training.epochs": 2}``.
         quiet: show no progress; what is odd about the data is then a Python warning.
-        other_code: go on with runs that another version of the program began; their records say so.
+        other_code: take runs that other code computed, and go on with those that it began; else they are refused.
+        rerun_stale: compute such runs again; the old ones are kept in the folder ``stale``.
         settings: sections of the configuration: ``data="dsa_mini"``, ``training={"epochs": 2}``.
 
     Raises:
@@ -81,11 +80,18 @@ def run(
         target=experiment, strategies=strategies, seeds=seeds, folds=folds, rounds=rounds, name=name, claims=claims,
         set=set or {}, settings=dict(settings),
     )  # fmt: skip
-    return compute_study(request, out, "here", here, quiet=quiet, other_code=other_code)
+    return compute_study(request, out, "here", here, quiet=quiet, other_code=other_code, rerun_stale=rerun_stale)
 
 
 def compute_study(
-    request: Request, out: str | Path | None, place: Place, compute: Compute, *, quiet: bool, other_code: bool
+    request: Request,
+    out: str | Path | None,
+    place: Place,
+    compute: Compute,
+    *,
+    quiet: bool,
+    other_code: bool,
+    rerun_stale: bool,
 ) -> Study:
     """Plan a study, compute what is missing of it, and open it.
 
@@ -96,6 +102,11 @@ def compute_study(
     folder = Path(out if temporary is None else temporary.name).expanduser()  # type: ignore[arg-type]
     try:
         plan = plan_of(request, folder, place)
+        _refuse_edited(plan)
+        if rerun_stale:
+            set_stale_aside(plan.cell_folders(), plan.out)
+        elif not other_code:
+            _refuse_stale(plan)
         write_plan(plan)
         run_plan(plan, compute, quiet=quiet, other_code=other_code)
         study = Study(folder, is_temporary=temporary is not None)
@@ -106,3 +117,35 @@ def compute_study(
     if temporary is not None:
         weakref.finalize(study, temporary.cleanup)
     return study
+
+
+def _refuse_edited(plan: Plan) -> None:
+    """Check that this process runs the user's files as they are now: a record names the hash of the file.
+
+    Raises:
+        UserError: a file was edited after this process had imported it, so that the old code would run.
+    """
+    modules = {module for cell in plan.cells for module in cell.config.modules()}
+    if files := edited_since_import(modules):
+        verb = "was" if len(files) == 1 else "were"
+        raise UserError(
+            f"{listed(files)} {verb} edited after this process had imported it: the old code would run, and the record "
+            "would name the new; start Python again (in a notebook: restart the kernel), or importlib.reload its module"
+        )
+
+
+def _refuse_stale(plan: Plan) -> None:
+    """Check that no run of the plan was computed or begun by other code or on other frozen weights.
+
+    Raises:
+        UserError: some were; the first is named, with what changed and the ways on.
+    """
+    stale = [cell for cell in plan.cell_folders() if cell.status == "stale"]
+    if stale:
+        first, more = stale[0], len(stale) - 1
+        also = f" (and {counted(more, 'run')} more)" if more else ""
+        raise UserError(
+            f"{first.folder}{also}: holds a run of other code or weights: {first.why}; expected those of today "
+            f"(`here`). Compute it again with rerun_stale=True (the old run is kept in {plan.out / STALE_FOLDER}), "
+            "choose another folder (out=..), or take it as it is with other_code=True"
+        )

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from relief_ray.config import ExperimentConfig
-from relief_ray.errors import UserError, counted
+from relief_ray.errors import UserError, clipped, counted, shown
 from relief_ray.plugins import is_path
 from relief_ray.strategies import method_name
 
@@ -39,6 +39,8 @@ class Cell:
 FIRST_SEED, FOLDS = 10_000, 100
 # Held-out DSA has six clients: after six rotations every subject has carried every type.
 _ROTATIONS = 6
+# Of replicates, seeds or folds in one study; each is a run, whose settings are all checked before the first begins.
+_MOST = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,15 +77,26 @@ def parse_numbers(option: str, text: str) -> tuple[int, ...]:
     """
     numbers: list[int] = []
     for part in text.strip("[] ").split(","):
-        match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
+        match = re.fullmatch(r"\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if last < first:
             raise UserError(
-                f"{option} {text}: found {part.strip()!r}, expected numbers from 0 on: a list ({option} 0,1,2) or a "
-                f"range ({option} 0-4)"
+                f"{option} {clipped(text)}: found {shown(part.strip())}, expected numbers from 0 on: a list "
+                f"({option} 0,1,2) or a range ({option} 0-4)"
             )
+        _refuse_many(f"{option} {clipped(text)}", len(numbers) + last + 1 - first)
         numbers += range(first, last + 1)
     return tuple(dict.fromkeys(numbers))
+
+
+def _refuse_many(where: str, number: int) -> None:
+    """Check that a study has a number of runs that can be planned.
+
+    Raises:
+        UserError: it has more.
+    """
+    if number > _MOST:
+        raise UserError(f"{where}: {number} of them, expected at most {_MOST}; make several studies of them")
 
 
 def lone_seed(found: str, number: int, several: str, single: str) -> UserError:
@@ -114,4 +127,5 @@ def numbers(key: str, value: object) -> tuple[int, ...]:
     if not isinstance(listed, list | range) or not listed or any(type(n) is not int or n < 0 for n in listed):
         more = f"a number of {key} or " if key == "replicates" else ""
         raise UserError(f"--set {key}={value}: expected {more}a list of numbers, e.g. --set '{key}=[0, 1]'")
+    _refuse_many(f"--set {key}={shown(value)}", len(listed))
     return tuple(dict.fromkeys(listed))

@@ -10,12 +10,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from relief_ray.config import ExperimentConfig, override, parse, preset, read_values
-from relief_ray.errors import UserError, listed, nearest
+from relief_ray.config import ExperimentConfig, override, parse, preset
+from relief_ray.errors import UserError, listed, nearest, shown
 from relief_ray.experiment.lifecycle import stored_engine
 from relief_ray.experiment.recording import now
 from relief_ray.experiment.setup import Setup, prepare
 from relief_ray.files import disk_errors
+from relief_ray.plain_yaml import read_mapping
 from relief_ray.plugins import is_path, load_kind
 from relief_ray.records.cells import PLAN_FILE, PlanFile, count_begun, read_plan_file, write_plan_file
 from relief_ray.records.claims import register_claims
@@ -34,8 +35,10 @@ from relief_ray.studies.plans import (
     refuse_masked,
     refuse_other_than,
     row_of,
+    set_stale_aside,
 )
 from relief_ray.studies.presets import PRESETS, Preset, make_preset
+from relief_ray.text import typed
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -53,7 +56,8 @@ def load_preset(target: str) -> Preset:
         return _from_file(path)
     if path.is_dir():
         raise UserError(
-            f"{target}: is a folder, expected a preset or a file; go on with its runs: relief-ray resume {target}"
+            f"{target}: is a folder, expected a preset or a file; go on with its runs: relief-ray resume "
+            f"{typed(target)}"
         )
     raise UserError(
         f"preset {target!r}: unknown{nearest(target, PRESETS)}; expected {', '.join(PRESETS)}, or a file (FILE.yaml)"
@@ -71,17 +75,21 @@ def _from_file(path: Path) -> Preset:
             f"{path}: no such file in {Path.cwd()}; expected a configuration file (YAML or JSON), or a preset: "
             f"{', '.join(PRESETS)}"
         )
-    return replace(preset_of(read_values(path), path.stem), title=str(path))
+    values = read_mapping(path)
+    try:
+        return replace(preset_of(values, path.stem), title=str(path))
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
 
 
 def preset_of(values: dict[str, object], name: str) -> Preset:
     """Values of a configuration as a preset of one run, ``name``: where they name none."""
     values = dict(values)
     strategy = values.pop("strategy", REFERENCE)
-    label = strategy.get("name") if isinstance(strategy, dict) else strategy
+    label = _strategy_of({"strategy": strategy})
     if isinstance(strategy, dict):
         values["strategy"] = strategy
-    return Preset(name=str(values.get("name", name)), title="", strategies=(str(label),), values=values)
+    return Preset(name=str(values.get("name", name)), title="", strategies=(label,), values=values)
 
 
 def make_plan(target: str, settings: Sequence[str], axes: Axes, out: Path | None) -> Plan:
@@ -160,9 +168,19 @@ def _fold_of(values: Mapping[str, object]) -> int | None:
 
 
 def _strategy_of(values: Mapping[str, object]) -> str:
-    """The strategy's name in unchecked values."""
+    """The strategy's name in unchecked values.
+
+    Raises:
+        UserError: there is none.
+    """
     strategy = values.get("strategy")
-    return str(strategy.get("name") if isinstance(strategy, dict) else strategy)
+    name = strategy.get("name") if isinstance(strategy, dict) else strategy
+    if not isinstance(name, str):
+        raise UserError(
+            f"strategy = {shown(strategy)}: expected the name of a method, or a section with one; write strategy=relief"
+            " or strategy.name=relief"
+        )
+    return name
 
 
 def _split_of(values: Mapping[str, object]) -> object:
@@ -219,7 +237,7 @@ def _check_strategy(name: str) -> None:
         if not is_path(name):
             preset(name)
     except ValueError as error:
-        raise UserError(str(error)) from error
+        raise UserError(f"strategy: {error}; name one of these") from error
 
 
 def check_folder(cell: CellFolder) -> None:
@@ -239,7 +257,7 @@ def check_folder(cell: CellFolder) -> None:
         raise UserError(
             f"{cell.folder}: holds a run of the same settings under another hash ({run.config_hash[:8]} there, "
             f"{cell.cell.hash[:8]} here): the program's schema or defaults, or a device profile, changed since; choose "
-            f"a folder with --out DIR, or go on with that run: relief-ray resume {cell.folder} --other-code"
+            f"a folder with --out DIR, or go on with that run: relief-ray resume {typed(cell.folder)} --other-code"
         )
     if not cell.is_finished:
         lock_folder(cell.folder, "the run folder").release()
@@ -255,7 +273,7 @@ def _refuse_begun(cell: CellFolder) -> None:
     """
     if cell.state.run is not None and not cell.is_finished and read_rounds(cell.folder):
         raise UserError(
-            f"{cell.folder}: this run was begun and is not finished; go on with: relief-ray resume {cell.folder}"
+            f"{cell.folder}: this run was begun and is not finished; go on with: relief-ray resume {typed(cell.folder)}"
         )
 
 
@@ -300,6 +318,23 @@ def read_plan(folder: Path, settings: Sequence[str] = ()) -> Plan:
     for placed in plan.cell_folders():
         check_folder(placed)
     return plan
+
+
+def without_stale(plan: Plan, settings: Sequence[str] = ()) -> Plan:
+    """Set the stale runs of a plan aside in ``stale/``, and return the plan that computes them again.
+
+    ``plan`` and ``settings``: of ``read_plan``. The folder of a single run is set aside beside itself.
+
+    Raises:
+        UserError: a process is at work in one of them, or it cannot be moved.
+    """
+    single = plan.cells[0].name == "."
+    set_stale_aside(plan.cell_folders(), plan.out.absolute().parent if single else plan.out)
+    if not single:
+        return read_plan(plan.out, settings)
+    # Nothing is left in its folder to read; what is computed there next is this program's.
+    cell = plan.cells[0]
+    return replace(plan, cells=(make_cell(cell.name, cell.label, cell.config),))
 
 
 def open_target(target: str, settings: Sequence[str], strategy: str | None = None) -> Setup:

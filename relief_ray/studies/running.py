@@ -163,5 +163,5 @@ def check_reusable(cell: CellFolder) -> str:
             f"{cell.folder}: was computed on data {recorded[:12]}, found {digest[:12]}; "
             "choose another folder (--out DIR), or point RELIEF_DATA to the data it was computed on"
         )
-    stale = f"; stale: {cell.why}; --rerun-stale computes it again" if cell.status == "stale" else ""
+    stale = f"; stale: {cell.why}" if cell.status == "stale" else ""
     return f"reused, finished already{stale}"

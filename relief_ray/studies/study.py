@@ -148,8 +148,9 @@ class Study:
         """Return ``method`` minus ``other`` in points of F1 over paired runs (same fold and seed).
 
         Both may be given as ``run`` takes them: ``study.gain(Mine, "fedavg")``, ``study.gain(Mine(trim=0.4))``.
-        The result has ``mean``, its 95 % interval ``low`` to ``high``, ``p`` of a sign-flip test, and ``detectable``:
-        the smallest true difference that so few pairs find four times out of five. None: no run is shared.
+        The result has ``mean``, its 95 % interval ``low`` to ``high``, ``p`` of a sign-flip test, and
+        ``smallest_found``: the smallest true difference that so few pairs find in 80 of 100 studies. Its ``unit`` is a
+        paired run, or the mean of a replicate where a claim would be tested on these. None: no run is shared.
 
         Raises:
             UserError: no run of one of the methods, or several settings of which none was named.
@@ -159,7 +160,8 @@ class Study:
     def gains(self, other: str = REFERENCE, *, setting: str | None = None) -> DataFrame:
         """Return ``gain`` of every method over ``other``: a row each, in points of F1.
 
-        ``p_holm`` corrects ``p`` for the number of methods; bounds are compared, but take no part in the correction.
+        ``p_holm`` corrects ``p`` for the number of methods, as the intervals do not; bounds are compared, but take no
+        part in the correction.
 
         Raises:
             UserError: no run of ``other``, several settings of which none was named, or pandas is not installed.
@@ -171,11 +173,11 @@ class Study:
         tested = [label for label in paired if label not in bounds]
         corrected = dict(zip(tested, holm([paired[label].p for label in tested]), strict=True))
         rows = [
-            (label, one.mean, one.low, one.high, one.p, corrected.get(label), one.detectable, one.num_pairs)
-            for label, one in paired.items()
+            (label, d.mean, d.low, d.high, d.p, corrected.get(label), d.smallest_found, d.num_pairs, d.unit)
+            for label, d in paired.items()
         ]
-        figures = ("mean", "low", "high", "p", "p_holm", "detectable")
-        columns = ("method", *figures, "pairs")
+        figures = ("mean", "low", "high", "p", "p_holm", "smallest_found")
+        columns = ("method", *figures, "pairs", "unit")
         frame = as_frame([dict(zip(columns, row, strict=True)) for row in rows], columns)
         return frame.astype(dict.fromkeys(figures, float))  # without it, columns of few pairs hold None
 

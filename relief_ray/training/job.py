@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from relief_ray.client import ClientProgram
 from relief_ray.data.reference import DataReference
@@ -11,7 +11,7 @@ from relief_ray.data.window_set import WindowSet
 from relief_ray.errors import LeftOut
 from relief_ray.messages import ClientId, ClientState, Fleet, Receipt, Reduced, Reduction, Trained, Update
 from relief_ray.models.backbone import Backbone
-from relief_ray.process import Device
+from relief_ray.process import Device, choose_device
 from relief_ray.protocols import Planner
 from relief_ray.server.reduction import Sums, merge_blocks
 from relief_ray.streams import Streams
@@ -42,6 +42,7 @@ class Job:
         frozen: identity of the backbone's frozen part, the same on every worker (``Backbone.facts``).
         calibration: windows whose statistics the BatchNorm layers of an evaluated global model take; None: it has none.
         data: the dataset by name, for machines where the windows' file is not; None: every worker can read that file.
+        device_by_host: whether each machine takes its GPU where it has one, whatever ``trainer.device`` is elsewhere.
     """
 
     build: Callable[[], Backbone]
@@ -60,6 +61,13 @@ class Job:
     frozen: Mapping[str, str | int] = field(default_factory=dict)
     calibration: WindowSet | None = None
     data: DataReference | None = None
+    device_by_host: bool = False
+
+    def on_this_machine(self) -> Job:
+        """The job with the device of the machine that this process is on."""
+        if not self.device_by_host:
+            return self
+        return replace(self, trainer=replace(self.trainer, device=choose_device("auto")))
 
     @property
     def cache_limit_mib(self) -> int:

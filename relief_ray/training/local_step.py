@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from time import perf_counter
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,9 +19,11 @@ from relief_ray.client import ClientContext, ClientProgram, LocalStep, task_loss
 from relief_ray.groups import GroupId, Params
 from relief_ray.messages import Assignment, StageTimes
 from relief_ray.models.modes import TrainingMode
-from relief_ray.process import Autocast, casting
+from relief_ray.process import Autocast, Moment, casting, moment, seconds_between
 from relief_ray.training.forward_plan import BatchBuffers, ForwardPlan, Values, run_stages, spread
 from relief_ray.training.inputs import ClientInputs
+
+Phase: TypeAlias = Literal["forward", "backward", "optimizer"]
 
 
 @dataclass(slots=True)
@@ -34,7 +36,8 @@ class Stopwatch:
         optimizer_s: seconds in optimizer steps.
         loss: mean loss of the last finished epoch.
         num_steps: optimizer steps taken so far.
-        synchronizes: whether ``read`` first waits for the GPU, which computes asynchronously.
+        on_gpu: whether moments are marks in the GPU's work.
+        spans: phases on the GPU that are not yet added up.
     """
 
     forward_s: float = 0.0
@@ -42,16 +45,31 @@ class Stopwatch:
     optimizer_s: float = 0.0
     loss: float = 0.0
     num_steps: int = 0
-    synchronizes: bool = False
+    on_gpu: bool = False
+    spans: list[tuple[Phase, Moment, Moment]] = field(default_factory=list)
 
-    def read(self) -> float:
-        """Seconds of a monotonic clock."""
-        if self.synchronizes:
-            torch.cuda.synchronize()
-        return perf_counter()
+    def read(self) -> Moment:
+        """Now."""
+        return moment(self.on_gpu)
+
+    def add(self, phase: Phase, began: Moment) -> Moment:
+        """Add the time since ``began`` to a phase; return the moment at which it ended."""
+        ended = self.read()
+        if self.on_gpu:
+            self.spans.append((phase, began, ended))
+        else:
+            self._count(phase, seconds_between(began, ended))
+        return ended
+
+    def _count(self, phase: Phase, seconds: float) -> None:
+        name = f"{phase}_s"
+        setattr(self, name, getattr(self, name) + seconds)
 
     def stage_times(self) -> StageTimes:
-        """Seconds measured so far."""
+        """Seconds measured so far; a GPU's marks are read now, so that steps need not wait for them."""
+        for phase, began, ended in self.spans:
+            self._count(phase, seconds_between(began, ended))
+        self.spans.clear()
         return StageTimes(forward_s=self.forward_s, backward_s=self.backward_s, optimizer_s=self.optimizer_s)
 
 
@@ -180,11 +198,10 @@ def _single_pass(run: LoadedRun, batches: BatchBuffers, index: Tensor, is_observ
     loss = run.program.objective(step)
     if is_observed:
         observe_batch(run, step)
-    forwarded = clock.read()
+    forwarded = clock.add("forward", began)
     if loss.requires_grad:
         torch.autograd.backward(loss)
-    clock.forward_s += forwarded - began
-    clock.backward_s += clock.read() - forwarded
+    clock.add("backward", forwarded)
     return loss.detach()
 
 
@@ -198,11 +215,10 @@ def _weighted_parts(
         loss = run.program.objective(_local_step(run, values, part)) * (len(part) / len(index))
         if is_observed:
             outputs.append(_copies(values))
-        forwarded = clock.read()
+        forwarded = clock.add("forward", began)
         if loss.requires_grad:
             torch.autograd.backward(loss)
-        clock.forward_s += forwarded - began
-        clock.backward_s += clock.read() - forwarded
+        clock.add("backward", forwarded)
         losses.append(loss.detach())
     if is_observed:
         observe_batch(run, _local_step(run, _concatenated(outputs), index))
@@ -221,20 +237,18 @@ def _two_passes(
     loss = run.program.objective(step)
     if is_observed:
         observe_batch(run, step)
-    forwarded, start = clock.read(), 0
+    forwarded, start = clock.add("forward", began), 0
     # Terms of parameters alone get their gradient here; the rest stops at the leaves.
     torch.autograd.backward(loss)
-    clock.forward_s += forwarded - began
-    clock.backward_s += clock.read() - forwarded
+    clock.add("backward", forwarded)
     run.mode.again(drawn)  # the second pass drops what the first one dropped
     for part in parts:
         began = clock.read()
         values = _outputs(run, batches, part)
-        forwarded = clock.read()
+        forwarded = clock.add("forward", began)
         _backward_from(values, {name: leaf.grad for name, leaf in leaves.items()}, start, len(part))
         start += len(part)
-        clock.forward_s += forwarded - began
-        clock.backward_s += clock.read() - forwarded
+        clock.add("backward", forwarded)
     return loss.detach()
 
 

@@ -17,6 +17,7 @@ from relief_ray.client import observe_nothing
 from relief_ray.devices.workload import num_steps
 from relief_ray.groups import WHOLE
 from relief_ray.messages import Update
+from relief_ray.process import seconds_between
 from relief_ray.stages import MAX_STEP_BYTES
 from relief_ray.training.cuda_graph import GraphMemory
 from relief_ray.training.forward_plan import ForwardPlan
@@ -80,7 +81,7 @@ class StackedTrainer:
     def _epochs(self, stacked: StackedRound) -> None:
         """Run all epochs; the measured seconds count as every client's backward pass, in equal shares."""
         device = self._trainer.device
-        clock, memory = Stopwatch(synchronizes=device.type == "cuda"), GraphMemory(device)
+        clock, memory = Stopwatch(on_gpu=device.type == "cuda"), GraphMemory(device)
         ranges = epoch_steps(stacked.num_windows, self._trainer.config.batch_size)
         steps = {kind: StackedStep(stacked, r, memory) for kind, r in {r.kind: r for r in ranges}.items()}
         orders = [r.context.streams.torch("batches", r.context.round, r.context.info.id) for r in stacked.runs]
@@ -91,7 +92,7 @@ class StackedTrainer:
             stacked.losses.zero_()
             for step in ranges:
                 steps[step.kind].take(order[step.clients, step.windows], is_observed)
-        seconds, losses = clock.read() - began, _values(stacked.losses)
+        seconds, losses = seconds_between(began, clock.read()), _values(stacked.losses)
         for run, num, loss in zip(stacked.runs, stacked.num_windows, losses, strict=True):
             run.clock.backward_s += seconds / len(losses)
             run.clock.loss = loss / num

@@ -23,7 +23,7 @@ from relief_ray.groups import GroupId, GroupLayout, Params, Part, Selection
 from relief_ray.messages import Assignment, Receipt, Update, Work
 from relief_ray.models.backbone import Backbone, move_frozen
 from relief_ray.models.modes import TrainingMode, of_statistics, without_statistics
-from relief_ray.process import casting
+from relief_ray.process import casting, seconds_between
 from relief_ray.stages import MAX_KEPT_BYTES, missing_mode, most_windows
 from relief_ray.training.config import TrainerConfig
 from relief_ray.training.forward_plan import (
@@ -87,7 +87,7 @@ class Trainer:
 
     def begin(self, context: ClientContext, task: Assignment, data: ClientInputs, program: ClientProgram) -> ClientRun:
         """Let the client's program refine its task, for which it may probe."""
-        clock = Stopwatch(synchronizes=self.device.type == "cuda")
+        clock = Stopwatch(on_gpu=self.device.type == "cuda")
         kept, context = of_statistics(context.state), replace(context, state=without_statistics(context.state))
         run = ClientRun(context=context, task=task, data=data, program=program, clock=clock, statistics=kept)
         context = replace(context, probe=partial(self._probe, run))
@@ -194,7 +194,7 @@ class Trainer:
             self._optimizer.step(parameters, lr)
         if self.config.rule.weight_decay:
             _restore_parts(self.backbone, run)
-        clock.optimizer_s += clock.read() - began
+        clock.add("optimizer", began)
         return loss
 
     def _batches(self, run: LoadedRun) -> BatchBuffers:
@@ -204,7 +204,7 @@ class Trainer:
         with casting(self.config.autocast, self.device):
             sources = compute_sources(self.backbone, run.plan, run.data.inputs, num_windows)
         batches = BatchBuffers(sources, num_windows, run.max_windows)
-        clock.forward_s += clock.read() - began
+        clock.add("forward", began)
         return batches
 
     def _steps_in_backward(self, run: LoadedRun) -> AbstractContextManager[None]:
@@ -366,10 +366,10 @@ def _fused_steps(run: LoadedRun, optimizer: LocalOptimizer, batch_size: int) -> 
 
 
 def _step_in_backward(optimizer: LocalOptimizer, lr: float, clock: Stopwatch, parameter: Tensor) -> None:
-    """Take one tensor's step; its seconds count as the optimizer's, not as the backward pass'."""
+    """Take one tensor's step on the CPU; its seconds count as the optimizer's, not as the backward pass'."""
     began = clock.read()
     optimizer.step([parameter], lr)
-    seconds = clock.read() - began
+    seconds = seconds_between(began, clock.read())
     clock.optimizer_s += seconds
     clock.backward_s -= seconds
 

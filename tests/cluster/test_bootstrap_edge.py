@@ -124,4 +124,4 @@ def test_a_numpy_that_torch_was_not_built_for_is_refused(board):
 
 def test_the_usage_names_it():
     done = subprocess.run(["sh", "bootstrap.sh", "board"], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2 and "demo|test|setup|edge" in done.stderr
+    assert done.returncode == 2 and "demo|test|slow|setup|edge" in done.stderr

@@ -3,76 +3,47 @@
 Run by `-m lab`, skipped without root.
 """
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from cluster.lab.cgroup import find_controller
-from cluster.lab.lab import check_machine
 from cluster.lab.state import Place, Process, marked
-from relief_ray.errors import UserError
-from relief_ray.records import read_rounds, read_run
+from relief_ray.records import read_run
+from tests.cluster.labs import (
+    ADDRESS,
+    NO_LAB,
+    ROOT,
+    Command,
+    digests,
+    is_possible,
+    left_of,
+    make_command,
+    make_lab,
+    rows,
+)
 
-ROOT = Path(__file__).parents[2]
-Command = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
-def is_possible() -> bool:
-    try:
-        check_machine()
-    except UserError:
-        return False
-    return True
-
-
-pytestmark = [
-    pytest.mark.lab,
-    pytest.mark.slow,
-    pytest.mark.skipif(not is_possible(), reason="a lab needs Linux, root and iproute2"),
-]
-
-
-def make_command(name: str) -> Command:
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "RELIEF_LAB_NAME": name}
-
-    def run(*words: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
-        done = subprocess.run(
-            [sys.executable, "-m", "cluster.lab", *words], env=env, cwd=ROOT, capture_output=True, text=True,
-            stdin=subprocess.DEVNULL, timeout=300,
-        )  # fmt: skip
-        assert not check or done.returncode == 0, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done
-
-    return run
+pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.skipif(not is_possible(), reason=NO_LAB)]
 
 
 @pytest.fixture(scope="module")
-def lab() -> Iterator[Command]:
+def store(tmp_path_factory) -> Path:
+    """A folder outside of the lab that all nodes write to."""
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture(scope="module")
+def lab(store) -> Iterator[Command]:
     """A head and two nodes, without Ray."""
     command = make_command(f"t{os.getpid() % 10**6}")
-    command("up", "a:3", "c")
+    command("up", "a:3", "c", "--store", store)
     yield command
     command("down")
-
-
-def rows(command: Command) -> dict[str, dict[str, object]]:
-    return {row["node"]: row for row in json.loads(command("status", "--json").stdout)}
-
-
-def left_of(name: str) -> list[str]:
-    """Whatever a lab may leave: processes, namespaces, mounts, control groups, its folder."""
-    place = Place(name)
-    left = [f"process {p.pid}" for p in marked(place)]
-    left += [f"group {group}" for group in find_controller().groups(f"relief-lab-{name}-")]
-    left += [f"mount {line}" for line in Path("/proc/self/mounts").read_text().splitlines() if "relief-lab" in line]
-    return left + ([str(place.folder)] if place.folder.exists() else [])
 
 
 def namespaces() -> set[str]:
@@ -97,6 +68,13 @@ def test_no_node_reads_what_another_one_wrote(lab):
         "exec", "a", "--", "sh", "-c", f"for p in {' '.join(map(str, others))}; do touch $p/note && exit 1; done; true"
     )
     assert done.stderr.count("Read-only file system") == len(others)
+
+
+def test_what_is_outside_of_the_lab_is_for_all_of_them(lab, store):
+    lab("exec", "a", "--", "sh", "-c", f"echo from a > {store}/note")
+    assert lab("exec", "c", "--", "cat", f"{store}/note").stdout == (store / "note").read_text() == "from a\n"
+    assert lab("exec", "c", "--", "touch", store.parent / "note", check=False).returncode == 0
+    assert not (store.parent / "note").exists(), "all else there is the node's own"
 
 
 def test_a_node_runs_this_checkout_under_its_own_name(lab):
@@ -274,31 +252,17 @@ def test_down_removes_what_a_killed_up_left():
 
 @pytest.mark.ray
 def test_typed_nodes_without_a_common_disk_give_the_serial_runs_bits():
-    name = f"r{os.getpid() % 10**6}"
-    command = make_command(name)
-    try:
-        command("up", "a:3", "b:3", "c:2")
-        command("head")
-        command("node", "all")
-        assert json.loads(command("wait-ready", "--timeout-s", "150").stdout) == {"missing": []}
-        for node in ("a", "b", "c"):
-            command("exec", node, "--", "relief-ray", "data", "describe", "dsa_mini")
-        smoke = ["relief-ray", "run", "quick", "--json"]
-        typed = ["--set=runtime.mode=actors", "--placement=typed", "--address=10.77.0.1:6379", "--out=typed"]
-        command("exec", "head", "--", *smoke, *typed)
-        command("exec", "head", "--", *smoke, "--out=serial")
-        files = Path(str(rows(command)["head"]["files"]))
+    with make_lab("r", "a:3", "b:3", "c:2") as lab:
+        lab.start("head", "all")
+        quick = ["run", "quick", "--json"]
+        lab.run("head", *quick, ADDRESS, "--placement=typed", "--out=typed")
+        lab.run("head", *quick, "--out=serial")
+        files = lab.files("head")
         serial, on_nodes = files / "serial" / "relief-s0", files / "typed" / "relief-s0"
         assert read_run(on_nodes).runtime["placement"] == "typed" and read_run(serial).runtime["mode"] == "inline"
-        assert [r.model_sha256 for r in read_rounds(on_nodes)] == [r.model_sha256 for r in read_rounds(serial)]
-        assert len(read_rounds(serial)) == 3
+        assert digests(on_nodes) == digests(serial) and len(digests(serial)) == 3
         # A node that loses its power is missed, and a supervised one that comes back is a member again.
-        command("kill", "c")
-        assert not rows(command)["c"]["ray"]
-        command("node", "c", "--supervised")
-        assert json.loads(command("wait-ready", "--timeout-s", "150").stdout) == {"missing": []}
-    finally:
-        logs = {path.name: path.read_text()[-2000:] for path in Place(name).logs.glob("*.log")}
-        command("down")
-        print(logs)
-    assert left_of(name) == []
+        lab.command("kill", "c")
+        assert not rows(lab.command)["c"]["ray"]
+        lab.start("c")
+    assert left_of(lab.name) == []

@@ -1,6 +1,7 @@
 """Zips that climb, link, explode or are cut are refused; nothing is ever written."""
 
 import io
+import random
 import stat
 import zipfile
 from pathlib import Path
@@ -44,6 +45,25 @@ def test_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         check_members(opened, path)  # a high ratio alone is no bomb
         monkeypatch.setattr(source, "MAX_BYTES", 1_000_000)
         with pytest.raises(UserError, match="bomb"):
+            check_members(opened, path)
+
+
+def test_a_member_that_is_too_large_to_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "bomb.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as out:
+        out.writestr("zeros", bytes(5_000_000))
+        out.writestr("noise", random.Random(0).randbytes(3_000))
+    with open_zip(path) as opened:
+        monkeypatch.setattr(source, "_MAX_PACKED_WELL", 4_000_000)
+        with pytest.raises(UserError, match=r"bomb\.zip: member 'zeros' has \d+ bytes that claim to unpack to 5000000"):
+            check_members(opened, path)
+        monkeypatch.setattr(source, "_MAX_PACKED_WELL", 6_000_000)
+        check_members(opened, path)
+        monkeypatch.setattr(source, "MAX_MEMBER_BYTES", 2_000)
+        with pytest.raises(UserError, match=r"member 'noise' .* expected at most 2000; archive refused"):
+            check_members(opened, path)
+        monkeypatch.setattr(source, "MAX_MEMBERS", 1)
+        with pytest.raises(UserError, match=r"2 members, expected at most 1"):
             check_members(opened, path)
 
 

@@ -180,16 +180,16 @@ METHOD = "a method, or a part of its paper, is found by its file name"
 LEAF = "imported everywhere, imports nothing of ours"
 FILES_UNDER_60 = {
     "actors/__init__.py": "loads `actors.run` when it is first used: importing the command line needs no Ray",
+    "actors/cluster/limits.py": "what a node offers, apart from what runs use of a machine (relief_ray/cgroups.py)",
     "actors/commands/fetching.py": "of both `resume` commands, neither of which imports the other",
     "actors/commands/explain.py": "a command is a file: the library words the reasons, for notebooks too",
     "actors/runtime/nodes.py": "what grids and runs ask of the cluster, apart from what hosts ask for",
+    "relief_ray/measured.py": "what devices tell: the messages of a round hold it, and records and devices make it",
     "relief_ray/citations.py": "reads citations.bib, which methods and data sets name",
     "relief_ray/data/formats/partial.py": "a data set is a file",
-    "relief_ray/errors.py": LEAF,
     "relief_ray/experiment/untrained.py": "counts one thing over rounds, for the loop that has no room for it",
     "relief_ray/frozen.py": LEAF,
     "relief_ray/models/extra/rewire.py": "changes any backbone's graph, apart from what each method puts in",
-    "relief_ray/models/registry.py": "imports every backbone: none of them may import it",
     "relief_ray/records/redact.py": "masks credentials: to be checked by itself",
     "relief_ray/records/selection_text.py": "a format that records and terminal share, imports no other record",
     "relief_ray/records/tensor_file.py": "writes a format of others, apart from what a checkpoint puts in",

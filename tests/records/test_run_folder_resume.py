@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import shutil
 
-from relief_ray.records import RunFolder, checkpoint, restore
+import pytest
+
+from relief_ray.errors import UserError
+from relief_ray.records import RunFolder, checkpoint, read_rounds, restore
 
 
 def test_rounds_after_the_checkpoint_are_dropped_and_said(finished, scenario, tmp_path):
@@ -37,3 +40,25 @@ def test_an_intact_run_needs_no_repair(finished, scenario, tmp_path):
     with RunFolder.resume(path, min_free_bytes=0) as folder:
         restored = restore(folder, scenario.BINDING)
     assert restored.repairs == () and restored.checkpoint.round == 3 and len(restored.rounds) == 4
+
+
+def test_a_moved_folder_is_read_and_resumed(finished, scenario, tmp_path):
+    path, elsewhere = tmp_path / "run", tmp_path / "other" / "place"
+    shutil.copytree(finished, path)
+    (newest, *_) = checkpoint.generations(path)
+    shutil.rmtree(newest)
+    elsewhere.parent.mkdir()
+    path.rename(elsewhere)
+    assert [r.round for r in read_rounds(elsewhere)] == [0, 1, 2, 3]
+    scenario.drive(elsewhere)
+    assert scenario.outcome(elsewhere) == scenario.outcome(finished)
+
+
+def test_a_folder_moved_under_its_driver_is_noticed(finished, tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(finished, path)
+    with RunFolder.resume(path, min_free_bytes=0) as folder:
+        path.rename(tmp_path / "elsewhere")
+        with pytest.raises(UserError, match=r"rounds\.jsonl: removed or replaced while this run was writing"):
+            folder.append(read_rounds(tmp_path / "elsewhere")[-1])
+    assert not path.exists() and len(read_rounds(tmp_path / "elsewhere")) == 4

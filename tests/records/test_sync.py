@@ -20,7 +20,15 @@ from relief_ray.records import (
 )
 from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import METRICS
-from relief_ray.records.mlflow_store import SIMULATED, Store, exported_scalars, log_run, log_study, store_uri
+from relief_ray.records.mlflow_store import (
+    SIMULATED,
+    Store,
+    StudySummary,
+    exported_scalars,
+    log_run,
+    log_study,
+    store_uri,
+)
 from relief_ray.records.sync_state import read_sync
 from tests.records.stores import POINTS_A_ROUND, closed_port, configured, expected, points, stored
 from tests.sealed import put_run
@@ -125,11 +133,17 @@ def test_the_last_checkpoint_is_an_artifact_where_it_is_wanted(run, wanted):
 def test_files_of_a_study_are_artifacts_of_one_run_of_its_name(run):
     sync(run)
     page = run.parent / "index.html"
+    began, ended = "2026-01-02T03:04:05Z", "2026-01-02T03:05:35Z"
+    tags, metrics = {"relief.methods": "fedavg, relief"}, {"cells_done": 2.0, "best_f1": 0.5}
+    summary = StudySummary(started=began, finished=ended, note="2 of 2 runs done", tags=tags, metrics=metrics)
     for text in ("first", "second"):
         page.write_text(text)
-        log_study(Store(uri=store_uri(run)), "demo", [page])
+        log_study(Store(uri=store_uri(run)), "demo", [page], summary)
     (study,) = [r for r in stored(run) if r.data.tags.get("relief.grid") == "demo"]
     assert study.info.run_name == "demo" and study.info.status == "FINISHED"
+    assert study.info.end_time - study.info.start_time == 90_000, "it lasts from its first run to its last"
+    assert study.data.metrics == metrics and study.data.tags["relief.methods"] == "fedavg, relief"
+    assert study.data.tags["mlflow.note.content"] == "2 of 2 runs done"
     copy = Path(study.info.artifact_uri.removeprefix("file://")) / "index.html"
     assert copy.read_text() == "second"
 

@@ -144,9 +144,10 @@ def test_own_models_stand_beside_the_canonical_one_and_lead(make, put_on, invent
 
 def test_the_ablation_is_paired_with_v0(usual):
     table = sheet(build(usual), "e1-ablation")
-    entry = row(table, "RELIEF without elastic training (V1)").cells[2]
+    entry = row(table, "v1: RELIEF without elastic training (V1)").cells[2]
     assert entry.text == "+5.0 (1 run)" and entry.below == "+3.9"
-    assert row(table, "RELIEF (V0)").cells[2].text == "-"
+    assert row(table, "relief: RELIEF (V0)").cells[2].text == "-"
+    assert table.head[3].startswith("F1 minus relief's")
 
 
 def test_verdicts_have_a_line_per_claim_that_was_named(usual, registry):
@@ -358,11 +359,12 @@ def test_the_tables_name_their_clock_and_who_planned(usual):
         f"speedup, {clock}", f"compute, {clock}", f"link %, {clock}",
     ]  # fmt: skip
     note = (
-        "Seconds and joules: clock `{}` (simulated, fleet utilisation FITTED to the paper's 847 J{}); accounting "
-        "`method`; training engine `gemm`."
+        "Seconds and joules are simulated {}; fleet utilisation FITTED to the paper's 847 J{} (see Clock in the "
+        "glossary)."
     )
-    assert note.format("flop_proportional", ", allocation planned by `split_naive`") in paper.notes
-    assert note.format("split_naive", "") in main.notes
+    trained, counted = "in proportion to the FLOPs of what is trained", "with every pass through every layer counted"
+    assert note.format(trained, f"; allocation planned {counted}") in paper.notes
+    assert note.format(counted, "") in main.notes
 
 
 def test_every_table_of_figures_says_what_was_reduced(make, put_on, inventory_of):

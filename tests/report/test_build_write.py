@@ -63,6 +63,36 @@ def test_notices_are_set_apart():
     assert "> look" in markdown(document(notice))
 
 
+def test_a_folded_section_shows_its_heading_and_holds_what_is_inside_it():
+    line = Paragraphs(lines=("text",))
+
+    def section(title, level, folded):
+        return Section(title=title, slug=title, blocks=(line,), level=level, is_folded=folded)
+
+    sections = (section("a", 2, False), section("b", 3, True), section("c", 2, True), section("d", 3, False))
+    page = html(Document(title="T", lead="L", sections=sections, footer="F"), {})
+    body = page.partition("<main>")[2].replace("\n", "")
+    assert body.startswith(
+        "<section id='a'><h2>a</h2><p>text</p></section>"
+        "<section id='b'><details><summary><h3>b</h3></summary><p>text</p></details></section>"
+        "<section id='c'><details><summary><h2>c</h2></summary><p>text</p>"
+        "<section id='d'><h3>d</h3><p>text</p></section></details></section>"
+    )
+    assert "<a href='#c'>" in page, "the contents lead to what is folded"
+
+
+def test_of_many_settings_the_first_stands_open_and_details_are_folded(make, put_on, inventory_of):
+    gaps = (10.0, 55.0, 100.0, 200.0)
+
+    def folded(number):
+        runs = [put_on(make(m), fleet={"rotation": 0, "gap": g}) for g in gaps[:number] for m in ("fedavg", "relief")]
+        return {s.slug: s.is_folded for s in build(inventory_of(runs)).sections}
+
+    few, many = folded(3), folded(4)
+    assert not any(few[f"e{i}"] for i in (1, 2, 3)) and few["e1-tables"] and not few["overview"]
+    assert [many[f"e{i}"] for i in (1, 2, 3, 4)] == [False, True, True, True] and many["overview"]
+
+
 def test_ids_of_drawings_are_made_their_own():
     raw = (
         '<?xml?><svg width="3" viewBox="0"><metadata>d</metadata><g id="a"/><use xlink:href="#a" clip="url(#a)"/></svg>'

@@ -159,8 +159,11 @@ def test_the_last_line_says_what_was_named_and_found(runs, registry):
     line = last_line(comparison, judgement, problems)
     assert line.startswith(
         "Of 2 claims named before the first run: supported: v1 > fedavg in F1 (+4.0 [+3.6, +4.4] points, adjusted p = "
-        "0.00098); no runs: v2 > v1 in F1 (needs runs of v2 and v1 with F1)."
+        "0.00098); no runs: v2 > v1 in F1 (needs runs of v2 and v1 with F1). p is adjusted over 2 claims "
+        "(Holm), intervals are not."
     )
+    (alone,), problems = judge([comparison], registry(BETTER))
+    assert "adjusted over" not in last_line(comparison, alone, problems), "one claim: nothing is adjusted"
 
 
 def test_without_claims_nothing_is_judged(runs, make):
@@ -169,8 +172,7 @@ def test_without_claims_nothing_is_judged(runs, make):
     assert judgement is None
     assert last_line(comparison, None, problems) == (
         "No claim was named before these runs: their differences are described, not tested. F1 against FedAvg's, in "
-        "points: v1 +4.0 [+3.6, +4.4]. Simulated (clock `split_naive`): v1's rounds are as fast as FedAvg's with as "
-        "many joules."
+        "points: v1 +4.0 [+3.6, +4.4]. Simulated: v1's rounds are as fast as FedAvg's with as many joules."
     )
     assert last_line(comparison, None, ("a.yaml: was changed",)).startswith("a.yaml: was changed F1 against")
     false = compare_runs([make("fedavg", origin="SYNTHETIC")])
@@ -180,7 +182,7 @@ def test_without_claims_nothing_is_judged(runs, make):
 def test_speed_is_arithmetic_and_no_claim(make):
     fast = compare_runs([make("fedavg"), make("relief", round_s=1.0, energy_j=60.0)])
     assert faster(fast) == (
-        "Simulated (clock `split_naive`): RELIEF's rounds are 2.00x FedAvg's speed (link: 50 % of its slowest client's "
+        "Simulated: relief's rounds are 2.00x FedAvg's speed (link: 50 % of its slowest client's "
         "round) with 40 % fewer joules."
     )
     hungry = compare_runs([make("fedavg"), make("relief", round_s=1.0, energy_j=120.0)])
@@ -193,7 +195,9 @@ def test_the_table_has_a_row_per_claim_and_a_note_on_the_rule(runs, registry):
     table = verdict_table(judgement, "v")
     assert [row.name for row in table.rows] == ["v1 > fedavg in F1", "V1 is no worse"]
     assert [row.cells[0].text for row in table.rows] == ["supported", "supported"]
-    assert "over all 2 claims of the file" in table.notes[0] and "2025-01-01T00:00:00Z" in table.notes[0]
+    assert "adjusted over all 2 claims of the file; it decides" in table.notes[0]
+    assert "without the adjustment: it may leave out 0 where `p (Holm)` is above 0.05" in table.notes[0]
+    assert "2025-01-01T00:00:00Z" in table.notes[0]
     lines = scatter(judgement).lines
     assert lines[0].startswith("v1 and fedavg, F1: variance of the paired difference: fold 0 %, replicate 0 %")
     assert lines[-1].startswith("A/A rate") and lines[-1].endswith("no method has six pairs of its own replicates")

@@ -130,13 +130,13 @@ def test_interval_and_detectable_difference_in_closed_form(df):
     interval, error = paired([float(i) for i in range(df + 1)]), math.sqrt((df + 2) / 12)
     half = quantile(0.975, df) * error
     assert (interval.low, interval.high) == pytest.approx((df / 2 - half, df / 2 + half), rel=1e-9)
-    assert interval.detectable == pytest.approx(half + quantile(0.8, df) * error, rel=1e-9)
+    assert interval.smallest_found == pytest.approx(half + quantile(0.8, df) * error, rel=1e-9)
 
 
 def test_without_scipy_there_is_no_interval_but_a_mean_and_a_p(make, monkeypatch):
     monkeypatch.setitem(sys.modules, "scipy.special", None)
     found = paired([1.0, 2.0, 3.0])
-    assert (found.mean, found.low, found.high, found.detectable, found.p) == (2.0, None, None, None, 0.25)
+    assert (found.mean, found.low, found.high, found.smallest_found, found.p) == (2.0, None, None, None, 0.25)
     assert found.bound is None and rate_interval(2, 34) is None
     assert (str(found), str(paired([1.0]))) == ("+2.0", "+1.0 (1 run)")
     comparison = compare_runs([make(method, seed=seed) for method in ("fedavg", "relief") for seed in (0, 1)])
@@ -152,11 +152,17 @@ def test_interval_and_detectable_difference_by_hand():
     assert (interval.mean, interval.p, interval.num_pairs) == (2.0, 0.25, 3)
     assert (interval.low, interval.high) == pytest.approx((2 - 4.302653 * error, 2 + 4.302653 * error), rel=1e-6)
     assert interval.bound == pytest.approx(2 - 2.919986 * error, rel=1e-6), "t(.95, 2) = 2.919986"
-    assert interval.detectable == pytest.approx((4.302653 + 1.060660) * error, rel=1e-6)
+    assert interval.smallest_found == pytest.approx((4.302653 + 1.060660) * error, rel=1e-6)
 
 
 def test_one_pair_has_no_interval_and_none_has_nothing():
     interval = paired([1.5])
     assert interval is not None
-    assert (interval.mean, interval.low, interval.high, interval.detectable, interval.p) == (1.5, None, None, None, 1.0)
+    assert (interval.mean, interval.low, interval.high, interval.smallest_found, interval.p) == (
+        1.5,
+        None,
+        None,
+        None,
+        1.0,
+    )
     assert paired([]) is None

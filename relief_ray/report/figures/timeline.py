@@ -22,6 +22,7 @@ from relief_ray.report.experiments import Experiment, data_title
 from relief_ray.report.figures.style import FAINT, FOOTER_IN, INK, footnote, save, sheet
 from relief_ray.report.runs import Loaded, config_text, fleet_of, is_pooled, subjects
 from relief_ray.strategies import PRESETS, PROPOSED, REFERENCE, presets_of
+from relief_ray.text import with_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -161,13 +162,19 @@ def panel(loaded: Loaded, clock: str, round_: int | None = None) -> Panel:
         raise UserError(f"{loaded.where}: holds no devices (a committed cell); draw a run folder")
     planned = clock == loaded.run.planning_model
     return Panel(
-        title=loaded.run.method.title if loaded.label == loaded.run.strategy else loaded.label,
+        title=_title(loaded),
         bars=bars(loaded, cost),
         cost=cost,
         deadline_s=record.deadline_s if planned else None,
         note=f"{mark(loaded)}{data_title(config_text(loaded.run, 'data.name'))}, clock {clock}",
         is_measured=clock == "measured",
     )
+
+
+def _title(loaded: Loaded) -> str:
+    """The method's name, with its title where that says more; a variant has a name alone."""
+    is_preset = loaded.label == loaded.run.strategy
+    return with_title(loaded.label, loaded.run.method.title) if is_preset else loaded.label
 
 
 def _round(loaded: Loaded, round_: int | None) -> RoundRecord:

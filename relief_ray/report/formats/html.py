@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 
@@ -31,7 +31,7 @@ def html(document: Document, drawings: Mapping[str, str]) -> str:
     """The page; ``drawings`` are the figures' SVG by slug (a figure without one is left out, its caption says so)."""
     style = files("relief_ray.report.formats").joinpath(_STYLE_FILE).read_text(encoding="utf-8")
     numbers = document.numbers
-    body = "\n".join(_section(s, drawings, numbers) for s in document.sections)
+    body = "\n".join(_chapter(c, drawings, numbers) for c in _chapters(document.sections))
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -53,10 +53,31 @@ def _contents(sections: Iterable[Section]) -> str:
     return "".join(f"<li><a href='#{s.slug}'>{inline(s.title)}</a></li>" for s in sections if s.level == 2)
 
 
-def _section(section: Section, drawings: Mapping[str, str], numbers: Mapping[str, str]) -> str:
+def _chapters(sections: Iterable[Section]) -> list[list[Section]]:
+    """Each section of level 2 with those inside it."""
+    chapters: list[list[Section]] = []
+    for section in sections:
+        if section.level == 2 or not chapters:
+            chapters.append([])
+        chapters[-1].append(section)
+    return chapters
+
+
+def _chapter(sections: Sequence[Section], drawings: Mapping[str, str], numbers: Mapping[str, str]) -> str:
+    first, *others = sections
+    inside = [_section(s, drawings, numbers) for s in others]
+    return _section(first, drawings, numbers, "\n".join(inside) if first.is_folded else "") + (
+        "" if first.is_folded else "".join(f"\n{text}" for text in inside)
+    )
+
+
+def _section(section: Section, drawings: Mapping[str, str], numbers: Mapping[str, str], inside: str = "") -> str:
     tag = f"h{section.level}"
-    blocks = "\n".join(_block(b, drawings, numbers) for b in section.blocks)
-    return f"<section id='{section.slug}'>\n<{tag}>{inline(section.title)}</{tag}>\n{blocks}\n</section>"
+    heading = f"<{tag}>{inline(section.title)}</{tag}>"
+    blocks = "\n".join(_block(b, drawings, numbers) for b in section.blocks) + (f"\n{inside}" if inside else "")
+    if section.is_folded:
+        return f"<section id='{section.slug}'>\n<details><summary>{heading}</summary>\n{blocks}\n</details>\n</section>"
+    return f"<section id='{section.slug}'>\n{heading}\n{blocks}\n</section>"
 
 
 def _block(block: Block, drawings: Mapping[str, str], numbers: Mapping[str, str]) -> str:

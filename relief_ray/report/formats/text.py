@@ -16,8 +16,9 @@ from relief_ray.report.comparison import Comparison, MethodResult
 from relief_ray.report.document import Table
 from relief_ray.report.formats.markdown import table_markdown
 from relief_ray.report.statistics import Paired
+from relief_ray.report.tables.cells import names_line
 from relief_ray.report.tables.comparison import (
-    DAGGER,
+    OF_PAPER,
     brief_tables,
     costs_table,
     legend,
@@ -39,7 +40,8 @@ def plain(comparison: Comparison, width: int = WIDTH) -> str:
     made = (scores_table(comparison), costs_table(comparison)) if is_wide else brief_tables(comparison)
     meanings = legend(made)
     tables = [part for table in made for part in fitted(table, width)]
-    rounds = [sentence for sentence in (equal_rounds(comparison), alike_pairs(comparison)) if sentence]
+    names = names_line(comparison) if is_wide else ""
+    rounds = [sentence for sentence in (equal_rounds(comparison), alike_pairs(comparison), names) if sentence]
     notes = [
         fill(r, width, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
         for r in (*meanings, *rounds, *remarks(comparison))
@@ -75,7 +77,7 @@ def _columns(table: Table) -> list[list[str]]:
 
 def _heading(head: str, cells: Sequence[str]) -> tuple[str, str]:
     """The heading in two lines, the first empty where it is short or no wider than its cells."""
-    if len(head) <= max(SHORT, *map(len, cells)) or head.endswith(DAGGER):
+    if len(head) <= max(SHORT, *map(len, cells)):
         return "", head
     spaces = [i for i, letter in enumerate(head) if letter == " "]
     halves = [("", head), *((head[:i], head[i + 1 :]) for i in spaces)]
@@ -88,7 +90,7 @@ def fitted(table: Table, width: int) -> list[Table]:
     first, *widths = (max(map(len, (*_heading(head, cells), *cells))) for head, cells in texts)
     units: list[list[int]] = []
     for i, head in enumerate(table.head[1:]):
-        if head.endswith(DAGGER):
+        if head.startswith(OF_PAPER):
             units[-1].append(i)
         else:
             units.append([i])
@@ -116,7 +118,8 @@ def markdown(comparison: Comparison) -> str:
     """Caption, all tables and remarks."""
     made = [table(comparison) for table in (scores_table, costs_table, wide_table)]
     tables = map(table_markdown, made)
-    rounds = [sentence for sentence in (equal_rounds(comparison), alike_pairs(comparison)) if sentence]
+    told = (equal_rounds(comparison), alike_pairs(comparison), names_line(comparison))
+    rounds = [sentence for sentence in told if sentence]
     notes = "\n".join(f"- {r}" for r in (*legend(made), *rounds, *remarks(comparison)))
     return "\n\n".join(p.rstrip("\n") for p in (caption(comparison), *tables, notes) if p) + "\n"
 
@@ -145,8 +148,9 @@ def _flat_paired(name: str, paired: Paired) -> dict[str, JsonValue]:
         f"{name}_low": paired.low,
         f"{name}_high": paired.high,
         f"{name}_p": paired.p,
-        f"{name}_detectable": paired.detectable,
+        f"{name}_smallest_found": paired.smallest_found,
         f"{name}_pairs": paired.num_pairs,
+        f"{name}_unit": paired.unit,
     }
 
 

@@ -25,7 +25,7 @@ from relief_ray.report.tables.columns import Column
 from relief_ray.report.tables.main import ablations, facts_of_items
 from relief_ray.strategies import DESCRIBED
 
-_DIFFERENCE = Column(label="F1 minus V0's, points [95 %]", figure="", decimals=1)
+_DIFFERENCE = Column(label=f"F1 minus {V0}'s, points [95 %]", figure="", decimals=1)
 _COLUMNS = (
     col.HEADLINE, _DIFFERENCE, col.RARE_F1, col.SPEEDUP, *col.SPEED_CONTEXT,
     col.JOULES, col.FREE_SLOTS, col.CHOSEN_SLOTS,
@@ -76,9 +76,9 @@ def _row(experiment: Experiment, paper: Paper, label: str, opening: str, columns
 
 
 def _name(label: str) -> str:
-    """Title of a variant, and its number in the paper."""
+    """Name of a variant, its title, and its number in the paper."""
     title, number = DESCRIBED[label].title, VARIANT_ROWS.get(label, "")
-    return title if number in title else f"{title} ({number})"
+    return f"{label}: {title}" if number in title else f"{label}: {title} ({number})"
 
 
 def _figures(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from math import isclose
 
 from relief_ray.devices.clocks import CLOCKS
+from relief_ray.plugins import is_path
 from relief_ray.report.comparison import Comparison, MethodResult, Stat
 from relief_ray.report.document import NONE, Cell, Number, Origin
 from relief_ray.report.experiments import SAME, USUAL_FLEET, Experiment
@@ -13,6 +14,7 @@ from relief_ray.report.paper import PAPER_DATA, Paper, PaperCell
 from relief_ray.report.statistics import Paired, interval_text
 from relief_ray.report.tables.columns import ROUNDS_TO_85, Column
 from relief_ray.strategies import REFERENCE
+from relief_ray.text import with_title
 
 # The paper's protocol, Section VI-A and Eq. (2): key, value; it does not say how subjects are split.
 _PROTOCOL = (
@@ -146,6 +148,14 @@ def second_line(experiment: Experiment) -> str:
 def name_of(method: MethodResult) -> str:
     """The method, starred where clients are tested on models of their own."""
     return f"{method.label}{'*' if method.personalised else ''}"
+
+
+def names_line(comparison: Comparison) -> str:
+    """Sentence with what stands behind the names: a preset's title, or a user's method's import path; or empty."""
+    known = {run.label: run.run for run in comparison.runs}
+    texts = {label: run.strategy if is_path(run.strategy) else run.method.title for label, run in known.items()}
+    parts = [f"`{label}`: {text}" for label, text in texts.items() if with_title(label, text) != text]
+    return f"Names: {'; '.join(parts)}" if parts else ""
 
 
 def number_text(stat: Stat | None, column: Column, num_runs: int, *, tight: bool = False) -> str:

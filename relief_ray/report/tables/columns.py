@@ -23,7 +23,7 @@ class Column:
         scale: factor from the statistic's unit to the printed one.
         spread: `compare` prints the standard deviation too (`report` always does).
         paper: heading of the same figure in the paper's tables; ``{data}`` stands for the data set.
-        brief: heading under which `compare` shows the paper's values beside ours; empty: it does not.
+        brief: heading under which `compare` shows the paper's values beside ours, after "paper's"; empty: it does not.
         meaning: sentence for the legend of `compare`, where the heading does not say it all.
     """
 
@@ -42,17 +42,19 @@ class Column:
         """Heading: ``F1 %``, ``round, s``."""
         return f"{self.label} %" if self.unit == "%" else ", ".join(filter(None, (self.label, self.unit)))
 
-    @property
-    def printed(self) -> Iterator[tuple[str, str]]:
-        """(heading, the paper's column) of the paper's values that `compare` shows beside this figure."""
-        for data in PAPER_DATA.values() if "{data}" in self.paper else ("",):
-            if self.brief:
-                yield self.brief.format(data=data), self.paper.format(data=data)
+    def printed(self, dataset: str) -> Iterator[tuple[str, str]]:
+        """(heading, the paper's column) of the paper's values that `compare` shows beside this figure of a data set.
+
+        All but F1 are of PAMAP2; about other data than its two the paper says nothing.
+        """
+        is_of_it = dataset in PAPER_DATA if "{data}" in self.paper else dataset == "pamap2"
+        if self.brief and is_of_it:
+            yield self.brief, self.paper.format(data=PAPER_DATA[dataset])
 
 
 _DATA = "{data} F1 (%)"
 # Of the canonical model, of the clients' own models, and whichever of the two is the method's headline.
-F1 = Column(label="F1", unit="%", figure="f1_canonical_percent", decimals=1, spread=True, paper=_DATA, brief="{data}")
+F1 = Column(label="F1", unit="%", figure="f1_canonical_percent", decimals=1, spread=True, paper=_DATA, brief="F1 %")
 OWN_F1 = Column(
     label="F1 own", unit="%", figure="f1_own_sensors_percent", decimals=1, spread=True, paper=_DATA,
     meaning="mean over clients of the model that each uses, through its own sensors (*: a model of its own)",
@@ -77,7 +79,7 @@ AT_JOULES_F1 = Column(
 HEADLINE = Column(label="F1", unit="%", figure="f1_percent", decimals=1, paper=_DATA)
 RARE_F1 = Column(
     label="rare F1", unit="%", figure="f1_rare_percent", decimals=1, spread=True, paper="rare-modality F1 (%)",
-    brief="rare",
+    brief="rare %",
 )  # fmt: skip
 BEST_F1 = Column(label="F1 % at best validation", figure="f1_best_percent", decimals=1)
 LAST10_F1 = Column(label="last-10 F1", unit="%", figure="f1_last10_percent", decimals=1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from relief_ray.plugins import is_path
 from relief_ray.report.comparison import Comparison
 from relief_ray.report.document import NONE, Cell, Row, Table
 from relief_ray.report.paper import PaperCell, beside, read_paper
@@ -15,8 +14,8 @@ from relief_ray.report.tables.cells import name_of, number_text
 from relief_ray.report.tables.columns import Column
 from relief_ray.strategies import REFERENCE
 
-# Behind the headings of the paper's columns.
-DAGGER = " †"
+# Before the headings of the paper's columns.
+OF_PAPER = "paper's "
 COSTS = (col.ROUND_S, col.SPEEDUP, *col.SPEED_CONTEXT, col.ROUNDS_TO_85, col.JOULES)
 _WIDE = (
     col.BEST_F1, col.LAST10_F1, col.SPEEDUP_TOTAL, col.JOULES_TOTAL, col.JOULES_SAVED, col.UP_SAVED, col.UP_MAX,
@@ -102,16 +101,14 @@ def _texts(comparison: Comparison, column: Column) -> Iterator[Texts]:
     """The column, and the paper's behind it where it printed something for one of the methods."""
     methods = comparison.rows
     yield column.head, [number_text(m.stats.get(column.figure), column, m.num_runs, tight=True) for m in methods]
-    for head, printed in column.printed:
+    for head, printed in column.printed(str(run_value(comparison.runs[0].run, "data.name"))):
         cells = [_printed(comparison, m.label, printed) for m in methods]
         if any(cell is not None for cell in cells):
-            yield head + DAGGER, [_value_text(cell, column.decimals) for cell in cells]
+            yield OF_PAPER + head, [_value_text(cell, column.decimals) for cell in cells]
 
 
 def _printed(comparison: Comparison, label: str, column: str) -> PaperCell | None:
-    """The paper's cell; none beside a user's own data, about which it says nothing."""
-    if is_path(run_value(comparison.runs[0].run, "data.name")):
-        return None
+    """The paper's cell."""
     return beside(read_paper(), label, _backbone(comparison), column)
 
 
@@ -136,13 +133,12 @@ def legend(tables: Iterable[Table]) -> list[str]:
     heads = {head for table in tables for head in table.head}
     columns = {c.head: c for c in (*_BRIEF_COSTS, col.OWN_F1, col.AT_ROUNDS_F1, *SCORES, *COSTS, *_WIDE)}
     meanings = [f"`{head}`: {c.meaning}" for head, c in columns.items() if c.meaning and head in heads]
-    return [*meanings, _OF_PAPER] if any(head.endswith(DAGGER) for head in heads) else meanings
+    return [*meanings, _PRINTED] if any(head.startswith(OF_PAPER) for head in heads) else meanings
 
 
-_OF_PAPER = (
-    "† printed in the paper (F1 % on PAMAP2 and MHEALTH; rare: PAMAP2's rarest sensors; rounds to 85 %): for "
-    "orientation only, with the paper's data, splits and 200 rounds; it does not say whether personalised methods were "
-    "tested as one model or as the clients' own"
+_PRINTED = (
+    "`paper's ..`: printed in the paper, for orientation only: 200 rounds on its splits of these data; it does not say "
+    "whether personalised methods were tested as one model or as the clients' own"
 )
 
 

@@ -29,6 +29,7 @@ from relief_ray.report.tables.cells import (
     is_comparable,
     method_cell,
     name_of,
+    names_line,
     origin_of,
     printed,
     recorded,
@@ -134,6 +135,8 @@ def _own_notes(experiment: Experiment, columns: Sequence[Column]) -> Iterator[st
     if _personalised(experiment):
         yield _STARRED
     yield from (f"{note}." for note in stand_in_note(experiment.runs))
+    if comparison is not None and (names := names_line(comparison)):
+        yield f"{names}."
 
 
 def _context_text(experiment: Experiment) -> str:

@@ -16,6 +16,9 @@ from relief_ray.report.experiments import Experiment, distinct, settings_rows
 from relief_ray.report.inventory import STATUSES, GridItem, Inventory, choice_kind
 from relief_ray.report.runs import Loaded
 
+# Rows up to which a list of gaps stands open on the page.
+_MOST_ROWS = 12
+
 
 def overview(inventory: Inventory, experiments: Sequence[Experiment]) -> Section:
     """Counts, settings and the meaning of origins."""
@@ -28,7 +31,7 @@ def overview(inventory: Inventory, experiments: Sequence[Experiment]) -> Section
         )
     blocks += programs(inventory.done)
     blocks.append(word_table("origins", "Where figures come from.", ["origin", "meaning"], list(ORIGINS.items())))
-    return Section(title="What this rests on", slug="overview", blocks=tuple(blocks))
+    return Section(title="What this rests on", slug="overview", blocks=tuple(blocks), is_folded=len(experiments) > 3)
 
 
 def counts(inventory: Inventory, experiments: Sequence[Experiment]) -> Table:
@@ -96,7 +99,7 @@ def gaps(inventory: Inventory) -> Section | None:
         return None
     caption = f"{counted(len(rows), 'cell')} in no mean."
     sheet = word_table("gaps", caption, ["cell", "run", "status", "why"], rows)
-    return Section(title="Gaps", slug="gaps", blocks=(sheet,))
+    return Section(title="Gaps", slug="gaps", blocks=(sheet,), is_folded=len(rows) > _MOST_ROWS)
 
 
 def footer(runs: Sequence[Loaded]) -> str:

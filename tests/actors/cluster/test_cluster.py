@@ -3,25 +3,19 @@
 import json
 import os
 import re
-import shutil
 import signal
-import socket
 import stat
 import subprocess
 import sys
-import tempfile
 import time
-import urllib.error
-import urllib.request
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from actors.cluster.start_line import NUM_PORTS
+from tests.actors.cluster.loopback import SMALL, loopback
 from tests.sealed import put_page
 
-ROOT = Path(__file__).parents[3]
 BAD_METHOD = '''"""A method whose server fails."""
 from dataclasses import replace
 from typing import ClassVar
@@ -36,102 +30,14 @@ class Bad(StrategyConfig):
     def build(self):
         return replace(FedAvg().build(), aggregate=None)
 '''
-SMALL = [f"--set=backbone.{key}=2" for key in ("conv1", "conv2", "steps", "fusion")]
 # Two cells of one round; records only, no copy in MLflow.
 SHORT = ["--set=folds=[0]", "--set=seeds=[0]", "--set=rounds=1", "--set=tracking.enabled=false", *SMALL]
 
 
-def free_range(number):
-    """First of so many consecutive ports of which none of those that services take is in use."""
-    for first in range(20_000 + os.getpid() % 10_000, 60_000, number):
-        with suppress(OSError):
-            for socket_ in [socket.create_server(("127.0.0.1", first + i)) for i in range(20)]:
-                socket_.close()
-            return first
-    raise AssertionError("no free ports")
-
-
-class Cluster:
-    """Processes of a head and its devices, and a user's shell beside them."""
-
-    def __init__(self, folder):
-        self.folder, self.temp = folder, Path(tempfile.mkdtemp(prefix="rc-", dir="/tmp"))
-        first = free_range(NUM_PORTS)
-        self.port, self.dashboard, self.next_port = first, first + 1, first + 2
-        self.token, self.processes = folder / "secret" / "token", []
-        self.url = f"http://127.0.0.1:{self.dashboard}"
-        self.env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {
-            "PYTHONPATH": str(ROOT), "HOME": str(folder), "RELIEF_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1",
-            "RAY_worker_niceness": "0",
-        }  # fmt: skip
-
-    def start(self, name, *words):
-        words = [*words, "--token", self.token, "--ports", self.next_port, "--temp-dir", self.temp / name]
-        words += ["--num-cpus", 2, "--memory-mib", 4000, "--object-store-mib", 100]
-        self.next_port += NUM_PORTS
-        with (self.folder / f"{name}.log").open("wb") as log:
-            command = [sys.executable, "-m", "actors.cli", "cluster", *map(str, words)]
-            process = subprocess.Popen(command, env=self.env, stdout=log, stderr=log, start_new_session=True)
-        self.processes.append(process)
-        return process
-
-    def run(self, *words, cwd=None):
-        command = [sys.executable, "-m", "actors.cli", *map(str, words)]
-        done = subprocess.run(
-            command, env=self.env, cwd=cwd or self.folder, capture_output=True, text=True, timeout=300
-        )
-        assert "Traceback" not in done.stderr, done.stderr
-        return done
-
-    def submit(self, *words, **options):
-        return self.run("submit", "--address", self.url, "--token", self.token, *words, **options)
-
-    def check(self, *words):
-        return self.run("cluster", "check", "--address", f"127.0.0.1:{self.port}", "--token", self.token, *words)
-
-    def get(self, path, token=None):
-        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        with urllib.request.urlopen(urllib.request.Request(self.url + path, headers=headers), timeout=30) as answer:
-            return answer.read().decode()
-
-    def status(self, path, token=None):
-        try:
-            self.get(path, token)
-        except urllib.error.HTTPError as error:
-            return error.code
-        return 200
-
-    def close(self):
-        for process in reversed(self.processes):
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
-        for process in self.processes:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=20)
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        shutil.rmtree(self.temp, ignore_errors=True)
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """A head and a device for two clients of type C."""
-    it = Cluster(tmp_path_factory.mktemp("cluster"))
-    try:
-        head = it.start("head", "head", "--port", it.port, "--dashboard-port", it.dashboard)
-        until = time.monotonic() + 120
-        while time.monotonic() < until and head.poll() is None:
-            with suppress(OSError):
-                it.status("/api/version")
-                break
-            time.sleep(0.5)
-        it.start("device", "join", f"127.0.0.1:{it.port}", "--type", "c", "--count", 2)
-        while len(json.loads(it.check("--json").stdout)["nodes"]) < 2:
-            assert time.monotonic() < until and all(p.poll() is None for p in it.processes), it.folder
+    with loopback(tmp_path_factory.mktemp("cluster")) as it:
         yield it
-    finally:
-        it.close()
 
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
@@ -217,25 +123,15 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_go_on(cluster, tmp_path):
 
 
 def test_actors_are_named_after_run_client_and_type(cluster, tmp_path):
-    place, token = f"127.0.0.1:{cluster.port}", cluster.token.read_text()
-    words = ["run", "quick", "--address", place, "--set=runtime.mode=actors", "--set=rounds=100000", *SMALL]
-    env = cluster.env | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(cluster.token)}
-    fleet = ["--set=fleet.counts=[0,0,2]", "--set=data.subjects=[1,2]", "--set=fleet.owned={C: [acc, gyro, mag]}"]
-    command = [sys.executable, "-m", "actors.cli", *words, *fleet]
-    log = (tmp_path / "run.log").open("wb")
-    process = subprocess.Popen(command, env=env, cwd=tmp_path, stdout=log, stderr=log)
+    token = cluster.token.read_text()
     wanted, until, names = {"quick/client-0 type C", "quick/client-1 type C", "quick/coordinator"}, time.monotonic(), {}
-    try:
+    with cluster.running(tmp_path) as process:
         while not wanted <= names.keys():
             assert process.poll() is None and time.monotonic() < until + 120, (tmp_path / "run.log").read_text()
             time.sleep(1)
             actors = json.loads(cluster.get("/api/v0/actors?detail=true", token))["data"]["result"]["result"]
             names = {a["name"]: a["repr_name"] for a in actors if a["state"] == "ALIVE" and a["repr_name"]}
         assert all(names[name] == name for name in wanted)
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(timeout=60)
-        log.close()
 
 
 def test_a_silent_device_counts_as_lost_within_fifteen_seconds(cluster):

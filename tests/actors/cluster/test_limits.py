@@ -6,13 +6,14 @@ import pytest
 
 from actors.cluster import limits
 from actors.runtime.session import MIB
+from relief_ray import cgroups
 
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Writes the files of a machine of 16 cores, and gives their root."""
-    monkeypatch.setattr(limits, "num_cores", lambda: 16)
-    monkeypatch.setattr(limits.os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(cgroups, "_bound_cores", lambda: 16)
+    monkeypatch.setattr(cgroups.os, "cpu_count", lambda: 16)
 
     def make(groups: str, **files: str) -> Path:
         (tmp_path / "proc/self").mkdir(parents=True)
@@ -52,12 +53,12 @@ V1_QUOTA = {"cpu/lab/b/cpu.cfs_quota_us": "250000\n", "cpu/lab/b/cpu.cfs_period_
     ],
 )
 def test_cores_are_those_of_the_tightest_quota(machine, groups, files, cores):
-    assert limits.cores_within_quota(machine(groups, **files)) == cores
+    assert cgroups.num_cores(machine(groups, **files)) == cores
 
 
 def test_cores_are_at_most_those_that_the_process_is_bound_to(machine, monkeypatch):
-    monkeypatch.setattr(limits, "num_cores", lambda: 3)
-    assert limits.cores_within_quota(machine("0::/\n", **{"cpu.max": "800000 100000\n"})) == 3
+    monkeypatch.setattr(cgroups, "_bound_cores", lambda: 3)
+    assert cgroups.num_cores(machine("0::/\n", **{"cpu.max": "800000 100000\n"})) == 3
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ def test_cores_are_at_most_those_that_the_process_is_bound_to(machine, monkeypat
 )
 def test_memory_is_bounded_by_the_groups_limit(machine, groups, files):
     root = machine(groups, **files)
-    assert limits.memory_bytes(root) == 4096 * MIB
+    assert cgroups.memory_bytes(root) == 4096 * MIB
     head, device = limits.capacity(True, root), limits.capacity(False, root)
     assert device.object_store_mib == 512
     assert device.memory_mib == int(0.8 * 4096) - 512 - 300
@@ -78,5 +79,5 @@ def test_memory_is_bounded_by_the_groups_limit(machine, groups, files):
 
 def test_a_large_machine_keeps_its_object_store_small(machine):
     root = machine("0::/\n")
-    assert limits.memory_bytes(root) == limits.memory_bytes()
+    assert cgroups.memory_bytes(root) == cgroups.memory_bytes()
     assert limits.capacity(False, root).object_store_mib <= 1024

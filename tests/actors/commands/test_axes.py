@@ -5,6 +5,7 @@ import json
 import pytest
 
 import relief_ray as rr
+from actors.grids.estimate import START_S
 from relief_ray.errors import UserError
 from relief_ray.records.base import comparable
 from relief_ray.records.run_folder import read_rounds, read_run
@@ -88,6 +89,22 @@ def test_a_dry_run_lists_runs_settings_and_time_and_writes_nothing(invoke: Invok
     facts = json.loads(invoke(*words, *SMALL, "--json", "--out", tmp_path / "runs").stdout)
     assert [c["cell"] for c in facts["cells"]][:3] == ["fedavg-s0", "relief-s0", "fedavg-s1"]
     assert facts["settings"]["training.epochs"] == "1" and facts["core_s"] > 0
+    assert "(set-up, rounds and tests of every run)" in done.stdout
+    assert (facts["start_s"], facts["wall_s"]) == (0.0, facts["core_s"]), "these runs use no Ray"
+
+
+def test_a_dry_run_counts_rays_start_where_runs_need_it(invoke: Invoke, tmp_path, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    words = ("run", "quick", "--rounds", "1", "--dry-run", *SMALL, "--set=data.max_windows_per_client=5")
+    for more, start_s in (
+        ("--jobs=2", START_S),
+        ("--set=runtime.mode=packed", START_S),
+        ("--address=1.2.3.4:6379", 0.0),
+    ):
+        facts = json.loads(invoke(*words, more, "--json", "--out", tmp_path / "runs").stdout)
+        assert facts["start_s"] == start_s and facts["wall_s"] == facts["core_s"] / facts["cores"] + start_s
+    shown = invoke(*words, "--jobs=2", "--out", tmp_path / "runs").stdout
+    assert "(set-up, rounds and tests of every run, and 20 s until Ray has started)" in shown
 
 
 @pytest.mark.ray

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import pytest
 
+from actors.grids.estimate import START_S
 from actors.grids.trial import run_trial
 from actors.runtime.warm_pool import WorkerCache
 from relief_ray.studies.plans import Plan, keep_error, read_grid, write_grid
@@ -37,7 +38,32 @@ def test_a_dry_run_for_a_script_is_one_object(invoke: Invoke, tmp_path):
     assert (done["status"], done["seconds"]) == ("done", None) and [c["status"] for c in todo] == ["planned"] * 3
     assert all(c["seconds"] > 0 and c["bytes"] > 1000 and c["origin"].endswith("1 finished cell") for c in todo)
     assert plan["core_s"] == pytest.approx(sum(c["seconds"] for c in todo))
-    assert plan["wall_s"] == pytest.approx(plan["core_s"] / plan["cores"])
+    assert plan["start_s"] == START_S and plan["wall_s"] == pytest.approx(plan["core_s"] / plan["cores"] + START_S)
+
+
+def test_a_grid_takes_the_axes_of_run(invoke: Invoke, tmp_path):
+    options = ("--strategies", "fedavg,relief", "--seeds", "0,1", "--folds", "0", "--rounds", "1", *SMALL)
+    plan = json.loads(invoke("grid", "smoke", *options, "--out", tmp_path, "--dry-run", "--json").stdout)
+    names = [cell["cell"].rpartition("-")[0] for cell in plan["cells"]]
+    assert names == [f"dsa_mini_held_out-{m}-f0-s{s}" for s in (0, 1) for m in ("fedavg", "relief")]
+    assert [cell["planned"] for cell in plan["cells"]] == [1, 2, 1, 2], "RELIEF's bootstrap is a round more"
+    settings = ("--set", "methods=[fedavg, relief]", "--set=seeds=[0, 1]", "--set=folds=[0]", "--set=rounds=1", *SMALL)
+    same = json.loads(invoke("grid", "smoke", *settings, "--out", tmp_path, "--dry-run", "--json").stdout)
+    assert [cell["cell"] for cell in same["cells"]] == [cell["cell"] for cell in plan["cells"]]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--strategies", "v1", "--set", "methods=v2"), "--strategies and --set methods=v2: choose the same"),
+        (("--rounds", "2", "--set", "rounds=3"), "--rounds and --set rounds=3: choose the same"),
+        (("--seeds", "3"), "--seeds 3: could be 3 seeds or seed 3"),
+        (("--strategies", "fedavgg"), "fedavgg"),
+    ],
+)
+def test_axes_of_a_grid_that_cannot_be_are_refused(invoke: Invoke, options, message):
+    refused = invoke("grid", "smoke", *options, "--dry-run")
+    assert refused.exit_code == 2 and message in " ".join(refused.stderr.split())
 
 
 def test_a_budget_for_a_script_is_json_alone(invoke: Invoke, tmp_path):

@@ -15,6 +15,8 @@ from relief_ray.studies.planning import make_plan, read_plan, write_plan
 from tests.conformance.cases import after_rounds, drive
 from tests.sealed import change_run
 
+# Stands for the folder of a single run among the words of a command.
+SINGLE = "SINGLE"
 SMALL = [f"--set=backbone.{key}=2" for key in ("conv1", "conv2", "steps", "fusion")]
 
 
@@ -94,11 +96,16 @@ def test_a_finished_run_of_another_program_is_stale_and_may_be_computed_again(in
     assert "reused, finished already; stale: sources ffffffffffff there" in " ".join(reused.stdout.split())
     assert "speedup" in reused.stdout, "the table is shown all the same"
     assert reused.exit_code == 5
-    assert "1 run is stale" in reused.stderr and "--rerun-stale" in reused.stderr.splitlines()[-1]
-    again = invoke(*command, "--rerun-stale")
-    assert again.exit_code == 0 and "reused" not in again.stdout
-    assert read_run(tmp_path / "stale" / "relief-s0-ffffffff").source_digest == "f" * 64
-    assert read_run(tmp_path / "relief-s0").source_digest != "f" * 64
+    assert "1 run is stale" in reused.stderr
+    advice = reused.stderr.splitlines()[-1].removeprefix("compute again with: relief-ray ")
+    assert advice == f"resume {tmp_path} --rerun-stale"
+    for number, words in enumerate(([*command, "--rerun-stale"], advice.split(), ["resume", SINGLE, "--rerun-stale"])):
+        change_run(tmp_path / "relief-s0", source_digest=f"{number}" * 64)
+        again = invoke(*(tmp_path / "relief-s0" if word is SINGLE else word for word in words))
+        assert again.exit_code == 0 and "reused" not in again.stdout
+        assert read_run(tmp_path / "stale" / f"relief-s0-{number * 11111111:08}").source_digest == f"{number}" * 64
+        assert len(read_run(tmp_path / "relief-s0").source_digest.strip("012")) > 0
+        assert read_rounds(tmp_path / "relief-s0")[-1].round == 1
     assert invoke("compare", tmp_path).exit_code == 0, "what was set aside is not among the runs"
 
 
@@ -123,7 +130,7 @@ def test_resume_of_a_finished_run_says_so(invoke, runs: Path) -> None:
 
 
 def test_a_run_that_failed_before_its_first_round_can_be_started_again(invoke, tmp_path: Path, monkeypatch) -> None:
-    def refuse(options: SessionOptions) -> None:
+    def refuse(options: SessionOptions, lost: object = None) -> None:
         raise UserError(f"cannot join {options.address}")
 
     # As where no cluster answers (test_session), which this process could not show: it may have joined one already.
@@ -215,6 +222,8 @@ def flat(result) -> str:
         (["runtime.placement=typed"], 2, "runtime.mode=actors", "packed"),
         (["runtime.placement=typed", "runtime.mode=actors"], 1, None, None),
         (["runtime.placement=typed", "runtime.placement=virtual"], 1, None, None),
+        (["runtime.physical=true"], 1, "runtime.mode=actors", "packed"),
+        (["runtime.physical=true", "runtime.physical=false"], 1, None, None),
     ],
 )
 def test_types_imply_an_actor_for_each_client_and_say_so(settings, jobs, first, instead_of) -> None:

@@ -47,7 +47,7 @@ class Output:
 
 
 def a_run(folder: Path, *more: str) -> list[str]:
-    return ["run", "smoke", "--out", str(folder / "x"), *SMALL, "--set=rounds=100000", *more]
+    return ["run", "quick", "--out", str(folder / "x"), *SMALL, "--set=rounds=100000", *more]
 
 
 def a_grid(folder: Path) -> list[str]:
@@ -62,7 +62,7 @@ def a_search(folder: Path) -> list[str]:
 
 # What runs, the words after which it is in that state, and seconds after them.
 STATES: dict[str, tuple[Callable[[Path], list[str]], str, float]] = {
-    "before Ray starts": (lambda folder: a_run(folder, *ON_RAY), "smoke: 1 run", 0.0),
+    "before Ray starts": (lambda folder: a_run(folder, *ON_RAY), "quick: 1 run", 0.0),
     "while Ray starts": (lambda folder: a_run(folder, *ON_RAY), "on Ray, packed", 1.5),
     "rounds on Ray": (lambda folder: a_run(folder, *ON_RAY), "2/100000", 0.0),
     "rounds and checkpoints in this process": (a_run, "2/100000", 0.0),
@@ -137,7 +137,7 @@ def test_a_frozen_ray_of_the_drivers_machine_ends_the_command_and_a_resume_has_t
     more.whole()
     rounds = read_rounds(tmp_path / "x" / "relief-s0")
     assert read_run(tmp_path / "x" / "relief-s0").num_resumes == 1 and len(rounds) >= stopped
-    words = ["run", "smoke", "--out", tmp_path / "whole", *SMALL, f"--set=rounds={rounds[-1].round}"]
+    words = ["run", "quick", "--out", tmp_path / "whole", *SMALL, f"--set=rounds={rounds[-1].round}"]
     assert invoke(*words).exit_code == 0
     whole = read_rounds(tmp_path / "whole" / "relief-s0")
     assert [r.model_sha256 for r in rounds] == [r.model_sha256 for r in whole]

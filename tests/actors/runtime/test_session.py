@@ -1,4 +1,5 @@
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -6,7 +7,7 @@ from pathlib import Path
 import pytest
 import ray
 
-from actors.runtime.session import MAX_FOLDER_LENGTH, SessionOptions, num_cores, ray_session, short_folder
+from actors.runtime.session import MAX_FOLDER_LENGTH, SessionOptions, ray_session, short_folder
 
 ROOT = Path(__file__).parents[3]
 
@@ -59,7 +60,7 @@ def test_a_session_offers_what_its_options_say_and_another_one_joins_it(cluster)
 def test_socket_folders_have_short_names(monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.gettempdir", lambda: "/" + "x" * MAX_FOLDER_LENGTH)
     folder = short_folder()
-    assert len(str(folder)) <= MAX_FOLDER_LENGTH
+    assert len(str(folder / "r")) <= MAX_FOLDER_LENGTH
     folder.rmdir()
 
 
@@ -75,8 +76,12 @@ def test_folders_of_killed_processes_are_swept_and_no_others(monkeypatch, tmp_pa
     assert left == {f"rr-{os.getpid()}-mine", "rr-bench-x", "rr-old", made.name}
 
 
-def test_cores_are_those_this_process_may_use():
-    assert 1 <= num_cores() <= (os.cpu_count() or 1)
+@pytest.mark.ray
+def test_nobody_else_may_enter_rays_folder(cluster):
+    """Ray itself makes it writable for everybody (its logs, and the socket of the object store)."""
+    rays = Path(ray._private.worker._global_node.get_session_dir_path())
+    private = next(folder for folder in rays.parents if folder.name.startswith("rr-"))
+    assert stat.S_IMODE(private.stat().st_mode) == 0o700 and private.stat().st_uid == os.getuid()
 
 
 @pytest.mark.ray

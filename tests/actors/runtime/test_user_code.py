@@ -10,6 +10,7 @@ import pytest
 from actors.runtime.user_code import install
 from relief_ray.config import parse
 from relief_ray.errors import UserError
+from relief_ray.federated import RoundVoid
 from relief_ray.plugins import SourceFile, load, sources
 from tests.conformance.cases import BASE, THREE, config_of, drive, outcome
 from tests.own import METHOD
@@ -67,3 +68,45 @@ def test_hosts_of_a_built_in_strategy_go_on_with_a_users_strategy(write, on_warm
     drive(config_of("fedavg", data=THREE), tmp_path / "ours", make)
     drive(config, tmp_path / "ray", make)
     assert outcome(tmp_path / "ray") == outcome(tmp_path / "plain")
+
+
+HANGS = (
+    METHOD
+    + """
+
+def stuck(step):
+    import time
+
+    if step.args:
+        while True:
+            time.sleep(0.1)
+    return step.logits.logsumexp(1).mean()
+
+
+class Stuck(Mine):
+    def build(self):
+        from dataclasses import replace
+
+        from relief_ray.client import ClientProgram
+
+        return replace(super().build(), allocate=with_arguments, client=ClientProgram(objective=stuck))
+
+
+def with_arguments(state, context):
+    from dataclasses import replace
+
+    tasks = allocate_everything(state, context)
+    return tuple(replace(task, args={"hangs": 1.0} if task.client == 2 else {}) for task in tasks)
+"""
+)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.usefixtures("run_cache", "cluster")
+def test_a_hang_in_a_users_function_ends_at_its_limit_and_names_the_line(write, on_ray, tmp_path):
+    path = f"{write(HANGS)}:Stuck"
+    config = parse({**BASE, "strategy": path, "data": THREE})
+    settings = {"mode": "actors", "client_timeout_s": 4.0, "on_timeout": "drop", "lost_wait_s": 1.0}
+    with pytest.raises(RoundVoid, match=r"no answer within .* s \(it was in .*\.py, line \d+, in stuck: time\.sleep"):
+        drive(config, tmp_path / "ray", lambda job: on_ray(job, **settings))

@@ -64,17 +64,24 @@ def test_a_star_marks_the_headline_of_methods_whose_clients_have_models_of_their
     assert "F1 own %" not in scores_table(compare_runs([make("fedavg")])).head
 
 
-def test_the_papers_cells_stand_beside_where_labels_match(make):
-    comparison = compare_runs([make("fedicu_table"), make("v1"), make("v2_mandatory"), make("drop_slow")])
-    scores, costs = scores_table(comparison), costs_table(comparison)
+def test_the_papers_cells_stand_beside_where_labels_and_data_match(make, put_on):
+    def tables(data):
+        methods = ("fedicu_table", "v1", "v2_mandatory", "drop_slow")
+        comparison = compare_runs([put_on(make(method), data={"name": data, "stride_s": 5.0}) for method in methods])
+        return scores_table(comparison), costs_table(comparison)
+
+    scores, costs = tables("pamap2")
     icu = "FedICU (reconstructed), table"
-    assert (cells(scores, icu)["PAMAP2 †"], cells(scores, icu)["MHEALTH †"], cells(scores, icu)["rare †"]) == (
-        "87.6", "89.6", "28.4",
-    )  # fmt: skip
-    assert cells(scores, "v1")["PAMAP2 †"] == "94.0" and cells(costs, "v1")["speedup †"] == "1.66"
-    assert {cells(scores, m)["PAMAP2 †"] for m in ("v2_mandatory", "drop_slow")} == {"-"}
-    assert [cells(costs, icu)[c] for c in ("rounds †", "J †", "MB †")] == ["120", "761", "3.85"]
+    assert (cells(scores, icu)["paper's F1 %"], cells(scores, icu)["paper's rare %"]) == ("87.6", "28.4")
+    assert cells(scores, "v1")["paper's F1 %"] == "94.0" and cells(costs, "v1")["paper's speedup"] == "1.66"
+    assert {cells(scores, m)["paper's F1 %"] for m in ("v2_mandatory", "drop_slow")} == {"-"}
+    assert [cells(costs, icu)[f"paper's {c}"] for c in ("rounds", "J", "MB")] == ["120", "761", "3.85"]
     assert any("orientation" in line for line in legend([scores, costs]))
+    scores, costs = tables("mhealth")
+    assert cells(scores, icu)["paper's F1 %"] == "89.6", "of MHEALTH the paper has F1 alone"
+    assert "paper's rare %" not in scores.head and not [h for h in costs.head if h.startswith("paper's")]
+    scores, costs = tables("dsa")
+    assert not [h for h in (*scores.head, *costs.head) if h.startswith("paper's")], "another data set"
 
 
 def test_sensors_stand_in_the_order_of_the_data_set(make):
@@ -86,18 +93,19 @@ def test_sensors_stand_in_the_order_of_the_data_set(make):
     assert [h for h in scores_table(compare_runs([other])).head if h in ("acc %", "mag %")] == ["mag %", "acc %"]
 
 
-def test_nothing_is_printed_beside_methods_that_the_paper_lacks(make):
-    comparison = compare_runs([make("full_only")])
-    assert not [h for h in (*scores_table(comparison).head, *costs_table(comparison).head) if "†" in h]
-    assert not any("†" in line for line in legend([scores_table(comparison), costs_table(comparison)]))
+def test_nothing_is_printed_beside_methods_that_the_paper_lacks(make, put_on):
+    comparison = compare_runs([put_on(make("full_only"), data={"name": "pamap2", "stride_s": 5.0})])
+    assert not [h for h in (*scores_table(comparison).head, *costs_table(comparison).head) if "paper" in h]
+    assert not any("paper's .." in line for line in legend([scores_table(comparison), costs_table(comparison)]))
 
 
 def test_backbone_2_has_table_ii_and_kibibytes(make, put_on):
-    table = costs_table(compare_runs([on_moment(make("relief"), put_on), on_moment(make("v3"), put_on)]))
+    runs = [put_on(on_moment(make(m), put_on), data={"name": "pamap2", "stride_s": 5.0}) for m in ("relief", "v3")]
+    table = costs_table(compare_runs(runs))
     row = cells(table, "relief")
-    assert (row["speedup †"], row["up, KiB"], row["KB †"]) == ("9.41", "2048", "3408")
-    assert "rounds †" not in row, "Table II has no such column"
-    assert cells(table, "v3")["speedup †"] == f"{read_paper()['III'].get('V3', 'B2 speedup').value:.2f}"
+    assert (row["paper's speedup"], row["up, KiB"], row["paper's KB"]) == ("9.41", "2048", "3408")
+    assert "paper's rounds" not in row, "Table II has no such column"
+    assert cells(table, "v3")["paper's speedup"] == f"{read_paper()['III'].get('V3', 'B2 speedup').value:.2f}"
 
 
 def test_another_backbone_has_no_table():

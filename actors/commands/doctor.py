@@ -1,0 +1,296 @@
+"""`relief-ray device doctor`: is this machine ready to be a device of a cluster? A line for each part, with the fix."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import socket
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Literal
+
+from actors.cluster import GCS_PORT
+from actors.cluster.tokens import use_token
+from actors.terminal.exit_codes import BAD_INPUT, WIDTH, Stopped
+from relief_ray.devices.board.facts import board_root, heat, model_name, power_mode, release
+from relief_ray.devices.board.rails import find_rails, total_rails
+from relief_ray.errors import UserError, counted
+from relief_ray.files import cache_root
+
+Status = Literal["ok", "warning", "failed"]
+_GIB = 2**30
+# torch and Ray unpacked take some 5 GiB; parsed data and logs need some more.
+_LEAST_GIB, _SHORT_GIB = 1.0, 5.0
+_TOO_OLD = ("4", "5")
+_KNOWN = ("6", "7")
+_KNOCKS, _KNOCK_S = 5, 5.0
+
+# Side of the matrices of a trial kernel.
+_SIDE = 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Check:
+    """One part: ``seen`` says what was found, ``fix`` what to do where it is not ok."""
+
+    part: str
+    status: Status
+    seen: str
+    fix: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TorchFacts:
+    """torch as it was seen here.
+
+    Attributes:
+        version: its version; empty where it cannot be imported.
+        build: ``CUDA 12.6``, or ``without CUDA``.
+        gpu: name of the GPU that it sees; empty without one.
+        arch: compute capability of that GPU, ``sm_87``.
+        arch_list: architectures for which torch has kernels.
+        ran: the kernel that was run, in words.
+        fault: why it could not be imported, or why the kernel failed.
+    """
+
+    version: str = ""
+    build: str = ""
+    gpu: str = ""
+    arch: str = ""
+    arch_list: tuple[str, ...] = ()
+    ran: str = ""
+    fault: str = ""
+
+
+def torch_here() -> TorchFacts:
+    """Import torch and run a matrix product on the GPU, or on the CPU where it sees none."""
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        return TorchFacts(fault=f"cannot be imported ({error})")
+    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
+    device, gpu, arch, arch_list = "cpu", "", "", tuple[str, ...]()
+    try:
+        if torch.cuda.is_available():
+            device, gpu = "cuda", torch.cuda.get_device_name()
+            arch, arch_list = "sm_{}{}".format(*torch.cuda.get_device_capability()), tuple(torch.cuda.get_arch_list())
+        ones = torch.ones(_SIDE, _SIDE, device=device)
+        total = float((ones @ ones).sum())
+        fault = "" if total == _SIDE**3 else f"a matrix product gave {total:g}, expected {_SIDE**3}"
+    except RuntimeError as error:
+        fault = f"a matrix product failed ({str(error).strip().splitlines()[0]})"
+    ran = "" if fault else f"a matrix product ran on the {'GPU' if gpu else 'CPU'}"
+    return TorchFacts(
+        version=str(torch.__version__), build=build, gpu=gpu, arch=arch, arch_list=arch_list, ran=ran, fault=fault
+    )
+
+
+def doctor(root: Path | None, address: str | None, token: Path | None, as_json: bool) -> None:
+    """Check everything and print it.
+
+    Raises:
+        Stopped: a part has failed, with exit code 2.
+        UserError: the root is no folder.
+    """
+    place = root or board_root()
+    if not place.is_dir():
+        raise UserError(f"--sysfs {place}: no such folder; expected one that holds sys, etc, proc and var, as / does")
+    checks = checks_of(place, torch_here(), address, token)
+    failed = [check.part for check in checks if check.status == "failed"]
+    shown = {"ready": not failed, "checks": [asdict(check) for check in checks]}
+    print(json.dumps(shown, indent=1) if as_json else as_text(checks))
+    if failed:
+        raise Stopped(BAD_INPUT, f"not ready: {', '.join(failed)}")
+
+
+def checks_of(root: Path, torch: TorchFacts, address: str | None = None, token: Path | None = None) -> list[Check]:
+    """All parts in order; ``torch``: what torch was seen to do here, ``token``: file of the token of ``address``."""
+    jetson = release(root) is not None
+    return [
+        _release(root),
+        _python(),
+        _ray(),
+        _torch(torch, jetson),
+        _power_mode(root, jetson),
+        *_rails(root, jetson),
+        _heat(root, jetson),
+        _disk(cache_root()),
+        _head(address, token),
+    ]
+
+
+def _release(root: Path) -> Check:
+    known = release(root)
+    if known is None:
+        return Check(part="board", status="ok", seen=f"no Jetson: {platform.system()} on {platform.machine()}")
+    seen = f"{model_name(root) or 'a Jetson'}, L4T {known.l4t}, JetPack {known.jetpack or 'unknown'}"
+    if known.jetpack in _TOO_OLD:
+        fix = "flash JetPack 6 or 7: this one has an older Python than Ray needs"
+        return Check(part="board", status="failed", seen=seen, fix=fix)
+    if known.jetpack not in _KNOWN:
+        return Check(
+            part="board", status="warning", seen=seen, fix="expected JetPack 6 or 7; others were never looked at"
+        )
+    return Check(part="board", status="ok", seen=seen)
+
+
+def _python() -> Check:
+    """Python and its environment; the head's minor version is compared under ``head``."""
+    return Check(part="Python", status="ok", seen=f"{platform.python_version()} in {sys.prefix}")
+
+
+def _ray() -> Check:
+    try:
+        return Check(part="Ray", status="ok", seen=version("ray"))
+    except PackageNotFoundError:
+        return Check(part="Ray", status="failed", seen="not installed", fix="in a checkout: sh bootstrap.sh edge")
+
+
+def _torch(torch: TorchFacts, jetson: bool) -> Check:
+    """torch, its GPU and a kernel that was run there."""
+    if not torch.version:
+        return Check(part="torch", status="failed", seen=torch.fault, fix=_VENDOR if jetson else "pip install torch")
+    if not torch.gpu:
+        seen = f"{torch.version} ({torch.build}), no GPU"
+        if jetson:
+            return Check(part="torch", status="failed", seen=f"{seen} on a Jetson", fix=_VENDOR)
+        return Check(part="torch", status="failed" if torch.fault else "ok", seen=f"{seen}; {torch.ran}",
+                     fix="install torch again" if torch.fault else "")  # fmt: skip
+    seen = f"{torch.version} ({torch.build}), {torch.gpu} ({torch.arch}), built for {' '.join(torch.arch_list)}"
+    if torch.fault:
+        return Check(part="torch", status="failed", seen=f"{seen}; {torch.fault}", fix=_VENDOR)
+    if torch.arch not in torch.arch_list:
+        fix = f"a kernel ran all the same; a torch that is built for {torch.arch} starts faster"
+        return Check(part="torch", status="warning", seen=f"{seen}; {torch.ran}", fix=fix)
+    return Check(part="torch", status="ok", seen=f"{seen}; {torch.ran}")
+
+
+_VENDOR = (
+    "install NVIDIA's torch for this JetPack (docs/jetson.md), then: sh bootstrap.sh edge; the user needs the groups "
+    "video and render"
+)
+
+
+def _power_mode(root: Path, jetson: bool) -> Check:
+    mode = power_mode(root)
+    if mode is not None:
+        return Check(part="power mode", status="ok", seen=mode)
+    if not jetson:
+        return Check(part="power mode", status="ok", seen="n/a: this machine has none")
+    fix = "see `sudo nvpmodel -q`; boards that shall be compared need the same one"
+    return Check(part="power mode", status="warning", seen="n/a: /var/lib/nvpmodel/status tells none", fix=fix)
+
+
+def _rails(root: Path, jetson: bool) -> Iterator[Check]:
+    rails = find_rails(root)
+    if not rails:
+        seen = "n/a: no power sensor; so are joules"
+        fix = "look for ina3221 in sys/class/hwmon; without it plug a meter between" if jetson else ""
+        yield Check(part="power rails", status="warning" if jetson else "ok", seen=seen, fix=fix)
+        return
+    readings = {rail.label: rail.read() for rail in rails}
+    seen = ", ".join(f"{name} {'n/a' if r.watts is None else f'{r.watts:.2f} W'}" for name, r in readings.items())
+    chosen = total_rails(rails)
+    total = f"; total = {' + '.join(rail.label for rail in chosen)}"
+    bad = {name: r.why for name, r in readings.items() if r.watts is None}
+    needed = [rail.label for rail in chosen if rail.label in bad]
+    if not bad:
+        yield Check(part="power rails", status="ok", seen=seen + total)
+        return
+    fix = "; ".join(f"{name}: {why}" for name, why in bad.items())
+    fix += (
+        f". Without {' and '.join(needed)} a run's joules are n/a" if needed else ". A run's joules need none of them"
+    )
+    if any("ermission" in why for why in bad.values()):
+        fix += "; let this user read the files: chmod a+r, or the group that owns them"
+    yield Check(part="power rails", status="warning", seen=seen + total, fix=fix)
+
+
+def _heat(root: Path, jetson: bool) -> Check:
+    now = heat(root)
+    if now.hottest_c is None:
+        return Check(part="heat", status="warning" if jetson else "ok", seen="n/a: no zone tells a temperature",
+                     fix="look for thermal zones in sys/class/thermal" if jetson else "")  # fmt: skip
+    seen = f"hottest zone {now.hottest_c:.1f} °C"
+    if now.slowed:
+        fix = "cool it, or take a lower power mode, before anything is timed"
+        return Check(part="heat", status="warning", seen=f"{seen}, slowed down by {', '.join(now.slowed)}", fix=fix)
+    return Check(part="heat", status="ok", seen=f"{seen}, not slowed down" if now.slowed is not None else seen)
+
+
+def _disk(cache: Path) -> Check:
+    there = next(folder for folder in (cache, *cache.parents) if folder.exists())
+    free_gib = shutil.disk_usage(there).free / _GIB
+    seen, fix = f"{free_gib:.1f} GiB free for {cache}", "remove something, or point RELIEF_CACHE to a larger disk"
+    if free_gib < _LEAST_GIB:
+        return Check(part="disk", status="failed", seen=seen, fix=fix)
+    return Check(part="disk", status="warning", seen=seen, fix=fix) if free_gib < _SHORT_GIB else Check(
+        part="disk", status="ok", seen=seen
+    )  # fmt: skip
+
+
+def _head(address: str | None, token: Path | None) -> Check:
+    """The link to the head: seconds of a connection, the token, the versions."""
+    if address is None:
+        fix = "name it: --address HEAD[:PORT]"
+        return Check(part="head", status="warning", seen="n/a: no address was given", fix=fix)
+    place = address if ":" in address else f"{address}:{GCS_PORT}"
+    from actors.cluster.versions import refuse_other, versions_here, versions_of
+
+    try:
+        delay_s = _connect_s(place)
+        # Ray reads its variables once, when it is imported.
+        use_token(token)
+        there = versions_of(place)
+        refuse_other(versions_here(), there, place)
+    except UserError as error:
+        first, _, fix = str(error).partition("; ")
+        return Check(part="head", status="failed", seen=first, fix=fix or "see docs/cluster.md")
+    seen = f"{place}: Ray {there.ray}, Python {there.python}; a connection takes {1000 * delay_s:.1f} ms"
+    return Check(part="head", status="ok", seen=seen)
+
+
+def _connect_s(place: str) -> float:
+    """Median seconds of a TCP connection.
+
+    Raises:
+        UserError: nothing answers there, or the address is none.
+    """
+    host, _, port = place.rpartition(":")
+    seconds = []
+    for _ in range(_KNOCKS):
+        began = perf_counter()
+        try:
+            socket.create_connection((host, int(port)), timeout=_KNOCK_S).close()
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"{place}: nothing answers ({error}); on the head: relief-ray cluster head; between them: "
+                "docs/cluster.md lists the ports that a firewall has to let through"
+            ) from error
+        seconds.append(perf_counter() - began)
+    return median(seconds)
+
+
+def as_text(checks: Sequence[Check]) -> str:
+    """One line for each part, what to do below those that are not ok, and a verdict."""
+    lines: list[str] = []
+    for check in checks:
+        lines += _wrapped(check.seen, f"{check.status:<8} {check.part:<12} ", 22)
+        if check.fix:
+            lines += _wrapped(check.fix, " " * 22 + "fix: ", 27)
+    number = {status: sum(check.status == status for check in checks) for status in ("warning", "failed")}
+    return "\n".join([*lines, "", f"{number['failed']} failed, {counted(number['warning'], 'warning')}"])
+
+
+def _wrapped(text: str, head: str, indent: int) -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=head, subsequent_indent=" " * indent, break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip

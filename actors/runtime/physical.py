@@ -1,0 +1,118 @@
+"""Measurements of a physical run: the device's side of a call, and what the server adds to it.
+
+Each client gets a model object of its own, which Ray does not fetch by itself: the device fetches it inside the call
+and takes the time. Its answer stays on the device, in a box, until the server has heard that it is ready. So download
+and upload are each timed by one clock, at their receiver.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import ray
+
+from actors.runtime.serialization import Packed
+from relief_ray.devices.board.facts import board_root, heat, power_mode
+from relief_ray.devices.board.meter import PowerMeter
+from relief_ray.groups import Params
+from relief_ray.measured import Measured, OnDevice
+from relief_ray.messages import ClientId
+from relief_ray.process import Device, device_name
+
+T = TypeVar("T")
+_Models = Mapping[str, Params]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelBox:
+    """A model object that one client fetches itself; ``nbytes``: its length."""
+
+    ref: ray.ObjectRef[Packed[_Models]]
+    nbytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnswerBox(Generic[T]):
+    """An answer that waits on its device; the box itself travels at once and says that it is ready."""
+
+    ref: ray.ObjectRef[T]
+
+
+class DeviceWatch:
+    """Measures one call on its device: time, power, heat.
+
+    Used as ``with DeviceWatch() as watch``, then ``watch.told(device)``.
+    """
+
+    def __init__(self) -> None:
+        """Look for the board's sensors."""
+        self._root = board_root()
+        self._meter = PowerMeter(self._root)
+        self._down_s: float | None = None
+        self._began_s = self._call_s = 0.0
+
+    def __enter__(self) -> DeviceWatch:
+        """Begin."""
+        self._before, self._began_s = heat(self._root), time.monotonic()
+        self._meter.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End."""
+        self._meter.__exit__()
+        self._call_s = time.monotonic() - self._began_s
+
+    def fetch(self, box: ModelBox) -> Packed[_Models]:
+        """Fetch the model and take the time."""
+        began_s = time.monotonic()
+        models: Packed[_Models] = ray.get(box.ref)
+        self._down_s = time.monotonic() - began_s
+        return models
+
+    def told(self, device: Device) -> OnDevice:
+        """Measurements of the call; ``device``: where the client was trained."""
+        total, after = self._meter.total(), heat(self._root)
+        return OnDevice(
+            host=socket.gethostname(),
+            device=device_name(device),
+            down_s=self._down_s,
+            call_s=self._call_s,
+            energy_j=None if total is None else total.energy_j,
+            energy_of=None if total is None or total.energy_j is None else total.sensor,
+            energy_dropped=None if total is None else total.dropped,
+            power_mode=power_mode(self._root),
+            temperature_c=after.hottest_c,
+            throttled=after.was_throttled(self._before),
+        )
+
+
+@dataclass(slots=True)
+class RoundLog:
+    """Collects the measured clients of one round.
+
+    Attributes:
+        seen: by client, what its device measured, its upload's seconds, when its answer was here and bytes down and up.
+    """
+
+    seen: dict[ClientId, tuple[OnDevice, float | None, float, int, int]] = field(default_factory=dict)
+
+    def add(
+        self, client: ClientId, on_device: OnDevice | None, up_s: float | None, bytes_down: int, bytes_up: int
+    ) -> None:
+        """Note an answer that has just come; without a measurement nothing is noted."""
+        if on_device is not None:
+            self.seen[client] = on_device, up_s, time.monotonic(), bytes_down, bytes_up
+
+    def finish(self) -> dict[ClientId, Measured]:
+        """The round's training is over now: who has answered has waited until then."""
+        over_s = time.monotonic()
+        return {
+            client: Measured(
+                on_device=on_device, up_s=up_s, wait_s=over_s - here_s, bytes_down=bytes_down, bytes_up=bytes_up
+            )
+            for client, (on_device, up_s, here_s, bytes_down, bytes_up) in self.seen.items()
+        }

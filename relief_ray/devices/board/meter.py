@@ -1,0 +1,176 @@
+"""Energy of a board: its rails are read every 100 ms in a thread and added up by the trapezoidal rule.
+
+``E = sum_i (P_i + P_(i+1)) / 2 (t_(i+1) - t_i)`` over neighbouring samples, with one monotonic clock of the board.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from time import monotonic
+
+from relief_ray.devices.board.rails import Rail, Reading, find_rails, total_rails
+
+PERIOD_S = 0.1
+# Share of dropped samples above which an energy is no measurement any more; smaller gaps are bridged.
+MAX_DROPPED = 0.5
+# A sensor that repeats itself to the last digit for so long does not measure.
+_STUCK_SAMPLES, _STUCK = 50, "stuck, the same reading all the time"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """All rails at one moment of the monotonic clock."""
+
+    at_s: float
+    readings: tuple[Reading, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RailEnergy:
+    """A rail over a stretch of time.
+
+    Attributes:
+        label: its name; ``total`` for the board.
+        sensor: folder of its sensor; of the total the rails that were summed.
+        mean_w: mean power; None where too much is missing, with the reason in ``why``.
+        peak_w: largest power of a sample.
+        energy_j: joules.
+        dropped: share of the samples that should be there and are not, 0 to 1.
+        why: reason for None, or a doubt about the figures.
+    """
+
+    label: str
+    sensor: str
+    mean_w: float | None
+    peak_w: float | None
+    energy_j: float | None
+    dropped: float
+    why: str = ""
+
+
+def energy_of(
+    label: str,
+    sensor: str,
+    times_s: Sequence[float],
+    watts: Sequence[float | None],
+    span_s: float,
+    why: str = "",
+    period_s: float = PERIOD_S,
+) -> RailEnergy:
+    """Integrate the samples that are there over ``span_s`` seconds, of which one is expected every ``period_s``.
+
+    With a share of dropped samples above ``MAX_DROPPED``, or fewer than two samples, the figures are None.
+    """
+    there = [(t, w) for t, w in zip(times_s, watts, strict=True) if w is not None]
+    expected = max(1, round(span_s / period_s))
+    dropped = max(0.0, 1.0 - len(there) / expected)
+    if len(there) < 2 or dropped > MAX_DROPPED:
+        missing = why or f"{100 * dropped:.0f} % of the samples are missing"
+        return RailEnergy(
+            label=label, sensor=sensor, mean_w=None, peak_w=None, energy_j=None, dropped=dropped, why=missing
+        )
+    area = sum((w + v) / 2 * (u - t) for (t, w), (u, v) in pairwise(there))
+    mean_w = area / (there[-1][0] - there[0][0])
+    # The edges, less than a period each, are taken at the mean.
+    return RailEnergy(
+        label=label, sensor=sensor, mean_w=mean_w, peak_w=max(w for _, w in there), energy_j=mean_w * span_s,
+        dropped=dropped, why=why,
+    )  # fmt: skip
+
+
+class PowerMeter:
+    """Reads a board's rails in a thread while its ``with`` block runs."""
+
+    def __init__(self, root: Path, period_s: float = PERIOD_S) -> None:
+        """Look for the rails below ``root``."""
+        self.rails = find_rails(root)
+        self.samples: list[Sample] = []
+        self.span_s = 0.0
+        self._period_s, self._over = period_s, threading.Event()
+        self._thread: threading.Thread | None = None
+        self._began_s = 0.0
+
+    def __enter__(self) -> PowerMeter:
+        """Begin; without rails no thread is started."""
+        self._began_s = monotonic()
+        if self.rails:
+            self._sample()
+            self._thread = threading.Thread(target=self._loop, name="power", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Take a last sample and end."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._sample()
+        self.span_s = monotonic() - self._began_s
+
+    def _loop(self) -> None:
+        due_s = self._began_s + self._period_s
+        while not self._over.wait(due_s - monotonic()):
+            self._sample()
+            # A sample that comes late puts the next ones off: none are taken in a burst.
+            due_s = max(due_s + self._period_s, monotonic())
+
+    def _sample(self) -> None:
+        self.samples.append(Sample(at_s=monotonic(), readings=tuple(rail.read() for rail in self.rails)))
+
+    def by_rail(self) -> tuple[RailEnergy, ...]:
+        """Each rail over the block."""
+        return tuple(self._rail(i, rail) for i, rail in enumerate(self.rails))
+
+    def total(self) -> RailEnergy | None:
+        """The board over the block: its input rail, else the sum of all; None where it has no sensor.
+
+        A sum needs all of its rails: with one missing it is None, since it would be too small.
+        """
+        chosen = total_rails(self.rails)
+        if not chosen:
+            return None
+        places = [self.rails.index(rail) for rail in chosen]
+        stuck = [self.rails[i].label for i in places if self._is_stuck(i)]
+        rows = [[sample.readings[i] for i in places] for sample in self.samples]
+        watts = [_sum(row) if len(stuck) < len(places) else None for row in rows]
+        whys = {f"{rail.label}: {r.why}" for row in rows for rail, r in zip(chosen, row, strict=True) if r.why}
+        doubts = "; ".join([*sorted(whys), *(f"{label}: {_STUCK}" for label in stuck)])
+        sensor = " + ".join(rail.label for rail in chosen)
+        return self._energy("total", sensor, watts, doubts)
+
+    def _rail(self, index: int, rail: Rail) -> RailEnergy:
+        readings = [sample.readings[index] for sample in self.samples]
+        whys = [r.why for r in readings if r.why]
+        why = whys[-1] if whys else ""
+        watts: list[float | None] = [r.watts for r in readings]
+        if self._is_stuck(index):
+            watts, why = [None] * len(watts), _STUCK
+        return self._energy(rail.label, rail.sensor, watts, why)
+
+    def _energy(self, label: str, sensor: str, watts: Sequence[float | None], why: str) -> RailEnergy:
+        times_s = [sample.at_s for sample in self.samples]
+        return energy_of(label, sensor, times_s, watts, self.span_s, why, self._period_s)
+
+    def _is_stuck(self, index: int) -> bool:
+        """True where a sensor has repeated itself for 5 s; a rail without any current may do so."""
+        raws = {sample.readings[index].raw for sample in self.samples}
+        if len(self.samples) < _STUCK_SAMPLES or len(raws) > 1:
+            return False
+        (raw,) = raws
+        return bool(raw) and 0 not in raw
+
+
+def _sum(row: Sequence[Reading]) -> float | None:
+    """Sum of the rails' power at one moment; None where one of them is missing."""
+    watts = [reading.watts for reading in row if reading.watts is not None]
+    return sum(watts) if len(watts) == len(row) else None
+
+
+def mean_w(meter: PowerMeter) -> float | None:
+    """Mean power of the board over the block, watts; None where it is not measured."""
+    total = meter.total()
+    return None if total is None else total.mean_w

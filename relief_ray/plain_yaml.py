@@ -1,0 +1,177 @@
+"""Reads YAML that a user wrote, within limits: whatever it holds, the answer is plain values or a ``UserError``.
+
+Beyond YAML's own rules a key may stand only once in a mapping, and nesting, size and the values that aliases stand for
+are bounded: a file of 400 bytes can otherwise describe 10^9 values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import Final
+
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode
+
+from relief_ray.errors import UserError
+
+MAX_BYTES: Final = 256 * 1024
+_MAX_DEPTH: Final = 50
+_MAX_VALUES: Final = 100_000
+_MAX_DIGITS: Final = 100
+# What PyYAML's constructors raise for scalars such as `2026-13-45`, `!!int x` and `!!bool x`.
+_NO_VALUE: Final = (yaml.YAMLError, ValueError, KeyError, AttributeError, TypeError, OverflowError)
+
+
+class _Limit(Exception):
+    """Raised where a text goes beyond a limit; the message names what was found, what is expected and the fix."""
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader with limits and without repeated keys."""
+
+    def __init__(self, text: str) -> None:
+        """Begin to read a text."""
+        super().__init__(text)
+        self._depth = self._num_values = 0
+        self._sizes: dict[int, int] = {}
+
+    def compose_node(self, parent: Node | None, index: int) -> Node | None:
+        """Compose a node; an alias counts as the values that it stands for.
+
+        Raises:
+            _Limit: too deep, or too many values.
+        """
+        is_alias, before, line = self.check_event(yaml.AliasEvent), self._num_values, self.line + 1
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise _Limit(f"line {line}: nested more than {_MAX_DEPTH} deep, expected a few levels; flatten it")
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if is_alias and id(node) not in self._sizes:
+            raise _Limit(f"line {line}: an alias inside of what it stands for; write the value out")
+        self._num_values += self._sizes[id(node)] if is_alias else 1
+        if self._num_values > _MAX_VALUES:
+            raise _Limit(
+                f"line {line}: more than {_MAX_VALUES} values, aliases counted as what they stand for; expected a "
+                "configuration; write fewer values"
+            )
+        if not is_alias:
+            self._sizes[id(node)] = self._num_values - before
+        return node
+
+    def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Hashable, object]:
+        """Construct a mapping whose keys differ.
+
+        Raises:
+            _Limit: a key stands twice.
+        """
+        lines: dict[tuple[str, str], int] = {}
+        for key, _ in node.value:
+            if isinstance(key, ScalarNode) and key.value != "<<":
+                line = key.start_mark.line + 1
+                if (key.tag, key.value) in lines:
+                    first = lines[key.tag, key.value]
+                    raise _Limit(f"line {line}: key {key.value!r} stands in line {first} already; keep one of them")
+                lines[key.tag, key.value] = line
+        return super().construct_mapping(node, deep)
+
+    def construct_yaml_int(self, node: ScalarNode) -> int:
+        """Construct a whole number.
+
+        Raises:
+            _Limit: it has more digits than anything can mean.
+        """
+        if len(node.value) > _MAX_DIGITS:
+            raise _Limit(f"a whole number of {len(node.value)} characters, expected at most {_MAX_DIGITS}; shorten it")
+        return super().construct_yaml_int(node)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+
+
+def read_setting(text: str, place: str) -> object:
+    """The value of a setting: as YAML where it is some, else the text itself.
+
+    Raises:
+        UserError: it goes beyond a limit, or is no text in UTF-8.
+    """
+    try:
+        return _values(text, place)
+    except _NO_VALUE as error:
+        if isinstance(error, UserError):
+            raise
+        return text
+
+
+def read_file(path: Path) -> object:
+    """The values in a YAML or JSON file.
+
+    Raises:
+        UserError: it cannot be read, or as ``read_bytes``.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{path}: cannot be read ({why}), expected a file of YAML or JSON; name one") from error
+    return read_bytes(data, str(path))
+
+
+def read_bytes(data: bytes, place: str) -> object:
+    """The values in the content of a YAML or JSON file; ``place`` names it in errors.
+
+    Raises:
+        UserError: no text in UTF-8, no YAML, or beyond a limit.
+    """
+    if len(data) > MAX_BYTES:
+        raise UserError(
+            f"{place}: more than {MAX_BYTES // 1024} KiB, expected a few keys and values; name another file"
+        )
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{place}: byte {error.start} is 0x{data[error.start]:02x}, expected a text in UTF-8; save it as UTF-8"
+        ) from error
+    try:
+        return _values(text, place)
+    except _NO_VALUE as error:
+        if isinstance(error, UserError):
+            raise
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"{place}: cannot be read as YAML ({why}), expected keys and values; mend that line") from error
+
+
+def read_mapping(path: Path) -> dict[str, object]:
+    """The values in a file that holds a mapping by text.
+
+    Raises:
+        UserError: as ``read_file``, or it holds something else.
+    """
+    values = read_file(path)
+    if not isinstance(values, Mapping):
+        raise UserError(
+            f"{path}: holds {type(values).__name__}, expected a mapping of configuration keys, e.g. rounds: 20"
+        )
+    if wrong := [key for key in values if not isinstance(key, str)]:
+        raise UserError(f"{path}: key {wrong[0]!r}, expected a text such as rounds; write the name of a key")
+    return dict(values)
+
+
+def _values(text: str, place: str) -> object:
+    if len(text) > MAX_BYTES:
+        raise UserError(f"{place[:60]}..: a value of {len(text)} characters, expected at most {MAX_BYTES}; shorten it")
+    try:
+        text.encode()
+        loader = _Loader(text)
+        try:
+            return loader.get_single_data()
+        finally:
+            loader.dispose()
+    except UnicodeEncodeError as error:
+        shown = place.encode("ascii", "backslashreplace").decode()
+        raise UserError(f"{shown}: holds bytes that are no UTF-8, expected a text in UTF-8; type it anew") from error
+    except _Limit as error:
+        raise UserError(f"{place[:200]}: {error}") from error

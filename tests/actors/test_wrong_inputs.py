@@ -1,0 +1,171 @@
+"""A hundred wrong inputs by hand: each message has the place, what was found or is expected, and what mends it."""
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HELP = "--help"
+WORDS = "expected"
+# What is typed, and pieces of the message in their order. The fix is the last piece.
+WRONG: list[tuple[str, tuple[str, ...]]] = [
+    # run: what, how often, where
+    ("run nosuch", ("preset 'nosuch': unknown", WORDS, "FILE.yaml")),
+    ("run smok", ("preset 'smok'", "did you mean 'smoke'", WORDS)),
+    ("run {empty}", ("is a folder, expected a preset or a file", "relief-ray resume")),
+    ("run none.yaml", ("none.yaml: no such file in", WORDS, "or a preset")),
+    ("run", ("Missing argument 'PRESET|FILE.yaml'", HELP)),
+    ("run smoke --bogus", ("No such option: --bogus", HELP)),
+    ("run smoke --seeds 3", ("--seeds 3: could be 3 seeds or seed 3; expected a list", "--seeds [3]")),
+    ("run smoke --seeds a-b", ("--seeds a-b: found 'a-b', expected numbers", "--seeds 0-4")),
+    ("run smoke --seeds 4-0", ("--seeds 4-0: found '4-0', expected numbers", "--seeds 0-4")),
+    ("run smoke --seeds -1", ("--seeds -1: found '-1', expected numbers", "--seeds 0-4")),
+    ("run smoke --seeds 0-999999999", ("--seeds 0-999999999: 1000000000 of them, expected at most 1000", "several")),
+    ("run smoke --folds 0", ("--folds 0: the split within_subject has no folds; expected", "no --folds")),
+    ("run dsa --folds 9", ("data.fold=9: dsa has folds 0..3",)),
+    ("run smoke --rounds 0", ("--rounds 0: expected a value greater than or equal to 1", HELP)),
+    ("run smoke --rounds many", ("--rounds many: expected a value", HELP)),
+    ("run smoke --jobs 0", ("--jobs 0: expected a value greater", HELP)),
+    ("run smoke --strategies ,", ("--strategies: found no name, expected", "--strategies fedavg,relief")),
+    ("run smoke --strategies relif", ("strategy", "unknown strategy 'relif' (did you mean 'relief'?)", "name one")),
+    ("run smoke --strategies no_file:X", ("strategy = 'no_file:X': no module 'no_file' in", "set PYTHONPATH")),
+    ("run smoke --strategies json:dumps", ("strategy = 'json:dumps': found a function, expected a subclass", "derive")),
+    ("run smoke --strategies json:loats", ("strategy = 'json:loats'", "has no 'loats'", "name what the file")),
+    ("run smoke --strategies a:b:c", ("strategy = 'a:b:c'", "expected an import path like my.module:MyClass")),
+    ("run smoke --placement best", ("runtime.placement = 'best': expected one of auto, typed, virtual", "e.g.")),
+    ("run smoke --rounds 2 --set rounds=3", ("--rounds", "rounds=3")),
+    # run: settings
+    ("run smoke --set rounds", ("--set rounds: expected path=value", "e.g. --set training.epochs=2")),
+    ("run smoke --set =3", ("--set =3: expected path=value", "before the =")),
+    ("run smoke --set a..b=3", ("--set a..b=3: unknown key 'a..b'", "`relief-ray config` lists")),
+    ("run smoke --set rouns=3", ("unknown key 'rouns' (did you mean 'rounds'?)", "write --set rounds=3")),
+    ("run smoke --set lr=3", ("unknown key 'lr' (did you mean 'training.lr'", "write --set training.lr=3")),
+    ("run smoke --set training.lr=fast", ("training.lr=fast: expected a number, above 0", "training.lr=0.001")),
+    ("run smoke --set training.lr=0", ("training.lr=0: expected a number, above 0", "training.lr=0.001")),
+    ("run smoke --set training.lr=nan", ("training.lr=nan", "expected a number", "training.lr=0.001")),
+    ("run smoke --set training.lr=.inf", ("training.lr=.inf", "expected a number", "training.lr=0.001")),
+    ("run smoke --set training.epochs=1.5", ("training.epochs=1.5: expected a whole number, at least 1", "e.g.")),
+    ("run smoke --set training.epochs=-1", ("training.epochs=-1: expected a whole number, at least 1", "e.g.")),
+    ("run smoke --set training.optimizer=adamm", ("training.optimizer=adamm: expected one of", "e.g.")),
+    ("run smoke --set training.device=gpu", ("training.device=gpu: expected one of cpu, cuda, auto", "e.g.")),
+    ("run smoke --set training.batch_size=0", ("training.batch_size=0: expected a whole number", "e.g.")),
+    ("run smoke --set training=3", ("training = 3: expected a section of keys", "`relief-ray config training`")),
+    ("run smoke --set data=[]", ("data = []: expected a section of keys", "`relief-ray config data`")),
+    ("run smoke --set rounds.x=3", ("--set rounds.x=3", "unknown key 'rounds.x'", "`relief-ray config`")),
+    ("run smoke --set seed=-1", ("seed=-1: expected a whole number, at least 0", "e.g. seed=0")),
+    ("run smoke --set participation=0", ("participation=0: expected a number, above 0, at most 1", "e.g.")),
+    ("run smoke --set participation=1.1", ("participation=1.1: expected a number, above 0, at most 1", "e.g.")),
+    ("run smoke --set data.name=dsaa", ("data.name = 'dsaa'", "'dsaa' is unknown", "my.module:LOADER")),
+    ("run smoke --set data.name=x:Y", ("data.name = 'x:Y'", "no module 'x'", "set PYTHONPATH")),
+    ("run smoke --set data.split=random", ("data.split=random: expected one of", "e.g.")),
+    ("run smoke --set data.subjects=[99]", ("data.subjects=[99]: [99] unknown, dsa_mini has", "1, 2")),
+    ("run smoke --set data.subjects=1", ("data.subjects = 1: expected a list", "write data.subjects=[1]")),
+    ("run smoke --set data.subjects=[one]", ("data.subjects.0 = 'one': expected a list of whole numbers", "e.g.")),
+    (
+        "run smoke --set data.num_clients=1",
+        ("data.num_clients=1: fewer than the 8 training subjects", "use at least 8"),
+    ),
+    ("run smoke --set data.num_clients=1000000", ("data.num_clients = 1000000: expected at most", "lower")),
+    ("run smoke --set data.num_clients=300", ("have no training window", "data.")),
+    ("run smoke --set data.stride_s=0", ("data.stride_s=0: expected a number, above 0", "e.g.")),
+    ("run smoke --set data.window_s=1e9", ("data.window_s=1e9: expected a number, above 0, at most 600",)),
+    ("run smoke --set data.dirichlet_alpha=0.3", ("data.dirichlet_alpha = 0.3", WORDS, "set data.partition=dirichlet")),
+    ("run smoke --set evaluation.parts=[train]", ("evaluation.parts.0 = 'train': expected", "e.g.")),
+    ("run smoke --set evaluation.window=3", ("window = 3 with average = 'last'", WORDS, "remove window")),
+    (
+        "run smoke --set fleet.counts=[1,2]",
+        (
+            "fleet.counts",
+            "expected a list of 3 whole numbers",
+        ),
+    ),
+    ("run smoke --set fleet.counts=[0,0,0]", ("fleet.counts = [0, 0, 0]: expected three numbers",)),
+    ("run smoke --set fleet.owned.C=[nose]", ("fleet.owned.C names ['nose'], but this dataset has", "--set 'fleet")),
+    ("run smoke --set fleet.owned.Q=[acc]", ("fleet.owned names the device types ['Q']; known are",)),
+    ("run smoke --set fleet.num_clients=9", ("fleet.num_clients = 9, but the data are cut for 8", "one number only")),
+    ("run smoke --set costs.planning_time=fast", ("costs.planning_time = 'fast'", "my.module:MyClock")),
+    ("run smoke --set costs.profile=none.json", ("costs.profile = none.json: cannot be read", "name a file")),
+    ("run smoke --set runtime.mode=ray", ("runtime.mode=ray: expected one of auto, inline, packed, actors", "e.g.")),
+    ("run smoke --set runtime.client_timeout_s=soon", ("runtime.client_timeout_s", "'soon': expected", "e.g.")),
+    ("run smoke --set runtime.quorum=2", ("runtime.quorum=2: expected a number, above 0, at most 1", "e.g.")),
+    ("run smoke --set evaluation.every=0", ("evaluation.every=0: expected a whole number, at least 1", "e.g.")),
+    ("run smoke --set server.optimizer=adam", ("server.optimizer=adam: expected one of", "e.g.")),
+    ("run smoke --set strategy.gama=2", ("unknown key 'strategy.gama'", "write strategy.gamma")),
+    ("run smoke --set strategy.gamma=x", ("strategy.gamma=x: expected a number", "e.g.")),
+    ("run smoke --set strategy=[a]", ("strategy = ['a']: expected the name of a method", "write strategy=relief")),
+    ("run smoke --set backbone=resnet", ("unknown backbone 'resnet'", "known: cnn, moment_lora")),
+    ("run smoke --set backbone.name=[a]", ("unknown backbone ['a']", "known: cnn, moment_lora")),
+    ("run smoke --set backbone.conv1=0", ("backbone.conv1=0: expected a whole number, at least 1", "e.g.")),
+    ("run smoke --set backbone.conv1=1000000000", ("backbone.conv1=1000000000", "expected one that fits", "lower")),
+    ("run smoke --set replicate=3", ("--set replicate=3: names a run's replicate; expected", "replicates=[3]")),
+    ("run smoke --set replicates=x", ("--set replicates=x: expected a number of replicates or", "replicates=[0, 1]")),
+    (
+        "run smoke --set replicates=1000000",
+        ("replicates=1000000: 1000000 of them, expected at most", "several studies"),
+    ),
+    # files
+    ("run {list}", ("list.yaml: holds list, expected a mapping of configuration keys", "e.g. rounds: 20")),
+    ("run {twice}", ("twice.yaml: line 2: key 'rounds' stands in line 1 already", "keep one of them")),
+    ("run {latin}", ("latin.yaml: byte 6 is 0xe9, expected a text in UTF-8", "save it as UTF-8")),
+    ("run {broken}", ("broken.yaml: cannot be read as YAML", "expected keys and values; mend that line")),
+    ("run {wrong}", ("wrong.yaml", "unknown key 'trainig.lr' (did you mean 'training.lr'", "write training.lr")),
+    ("run {value}", ("value.yaml: rounds = 'few': expected a whole number", "e.g. rounds=")),
+    # other commands
+    ("resume {none}", ("no run.json, expected a run folder", "name one that `relief-ray run` made")),
+    ("resume", ("Missing argument", HELP)),
+    ("compare {none}", ("no run.json there or one folder below", "name a folder that `relief-ray run` made")),
+    ("report {none}", ("found no run.json and no grid.json", "name folders that")),
+    ("explain {none} --round 1 --client 0", ("no such folder; expected a run folder", "e.g.")),
+    ("explain {none} --round x --client 0", ("--round x: expected a value", HELP)),
+    ("reproduce {none}", ("none: not there", "name a file or folder that `relief-ray report --commit` wrote")),
+    ("reproduce {root}/results/smoke#nocell", ("no cell 'nocell'; expected", "e.g.")),
+    ("config nothing", ("config nothing: no preset (demo", "unknown key 'nothing'")),
+    ("new method 1x", ("new '1x': expected a name for a Python file", "e.g. my_method")),
+    ("new thing x", ("'thing' is not one of 'method', 'dataset'", HELP)),
+    ("plan-study --sd -1", ("--sd -1: expected points above 0",)),
+    ("plan-study --power 2", ("--power 2: expected a value less than or equal to 0.99", HELP)),
+    ("data verify nodata", ("dataset 'nodata' is unknown; known: dsa, dsa_mini", "my.module:LOADER")),
+    ("data synth dsa_mini --out {none}", ("'dsa_mini': no synthetic form", "choose one of pamap2")),
+    ("data synth mhealth --out {none} --scale 3", ("scale 3, expected 0 < scale <= 1",)),
+    ("fleet show nothing", ("preset 'nothing': unknown", "expected demo", "FILE.yaml")),
+    ("fleet whatif {none}", ("what if what? give --fleet FILE.yaml, --windows N or --epochs E",)),
+    ("model describe nothing", ("preset 'nothing': unknown", "expected demo", "FILE.yaml")),
+    ("model export {none} --out {none}", ("no such folder; expected a run folder", "e.g.")),
+    ("conformance nothing", ("strategy = 'nothing': unknown strategy", "known: fedavg")),
+    ("grid nothing", ("grid 'nothing': unknown", "expected main_cnn", "FILE.py")),
+    ("grid status {none}", ("no grid.json; expected a folder that `relief-ray grid` made",)),
+    ("submit", ("submit: expected one of `-- COMMAND`", "e.g. submit -- grid smoke")),
+    ("frobnicate", ("No such command 'frobnicate'", HELP)),
+]
+FILES = {
+    "list": b"- 1\n", "twice": b"rounds: 2\nrounds: 3\n", "latin": b"name: \xe9t\xe9\n", "broken": b"a: [\n",
+    "wrong": b"trainig: {lr: 1}\n", "value": b"rounds: few\n",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """Names that stand for paths: files that are wrong, a folder that is empty, one that is not there."""
+    folder = tmp_path_factory.mktemp("inputs")
+    for name, content in FILES.items():
+        (folder / f"{name}.yaml").write_bytes(content)
+    (folder / "empty").mkdir()
+    paths = {name: folder / f"{name}.yaml" for name in FILES}
+    return {**paths, "empty": folder / "empty", "none": folder / "none", "root": ROOT}
+
+
+def test_there_are_a_hundred():
+    assert len(WRONG) >= 100 and len({typed for typed, _ in WRONG}) == len(WRONG)
+
+
+@pytest.mark.parametrize(("typed", "pieces"), WRONG, ids=[typed for typed, _ in WRONG])
+def test_a_wrong_input_is_answered_with_place_expectation_and_fix(invoke, places, tmp_path, monkeypatch, typed, pieces):
+    monkeypatch.chdir(tmp_path)
+    done = invoke(*typed.format(**places).split())
+    shown = " ".join(done.stderr.split())
+    assert done.exit_code == 2 and shown.startswith("error: ") and "Traceback" not in shown, done.output
+    position = 0
+    for piece in pieces:
+        assert piece in shown[position:], f"{piece!r} is missing in: {shown}"
+        position = shown.index(piece, position)
+    assert not list(tmp_path.rglob("run.json")), "no run was begun"

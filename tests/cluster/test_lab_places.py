@@ -1,0 +1,77 @@
+"""Where work and records lie, in a lab of private disks and empty caches: the serial run's bits, and all nodes busy."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from relief_ray.records import read_run
+from relief_ray.studies.plans import read_grid
+from tests.cluster.labs import ADDRESS, NO_LAB, Lab, digests, is_possible, make_lab
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.skipif(not is_possible(), reason=NO_LAB)]
+QUOTA_PERCENT = 40
+NODES = ("a:3", "b:3", "c:2")
+# The public data set where it is, else the excerpt that ships with the package.
+DATA = os.environ.get("RELIEF_DATA")
+DSA = ["run", "dsa" if DATA else "demo", "--json", "--strategies=fedavg,relief", "--folds=0", "--rounds=10"]
+DSA += ["--set=tracking.enabled=false"] if DATA else ["--seeds=[0]", "--set=tracking.enabled=false"]
+
+
+def up(name: str):
+    """A lab whose nodes see the data set's own file at most: nothing is parsed."""
+    return make_lab(name, *NODES, *(["--data", DATA] if DATA else []))
+
+
+def runs_in(folder: Path) -> dict[str, list[str]]:
+    return {path.parent.name: digests(path.parent) for path in sorted(folder.glob("*/run.json"))}
+
+
+def test_a_typed_run_from_the_head_and_from_a_device_has_the_serial_bits():
+    with up("p") as lab:
+        lab.start("head", "all")
+        lab.command("quota", "head,a,b,c", QUOTA_PERCENT)
+        typed = [*DSA, "--placement=typed", ADDRESS]
+        took_s = {}
+        for node in ("head", "a"):
+            began_s = time.monotonic()
+            lab.run(node, *typed, f"--out=from-{node}")
+            took_s[node] = time.monotonic() - began_s
+        lab.command("quota", "head", "none")
+        lab.run("head", *DSA, "--set=runtime.mode=inline", "--out=serial")
+        serial = runs_in(lab.files("head") / "serial")
+        assert len(serial) == 2 and all(len(rounds) >= 10 for rounds in serial.values())
+        for node in ("head", "a"):
+            folder = lab.files(node) / f"from-{node}"
+            assert runs_in(folder) == serial, node
+            facts = [read_run(path.parent).runtime for path in folder.glob("*/run.json")]
+            assert [f["placement"] for f in facts] == ["typed"] * 2 and [f["num_nodes"] for f in facts] == [3] * 2
+            print(f"from {node}: {took_s[node]:.0f} s, {serial and {k: v[-1][:8] for k, v in serial.items()}}")
+
+
+def cells_of(lab: Lab, out: str) -> dict[str, list[str]]:
+    entries = read_grid(lab.files("head") / out).cell_folders()
+    assert {entry.status for entry in entries} == {"done"}
+    return {entry.cell.name: digests(entry.folder) for entry in entries}
+
+
+def test_a_grid_of_long_cells_is_faster_on_four_nodes_than_on_the_head():
+    """Twelve cells, each about 20 s of processor time: 50 s at 40 % of a core."""
+    grid = ["grid", "smoke", "--json", ADDRESS, "--set=tracking.enabled=false", "--set=evaluation.every=1000"]
+    grid += [f"--set=rounds={os.environ.get('LAB_ROUNDS', '150')}", "--set=runtime.data=auto"]
+    with up("g") as lab:
+        lab.start("head")
+        lab.command("quota", "head,a,b,c", QUOTA_PERCENT)
+        began_s = time.monotonic()
+        lab.run("head", *grid, "--out=alone", timeout_s=3000)
+        alone_s = time.monotonic() - began_s
+        lab.command("quota", "all", "none")
+        lab.start("all")
+        lab.command("quota", "all", QUOTA_PERCENT)
+        began_s = time.monotonic()
+        lab.run("head", *grid, "--out=four", timeout_s=3000)
+        four_s = time.monotonic() - began_s
+        print(f"{alone_s:.0f} s on the head, {four_s:.0f} s on four nodes: {alone_s / four_s:.2f} times as fast")
+        assert cells_of(lab, "four") == cells_of(lab, "alone")
+        assert alone_s >= 2.2 * four_s

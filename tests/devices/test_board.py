@@ -1,0 +1,185 @@
+"""A board's rails, energy, heat and power mode, read from file trees: what cannot be read is None, never 0."""
+
+import os
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from relief_ray.devices.board.facts import board_root, heat, model_name, power_mode, release
+from relief_ray.devices.board.meter import PERIOD_S, PowerMeter, Sample, energy_of, mean_w
+from relief_ray.devices.board.rails import find_rails, total_rails
+from tests.devices.boards import BOARDS, agx_orin, orin_nx, write
+
+_NOBODY = 65534
+
+
+@pytest.fixture
+def board(tmp_path):
+    """Makes a board by its name."""
+    return lambda name: BOARDS[name](tmp_path / name)
+
+
+def measured(root, number=10):
+    """A meter that took ``number`` samples on time: a busy machine would take them late."""
+    meter = PowerMeter(root)
+    for i in range(number):
+        meter.samples.append(Sample(at_s=i * PERIOD_S, readings=tuple(rail.read() for rail in meter.rails)))
+    meter.span_s = (number - 1) * PERIOD_S
+    return meter
+
+
+@contextmanager
+def as_nobody():
+    """Without root's rights, which read everything."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(_NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+WATTS = {
+    "agx_orin": {"VDD_GPU_SOC": 8.0, "VDD_CPU_CV": 6.0, "VIN_SYS_5V0": 4.5, "VDDQ_VDD2_1V8AO": 0.5},
+    "orin_nx": {"VDD_IN": 8.0, "VDD_CPU_GPU_CV": 3.5, "VDD_SOC": 2.0},
+    "jetpack_7": {"VDD_GPU": 0.0, "VDD_CPU_SOC_MSS": 6.0, "VIN": 23.0},
+    "jetpack_4": {"POM_5V_IN": 3.4, "POM_5V_GPU": 0.04},
+    "negative": {"VDD_GPU_SOC": None, "VDD_CPU_CV": 6.0, "VIN_SYS_5V0": 4.5, "VDDQ_VDD2_1V8AO": 0.5},
+    "none": {},
+}
+TOTALS = {"agx_orin": 19.0, "orin_nx": 8.0, "jetpack_7": 23.0, "jetpack_4": 3.4, "negative": None}
+
+
+@pytest.mark.parametrize("name", WATTS)
+def test_rails_by_label_each_once(board, name):
+    rails = find_rails(board(name))
+    found = {rail.label: rail.read().watts for rail in rails}
+    assert found == {label: None if w is None else pytest.approx(w) for label, w in WATTS[name].items()}
+    assert len(rails) == len(found), "a sensor is shown in two folders, and read once"
+
+
+@pytest.mark.parametrize("name", TOTALS)
+def test_the_input_rail_is_the_total_else_the_sum_of_all(board, name):
+    meter = measured(board(name))
+    assert mean_w(meter) == (None if TOTALS[name] is None else pytest.approx(TOTALS[name]))
+    assert meter.total().sensor == " + ".join(rail.label for rail in total_rails(meter.rails))
+
+
+def test_a_machine_without_sensors_has_no_total(board):
+    with PowerMeter(board("none")) as meter:
+        pass
+    assert meter.total() is None and mean_w(meter) is None and meter.by_rail() == () and not meter.samples
+
+
+def test_a_negative_rail_is_named_and_makes_a_sum_impossible(board):
+    meter = measured(board("negative"))
+    first, *others = meter.by_rail()
+    assert (first.mean_w, first.energy_j, first.dropped) == (None, None, 1.0) and first.why == "negative: -0.64 W"
+    assert all(rail.energy_j > 0 for rail in others)
+    assert meter.total().energy_j is None and "VDD_GPU_SOC: negative" in meter.total().why
+
+
+def test_a_rail_that_may_not_be_read_says_so():
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        root = BOARDS["unreadable"](Path(folder) / "board")
+        with as_nobody():
+            readings = {rail.label: rail.read() for rail in find_rails(root)}
+            meter = measured(root)
+        (root / "sys/class/hwmon/hwmon1/in2_label").chmod(0)
+        with as_nobody():
+            labels = [rail.label for rail in find_rails(root)]
+    assert readings["VDD_IN"].watts is None and readings["VDD_IN"].why == "curr1_input: Permission denied"
+    assert readings["VDD_SOC"].watts == pytest.approx(2.0)
+    assert meter.total().energy_j is None and "Permission denied" in meter.total().why
+    assert "in2_label (not readable)" in labels, "a rail without a name still belongs to the sum"
+
+
+def test_a_sensor_that_repeats_itself_for_fifty_samples_measures_nothing(board):
+    root = board("agx_orin")
+    write(root / "sys/class/hwmon/hwmon3", {"curr3_input": 0})
+    assert all(rail.mean_w is not None for rail in measured(root, 49).by_rail())
+    meter = measured(root, 50)
+    rows = {rail.label: rail for rail in meter.by_rail()}
+    assert rows["VDD_CPU_CV"].mean_w is None and rows["VDD_CPU_CV"].why.startswith("stuck")
+    assert rows["VIN_SYS_5V0"].mean_w == 0.0, "a rail without current may stay there"
+
+
+def test_a_living_board_is_not_stuck(board):
+    root = board("orin_nx")
+    meter = measured(root, 59)
+    write(root / "sys/class/hwmon/hwmon1", {"curr1_input": 2000})
+    readings = tuple(rail.read() for rail in meter.rails)
+    meter.samples.append(Sample(at_s=5.9, readings=readings))
+    meter.span_s = 5.9
+    total = meter.total()
+    assert total.mean_w == pytest.approx(8.0 + 2.0 * 0.05 / 5.9) and total.peak_w == pytest.approx(10.0)
+    assert total.why == ""
+
+
+def test_energy_is_the_trapezoid_over_what_is_there():
+    times_s = [0.0, 0.1, 0.2, 0.3, 0.4]
+    ramp = energy_of("x", "", times_s, [0.0, 1.0, 2.0, 3.0, 4.0], 0.4)
+    assert (ramp.energy_j, ramp.mean_w, ramp.peak_w) == (pytest.approx(0.8), pytest.approx(2.0), 4.0)
+    gap = energy_of("x", "", times_s, [0.0, None, 2.0, 3.0, 4.0], 0.4)
+    assert gap.energy_j == pytest.approx(0.8), "a gap is bridged by a straight line"
+    uneven = energy_of("x", "", [0.0, 0.1, 0.4], [1.0, 1.0, 4.0], 0.4)
+    assert uneven.energy_j == pytest.approx(0.1 + 0.75), "by time, not by number"
+    longer = energy_of("x", "", times_s, [2.0] * 5, 0.5)
+    assert longer.energy_j == pytest.approx(1.0), "the edges count too"
+    few = energy_of("x", "", times_s, [1.0, None, None, None, 4.0], 0.5, "why not")
+    assert (few.energy_j, few.mean_w, few.dropped, few.why) == (None, None, pytest.approx(0.6), "why not")
+    assert energy_of("x", "", [], [], 1.0).energy_j is None
+
+
+def test_samples_are_taken_in_the_background_from_the_first_moment_to_the_last(tmp_path):
+    with PowerMeter(orin_nx(tmp_path), 0.01) as meter:
+        time.sleep(0.1)
+    assert len(meter.samples) >= 3 and meter.samples[-1].at_s - meter.samples[0].at_s >= 0.1
+    assert meter.total().dropped == pytest.approx(max(0.0, 1 - len(meter.samples) / round(meter.span_s / 0.01)))
+
+
+@pytest.mark.parametrize(
+    ("name", "l4t", "jetpack", "mode"),
+    [
+        ("agx_orin", "36.4.0", "6", "15W"),
+        ("jetpack_7", "38.2.0", "7", "15W"),
+        ("jetpack_4", "32.7.1", "4", "15W"),
+    ],
+)
+def test_release_and_power_mode_by_name(board, name, l4t, jetpack, mode):
+    root = board(name)
+    known = release(root)
+    assert (known.l4t, known.jetpack, power_mode(root)) == (l4t, jetpack, mode)
+    assert model_name(root).startswith("NVIDIA Jetson") and "\0" not in model_name(root)
+
+
+def test_what_a_machine_does_not_tell_is_none(board):
+    root = board("none")
+    assert (release(root), power_mode(root), model_name(root)) == (None, None, None)
+    now = heat(root)
+    assert (now.hottest_c, now.slowed, now.num_overcurrent, now.was_throttled(now)) == (None, None, None, None)
+    write(root, {"var/lib/nvpmodel/status": "pmode:0007"})
+    assert power_mode(root) == "mode 7", "without a list of names"
+
+
+def test_throttling_is_told_from_a_fan_and_by_events(board):
+    cool, warm = heat(board("orin_nx")), heat(board("slowed"))
+    assert cool.hottest_c == 51.0, "a zone that is switched off does not count"
+    assert cool.slowed == () and warm.slowed == ("cpu-throttle-alert",), "nor does a running fan"
+    assert cool.was_throttled(cool) is False and warm.was_throttled(cool) is True
+    after = type(cool)(hottest_c=51.0, slowed=(), num_overcurrent=3)
+    assert after.was_throttled(cool) is True, "over-current events happened in between"
+    assert after.was_throttled(after) is False, "older ones do not count"
+
+
+def test_the_root_can_be_named_by_a_variable(tmp_path, monkeypatch):
+    monkeypatch.delenv("RELIEF_SYSFS", raising=False)
+    assert board_root() == Path("/")
+    monkeypatch.setenv("RELIEF_SYSFS", str(agx_orin(tmp_path / "b")))
+    assert release(board_root()).jetpack == "6"

@@ -1,0 +1,224 @@
+"""Plug-ins at fault: methods, backbones and data sets whose functions raise, exit, or return something wrong.
+
+Each method works in round 1 and goes wrong in round 2, so that a test sees what became of round 1; once the variable
+``WORKS`` is set it is sound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+HEAD = """
+import os
+import sys
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from relief_ray.client import ClientProgram, send_all, task_loss
+from relief_ray.federated import Strategy, single_model
+from relief_ray.groups import WHOLE
+from relief_ray.messages import EvalPlan, EvalTarget, ServerState, WeightedSum
+from relief_ray.server.aggregation import one_bucket, uniform
+from relief_ray.strategies.common import StrategyConfig, allocate_everything, average
+
+
+def is_wrong(round_):
+    return round_ >= 2 and "WORKS" not in os.environ
+
+
+def changed(state, change):
+    return ServerState(models={"global": {j: change(x) for j, x in state.models["global"].items()}})
+
+
+def plain(**parts):
+    reduction = WeightedSum(weight=parts.pop("weight", uniform), bucket=parts.pop("bucket", one_bucket))
+    return Strategy(**{
+        "name": "mine", "allocate": allocate_everything, "reduction": reduction,
+        "aggregate": partial(average, reduction), **parts,
+    })
+
+"""
+TAIL = """
+
+class Mine(StrategyConfig):
+    def build(self):
+        return {expression}
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fault:
+    """A plug-in at fault.
+
+    Attributes:
+        text: the file.
+        function: the function that the message names.
+        said: what it says was found, and what was expected.
+        code: exit code of the command line.
+        round: the round that it fails in; 0: before the first.
+    """
+
+    text: str
+    function: str
+    said: str
+    code: int = 7
+    round: int = 2
+
+
+def method(name: str, arguments: str, line: str, said: str, sound: str, code: int = 7) -> Fault:
+    """A method whose function ``name`` runs ``line`` where it is wrong, and otherwise returns ``sound``."""
+    number = {"context, task": "context.round", "context, update": "context.round", "state, context": "context.round",
+              "state, reduced, tools": "tools.round"}.get(arguments, "2")  # fmt: skip
+    body = (
+        f"def {name}({arguments}):\n    sound = {sound}\n    if is_wrong({number}):\n        {line}\n    return sound\n"
+    )
+    inside = f"client=ClientProgram({name}={name})" if name in CLIENT else f"{name}={name}"
+    return Fault(text=HEAD + body + TAIL.format(expression=f"plain({inside})"), function=name, said=said, code=code,
+                 round=0 if number == "2" and name in FIRST else 1 if number == "2" else 2)  # fmt: skip
+
+
+CLIENT = ("refine", "objective", "observe", "after")
+FIRST = ("init", "warnings", "deadline_s", "adapt")
+
+
+def allocate(line: str, said: str) -> Fault:
+    return method("allocate", "state, context", line, said, "allocate_everything(state, context)")
+
+
+def aggregate(line: str, said: str, code: int = 7) -> Fault:
+    sound = "average(plain().reduction, state, reduced, tools)"
+    return method("aggregate", "state, reduced, tools", line, said, sound, code)
+
+
+def after(line: str, said: str, code: int = 7) -> Fault:
+    return method("after", "context, update", line, said, "update", code)
+
+
+def claims(change: str, said: str) -> Fault:
+    return after(f"return replace(update, receipt=replace(update.receipt, {change}))", said)
+
+
+def objective(line: str, said: str) -> Fault:
+    return method("objective", "step", line, said, "task_loss(step)")
+
+
+def build(expression: str, said: str, function: str = "build", code: int = 7) -> Fault:
+    return Fault(text=HEAD + TAIL.format(expression=expression), function=function, said=said, code=code, round=0)
+
+
+METHODS: dict[str, Fault] = {
+    "build raises": build("1 / 0", "ZeroDivisionError: division by zero"),
+    "build raises a ValueError": build("int('x')", "ValueError: invalid literal for int"),
+    "build returns nothing": build("None", "returned a NoneType, expected a relief_ray.federated.Strategy"),
+    "init returns nothing": method("init", "*_", "return None", "init returned None, expected a relief_",
+                                   "single_model(*_)"),
+    "init forgets groups": method("init", "*_", "return ServerState(models={'global': {}})",
+                                  "init: model 'global' has groups [], expected ['fusion.A.acc'", "single_model(*_)"),
+    "allocate raises": allocate("raise KeyError('x' * 9)", "KeyError: 'xxxxxxxxx'"),
+    "allocate exits": allocate("sys.exit(0)", "allocate ended the process (sys.exit(0)), expected that it returns"),
+    "allocate returns nothing": allocate("return None", "allocate returned None, expected a tuple of relief_"),
+    "a client twice": allocate("return (*sound, sound[0])", "allocate: client 0 has two assignments"),
+    "an unknown client": allocate("return (replace(sound[0], client=99),)", "allocate: client 99 does not take"),
+    "a client of another type": allocate("return (replace(sound[0], client='0'),)", "client '0': found a str,"),
+    "an unknown group": allocate("return tuple(replace(t, up={'hed.1': WHOLE}) for t in sound)",
+                                 "up: groups ['hed.1'] are unknown; there are ['fusion.A.acc'"),
+    "an unknown model": allocate("return tuple(replace(t, view='x') for t in sound)",
+                                 "client 0 starts from model 'x'; models are ['global']"),
+    "no epoch": allocate("return tuple(replace(t, epochs=0) for t in sound)", "client 0 trains 0 epochs, expected at"),
+    "a rate of NaN": allocate("return tuple(replace(t, lr_scale={'head.1': float('nan')}) for t in sound)",
+                              "lr_scale: found 'head.1': nan, expected finite numbers"),
+    "aggregate raises": aggregate("return sound.models['globl']", "KeyError: 'globl'"),
+    "aggregate returns a list": aggregate("return list(sound.models)", "aggregate returned a list, expected a"),
+    "vectors as lists": aggregate("return changed(sound, list)", "group 'fusion.A.acc': a list, expected float32 ve"),
+    "a group is missing": aggregate("return ServerState(models={'global': {}})", "model 'global' has groups [],"),
+    "float64": aggregate("return changed(sound, torch.Tensor.double)", "torch.float64 (8,), expected float32"),
+    "another shape": aggregate("return changed(sound, lambda x: x[:1])", "torch.float32 (1,), expected float32"),
+    "NaN at the server": aggregate("return changed(sound, lambda x: x * float('nan'))",
+                                   "model 'global': group 'fusion.A.acc' has NaN or infinity, expected finite"),
+    "more memory than there is": aggregate("return torch.empty(10**15)", "can't allocate memory"),
+    "facts that are no JSON": aggregate("return replace(sound, facts={'x': {1, 2}})", "aggregate: facts are no JSON ("),
+    "a weight of NaN": method("weight", "*_", "return float('nan')", "reduction.weight returned nan for client 0,",
+                              "uniform(*_)"),
+    "a bucket without a name": method("bucket", "task", "return None", "reduction.bucket returned None, expected",
+                                      "one_bucket(task)"),
+    "evaluate names another model": method(
+        "evaluate", "state, fleet", "return EvalPlan(canonical=EvalTarget(label='x', view='y'))", "unknown model",
+        "EvalPlan(canonical=EvalTarget(label='x'))",
+    ),
+    "refine takes another client": method("refine", "context, task", "return replace(task, client=task.client + 1)",
+                                          "client.refine: found client 1 and", "task"),
+    "refine returns nothing": method("refine", "context, task", "return None", "client.refine returned None,",
+                                     "task"),
+    "no loss": objective("return None", "client.objective returned None, expected a Tensor"),
+    "a loss per window": objective("return step.logits.sum(1)", "returned torch.float32 of shape (8,), expected"),
+    "a loss of NaN": objective("return sound * float('nan')", "client.objective returned nan for finite logits,"),
+    "a loss without gradient": objective("return sound.detach()", "the loss does not depend on the model (it has"),
+    "observe returns numbers": method("observe", "step", "return {'x': 1.0}", "'x' is a float, expected", "{}"),
+    "after raises": after("raise RuntimeError('y' * 10**6)", "RuntimeError: yyyy"),
+    "after returns nothing": after("return None", "client.after returned None, expected a relief_"),
+    "wrong shape": after("return replace(update, delta={j: d[:1] for j, d in update.delta.items()})",
+                         "delta, group 'fusion.A.acc': torch.float32 (1,), expected float32 vectors of 8 values"),
+    "wrong dtype": after("return replace(update, delta={j: d.half() for j, d in update.delta.items()})",
+                         "torch.float16 (8,), expected float32"),
+    "wrong key": after("return replace(update, delta={'x': torch.ones(1)})", "delta has groups ['x'], expected"),
+    "NaN at a client": after("return replace(update, delta={j: d * float('nan') for j, d in update.delta.items()})",
+                             "client.after: delta['fusion.A.acc'] has NaN or infinity, expected finite"),
+    "nothing sent": after(
+        "return replace(update, delta={}, receipt=replace(update.receipt, assignment="
+        "replace(update.receipt.assignment, up={})))", "client 0 sends no group, expected those of its assignment",
+    ),
+    "one client as another": claims("assignment=replace(update.receipt.assignment, client=5)",
+                                    "the update of client 0 claims client = 5, expected 0;"),
+    "more windows than it has": claims("work=replace(update.receipt.work, num_windows=10**6)",
+                                       "claims num_windows = 1000000,"),
+    "another loss": claims("work=replace(update.receipt.work, loss=0.0)", "claims loss = 0.0, expected"),
+    "bytes of its own": claims("bytes_up=1", "receipt: bytes_up = 1, its payload has at least"),
+    "a state of numbers": after("return replace(update, state={'x': 1})", "state['x'] is a int, expected a tensor"),
+    # Values that are finite and far off are refused like any client's, whoever wrote the method.
+    "huge": after("return replace(update, delta={j: d + 1e30 for j, d in update.delta.items()}) "
+                  "if context.info.id == 3 else update", "norm rule", code=3),
+}  # fmt: skip
+
+NET_HEAD = """
+import torch
+from torch import nn
+
+from relief_ray.models.backbone import BackboneConfig
+from relief_ray.models.module import ModuleBackbone
+
+
+class Net(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.encoders = nn.ModuleDict({
+            m: nn.Sequential(nn.Conv1d(c, 2, 9, stride=8), nn.AdaptiveAvgPool1d(2), nn.Flatten())
+            for m, c in shape.channels
+        })
+        self.fusion = nn.Sequential(nn.Linear(4 * len(shape.channels), 3), nn.ReLU())
+        self.head = nn.Linear(3, classes)
+
+"""
+
+
+def net(body: str, function: str, said: str, code: int = 7) -> Fault:
+    """A backbone with this body of its class."""
+    text = f"{NET_HEAD}\nclass Mine(ModuleBackbone):\n    def module(self, shape):\n        {body}\n"
+    return Fault(text=text, function=function, said=said, code=code, round=0)
+
+
+BACKBONES: dict[str, Fault] = {
+    "module raises": net("return Net(shape, shape.classes)", "module", "AttributeError: 'InputShape' object has"),
+    "module returns nothing": net("return None", "module", "module returned None, expected a torch.nn"),
+    "too few logits": net("return Net(shape, 2)", "module", "head gives (B, 2), expected (B, 8), one logit a class"),
+    "weights of NaN": net(
+        "net = Net(shape, shape.num_classes)\n        nn.init.constant_(net.head.weight, float('nan'))\n"
+        "        return net", "module", "group 'head.1' has NaN or infinity, expected finite initial values",
+    ),
+    "a model beyond memory": net("return nn.Linear(10**9, 10**9)", "module", "can't allocate memory"),
+    "build returns a number": Fault(
+        text=f"{NET_HEAD}\nclass Mine(BackboneConfig):\n    def build(self, shape, seed, fast=0):\n        return 1",
+        function="build", said="build returned a int, expected a relief_ray.models.backbone.Backbone", round=0,
+    ),
+}  # fmt: skip

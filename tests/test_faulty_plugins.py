@@ -1,0 +1,160 @@
+"""Users' code at fault is named: function, file, line, what was found and expected; nothing of it is committed."""
+
+import re
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from actors.terminal.exit_codes import exit_code
+from relief_ray import federated, guarded
+from relief_ray.config import parse
+from relief_ray.errors import UserCodeError, UserCodeFailed, UserError
+from relief_ray.experiment.acceptance import Accepting
+from relief_ray.experiment.experiment import Experiment
+from relief_ray.experiment.lifecycle import create, reopen
+from relief_ray.experiment.setup import context_of, prepare
+from relief_ray.messages import WeightedSum
+from relief_ray.plugins import blamed, users_function
+from relief_ray.records import CheckpointStateStore, read_rounds
+from relief_ray.server.aggregation import one_bucket
+from relief_ray.strategies import PRESETS
+from relief_ray.training.serial_executor import SerialExecutor
+from tests.faulty import BACKBONES, METHODS
+
+pytestmark = pytest.mark.usefixtures("run_cache")
+TINY = {
+    "data": {"name": "dsa_mini", "stride_s": 30.0, "max_windows_per_client": 8},
+    "backbone": {"conv1": 2, "conv2": 2, "steps": 2, "fusion": 2},
+    "training": {"epochs": 1, "lr": 0.01},
+    "evaluation": {"every": 2},
+    "rounds": 2,
+    "runtime": {"mode": "inline"},
+    "tracking": {"enabled": False},
+}
+
+
+WHOLE_RUNS = ("allocate exits", "another shape", "one client as another")
+
+
+@pytest.fixture(scope="module")
+def ready(run_cache):
+    """A run that is ready to start, for all tests of a round."""
+    return prepare(parse(TINY))
+
+
+def go_on(setup, folder):
+    with folder:
+        Experiment(setup=setup, folder=folder, executor=SerialExecutor(setup.job)).run()
+
+
+def fail(path, values):
+    """The error of a run, as the command line takes it."""
+    with pytest.raises(BaseException) as caught:
+        go_on(*create(parse({**TINY, **values}), path))
+    return caught.value
+
+
+def one_round(ready, name):
+    """A round's functions, called as a run calls them, with the method of a file."""
+    strategy = guarded.guarded(parse({**TINY, "strategy": f"{name}:Mine"}).strategy.build())
+    job = replace(ready.job, program=strategy.client, reduction=strategy.reduction)
+    executor, store = Accepting(executor=SerialExecutor(job), quorum=1.0), CheckpointStateStore({})
+    state = strategy.init(ready.layout, ready.fleet, ready.streams, ready.start)
+    done = federated.run_round(strategy, state, context_of(ready, 2), executor, store, ready.accountant)
+    strategy.evaluate(done.state, ready.fleet)
+
+
+def judge(error, fault, name):
+    """The exit code, what is said, and the file, line and function; never a fault of ours."""
+    said = str(error if isinstance(error, UserError) else blamed(error) or error)
+    assert (exit_code(error), fault.said in said) == (fault.code, True), said
+    if fault.code == 7:
+        assert re.search(rf"{name}\.py, line \d+, in {fault.function}\b", said) and "mend it there" in said, said
+    assert len(said) < 4000
+
+
+def test_there_are_as_many_as_the_audit_had():
+    assert len(METHODS) + len(BACKBONES) >= 39
+
+
+@pytest.mark.parametrize("which", METHODS)
+def test_a_method_at_fault_is_named(which, write, ready):
+    fault = METHODS[which]
+    name = write(fault.text)
+    with pytest.raises(BaseException) as caught:
+        one_round(ready, name)
+    judge(caught.value, fault, name)
+
+
+@pytest.mark.parametrize("which", [m if m in WHOLE_RUNS else pytest.param(m, marks=pytest.mark.slow) for m in METHODS])
+def test_the_rounds_before_a_fault_stay_and_the_run_goes_on_from_them(which, write, tmp_path, monkeypatch):
+    fault = METHODS[which]
+    name = write(fault.text)
+    judge(fail(tmp_path / "run", {"strategy": f"{name}:Mine"}), fault, name)
+    if fault.round < 2:
+        return
+    assert [r.round for r in read_rounds(tmp_path / "run")] == [1], "nothing of the wrong round is committed"
+    monkeypatch.setenv("WORKS", "1")
+    go_on(*reopen(tmp_path / "run"))
+    assert [r.round for r in read_rounds(tmp_path / "run")] == [1, 2]
+
+
+@pytest.mark.parametrize("which", BACKBONES)
+def test_a_backbone_at_fault_is_named(which, write):
+    fault = BACKBONES[which]
+    name = write(fault.text)
+    with pytest.raises(BaseException) as caught:
+        prepare(parse({**TINY, "backbone": f"{name}:Mine"}))
+    judge(caught.value, fault, name)
+
+
+def test_a_file_that_cannot_be_loaded_is_the_users(write):
+    for text, said in (("1 / 0\n", r"ZeroDivisionError: .* \(.*\.py, line 1, in <module>: 1 / 0\); mend the file"),
+                       ("class Mine(:\n", r"SyntaxError: .*line 1\)")):  # fmt: skip
+        with pytest.raises(UserCodeError, match=said) as caught:
+            parse({**TINY, "strategy": f"{write(text)}:Mine"})
+        assert exit_code(caught.value) == 7
+
+
+@pytest.mark.slow
+def test_a_resumed_run_is_the_one_that_never_failed(write, tmp_path, monkeypatch):
+    name = write(METHODS["NaN at the server"].text)
+    fail(tmp_path / "failed", {"strategy": f"{name}:Mine"})
+    monkeypatch.setenv("WORKS", "1")
+    go_on(*reopen(tmp_path / "failed"))
+    go_on(*create(parse({**TINY, "strategy": f"{name}:Mine"}), tmp_path / "whole"))
+    ends = [[r.model_sha256 for r in read_rounds(tmp_path / run)] for run in ("failed", "whole")]
+    assert ends[0] == ends[1]
+
+
+def test_methods_of_ours_are_not_wrapped_and_a_users_partial_is():
+    for preset in PRESETS.values():
+        plain = preset.build()
+        assert guarded.guarded(plain).aggregate is plain.aggregate and guarded.guarded(plain).client == plain.client
+    assert users_function(federated.single_model) is None and users_function(len) is None
+    assert users_function(partial(federated.single_model, fail)) is fail
+
+
+def test_an_error_whose_text_fails(ready):
+    class Mute(Exception):
+        def __str__(self):
+            raise ValueError
+
+    def speechless(*arguments):
+        raise Mute
+
+    with pytest.raises(Mute) as caught:
+        guarded.guarded(replace(ready.strategy, rests=speechless)).rests(None)
+    assert "Mute: no message, since its __str__ raised ValueError" in str(blamed(caught.value))
+
+
+def test_a_weight_may_be_a_tensor_of_one_value(ready):
+    def weigh(value):
+        strategy = replace(ready.strategy, reduction=WeightedSum(weight=lambda *_: value, bucket=one_bucket))
+        return guarded.guarded(strategy).reduction.weight(None, ready.fleet[0], None)
+
+    assert weigh(torch.tensor(2.0)) == 2.0
+    with pytest.raises(UserCodeFailed, match=r"reduction\.weight returned -1 for client 0, expected a number"):
+        weigh(-1)

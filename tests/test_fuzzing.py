@@ -1,0 +1,126 @@
+"""No input of a configuration ends in a traceback or takes long: seeded fuzzing, and the cases that once did."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from relief_ray.config import override, parse
+from relief_ray.data import num_clients, open_dataset
+from relief_ray.data.config import DataConfig
+from relief_ray.errors import UserError
+from relief_ray.models.backbone import InputShape
+from relief_ray.models.cnn import CnnConfig
+from relief_ray.plain_yaml import MAX_BYTES, read_file, read_mapping
+from relief_ray.studies.cells import parse_numbers
+from tests.fuzzing import BOMB, bounded, fuzz_files, fuzz_settings
+
+SHAPE = InputShape(channels=(("acc", 3), ("gyro", 3)), window=125, num_classes=8)
+
+
+def refused(tally, number):
+    assert not tally.wrong, "\n".join(tally.wrong)
+    assert set(tally.counts) <= {"taken", "refused"} and sum(tally.counts.values()) == number
+    assert min(tally.counts["taken"], tally.counts["refused"]) > 0, "both kinds of input were tried"
+
+
+def test_settings_are_taken_or_refused_and_every_refusal_says_where_and_what():
+    refused(fuzz_settings(0, 150), 150)
+
+
+def test_files_are_taken_or_refused_and_every_refusal_says_where_and_what(tmp_path):
+    refused(fuzz_files(0, 60, tmp_path), 60)
+
+
+@pytest.mark.slow
+def test_two_thousand_settings_and_five_hundred_files(tmp_path):
+    refused(fuzz_settings(1, 2000), 2000)
+    refused(fuzz_files(1, 500, tmp_path), 500)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (BOMB.encode(), r"more than 100000 values, aliases counted as what they stand for; expected"),
+        (b"name: &a [*a]", r"line 1: an alias inside of what it stands for; write the value out"),
+        (b"[" * 5000, r"line 1: nested more than 50 deep, expected a few levels; flatten it"),
+        (b"rounds: 2\nseed: 1\nrounds: 3\n", r"line 3: key 'rounds' stands in line 1 already; keep one of them"),
+        (b"data: {fold: 0, fold: 1}", r"line 1: key 'fold' stands in line 1 already"),
+        (b"name: \xe9t\xe9", r"byte 6 is 0xe9, expected a text in UTF-8; save it as UTF-8"),
+        (b"rounds: \x00", r"cannot be read as YAML .*#x0000.*; mend that line"),
+        (b"x" * (MAX_BYTES + 1), r"more than 256 KiB, expected a few keys and values; name another file"),
+        (b"name: 2026-13-45", r"cannot be read as YAML \(month must be in 1..12\)"),
+        (b"name: !!int x", r"cannot be read as YAML"),
+        (b"seed: 0x" + b"f" * 5000, r"a whole number of 5002 characters, expected at most 100; shorten it"),
+        (b"1: 2", r"key 1, expected a text such as rounds; write the name of a key"),
+        (b"- 1", r"holds list, expected a mapping of configuration keys"),
+    ],
+)  # fmt: skip
+def test_a_file_beyond_the_limits_is_refused_at_once(tmp_path, content, said):
+    path = tmp_path / "a.yaml"
+    path.write_bytes(content)
+    with bounded(2.0), pytest.raises(UserError, match=rf"a\.yaml: .*{said}"):
+        read_mapping(path)
+
+
+def test_files_as_other_systems_write_them_are_read(tmp_path):
+    path = tmp_path / "a.yaml"
+    path.write_bytes(b"\xef\xbb\xbfrounds: 2\r\nname: &n \xc3\xa9t\xc3\xa9\r\nseed: 3\r\n")
+    assert read_mapping(path) == {"rounds": 2, "name": "été", "seed": 3}
+    path.write_bytes(b"a: &a {x: 1}\nb: {<<: *a, y: 2}\n")
+    assert read_file(path) == {"a": {"x": 1}, "b": {"x": 1, "y": 2}}
+
+
+def test_a_path_that_is_no_file_is_named(tmp_path):
+    for path in (tmp_path, tmp_path / "none", Path("a\0b"), Path("/dev/zero")):
+        with pytest.raises(UserError, match=r"cannot be read \(.*expected a file of YAML|more than 256 KiB"):
+            read_file(path)
+
+
+def test_a_setting_that_is_no_yaml_is_text():
+    settings = ["name=2026-13-45", "tracking.uri=!!int x", "runtime.address=[a", "data.seed=0x1F"]
+    values = override({}, settings)
+    assert values == {
+        "name": "2026-13-45", "tracking": {"uri": "!!int x"}, "runtime": {"address": "[a"}, "data": {"seed": 31}
+    }  # fmt: skip
+    for wrong in ("a..b=1", "=1", ".=1", "a. =1", "a\x07=1", "rounds"):
+        with pytest.raises(UserError, match=r"--set .*: expected path=value"):
+            override({}, [wrong])
+    with pytest.raises(UserError, match=r"--set name=\\udcff: holds bytes that are no UTF-8"):
+        override({}, ["name=\udcff"])
+
+
+def test_a_long_value_is_cut_in_the_message():
+    with pytest.raises(UserError) as caught:
+        parse({"rounds": "x" * 5000, "backbone": {"name": ["a"]}})
+    assert len(str(caught.value)) < 1000 and "rounds = 'xxx" in str(caught.value)
+    assert "unknown backbone ['a']" in str(caught.value)
+
+
+@pytest.mark.parametrize("width", [{"conv1": 10**9}, {"fusion": 10**9}, {"conv2": 10**12}])
+def test_a_model_beyond_this_machines_memory_is_refused_before_it_is_built(width):
+    (key,) = width
+    with bounded(2.0), pytest.raises(UserError, match=rf"backbone\.{key}={width[key]}.* GiB to train; expected one"):
+        CnnConfig(**width).build(SHAPE, 0)
+
+
+def test_the_count_of_values_is_the_models():
+    from relief_ray.models.cnn import _num_values
+
+    config = CnnConfig(conv1=3, conv2=5, steps=4, fusion=7)
+    assert _num_values(config, SHAPE) == config.build(SHAPE, 0).layout.numel
+
+
+def test_a_million_clients_are_refused_at_once():
+    config = DataConfig(name="dsa_mini", num_clients=1_000_000)
+    dataset = open_dataset(config)
+    began = time.perf_counter()
+    with pytest.raises(UserError, match=r"data\.num_clients = 1000000: expected at most a client per window, dsa_mini"):
+        num_clients(dataset, config)
+    assert time.perf_counter() - began < 1.0
+
+
+@pytest.mark.parametrize("text", ["0-99999999999", "9" * 4401, "0-1000,5-2000", "٣"])
+def test_a_study_has_a_number_of_runs_that_can_be_planned(text):
+    with bounded(1.0), pytest.raises(UserError, match=r"--seeds .*: (found|\d+ of them, expected at most 1000)"):
+        parse_numbers("--seeds", text)
