@@ -31,9 +31,6 @@ _PYTHON = frozenset(Path(sysconfig.get_path(name)) for name in ("stdlib", "plats
 _Config = TypeVar("_Config", bound=BaseModel)
 T = TypeVar("T")
 
-# Files of users' modules as this process saw them first: the module's import (a reload makes a new one) and the hash.
-_FIRST_SEEN: dict[str, tuple[object, str]] = {}
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceFile:
@@ -389,23 +386,6 @@ def sources(modules: Iterable[str]) -> tuple[SourceFile, ...]:
 def digests(modules: Iterable[str]) -> dict[str, str]:
     """Return the sha256 by file, which tells versions of a user's method apart."""
     return {source.name: source.sha256 for source in sources(modules)}
-
-
-def edited_since_import(modules: Iterable[str]) -> tuple[str, ...]:
-    """Return the files of imported ``modules`` that have changed since the first call that saw this import of them.
-
-    A file that was edited before that call is not noticed: Python keeps no hash of what it has imported.
-    """
-    edited = []
-    for source in sources(modules):
-        module = sys.modules.get(source.name.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
-        spec = getattr(module, "__spec__", None)
-        seen, digest = _FIRST_SEEN.get(source.name, (None, ""))
-        if spec is None or seen is not spec:
-            _FIRST_SEEN[source.name] = (spec, source.sha256)
-        elif digest != source.sha256:
-            edited.append(source.name)
-    return tuple(edited)
 
 
 def _reachable(module: str, root: Path) -> list[str]:

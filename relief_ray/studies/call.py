@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from relief_ray.errors import UserError, counted, listed
-from relief_ray.plugins import edited_since_import
+from relief_ray.plugins import sources
 from relief_ray.studies.objects import StrategyLike
 from relief_ray.studies.planning import write_plan
 from relief_ray.studies.plans import STALE_FOLDER, Plan, set_stale_aside
@@ -44,6 +45,10 @@ if TYPE_CHECKING:
         runtime: RuntimeConfig | Mapping[str, object]
         tracking: TrackingConfig | Mapping[str, object]
         participation: float
+
+
+# Files of users' modules as this process saw them first: the module's import (a reload makes a new one) and the hash.
+_FIRST_SEEN: dict[str, tuple[object, str]] = {}
 
 
 def run(
@@ -126,7 +131,7 @@ def _refuse_edited(plan: Plan) -> None:
         UserError: a file was edited after this process had imported it, so that the old code would run.
     """
     modules = {module for cell in plan.cells for module in cell.config.modules()}
-    if files := edited_since_import(modules):
+    if files := _edited_since_import(modules):
         verb = "was" if len(files) == 1 else "were"
         raise UserError(
             f"{listed(files)} {verb} edited after this process had imported it: the old code would run, and the record "
@@ -149,3 +154,20 @@ def _refuse_stale(plan: Plan) -> None:
             f"(`here`). Compute it again with rerun_stale=True (the old run is kept in {plan.out / STALE_FOLDER}), "
             "choose another folder (out=..), or take it as it is with other_code=True"
         )
+
+
+def _edited_since_import(modules: Iterable[str]) -> tuple[str, ...]:
+    """Return the files of imported ``modules`` that have changed since the first call that saw this import of them.
+
+    A file that was edited before that call is not noticed: Python keeps no hash of what it has imported.
+    """
+    edited = []
+    for source in sources(modules):
+        module = sys.modules.get(source.name.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+        spec = getattr(module, "__spec__", None)
+        seen, digest = _FIRST_SEEN.get(source.name, (None, ""))
+        if spec is None or seen is not spec:
+            _FIRST_SEEN[source.name] = (spec, source.sha256)
+        elif digest != source.sha256:
+            edited.append(source.name)
+    return tuple(edited)
