@@ -1,4 +1,4 @@
-"""Measure what a long run's past costs: reading its ledger, going on with it, and what its coordinator holds.
+"""Costs of a long run's past: reading its ledger, going on with it, and the memory of its coordinator.
 
     python -m benchmarks.history                     # 600 rounds of 100 clients: seconds and MiB, JSON
     python -m benchmarks.history --grow              # the coordinator's memory over as many real rounds on Ray
@@ -65,7 +65,7 @@ def start(run: Setup, path: Path) -> None:
 
 
 def resume(run: Setup, path: Path) -> None:
-    """Do what ``relief-ray resume`` does up to its next round: the driver looks twice, the coordinator opens it."""
+    """Steps of ``relief-ray resume`` up to the next round: the driver looks twice, then the coordinator opens it."""
     assert look(path).status == "interrupted" and len(read_rounds(path))
     RunFolder.resume(path).close()
     with RunFolder.resume(path) as folder:

@@ -100,7 +100,7 @@ class Averages:
 
 
 class Tally(Record):
-    """Counts of a run's loop over its rounds: a resume reads them here instead of in every line of the ledger.
+    """Counts over a run's rounds, for its loop: a resume reads them here instead of in every line of the ledger.
 
     Attributes:
         untrained: rounds since each group was last trained, as far as they count (``experiment.untrained``).

@@ -117,7 +117,7 @@ def _registered(path: Path, planned: PlannedClaims, cells: Sequence[PlannedCell]
             f"{path}: was changed after the plan was made (sha256 {claims_digest(content)[:12]}, in the plan "
             f"{planned.sha256[:12]}): no claim of it is judged; restore the file"
         )
-    claims, _ = read_claims(path)
+    claims, content = read_claims(path)
     return Registered(
         claims=claims, text=content.decode(), sha256=planned.sha256, at=planned.at,
         planned=planned_replicates(claims, cells),
