@@ -85,7 +85,9 @@ def test_a_dataset_in_the_package_is_missing_only_where_nothing_can_be_written(j
     monkeypatch.setenv("RELIEF_CACHE", "/proc/nowhere")
     data = on_node(job, "board").node_data()
     assert data.kind == "none" and "set RELIEF_CACHE to a folder of yours" in refusal(job, data)
-    command = "relief-ray data shard dsa_mini --client 0 --set data.stride_s=10.0 --set data.subjects=[1,2,3] --out DIR"
+    command = (
+        "relief-ray data shard dsa_mini --client 0 --set data.stride_s=10.0 --set 'data.subjects=[1,2,3]' --out DIR"
+    )
     assert command in refusal(job, data)
 
 
