@@ -22,6 +22,9 @@ ADVICE = "resume with: relief-ray resume runs/x"
 def no_end_is_set(monkeypatch):
     """What the process of the tests remembers of its end goes with the test."""
     monkeypatch.setattr(signals, "_ending", signals._Ending())
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, by these tests too
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
