@@ -311,8 +311,8 @@ def preset(name: str) -> StrategyConfig:
     if name in PRESETS:
         return PRESETS[name]
     if hint := what_to_type(name, StrategyConfig):
-        raise ValueError(f"unknown strategy {name!r}: {hint}")
-    raise ValueError(f"unknown strategy {name!r}{nearest(name, PRESETS)}; known: {', '.join(PRESETS)}")
+        raise ValueError(f"unknown strategy {shown(name)}: {hint}")
+    raise ValueError(f"unknown strategy {shown(name)}{nearest(name, PRESETS)}; known: {', '.join(PRESETS)}")
 
 
 def parse(values: Mapping[str, object], where: str = "configuration") -> ExperimentConfig:
@@ -343,6 +343,8 @@ def explain(error: ValidationError) -> list[str]:
         message = fault["msg"].removeprefix("Value error, ")
         if fault["type"] in ("model_type", "dict_type"):
             message = f"expected a section of keys; `relief-ray config {key}` lists them"
+        elif fault["type"] == "invalid_key":
+            message = "expected a name as key; quote it"
         elif fault["type"] != "value_error":
             message = expectation(whole, fault["input"] if whole == key else None, chosen) or message
         value = "" if isinstance(fault["input"], Mapping) else f" = {shown(fault['input'])}"

@@ -24,6 +24,8 @@ from relief_ray.errors import UserCodeError, UserError, nearest
 from relief_ray.faults import INSTALLED, PROJECT, text_of, user_line
 
 _Config = TypeVar("_Config", bound=BaseModel)
+# Longest name of a file that Linux takes.
+_LONGEST_NAME = 255
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,6 +73,8 @@ def what_to_type(name: str, *kinds: type) -> str:
     ``median``, ``median.py`` and ``median.Median`` all mean ``median:Median``, if ``median.py`` has a class of that
     name that is one of ``kinds`` or derived from one.
     """
+    if len(name) > _LONGEST_NAME:
+        return ""
     place, _, attribute = import_path(name).partition(":")
     dotted = place.removesuffix(".py").replace("/", ".")
     for module, wanted in ((dotted, attribute), (dotted.rpartition(".")[0], dotted.rpartition(".")[2])):

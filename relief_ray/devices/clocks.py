@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from relief_ray.devices.time import ClockContext, FlopProportional, Measured, SplitNaive, SplitReuse, TimeModel
-from relief_ray.errors import UserError, nearest
+from relief_ray.errors import UserError, nearest, shown
 from relief_ray.plugins import import_path, is_path, load_kind
 
 _KEY = "costs.planning_time"
@@ -31,7 +31,7 @@ def _find_clock(name: str) -> type[TimeModel] | TimeModel:
     if not is_path(name):
         *others, last = (repr(known) for known in CLOCKS)
         raise UserError(
-            f"{_KEY} = {name!r}: Input should be {', '.join(others)} or {last}{nearest(name, CLOCKS)}; "
+            f"{_KEY} = {shown(name)}: expected {', '.join(others)} or {last}{nearest(name, CLOCKS)}; "
             "one of your own goes by its import path, my.module:MyClock"
         )
     clock = load_kind(name, _KEY, TimeModel)

@@ -57,7 +57,7 @@ class FleetConfig(FrozenConfig):
     def _known(self) -> FleetConfig:
         for key, by_type in (("owned", self.owned), ("types", self.types)):
             if unknown := sorted(set(by_type) - set(TYPES)):
-                raise ValueError(f"fleet.{key} names the device types {unknown}; known are {list(TYPES)}")
+                raise ValueError(f"fleet.{key} names the device types {unknown}, expected some of {list(TYPES)}")
         if self.counts is not None and (min(self.counts) < 0 or sum(self.counts) == 0):
             raise ValueError(
                 f"fleet.counts = {list(self.counts)}: expected three numbers (A, B, C), none negative, not all 0"

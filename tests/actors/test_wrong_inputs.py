@@ -81,7 +81,7 @@ WRONG: list[tuple[str, tuple[str, ...]]] = [
     ),
     ("run quick --set fleet.counts=[0,0,0]", ("fleet.counts = [0, 0, 0]: expected three numbers",)),
     ("run quick --set fleet.owned.C=[nose]", ("fleet.owned.C names ['nose'], but this dataset has", "--set 'fleet")),
-    ("run quick --set fleet.owned.Q=[acc]", ("fleet.owned names the device types ['Q']; known are",)),
+    ("run quick --set fleet.owned.Q=[acc]", ("fleet.owned names the device types ['Q'], expected some of",)),
     ("run quick --set fleet.num_clients=9", ("fleet.num_clients = 9, but the data are cut for 8", "one number only")),
     ("run quick --set costs.planning_time=fast", ("costs.planning_time = 'fast'", "my.module:MyClock")),
     ("run quick --set costs.profile=none.json", ("costs.profile = none.json: cannot be read", "name a file")),

@@ -68,7 +68,7 @@ def test_an_unknown_name_is_reported_with_the_nearest():
     with pytest.raises(UserError) as caught:
         clock_name("split_naiv")
     assert str(caught.value) == (
-        "costs.planning_time = 'split_naiv': Input should be 'flop_proportional', 'split_naive', 'split_reuse' or "
+        "costs.planning_time = 'split_naiv': expected 'flop_proportional', 'split_naive', 'split_reuse' or "
         "'measured' (did you mean 'split_naive'?); one of your own goes by its import path, my.module:MyClock"
     )
 
