@@ -6,8 +6,8 @@ import ctypes
 import os
 import resource
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from time import perf_counter
 from typing import Literal, TypeAlias
@@ -37,6 +37,17 @@ def use_threads(number: int) -> None:
     """Pin torch's thread count, which the last bits of sums depend on, and keep freed memory in the process."""
     torch.set_num_threads(number)
     keep_freed_memory()
+
+
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    """Pin torch's threads inside the block; a notebook's own work goes on with as many as before."""
+    before = torch.get_num_threads()
+    use_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @cache

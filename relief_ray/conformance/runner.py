@@ -28,6 +28,7 @@ from relief_ray.experiment.recording import binding_of
 from relief_ray.experiment.setup import context_of
 from relief_ray.federated import Strategy
 from relief_ray.groups import Params
+from relief_ray.process import threads
 from relief_ray.records import checkpoint, read_rounds, read_run
 from relief_ray.records.base import comparable
 from relief_ray.records.schema import RunRecord
@@ -136,7 +137,8 @@ def check(config: ExperimentConfig, executors: Mapping[str, MakeExecutor] | None
     Raises:
         UserError: the other executors do not work, whatever the strategy is.
     """
-    with tempfile.TemporaryDirectory(prefix="relief-ray-") as folder:
+    # A run pins torch's threads: here before the first snapshot of what a method must not change.
+    with threads(config.runtime.num_threads), tempfile.TemporaryDirectory(prefix="relief-ray-") as folder:
         bench = _Bench(config=config, root=Path(folder), executors=executors or {})
         why = ""
         for rules, trial in _TRIALS:

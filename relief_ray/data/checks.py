@@ -264,7 +264,8 @@ def shifted_codes(spec: DatasetSpec, recordings: Iterable[Recording]) -> list[Fa
     present, declared = _present(recordings), set(spec.labels)
     for step in (-1, 1):
         moved = tuple(code + step for code in spec.labels)
-        if declared <= present or not present.issuperset(moved):
+        # A declared code that the files have, and that moving would drop, is a slip in `labels` and no shift.
+        if declared <= present or not present.issuperset(moved) or declared & present - set(moved):
             continue
         nulls = tuple(code for code in spec.null_labels if code not in moved)
         last = [name for name, code in zip(spec.classes, spec.labels, strict=True) if code not in present]

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
-
-import torch
 
 from relief_ray.data import federate, num_clients, open_dataset
 from relief_ray.errors import UserError
 from relief_ray.experiment.experiment import OnRound, run_inline
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.setup import Setup
-from relief_ray.process import use_threads
+from relief_ray.process import threads
 from relief_ray.records.left_out import newcomers
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RoundRecord, RunRecord
@@ -35,19 +33,8 @@ Compute = Callable[[Setup, Path, OnRound, Callable[[str], None]], RunRecord]
 
 def here(setup: Setup, path: Path, on_round: OnRound, on_note: Callable[[str], None]) -> RunRecord:
     """Compute the missing rounds of a run in this process."""
-    with _threads(setup.job.num_threads):
+    with threads(setup.job.num_threads):
         return run_inline(setup, path, on_round=on_round, on_note=on_note)
-
-
-@contextmanager
-def _threads(number: int) -> Iterator[None]:
-    """Pin torch's threads inside the block; a notebook's own work goes on with as many as before."""
-    before = torch.get_num_threads()
-    use_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def run_plan(plan: Plan, compute: Compute, *, quiet: bool, other_code: bool = False) -> None:

@@ -1,6 +1,7 @@
 """Every rule is broken on purpose, and named; strategies of ours keep all of them."""
 
 import pytest
+import torch
 
 from relief_ray.config import override, parse
 from relief_ray.conformance.rules import RULES
@@ -44,6 +45,19 @@ def test_a_wrong_return_value_is_said_as_run_says_it(write):
 def _returning(expression):
     body = f"def aggregate(state, reduced, tools):\n    return {expression}\n"
     return body, "        return change(aggregate=aggregate)"
+
+
+def test_a_process_may_have_any_number_of_threads():
+    """A run pins them; that is none of the method's doing, and the process has its own again afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        verdicts = check(parse({**PROBLEM, "strategy": "fedavg"}))
+        assert next(v for v in verdicts if v.rule == "globals").status == "kept"
+        verdicts.close()
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_method_that_rests_on_purpose_need_not_move(write):
