@@ -64,6 +64,7 @@ NOT_RUN = (
     ("docs/jetson.md", "relief-ray cluster join", _CLUSTER),
     ("docs/jetson.md", "relief-ray device doctor --address", _CLUSTER),
     ("docs/jetson.md", "relief-ray conformance --address", _CLUSTER),
+    ("docs/jetson.md", "relief-ray device monitor --idle", "needs a GPU"),
     ("docs/jetson.md", "relief-ray run dsa --address", _CLUSTER),
     ("docs/jetson.md", "relief-ray report runs/dsa", _CLUSTER),
     ("docs/records.md", "relief-ray grid smoke --out runs/smoke --mirror", "needs an object store"),
