@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from relief_ray.measured import Measured
 from relief_ray.messages import StageTimes
 from relief_ray.records.base import Record
+
+# Stages of a client's training that a device measures.
+_STAGES = ("forward_s", "backward_s", "optimizer_s")
 
 
 class PhysicalRecord(Record):
@@ -57,23 +62,12 @@ class PhysicalRecord(Record):
 
 def physical_record(measured: Measured, stages: StageTimes | None) -> PhysicalRecord:
     """Convert a measurement; ``stages``: the client's measured stages, None where its receipt is missing."""
-    seen = measured.on_device
+    times = {} if stages is None else {name: getattr(stages, name) for name in _STAGES}
     return PhysicalRecord(
-        host=seen.host,
-        device=seen.device,
-        down_s=seen.down_s,
-        forward_s=None if stages is None else stages.forward_s,
-        backward_s=None if stages is None else stages.backward_s,
-        optimizer_s=None if stages is None else stages.optimizer_s,
+        **asdict(measured.on_device),
+        **times,
         up_s=measured.up_s,
         wait_s=measured.wait_s,
-        call_s=seen.call_s,
         bytes_down=measured.bytes_down,
         bytes_up=measured.bytes_up,
-        energy_j=seen.energy_j,
-        energy_of=seen.energy_of,
-        energy_dropped=seen.energy_dropped,
-        power_mode=seen.power_mode,
-        temperature_c=seen.temperature_c,
-        throttled=seen.throttled,
     )

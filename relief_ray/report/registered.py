@@ -10,15 +10,7 @@ from pydantic import JsonValue
 
 from relief_ray.errors import UserError
 from relief_ray.records.cells import PLAN_FILES, PlannedCell, read_plan_file
-from relief_ray.records.claims import (
-    CLAIMS_FILE,
-    MAX_CLAIMS,
-    Claims,
-    PlannedClaims,
-    claims_digest,
-    parse_claims,
-    read_claims,
-)
+from relief_ray.records.claims import CLAIMS_FILE, MAX_CLAIMS, Claims, PlannedClaims, claims_digest, parse_claims
 from relief_ray.records.committed import CommittedClaims, read_committed
 from relief_ray.report.inventory import choice_kind, variant_names
 from relief_ray.report.runs import Repetition, Replicate, below, flat, is_committed, repetition_of, replicate_of
@@ -31,16 +23,19 @@ class Registered:
     Attributes:
         claims: the claims.
         text: content of their file.
-        sha256: of that file.
         at: since when they have been there (UTC, ISO 8601).
         planned: replicates of each method that the plan has in the claims' data and split, with what they repeat.
     """
 
     claims: Claims
     text: str
-    sha256: str
     at: str
     planned: Mapping[str, Mapping[Replicate, Repetition]]
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the claims file."""
+        return claims_digest(self.text.encode())
 
     def planned_pairs(self, first: str, second: str) -> frozenset[Replicate]:
         """The replicates that were planned for both methods."""
@@ -117,20 +112,15 @@ def _registered(path: Path, planned: PlannedClaims, cells: Sequence[PlannedCell]
             f"{path}: was changed after the plan was made (sha256 {claims_digest(content)[:12]}, in the plan "
             f"{planned.sha256[:12]}): no claim of it is judged; restore the file"
         )
-    claims, content = read_claims(path)
-    return Registered(
-        claims=claims, text=content.decode(), sha256=planned.sha256, at=planned.at,
-        planned=planned_replicates(claims, cells),
-    )  # fmt: skip
+    claims = parse_claims(content, str(path))
+    return Registered(claims=claims, text=content.decode(), at=planned.at, planned=planned_replicates(claims, cells))
 
 
 def _kept(path: Path, kept: CommittedClaims) -> Registered:
     """The claims that committed results carry."""
-    content = kept.text.encode()
     return Registered(
-        claims=parse_claims(content, f"{path}: claims"),
+        claims=parse_claims(kept.text.encode(), f"{path}: claims"),
         text=kept.text,
-        sha256=claims_digest(content),
         at=kept.at,
         planned={name: {row[:3]: row[3:] for row in rows} for name, rows in kept.planned.items()},
     )

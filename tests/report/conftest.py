@@ -259,11 +259,7 @@ def usual(family, put_on, inventory_of):
 def named(*claims, planned=None, at="2025-01-01T00:00:00Z", **file):
     """A registry of one file of claims about the runs that ``make`` makes; each claim as keyword arguments."""
     content = Claims(data="dsa", split="held_out_subject", claims=tuple(Claim(**c) for c in claims), **file)
-    return Registry(
-        files=(
-            Registered(claims=content, text=content.model_dump_json(), sha256="0" * 64, at=at, planned=planned or {}),
-        )
-    )
+    return Registry(files=(Registered(claims=content, text=content.model_dump_json(), at=at, planned=planned or {}),))
 
 
 @pytest.fixture(scope="session")
