@@ -225,7 +225,8 @@ def cannot_decide(plan: Plan) -> list[str]:
 
 
 def _line(outlook: Outlook) -> str:
-    design = f"{outlook.num_pairs} pairs ({counted(outlook.num_folds, 'fold')} x {counted(outlook.num_replicates, 'replicate')})"
+    folds, replicates = counted(outlook.num_folds, "fold"), counted(outlook.num_replicates, "replicate")
+    design = f"{outlook.num_pairs} pairs ({folds} x {replicates})"
     if outlook.verdict:
         return f"  {outlook.claim.brief}: {design}; {outlook.verdict}"
     parts = [design, f"smallest adjusted p {outlook.smallest_p:.2g}"]

@@ -149,8 +149,8 @@ def refuse_stale(plan: Plan, again: str, elsewhere: str, as_it_is: str) -> None:
         also = f" (and {counted(more, 'run')} more)" if more else ""
         raise UserError(
             f"{first.folder}{also}: holds a run of other code or weights: {first.why}; expected those of today "
-            f"(`here`). Compute it again with {again} (the old run is kept in a folder `{STALE_FOLDER}`), {elsewhere}, or take "
-            f"it as it is with {as_it_is}"
+            f"(`here`). Compute it again with {again} (the old run is kept in a folder `{STALE_FOLDER}`), {elsewhere}, "
+            f"or take it as it is with {as_it_is}"
         )
 
 
