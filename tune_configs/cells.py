@@ -20,7 +20,7 @@ from relief_ray.records.identity import config_hash
 from relief_ray.strategies import PRESETS
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.studies.cells import Cell
-from tune_configs import paper_grids, search_lr
+from tune_configs import frontier, paper_grids, search_lr
 from tune_configs.grid import (
     DATASETS,
     Dataset,
@@ -42,7 +42,9 @@ GRIDS: Mapping[str, Callable[[], Grid]] = MappingProxyType(
         "testbed": paper_grids.testbed,
         "coupling": paper_grids.coupling,
         "dsa_study": paper_grids.dsa_study,
-        "frontier": paper_grids.frontier,
+        "frontier": frontier.frontier,
+        "frontier_mean": frontier.frontier_mean,
+        "frontier_rates": frontier.frontier_rates,
         "search_lr": search_lr.grid,
         "smoke": paper_grids.smoke,
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from relief_ray.report.paper import PAPER_METHODS, REPRESENTATIVE, V1
@@ -14,11 +13,11 @@ from tune_configs.grid import (
     LORA,
     OUR_VARIANTS,
     PAPER,
+    SHORT,
     VARIANTS,
     Axis,
     Grid,
     Level,
-    Settings,
 )
 
 _CLAIMS = Path(__file__).parent / "claims"
@@ -157,7 +156,6 @@ def coupling() -> Grid:
     )
 
 
-_SHORT: Settings = {"rounds": 15, "evaluation.every": 5, "record.checkpoint_every": 5}
 _SLOTS = Level(name="slots3", settings={"strategy.slots_slowest": 3})
 
 
@@ -179,40 +177,8 @@ def dsa_study() -> Grid:
             "v3_mandatory": (_SLOTS,),
         },
         replicates=tuple(range(12, 24)),
-        settings={**_SHORT, "evaluation.every": 1},
+        settings={**SHORT, "evaluation.every": 1},
         claims=str(_CLAIMS / "dsa_study.yaml"),
-    )
-
-
-# A block that is always trained is never the oldest, so that this order decides over all slots.
-_ORDERS: Mapping[str, Settings] = {
-    "divergence": {"strategy.select": "divergence"},
-    "per_element": {"strategy.select": "per_element"},
-    "oldest": {"strategy.select": "oldest", "strategy.mandatory": False},
-    "random": {"strategy.select": "random"},
-}
-
-
-def frontier() -> Grid:
-    """F1 against speed: which ranking fills how many free slots best, looked for on validation data alone.
-
-    Four orders x a budget of 1 to 5 groups for the slowest client, beside FedAvg and V1; 4 folds x 3 replicates whose
-    seeds no other grid uses. Every method is tested with the mean of its last models (``evaluation.average``).
-    """
-    levels = tuple(
-        Level(name=f"{order}-k{slots}", settings={**settings, "strategy.slots_slowest": slots})
-        for order, settings in _ORDERS.items()
-        for slots in range(1, 6)
-    )
-    return Grid(
-        name="frontier",
-        title="F1 against speed on validation data: four orders of groups, 1 to 5 groups for the slowest client",
-        methods=(REFERENCE, PROPOSED, V1),
-        datasets=("dsa",),
-        axes=(Axis(name="backbones", levels=(CNN,)),),
-        own={PROPOSED: levels},
-        replicates=(100, 101, 102),
-        settings={**_SHORT, "evaluation.parts": ["validation"], "evaluation.average": "tail"},
     )
 
 

@@ -14,7 +14,7 @@ from relief_ray.records.metrics import METRICS
 from relief_ray.records.schema import RoundRecord
 
 # Of several runs a line is printed so often: enough to see that they go on, and the end stays in sight.
-LINE_EVERY_S = 10.0
+_LINE_EVERY_S = 10.0
 # Columns of the bar, and of the time left with the blanks between columns.
 _BAR, _LEFT = 8, 15
 
@@ -60,7 +60,7 @@ def seconds(value: float) -> str:
 class Lines(Reporter):
     """Plain lines on stdout: one per round of a single run; of several, one now and then and the last of each."""
 
-    def __init__(self, num_runs: int, every_s: float = LINE_EVERY_S) -> None:
+    def __init__(self, num_runs: int, every_s: float = _LINE_EVERY_S) -> None:
         """``num_runs``: total that runs are counted up to; ``every_s``: of several, a line after so many seconds."""
         self._num_runs, self._num_begun, self._rounds = num_runs, 0, 0
         self._every_s = every_s if num_runs > 1 else 0.0

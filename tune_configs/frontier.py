@@ -1,0 +1,87 @@
+"""As fast as RELIEF and not worse than FedAvg: grids that look for such a method on validation data, in three steps.
+
+``frontier`` varies which groups fill the free slots, and how many. For its best, ``frontier_mean`` varies over whom
+updates are averaged, and ``frontier_rates`` the learning rate of another optimizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from relief_ray.report.paper import V1
+from relief_ray.strategies import PROPOSED, REFERENCE
+from tune_configs.grid import CNN, SHORT, Axis, Grid, Level, Settings
+
+# A block that is always trained is never the oldest, so that this order decides over all slots.
+_ORDERS: Mapping[str, Settings] = {
+    "divergence": {"strategy.select": "divergence"},
+    "per_element": {"strategy.select": "per_element"},
+    "oldest": {"strategy.select": "oldest", "strategy.mandatory": False},
+    "random": {"strategy.select": "random"},
+}
+# The last models of the search are averaged, so that one lucky round decides less.
+_VALIDATION: Settings = {**SHORT, "evaluation.parts": ["validation"], "evaluation.average": "tail"}
+_AXES = (Axis(name="backbones", levels=(CNN,)),)
+_WHOLE_MEAN = "v2_mandatory"
+
+
+def _level(order: str, slots: int) -> Level:
+    settings = {**_ORDERS[order], "strategy.slots_slowest": slots}
+    return Level(name=f"{order}-k{slots}", settings=settings)
+
+
+def frontier() -> Grid:
+    """F1 against speed: which ranking fills how many free slots best, looked for on validation data alone.
+
+    Four orders x a budget of 1 to 5 groups for the slowest client, beside FedAvg and V1; 4 folds x 3 replicates whose
+    seeds no other grid uses. Every method is tested with the mean of its last models (``evaluation.average``).
+    """
+    return Grid(
+        name="frontier",
+        title="F1 against speed on validation data: four orders of groups, 1 to 5 groups for the slowest client",
+        methods=(REFERENCE, PROPOSED, V1),
+        datasets=("dsa",),
+        axes=_AXES,
+        own={PROPOSED: tuple(_level(order, slots) for order in _ORDERS for slots in range(1, 6))},
+        replicates=(100, 101, 102),
+        settings=_VALIDATION,
+    )
+
+
+def frontier_mean() -> Grid:
+    """The best of ``frontier`` with every group averaged over all participants instead of its cohort.
+
+    An absent update counts as no change (the paper's V2, own blocks kept). Same folds and replicates as ``frontier``.
+    """
+    return Grid(
+        name="frontier_mean",
+        title="the best of frontier averaged over all participants, validation data",
+        methods=(_WHOLE_MEAN,),
+        datasets=("dsa",),
+        axes=_AXES,
+        own={_WHOLE_MEAN: (_level("divergence", 3), _level("divergence", 2), _level("per_element", 3))},
+        replicates=(100, 101, 102),
+        settings=_VALIDATION,
+    )
+
+
+_SGD: Settings = {"training.optimizer": "sgd", "training.momentum": 0.9}
+_RATES = (0.01, 0.03, 0.1)
+
+
+def frontier_rates() -> Grid:
+    """Learning rates of SGD with momentum for FedAvg and the best of ``frontier``; a replicate that no table uses."""
+    return Grid(
+        name="frontier_rates",
+        title="learning rates of SGD with momentum, validation data",
+        methods=(REFERENCE, PROPOSED),
+        datasets=("dsa",),
+        axes=(*_AXES, Axis(name="rates", levels=tuple(_rate(rate) for rate in _RATES))),
+        own={PROPOSED: (_level("divergence", 3),)},
+        replicates=(110,),
+        settings=_VALIDATION,
+    )
+
+
+def _rate(rate: float) -> Level:
+    return Level(name=f"sgd{rate:g}", settings={**_SGD, "training.lr": rate})
