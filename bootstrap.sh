@@ -134,10 +134,6 @@ say ready "$(du -sm "$venv" | cut -f1) MB in $venv, $(($(date +%s) - started)) s
 case $mode in
   demo)
     "$venv/bin/relief-ray" run demo "$@"
-    printf '\n'
-    say next ". $venv/bin/activate"
-    say '' 'relief-ray report runs/demo'
-    say '' 'relief-ray config demo'
     ;;
   edge) say next "$venv/bin/relief-ray cluster join HEAD --type a|b|c" ;;
   # Two processes, a file's tests in one of them; tests on the shared Ray cluster are all in one (tests/conftest.py).

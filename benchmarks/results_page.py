@@ -13,7 +13,8 @@ from functools import cache, partial
 from pathlib import Path
 
 from benchmarks.marked import filled, table
-from relief_ray.report.claims import Judgement, judge, scatter
+from relief_ray.records.claims import FIGURE_TEXT
+from relief_ray.report.claims import Judgement, judge
 from relief_ray.report.comparison import Comparison, MethodResult, compare_runs
 from relief_ray.report.registered import registry_of
 from relief_ray.report.runs import read_small
@@ -29,8 +30,8 @@ NAMES: Mapping[str, str] = {
     "v1": "V1: no budget",
     "v2": "V2: no cohorts",
     "v3": "V3: random groups",
-    "v2_mandatory": "V2 with own blocks",
-    "v3_mandatory (slots_slowest=3)": "random groups, 3 for the slowest",
+    "v2_mandatory": "`v2_mandatory`: V2 with own blocks",
+    "v3_mandatory (slots_slowest=3)": "`v3_mandatory`: random groups, 3 for the slowest",
 }
 SHORT = ("fedavg", "relief", "relief (slots_slowest=3)", "v1", "v2")
 _NONE = "–"
@@ -100,8 +101,25 @@ def claims(results: Path) -> str:
 
 
 def sources_of_scatter(results: Path) -> str:
-    """Return a list: what the scatter of each tested difference consists of, and the test's A/A rates."""
-    return "\n".join(f"- {line}" for line in scatter(judgement(results)).lines)
+    """Return a table with a row per tested difference: how far its pairs scatter, and what that consists of."""
+    rows = []
+    for judged in judgement(results).claims:
+        if judged.outcome is not None and (shares := judged.outcome.shares) is not None:
+            claim = judged.claim
+            parts = [f"{100 * part:.0f} %" for part in shares.of_difference]
+            what = f"{claim.first} - {claim.second}, {FIGURE_TEXT[claim.figure]}"
+            rows.append([what, f"{shares.sd_difference:.1f}", *parts])
+    return table(["difference", "sd of a pair, points", "from folds", "from replicates", "from single runs"], rows)
+
+
+def false_alarms(results: Path) -> str:
+    """Return a table with a row per tested figure: how often the test calls a method unlike itself (A/A rate)."""
+    rows = []
+    for rate in judgement(results).rates:
+        low, high = (100 * end for end in rate.interval) if rate.interval is not None else (0.0, 100.0)
+        share = f"{100 * rate.num_called / rate.num_tests:.0f} % [{low:.0f}, {high:.0f}]"
+        rows.append([FIGURE_TEXT[rate.figure], f"{rate.num_called} of {rate.num_tests}", share, "5 %"])
+    return table(["figure", "methods called unlike themselves", "rate [95 %]", "expected"], rows)
 
 
 @cache
@@ -122,6 +140,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "study_all": partial(methods, STUDY, tuple(NAMES), _MORE),
     "study_claims": partial(claims, STUDY),
     "study_scatter": partial(sources_of_scatter, STUDY),
+    "study_alarms": partial(false_alarms, STUDY),
 }
 
 

@@ -94,7 +94,7 @@ def _names_in(file: Path, module: str, wanted: str, kinds: tuple[type, ...]) -> 
     likely = [name for name in names if name.casefold() == wanted.casefold()] or names
     if not likely:
         expected = " or ".join(kind.__name__ for kind in kinds)
-        return f"{file} is a file here, but defines no {expected}"
+        return f"{file} is a file here, but defines neither a class derived from {expected} nor an instance"
     return f"{file} is a file here; type {' or '.join(f'{module}:{name}' for name in likely)}"
 
 

@@ -410,7 +410,10 @@ def test_several_names_none_and_a_file_that_breaks(write):
     with pytest.raises(UserError, match=r"type median_x:Median or median_x:Mean$"):
         with_strategy("median_x")
     write("x = 1\n", "lab.plain")
-    with pytest.raises(UserError, match=r"lab/plain\.py is a file here, but defines no StrategyConfig$"):
+    with pytest.raises(
+        UserError,
+        match=r"lab/plain\.py is a file here, but defines neither a class derived from StrategyConfig nor an instance$",
+    ):
         with_strategy("lab/plain.py")
     write("1 / 0\n", "faulty")
     with pytest.raises(UserError, match=r"faulty\.py is a file here, but .*ZeroDivisionError"):

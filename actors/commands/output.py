@@ -176,11 +176,11 @@ def print_end(plan: Plan, entries: Sequence[CellFolder], as_json: bool) -> None:
         print("", _next_step(plan), *where_to_look(plan.cells[0].config.tracking, plan.out), sep="\n", flush=True)
 
 
-def stale_advice(stale: Sequence[CellFolder], command: str, noun: str = "cell") -> str:
+def stale_advice(stale: Sequence[CellFolder], command: str) -> str:
     """Say what it means that finished cells are stale, and the ``command`` that computes them again."""
     verb = "is" if len(stale) == 1 else "are"
     return (
-        f"{counted(len(stale), noun)} {verb} stale: computed with other code or weights (`there`) than today's "
+        f"{counted(len(stale), 'cell')} {verb} stale: computed with other code or weights (`there`) than today's "
         f"(`here`)\ncompute again with: {command}"
     )
 

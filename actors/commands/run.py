@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.commands.fetching import local_folder, refuse_behind
-from actors.commands.output import stale_advice
 from actors.commands.results import show_results
 from actors.commands.run_plan import show_plan
 from actors.commands.study import cannot_decide
@@ -40,7 +39,7 @@ from relief_ray.studies.mirrored import MirrorState, mirrored
 from relief_ray.studies.planning import load_preset, make_plan, read_plan, without_stale, write_plan
 from relief_ray.studies.plans import CellFolder, Plan, look_at, set_stale_aside
 from relief_ray.studies.presets import PRESETS
-from relief_ray.studies.running import check_reusable, last_evaluated, open_cell, rounds_to_do, title_of
+from relief_ray.studies.running import check_reusable, last_evaluated, open_cell, refuse_stale, rounds_to_do, title_of
 from relief_ray.text import typed
 
 if TYPE_CHECKING:
@@ -81,6 +80,8 @@ def run_command(target: str, settings: Sequence[str], axes: Axes, out: Path | No
         return
     if options.rerun_stale:
         set_stale_aside((cell for cell in plan.cell_folders() if cell.is_finished), plan.out)
+    else:
+        _refuse_stale(plan, options)
     write_plan(plan)
     _run_plan(plan, options)
 
@@ -106,6 +107,8 @@ def resume_command(target: str, settings: Sequence[str], out: Path | None, optio
     plan = read_plan(folder, settings)
     if options.rerun_stale:
         plan = without_stale(plan, settings)
+    else:
+        _refuse_stale(plan, options)
     if options.jobs > 1 and plan.cells[0].name == ".":
         raise UserError(
             f"--jobs {options.jobs}: {folder} is a single run; expected the folder of several, or no --jobs"
@@ -113,6 +116,17 @@ def resume_command(target: str, settings: Sequence[str], out: Path | None, optio
     if options.dashboard:
         _check_dashboard(plan, options.jobs)
     _run_plan(plan, options)
+
+
+def _refuse_stale(plan: Plan, options: RunOptions) -> None:
+    """Check that no run is of other code or weights, unless the user takes it as it is.
+
+    Raises:
+        UserError: some are.
+    """
+    if not options.other_code:
+        as_it_is = f"relief-ray resume {typed(plan.out)} --other-code"
+        refuse_stale(plan, "--rerun-stale", "choose another folder (--out DIR)", as_it_is)
 
 
 def placed(settings: Sequence[str], jobs: int) -> list[str]:
@@ -221,7 +235,7 @@ def _run_plan(plan: Plan, options: RunOptions) -> None:
     """Run whatever of the plan is not finished, then show the results of all of it.
 
     Raises:
-        Stopped: a signal asked for it, runs of several failed, or some are stale; the message says how to go on.
+        Stopped: a signal asked for it, or runs of several failed; the message says how to go on.
     """
     cells = plan.cell_folders()
     todo = [cell for cell in cells if not cell.is_finished]
@@ -259,13 +273,11 @@ def _conclude(plan: Plan, mirror: MirrorState, as_json: bool) -> None:
     """Show the results of all runs.
 
     Raises:
-        Stopped: runs failed or are stale, or the copy lacks something.
+        Stopped: runs failed, or the copy lacks something.
     """
     _refuse_failed(plan)
     show_results(plan, as_json)
     refuse_behind(mirror, f"relief-ray resume {typed(plan.out)}")
-    if stale := [cell for cell in plan.cell_folders() if cell.status == "stale"]:
-        raise Stopped(CELLS_FAILED, stale_advice(stale, f"relief-ray resume {typed(plan.out)} --rerun-stale", "run"))
 
 
 def _run_several(

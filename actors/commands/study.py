@@ -201,8 +201,15 @@ def _outlooks_of(plan: Plan) -> list[Outlook]:
 def claims_text(plan: Plan) -> str:
     """Lines on a plan's claims for `--dry-run`: pairs, what they can find, or that they cannot decide."""
     found = _outlooks_of(plan)
-    head = f"\n\nclaims: {len(found)}, judged over paired runs"
-    return "" if not found else "\n".join([head, *map(_wrapped, map(_line, found))])
+    judged, left_out = [o for o in found if o.num_pairs], [o for o in found if not o.num_pairs]
+    head = f"\n\nclaims: {len(judged)}, judged over paired runs"
+    rest = [f"  not judged: {_not_judged(left_out)}"] if left_out else []
+    return "" if not found else "\n".join([head, *map(_wrapped, [*map(_line, judged), *rest])])
+
+
+def _not_judged(outlooks: Sequence[Outlook]) -> str:
+    """Claims about methods that the plan has no runs of, in one sentence."""
+    return f"{'; '.join(o.claim.brief for o in outlooks)} (no runs of both methods are planned)"
 
 
 def _wrapped(line: str) -> str:
@@ -211,11 +218,15 @@ def _wrapped(line: str) -> str:
 
 def cannot_decide(plan: Plan) -> list[str]:
     """A sentence for each claim that the plan's runs will not decide, whatever they give."""
-    return [f"{outlook.claim.brief}: {outlook.verdict}" for outlook in _outlooks_of(plan) if outlook.verdict]
+    found = _outlooks_of(plan)
+    left_out = [o for o in found if not o.num_pairs]
+    rest = [f"not judged: {_not_judged(left_out)}"] if left_out else []
+    return [*(f"{o.claim.brief}: {o.verdict}" for o in found if o.verdict and o.num_pairs), *rest]
 
 
 def _line(outlook: Outlook) -> str:
-    design = f"{outlook.num_pairs} pairs ({outlook.num_folds} folds x {outlook.num_replicates} replicates)"
+    folds, replicates = counted(outlook.num_folds, "fold"), counted(outlook.num_replicates, "replicate")
+    design = f"{outlook.num_pairs} pairs ({folds} x {replicates})"
     if outlook.verdict:
         return f"  {outlook.claim.brief}: {design}; {outlook.verdict}"
     parts = [design, f"smallest adjusted p {outlook.smallest_p:.2g}"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from pydantic import JsonValue
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
@@ -11,6 +13,8 @@ from relief_ray.records.left_out import summary_line
 from relief_ray.records.metrics import METRICS
 from relief_ray.records.schema import RoundRecord
 
+# Of several runs a line is printed so often: enough to see that they go on, and the end stays in sight.
+LINE_EVERY_S = 10.0
 # Columns of the bar, and of the time left with the blanks between columns.
 _BAR, _LEFT = 8, 15
 
@@ -54,24 +58,37 @@ def seconds(value: float) -> str:
 
 
 class Lines(Reporter):
-    """Plain lines on stdout."""
+    """Plain lines on stdout: one per round of a single run; of several, one now and then and the last of each."""
 
-    def __init__(self, num_runs: int) -> None:
-        """``num_runs``: total that runs are counted up to."""
+    def __init__(self, num_runs: int, every_s: float = LINE_EVERY_S) -> None:
+        """``num_runs``: total that runs are counted up to; ``every_s``: of several, a line after so many seconds."""
         self._num_runs, self._num_begun, self._rounds = num_runs, 0, 0
+        self._every_s = every_s if num_runs > 1 else 0.0
+        self._shown_s, self._held_back = time.monotonic(), ""
 
     def begin(self, title: str, facts: str, done: int | None, rounds: int) -> None:
         """Print a headline."""
         self._num_begun, self._rounds = self._num_begun + 1, rounds
         going_on = f"; going on after round {done}" if done is not None else ""
         print(f"[{self._num_begun}/{self._num_runs}] {title}: {facts}{going_on}", flush=True)
+        self._shown_s, self._held_back = time.monotonic(), ""
 
     def round(self, title: str, record: RoundRecord, clock: str) -> None:
-        """Print an indented line."""
-        print("  " + round_line(record, self._rounds, clock), flush=True)
+        """Print an indented line, or hold it back: a round that went on without a client is always shown."""
+        line = "  " + round_line(record, self._rounds, clock)
+        if record.rejected or time.monotonic() - self._shown_s >= self._every_s:
+            self._show(line)
+        else:
+            self._held_back = line
+
+    def _show(self, line: str) -> None:
+        print(line, flush=True)
+        self._shown_s, self._held_back = time.monotonic(), ""
 
     def end(self, end: CellEnd) -> None:
-        """Print a line for a reused run; others have a line per round already."""
+        """Print the last round where it was held back; of a reused run a line of its own."""
+        if self._held_back:
+            self._show(self._held_back)
         if end.reused:
             self._num_begun += 1
             line = "  ".join([f"{end.title}: {end.why}", *scores(end.record)])

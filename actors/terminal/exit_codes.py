@@ -35,7 +35,8 @@ EXIT_CODES = (
     (DISK, "the disk is full or failed while writing; everything before is intact"),
     (
         CELLS_FAILED,
-        "cells of a grid failed, or runs are stale (`--rerun-stale` computes those again); the others are done",
+        "cells of a grid failed or are stale (`--rerun-stale` computes those again), or runs failed; the others are "
+        "done",
     ),
     (DIFFERENT, "a cell that was computed again gave other results (`relief-ray reproduce`)"),
     (

@@ -9,13 +9,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from relief_ray.errors import UserError, counted, listed
+from relief_ray.errors import UserError, listed
 from relief_ray.plugins import sources
 from relief_ray.studies.objects import StrategyLike
 from relief_ray.studies.planning import write_plan
-from relief_ray.studies.plans import STALE_FOLDER, Plan, set_stale_aside
+from relief_ray.studies.plans import Plan, set_stale_aside
 from relief_ray.studies.request import Folds, Place, Request, Seeds, Target, plan_of
-from relief_ray.studies.running import Compute, here, run_plan
+from relief_ray.studies.running import Compute, here, refuse_stale, run_plan
 from relief_ray.studies.study import Study
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def compute_study(
         if rerun_stale:
             set_stale_aside(plan.cell_folders(), plan.out)
         elif not other_code:
-            _refuse_stale(plan)
+            refuse_stale(plan, "rerun_stale=True", "choose another folder (out=..)", "other_code=True")
         write_plan(plan)
         run_plan(plan, compute, quiet=quiet, other_code=other_code)
         study = Study(folder, is_temporary=temporary is not None)
@@ -136,23 +136,6 @@ def _refuse_edited(plan: Plan) -> None:
         raise UserError(
             f"{listed(files)} {verb} edited after this process had imported it: the old code would run, and the record "
             "would name the new; start Python again (in a notebook: restart the kernel), or importlib.reload its module"
-        )
-
-
-def _refuse_stale(plan: Plan) -> None:
-    """Check that no run of the plan was computed or begun by other code or on other frozen weights.
-
-    Raises:
-        UserError: some were; the first is named, with what changed and the ways on.
-    """
-    stale = [cell for cell in plan.cell_folders() if cell.status == "stale"]
-    if stale:
-        first, more = stale[0], len(stale) - 1
-        also = f" (and {counted(more, 'run')} more)" if more else ""
-        raise UserError(
-            f"{first.folder}{also}: holds a run of other code or weights: {first.why}; expected those of today "
-            f"(`here`). Compute it again with rerun_stale=True (the old run is kept in {plan.out / STALE_FOLDER}), "
-            "choose another folder (out=..), or take it as it is with other_code=True"
         )
 
 

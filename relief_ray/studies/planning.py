@@ -239,7 +239,7 @@ def _check_strategy(name: str) -> None:
         if not is_path(name):
             preset(name)
     except ValueError as error:
-        raise UserError(f"strategy: {error}; name one of these") from error
+        raise UserError(f"strategy: {error}") from error
 
 
 def check_folder(cell: CellFolder) -> None:

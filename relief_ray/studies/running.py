@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from relief_ray.data import federate, num_clients, open_dataset
-from relief_ray.errors import UserError
+from relief_ray.errors import UserError, counted
 from relief_ray.experiment.experiment import OnRound, run_inline
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.setup import Setup
@@ -22,7 +22,7 @@ from relief_ray.report.inventory import variant_names
 from relief_ray.strategies import facts_of, method_name
 from relief_ray.studies.cells import Cell
 from relief_ray.studies.mirrored import mirrored
-from relief_ray.studies.plans import CellFolder, Plan
+from relief_ray.studies.plans import STALE_FOLDER, CellFolder, Plan
 from relief_ray.studies.progress import Watcher, watcher
 
 _LOG = logging.getLogger(__name__)
@@ -132,6 +132,26 @@ def open_cell(cell: CellFolder, other_code: bool) -> Setup:
 def last_evaluated(rounds: Sequence[RoundRecord]) -> RoundRecord | None:
     """The last round with test metrics."""
     return next((record for record in reversed(rounds) if record.metrics is not None), None)
+
+
+def refuse_stale(plan: Plan, again: str, elsewhere: str, as_it_is: str) -> None:
+    """Check that no run of the plan was computed or begun by other code or on other frozen weights.
+
+    ``again``, ``elsewhere``, ``as_it_is``: what the caller's user types to compute it again, to name another folder,
+    and to take it as it is.
+
+    Raises:
+        UserError: some were; the first is named, with what changed and the ways on.
+    """
+    stale = [cell for cell in plan.cell_folders() if cell.status == "stale"]
+    if stale:
+        first, more = stale[0], len(stale) - 1
+        also = f" (and {counted(more, 'run')} more)" if more else ""
+        raise UserError(
+            f"{first.folder}{also}: holds a run of other code or weights: {first.why}; expected those of today "
+            f"(`here`). Compute it again with {again} (the old run is kept in a folder `{STALE_FOLDER}`), {elsewhere}, "
+            f"or take it as it is with {as_it_is}"
+        )
 
 
 def check_reusable(cell: CellFolder) -> str:

@@ -88,18 +88,21 @@ def test_the_advice_for_a_damaged_plan_loses_no_result(invoke, tmp_path: Path) -
     assert [cell.name for cell in read_plan(tmp_path).cells] == ["fedavg-s0", "v1-s0"]
 
 
-def test_a_finished_run_of_another_program_is_stale_and_may_be_computed_again(invoke, tmp_path: Path) -> None:
+def test_a_finished_run_of_another_program_is_refused_and_may_be_computed_again(invoke, tmp_path: Path) -> None:
     command = ["run", "quick", "--out", tmp_path, *SMALL, "--set=rounds=1"]
     assert invoke(*command).exit_code == 0
     change_run(tmp_path / "relief-s0", source_digest="f" * 64)
-    reused = invoke(*command)
-    assert "reused, finished already; stale: sources ffffffffffff there" in " ".join(reused.stdout.split())
-    assert "speedup" in reused.stdout, "the table is shown all the same"
-    assert reused.exit_code == 5
-    assert "1 run is stale" in reused.stderr
-    advice = reused.stderr.splitlines()[-1].removeprefix("compute again with: relief-ray ")
-    assert advice == f"resume {tmp_path} --rerun-stale"
-    for number, words in enumerate(([*command, "--rerun-stale"], advice.split(), ["resume", SINGLE, "--rerun-stale"])):
+    for words in (command, ["resume", tmp_path]):
+        refused = invoke(*words)
+        assert refused.exit_code == 2 and "speedup" not in refused.stdout, "no number of the old program is shown"
+        said = flat(refused)
+        assert "relief-s0: holds a run of other code or weights: sources ffffffffffff there" in said
+        assert "--rerun-stale" in said and "--out DIR" in said and f"relief-ray resume {tmp_path} --other-code" in said
+    taken = invoke("resume", tmp_path, "--other-code")
+    assert taken.exit_code == 0 and "speedup" in taken.stdout
+    assert "reused, finished already; stale: sources ffffffffffff there" in " ".join(taken.stdout.split())
+    again = ["resume", tmp_path, "--rerun-stale"]
+    for number, words in enumerate(([*command, "--rerun-stale"], again, ["resume", SINGLE, "--rerun-stale"])):
         change_run(tmp_path / "relief-s0", source_digest=f"{number}" * 64)
         again = invoke(*(tmp_path / "relief-s0" if word is SINGLE else word for word in words))
         assert again.exit_code == 0 and "reused" not in again.stdout

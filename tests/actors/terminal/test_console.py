@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from actors.terminal.console import Lines, make_reporter, round_line, seconds
+from actors.terminal.reporter import CellEnd
 from relief_ray.records.run_folder import read_rounds
 
 ROOT = Path(__file__).parents[3]
@@ -26,6 +27,24 @@ def test_lines_of_evaluated_and_other_rounds_align(runs: Path) -> None:
     lines = [round_line(record, 200, "split_naive") for record in read_rounds(runs / "relief-s0")]
     assert {line.index("sim ") for line in lines} == {lines[0].index("sim ")}
     assert all(line.startswith("  ") and len(line) <= 80 for line in lines)
+
+
+def test_of_several_runs_a_round_is_shown_now_and_then_and_the_last_of_each(runs: Path, capsys) -> None:
+    records = read_rounds(runs / "relief-s0")
+
+    def shown(num_runs: int, every_s: float) -> list[str]:
+        lines = Lines(num_runs, every_s)
+        for title in ("relief, seed 0", "relief, seed 1"):
+            lines.begin(title, "2 rounds", None, 2)
+            for record in records:
+                lines.round(title, record, "split_naive")
+            lines.end(CellEnd(title=title, status="done", record=records[-1]))
+        return [line.split("  ")[1] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+
+    every = ["0/2", "1/2", "2/2"]
+    assert shown(1, 3600.0) == every * 2, "a single run shows them all"
+    assert shown(2, 3600.0) == ["2/2", "2/2"]
+    assert shown(2, 0.0) == every * 2
 
 
 def test_no_color_asks_for_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
