@@ -93,10 +93,9 @@ def null_rows(dataset: Dataset) -> str:
         return ""
     codes = several("code", dataset.spec.null_labels) if dataset.spec.null_labels else "a code"
     remedy = "; where that is a class, list it in labels and take it out of null_labels"
-    return (
-        f"{unlabelled:,} of {len(dataset.labels):,} rows have {codes}, no activity (null_labels): no window is labelled "
-        f"with it{remedy if is_path(dataset.spec.name) else ''}"
-    )
+    share = f"{unlabelled:,} of {len(dataset.labels):,} rows"
+    said = f"{share} have {codes}, no activity (null_labels): no window is labelled with it"
+    return said + (remedy if is_path(dataset.spec.name) else "")
 
 
 def _small_classes(dataset: Dataset, seconds: NDArray[np.float64]) -> list[str]:

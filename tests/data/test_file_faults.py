@@ -62,7 +62,10 @@ def test_a_missing_column_names_the_file_the_column_and_those_there_are(parse, w
         load_dataset(path)
     text, file = str(refused.value), tmp_path / "lab" / f"person{whose}.csv"
     assert f"parse() of subject {whose} fails with KeyError: 'd'" in text
-    assert f"{file} lacks the column d, which person{2 if whose == 1 else 1}.csv has; its columns are a, b, c, e, code." in text
+    assert (
+        f"{file} lacks the column d, which person{2 if whose == 1 else 1}.csv has; its columns are a, b, c, e, code."
+        in text
+    )
     assert f"Add or rename it in that file, or leave subject {whose} out of `subjects`" in text
     assert "loader" not in text
 

@@ -74,7 +74,9 @@ def test_describe_counts_the_windows_that_a_run_cuts_by_default(lab, invoke) -> 
 
 def test_describe_and_conformance_end_with_who_has_which_sensors(lab, invoke) -> None:
     setting = "  --set 'fleet.owned={A: [wrist, hip, ankle], B: [wrist, hip], C: [wrist]}'"
-    lead = "A run must say in fleet.owned which sensors each device type has (A 1 client, B 1 client, C 2 clients), e.g."
+    lead = (
+        "A run must say in fleet.owned which sensors each device type has (A 1 client, B 1 client, C 2 clients), e.g."
+    )
     for command in (("data", "describe"), ("conformance", "--set=data.window_s=2.56")):
         assert invoke(*command, lab()).stdout.splitlines()[-2:] == [lead, setting]
     lines = invoke("data", "describe", "dsa_mini").stdout.splitlines()
