@@ -70,7 +70,7 @@ def _windows_table(experiment: Experiment, slug: str, runs: Sequence[Loaded], fa
         rows += [] if row in rows else [row]
     first = "fold" if has_folds(runs[0].run.config) else "split"
     head = [first, "tested on subjects", "test windows", "training windows", "validation windows", "clients"]
-    return word_table(slug, _caption(experiment, facts[0]), head, rows)
+    return word_table(slug, _caption(experiment, facts[0]), *_without_blanks(head, rows))
 
 
 def _caption(experiment: Experiment, facts: DataFacts) -> str:
@@ -96,7 +96,13 @@ def _clients_table(experiment: Experiment, slug: str, clients: Sequence[ClientDa
         return None
     head = ["client", "subject", "device type", "sensors", "training windows"]
     changes = "; in folds or rotations that differ, all values" if any(" / " in c for row in rows for c in row) else ""
-    return word_table(slug, f"Clients: {experiment.title}{changes}.", head, rows)
+    return word_table(slug, f"Clients: {experiment.title}{changes}.", *_without_blanks(head, rows))
+
+
+def _without_blanks(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
+    """The columns in which a row has something: cells that an earlier version committed lack some."""
+    kept = [i for i in range(len(head)) if any(row[i] != NONE for row in rows)]
+    return [head[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
 
 def _ids(clients: Sequence[ClientData]) -> Iterator[int]:
