@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from relief_ray.errors import UserCodeError, UserError, nearest
+from relief_ray.errors import UserCodeError, UserError, nearest, shown
 from relief_ray.faults import INSTALLED, PROJECT, text_of, user_line
 
 _Config = TypeVar("_Config", bound=BaseModel)
@@ -142,7 +142,7 @@ def load(path: str, key: str, *kinds: type) -> object:
     if name.endswith(".py"):
         raise UserError(f"{key} = {path!r}: {_elsewhere(Path(name).expanduser(), attribute)}")
     if not attribute.isidentifier() or not all(part.isidentifier() for part in name.split(".")):
-        raise UserError(f"{key} = {path!r}: expected an import path like my.module:MyClass")
+        raise UserError(f"{key} = {shown(path)}: expected an import path like my.module:MyClass")
     module = _import(name, f"{key} = {path!r}")
     if not hasattr(module, attribute):
         if kinds and (hint := what_to_type(path, *kinds)):

@@ -182,8 +182,6 @@ MINE = replace(GOOD, spec=replace(SPEC, **FIVE), parse=mine)
 ODDITIES = (
     "hip: column 2 is 7 in all 5200 rows",
     "subjects 1, 2, 3 and 4: up to 30% of the readings were missing",
-    "400 of 5200 rows have code 0, which means no activity (null_labels): no window is labelled with it; where that is "
-    "a class, list it in labels and take it out of null_labels",
     "class 'rest' has 12 s of data in all, fewer than 10 windows",
     "class 'sit' (code 9) has no row in any file",
     "no data of rest from subjects 1 and 2",

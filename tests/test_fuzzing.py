@@ -13,7 +13,7 @@ from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.plain_yaml import MAX_BYTES, read_file, read_mapping
 from relief_ray.studies.cells import parse_numbers
-from tests.fuzzing import BOMB, bounded, fuzz_files, fuzz_settings
+from tests.fuzzing import BOMB, bounded, check, fuzz_files, fuzz_settings
 
 SHAPE = InputShape(channels=(("acc", 3), ("gyro", 3)), window=125, num_classes=8)
 
@@ -95,6 +95,19 @@ def test_a_long_value_is_cut_in_the_message():
         parse({"rounds": "x" * 5000, "backbone": {"name": ["a"]}})
     assert len(str(caught.value)) < 1000 and "rounds = 'xxx" in str(caught.value)
     assert "unknown backbone ['a']" in str(caught.value)
+
+
+def test_a_long_import_path_of_a_method_is_cut_before_every_line():
+    with pytest.raises(UserError) as caught:
+        check("quick", [f"strategy={{strategy: }}, tracking.enabled: {'9' * 5000}", "fleet.preset=paper"])
+    assert len(str(caught.value)) < 1000 and str(caught.value).startswith("quick ({strategy: }, tracking.enabled: 99")
+
+
+def test_an_unknown_method_in_a_file_is_refused_with_the_files_name(tmp_path):
+    path = tmp_path / "a.yaml"
+    path.write_bytes(b"strategy: a=b")
+    with pytest.raises(UserError, match=r"a\.yaml: strategy: unknown strategy 'a=b'; known: fedavg, "):
+        check(str(path), [])
 
 
 @pytest.mark.parametrize("width", [{"conv1": 10**9}, {"fusion": 10**9}, {"conv2": 10**12}])

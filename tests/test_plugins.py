@@ -327,7 +327,7 @@ def test_conformance_says_what_a_users_method_is(hooked):
     assert shown == {
         "Hooked": "Half & half (own): FedSA-LoRA with half a second a round",
         "Halved": "Half & half, halved (reconstructed) (ablation of mine): FedSA-LoRA with half a second a round",
-        "Untitled": "Untitled (baseline)",
+        "Untitled": "Untitled (own)",
     }
     assert heading(with_strategy("v1")).startswith("v1 (ablation): RELIEF without elastic training")
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import typer
 
 from actors.commands.conformance import line, summary
+from actors.commands.data import owners_of
 from relief_ray.config import override
 from relief_ray.conformance.datasets import DATA_RULES, check_loader
 from relief_ray.conformance.rules import Verdict
@@ -50,6 +51,8 @@ def conformance_of_data(target: str, settings: Sequence[str], as_json: bool) -> 
     print(_as_text(loader, verdicts) if as_json else summary(loader.spec.name, verdicts))
     if broken:
         raise typer.Exit(1)
+    if not as_json:
+        print("", *owners_of(loader.spec), sep="\n")
 
 
 def _as_text(loader: Loader, verdicts: Sequence[Verdict]) -> str:

@@ -17,10 +17,11 @@ from relief_ray.data import DataConfig, get_spec, open_dataset
 from relief_ray.data.describe import Description, describe, list_datasets
 from relief_ray.data.federated_data import Coverage
 from relief_ray.data.fetch import FetchReport, fetch, import_from, synth
-from relief_ray.data.loader import how_to_bring
+from relief_ray.data.loader import DatasetSpec, how_to_bring
 from relief_ray.data.shard import write_shard
 from relief_ray.data.source import search_roots
 from relief_ray.data.verify import VerifyReport, verify
+from relief_ray.devices.fleet import owners_lines, type_counts_for
 from relief_ray.errors import UserError
 from relief_ray.plugins import is_path
 from relief_ray.text import table
@@ -150,6 +151,7 @@ def text(description: Description, config: DataConfig) -> str:
             f"{windows['train']} training, {windows['validation']} validation, {windows['test']} test "
             f"({config.split})",
             f"            {_origin_of_windows(config)}",
+            *_hanging("  null      ", description["null_rows"]),
             *(f"  warning   {line}" for line in description["warnings"]),
             "",
             table(["sensor", "min", "max", "mean"], ranges),
@@ -157,8 +159,21 @@ def text(description: Description, config: DataConfig) -> str:
             "Seconds of each activity, over all subjects, and its training windows",
             _activity_table(description),
             *([] if config.partition == "subject" else ["", *_client_table(description["coverage"], config)]),
+            "",
+            *owners_of(get_spec(description["name"]), len(description["coverage"]["clients"])),
         ]
     )
+
+
+def _hanging(head: str, words: str) -> list[str]:
+    """``head`` and the words in as many lines as they need, none without words."""
+    return textwrap.wrap(words, WIDTH, initial_indent=head, subsequent_indent=" " * len(head)) if words else []
+
+
+def owners_of(spec: DatasetSpec, num_clients: int | None = None) -> list[str]:
+    """Lines on the setting ``fleet.owned``: which clients have which sensors."""
+    counts = type_counts_for(num_clients or sum(spec.type_counts), spec.type_counts)
+    return owners_lines(spec.names, counts)
 
 
 def _origin_of_windows(config: DataConfig) -> str:

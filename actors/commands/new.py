@@ -20,7 +20,11 @@ _TEMPLATES = "actors.templates"
 # What to type next, after the tests.
 _NEXT: dict[Kind, tuple[str, ...]] = {
     "method": ("conformance {name}:{Name}", "run quick --strategies fedavg,{name}:{Name} --out runs/{name}"),
-    "dataset": ("data synth {name}:{NAME} --out {name}-data", "data describe {name}:{NAME}"),
+    "dataset": (
+        "data synth {name}:{NAME} --out {name}-data",
+        "data describe {name}:{NAME}",
+        "run quick --set data.name={name}:{NAME} --set 'fleet.owned={{B: [acc, gyro], C: [acc]}}'",
+    ),
     "backbone": ("model describe quick --set backbone={name}:{Name}", "run quick --set backbone={name}:{Name}"),
     "grid": ("grid {name}.py --dry-run", "grid {name}.py"),
 }
@@ -79,4 +83,7 @@ def _commands(kind: Kind, names: dict[str, str], out: Path) -> list[str]:
     place = [] if out.resolve() == Path.cwd() else [f"cd {out}"]
     tools = [] if importlib.util.find_spec("pytest") else ["python -m pip install pytest"]
     tests = f"python -m pytest test_{names['name']}.py"
-    return [*place, *tools, tests, *(f"relief-ray {c.format(**names)}" for c in _NEXT[kind])]
+    first, *others = (f"relief-ray {c.format(**names)}" for c in _NEXT[kind])
+    # The first one makes the files that the others read.
+    where = [f"export RELIEF_DATA=$PWD/{names['name']}-data"] if kind == "dataset" else []
+    return [*place, *tools, tests, first, *where, *others]

@@ -47,7 +47,9 @@ DATA_RULES: Mapping[str, Rule] = MappingProxyType(
             says="every person's files are found, in one place",
             fix="set RELIEF_DATA to their folder; let files() name the ends of their paths, and `member` match them",
         ),
-        "parses": Rule(says="parse() returns a Recording for every person", fix="mend the line that is named"),
+        "parses": Rule(
+            says="parse() returns a Recording for every person", fix="mend the file or the line that is named"
+        ),
         "subjects": Rule(says="every person has data, and nobody has another's", fix=FIXES["subjects"]),
         "labels": Rule(
             says="every code in the files is declared, and every declared class has rows", fix=FIXES["labels"]

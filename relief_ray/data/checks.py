@@ -25,7 +25,8 @@ FIXES: Mapping[DataRule, str] = MappingProxyType(
         "subjects": "list every person once in DatasetSpec.subjects, and let files() and parse() read that one's files",
         "labels": "let DatasetSpec.labels list every code in the files, in the order of classes, and null_labels those "
         "of rows without an activity; leave out a class without rows; return integer codes, one per row",
-        "channels": "let modalities name the signal's columns in order: (name, number of columns)",
+        "channels": "let modalities name the signal's columns in order: (name, number of columns); where it is some "
+        "subjects alone, look for a missing column in their files",
         "rates": "give samples per second: rate_hz after parsing, raw_rate_hz in the files; resample in parse()",
         "finite": "fill gaps in parse() (relief_ray.data.loader.fill_linear, fill_forward) or leave the rows out; "
         "DatasetSpec.max_nan_share says how many filled readings are acceptable",

@@ -19,6 +19,7 @@ from relief_ray.data.checks import (
     shifted_codes,
 )
 from relief_ray.data.config import DataConfig
+from relief_ray.data.file_faults import Reading, file_fault
 from relief_ray.data.formats.dsa import unit_columns, with_units
 from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, require_members
 from relief_ray.data.registry import get_loader, get_spec
@@ -119,13 +120,17 @@ def _expected(loader: Loader) -> list[str]:
         raise _fault_in(loader.spec, "files()", error) from error
 
 
-def _fault_in(spec: DatasetSpec, what: str, error: Exception) -> Exception:
-    """The error of a user's function as a UserCodeError with its line; that of a built-in one as it is."""
+def _fault_in(spec: DatasetSpec, what: str, error: Exception, in_file: str = "") -> Exception:
+    """The error of a user's function as a UserCodeError with its line; that of a built-in one as it is.
+
+    ``in_file``: words on the one file that is to blame, instead of the loader.
+    """
     if isinstance(error, UserError) or not is_path(spec.name):
         return error
     module = spec.name.partition(":")[0]
     return UserCodeError(
-        f"{spec.name}: {what} fails with {type(error).__name__}: {error}{line_in(error, module)}; mend the loader"
+        f"{spec.name}: {what} fails with {type(error).__name__}: {error}{line_in(error, module)}"
+        + (in_file or "; mend the loader")
     )
 
 
@@ -168,11 +173,14 @@ def parse_source(spec: DatasetSpec, source: Source, progress: Progress | None = 
 
 
 def parse_subject(loader: Loader, members: Members, path: Path, subject: int) -> Recording:
-    """One subject's recording; an error of a user's `parse` is a UserError that names its line."""
+    """One subject's recording; an error of a user's `parse` is a UserError that names its line, and the file."""
+    reading = Reading(members)
+    is_own = is_path(loader.spec.name)
     try:
-        return loader.parse(loader.spec, members, path, subject)
+        return loader.parse(loader.spec, reading.watched if is_own else members, path, subject)
     except Exception as error:
-        raise _fault_in(loader.spec, f"parse() of subject {subject}", error) from error
+        in_file = file_fault(loader, reading, path, subject) if is_own and not isinstance(error, UserError) else ""
+        raise _fault_in(loader.spec, f"parse() of subject {subject}", error, in_file) from error
 
 
 def _check_recordings(spec: DatasetSpec, recordings: Sequence[Recording]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import Dataset
 from relief_ray.data.federated_data import Coverage, federate, num_clients
-from relief_ray.data.oddities import activity_s, data_warnings
+from relief_ray.data.oddities import activity_s, data_warnings, null_rows
 from relief_ray.data.registry import DATASETS, get_spec
 from relief_ray.data.source import find_source
 from relief_ray.errors import UserError
@@ -47,6 +47,7 @@ class Description(TypedDict):
         facts: the parser's findings by subject.
         windows: number of windows by part.
         coverage: windows per client, part and class.
+        null_rows: a sentence on the rows of ``null_labels``; empty where there are none.
         warnings: oddities of its content (``relief_ray.data.oddities``).
     """
 
@@ -69,6 +70,7 @@ class Description(TypedDict):
     facts: dict[str, dict[str, object]]
     windows: dict[str, int]
     coverage: Coverage
+    null_rows: str
     warnings: list[str]
 
 
@@ -124,6 +126,7 @@ def describe(dataset: Dataset, config: DataConfig) -> Description:
             "test": len(data.test),
         },
         "coverage": data.coverage,
+        "null_rows": null_rows(dataset),
         "warnings": list(data_warnings(dataset, config, data.coverage)),
     }
 

@@ -106,6 +106,7 @@ class Coverage(TypedDict):
         single_class_clients: clients that train on one class only.
         notes: number of bouts too short for some part, by the reason.
         overlap: share of a window that the next one repeats.
+        window_s: seconds of a window.
     """
 
     classes: list[str]
@@ -116,6 +117,7 @@ class Coverage(TypedDict):
     single_class_clients: list[int]
     notes: dict[str, int]
     overlap: float
+    window_s: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -273,6 +275,7 @@ def _cover(spec: DatasetSpec, config: DataConfig, plan: Plan) -> Coverage:
         "single_class_clients": [c["client"] for c in clients if sum(count > 0 for count in c["train"]) == 1],
         "notes": dict(plan.notes),
         "overlap": max(0.0, 1.0 - config.stride_s * spec.rate_hz / spec.window),
+        "window_s": spec.window_s,
     }
 
 

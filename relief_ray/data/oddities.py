@@ -78,22 +78,24 @@ def _nan_share(facts: object) -> float:
 
 
 def _rows_left_out(dataset: Dataset) -> list[str]:
-    """Count the rows that no window can hold, and those without an activity."""
-    spec, rows, texts = dataset.spec, len(dataset.labels), []
-    if outside := rows - int((dataset.bouts[:, 2] - dataset.bouts[:, 1]).sum()):
-        texts.append(f"{outside} of {rows} rows lie in no bout")
-    if unlabelled := int((dataset.labels < 0).sum()):
-        codes = several("code", spec.null_labels) if spec.null_labels else "a code"
-        remedy = "; where that is a class, list it in labels and take it out of null_labels" if _is_own(dataset) else ""
-        texts.append(
-            f"{unlabelled} of {rows} rows have {codes}, which means no activity (null_labels): no window is labelled "
-            f"with it{remedy}"
-        )
-    return texts
+    """Count the labelled rows that no window can hold."""
+    in_bout = np.zeros(len(dataset.labels), bool)
+    for _, start, stop in dataset.bouts:
+        in_bout[start:stop] = True
+    outside = int(((dataset.labels >= 0) & ~in_bout).sum())
+    return [f"{outside} of {len(dataset.labels)} rows have a class but lie in no bout"] if outside else []
 
 
-def _is_own(dataset: Dataset) -> bool:
-    return is_path(dataset.spec.name)
+def null_rows(dataset: Dataset) -> str:
+    """Sentence on the rows of ``null_labels``, which the description itself leaves out; empty where there are none."""
+    unlabelled = int((dataset.labels < 0).sum())
+    if not unlabelled:
+        return ""
+    codes = several("code", dataset.spec.null_labels) if dataset.spec.null_labels else "a code"
+    remedy = "; where that is a class, list it in labels and take it out of null_labels"
+    share = f"{unlabelled:,} of {len(dataset.labels):,} rows"
+    said = f"{share} have {codes}, no activity (null_labels): no window is labelled with it"
+    return said + (remedy if is_path(dataset.spec.name) else "")
 
 
 def _small_classes(dataset: Dataset, seconds: NDArray[np.float64]) -> list[str]:

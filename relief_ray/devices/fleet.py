@@ -9,7 +9,7 @@ from typing import Literal, cast
 from pydantic import Field, field_validator, model_validator
 
 from relief_ray.devices.types import PRESET_GAP, PRESETS, DeviceType, with_gap
-from relief_ray.errors import UserError
+from relief_ray.errors import UserError, counted
 from relief_ray.frozen import FrozenConfig
 from relief_ray.messages import ClientInfo, Fleet
 from relief_ray.streams import Streams
@@ -140,6 +140,23 @@ def owned_modalities(
 def _likely(name: str, modalities: Sequence[str]) -> Sequence[str]:
     """Sensors for an example: all of them (A), all but the rarest, which is the last (B), or the first alone (C)."""
     return {"A": modalities, "B": modalities[:-1] or modalities, "C": modalities[:1]}[name]
+
+
+def owners_lines(modalities: Sequence[str], counts: TypeCounts) -> list[str]:
+    """Lines on the sensors that the clients of each device type have by default, and how ``fleet.owned`` changes them.
+
+    Where the defaults do not fit these ``modalities``, the first line says so. ``counts``: clients of type A, B and C.
+    """
+    number_of = {name: number for name, number in zip(TYPES, counts, strict=True) if number}
+    example = ", ".join(f"{name}: [{', '.join(_likely(name, modalities))}]" for name in number_of)
+    setting = f"  --set 'fleet.owned={{{example}}}'"
+    try:
+        owned = owned_modalities(FleetConfig(), modalities, tuple(number_of))
+    except UserError:
+        clients = ", ".join(f"{name} {counted(number, 'client')}" for name, number in number_of.items())
+        return [f"A run must say in fleet.owned which sensors each device type has ({clients}), e.g.", setting]
+    rows = [f"  {name}  {counted(number_of[name], 'client')}: {' + '.join(owned[name])}" for name in number_of]
+    return ["Sensors of each device type; to change them, give a run others in fleet.owned", *rows, setting]
 
 
 def build_fleet(

@@ -19,6 +19,7 @@ from relief_ray.errors import UserError, nearest
 from relief_ray.files import disk_errors, write_atomic
 from relief_ray.records.base import SCHEMA_VERSION, Facts, Origin, Record, refuse_other_schema
 from relief_ray.records.costs import FedAvgRecord
+from relief_ray.records.data_facts import DataFacts, data_facts
 from relief_ray.records.left_out import left_out_of, sentence
 from relief_ray.records.metrics import chance_f1
 from relief_ray.records.schema import Machine, MethodFacts, Metrics, RoundRecord, RunRecord
@@ -102,6 +103,7 @@ class CommittedCell(Record):
         created: time at which the run began (UTC, ISO 8601); empty in files of earlier versions.
         chance: F1 of a model that knows nothing (``metrics.chance_f1``), a share; None without an evaluation.
         work_sha256: of who trained and sent what (``work_digest``); empty in files of earlier versions.
+        data: windows by part, and the clients; None in files of earlier versions and of pooled data.
     """
 
     cell: str
@@ -125,6 +127,7 @@ class CommittedCell(Record):
     created: str = ""
     chance: float | None = None
     work_sha256: str = ""
+    data: DataFacts | None = None
 
 
 class CommittedClaims(Record):
@@ -180,6 +183,7 @@ def condense(run: RunRecord, rounds: Sequence[RoundRecord]) -> CommittedCell:
         created=run.created,
         chance=None if last is None else chance_f1(last.confusion),
         work_sha256=work_digest(rounds),
+        data=None if run.method.pooled else data_facts(run),
     )
 
 

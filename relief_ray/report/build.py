@@ -29,6 +29,7 @@ from relief_ray.report.inventory import Inventory
 from relief_ray.report.paper import Paper, read_paper
 from relief_ray.report.registered import Registry
 from relief_ray.report.tables.ablation import ablation_table
+from relief_ray.report.tables.data import MOST_OPEN, data_tables
 from relief_ray.report.tables.main import clocks_table, main_table, paper_table, row_label
 from relief_ray.report.tables.overview import footer, gaps, mixture, overview
 from relief_ray.report.tables.paper_text import text_table
@@ -178,6 +179,9 @@ def _experiment_sections(
         claims = (verdict_table(judgement, f"{slug}-verdicts"), scatter(judgement))
         yield Section(title="Claims", slug=f"{slug}-claims", blocks=claims, level=3)
     yield from _explanations(experiment, paper, slug)
+    if basis := data_tables(experiment, slug):
+        is_long = any(len(table.rows) > MOST_OPEN for table in basis)
+        yield Section(title="Data and clients", slug=f"{slug}-data", blocks=basis, level=3, is_folded=is_long)
     if drawings:
         more = tuple(drawings.values())
         yield Section(title="More figures", slug=f"{slug}-figures", blocks=more, level=3, is_folded=True)

@@ -120,7 +120,7 @@ _CLOCK_WORDS = {
 }
 
 
-def _clock_words(clock: str) -> str:
+def clock_words(clock: str) -> str:
     """``in proportion to the FLOPs of what is trained``; a user's own clock by its import path."""
     return _CLOCK_WORDS.get(clock, f"by the clock `{clock}`")
 
@@ -133,9 +133,9 @@ def _clock_sentence(comparison: Comparison) -> str:
     modes = dict.fromkeys(config_text(r.run, "costs.accounting", "method") for r in comparison.runs)
     is_planned_otherwise = first.planning_model != comparison.clock
     parts = [
-        f"Seconds and joules are simulated {_clock_words(comparison.clock)}",
+        f"Seconds and joules are simulated {clock_words(comparison.clock)}",
         "" if comparison.clock == "measured" or is_path(comparison.clock) else f"fleet utilisation {fitted}",
-        f"allocation planned {_clock_words(first.planning_model)}" if is_planned_otherwise else "",
+        f"allocation planned {clock_words(first.planning_model)}" if is_planned_otherwise else "",
         "" if list(modes) == ["method"] else f"accounting {listed(f'`{m}`' for m in modes)}",
         "" if first.engine == "gemm" else f"training engine `{first.engine}`",
     ]

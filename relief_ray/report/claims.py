@@ -28,7 +28,8 @@ from relief_ray.report.testing import (
     run_pairs,
     too_short,
 )
-from relief_ray.strategies import PROPOSED, REFERENCE
+from relief_ray.strategies import DESCRIBED, PROPOSED, REFERENCE
+from relief_ray.text import with_title
 
 Verdict = Literal[
     "supported",
@@ -283,9 +284,18 @@ def verdict_table(judgement: Judgement, slug: str) -> Table:
         caption="Claims named before the first run.",
         head=head,
         rows=tuple(_row(judged) for judged in judgement.claims),
-        notes=(NOTE.format(judgement.num_claims, judgement.at),),
+        notes=(NOTE.format(judgement.num_claims, judgement.at), *_names(judgement)),
         is_text=True,
     )
+
+
+def _names(judgement: Judgement) -> list[str]:
+    """Sentence with the titles of the presets that claims name by what one types, as rows of tables do."""
+    labels = dict.fromkeys(label for judged in judgement.claims for label in (judged.claim.first, judged.claim.second))
+    presets = dict.fromkeys(label.partition(" (")[0] for label in labels)
+    titles = {name: DESCRIBED[name].title for name in presets if name in DESCRIBED}
+    shown = [f"`{name}`: {title}" for name, title in titles.items() if with_title(name, title) != title]
+    return [f"Names: {'; '.join(shown)}."] if shown else []
 
 
 def _row(judged: JudgedClaim) -> Row:
@@ -296,7 +306,9 @@ def _row(judged: JudgedClaim) -> Row:
         Cell(text=NONE if judged.p_holm is None else f"{judged.p_holm:.3g}", numbers={"p_holm": judged.p_holm}),
         Cell(text=judged.evidence),
     )
-    return Row(name=judged.claim.sentence, cells=cells)
+    # A sentence of its own says nothing of the rows' names, which `brief` has.
+    name = f"{judged.claim.text} ({judged.claim.brief})" if judged.claim.text else judged.claim.brief
+    return Row(name=name, cells=cells)
 
 
 def scatter(judgement: Judgement) -> Paragraphs:

@@ -15,7 +15,7 @@ from statistics import mean
 from relief_ray.errors import counted, listed
 from relief_ray.messages import Fleet
 from relief_ray.plugins import is_path
-from relief_ray.report.captions import twins
+from relief_ray.report.captions import clock_words, twins
 from relief_ray.report.comparison import Comparison
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.paper import PAPER_ROWS, TABLES, V0, V1, V2, V3, Paper, PaperCell
@@ -160,7 +160,8 @@ def _speed(label: str, ours: float, cell: PaperCell | None, clock: str) -> Itera
         return
     if max(ours, cell.value) <= NEAR * min(ours, cell.value):
         return
-    yield f"`{label}`: {ours:.2f}x FedAvg's speed by the clock `{clock}`; the paper prints {cell.value:.2f}x."
+    speed = f"{ours:.2f}x FedAvg's speed, seconds simulated {clock_words(clock)}"
+    yield f"`{label}`: {speed}; the paper prints {cell.value:.2f}x."
 
 
 def _away(speedup: float) -> int:

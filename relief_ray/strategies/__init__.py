@@ -85,10 +85,16 @@ def method_name(config: StrategyConfig, label: str) -> str:
 
 
 def _own_name(config: StrategyConfig, label: str) -> str:
-    """Name of a user's method: never that of a built-in one, which it may have inherited."""
+    """Name of a user's method: never that of a class it derives from, be it built in or the user's own."""
     kind = type(config)
-    names = (_own_fact(kind, "title"), config.build().name, kind.__name__)
-    return next((name for name in names if name and name not in _TAKEN), label)
+    title = kind.title if "title" in vars(kind) else ""
+    built = config.build().name if "build" in vars(kind) else ""
+    return next((name for name in (title, built, kind.__name__) if name and name not in _TAKEN), label)
+
+
+def _own_kind(kind: type[StrategyConfig]) -> str:
+    """Kind of a user's method: as its class says, ``bound`` where it derives from a bound, else that of any own one."""
+    return _own_fact(kind, "kind") or (kind.kind if kind.kind == "bound" else StrategyConfig.kind)
 
 
 def by_registry(labels: Iterable[str]) -> list[str]:
@@ -123,7 +129,7 @@ def facts_of(config: StrategyConfig, label: str) -> MethodFacts:
     return MethodFacts(
         name=name,
         title=name if is_users else preset.title,
-        kind=preset.kind,
+        kind=_own_kind(type(config)) if is_users else preset.kind,
         citation=config.citation,
         reconstructed=config.reconstructed,
         pooled=config.build().pooled,

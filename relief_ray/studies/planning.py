@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from relief_ray.config import ExperimentConfig, override, parse, preset
-from relief_ray.errors import UserError, listed, nearest, shown
+from relief_ray.errors import UserError, clipped, listed, nearest, shown
 from relief_ray.experiment.lifecycle import stored_engine
 from relief_ray.experiment.recording import now
 from relief_ray.experiment.setup import Setup, prepare
@@ -77,7 +77,9 @@ def _from_file(path: Path) -> Preset:
         )
     values = read_mapping(path)
     try:
-        return replace(preset_of(values, path.stem), title=str(path))
+        chosen = replace(preset_of(values, path.stem), title=str(path))
+        _check_strategy(chosen.strategies[0])
+        return chosen
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
 
@@ -193,7 +195,7 @@ def _cell_of(chosen: Preset, settings: Sequence[str], label: str, axes: Sequence
     """One cell; its configuration is the preset, then the axes, then the user's settings."""
     _check_strategy(label)
     values = {"strategy": {"name": label}, **chosen.values}
-    config = parse(override(values, [*axes, *settings]), f"{chosen.name} ({label})")
+    config = parse(override(values, [*axes, *settings]), f"{clipped(chosen.name)} ({clipped(label)})")
     held_out = [f"f{config.data.fold}"] if config.data.split == "held_out_subject" else []
     parts = [label.replace(":", "."), *held_out, config.draw_name]
     title = "-".join([chosen.name, label, *parts[1:]])

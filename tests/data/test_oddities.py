@@ -8,6 +8,7 @@ import pytest
 import relief_ray as rr
 from relief_ray.data import DataConfig, Dataset, open_dataset
 from relief_ray.data.describe import describe
+from relief_ray.data.oddities import null_rows
 from relief_ray.records.run_folder import read_run
 from relief_ray.report.runs import load_runs
 from tests.loaders import ODD, ODDITIES, write_lab
@@ -33,6 +34,23 @@ def test_the_shipped_data_have_nothing_odd(mini: Dataset) -> None:
 def test_each_oddity_is_a_sentence(lab) -> None:
     path = lab(ODD)
     assert described(path) == list(ODDITIES)
+
+
+def test_declared_null_rows_are_a_fact_and_no_warning(lab, mini: Dataset) -> None:
+    """Rows of ``null_labels`` inside or outside of bouts; rows with a class that lie in no bout are still odd."""
+    for body in ("MINE = GOOD", ODD):
+        dataset = open_dataset(DataConfig(name=lab(body)))
+        assert null_rows(dataset).startswith("400 of 5,200 rows have code 0, no activity (null_labels)")
+        assert "list it in labels and take it out of null_labels" in null_rows(dataset)
+        assert not [text for text in described(dataset.spec.name) if "null_labels" in text or "no bout" in text]
+    cut = lab(
+        "def mine(*given):\n"
+        "    made = parse(*given)\n"
+        "    return replace(made, bouts=made.bouts - [0, 10])\n"
+        "MINE = replace(GOOD, parse=mine)"
+    )
+    assert "120 of 5200 rows have a class but lie in no bout" in described(cut)
+    assert null_rows(mini) == ""
 
 
 def test_classes_without_windows_and_clients_with_one_class(lab) -> None:

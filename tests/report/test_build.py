@@ -160,6 +160,22 @@ def test_verdicts_have_a_line_per_claim_that_was_named(usual, registry):
     assert any("too short to judge: v1 > fedavg in F1 (1 replicate, expected 3 or more)" in t for t in texts(document))
 
 
+def test_a_claim_and_a_row_name_a_method_alike_and_its_title_stands_below(usual, registry):
+    claims = [{"first": "relief", "second": "v2_mandatory", "text": "Cohorts help"}, {"first": "v1", "second": "v2"}]
+    document = build(usual, registry(*claims))
+    table, rows = sheet(document, "e1-verdicts"), [line.name for line in sheet(document, "e1-main").rows]
+    assert [line.name for line in table.rows] == ["Cohorts help (relief > v2_mandatory in F1)", "v1 > v2 in F1"]
+    assert "`v2_mandatory`: V2 with mandatory blocks" in table.notes[-1] and "v2_mandatory" in rows
+    assert "`relief`" not in table.notes[-1], "RELIEF is its name in other letters"
+
+
+def test_the_page_says_on_how_many_windows_an_f1_rests_and_what_each_client_has(usual):
+    windows, clients = sheet(build(usual), "e1-windows"), sheet(build(usual), "e1-clients")
+    assert "windows of 5.12 s, one every 5 s. F1 is taken over the test windows." in windows.caption
+    assert [c.text for c in row(windows, "0").cells] == ["1, 2, 3, 4, 5, 6, 7, 8", "40", "3"]
+    assert [line.name for line in clients.rows] == ["0", "1", "2"]
+
+
 def test_without_claims_the_page_says_that_nothing_was_tested(usual):
     document = build(usual)
     assert not any(s.slug == "e1-verdicts" for s in document.tables)

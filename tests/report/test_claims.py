@@ -193,7 +193,9 @@ def test_speed_is_arithmetic_and_no_claim(make):
 def test_the_table_has_a_row_per_claim_and_a_note_on_the_rule(runs, registry):
     (judgement,), _ = judge([compare_runs(runs)], registry(BETTER, {**BETTER, "margin": 1.0, "text": "V1 is no worse"}))
     table = verdict_table(judgement, "v")
-    assert [row.name for row in table.rows] == ["v1 > fedavg in F1", "V1 is no worse"]
+    assert [row.name for row in table.rows] == [
+        "v1 > fedavg in F1", "V1 is no worse (v1 not worse than fedavg by 1 point in F1)",
+    ]  # fmt: skip
     assert [row.cells[0].text for row in table.rows] == ["supported", "supported"]
     assert "adjusted over all 2 claims of the file; it decides" in table.notes[0]
     assert "without the adjustment: it may leave out 0 where `p (Holm)` is above 0.05" in table.notes[0]

@@ -25,7 +25,8 @@ def test_a_speedup_that_the_paper_does_not_print_is_named(said, make):
         make("darkdistill", round_s=1.0),
         make("fedicu", round_s=1.95),
     ]
-    assert said(*runs) == ["`harmony`: 4.00x FedAvg's speed by the clock `flop_proportional`; the paper prints 1.00x."]
+    words = "4.00x FedAvg's speed, seconds simulated in proportion to the FLOPs of what is trained"
+    assert said(*runs) == [f"`harmony`: {words}; the paper prints 1.00x."]
 
 
 def test_a_score_counts_where_its_interval_leaves_out_zero(said, make):

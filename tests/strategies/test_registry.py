@@ -237,3 +237,16 @@ def test_a_run_records_the_facts_of_a_preset_and_of_its_class():
     assert (central.pooled, central.is_bound) == (True, True)
     assert (pilot.pooled, pilot.paper_accounting, pilot.citation) == (False, "fedavg", "xiong2025pilot")
     assert facts_of(PRESETS["v2_mandatory"], "v2_mandatory").kind == "ablation of ours"
+
+
+def test_a_derived_method_never_bears_the_name_or_kind_of_what_it_derives_from():
+    """Rows of a shipped method, of a class derived from it, and of one derived from that, have three names."""
+    base, pooled = type(PRESETS["relief"]), type(PRESETS["central"])
+    plain = type("Gentle", (base,), {"__module__": "lab"})
+    titled = type("Second", (plain,), {"__module__": "lab", "title": "RELIEF of mine"})
+    deeper = type("Third", (titled,), {"__module__": "lab"})
+    facts = [facts_of(kind(), f"lab:{kind.__name__}") for kind in (plain, titled, deeper)]
+    assert [f.name for f in facts] == [f.title for f in facts] == ["Gentle", "RELIEF of mine", "Third"]
+    assert {f.kind for f in facts} == {"own"}, "the shipped one's kind is its place in the paper's tables"
+    bound = type("Mine", (pooled,), {"__module__": "lab"})
+    assert facts_of(bound(), "lab:Mine").is_bound and facts_of(bound(), "lab:Mine").name == "Mine"

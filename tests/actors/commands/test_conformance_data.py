@@ -42,7 +42,7 @@ def test_describe_shows_windows_shares_and_oddities(lab, invoke) -> None:
     assert "26 samples (2.56 s) every 2 s" in text and "DOI" not in text
     assert "data.window_s: as set here; data.stride_s = 2: as set here" in text
     assert "warning   hip: column 2 is 7 in all 5200 rows" in text
-    assert "warning   400 of 5200 rows lie in no bout" in text
+    assert "null      400 of 5,200 rows have code 0" in text and text.count("warning") == 1
     assert "Training windows of each client (dirichlet, alpha 0.5, seed 0)" in text
     facts = json.loads(invoke("data", "describe", path, "--stride-s=2", *shares, "--json").stdout)
     assert [len(c["train"]) for c in facts["coverage"]["clients"]] == [3, 3, 3]
@@ -70,6 +70,17 @@ def test_describe_counts_the_windows_that_a_run_cuts_by_default(lab, invoke) -> 
     text = invoke("data", "describe", path).stdout
     assert f"every 1 s: {windows['train']} training" in text and config.stride_s == 1.0
     assert "data.window_s: the dataset's own; data.stride_s = 1: a run's default" in text
+
+
+def test_describe_and_conformance_end_with_who_has_which_sensors(lab, invoke) -> None:
+    setting = "  --set 'fleet.owned={A: [wrist, hip, ankle], B: [wrist, hip], C: [wrist]}'"
+    lead = (
+        "A run must say in fleet.owned which sensors each device type has (A 1 client, B 1 client, C 2 clients), e.g."
+    )
+    for command in (("data", "describe"), ("conformance", "--set=data.window_s=2.56")):
+        assert invoke(*command, lab()).stdout.splitlines()[-2:] == [lead, setting]
+    lines = invoke("data", "describe", "dsa_mini").stdout.splitlines()
+    assert lines[-4:-1] == ["  A  3 clients: acc + gyro + mag", "  B  3 clients: acc + gyro", "  C  2 clients: acc"]
 
 
 @pytest.mark.parametrize("command", ["describe", "verify"])

@@ -6,15 +6,17 @@ import runpy
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from relief_ray.conformance.datasets import DATA_RULES
+from relief_ray.data import load_dataset
 from relief_ray.data.config import _ADDED
 from relief_ray.records.run_folder import read_run
 
 PAGE = (Path(__file__).parents[3] / "docs" / "data.md").read_text()
 FILES = dict(re.findall(r"```python\n# file: (\S+)\n(.*?)```", PAGE, re.DOTALL))
-OWN, SKEWED, SHARD, _ = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+OWN, BAND, SKEWED, SHARD, _ = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
 
 
 @pytest.fixture
@@ -58,6 +60,15 @@ def test_own_data_from_loader_to_run(shell) -> None:
     assert run.status == "done" and run.config["data"]["name"] == "my_steps:STEPS"
     assert list(run.own_sources) == ["my_steps.py"]
     assert re.search(r"wrist % +hip %", shell("relief-ray compare runs/steps --wide")), "sensors in the loader's order"
+
+
+def test_two_files_of_two_rates_are_one_signal(shell) -> None:
+    printed = shell(BAND)
+    assert f"two_files:BAND: keeps {len(DATA_RULES)} rules" in printed
+    assert "36,000 rows at 50 Hz, 4 subjects" in printed and "fleet.owned={A: [acc, heart], C: [acc]}" in printed
+    dataset = load_dataset("two_files:BAND")
+    heart, seconds = dataset.signal()[:9000, 3].reshape(180, 50), np.loadtxt("band/band1_heart.csv", np.float32)
+    np.testing.assert_array_equal(heart, np.repeat(seconds[:, None], 50, axis=1))
 
 
 def test_skewed_partitions(shell) -> None:

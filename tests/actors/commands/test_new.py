@@ -171,6 +171,16 @@ def test_nothing_is_overwritten(invoke: Invoke, written):
     assert invoke("new", "grid", "lone", "--out", written).exit_code == 2 and not (written / "lone.py").exists()
 
 
+def test_what_to_type_after_a_dataset_reads_the_files_that_were_made_and_says_who_has_which_sensor(
+    invoke: Invoke, tmp_path
+):
+    facts = json.loads(invoke("new", "dataset", "walks", "--out", tmp_path, "--json").stdout)
+    make, where, *others = facts["next"][-4:]
+    assert make.endswith("--out walks-data") and where == "export RELIEF_DATA=$PWD/walks-data"
+    assert others[-1].endswith("--set data.name=walks:WALKS --set 'fleet.owned={B: [acc, gyro], C: [acc]}'")
+    assert "fleet.owned" in (tmp_path / "walks.py").read_text()
+
+
 def test_for_a_script_it_is_json(invoke: Invoke, tmp_path):
     facts = json.loads(invoke("new", "backbone", "tiny-net", "--out", tmp_path / "deep" / "er", "--json").stdout)
     assert [Path(path).name for path in facts["files"]] == ["tiny_net.py", "test_tiny_net.py"]

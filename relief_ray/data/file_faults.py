@@ -1,0 +1,119 @@
+"""Faults in one person's file: the file that a user's `parse` failed on, held against one that it reads."""
+
+from __future__ import annotations
+
+import csv
+import io
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+
+from relief_ray.data.loader import Loader, Members
+
+# Subjects that are tried until the loader reads one.
+_MOST_TRIED = 4
+# Bytes of a file in which its first line is looked for, and names that are shown.
+_HEAD_BYTES, _MOST_SHOWN = 1 << 16, 20
+
+
+@dataclass(slots=True)
+class Reading:
+    """A loader's files; ``columns``: the names of the columns of those that it has read so far, in order."""
+
+    members: Members
+    columns: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def watched(self) -> Members:
+        """The files, every reading of which is noted."""
+        return replace(self.members, read=self.read)
+
+    def read(self, name: str) -> bytes:
+        """Return the bytes of a file, and note its columns."""
+        content = self.members.read(name)
+        self.columns[name] = columns(content)
+        return content
+
+    def of(self, loader: Loader, subject: int) -> dict[str, list[str]]:
+        """The columns of the subject's files, also where the loader opened them past ``members.read``."""
+        ends = () if self.columns else tuple(loader.files(loader.spec, subject))
+        for name in self.members.names:
+            if name.endswith(ends):
+                self.read(name)
+        return self.columns
+
+
+def file_fault(loader: Loader, reading: Reading, path: Path, subject: int) -> str:
+    """Say which file `parse` failed on and how it differs from another person's; empty where no file is to blame.
+
+    A file is to blame where the loader reads the files of another subject without an error.
+    """
+    mine, sound = reading.of(loader, subject), _sound(loader, reading.members, path, subject)
+    if not mine or not sound:
+        return ""
+    out = f", or leave subject {subject} out of `subjects`"
+    for (name, here), (peer, there) in zip(mine.items(), sound.items(), strict=False):
+        other = PurePosixPath(peer).name
+        if here and (missing := [c for c in there if c not in here]):
+            lacks = f"{path / name} lacks {_words(missing)}, which {other} has; its columns are {', '.join(_cut(here))}"
+            return f"; {lacks}. Add or rename {'it' if len(missing) == 1 else 'them'} in that file{out}"
+    name, other = list(mine)[-1], PurePosixPath(next(iter(sound))).name
+    return f"; {other} is read without an error, so look into {path / name} first. Mend that file or the loader{out}"
+
+
+def _sound(loader: Loader, members: Members, path: Path, subject: int) -> dict[str, list[str]]:
+    """The columns of the files of the first other subject that the loader reads; empty where it reads none."""
+    for other in [s for s in loader.spec.subjects if s != subject][:_MOST_TRIED]:
+        reading = Reading(members)
+        try:
+            loader.parse(loader.spec, reading.watched, path, other)
+            return reading.of(loader, other)
+        except Exception:
+            continue
+    return {}
+
+
+def columns(content: bytes) -> list[str]:
+    """Names of a file's columns: its first line, or the arrays of an ``.npz``; empty where it names none.
+
+    A file without a heading has the columns 1, 2, ...
+    """
+    if _is_archive(content):
+        try:
+            names = zipfile.ZipFile(io.BytesIO(content)).namelist()
+        except zipfile.BadZipFile:
+            return []
+        return [name.removesuffix(".npy") for name in names]
+    try:
+        line = content[:_HEAD_BYTES].decode("utf-8-sig", "strict" if len(content) < _HEAD_BYTES else "ignore")
+        first = line.splitlines()[0]
+    except (UnicodeDecodeError, IndexError):
+        return []
+    if not first.replace("\t", "").isprintable():
+        return []
+    mark = max(",;\t", key=first.count)
+    cells = next(csv.reader([first], delimiter=mark)) if mark in first else first.split()
+    names = [cell.strip() for cell in cells]
+    return [str(number) for number in range(1, len(names) + 1)] if all(map(_is_number, names)) else names
+
+
+def _is_archive(content: bytes) -> bool:
+    return content[:4] == b"PK\x03\x04"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return not text
+    return True
+
+
+def _words(names: Sequence[str]) -> str:
+    return f"the column{'s' if len(names) > 1 else ''} {', '.join(_cut(names))}"
+
+
+def _cut(names: Sequence[str]) -> list[str]:
+    """The names, or the first of many and the number of the others."""
+    return [*names[:_MOST_SHOWN], *([f"and {len(names) - _MOST_SHOWN} more"] if len(names) > _MOST_SHOWN else [])]

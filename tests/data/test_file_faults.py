@@ -1,0 +1,93 @@
+"""A fault in one person's file names that file, not the loader; a fault of the loader still names the loader."""
+
+import io
+from functools import partial
+
+import numpy as np
+import pytest
+
+from relief_ray.data import load_dataset
+from relief_ray.data.file_faults import columns
+from relief_ray.errors import UserError
+from tests.loaders import write_lab
+
+# The lab's loader, but for CSV files with a heading.
+TABLES = """
+import csv
+
+SPEC = replace(SPEC, member=r"(^|/)person\\d\\.csv$")
+NAMES = ("a", "b", "c", "d", "e", "code")
+
+
+def files(spec, subject):
+    return [f"person{subject}.csv"]
+
+
+def table_of(text):
+    rows = list(csv.DictReader(io.StringIO(text)))
+    return np.array([[float(row[name]) for name in NAMES] for row in rows], np.float32)
+
+
+def mine(spec, members, path, subject):
+    (name,) = require_members(spec, members.names, files(spec, subject), path)
+    return recording(subject, table_of(members.read(name).decode()))
+
+
+def past(spec, members, path, subject):
+    return recording(subject, table_of((path / files(spec, subject)[0]).read_text()))
+"""
+MINE = "MINE = Loader(spec=SPEC, files=files, parse={})"
+
+
+@pytest.fixture
+def lab(write, tmp_path, monkeypatch):
+    make = partial(write_lab, write, tmp_path, monkeypatch)
+
+    def build(parse, heading="a,b,c,d,e,code", whose=3):
+        path = make(TABLES + MINE.format(parse))
+        for file in (tmp_path / "lab").glob("*.npy"):
+            first = heading if file.stem == f"person{whose}" else "a,b,c,d,e,code"
+            table = np.load(file)[:, : first.count(",") + 1]
+            np.savetxt(file.with_suffix(".csv"), table, "%.4f", ",", header=first, comments="")
+        return path
+
+    return build
+
+
+@pytest.mark.parametrize("parse", ["mine", "past"])
+@pytest.mark.parametrize("whose", [1, 3])
+def test_a_missing_column_names_the_file_the_column_and_those_there_are(parse, whose, lab, tmp_path) -> None:
+    path = lab(parse, "a,b,c,e,code", whose)
+    with pytest.raises(UserError) as refused:
+        load_dataset(path)
+    text, file = str(refused.value), tmp_path / "lab" / f"person{whose}.csv"
+    assert f"parse() of subject {whose} fails with KeyError: 'd'" in text
+    assert (
+        f"{file} lacks the column d, which person{2 if whose == 1 else 1}.csv has; its columns are a, b, c, e, code."
+        in text
+    )
+    assert f"Add or rename it in that file, or leave subject {whose} out of `subjects`" in text
+    assert "loader" not in text
+
+
+def test_a_wrong_value_in_one_file_names_that_file(lab, tmp_path) -> None:
+    path = lab("mine")
+    file = tmp_path / "lab" / "person2.csv"
+    file.write_text(file.read_text().replace("\n", "\nnone,1,1,1,1,1\n", 1))
+    with pytest.raises(UserError, match=rf"'none'.*person1.csv is read without an error, so look into {file} first"):
+        load_dataset(path)
+
+
+def test_a_fault_of_the_loader_names_the_loader(lab) -> None:
+    path = lab("lambda *_: {}['sgnal']")
+    with pytest.raises(UserError, match=r"KeyError: 'sgnal' .*; mend the loader$"):
+        load_dataset(path)
+
+
+def test_columns_are_those_of_a_heading_or_of_an_archive_or_numbered() -> None:
+    assert columns(b'\xef\xbb\xbfacc x;"gyro; y";code\r\n1;2;3\r\n') == ["acc x", "gyro; y", "code"]
+    assert columns(b"a b  c\n1 2 3\n") == ["a", "b", "c"] and columns(b"0.1,2,\n") == ["1", "2", "3"]
+    arrays = io.BytesIO()
+    np.savez(arrays, signal=np.zeros(2), code=np.zeros(2))
+    assert columns(arrays.getvalue()) == ["signal", "code"]
+    assert columns(b"") == columns(b"\x93NUMPY\x01\x00") == columns(b"\xff\xfe\n") == columns(b"PK\x03\x04cut") == []

@@ -1,0 +1,94 @@
+"""Windows and clients behind a setting's F1, from run records, and from committed cells of both forms."""
+
+import pytest
+
+from relief_ray.records.committed import condense, write_committed
+from relief_ray.records.data_facts import data_facts
+from relief_ray.report.experiments import experiments
+from relief_ray.report.inventory import take_inventory
+from relief_ray.report.tables.data import data_tables
+
+SENSORS = (["acc", "gyro", "mag"], ["acc", "gyro"], ["acc"])
+
+
+def recorded(loaded, first, **coverage):
+    """The run with windows of its fold: three clients, of subjects ``first`` and the next two."""
+    clients = [
+        {"client": n, "subject": first + n, "train": [10 * (first + n), 5], "validation": [1, 1]} for n in range(3)
+    ]
+    more = {"classes": ["a", "b"], "clients": clients, "train": [60, 15], "validation": [3, 3], "test": [1000, 234]}
+    fleet = [{"id": n, "device": "ABC"[n], "modalities": SENSORS[n], "name": "", "num_windows": 9} for n in range(3)]
+    changed = {"coverage": more | {"window_s": 2.56} | coverage, "config_hash": loaded.where}
+    changed["fleet"] = {"modalities": SENSORS[0], "clients": fleet}
+    return loaded.run.model_copy(update=changed)
+
+
+@pytest.fixture
+def runs(make, put_on):
+    """Two folds of FedAvg, and one of pooled data."""
+    folds = [put_on(make("fedavg", fold=f), by_paper=False, where=f"f{f}") for f in (0, 1)]
+    pooled = put_on(make("central"), by_paper=False, where="central")
+    return [(recorded(r, 3 - 2 * i), r.rounds) for i, r in enumerate(folds)] + [(recorded(pooled, 3), pooled.rounds)]
+
+
+def shown(path):
+    (experiment,) = experiments(take_inventory([path]))
+    tables = data_tables(experiment, "e1")
+    return [t.caption for t in tables], [[r.name, *(c.text for c in r.cells)] for t in tables for r in t.rows]
+
+
+@pytest.fixture
+def committed(runs, tmp_path):
+    def write(name, **changed):
+        cells = [(run.config_hash, condense(run, rounds).model_copy(update=changed)) for run, rounds in runs]
+        return write_committed(tmp_path / name / "cells.json", "t", cells).parent
+
+    return write
+
+
+ROWS = [
+    ["0", "1, 2", "1,234", "75", "6", "3"],
+    ["1", "1, 2", "1,234", "75", "6", "3"],
+    ["0", "3 / 1", "A", "acc + gyro + mag", "15 to 35"],
+    ["1", "4 / 2", "B", "acc + gyro", "25 to 45"],
+    ["2", "5 / 3", "C", "acc", "35 to 55"],
+]
+
+
+def test_a_row_per_fold_and_a_row_per_client_as_recorded(runs, put, tmp_path, make):
+    for number, (run, _) in enumerate(runs):
+        where = make("fedavg", fold=number)
+        put(type(where)(where="", run=run, rounds=runs[number][1]), tmp_path / "runs" / str(number))
+    captions, rows = shown(tmp_path / "runs")
+    assert "windows of 2.56 s, one every 5 s; 2 classes. F1 is taken over the test windows." in captions[0]
+    assert captions[1].endswith("in folds or rotations that differ, all values.")
+    assert rows == ROWS
+
+
+def test_committed_cells_keep_the_same_facts(committed):
+    captions, rows = shown(committed("new"))
+    assert "windows of 2.56 s" in captions[0] and rows == ROWS
+
+
+def test_cells_that_an_earlier_version_committed_tell_what_they_have(committed):
+    """The number of test windows is in their metrics, the fleet in their configuration, 5.12 s in the data set."""
+    captions, rows = shown(committed("old", data=None))
+    assert "windows of 5.12 s, one every 5 s. F1" in captions[0]
+    assert rows == [
+        ["0", "1, 2", "40", "3"],
+        ["1", "1, 2", "40", "3"],
+        *([str(n), "ABC"[n], " + ".join(SENSORS[n])] for n in range(3)),
+    ], "columns without a figure are left out"
+
+
+def test_the_facts_are_those_of_the_coverage_report(make, runs):
+    run, _ = runs[0]
+    facts = data_facts(run)
+    assert (facts.window_s, facts.num_classes, facts.test, facts.clients[0].windows) == (2.56, 2, 1234, 35)
+    assert data_facts(run.model_copy(update={"coverage": {}})) is None
+    assert data_facts(make("fedavg").run) is None, "its coverage report has no test part"
+
+
+def test_overlap_is_in_the_caption(make, put_on, inventory_of):
+    (experiment,) = experiments(inventory_of([put_on(make("fedavg"), data={"stride_s": 1.0})]))
+    assert data_tables(experiment, "e1")[0].caption.endswith("Neighbouring windows share 80% of their samples.")
