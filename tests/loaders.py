@@ -26,6 +26,7 @@ SPEC = DatasetSpec(
     modalities=(("wrist", 2), ("hip", 1), ("ankle", 2)),
     classes=("wave", "clap", "point"),
     labels=(1, 2, 3),
+    null_labels=(0,),
     subjects=(1, 2, 3, 4),
     type_counts=(1, 1, 2),
     citation="nobody",

@@ -65,8 +65,9 @@ def frontier_mean() -> Grid:
     )
 
 
-_SGD: Settings = {"training.optimizer": "sgd", "training.momentum": 0.9}
-_RATES = (0.01, 0.03, 0.1)
+# Without clipping 14 of 24 runs end in updates that are not finite at rates of 0.03 and 0.1.
+_SGD: Settings = {"training.optimizer": "sgd", "training.momentum": 0.9, "training.clip_norm": 1.0}
+_RATES = (0.003, 0.01, 0.03, 0.1, 0.3)
 
 
 def frontier_rates() -> Grid:

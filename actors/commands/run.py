@@ -5,7 +5,6 @@ Their options are declared in ``actors.cli``; an option that is short for a sett
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from actors.commands.fetching import local_folder, refuse_behind
 from actors.commands.results import show_results
+from actors.commands.run_mode import cause, overruled_mode, placed
 from actors.commands.run_plan import show_plan
 from actors.commands.study import cannot_decide
 from actors.grids.display import make_reporter as make_grid_reporter
@@ -36,7 +36,7 @@ from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.report.runs import split_name
 from relief_ray.studies.axes import Axes
 from relief_ray.studies.mirrored import MirrorState, mirrored
-from relief_ray.studies.planning import load_preset, make_plan, read_plan, without_stale, write_plan
+from relief_ray.studies.planning import make_plan, read_plan, without_stale, write_plan
 from relief_ray.studies.plans import CellFolder, Plan, look_at, set_stale_aside
 from relief_ray.studies.presets import PRESETS
 from relief_ray.studies.running import check_reusable, last_evaluated, open_cell, refuse_stale, rounds_to_do, title_of
@@ -72,7 +72,7 @@ def run_command(target: str, settings: Sequence[str], axes: Axes, out: Path | No
     _refuse_grid(target)
     plan = make_plan(target, placed(settings, options.jobs), axes, out)
     if (mode := overruled_mode(target, settings, options.jobs)) is not None:
-        say(f"NOTE: {_cause(settings)} takes an actor for each client: runtime.mode=actors instead of {mode}")
+        say(f"NOTE: {cause(settings)} takes an actor for each client: runtime.mode=actors instead of {mode}")
     if options.dashboard:
         _check_dashboard(plan, options.jobs)
     if options.dry_run:
@@ -127,52 +127,6 @@ def _refuse_stale(plan: Plan, options: RunOptions) -> None:
     if not options.other_code:
         as_it_is = f"relief-ray resume {typed(plan.out)} --other-code"
         refuse_stale(plan, "--rerun-stale", "choose another folder (--out DIR)", as_it_is)
-
-
-def placed(settings: Sequence[str], jobs: int) -> list[str]:
-    """The settings, with the mode that follows from them unless the user names one.
-
-    Clients that are placed by device type are an actor each; several runs at a time are a process each, and on a
-    cluster that is joined ``auto`` gives each of them a host on any node, where there are several.
-    """
-    if _names_mode(settings):
-        return list(settings)
-    if _is_typed(settings):
-        return ["runtime.mode=actors", *settings]
-    is_joined = "RAY_ADDRESS" in os.environ or any(setting.startswith("runtime.address=") for setting in settings)
-    mode = "auto" if is_joined else "inline"
-    return [*([] if jobs == 1 else [f"runtime.mode={mode}"]), *settings]
-
-
-def overruled_mode(target: str, settings: Sequence[str], jobs: int) -> str | None:
-    """The mode of the preset or file that ``placed`` replaces because clients are placed by type; None: none is."""
-    if _names_mode(settings) or not _is_typed(settings):
-        return None
-    runtime = load_preset(target).values.get("runtime")
-    mode = runtime.get("mode", "auto") if isinstance(runtime, dict) else "auto"
-    return mode if mode in ("packed", "inline") else "a process for each run" if jobs > 1 else None
-
-
-def _names_mode(settings: Sequence[str]) -> bool:
-    return any(setting.startswith("runtime.mode=") for setting in settings)
-
-
-def _is_typed(settings: Sequence[str]) -> bool:
-    """True where settings place clients by device type: by name, or as devices of a physical run."""
-    return _last("runtime.placement", settings) == "typed" or _is_physical(settings)
-
-
-def _is_physical(settings: Sequence[str]) -> bool:
-    return _last("runtime.physical", settings).lower() in ("true", "yes", "on")
-
-
-def _cause(settings: Sequence[str]) -> str:
-    return "runtime.physical=true" if _is_physical(settings) else "runtime.placement=typed"
-
-
-def _last(key: str, settings: Sequence[str]) -> str:
-    """The value that a key has in the end; empty where no setting names it."""
-    return next((s.partition("=")[2] for s in reversed(settings) if s.partition("=")[0] == key), "")
 
 
 def _check_dashboard(plan: Plan, jobs: int) -> None:

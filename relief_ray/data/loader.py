@@ -47,8 +47,8 @@ class DatasetSpec:
         activity_s: shortest and longest usual seconds of an activity per subject.
         fixed_length: whether all raw files have one length, so that synthetic ones cannot be shortened.
         window_s: seconds of a window; ``data.window_s`` of a configuration takes its place.
-        null_labels: raw codes of rows without an activity, which no window is labelled with: () where 0 is a class. A
-            code in neither of both, or in both, is refused.
+        null_labels: raw codes of rows without an activity, which no window is labelled with. A code of the files that
+            is neither here nor in ``labels``, or in both, is refused: no class is lost unsaid.
         max_nan_share: largest share of missing readings (``nan_share`` in a recording's facts), 0 to 1. The parsed
             signal itself holds no NaN.
     """
@@ -75,7 +75,7 @@ class DatasetSpec:
     activity_s: tuple[float, float] = (0.0, 0.0)
     fixed_length: bool = False
     window_s: float = 5.12
-    null_labels: tuple[int, ...] = (0,)
+    null_labels: tuple[int, ...] = ()
     max_nan_share: float = 0.2
 
     @property

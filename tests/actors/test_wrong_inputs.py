@@ -131,7 +131,7 @@ WRONG: list[tuple[str, tuple[str, ...]]] = [
     ("fleet whatif {none}", ("what if what? give --fleet FILE.yaml, --windows N or --epochs E",)),
     ("model describe nothing", ("preset 'nothing': unknown", "expected demo", "FILE.yaml")),
     ("model export {none} --out {none}", ("no such folder; expected a run folder", "e.g.")),
-    ("conformance nothing", ("strategy = 'nothing': unknown strategy", "known: fedavg")),
+    ("conformance nothing", ("strategy = 'nothing': unknown strategy", "name one: fedavg")),
     ("grid nothing", ("grid 'nothing': unknown", "expected main_cnn", "FILE.py")),
     ("grid status {none}", ("no grid.json; expected a folder that `relief-ray grid` made",)),
     ("submit", ("submit: expected one of `-- COMMAND`", "e.g. submit -- grid smoke")),

@@ -49,6 +49,7 @@ SPEC = DatasetSpec(
         "playing_basketball",
     ),
     labels=tuple(range(1, 20)),
+    null_labels=(0,),
     subjects=tuple(range(1, 9)),
     type_counts=(3, 3, 2),
     citation=(

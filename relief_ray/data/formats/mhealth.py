@@ -65,6 +65,7 @@ SPEC = DatasetSpec(
         "jumping",
     ),
     labels=tuple(range(1, 13)),
+    null_labels=(0,),
     subjects=tuple(range(1, 11)),
     type_counts=(3, 3, 4),
     citation=(

@@ -74,6 +74,7 @@ SPEC = DatasetSpec(
         "rope_jumping",
     ),
     labels=(1, 2, 3, 4, 5, 6, 7, 12, 13, 16, 17, 24),
+    null_labels=(0,),
     subjects=(101, 102, 103, 104, 105, 106, 107, 108),
     type_counts=(3, 3, 2),
     citation=(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.commands.run import placed
+from actors.commands.run_mode import placed
 from actors.grids.places import bundles_of, explain_places, num_at_once, refuse_shortage, settled
 from actors.grids.trial import run_trial
 from actors.runtime.nodes import Nodes
