@@ -45,6 +45,7 @@ GRIDS: Mapping[str, Callable[[], Grid]] = MappingProxyType(
         "frontier": frontier.frontier,
         "frontier_mean": frontier.frontier_mean,
         "frontier_rates": frontier.frontier_rates,
+        "frontier_sgd": frontier.frontier_sgd,
         "search_lr": search_lr.grid,
         "smoke": paper_grids.smoke,
     }
