@@ -71,6 +71,7 @@ NOT_RUN = (
     ("docs/records.md", "relief-ray grid resume s3:", "needs an object store"),
     ("docs/report.md", "relief-ray report runs/main_cnn", _HOURS),
     ("docs/results.md", "relief-ray grid", _HOURS),
+    ("docs/results.md", "python -m benchmarks.frontier", _HOURS),
     ("docs/earlier_results.md", "relief-ray grid", _HOURS),
     ("docs/results.md", "relief-ray report runs/dsa_study", _HOURS),
     ("docs/earlier_results.md", "relief-ray report runs/main", _HOURS),

@@ -46,6 +46,7 @@ GRIDS: Mapping[str, Callable[[], Grid]] = MappingProxyType(
         "frontier_mean": frontier.frontier_mean,
         "frontier_rates": frontier.frontier_rates,
         "frontier_sgd": frontier.frontier_sgd,
+        "frontier_test": frontier.frontier_test,
         "search_lr": search_lr.grid,
         "smoke": paper_grids.smoke,
     }

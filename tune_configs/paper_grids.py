@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from relief_ray.report.paper import PAPER_METHODS, REPRESENTATIVE, V1
 from relief_ray.strategies import PROPOSED, REFERENCE
 from tune_configs.grid import (
     BOUNDS,
     BRIEF,
+    CLAIMS,
     CNN,
     LORA,
     OUR_VARIANTS,
@@ -19,8 +18,6 @@ from tune_configs.grid import (
     Grid,
     Level,
 )
-
-_CLAIMS = Path(__file__).parent / "claims"
 
 
 def main_cnn() -> Grid:
@@ -178,7 +175,7 @@ def dsa_study() -> Grid:
         },
         replicates=tuple(range(12, 24)),
         settings={**SHORT, "evaluation.every": 1},
-        claims=str(_CLAIMS / "dsa_study.yaml"),
+        claims=str(CLAIMS / "dsa_study.yaml"),
     )
 
 

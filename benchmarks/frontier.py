@@ -1,0 +1,143 @@
+"""Keeps the scores of a search on validation data, a line per run, and lays them out: F1 against speed.
+
+    relief-ray grid frontier --out runs/frontier          # likewise frontier_mean, frontier_rates, frontier_sgd
+    python -m benchmarks.frontier runs/frontier runs/frontier_mean runs/frontier_rates runs/frontier_sgd
+
+Committed results hold test scores; a search has none, so its scores stand in `results/frontier.csv`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from math import sqrt
+from pathlib import Path
+from statistics import fmean, stdev
+
+from benchmarks.marked import table
+from relief_ray.records.cells import find_runs
+from relief_ray.records.run_folder import read_rounds, read_run
+
+ROOT = Path(__file__).parent.parent
+SCORES = ROOT / "results" / "frontier.csv"
+_CLOCK = "flop_proportional"
+_REFERENCE = "fedavg"
+# Method, order, groups of the slowest client, optimizer, learning rate.
+Setting = tuple[str, str, int, str, float]
+_COHORTS, _EVERYBODY = "cohort", "all participants"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Score:
+    """One run: its settings, and what its last round scored; ``round_s``: mean simulated seconds of a round."""
+
+    method: str
+    order: str
+    slots: int
+    optimizer: str
+    rate: float
+    fold: int
+    replicate: int
+    validation_f1: float
+    round_s: float
+    config_hash: str
+    program: str
+
+    @property
+    def setting(self) -> Setting:
+        """Return what tells settings apart."""
+        return self.method, self.order, self.slots, self.optimizer, self.rate
+
+    @property
+    def pair(self) -> tuple[int, int]:
+        """Return what two paired runs share."""
+        return self.fold, self.replicate
+
+
+def score_of(folder: Path) -> Score:
+    """Read one finished run.
+
+    Raises:
+        UserError: the record is damaged.
+    """
+    run, rounds = read_run(folder), read_rounds(folder)
+    scored = [f1 for r in rounds if r.validation is not None and (f1 := r.validation.headline) is not None]
+    strategy, training, data = (run.config[key] for key in ("strategy", "training", "data"))
+    assert isinstance(strategy, dict) and isinstance(training, dict) and isinstance(data, dict)
+    seconds = [r.costs[_CLOCK].round_s for r in rounds if r.phase != "bootstrap"]
+    return Score(
+        method=run.method.name.partition(" ")[0], order=str(strategy.get("select", "")),
+        slots=int(str(strategy.get("slots_slowest") or 0)), optimizer=str(training["optimizer"]),
+        rate=float(str(training["lr"])), fold=int(str(data["fold"])), replicate=int(str(run.config["replicate"])),
+        validation_f1=scored[-1], round_s=fmean(seconds), config_hash=run.config_hash, program=run.source_digest,
+    )  # fmt: skip
+
+
+def write(scores: Iterable[Score], path: Path = SCORES) -> None:
+    """Write one line per run, ordered by setting, fold and replicate."""
+    rows = [asdict(score) for score in sorted(scores, key=lambda s: (s.setting, s.pair))]
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, [f.name for f in fields(Score)], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def read(path: Path = SCORES) -> list[Score]:
+    """Read the committed scores."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return [
+            Score(
+                method=row["method"], order=row["order"], slots=int(row["slots"]), optimizer=row["optimizer"],
+                rate=float(row["rate"]), fold=int(row["fold"]), replicate=int(row["replicate"]),
+                validation_f1=float(row["validation_f1"]), round_s=float(row["round_s"]),
+                config_hash=row["config_hash"], program=row["program"],
+            )
+            for row in csv.DictReader(file)
+        ]  # fmt: skip
+
+
+def rows_of(scores: Sequence[Score], *, least_pairs: int = 2) -> list[list[str]]:
+    """Rows by falling F1: setting, F1, its paired difference from FedAvg with the same optimizer, speed.
+
+    FedAvg over a setting's mean round seconds, in the same pairs, is the speed. A difference has the standard error of
+    its pairs in brackets.
+    """
+    groups: dict[Setting, dict[tuple[int, int], Score]] = {}
+    for score in scores:
+        groups.setdefault(score.setting, {})[score.pair] = score
+    rows = []
+    for (method, order, slots, optimizer, rate), runs in groups.items():
+        base = next(r for key, r in groups.items() if key[0] == _REFERENCE and key[3:] == (optimizer, rate))
+        pairs = [(runs[key], base[key]) for key in runs if key in base]
+        gains = [100 * (one.validation_f1 - other.validation_f1) for one, other in pairs]
+        error = stdev(gains) / sqrt(len(gains)) if len(gains) >= least_pairs else 0.0
+        mean = fmean(100 * score.validation_f1 for score in runs.values())
+        gain = "–" if method == _REFERENCE else f"{fmean(gains):+.1f} ({error:.1f})"
+        speed = fmean(other.round_s / one.round_s for one, other in pairs)
+        groups_of_slowest = str(slots) if slots else "–"
+        over = {_REFERENCE: "–", "v2_mandatory": _EVERYBODY}.get(method, _COHORTS)
+        what = [method, order if slots else "–", groups_of_slowest, over, f"{optimizer}, {rate:g}"]
+        rows.append((mean, [*what, str(len(runs)), f"{mean:.1f}", gain, f"{speed:.2f}x"]))
+    return [row for _, row in sorted(rows, key=lambda r: -r[0])]
+
+
+def page_table() -> str:
+    """Return the table of the results page."""
+    head = ["method", "order", "groups of the slowest", "mean over", "optimizer, rate", "runs", "validation F1, %",
+            "minus FedAvg (s.e.)", "speed"]  # fmt: skip
+    return table(head, rows_of(read()))
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folders", nargs="+", type=Path, help="folders of the grids' runs")
+    folders: list[Path] = parser.parse_args().folders
+    write([score_of(run) for run in find_runs(folders) if read_run(run).status == "done"])
+    print(page_table())
+
+
+if __name__ == "__main__":
+    main()

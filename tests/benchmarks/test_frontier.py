@@ -1,0 +1,42 @@
+"""Scores of a search on validation data: kept as lines, and laid out as paired differences and speeds."""
+
+from dataclasses import replace
+
+from benchmarks.frontier import SCORES, Score, read, rows_of, write
+
+FEDAVG = Score(
+    method="fedavg", order="", slots=0, optimizer="adam", rate=0.001, fold=0, replicate=1, validation_f1=0.8,
+    round_s=4.0, config_hash="a", program="p",
+)  # fmt: skip
+RELIEF = replace(FEDAVG, method="relief", order="divergence", slots=3, validation_f1=0.79, round_s=2.0)
+
+
+def test_rows_hold_paired_differences_with_their_standard_error_and_the_mean_speed():
+    second = replace(FEDAVG, fold=1, validation_f1=0.9, round_s=6.0)
+    slower = replace(RELIEF, fold=1, validation_f1=0.87, round_s=2.0)
+    other = replace(FEDAVG, optimizer="sgd", rate=0.1, validation_f1=0.95)
+    top, first, best = rows_of([FEDAVG, second, RELIEF, slower, other])
+    assert top[4:] == ["sgd, 0.1", "1", "95.0", "–", "1.00x"]
+    assert first == ["fedavg", "–", "–", "–", "adam, 0.001", "2", "85.0", "–", "1.00x"]
+    # Differences -1 and -3: mean -2, standard error sqrt(2) / sqrt(2) = 1; speeds 4 / 2 and 6 / 2.
+    assert best == ["relief", "divergence", "3", "cohort", "adam, 0.001", "2", "83.0", "-2.0 (1.0)", "2.50x"]
+
+
+def test_a_run_without_a_pair_counts_for_the_mean_alone():
+    lonely = replace(RELIEF, replicate=2, validation_f1=0.59)
+    rows = rows_of([FEDAVG, RELIEF, lonely])
+    assert rows[1][5:] == ["2", "69.0", "-1.0 (0.0)", "2.00x"]
+
+
+def test_lines_are_read_as_they_were_written(tmp_path):
+    scores = [RELIEF, FEDAVG]
+    write(scores, tmp_path / "scores.csv")
+    assert read(tmp_path / "scores.csv") == [FEDAVG, RELIEF]
+
+
+def test_the_committed_scores_are_whole():
+    scores = read()
+    assert len({(s.config_hash, s.program) for s in scores}) == len(scores), f"{SCORES}: a run stands twice"
+    reference = {s.pair for s in scores if s.method == "fedavg" and s.optimizer == "adam"}
+    assert len(reference) == 12
+    assert all(s.pair in reference for s in scores if s.optimizer == "adam")
