@@ -29,8 +29,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 STATE, RESULTS = ROOT / ".slow_tests.jsonl", ROOT / "tests" / "slow_results.md"
-# An accelerator, and root: neither is everywhere.
-MARKS = "slow and not gpu and not lab"
+# An accelerator, root, a quiet machine: none is everywhere.
+MARKS = "slow and not gpu and not lab and not lab_long"
 NUM_SLOWEST = 20
 
 

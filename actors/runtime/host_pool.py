@@ -239,7 +239,10 @@ class HostPool:
                 place = hanging_in(host.handle._actor_id.hex())
                 # A hung process answers nothing, not even a polite end; Ray starts it anew.
                 ray.kill(host.handle, no_restart=False)
-                why = f"no answer within {took_s:.3g} s{place}; raise runtime.client_timeout_s if it was only slow"
+                after = "" if is_late else ", when the round's time was over"
+                why = (
+                    f"no answer within {took_s:.3g} s{after}{place}; raise runtime.client_timeout_s if it was only slow"
+                )
                 yield call, self._lose(host, why, todo, "timeout")
 
     def _lose(self, host: Host, why: str, todo: deque[Call], cause: Cause = "lost") -> Lost:

@@ -11,7 +11,12 @@ from relief_ray.records import read_run
 from relief_ray.studies.plans import read_grid
 from tests.cluster.labs import ADDRESS, NO_LAB, TINY, Lab, Running, digests, is_possible, make_lab
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.skipif(not is_possible(), reason=NO_LAB)]
+pytestmark = [
+    pytest.mark.lab_long,
+    pytest.mark.ray,
+    pytest.mark.slow,
+    pytest.mark.skipif(not is_possible(), reason=NO_LAB),
+]
 # About a second a round: 2 of 8 clients, those of type C, are on the node that is cut.
 RUN = ["run", "quick", "--json", "--placement=typed", ADDRESS, "--set=training.epochs=4", "--set=evaluation.every=1000"]
 LIMIT_S = 10.0

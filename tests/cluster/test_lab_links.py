@@ -6,7 +6,12 @@ from relief_ray.records import read_rounds
 from tests.cluster.labs import ADDRESS, NO_LAB, digests, is_possible, make_lab
 
 pytest.importorskip("relief_ray.records.physical", reason="runs do not measure their links")
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.skipif(not is_possible(), reason=NO_LAB)]
+pytestmark = [
+    pytest.mark.lab_long,
+    pytest.mark.ray,
+    pytest.mark.slow,
+    pytest.mark.skipif(not is_possible(), reason=NO_LAB),
+]
 RUN = [
     "run",
     "quick",

@@ -10,7 +10,12 @@ from relief_ray.records.run_folder import read_rounds
 from relief_ray.studies.plans import read_grid
 from tests.cluster.labs import ADDRESS, NO_LAB, TINY, is_possible, left_of, make_lab
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.skipif(not is_possible(), reason=NO_LAB)]
+pytestmark = [
+    pytest.mark.lab_long,
+    pytest.mark.ray,
+    pytest.mark.slow,
+    pytest.mark.skipif(not is_possible(), reason=NO_LAB),
+]
 GRID = ["grid", "smoke", "--json", ADDRESS, *TINY, "--set=rounds=30", "--set=tracking.enabled=false"]
 NUM_KILLS = 3
 

@@ -10,7 +10,12 @@ from relief_ray.records import read_run
 from relief_ray.studies.plans import read_grid
 from tests.cluster.labs import ADDRESS, NO_LAB, Lab, digests, is_possible, make_lab
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.skipif(not is_possible(), reason=NO_LAB)]
+pytestmark = [
+    pytest.mark.lab_long,
+    pytest.mark.ray,
+    pytest.mark.slow,
+    pytest.mark.skipif(not is_possible(), reason=NO_LAB),
+]
 QUOTA_PERCENT = 40
 NODES = ("a:3", "b:3", "c:2")
 # The public data set where it is, else the excerpt that ships with the package.

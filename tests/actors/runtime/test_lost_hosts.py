@@ -57,6 +57,7 @@ class Played:
         self.now_s, self.notes = 100.0, []
         monkeypatch.setattr("actors.runtime.host_pool.time.monotonic", lambda: self.now_s)
         monkeypatch.setattr("actors.runtime.host_pool.ray.kill", lambda handle, no_restart: None)
+        monkeypatch.setattr("actors.runtime.host_pool.hanging_in", lambda actor_id: "")  # asks Ray, which is not here
         handle = SimpleNamespace(train=SimpleNamespace(remote=lambda: object()), _actor_id=b"")
         identity = SimpleNamespace(node="n")
         self.hosts = [Host(index=i, name=f"host-{i}", handle=handle, identity=identity) for i in range(number)]
@@ -166,11 +167,18 @@ def test_a_call_that_runs_is_ended_with_the_round_whatever_its_own_limit(monkeyp
     assert list(played.pool._overdue(todo)) == []
     played.now_s = 105.1
     ((_, lost),) = played.pool._overdue(todo)
-    assert lost == Lost(
-        why="host-0: no answer within 5.1 s; raise runtime.client_timeout_s if it was only slow", cause="timeout"
-    )
+    why = "host-0: no answer within 5.1 s{}; raise runtime.client_timeout_s if it was only slow"
+    assert lost == Lost(why=why.format(", when the round's time was over"), cause="timeout")
     assert not host.usable and host.cause == "timeout"
-    assert played.notes == ["host-0: no answer within 5.1 s; raise runtime.client_timeout_s if it was only slow"]
+    assert played.notes == [lost.why]
+
+
+def test_a_call_that_is_over_its_own_limit_is_not_said_to_be_over_the_rounds(monkeypatch):
+    played = Played(monkeypatch)
+    played.hosts[0].send(call(limit_s=5.0, until_s=200.0))
+    played.now_s = 105.1
+    ((_, lost),) = played.pool._overdue(deque())
+    assert lost.why == "host-0: no answer within 5.1 s; raise runtime.client_timeout_s if it was only slow"
 
 
 # Real processes ----------------------------------------------------------------------------------------------------
