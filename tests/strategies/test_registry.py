@@ -55,6 +55,7 @@ ALLOWED = {
         "relief_ray/report/findings.py": ({"v2_mandatory": 1}, "the finding that a variant of ours is V2 to the bit"),
         "relief_ray/report/paper.py": ({"v1": 1, "v2": 1, "v3": 1}, "rows V1 to V3 of the paper's Table III"),
         "relief_ray/strategies/bounds.py": ({"Relief": 2, "import": 2}, "drop_slow waits until RELIEF's T*"),
+        "tune_configs/frontier.py": ({"v2_mandatory": 1}, "the search varies over whom updates are averaged"),
         "tune_configs/paper_grids.py": ({"v2_mandatory": 2, "v3_mandatory": 2}, "two grids have some of our variants"),
     },
     "fedprox": {"relief_ray/studies/presets.py": ({"fedprox": 3}, "presets choose methods")},
@@ -88,7 +89,8 @@ ROLES = {
         "relief_ray/report/tables/comparison.py": (3, COMPARED),
         "relief_ray/report/tables/main.py": (1, COMPARED),
         "relief_ray/report/tables/paper_text.py": (3, "figures of the paper's text"),
-        "tune_configs/paper_grids.py": (6, CHOICE),
+        "tune_configs/frontier.py": (4, CHOICE),
+        "tune_configs/paper_grids.py": (5, CHOICE),
         "relief_ray/studies/presets.py": (4, CHOICE),
     },
     "PROPOSED": {
@@ -101,7 +103,8 @@ ROLES = {
         "relief_ray/report/figures/updates.py": (1, "the figure of its traces"),
         "relief_ray/report/findings.py": (1, "its own row of the paper is judged"),
         "relief_ray/report/paper.py": (1, "V0 of the paper's Table III"),
-        "tune_configs/paper_grids.py": (8, CHOICE),
+        "tune_configs/frontier.py": (6, CHOICE),
+        "tune_configs/paper_grids.py": (6, CHOICE),
         "relief_ray/studies/presets.py": (5, CHOICE),
     },
     "V0": {
@@ -112,7 +115,8 @@ ROLES = {
     "V1": {
         "relief_ray/report/findings.py": (1, CLAIM),
         "relief_ray/report/tables/paper_text.py": (1, "figures of the paper's text"),
-        "tune_configs/paper_grids.py": (2, CHOICE),
+        "tune_configs/frontier.py": (1, CHOICE),
+        "tune_configs/paper_grids.py": (1, CHOICE),
         "relief_ray/studies/presets.py": (1, CHOICE),
     },
     "V2": {"relief_ray/report/findings.py": (2, CLAIM)},
