@@ -1,7 +1,7 @@
 """Keeps the scores of a search on validation data, a line per run, and lays them out: F1 against speed.
 
     relief-ray grid frontier --out runs/frontier          # likewise frontier_mean, frontier_rates, frontier_sgd
-    python -m benchmarks.frontier runs/frontier runs/frontier_mean runs/frontier_rates runs/frontier_sgd
+    python -m benchmarks.frontier runs/frontier runs/frontier_mean runs/frontier_rates runs/frontier_sgd --write
 
 Committed results hold test scores; a search has none, so its scores stand in `results/frontier.csv`.
 """
@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from benchmarks.marked import table
+from relief_ray.errors import UserError
 from relief_ray.records.cells import find_runs
 from relief_ray.records.run_folder import read_rounds, read_run
 
@@ -24,6 +25,8 @@ ROOT = Path(__file__).parent.parent
 SCORES = ROOT / "results" / "frontier.csv"
 _CLOCK = "flop_proportional"
 _REFERENCE = "fedavg"
+# The replicate that learning rates were searched with: where a setting has others, these alone say how good it is.
+_RATES_REPLICATE = 110
 # Method, order, groups of the slowest client, optimizer, learning rate.
 Setting = tuple[str, str, int, str, float]
 _COHORTS, _EVERYBODY = "cohort", "all participants"
@@ -98,23 +101,47 @@ def read(path: Path = SCORES) -> list[Score]:
         ]  # fmt: skip
 
 
-def rows_of(scores: Sequence[Score], *, least_pairs: int = 2) -> list[list[str]]:
+def _settings(scores: Sequence[Score]) -> dict[Setting, dict[tuple[int, int], Score]]:
+    """Runs by setting and pair; those of the search for a rate only where a setting has no others.
+
+    Raises:
+        UserError: two runs are of one setting and pair.
+    """
+    groups: dict[Setting, dict[tuple[int, int], Score]] = {}
+    for score in scores:
+        runs = groups.setdefault(score.setting, {})
+        if score.pair in runs:
+            raise UserError(
+                f"fold {score.fold}, replicate {score.replicate} of {score.setting}: found two runs, expected one"
+            )
+        runs[score.pair] = score
+    for setting, runs in groups.items():
+        later = {pair: run for pair, run in runs.items() if run.replicate != _RATES_REPLICATE}
+        groups[setting] = later or runs
+    return groups
+
+
+def rows_of(scores: Sequence[Score]) -> list[list[str]]:
     """Rows by falling F1: setting, F1, its paired difference from FedAvg with the same optimizer, speed.
 
     FedAvg over a setting's mean round seconds, in the same pairs, is the speed. A difference has the standard error of
     its pairs in brackets.
+
+    Raises:
+        UserError: a setting has no FedAvg to be compared with, or two runs of one pair.
     """
-    groups: dict[Setting, dict[tuple[int, int], Score]] = {}
-    for score in scores:
-        groups.setdefault(score.setting, {})[score.pair] = score
-    rows = []
+    groups, rows = _settings(scores), []
     for (method, order, slots, optimizer, rate), runs in groups.items():
-        base = next(r for key, r in groups.items() if key[0] == _REFERENCE and key[3:] == (optimizer, rate))
-        pairs = [(runs[key], base[key]) for key in runs if key in base]
+        base = groups.get((_REFERENCE, "", 0, optimizer, rate), {})
+        pairs = [(run, base[pair]) for pair, run in runs.items() if pair in base]
+        if not pairs:
+            raise UserError(
+                f"{method}, {optimizer} at {rate:g}: found no run of {_REFERENCE} to compare with; name its folder"
+            )
         gains = [100 * (one.validation_f1 - other.validation_f1) for one, other in pairs]
-        error = stdev(gains) / sqrt(len(gains)) if len(gains) >= least_pairs else 0.0
+        error = f"{stdev(gains) / sqrt(len(gains)):.1f}" if len(gains) > 1 else "–"
         mean = fmean(100 * score.validation_f1 for score in runs.values())
-        gain = "–" if method == _REFERENCE else f"{fmean(gains):+.1f} ({error:.1f})"
+        gain = "–" if method == _REFERENCE else f"{fmean(gains):+.1f} ({error})"
         speed = fmean(other.round_s / one.round_s for one, other in pairs)
         groups_of_slowest = str(slots) if slots else "–"
         over = {_REFERENCE: "–", "v2_mandatory": _EVERYBODY}.get(method, _COHORTS)
@@ -123,20 +150,23 @@ def rows_of(scores: Sequence[Score], *, least_pairs: int = 2) -> list[list[str]]
     return [row for _, row in sorted(rows, key=lambda r: -r[0])]
 
 
-def page_table() -> str:
+def page_table(scores: Sequence[Score]) -> str:
     """Return the table of the results page."""
     head = ["method", "order", "groups of the slowest", "mean over", "optimizer, rate", "runs", "validation F1, %",
             "minus FedAvg (s.e.)", "speed"]  # fmt: skip
-    return table(head, rows_of(read()))
+    return table(head, rows_of(scores))
 
 
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folders", nargs="+", type=Path, help="folders of the grids' runs")
-    folders: list[Path] = parser.parse_args().folders
-    write([score_of(run) for run in find_runs(folders) if read_run(run).status == "done"])
-    print(page_table())
+    parser.add_argument("--write", action="store_true", help="replace results/frontier.csv; without it only print")
+    chosen = parser.parse_args()
+    scores = [score_of(run) for run in find_runs(chosen.folders) if read_run(run).status == "done"]
+    print(page_table(scores))
+    if chosen.write:
+        write(scores)
 
 
 if __name__ == "__main__":

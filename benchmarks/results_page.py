@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 
-from benchmarks.frontier import page_table
+from benchmarks.frontier import page_table, read
 from benchmarks.marked import filled, table
 from relief_ray.records.claims import FIGURE_TEXT
 from relief_ray.report.claims import Judgement, judge
@@ -142,7 +142,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "study_claims": partial(claims, STUDY),
     "study_scatter": partial(sources_of_scatter, STUDY),
     "study_alarms": partial(false_alarms, STUDY),
-    "frontier": page_table,
+    "frontier": lambda: page_table(read()),
 }
 
 

@@ -1,8 +1,12 @@
 """Scores of a search on validation data: kept as lines, and laid out as paired differences and speeds."""
 
+from collections import Counter
 from dataclasses import replace
 
+import pytest
+
 from benchmarks.frontier import SCORES, Score, read, rows_of, write
+from relief_ray.errors import UserError
 
 FEDAVG = Score(
     method="fedavg", order="", slots=0, optimizer="adam", rate=0.001, fold=0, replicate=1, validation_f1=0.8,
@@ -25,7 +29,20 @@ def test_rows_hold_paired_differences_with_their_standard_error_and_the_mean_spe
 def test_a_run_without_a_pair_counts_for_the_mean_alone():
     lonely = replace(RELIEF, replicate=2, validation_f1=0.59)
     rows = rows_of([FEDAVG, RELIEF, lonely])
-    assert rows[1][5:] == ["2", "69.0", "-1.0 (0.0)", "2.00x"]
+    assert rows[1][5:] == ["2", "69.0", "-1.0 (–)", "2.00x"]
+
+
+def test_runs_of_the_search_for_a_rate_count_only_where_there_are_no_others():
+    searched = replace(FEDAVG, replicate=110, validation_f1=0.1), replace(RELIEF, replicate=110, validation_f1=0.1)
+    assert rows_of([FEDAVG, RELIEF, *searched]) == rows_of([FEDAVG, RELIEF])
+    assert [row[6] for row in rows_of(searched)] == ["10.0", "10.0"]
+
+
+def test_a_setting_without_fedavg_and_two_runs_of_one_pair_are_refused():
+    with pytest.raises(UserError, match=r"relief, adam at 0\.001: found no run of fedavg"):
+        rows_of([RELIEF])
+    with pytest.raises(UserError, match=r"fold 0, replicate 1 .*: found two runs"):
+        rows_of([FEDAVG, FEDAVG])
 
 
 def test_lines_are_read_as_they_were_written(tmp_path):
@@ -37,6 +54,12 @@ def test_lines_are_read_as_they_were_written(tmp_path):
 def test_the_committed_scores_are_whole():
     scores = read()
     assert len({(s.config_hash, s.program) for s in scores}) == len(scores), f"{SCORES}: a run stands twice"
-    reference = {s.pair for s in scores if s.method == "fedavg" and s.optimizer == "adam"}
-    assert len(reference) == 12
-    assert all(s.pair in reference for s in scores if s.optimizer == "adam")
+    number = Counter((s.optimizer, s.method == "v2_mandatory", s.replicate == 110) for s in scores)
+    frontier, mean, rates, sgd = (
+        ("adam", False, False),
+        ("adam", True, False),
+        ("sgd", False, True),
+        ("sgd", False, False),
+    )
+    assert number == {frontier: 264, mean: 36, rates: 40, sgd: 24, ("sgd", True, False): 12}
+    assert len({s.program for s in scores}) == 1
