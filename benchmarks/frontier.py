@@ -102,7 +102,7 @@ def read(path: Path = SCORES) -> list[Score]:
 
 
 def _settings(scores: Sequence[Score]) -> dict[Setting, dict[tuple[int, int], Score]]:
-    """Runs by setting and pair; those of the search for a rate only where a setting has no others.
+    """Group runs by setting and pair; those of the search for a rate only where a setting has no others.
 
     Raises:
         UserError: two runs are of one setting and pair.

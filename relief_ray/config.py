@@ -312,7 +312,7 @@ def preset(name: str) -> StrategyConfig:
         return PRESETS[name]
     if hint := what_to_type(name, StrategyConfig):
         raise ValueError(f"unknown strategy {shown(name)}: {hint}")
-    raise ValueError(f"unknown strategy {shown(name)}{nearest(name, PRESETS)}; known, name one: {', '.join(PRESETS)}")
+    raise ValueError(f"unknown strategy {shown(name)}{nearest(name, PRESETS)}; expected one of: {', '.join(PRESETS)}")
 
 
 def parse(values: Mapping[str, object], where: str = "configuration") -> ExperimentConfig:

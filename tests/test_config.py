@@ -111,7 +111,7 @@ BAD = [
     ({"data": {"name": "mnist"}}, "data.*mnist"),
     ({"strategy": {"name": "relief", "gamma": 1.0}}, "strategy.gamma = 1.0: "),
     ({"strategy": {"name": "fedprox", "mu": -1}}, "strategy.mu = -1: "),
-    ({"strategy": "fedavgg"}, r"strategy = 'fedavgg': unknown strategy 'fedavgg' \(did you mean 'fedavg'\?\); "),
+    ({"strategy": "fedavgg"}, r"strategy = 'fedavgg': unknown strategy 'fedavgg' \(did you mean 'fedavg'\?\); exp"),
     ({"strategy": 3}, "strategy = 3: "),
     ({"training": 3}, "training = 3: "),
 ]  # fmt: skip

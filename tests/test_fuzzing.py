@@ -106,7 +106,7 @@ def test_a_long_import_path_of_a_method_is_cut_before_every_line():
 def test_an_unknown_method_in_a_file_is_refused_with_the_files_name(tmp_path):
     path = tmp_path / "a.yaml"
     path.write_bytes(b"strategy: a=b")
-    with pytest.raises(UserError, match=r"a\.yaml: strategy: unknown strategy 'a=b'; known, name one: fedavg, "):
+    with pytest.raises(UserError, match=r"a\.yaml: strategy: unknown strategy 'a=b'; expected one of: fedavg, "):
         check(str(path), [])
 
 

@@ -79,10 +79,9 @@ def run_command(target: str, settings: Sequence[str], axes: Axes, out: Path | No
         show_plan(plan, options.jobs, options.as_json)
         return
     if options.rerun_stale:
-        set_stale_aside((cell for cell in plan.cell_folders() if cell.is_finished), plan.out)
-    else:
-        _refuse_stale(plan, options)
+        set_stale_aside(plan.cell_folders(), plan.out)
     write_plan(plan)
+    _refuse_stale(plan, "--out DIR")  # after the plan is written: `resume --other-code` completes all of it
     _run_plan(plan, options)
 
 
@@ -107,8 +106,8 @@ def resume_command(target: str, settings: Sequence[str], out: Path | None, optio
     plan = read_plan(folder, settings)
     if options.rerun_stale:
         plan = without_stale(plan, settings)
-    else:
-        _refuse_stale(plan, options)
+    elif not options.other_code:
+        _refuse_stale(plan)
     if options.jobs > 1 and plan.cells[0].name == ".":
         raise UserError(
             f"--jobs {options.jobs}: {folder} is a single run; expected the folder of several, or no --jobs"
@@ -118,15 +117,13 @@ def resume_command(target: str, settings: Sequence[str], out: Path | None, optio
     _run_plan(plan, options)
 
 
-def _refuse_stale(plan: Plan, options: RunOptions) -> None:
-    """Check that no run is of other code or weights, unless the user takes it as it is.
+def _refuse_stale(plan: Plan, elsewhere: str = "") -> None:
+    """Check that no run is of other code or weights; ``elsewhere``: the option that names another folder.
 
     Raises:
         UserError: some are.
     """
-    if not options.other_code:
-        as_it_is = f"relief-ray resume {typed(plan.out)} --other-code"
-        refuse_stale(plan, "--rerun-stale", "choose another folder (--out DIR)", as_it_is)
+    refuse_stale(plan, "--rerun-stale", f"relief-ray resume {typed(plan.out)} --other-code", elsewhere)
 
 
 def _check_dashboard(plan: Plan, jobs: int) -> None:

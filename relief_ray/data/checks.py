@@ -137,8 +137,8 @@ def _codes(spec: DatasetSpec) -> list[str]:
             texts.append(f"{key} lists {listed(map(repr, twice))} more than once")
     if both := [code for code in spec.labels if code in spec.null_labels]:
         texts.append(
-            f"{several('code', both)} stands in labels and in null_labels, expected one of them; where 0 is a class: "
-            "null_labels=()"
+            f"{several('code', both)} stands in labels and in null_labels, expected one of them; take "
+            "it out of null_labels where it is a class"
         )
     if outside := [code for code in spec.labels if not 0 <= code <= _MAX_CODE]:
         texts.append(f"labels has the codes {outside}, expected 0 to {_MAX_CODE}")

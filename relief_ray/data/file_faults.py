@@ -55,11 +55,19 @@ def file_fault(loader: Loader, reading: Reading, path: Path, subject: int) -> st
     out = f", or leave subject {subject} out of `subjects`"
     for (name, here), (peer, there) in zip(mine.items(), sound.items(), strict=False):
         other = PurePosixPath(peer).name
-        if here and (missing := [c for c in there if c not in here]):
-            lacks = f"{path / name} lacks {_words(missing)}, which {other} has; its columns are {', '.join(_cut(here))}"
-            return f"; {lacks}. Add or rename {'it' if len(missing) == 1 else 'them'} in that file{out}"
-    name, other = list(mine)[-1], PurePosixPath(next(iter(sound))).name
-    return f"; {other} is read without an error, so look into {path / name} first. Mend that file or the loader{out}"
+        missing = [column for column in there if column not in here]
+        # Names are not held against the numbers of a file without a heading.
+        if here and missing and (here[0] == "1") == (there[0] == "1"):
+            lacks, present = f"lacks the {_words(missing, 'column')}", ", ".join(_cut(here))
+            pronoun = "it" if len(missing) == 1 else "them"
+            return (
+                f"; {path / name} {lacks}, which {other} has; its columns are {present}. Add or rename {pronoun} in "
+                f"that file{out}"
+            )
+    files, others = (_words([PurePosixPath(name).name for name in side], "file") for side in (mine, sound))
+    is_read = "is read" if len(sound) == 1 else "are read"
+    where = path / next(iter(mine)) if len(mine) == 1 else f"{files} in {path}"
+    return f"; {others} {is_read} without an error, so look into {where} first. Mend that or the loader{out}"
 
 
 def _sound(loader: Loader, members: Members, path: Path, subject: int) -> dict[str, list[str]]:
@@ -77,7 +85,7 @@ def _sound(loader: Loader, members: Members, path: Path, subject: int) -> dict[s
 def columns(content: bytes) -> list[str]:
     """Names of a file's columns: its first line, or the arrays of an ``.npz``; empty where it names none.
 
-    A file without a heading has the columns 1, 2, ...
+    A line with a number in it is data, no heading: such a file has the columns 1, 2, ...
     """
     if _is_archive(content):
         try:
@@ -95,7 +103,7 @@ def columns(content: bytes) -> list[str]:
     mark = max(",;\t", key=first.count)
     cells = next(csv.reader([first], delimiter=mark)) if mark in first else first.split()
     names = [cell.strip() for cell in cells]
-    return [str(number) for number in range(1, len(names) + 1)] if all(map(_is_number, names)) else names
+    return [str(number) for number in range(1, len(names) + 1)] if any(map(_is_number, names)) else names
 
 
 def _is_archive(content: bytes) -> bool:
@@ -106,12 +114,12 @@ def _is_number(text: str) -> bool:
     try:
         float(text)
     except ValueError:
-        return not text
+        return False
     return True
 
 
-def _words(names: Sequence[str]) -> str:
-    return f"the column{'s' if len(names) > 1 else ''} {', '.join(_cut(names))}"
+def _words(names: Sequence[str], kind: str) -> str:
+    return f"{kind}{'s' if len(names) > 1 else ''} {', '.join(_cut(names))}"
 
 
 def _cut(names: Sequence[str]) -> list[str]:

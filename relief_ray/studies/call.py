@@ -111,7 +111,7 @@ def compute_study(
         if rerun_stale:
             set_stale_aside(plan.cell_folders(), plan.out)
         elif not other_code:
-            refuse_stale(plan, "rerun_stale=True", "choose another folder (out=..)", "other_code=True")
+            refuse_stale(plan, "rerun_stale=True", "other_code=True", "out=..")
         write_plan(plan)
         run_plan(plan, compute, quiet=quiet, other_code=other_code)
         study = Study(folder, is_temporary=temporary is not None)

@@ -273,6 +273,8 @@ def _refuse_begun(cell: CellFolder) -> None:
     Raises:
         UserError: it would; `relief-ray resume` does that.
     """
+    if cell.status == "stale":
+        return  # refused with other ways on (`running.refuse_stale`)
     if cell.state.run is not None and not cell.is_finished and read_rounds(cell.folder):
         raise UserError(
             f"{cell.folder}: this run was begun and is not finished; go on with: relief-ray resume {typed(cell.folder)}"

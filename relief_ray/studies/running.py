@@ -134,11 +134,11 @@ def last_evaluated(rounds: Sequence[RoundRecord]) -> RoundRecord | None:
     return next((record for record in reversed(rounds) if record.metrics is not None), None)
 
 
-def refuse_stale(plan: Plan, again: str, elsewhere: str, as_it_is: str) -> None:
+def refuse_stale(plan: Plan, again: str, as_it_is: str, elsewhere: str = "") -> None:
     """Check that no run of the plan was computed or begun by other code or on other frozen weights.
 
-    ``again``, ``elsewhere``, ``as_it_is``: what the caller's user types to compute it again, to name another folder,
-    and to take it as it is.
+    ``again``, ``as_it_is``, ``elsewhere``: what the caller's user types to compute it again, to take it as it is, and
+    to name another folder, where that is possible.
 
     Raises:
         UserError: some were; the first is named, with what changed and the ways on.
@@ -149,8 +149,8 @@ def refuse_stale(plan: Plan, again: str, elsewhere: str, as_it_is: str) -> None:
         also = f" (and {counted(more, 'run')} more)" if more else ""
         raise UserError(
             f"{first.folder}{also}: holds a run of other code or weights: {first.why}; expected those of today "
-            f"(`here`). Compute it again with {again} (the old run is kept in a folder `{STALE_FOLDER}`), {elsewhere}, "
-            f"or take it as it is with {as_it_is}"
+            f"(`here`). Compute it again with {again} (the old run is kept in a folder `{STALE_FOLDER}`), "
+            f"{f'choose another folder ({elsewhere}), ' if elsewhere else ''}or take it as it is with {as_it_is}"
         )
 
 

@@ -2,12 +2,14 @@
 
 import io
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from relief_ray.data import load_dataset
-from relief_ray.data.file_faults import columns
+from relief_ray.data.file_faults import Reading, columns, file_fault
+from relief_ray.data.loader import Members
 from relief_ray.errors import UserError
 from tests.loaders import write_lab
 
@@ -78,6 +80,23 @@ def test_a_wrong_value_in_one_file_names_that_file(lab, tmp_path) -> None:
         load_dataset(path)
 
 
+def test_of_several_files_all_that_were_read_are_named(tmp_path) -> None:
+    def read(name: str) -> bytes:
+        return b"x" if name == "acc2.csv" else b"1"
+
+    def parse(spec, members, path, subject):
+        return [float(members.read(f"{kind}{subject}.csv")) for kind in ("heart", "acc")]
+
+    loader = SimpleNamespace(spec=SimpleNamespace(subjects=(1, 2)), parse=parse)
+    reading = Reading(Members(names=("acc1.csv", "acc2.csv", "heart1.csv", "heart2.csv"), read=read))
+    with pytest.raises(ValueError, match="'x'"):
+        parse(loader.spec, reading.watched, tmp_path, 2)
+    assert file_fault(loader, reading, tmp_path, 2).startswith(
+        "; files heart1.csv, acc1.csv are read without an error, so look into files heart2.csv, acc2.csv in "
+        f"{tmp_path} first. "
+    )
+
+
 def test_a_fault_of_the_loader_names_the_loader(lab) -> None:
     path = lab("lambda *_: {}['sgnal']")
     with pytest.raises(UserError, match=r"KeyError: 'sgnal' .*; mend the loader$"):
@@ -87,6 +106,8 @@ def test_a_fault_of_the_loader_names_the_loader(lab) -> None:
 def test_columns_are_those_of_a_heading_or_of_an_archive_or_numbered() -> None:
     assert columns(b'\xef\xbb\xbfacc x;"gyro; y";code\r\n1;2;3\r\n') == ["acc x", "gyro; y", "code"]
     assert columns(b"a b  c\n1 2 3\n") == ["a", "b", "c"] and columns(b"0.1,2,\n") == ["1", "2", "3"]
+    assert columns(b"0.1,0.2,walk\n") == columns(b"2026-01-01 10:00,0.3,?\n") == ["1", "2", "3"], "data, no heading"
+    assert columns(b",acc,code\n0,1,2\n") == ["", "acc", "code"]
     arrays = io.BytesIO()
     np.savez(arrays, signal=np.zeros(2), code=np.zeros(2))
     assert columns(arrays.getvalue()) == ["signal", "code"]

@@ -97,19 +97,33 @@ def test_a_finished_run_of_another_program_is_refused_and_may_be_computed_again(
         assert refused.exit_code == 2 and "speedup" not in refused.stdout, "no number of the old program is shown"
         said = flat(refused)
         assert "relief-s0: holds a run of other code or weights: sources ffffffffffff there" in said
-        assert "--rerun-stale" in said and "--out DIR" in said and f"relief-ray resume {tmp_path} --other-code" in said
+        assert "--rerun-stale" in said and f"relief-ray resume {tmp_path} --other-code" in said
+        assert ("--out DIR" in said) == (words is command), "of `resume` it names where a copy is brought to"
+    added = invoke(*command, "--strategies", "relief,fedavg")
+    assert added.exit_code == 2 and not (tmp_path / "fedavg-s0").exists(), "nothing is computed beside it"
     taken = invoke("resume", tmp_path, "--other-code")
     assert taken.exit_code == 0 and "speedup" in taken.stdout
     assert "reused, finished already; stale: sources ffffffffffff there" in " ".join(taken.stdout.split())
+    assert read_run(tmp_path / "fedavg-s0").status == "done", "what was added is completed with it"
     again = ["resume", tmp_path, "--rerun-stale"]
     for number, words in enumerate(([*command, "--rerun-stale"], again, ["resume", SINGLE, "--rerun-stale"])):
         change_run(tmp_path / "relief-s0", source_digest=f"{number}" * 64)
         again = invoke(*(tmp_path / "relief-s0" if word is SINGLE else word for word in words))
-        assert again.exit_code == 0 and "reused" not in again.stdout
+        assert again.exit_code == 0 and "relief, seed 0: reused" not in again.stdout
         assert read_run(tmp_path / "stale" / f"relief-s0-{number * 11111111:08}").source_digest == f"{number}" * 64
         assert len(read_run(tmp_path / "relief-s0").source_digest.strip("012")) > 0
         assert read_rounds(tmp_path / "relief-s0")[-1].round == 1
     assert invoke("compare", tmp_path).exit_code == 0, "what was set aside is not among the runs"
+
+
+def test_a_begun_run_of_another_program_is_refused_with_the_same_ways_on(invoke, tmp_path: Path) -> None:
+    command = ["run", "quick", "--out", tmp_path, *SMALL, "--set=rounds=1"]
+    assert invoke(*command).exit_code == 0
+    change_run(tmp_path / "relief-s0", source_digest="f" * 64, status="interrupted")
+    refused = invoke(*command)
+    assert refused.exit_code == 2 and "relief-s0: holds a run of other code or weights" in flat(refused)
+    assert invoke(*command, "--rerun-stale").exit_code == 0
+    assert read_run(tmp_path / "relief-s0").status == "done" and (tmp_path / "stale").is_dir()
 
 
 def test_a_run_that_only_validates_ends_well_and_says_why_there_is_no_table(invoke, tmp_path: Path) -> None:
