@@ -103,9 +103,11 @@ class Mirroring:
         except Exception as error:  # whatever a store raises
             self._failed(error)
             return False
-        if self._failures:
+        self.is_behind = False
+        # Where nothing had changed the store was not asked: that says nothing of whether it works.
+        if self._failures and not is_complete:
             self._on_note(f"mirror {self.uri}: works again")
-        self._failures, self.is_behind = 0, False
+            self._failures = 0
         return is_complete
 
     def _failed(self, error: Exception) -> None:
