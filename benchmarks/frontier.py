@@ -10,23 +10,26 @@ from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
 
+from pydantic import TypeAdapter
+
 from benchmarks.marked import table
 from relief_ray.errors import UserError
 from relief_ray.records.cells import find_runs
 from relief_ray.records.run_folder import read_rounds, read_run
+from relief_ray.records.schema import RunRecord
+from relief_ray.report.runs import run_value
+from relief_ray.strategies import REFERENCE
+from tune_configs.frontier import RATES_REPLICATE, WHOLE_MEAN
 
 ROOT = Path(__file__).parent.parent
 SCORES = ROOT / "results" / "frontier.csv"
 _CLOCK = "flop_proportional"
-_REFERENCE = "fedavg"
-# The replicate that learning rates were searched with: where a setting has others, these alone say how good it is.
-_RATES_REPLICATE = 110
 # Method, order, groups of the slowest client, optimizer, learning rate.
 Setting = tuple[str, str, int, str, float]
 _COHORTS, _EVERYBODY = "cohort", "all participants"
@@ -59,23 +62,39 @@ class Score:
         return self.fold, self.replicate
 
 
-def score_of(folder: Path) -> Score:
+_SCORE = TypeAdapter(Score)
+# Fields that are settings of a run.
+_KEYS: Mapping[str, str] = {
+    "order": "strategy.select",
+    "slots": "strategy.slots_slowest",
+    "optimizer": "training.optimizer",
+    "rate": "training.lr",
+    "fold": "data.fold",
+    "replicate": "replicate",
+}
+
+
+def score_of(folder: Path, run: RunRecord) -> Score:
     """Read one finished run.
 
     Raises:
         UserError: the record is damaged.
     """
-    run, rounds = read_run(folder), read_rounds(folder)
+    rounds = read_rounds(folder)
     scored = [f1 for r in rounds if r.validation is not None and (f1 := r.validation.headline) is not None]
-    strategy, training, data = (run.config[key] for key in ("strategy", "training", "data"))
-    assert isinstance(strategy, dict) and isinstance(training, dict) and isinstance(data, dict)
-    seconds = [r.costs[_CLOCK].round_s for r in rounds if r.phase != "bootstrap"]
-    return Score(
-        method=run.method.name.partition(" ")[0], order=str(strategy.get("select", "")),
-        slots=int(str(strategy.get("slots_slowest") or 0)), optimizer=str(training["optimizer"]),
-        rate=float(str(training["lr"])), fold=int(str(data["fold"])), replicate=int(str(run.config["replicate"])),
-        validation_f1=scored[-1], round_s=fmean(seconds), config_hash=run.config_hash, program=run.source_digest,
-    )  # fmt: skip
+    settings = {field: run_value(run, key) for field, key in _KEYS.items()}
+    return _SCORE.validate_python(
+        {
+            **settings,
+            "order": settings["order"] or "",
+            "slots": settings["slots"] or 0,
+            "method": run.method.name.partition(" ")[0],
+            "validation_f1": scored[-1],
+            "round_s": fmean(r.costs[_CLOCK].round_s for r in rounds if r.phase != "bootstrap"),
+            "config_hash": run.config_hash,
+            "program": run.source_digest,
+        }
+    )
 
 
 def write(scores: Iterable[Score], path: Path = SCORES) -> None:
@@ -90,19 +109,13 @@ def write(scores: Iterable[Score], path: Path = SCORES) -> None:
 def read(path: Path = SCORES) -> list[Score]:
     """Read the committed scores."""
     with path.open(newline="", encoding="utf-8") as file:
-        return [
-            Score(
-                method=row["method"], order=row["order"], slots=int(row["slots"]), optimizer=row["optimizer"],
-                rate=float(row["rate"]), fold=int(row["fold"]), replicate=int(row["replicate"]),
-                validation_f1=float(row["validation_f1"]), round_s=float(row["round_s"]),
-                config_hash=row["config_hash"], program=row["program"],
-            )
-            for row in csv.DictReader(file)
-        ]  # fmt: skip
+        return [_SCORE.validate_python(row) for row in csv.DictReader(file)]
 
 
 def _settings(scores: Sequence[Score]) -> dict[Setting, dict[tuple[int, int], Score]]:
     """Group runs by setting and pair; those of the search for a rate only where a setting has no others.
+
+    What chose the rate would flatter it.
 
     Raises:
         UserError: two runs are of one setting and pair.
@@ -116,7 +129,7 @@ def _settings(scores: Sequence[Score]) -> dict[Setting, dict[tuple[int, int], Sc
             )
         runs[score.pair] = score
     for setting, runs in groups.items():
-        later = {pair: run for pair, run in runs.items() if run.replicate != _RATES_REPLICATE}
+        later = {pair: run for pair, run in runs.items() if run.replicate != RATES_REPLICATE}
         groups[setting] = later or runs
     return groups
 
@@ -132,19 +145,19 @@ def rows_of(scores: Sequence[Score]) -> list[list[str]]:
     """
     groups, rows = _settings(scores), []
     for (method, order, slots, optimizer, rate), runs in groups.items():
-        base = groups.get((_REFERENCE, "", 0, optimizer, rate), {})
+        base = groups.get((REFERENCE, "", 0, optimizer, rate), {})
         pairs = [(run, base[pair]) for pair, run in runs.items() if pair in base]
         if not pairs:
             raise UserError(
-                f"{method}, {optimizer} at {rate:g}: found no run of {_REFERENCE} to compare with; name its folder"
+                f"{method}, {optimizer} at {rate:g}: found no run of {REFERENCE} to compare with; name its folder"
             )
         gains = [100 * (one.validation_f1 - other.validation_f1) for one, other in pairs]
         error = f"{stdev(gains) / sqrt(len(gains)):.1f}" if len(gains) > 1 else "–"
         mean = fmean(100 * score.validation_f1 for score in runs.values())
-        gain = "–" if method == _REFERENCE else f"{fmean(gains):+.1f} ({error})"
+        gain = "–" if method == REFERENCE else f"{fmean(gains):+.1f} ({error})"
         speed = fmean(other.round_s / one.round_s for one, other in pairs)
         groups_of_slowest = str(slots) if slots else "–"
-        over = {_REFERENCE: "–", "v2_mandatory": _EVERYBODY}.get(method, _COHORTS)
+        over = {REFERENCE: "–", WHOLE_MEAN: _EVERYBODY}.get(method, _COHORTS)
         what = [method, order if slots else "–", groups_of_slowest, over, f"{optimizer}, {rate:g}"]
         rows.append((mean, [*what, str(len(runs)), f"{mean:.1f}", gain, f"{speed:.2f}x"]))
     return [row for _, row in sorted(rows, key=lambda r: -r[0])]
@@ -163,7 +176,8 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path, help="folders of the grids' runs")
     parser.add_argument("--write", action="store_true", help="replace results/frontier.csv; without it only print")
     chosen = parser.parse_args()
-    scores = [score_of(run) for run in find_runs(chosen.folders) if read_run(run).status == "done"]
+    runs = ((folder, read_run(folder)) for folder in find_runs(chosen.folders))
+    scores = [score_of(folder, run) for folder, run in runs if run.status == "done"]
     print(page_table(scores))
     if chosen.write:
         write(scores)

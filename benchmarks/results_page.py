@@ -117,8 +117,8 @@ def false_alarms(results: Path) -> str:
     """Return a table with a row per tested figure: how often the test calls a method unlike itself (A/A rate)."""
     rows = []
     for rate in judgement(results).rates:
-        low, high = (100 * end for end in rate.interval) if rate.interval is not None else (0.0, 100.0)
-        share = f"{100 * rate.num_called / rate.num_tests:.0f} % [{low:.0f}, {high:.0f}]"
+        interval = "" if rate.interval is None else f" [{100 * rate.interval[0]:.0f}, {100 * rate.interval[1]:.0f}]"
+        share = f"{100 * rate.num_called / rate.num_tests:.0f} %{interval}"
         rows.append([FIGURE_TEXT[rate.figure], f"{rate.num_called} of {rate.num_tests}", share, "5 %"])
     return table(["figure", "methods called unlike themselves", "rate [95 %]", "expected"], rows)
 

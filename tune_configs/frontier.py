@@ -22,7 +22,10 @@ _ORDERS: Mapping[str, Settings] = {
 # The last models of the search are averaged, so that one lucky round decides less.
 _VALIDATION: Settings = {**SHORT, "evaluation.parts": ["validation"], "evaluation.average": "tail"}
 _AXES = (Axis(name="backbones", levels=(CNN,)),)
-_WHOLE_MEAN = "v2_mandatory"
+# Averages every group over all participants, else as RELIEF.
+WHOLE_MEAN = "v2_mandatory"
+# Seeds that no other grid uses; learning rates are searched with one more.
+_REPLICATES, RATES_REPLICATE = (100, 101, 102), 110
 
 
 def _level(order: str, slots: int) -> Level:
@@ -43,7 +46,7 @@ def frontier() -> Grid:
         datasets=("dsa",),
         axes=_AXES,
         own={PROPOSED: tuple(_level(order, slots) for order in _ORDERS for slots in range(1, 6))},
-        replicates=(100, 101, 102),
+        replicates=_REPLICATES,
         settings=_VALIDATION,
     )
 
@@ -56,11 +59,11 @@ def frontier_mean() -> Grid:
     return Grid(
         name="frontier_mean",
         title="the best of frontier averaged over all participants, validation data",
-        methods=(_WHOLE_MEAN,),
+        methods=(WHOLE_MEAN,),
         datasets=("dsa",),
         axes=_AXES,
-        own={_WHOLE_MEAN: (_level("divergence", 3), _level("divergence", 2), _level("per_element", 3))},
-        replicates=(100, 101, 102),
+        own={WHOLE_MEAN: (_level("divergence", 3), _level("divergence", 2), _level("per_element", 3))},
+        replicates=_REPLICATES,
         settings=_VALIDATION,
     )
 
@@ -80,7 +83,7 @@ def frontier_rates() -> Grid:
         datasets=("dsa",),
         axes=(*_AXES, Axis(name="rates", levels=tuple(_rate(rate) for rate in _RATES))),
         own={PROPOSED: (_level("divergence", 3),)},
-        replicates=(110,),
+        replicates=(RATES_REPLICATE,),
         settings=_VALIDATION,
     )
 
@@ -98,11 +101,11 @@ def frontier_sgd() -> Grid:
     return Grid(
         name="frontier_sgd",
         title="the best of frontier with SGD, averaged over cohorts and over all participants, validation data",
-        methods=(REFERENCE, PROPOSED, _WHOLE_MEAN),
+        methods=(REFERENCE, PROPOSED, WHOLE_MEAN),
         datasets=("dsa",),
         axes=_AXES,
-        own={PROPOSED: best, _WHOLE_MEAN: best},
-        replicates=(100, 101, 102),
+        own={PROPOSED: best, WHOLE_MEAN: best},
+        replicates=_REPLICATES,
         settings={**_VALIDATION, **_SGD, "training.lr": _BEST_RATE},
     )
 
@@ -116,10 +119,10 @@ def frontier_test() -> Grid:
     return Grid(
         name="frontier_test",
         title="as fast as RELIEF and not worse than FedAvg? the candidate on the test part, 100 pairs",
-        methods=(REFERENCE, _WHOLE_MEAN),
+        methods=(REFERENCE, WHOLE_MEAN),
         datasets=("dsa",),
         axes=_AXES,
-        own={_WHOLE_MEAN: (_level("divergence", 3),)},
+        own={WHOLE_MEAN: (_level("divergence", 3),)},
         replicates=tuple(range(200, 225)),
         settings={**SHORT, "evaluation.average": "tail", **_SGD, "training.lr": _BEST_RATE},
         claims=str(CLAIMS / "frontier_test.yaml"),

@@ -201,15 +201,16 @@ def _outlooks_of(plan: Plan) -> list[Outlook]:
 def claims_text(plan: Plan) -> str:
     """Lines on a plan's claims for `--dry-run`: pairs, what they can find, or that they cannot decide."""
     found = _outlooks_of(plan)
-    judged, left_out = [o for o in found if o.num_pairs], [o for o in found if not o.num_pairs]
+    judged = [_line(o) for o in found if o.num_pairs]
     head = f"\n\nclaims: {len(judged)}, judged over paired runs"
-    rest = [f"  not judged: {_not_judged(left_out)}"] if left_out else []
-    return "" if not found else "\n".join([head, *map(_wrapped, [*map(_line, judged), *rest])])
+    rest = [f"  {sentence}" for sentence in _not_judged(found)]
+    return "" if not found else "\n".join([head, *map(_wrapped, [*judged, *rest])])
 
 
-def _not_judged(outlooks: Sequence[Outlook]) -> str:
-    """Claims about methods that the plan has no runs of, in one sentence."""
-    return f"{'; '.join(o.claim.brief for o in outlooks)} (no runs of both methods are planned)"
+def _not_judged(outlooks: Sequence[Outlook]) -> list[str]:
+    """One sentence with all claims about methods that the plan has no runs of; none where there is no such claim."""
+    briefs = [o.claim.brief for o in outlooks if not o.num_pairs]
+    return [f"not judged: {'; '.join(briefs)} (no runs of both methods are planned)"] if briefs else []
 
 
 def _wrapped(line: str) -> str:
@@ -219,9 +220,8 @@ def _wrapped(line: str) -> str:
 def cannot_decide(plan: Plan) -> list[str]:
     """A sentence for each claim that the plan's runs will not decide, whatever they give."""
     found = _outlooks_of(plan)
-    left_out = [o for o in found if not o.num_pairs]
-    rest = [f"not judged: {_not_judged(left_out)}"] if left_out else []
-    return [*(f"{o.claim.brief}: {o.verdict}" for o in found if o.verdict and o.num_pairs), *rest]
+    undecided = [f"{o.claim.brief}: {o.verdict}" for o in found if o.verdict and o.num_pairs]
+    return [*undecided, *_not_judged(found)]
 
 
 def _line(outlook: Outlook) -> str:

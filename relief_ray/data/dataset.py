@@ -174,12 +174,15 @@ def parse_source(spec: DatasetSpec, source: Source, progress: Progress | None = 
 
 def parse_subject(loader: Loader, members: Members, path: Path, subject: int) -> Recording:
     """One subject's recording; an error of a user's `parse` is a UserError that names its line, and the file."""
+    if not is_path(loader.spec.name):
+        return loader.parse(loader.spec, members, path, subject)
     reading = Reading(members)
-    is_own = is_path(loader.spec.name)
     try:
-        return loader.parse(loader.spec, reading.watched if is_own else members, path, subject)
+        return loader.parse(loader.spec, reading.watched, path, subject)
+    except UserError:
+        raise
     except Exception as error:
-        in_file = file_fault(loader, reading, path, subject) if is_own and not isinstance(error, UserError) else ""
+        in_file = file_fault(loader, reading, path, subject)
         raise _fault_in(loader.spec, f"parse() of subject {subject}", error, in_file) from error
 
 

@@ -19,10 +19,10 @@ _HEAD_BYTES, _MOST_SHOWN = 1 << 16, 20
 
 @dataclass(slots=True)
 class Reading:
-    """A loader's files; ``columns``: the names of the columns of those that it has read so far, in order."""
+    """A loader's files; ``names``: those that it has read so far, in order. Nothing else is done while it reads."""
 
     members: Members
-    columns: dict[str, list[str]] = field(default_factory=dict)
+    names: dict[str, None] = field(default_factory=dict)
 
     @property
     def watched(self) -> Members:
@@ -30,18 +30,16 @@ class Reading:
         return replace(self.members, read=self.read)
 
     def read(self, name: str) -> bytes:
-        """Return the bytes of a file, and note its columns."""
+        """Return the bytes of a file, and note its name."""
         content = self.members.read(name)
-        self.columns[name] = columns(content)
+        self.names[name] = None
         return content
 
-    def of(self, loader: Loader, subject: int) -> dict[str, list[str]]:
+    def columns(self, loader: Loader, subject: int) -> dict[str, list[str]]:
         """The columns of the subject's files, also where the loader opened them past ``members.read``."""
-        ends = () if self.columns else tuple(loader.files(loader.spec, subject))
-        for name in self.members.names:
-            if name.endswith(ends):
-                self.read(name)
-        return self.columns
+        ends = () if self.names else tuple(loader.files(loader.spec, subject))
+        names = self.names or [name for name in self.members.names if name.endswith(ends)]
+        return {name: columns(self.members.read(name)) for name in names}
 
 
 def file_fault(loader: Loader, reading: Reading, path: Path, subject: int) -> str:
@@ -49,7 +47,7 @@ def file_fault(loader: Loader, reading: Reading, path: Path, subject: int) -> st
 
     A file is to blame where the loader reads the files of another subject without an error.
     """
-    mine, sound = reading.of(loader, subject), _sound(loader, reading.members, path, subject)
+    mine, sound = reading.columns(loader, subject), _sound(loader, reading.members, path, subject)
     if not mine or not sound:
         return ""
     out = f", or leave subject {subject} out of `subjects`"
@@ -76,7 +74,7 @@ def _sound(loader: Loader, members: Members, path: Path, subject: int) -> dict[s
         reading = Reading(members)
         try:
             loader.parse(loader.spec, reading.watched, path, other)
-            return reading.of(loader, other)
+            return reading.columns(loader, other)
         except Exception:
             continue
     return {}

@@ -48,7 +48,7 @@ class DatasetSpec:
         fixed_length: whether all raw files have one length, so that synthetic ones cannot be shortened.
         window_s: seconds of a window; ``data.window_s`` of a configuration takes its place.
         null_labels: raw codes of rows without an activity, which no window is labelled with. A code of the files that
-            is neither here nor in ``labels``, or in both, is refused: no class is lost unsaid.
+            is neither here nor in ``labels``, or in both, is refused, so that no class is left out without an error.
         max_nan_share: largest share of missing readings (``nan_share`` in a recording's facts), 0 to 1. The parsed
             signal itself holds no NaN.
     """

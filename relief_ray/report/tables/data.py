@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from relief_ray.data.registry import get_spec
 from relief_ray.errors import UserError
@@ -91,7 +91,10 @@ def _tested(loaded: Loaded) -> Iterable[str]:
 
 def _clients_table(experiment: Experiment, slug: str, clients: Sequence[ClientData]) -> Table | None:
     """A row per client; where folds or rotations change what a client is, its values stand side by side."""
-    rows = [_client_row(number, [c for c in clients if c.client == number]) for number in _ids(clients)]
+    rows = [
+        _client_row(number, [c for c in clients if c.client == number])
+        for number in sorted({c.client for c in clients})
+    ]
     if not rows:
         return None
     head = ["client", "subject", "device type", "sensors", "training windows"]
@@ -103,10 +106,6 @@ def _without_blanks(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple
     """The columns in which a row has something: cells that an earlier version committed lack some."""
     kept = [i for i in range(len(head)) if any(row[i] != NONE for row in rows)]
     return [head[i] for i in kept], [[row[i] for i in kept] for row in rows]
-
-
-def _ids(clients: Sequence[ClientData]) -> Iterator[int]:
-    yield from sorted({c.client for c in clients})
 
 
 def _client_row(number: int, same: Sequence[ClientData]) -> list[str]:
