@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.frontier import page_table, read
 from benchmarks.marked import filled, table
 from relief_ray.records.claims import FIGURE_TEXT
-from relief_ray.report.claims import Judgement, judge
+from relief_ray.report.claims import Judgement, bound_text, judge
 from relief_ray.report.comparison import Comparison, MethodResult, compare_runs
 from relief_ray.report.registered import registry_of
 from relief_ray.report.runs import read_small
@@ -23,6 +23,7 @@ from relief_ray.report.runs import read_small
 ROOT = Path(__file__).parent.parent
 PAGES = (Path("README.md"), Path("docs/results.md"))
 STUDY = Path("results/dsa_study")
+CANDIDATE = Path("results/frontier_test")
 NAMES: Mapping[str, str] = {
     "fedavg": "FedAvg",
     "relief": "RELIEF (V0)",
@@ -33,6 +34,10 @@ NAMES: Mapping[str, str] = {
     "v3": "V3: random groups",
     "v2_mandatory": "`v2_mandatory`: V2 with own blocks",
     "v3_mandatory (slots_slowest=3)": "`v3_mandatory`: random groups, 3 for the slowest",
+}
+_PAIR: Mapping[str, str] = {
+    "fedavg": "FedAvg, SGD",
+    "v2_mandatory (slots_slowest=3)": "the candidate, SGD",
 }
 SHORT = ("fedavg", "relief", "relief (slots_slowest=3)", "v1", "v2")
 _NONE = "–"
@@ -64,9 +69,10 @@ _COLUMNS: Sequence[tuple[str, str, str]] = (
     ("at 1,900 x 5", "speedup_paper", "{:.2f}x"),
     ("J a round", "energy_j", "{:.0f}"),
 )
+_AT_SECONDS = ("at equal seconds, %", "f1_at_seconds_percent", "{:.1f}")
 _MORE: Sequence[tuple[str, str, str]] = (
     *_COLUMNS,
-    ("at equal seconds, %", "f1_at_seconds_percent", "{:.1f}"),
+    _AT_SECONDS,
     ("at equal rounds, %", "f1_at_rounds_percent", "{:.1f}"),
     ("rare sensor alone, %", "f1_rare_percent", "{:.1f}"),
     ("compute speed", "speedup_compute", "{:.2f}x"),
@@ -74,13 +80,16 @@ _MORE: Sequence[tuple[str, str, str]] = (
 )
 
 
-def methods(results: Path, labels: Sequence[str], columns: Sequence[tuple[str, str, str]]) -> str:
-    """Return a table with a row per method: F1, its paired difference from FedAvg, and further columns."""
+def methods(results: Path, names: Mapping[str, str], columns: Sequence[tuple[str, str, str]]) -> str:
+    """Return a table with a row per method: F1, its paired difference from FedAvg, and further columns.
+
+    ``names``: what the table calls each method, by the label that the records have.
+    """
     rows = []
-    for row in (_row(results, label) for label in labels):
+    for row in (_row(results, label) for label in names):
         score = row.stats["f1_percent"]
         values = (form.format(row.stats[key].mean) if key in row.stats else _NONE for _, key, form in columns)
-        rows.append([NAMES[row.label], f"{score.mean:.1f} ± {score.std:.1f}", str(row.f1 or _NONE), *values])
+        rows.append([names[row.label], f"{score.mean:.1f} ± {score.std:.1f}", str(row.f1 or _NONE), *values])
     return table(["", "F1, %", "minus FedAvg [95 %]", *(heading for heading, _, _ in columns)], rows)
 
 
@@ -94,9 +103,8 @@ def claims(results: Path) -> str:
             continue
         unit = f"{outcome.paired.num_pairs} {'replicate means' if outcome.on_means else 'pairs'}"
         adjusted = _NONE if judged.p_holm is None else f"{judged.p_holm:.2g}"
-        bound = outcome.paired.bound
-        is_bounded = judged.claim.margin is not None and bound is not None
-        difference = f"{outcome.paired}{f', at least {bound:+.1f}' if is_bounded else ''}"
+        bound = bound_text(judged.claim, outcome.paired)
+        difference = f"{outcome.paired}, at least {bound}" if bound else str(outcome.paired)
         rows.append([judged.claim.sentence, difference, unit, adjusted, judged.verdict])
     return table(["claim", "difference [95 %], points", "unit of the test", "p (Holm)", "verdict"], rows)
 
@@ -137,12 +145,14 @@ def judgement(results: Path) -> Judgement:
 
 
 BLOCKS: Mapping[str, Callable[[], str]] = {
-    "study": partial(methods, STUDY, SHORT, _COLUMNS),
-    "study_all": partial(methods, STUDY, tuple(NAMES), _MORE),
+    "study": partial(methods, STUDY, {label: NAMES[label] for label in SHORT}, _COLUMNS),
+    "study_all": partial(methods, STUDY, NAMES, _MORE),
     "study_claims": partial(claims, STUDY),
     "study_scatter": partial(sources_of_scatter, STUDY),
     "study_alarms": partial(false_alarms, STUDY),
     "frontier": lambda: page_table(read()),
+    "candidate": partial(methods, CANDIDATE, _PAIR, (*_COLUMNS, _AT_SECONDS)),
+    "candidate_claim": partial(claims, CANDIDATE),
 }
 
 

@@ -48,6 +48,7 @@ GRIDS: Mapping[str, Callable[[], Grid]] = MappingProxyType(
         "frontier_sgd": frontier.frontier_sgd,
         "frontier_test": frontier.frontier_test,
         "search_lr": search_lr.grid,
+        "search_sgd": search_lr.sgd_grid,
         "smoke": paper_grids.smoke,
     }
 )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from relief_ray.report.paper import V1
 from relief_ray.strategies import PROPOSED, REFERENCE
-from tune_configs.grid import CLAIMS, CNN, SHORT, Axis, Grid, Level, Settings
+from tune_configs.grid import CLAIMS, CNN, SGD, SGD_RATES, SHORT, Axis, Grid, Level, Settings
 
 # A block that is always trained is never the oldest, so that this order decides over all slots.
 _ORDERS: Mapping[str, Settings] = {
@@ -68,9 +68,6 @@ def frontier_mean() -> Grid:
     )
 
 
-# Without clipping most runs at rates of 0.03 and above end in updates that are not finite.
-_SGD: Settings = {"training.optimizer": "sgd", "training.momentum": 0.9, "training.clip_norm": 1.0}
-_RATES = (0.003, 0.01, 0.03, 0.1, 0.3)
 _BEST_RATE = 0.1  # of both methods, in `frontier_rates`
 
 
@@ -81,7 +78,7 @@ def frontier_rates() -> Grid:
         title="learning rates of SGD with momentum, validation data",
         methods=(REFERENCE, PROPOSED),
         datasets=("dsa",),
-        axes=(*_AXES, Axis(name="rates", levels=tuple(_rate(rate) for rate in _RATES))),
+        axes=(*_AXES, Axis(name="rates", levels=tuple(_rate(rate) for rate in SGD_RATES))),
         own={PROPOSED: (_level("divergence", 3),)},
         replicates=(RATES_REPLICATE,),
         settings=_VALIDATION,
@@ -89,7 +86,7 @@ def frontier_rates() -> Grid:
 
 
 def _rate(rate: float) -> Level:
-    return Level(name=f"sgd{rate:g}", settings={**_SGD, "training.lr": rate})
+    return Level(name=f"sgd{rate:g}", settings={**SGD, "training.lr": rate})
 
 
 def frontier_sgd() -> Grid:
@@ -106,7 +103,7 @@ def frontier_sgd() -> Grid:
         axes=_AXES,
         own={PROPOSED: best, WHOLE_MEAN: best},
         replicates=_REPLICATES,
-        settings={**_VALIDATION, **_SGD, "training.lr": _BEST_RATE},
+        settings={**_VALIDATION, **SGD, "training.lr": _BEST_RATE},
     )
 
 
@@ -124,6 +121,6 @@ def frontier_test() -> Grid:
         axes=_AXES,
         own={WHOLE_MEAN: (_level("divergence", 3),)},
         replicates=tuple(range(200, 225)),
-        settings={**SHORT, "evaluation.average": "tail", **_SGD, "training.lr": _BEST_RATE},
+        settings={**SHORT, "evaluation.average": "tail", **SGD, "training.lr": _BEST_RATE},
         claims=str(CLAIMS / "frontier_test.yaml"),
     )

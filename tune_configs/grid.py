@@ -74,6 +74,9 @@ CLAIMS = Path(__file__).parent / "claims"
 BRIEF: Settings = MappingProxyType({"data.stride_s": 5.0, "training.epochs": 1})
 # Of cells that take a quarter of a minute each on the data of eight subjects.
 SHORT: Settings = MappingProxyType({"rounds": 15, "evaluation.every": 5, "record.checkpoint_every": 5})
+# SGD with momentum. Without clipping most runs at rates of 0.03 and above end in updates that are not finite.
+SGD: Settings = MappingProxyType({"training.optimizer": "sgd", "training.momentum": 0.9, "training.clip_norm": 1.0})
+SGD_RATES = (0.003, 0.01, 0.03, 0.1, 0.3)
 _MINI: Settings = {"data.name": "dsa_mini", **BRIEF}
 
 # Paper: Section VI-A (windows every second, E = 5). A small machine's: longer strides, fewer local epochs.

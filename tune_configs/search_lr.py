@@ -1,10 +1,15 @@
-"""Equal budgets for every method: five learning rates x three values of one parameter, on validation data alone."""
+"""Equal budgets for every method: five learning rates x three values of one parameter, on validation data alone.
+
+``search_lr`` has the paper's Adam, ``search_sgd`` SGD with momentum: methods can be compared at the better of the two.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from relief_ray.report.paper import PAPER_METHODS
 from relief_ray.strategies import search_of
-from tune_configs.grid import CNN, PAPER, VARIANTS, Axis, Grid, Level
+from tune_configs.grid import CNN, PAPER, SGD, SGD_RATES, VARIANTS, Axis, Grid, Level, Settings
 
 RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 METHODS = (*PAPER_METHODS, *VARIANTS)
@@ -22,10 +27,20 @@ def own_levels(method: str) -> tuple[Level, ...]:
 
 
 def tries(method: str) -> tuple[Level, ...]:
-    """The fifteen settings of one method."""
+    """The fifteen settings of one method with Adam."""
+    return _crossed("lr", RATES, {}, method)
+
+
+def _sgd_tries(method: str) -> tuple[Level, ...]:
+    """The fifteen settings of one method with SGD, which are frozen with its momentum and clipping."""
+    return _crossed("sgd", SGD_RATES, SGD, method)
+
+
+def _crossed(name: str, rates: tuple[float, ...], optimizer: Settings, method: str) -> tuple[Level, ...]:
+    """Every rate of an optimizer with every value of the method's own parameter."""
     return tuple(
-        Level(name=f"lr{rate:g}-{level.name}", settings={"training.lr": rate, **level.settings})
-        for rate in RATES
+        Level(name=f"{name}{rate:g}-{level.name}", settings={"training.lr": rate, **optimizer, **level.settings})
+        for rate in rates
         for level in own_levels(method)
     )
 
@@ -42,4 +57,15 @@ def grid() -> Grid:
         seeds=(1000,),
         settings={**PAPER, "evaluation.parts": ["validation"]},
         is_search=True,
+    )
+
+
+def sgd_grid() -> Grid:
+    """``search_lr`` with SGD (momentum 0.9, gradients clipped to norm 1) and its own five rates; same seeds."""
+    return replace(
+        grid(),
+        name="search_sgd",
+        title="five learning rates of SGD x three values of one parameter for every method, validation data only",
+        own={method: _sgd_tries(method) for method in METHODS},
+        tries=_sgd_tries,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -15,7 +14,8 @@ from actors.cluster.versions import refuse_other, versions_here, versions_of
 from actors.launch import choose_mode
 from actors.runtime.nodes import Nodes
 from actors.runtime.session import SessionOptions, ray_session
-from actors.terminal.exit_codes import BAD_INPUT, WIDTH, Stopped
+from actors.terminal.exit_codes import BAD_INPUT, Stopped
+from actors.terminal.wrapping import wrapped
 from relief_ray.config import ExperimentConfig
 from relief_ray.errors import UserError, counted
 from relief_ray.studies.cells import Cell
@@ -217,10 +217,7 @@ def _verdict_lines(verdict: Verdict) -> list[str]:
 
 
 def _wrapped(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(
-        text, WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_long_words=False,
-        break_on_hyphens=False,
-    )  # fmt: skip
+    return wrapped(text, indent, f"{indent}  ")
 
 
 def as_data(

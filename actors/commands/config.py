@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
+from actors.terminal.wrapping import WIDTH, wrapped
 from relief_ray.errors import UserError
 from relief_ray.keys import CHOSEN, Key, all_keys, unknown_key, value_text
 
 if TYPE_CHECKING:
     from relief_ray.config import ExperimentConfig
 
-_WIDTH: Final = 80
 _MARK: Final = "*"
 
 
@@ -138,5 +137,5 @@ def _lines(key: Key, values: Mapping[str, object]) -> str:
     mark = _MARK if key.key in values and value != key.default else " "
     reader = f"   ({key.of})" if key.of else ""
     facts = f"{key.type}; default {value_text(key.default)}. {key.meaning}"
-    body = textwrap.wrap(facts, _WIDTH - 6, initial_indent="      ", subsequent_indent="      ", break_on_hyphens=False)
+    body = wrapped(facts, " " * 6, width=WIDTH - 6)
     return "\n".join([f"{mark} {key.key} = {value_text(value)}{reader}", *body])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Literal
@@ -12,6 +11,7 @@ from typing import Literal
 import typer
 
 from actors.runtime.session import SessionOptions, ray_session
+from actors.terminal.wrapping import filled
 from relief_ray.citations import cite
 from relief_ray.config import ExperimentConfig, override, parse
 from relief_ray.conformance.rules import RULES, Rule, Verdict
@@ -149,7 +149,7 @@ def line(verdict: Verdict, rules: Mapping[str, Rule] = RULES) -> str:
 def _hanging(head: str, text: str) -> str:
     """``head`` and the text in as many lines as a terminal needs; without one, in a single line."""
     width = shutil.get_terminal_size((0, 0)).columns or len(head) + len(text)
-    return textwrap.fill(text, max(width, 2 * len(head)), initial_indent=head, subsequent_indent=" " * len(head))
+    return filled(text, head, width=max(width, 2 * len(head)))
 
 
 def asked_for(target: str, config: ExperimentConfig) -> str:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from actors.terminal.exit_codes import WIDTH
 from actors.terminal.reporter import is_interactive, make_console
+from actors.terminal.wrapping import filled, wrapped
 from relief_ray.config import explain, override
 from relief_ray.data import DataConfig, get_spec, open_dataset
 from relief_ray.data.describe import Description, describe, list_datasets
@@ -143,7 +142,7 @@ def text(description: Description, config: DataConfig) -> str:
         [
             f"{description['name']}: {description['title']} ({description['origin']})",
             f"  files     {description['path']}",
-            textwrap.fill(description["citation"], WIDTH, initial_indent="  cite      ", subsequent_indent=" " * 12),
+            filled(description["citation"], "  cite      "),
             f"  licence   {description['licence']}" + (f"; DOI {doi}" if (doi := description["doi"]) else ""),
             f"  signal    {description['num_rows']:,} rows at {description['rate_hz']} Hz, "
             f"{len(description['subjects'])} subjects",
@@ -151,7 +150,7 @@ def text(description: Description, config: DataConfig) -> str:
             f"{windows['train']} training, {windows['validation']} validation, {windows['test']} test "
             f"({config.split})",
             f"            {_origin_of_windows(config)}",
-            *_hanging("  null      ", description["null_rows"]),
+            *wrapped(description["null_rows"], "  null      "),
             *(f"  warning   {line}" for line in description["warnings"]),
             "",
             table(["sensor", "min", "max", "mean"], ranges),
@@ -163,11 +162,6 @@ def text(description: Description, config: DataConfig) -> str:
             *owners_of(get_spec(description["name"]), len(description["coverage"]["clients"])),
         ]
     )
-
-
-def _hanging(head: str, words: str) -> list[str]:
-    """``head`` and the words in as many lines as they need, none without words."""
-    return textwrap.wrap(words, WIDTH, initial_indent=head, subsequent_indent=" " * len(head)) if words else []
 
 
 def owners_of(spec: DatasetSpec, num_clients: int | None = None) -> list[str]:

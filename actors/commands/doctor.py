@@ -7,7 +7,6 @@ import platform
 import shutil
 import socket
 import sys
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -18,7 +17,8 @@ from typing import Literal
 
 from actors.cluster import GCS_PORT
 from actors.cluster.tokens import use_token
-from actors.terminal.exit_codes import BAD_INPUT, WIDTH, Stopped
+from actors.terminal.exit_codes import BAD_INPUT, Stopped
+from actors.terminal.wrapping import wrapped
 from relief_ray.devices.board.facts import board_root, heat, model_name, power_mode, release
 from relief_ray.devices.board.rails import find_rails, total_rails
 from relief_ray.errors import UserError, counted
@@ -282,15 +282,8 @@ def as_text(checks: Sequence[Check]) -> str:
     """One line for each part, what to do below those that are not ok, and a verdict."""
     lines: list[str] = []
     for check in checks:
-        lines += _wrapped(check.seen, f"{check.status:<8} {check.part:<12} ", 22)
+        lines += wrapped(check.seen, f"{check.status:<8} {check.part:<12} ")
         if check.fix:
-            lines += _wrapped(check.fix, " " * 22 + "fix: ", 27)
+            lines += wrapped(check.fix, " " * 22 + "fix: ")
     number = {status: sum(check.status == status for check in checks) for status in ("warning", "failed")}
     return "\n".join([*lines, "", f"{number['failed']} failed, {counted(number['warning'], 'warning')}"])
-
-
-def _wrapped(text: str, head: str, indent: int) -> list[str]:
-    return textwrap.wrap(
-        text, WIDTH, initial_indent=head, subsequent_indent=" " * indent, break_long_words=False,
-        break_on_hyphens=False,
-    )  # fmt: skip

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from actors.commands.next_steps import refuse_several
-from actors.terminal.exit_codes import WIDTH
+from actors.terminal.wrapping import WIDTH
 from relief_ray.studies.reasons import reasons_for
 
 

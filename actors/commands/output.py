@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 
 from actors.grids.display import duration, shortened
 from actors.grids.estimate import Estimate
 from actors.grids.progress import last_round
-from actors.terminal.exit_codes import WIDTH
 from actors.terminal.mlflow_export import where_to_look
 from actors.terminal.reporter import headline_f1
+from actors.terminal.wrapping import WIDTH, wrapped
 from relief_ray.errors import counted
 from relief_ray.records.cells import STATUS_TEXT
 from relief_ray.report.runs import split_name
@@ -99,11 +98,7 @@ def estimate_notes(entries: Sequence[CellFolder], known: Mapping[str, Estimate])
         if entry.cell.name in known:
             methods.setdefault(known[entry.cell.name].origin, {})[entry.cell.method] = None
     return [
-        line
-        for origin, labels in methods.items()
-        for line in textwrap.wrap(
-            f"{', '.join(labels)}: {origin}", WIDTH, initial_indent="  ", subsequent_indent="    "
-        )
+        line for origin, labels in methods.items() for line in wrapped(f"{', '.join(labels)}: {origin}", "  ", "    ")
     ]
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from actors.terminal.exit_codes import DIFFERENT, WIDTH
+from actors.terminal.exit_codes import DIFFERENT
+from actors.terminal.wrapping import filled
 from relief_ray.records.committed import pick
 
 if TYPE_CHECKING:
@@ -69,4 +69,4 @@ def text(name: str, cell: CommittedCell, verdict: Verdict) -> str:
             f"computed on another processor: {verdict.processor}; libraries add up in another order on each, and "
             "training amplifies it"
         )
-    return "\n".join(textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in lines)
+    return "\n".join(filled(line, rest="  ") for line in lines)

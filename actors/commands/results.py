@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 import sys
-import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,8 +15,8 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from actors.commands.next_steps import next_steps, refuse_nested
-from actors.terminal.exit_codes import WIDTH
 from actors.terminal.mlflow_export import DATABASE, export_report, export_study, where_to_look
+from actors.terminal.wrapping import WIDTH, filled
 from relief_ray.citations import cite
 from relief_ray.errors import UserError
 from relief_ray.files import disk_errors, write_atomic
@@ -225,7 +224,7 @@ def _print_text(
     places = " ".join(map(typed, folders))
     more = [] if width == render.WIDTH else [f"All columns  relief-ray compare {places} --wide"]
     shown = render.plain(comparison, width).rstrip()
-    parts = [*heading, shown, "\n".join([*more, *remarks]), fill(sentence or "", width)]
+    parts = [*heading, shown, "\n".join([*more, *remarks]), filled(sentence or "", width=min(WIDTH, width))]
     print("\n" + "\n\n".join(part for part in parts if part), flush=True)
 
 
@@ -235,11 +234,6 @@ def columns() -> int:
 
 
 _LEAST_WIDTH = 60
-
-
-def fill(text: str, width: int = WIDTH) -> str:
-    """Text wrapped to the terminal, words left whole."""
-    return textwrap.fill(text, min(WIDTH, width), break_long_words=False, break_on_hyphens=False)
 
 
 def draw(comparison: Comparison, path: Path) -> list[Path]:

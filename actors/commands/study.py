@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
-from actors.terminal.exit_codes import WIDTH
+from actors.terminal.wrapping import filled
 from relief_ray.errors import UserError, counted, nearest
 from relief_ray.records.claims import CLAIMS_FILE, FIGURE_TEXT, Claims, Figure, read_claims
 from relief_ray.studies.plans import Plan, row_of
@@ -204,17 +203,13 @@ def claims_text(plan: Plan) -> str:
     judged = [_line(o) for o in found if o.num_pairs]
     head = f"\n\nclaims: {len(judged)}, judged over paired runs"
     rest = [f"  {sentence}" for sentence in _not_judged(found)]
-    return "" if not found else "\n".join([head, *map(_wrapped, [*judged, *rest])])
+    return "" if not found else "\n".join([head, *(filled(line, rest="    ") for line in [*judged, *rest])])
 
 
 def _not_judged(outlooks: Sequence[Outlook]) -> list[str]:
     """One sentence with all claims about methods that the plan has no runs of; none where there is no such claim."""
     briefs = [o.claim.brief for o in outlooks if not o.num_pairs]
     return [f"not judged: {'; '.join(briefs)} (no runs of both methods are planned)"] if briefs else []
-
-
-def _wrapped(line: str) -> str:
-    return textwrap.fill(line, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
 
 
 def cannot_decide(plan: Plan) -> list[str]:

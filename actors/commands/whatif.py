@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.commands.next_steps import refuse_nested
-from actors.terminal.exit_codes import WIDTH
+from actors.terminal.wrapping import filled
 from relief_ray.errors import UserError
 from relief_ray.plain_yaml import read_mapping
 from relief_ray.records.cells import find_runs
@@ -58,7 +57,7 @@ def whatif(
         return
     print(f"{len(pairs)} run(s) {place}\n")
     print(table(_HEAD, [row for pair in pairs for row in rows(*pair)], left=2))
-    print("\n" + textwrap.fill(f"{SAID[0].upper()}{SAID[1:]}.", WIDTH))
+    print("\n" + filled(f"{SAID[0].upper()}{SAID[1:]}."))
 
 
 def _draw(runs: Sequence[Loaded], path: Path, place: str) -> None:

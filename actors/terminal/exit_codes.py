@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import textwrap
 import traceback
 
 from actors.terminal.streams import masked
+from actors.terminal.wrapping import WIDTH, wrapped
 from relief_ray.errors import UserCodeError, UserError
 
 _OK = 0
@@ -21,7 +21,6 @@ DIFFERENT = 6
 _USER_CODE = 7
 MIRROR_BEHIND = 8
 RAY_LOST = 9
-WIDTH = 80
 HUNG_UP = 129
 INTERRUPTED = 130
 _READER_GONE = 141
@@ -119,9 +118,7 @@ def block(head: str, text: str) -> str:
     indent = " " * len(head)
     lines = [
         # Indented lines are commands to be typed: they stay whole.
-        [line]
-        if line.startswith("  ")
-        else textwrap.wrap(line, WIDTH - len(head), break_long_words=False, break_on_hyphens=False)
+        [line] if line.startswith("  ") else wrapped(line, width=WIDTH - len(head))
         for line in text.split("\n")
     ]
     return head + ("\n" + indent).join(part for line in lines for part in line or [""])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from actors.terminal.exit_codes import WIDTH
+from actors.terminal.wrapping import WIDTH
 from relief_ray.records.left_out import newcomers
 from relief_ray.records.schema import RoundRecord, Status
 

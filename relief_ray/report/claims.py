@@ -17,7 +17,7 @@ from relief_ray.records.claims import FIGURE_TEXT, Claim, Claims
 from relief_ray.report.comparison import Comparison, MethodResult, is_own_method
 from relief_ray.report.document import NONE, Cell, Paragraphs, Row, Table, Tone
 from relief_ray.report.registered import Registered, Registry, is_about
-from relief_ray.report.statistics import ALPHA, holm
+from relief_ray.report.statistics import ALPHA, Paired, holm
 from relief_ray.report.testing import (
     AaRate,
     Outcome,
@@ -171,6 +171,17 @@ def _units(outcome: Outcome) -> str:
     return f"{number} replicate means" if outcome.on_means else f"{number} paired runs"
 
 
+def bound_text(claim: Claim, result: Paired) -> str:
+    """One-sided 95 % bound of a claim with a margin, with as many digits as tell it from the margin; else empty."""
+    if claim.margin is None or result.bound is None:
+        return ""
+    for digits in (1, 2, 3):
+        shown = f"{result.bound:+.{digits}f}"
+        if float(shown) != -claim.margin:
+            break
+    return shown
+
+
 def _evidence(outcome: Outcome, claim: Claim, pairs: Sequence[RunPair]) -> str:
     folds = len({p.fold for p in pairs})
     design = f"{counted(folds, 'fold')} x {counted(outcome.num_replicates, 'replicate')}"
@@ -178,8 +189,8 @@ def _evidence(outcome: Outcome, claim: Claim, pairs: Sequence[RunPair]) -> str:
     if result.mean == 0.0 and not any(p.scores[0] - p.scores[1] for p in pairs):
         return f"no difference at all in {outcome.num_pairs} paired runs ({design})"
     parts = [f"{claim.first} - {claim.second}: {result} points, {outcome.num_pairs} paired runs ({design})"]
-    if claim.margin is not None and result.bound is not None:
-        parts.append(f"one-sided 95 % bound {result.bound:+.1f}, margin -{claim.margin:g}")
+    if bound := bound_text(claim, result):
+        parts.append(f"one-sided 95 % bound {bound}, margin -{claim.margin:g}")
     parts.append(f"p = {outcome.p:.3g}")
     if outcome.on_means:
         parts.append(f"tested on {_units(outcome)}, since pairs of one fold or replicate are alike")
@@ -257,12 +268,9 @@ def _group(verdict: Verdict, claims: Sequence[JudgedClaim]) -> str:
             shown.append(f"{judged.claim.brief} ({units})")
         else:
             result, p = judged.outcome.paired, f"adjusted p = {judged.p_holm:.2g}" if judged.p_holm is not None else ""
-            bound = (
-                f", at least {result.bound:+.1f}"
-                if judged.claim.margin is not None and result.bound is not None
-                else ""
-            )
-            shown.append(f"{judged.claim.brief} ({result} points{bound}, {p})")
+            bound = bound_text(judged.claim, result)
+            least = f", at least {bound}" if bound else ""
+            shown.append(f"{judged.claim.brief} ({result} points{least}, {p})")
     return f"{verdict}: {listed(shown)}"
 
 

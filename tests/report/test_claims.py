@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from relief_ray.records.committed import condense, write_committed
-from relief_ray.report.claims import faster, judge, last_line, scatter, verdict_table
+from relief_ray.report.claims import bound_text, faster, judge, last_line, scatter, verdict_table
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.registered import Registry, registry_of
 from relief_ray.report.runs import load_runs
@@ -40,6 +40,16 @@ def test_a_verdict_by_hand(runs, registry):
         first.evidence
     )
     assert {c.verdict for c in rest} == {"no runs"} and rest[0].evidence == "needs runs of v2 and fedavg with F1"
+
+
+@pytest.mark.parametrize(("bound", "text"), [(-1.26, "-1.3"), (-1.02, "-1.02"), (-0.996, "-0.996"), (-1.0, "-1.000")])
+def test_a_bound_has_the_digits_that_tell_it_from_the_margin(repeat, registry, bound, text):
+    judgement, _ = judged(
+        [*repeat("fedavg", BASE), *repeat("v1", BASE, trained=LESS)], registry({**BETTER, "margin": 1})
+    )
+    claim, paired = judgement[0].claim, judgement[0].outcome.paired
+    assert bound_text(claim, dataclasses.replace(paired, bound=bound)) == text
+    assert bound_text(claim.model_copy(update={"margin": None}), paired) == ""
 
 
 def test_the_opposite_is_contradicted(repeat, registry):

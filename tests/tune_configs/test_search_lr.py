@@ -11,6 +11,7 @@ from relief_ray.studies.plans import Plan
 from tests.actors.grids.tiny_plans import TINY
 from tests.actors.test_plans import spec_of
 from tune_configs.cells import cells_of, load_grid
+from tune_configs.grid import SGD_RATES
 from tune_configs.search_lr import BATCH, METHODS, own_levels
 
 # Enough windows for batches to differ, enough rounds for a warm-up to end, devices so slow that computing counts.
@@ -25,13 +26,14 @@ SETTINGS = {
 QUICK = ("fedprox", "relief")
 
 
-def cells(*settings):
-    return cells_of(load_grid("search_lr"), ["datasets=dsa_mini", *settings])
+def cells(*settings, grid="search_lr"):
+    return cells_of(load_grid(grid), ["datasets=dsa_mini", *settings])
 
 
-def test_every_method_has_fifteen_different_tries():
+@pytest.mark.parametrize("grid", ["search_lr", "search_sgd"])
+def test_every_method_has_fifteen_different_tries(grid):
     hashes = {}
-    for cell in cells():
+    for cell in cells(grid=grid):
         hashes.setdefault(cell.label, set()).add(cell.hash)
     assert {m: len(tries) for m, tries in hashes.items()} == dict.fromkeys(METHODS, 15)
 
@@ -42,6 +44,16 @@ def test_only_methods_without_a_number_of_their_own_get_the_batch_size():
         rate, *own = cell.config.choice.parameters
         assert rate == "training.lr"
         assert all(key.startswith("strategy.") for key in own) == bool(DESCRIBED[cell.label].search), cell.name
+
+
+def test_a_choice_of_sgd_is_frozen_with_its_momentum_and_clipping():
+    tried = cells("methods=[fedprox]", grid="search_sgd")
+    assert {c.config.training.lr for c in tried} == set(SGD_RATES)
+    for cell in tried:
+        training = cell.config.training
+        assert (training.optimizer, training.momentum, training.clip_norm) == ("sgd", 0.9, 1.0)
+        frozen = {f"training.{k}" for k in ("lr", "optimizer", "momentum", "clip_norm")}
+        assert frozen < set(cell.config.choice.parameters)
 
 
 def test_what_the_method_has_by_itself_is_among_its_tries():
