@@ -1,4 +1,4 @@
-"""Writes the result tables of README.md and docs/results.md from committed results: nothing is copied by hand.
+"""Writes the result tables of README.md and docs/ from committed results: nothing is copied by hand.
 
     python -m benchmarks.results_page --write
 
@@ -15,15 +15,18 @@ from pathlib import Path
 from benchmarks.frontier import page_table, read
 from benchmarks.marked import filled, table
 from relief_ray.records.claims import FIGURE_TEXT
+from relief_ray.report.captions import stand_ins
 from relief_ray.report.claims import Judgement, bound_text, judge
 from relief_ray.report.comparison import Comparison, MethodResult, compare_runs
 from relief_ray.report.registered import registry_of
 from relief_ray.report.runs import read_small
+from relief_ray.report.testing import judge_scores, run_pairs
 
 ROOT = Path(__file__).parent.parent
-PAGES = (Path("README.md"), Path("docs/results.md"))
 STUDY = Path("results/dsa_study")
 CANDIDATE = Path("results/frontier_test")
+# Setting of Table I's methods, and the folder of its committed runs.
+TABLE_ONE: Mapping[str, Path] = {"held out": Path("results/dsa_methods")}
 NAMES: Mapping[str, str] = {
     "fedavg": "FedAvg",
     "relief": "RELIEF (V0)",
@@ -35,12 +38,33 @@ NAMES: Mapping[str, str] = {
     "v2_mandatory": "`v2_mandatory`: V2 with own blocks",
     "v3_mandatory (slots_slowest=3)": "`v3_mandatory`: random groups, 3 for the slowest",
 }
+# Page of docs/strategies, and the labels of the methods that it describes.
+CARDS: Mapping[str, Sequence[str]] = {
+    "fedavg": ["fedavg"],
+    "fedprox": ["fedprox"],
+    "fedel": ["fedel"],
+    "fedicu": ["FedICU (reconstructed)"],
+    "darkdistill": ["darkdistill"],
+    "harmony": ["harmony"],
+    "pilot": ["pilot"],
+    "fedsa_lora": ["fedsa_lora"],
+    "helora": ["helora"],
+    "fedlease": ["fedlease"],
+    "relief": ["relief"],
+    "bounds": ["central", "local", "full_only", "drop_slow"],
+}
 _PAIR: Mapping[str, str] = {
     "fedavg": "FedAvg, SGD",
     "v2_mandatory (slots_slowest=3)": "the candidate, SGD",
 }
 SHORT = ("fedavg", "relief", "relief (slots_slowest=3)", "v1", "v2")
 _NONE = "–"
+PAGES = (
+    Path("README.md"),
+    Path("docs/results.md"),
+    Path("docs/results_methods.md"),
+    *(Path(f"docs/strategies/{page}.md") for page in CARDS),
+)
 
 
 @cache
@@ -69,6 +93,15 @@ _COLUMNS: Sequence[tuple[str, str, str]] = (
     ("at 1,900 x 5", "speedup_paper", "{:.2f}x"),
     ("J a round", "energy_j", "{:.0f}"),
 )
+_METHOD_COLUMNS: Sequence[tuple[str, str, str]] = (
+    ("all sensors, %", "f1_canonical_percent", "{:.1f}"),
+    *_COLUMNS,
+    ("upload, MiB", "up_mib", "{:.2f}"),
+)
+_MINUS = "minus FedAvg [95 %]"
+_METHOD_HEAD = (
+    _METHOD_COLUMNS[0][0], _MINUS, _METHOD_COLUMNS[1][0], _MINUS, *(heading for heading, _, _ in _METHOD_COLUMNS[2:]),
+)  # fmt: skip
 _AT_SECONDS = ("at equal seconds, %", "f1_at_seconds_percent", "{:.1f}")
 _MORE: Sequence[tuple[str, str, str]] = (
     *_COLUMNS,
@@ -90,7 +123,48 @@ def methods(results: Path, names: Mapping[str, str], columns: Sequence[tuple[str
         score = row.stats["f1_percent"]
         values = (form.format(row.stats[key].mean) if key in row.stats else _NONE for _, key, form in columns)
         rows.append([names[row.label], f"{score.mean:.1f} ± {score.std:.1f}", str(row.f1 or _NONE), *values])
-    return table(["", "F1, %", "minus FedAvg [95 %]", *(heading for heading, _, _ in columns)], rows)
+    return table(["", "F1, %", _MINUS, *(heading for heading, _, _ in columns)], rows)
+
+
+def all_methods(results: Path) -> str:
+    """Return a table with a row per method: F1 of the server's model and through clients' own sensors, and costs."""
+    return table(["", *_METHOD_HEAD], [_method_row(results, row) for row in comparison(results).rows])
+
+
+def card(labels: Sequence[str]) -> str:
+    """Return the rows of FedAvg and of the methods on one card, for every committed setting that has them."""
+    rows = []
+    for setting, results in TABLE_ONE.items():
+        found = [row for row in comparison(results).rows if row.label in ("fedavg", *labels)]
+        rows += [[setting, *_method_row(results, row)] for row in found]
+    return table(["", "", *_METHOD_HEAD], rows)
+
+
+def _method_row(results: Path, row: MethodResult) -> list[str]:
+    """Return the cells of a method, its name first; the marks are explained on docs/results_methods.md."""
+    own = "\\*" if "f1_fleet_percent" in row.stats else ""
+    stand_in = "‡" if row.label in stand_ins(comparison(results).runs_of(row.label)) else ""
+    all_sensors, own_sensors, *costs = (
+        form.format(row.stats[key].mean) if key in row.stats else _NONE for _, key, form in _METHOD_COLUMNS
+    )
+    gain, own_gain = (_minus_fedavg(results, row.label, is_own=is_own) for is_own in (False, True))
+    name = f"{row.method.title or row.label}{' (reconstructed)' if row.method.reconstructed else ''}"
+    return [f"{name}{own}{stand_in}", all_sensors, gain, own_sensors, own_gain, *costs]
+
+
+def _minus_fedavg(results: Path, label: str, *, is_own: bool) -> str:
+    """Return the mean paired difference and its interval: of the server's model, or through clients' own sensors."""
+    scores = {}
+    for pair in run_pairs(comparison(results), label, "fedavg", "f1_own_sensors"):
+        both = pair.scores
+        if not is_own:
+            ends = [run.rounds[-1].metrics for run in (pair.first, pair.second)]
+            shares = [end.f1 for end in ends if end is not None and end.f1 is not None]
+            if len(shares) < len(ends):
+                continue
+            both = (100 * shares[0], 100 * shares[1])
+        scores[pair.fold, pair.repetition] = both
+    return _NONE if label == "fedavg" or not scores else str(judge_scores(scores).paired)
 
 
 def claims(results: Path) -> str:
@@ -153,6 +227,8 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "frontier": lambda: page_table(read()),
     "candidate": partial(methods, CANDIDATE, _PAIR, (*_COLUMNS, _AT_SECONDS)),
     "candidate_claim": partial(claims, CANDIDATE),
+    "methods_held_out": partial(all_methods, TABLE_ONE["held out"]),
+    **{f"card_{page}": partial(card, labels) for page, labels in CARDS.items()},
 }
 
 

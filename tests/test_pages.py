@@ -73,6 +73,8 @@ NOT_RUN = (
     ("docs/results.md", "relief-ray grid", _HOURS),
     ("docs/results.md", "python -m benchmarks.frontier", _HOURS),
     ("docs/earlier_results.md", "relief-ray grid", _HOURS),
+    ("docs/results_methods.md", "relief-ray grid", _HOURS),
+    ("docs/results_methods.md", "relief-ray report runs/methods", _HOURS),
     ("docs/results.md", "relief-ray report runs/dsa_study", _HOURS),
     ("docs/results.md", "relief-ray report runs/frontier_test", _HOURS),
     ("docs/earlier_results.md", "relief-ray report runs/main", _HOURS),

@@ -65,7 +65,7 @@ class Paired:
     def __str__(self) -> str:
         """``+1.2 [-0.4, +2.8]``: the mean with its interval; below three pairs their number instead."""
         if self.num_pairs < MIN_INTERVAL:
-            return f"{self.mean:+.1f} ({counted(self.num_pairs, 'run')})"
+            return f"{self.mean:+.1f} ({counted(self.num_pairs, 'replicate' if self.on_means else 'run')})"
         if self.low is None or self.high is None:
             return f"{self.mean:+.1f}"
         return f"{self.mean:+.1f} [{self.low:+.1f}, {self.high:+.1f}]"

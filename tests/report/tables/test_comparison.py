@@ -48,6 +48,7 @@ def test_changes():
     assert interval_text(paired([2.0])) == "+2.0 (1 run)"
     assert interval_text(paired([1.0, 2.0, 3.0])) == "+2.0 [-0.5, +4.5]"
     assert interval_text(paired([-9.0, 7.0])) == "-1.0 (2 runs)", "its interval would be [-102.6, +100.6]"
+    assert interval_text(paired([-9.0, 7.0], on_means=True)) == "-1.0 (2 replicates)", "each of several runs"
     assert interval_text(paired([-60.0, 70.0, 80.0])) == "+30.0 [-100.0, +100.0]", "no F1 differs by more"
 
 
