@@ -39,8 +39,8 @@ grid = typer.Typer(
     help="""Run many cells through Ray Tune: a table or figure of the paper, a search, or a grid FILE.py of your own.
 
     `relief-ray grid smoke` starts the grid `smoke`; `relief-ray grid smoke --help` has its options. Grids: main_cnn,
-    main_lora, ablation, sensitivity, diagnostics, testbed, coupling, dsa_study, frontier, search_lr,
-    search_sgd, smoke.
+    main_lora, ablation, sensitivity, diagnostics, testbed, coupling, dsa_study, frontier, frontier_mean,
+    frontier_rates, frontier_sgd, frontier_test, search_lr, search_sgd, smoke.
     """,
     no_args_is_help=True,
 )

@@ -108,10 +108,10 @@ def sum_lines(known: Mapping[str, Estimate], num_places: int, start_s: float) ->
     unknown = f"; {facts['unknown']:.0f} cells of unknown length" if facts["unknown"] else ""
     one, all_places = duration(facts["core_s"]), duration(facts["wall_s"])
     disk = mib(int(facts["bytes"]))
-    start = f", and {duration(start_s)} until Ray has started" if start_s and known else ""
+    start = f", {duration(start_s)} until Ray has started included" if start_s and known else ""
     return [
-        f"in all {one} of one core, {all_places} on {counted(num_places, 'core')}, {disk} of disk{unknown}",
-        f"(set-up, rounds and tests of every run{start})",
+        f"in all {one} of work, {disk} of disk{unknown}; on {counted(num_places, 'core')} it takes {all_places}{start}",
+        "(work: set-up, rounds and tests of every run)",
     ]
 
 

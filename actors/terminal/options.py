@@ -121,8 +121,18 @@ def _usage(error: Exception, words: list[str]) -> int:
     return int(getattr(error, "exit_code", 2))
 
 
+# Words of other tools and of the Python API, and the command that is meant.
+_MEANT = {
+    "baselines": "strategies", "datasets": "data", "methods": "strategies", "search": "grid search_lr",
+    "settings": "config", "study": "run", "train": "run", "tune": "grid search_lr",
+}  # fmt: skip
+
+
 def _in_words(text: str, words: list[str]) -> str:
-    """A library's message about a value, with the value that was found: ``--rounds 0: expected ..``."""
+    """A library's message with the command that is meant, or the value that was found: ``--rounds 0: expected ..``."""
+    unknown = re.match(r"No such command '(\w+)'", text)
+    if unknown is not None and (meant := _MEANT.get(unknown[1])):
+        return f"No such command '{unknown[1]}'. Did you mean '{meant}'?"
     match = re.fullmatch(r"Invalid value for '(-[\w-]+)[^']*': (.*)", text, flags=re.DOTALL)
     if match is None:
         return text

@@ -139,6 +139,7 @@ WRONG: list[tuple[str, tuple[str, ...]]] = [
     ("grid status {none}", ("no grid.json; expected a folder that `relief-ray grid` made",)),
     ("submit", ("submit: expected one of `-- COMMAND`", "e.g. submit -- grid smoke")),
     ("frobnicate", ("No such command 'frobnicate'", HELP)),
+    ("methods", ("No such command 'methods'. Did you mean 'strategies'?", HELP)),
 ]
 FILES = {
     "list": b"- 1\n", "twice": b"rounds: 2\nrounds: 3\n", "latin": b"name: \xe9t\xe9\n", "broken": b"a: [\n",

@@ -16,6 +16,10 @@ from relief_ray.strategies.relief import budget
 VERDICTS = {"mandatory": "always", "chosen": "yes", "budget": "no: all slots are taken", "time": "no: too slow"}
 
 
+# Below it three decimals would hide the time of a group: the quotient is shown, and a reader may compute it again.
+_SHORT_S = 0.01
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Offer:
     """A group and what became of it, in the order in which groups are offered.
@@ -142,11 +146,13 @@ def _slots(reasons: Reasons) -> ExplanationSection:
         "count": f"The fleet's slowest link takes {reasons.overhead_s:.3f} s for the whole model, down and up.",
         "time": f"Without training it is busy for {reasons.overhead_s:.3f} s (receiving, and one pass over its data).",
     }[reasons.fill]
+    digits = 3 if reasons.tau_s >= _SHORT_S else 6
+    tau, target, rest = (f"{x:.{digits}f}" for x in (reasons.tau_s, reasons.target_s, reasons.overhead_s))
+    fit = "fits" if reasons.affordable == 1 else "fit"
     lines = [
         overhead,
-        f"A group takes this client {reasons.tau_s:.3f} s on average: ({reasons.target_s:.3f} - "
-        f"{reasons.overhead_s:.3f}) / {reasons.tau_s:.3f} = {span / reasons.tau_s:.2f}, "
-        f"so {reasons.affordable} groups fit.",
+        f"A group takes this client {tau} s on average: ({target} - {rest}) / {tau} = {span / reasons.tau_s:.2f}, "
+        f"so {_counted(reasons.affordable)} {fit}.",
     ]
     if reasons.affordable < number:
         lines.append(f"That is less than its {number} mandatory blocks; these count anyway.")

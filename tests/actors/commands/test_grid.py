@@ -17,7 +17,7 @@ from relief_ray.studies.plans import Plan, keep_error, read_grid, write_grid
 from tests.actors.conftest import SMALL, Invoke, Start
 from tests.actors.grids.tiny_plans import tiny_plan, tiny_search
 from tests.actors.test_plans import spec_of
-from tune_configs.cells import cells_of, load_grid
+from tune_configs.cells import GRIDS, cells_of, load_grid
 
 
 def test_a_dry_run_writes_nothing_and_says_where_its_figures_come_from(invoke: Invoke, tmp_path):
@@ -26,6 +26,11 @@ def test_a_dry_run_writes_nothing_and_says_where_its_figures_come_from(invoke: I
     assert "12 cells (12 planned), seed-major" in done.stdout
     assert "as fedavg: one timed round" in done.stdout and "in all" in done.stdout
     assert not (tmp_path / "g").exists()
+
+
+def test_help_names_every_grid(invoke: Invoke):
+    names = re.sub(r"\s+", " ", invoke("grid", "--help").stdout).partition("Grids: ")[2].partition(".")[0]
+    assert names.split(", ") == list(GRIDS)
 
 
 def test_a_dry_run_for_a_script_is_one_object(invoke: Invoke, tmp_path):
