@@ -17,10 +17,10 @@ from benchmarks.marked import filled, table
 from relief_ray.records.claims import FIGURE_TEXT
 from relief_ray.report.captions import stand_ins
 from relief_ray.report.claims import Judgement, bound_text, judge
-from relief_ray.report.comparison import Comparison, MethodResult, compare_runs
+from relief_ray.report.comparison import Comparison, MethodResult, compare_runs, difference
 from relief_ray.report.registered import registry_of
 from relief_ray.report.runs import read_small
-from relief_ray.report.testing import judge_scores, run_pairs
+from relief_ray.report.testing import figure_of
 
 ROOT = Path(__file__).parent.parent
 STUDY = Path("results/dsa_study")
@@ -142,29 +142,16 @@ def card(labels: Sequence[str]) -> str:
 
 def _method_row(results: Path, row: MethodResult) -> list[str]:
     """Return the cells of a method, its name first; the marks are explained on docs/results_methods.md."""
-    own = "\\*" if "f1_fleet_percent" in row.stats else ""
-    stand_in = "‡" if row.label in stand_ins(comparison(results).runs_of(row.label)) else ""
+    study = comparison(results)
+    own = "\\*" if row.personalised else ""
+    stand_in = "‡" if row.label in stand_ins(study.runs_of(row.label)) else ""
     all_sensors, own_sensors, *costs = (
         form.format(row.stats[key].mean) if key in row.stats else _NONE for _, key, form in _METHOD_COLUMNS
     )
-    gain, own_gain = (_minus_fedavg(results, row.label, is_own=is_own) for is_own in (False, True))
+    own_gain = difference(study.summaries, row.label, "fedavg", lambda run: figure_of(run.last, "f1_own_sensors"))
     name = f"{row.method.title or row.label}{' (reconstructed)' if row.method.reconstructed else ''}"
-    return [f"{name}{own}{stand_in}", all_sensors, gain, own_sensors, own_gain, *costs]
-
-
-def _minus_fedavg(results: Path, label: str, *, is_own: bool) -> str:
-    """Return the mean paired difference and its interval: of the server's model, or through clients' own sensors."""
-    scores = {}
-    for pair in run_pairs(comparison(results), label, "fedavg", "f1_own_sensors"):
-        both = pair.scores
-        if not is_own:
-            ends = [run.rounds[-1].metrics for run in (pair.first, pair.second)]
-            shares = [end.f1 for end in ends if end is not None and end.f1 is not None]
-            if len(shares) < len(ends):
-                continue
-            both = (100 * shares[0], 100 * shares[1])
-        scores[pair.fold, pair.repetition] = both
-    return _NONE if label == "fedavg" or not scores else str(judge_scores(scores).paired)
+    scores = (all_sensors, str(row.canonical or _NONE), own_sensors, str(own_gain or _NONE))
+    return [f"{name}{own}{stand_in}", *scores, *costs]
 
 
 def claims(results: Path) -> str:

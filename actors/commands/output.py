@@ -108,10 +108,11 @@ def sum_lines(known: Mapping[str, Estimate], num_places: int, start_s: float) ->
     unknown = f"; {facts['unknown']:.0f} cells of unknown length" if facts["unknown"] else ""
     one, all_places = duration(facts["core_s"]), duration(facts["wall_s"])
     disk = mib(int(facts["bytes"]))
-    start = f", {duration(start_s)} until Ray has started included" if start_s and known else ""
+    with_start, start = (" with Ray's start", f"; Ray's start: {duration(start_s)}") if start_s and known else ("", "")
+    takes = f"on {counted(num_places, 'core')} it takes {all_places}{with_start}{unknown}"
     return [
-        f"in all {one} of work, {disk} of disk{unknown}; on {counted(num_places, 'core')} it takes {all_places}{start}",
-        "(work: set-up, rounds and tests of every run)",
+        *wrapped(f"in all {one} of work, {disk} of disk; {takes}"),
+        f"(work: set-up, rounds and tests of every run{start})",
     ]
 
 

@@ -121,7 +121,7 @@ def _usage(error: Exception, words: list[str]) -> int:
     return int(getattr(error, "exit_code", 2))
 
 
-# Words of other tools and of the Python API, and the command that is meant.
+# Names that other tools or the Python API have for a command, and the command.
 _MEANT = {
     "baselines": "strategies", "datasets": "data", "methods": "strategies", "search": "grid search_lr",
     "settings": "config", "study": "run", "train": "run", "tune": "grid search_lr",

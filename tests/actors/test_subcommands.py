@@ -1,6 +1,7 @@
 """Commands that train nothing: every figure they show is one of the library's."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -115,6 +116,9 @@ def test_explain_gives_what_the_ledger_says(invoke, runs: Path, client: int) -> 
     text = invoke(*args).stdout
     assert f"T* = {facts['target_s']:.3f} s" in text and "The record of round 2 says the same." in text
     assert all(len(line) <= 100 for line in text.splitlines() if str(runs) not in line)
+    fits = r"\(\S+ - \S+\) / \S+ = (\S+), so (?:(1) group fits|(\d+) groups fit)\."
+    found = re.search(fits, " ".join(text.split()))
+    assert found is not None and float(found[1]) >= int(found[2] or found[3]), "what fits is a whole number of groups"
 
 
 def test_explain_shows_prices_of_refused_groups(invoke, runs: Path) -> None:

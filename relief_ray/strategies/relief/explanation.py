@@ -14,9 +14,7 @@ from relief_ray.protocols import Explanation, ExplanationSection
 from relief_ray.strategies.relief import budget
 
 VERDICTS = {"mandatory": "always", "chosen": "yes", "budget": "no: all slots are taken", "time": "no: too slow"}
-
-
-# Below it three decimals would hide the time of a group: the quotient is shown, and a reader may compute it again.
+# A group that takes less is shown with six decimals, not three: a reader can compute the quotient beside it again.
 _SHORT_S = 0.01
 
 
@@ -147,11 +145,11 @@ def _slots(reasons: Reasons) -> ExplanationSection:
         "time": f"Without training it is busy for {reasons.overhead_s:.3f} s (receiving, and one pass over its data).",
     }[reasons.fill]
     digits = 3 if reasons.tau_s >= _SHORT_S else 6
-    tau, target, rest = (f"{x:.{digits}f}" for x in (reasons.tau_s, reasons.target_s, reasons.overhead_s))
+    tau, target, fixed = (f"{x:.{digits}f}" for x in (reasons.tau_s, reasons.target_s, reasons.overhead_s))
     fit = "fits" if reasons.affordable == 1 else "fit"
     lines = [
         overhead,
-        f"A group takes this client {tau} s on average: ({target} - {rest}) / {tau} = {span / reasons.tau_s:.2f}, "
+        f"A group takes this client {tau} s on average: ({target} - {fixed}) / {tau} = {span / reasons.tau_s:.2f}, "
         f"so {_counted(reasons.affordable)} {fit}.",
     ]
     if reasons.affordable < number:

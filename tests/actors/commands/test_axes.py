@@ -105,7 +105,8 @@ def test_a_dry_run_counts_rays_start_where_runs_need_it(invoke: Invoke, tmp_path
         facts = json.loads(invoke(*words, more, "--json", "--out", tmp_path / "runs").stdout)
         assert facts["start_s"] == start_s and facts["wall_s"] == facts["core_s"] / facts["cores"] + start_s
     shown = invoke(*words, "--jobs=2", "--out", tmp_path / "runs").stdout
-    assert re.search(r"in all \S+ s of work, .*; on 2 cores it takes \S+ s, 20 s until Ray has started included", shown)
+    assert re.search(r"in all \S+ s of work, \S+ MiB of disk; on 2 cores it takes \S+ s with Ray's start\n", shown)
+    assert "(work: set-up, rounds and tests of every run; Ray's start: 20 s)" in shown
 
 
 @pytest.mark.ray

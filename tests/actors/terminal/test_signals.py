@@ -134,7 +134,7 @@ def test_a_terminal_that_is_gone_takes_no_more_lines(tmp_path: Path) -> None:
     )  # fmt: skip
     os.close(theirs)
     said = b""
-    while not said.endswith(b"\n"):  # a terminal hands it on by itself, and its writer is not done before
+    while not said.endswith(b"\n"):  # it may come after the word; until then the child is writing
         said += os.read(ours, 100)
     assert said == b"ready\r\n"
     os.close(ours)
