@@ -49,6 +49,7 @@ GRIDS: Mapping[str, Callable[[], Grid]] = MappingProxyType(
         "frontier_test": frontier.frontier_test,
         "search_lr": search_lr.grid,
         "search_sgd": search_lr.sgd_grid,
+        "search_optimizer": search_lr.optimizer_grid,
         "smoke": paper_grids.smoke,
     }
 )

@@ -1,6 +1,7 @@
 """Equal budgets for every method: five learning rates x three values of one parameter, on validation data alone.
 
-``search_lr`` has the paper's Adam, ``search_sgd`` SGD with momentum: methods can be compared at the better of the two.
+``search_lr`` has the paper's Adam, ``search_sgd`` SGD with momentum. ``search_optimizer`` is the small one: three rates
+of each, every method's own numbers as they are.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from tune_configs.grid import CNN, PAPER, SGD, SGD_RATES, VARIANTS, Axis, Grid, 
 
 RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 METHODS = (*PAPER_METHODS, *VARIANTS)
+# Of the small search: around the paper's rate for Adam, the best three of `frontier_rates` for SGD.
+_FEW_RATES, _FEW_SGD_RATES = (3e-4, 1e-3, 3e-3), (0.03, 0.1, 0.3)
 
 
 # For methods without a number of their own, so that every method has fifteen tries.
@@ -68,4 +71,29 @@ def sgd_grid() -> Grid:
         title="five learning rates of SGD x three values of one parameter for every method, validation data only",
         own={method: _sgd_tries(method) for method in METHODS},
         tries=_sgd_tries,
+    )
+
+
+def _optimizer_tries(method: str) -> tuple[Level, ...]:
+    """Three rates of Adam and three of SGD; the same for every method, whose own numbers stay as they are."""
+    optimizers: tuple[tuple[str, tuple[float, ...], Settings], ...] = (
+        ("lr", _FEW_RATES, {"training.optimizer": "adam"}),
+        ("sgd", _FEW_SGD_RATES, SGD),
+    )
+    return tuple(
+        Level(name=f"{name}{rate:g}", settings={"training.lr": rate, **optimizer})
+        for name, rates, optimizer in optimizers
+        for rate in rates
+    )
+
+
+def optimizer_grid() -> Grid:
+    """Adam or SGD, three rates of each, for 11 methods and V1 to V3; two seeds that no table uses, validation data."""
+    return replace(
+        grid(),
+        name="search_optimizer",
+        title="Adam or SGD at three rates each for every method, validation data only",
+        own={method: _optimizer_tries(method) for method in METHODS},
+        tries=_optimizer_tries,
+        seeds=(1000, 1001),
     )

@@ -65,6 +65,7 @@ def test_a_level_exists_only_for_its_datasets():
         ("coupling", 10 * 2 * 3 * 3),
         ("search_lr", 14 * 15 * 2),
         ("search_sgd", 14 * 15 * 2),
+        ("search_optimizer", 14 * 6 * 2 * 2),
         ("smoke", 12),
     ],
 )
@@ -72,10 +73,10 @@ def test_sizes(name, number):
     assert len(list(points(load_grid(name)))) == number
 
 
-@pytest.mark.parametrize("name", ["search_lr", "search_sgd"])
-def test_every_method_of_the_search_has_the_same_budget(name):
+@pytest.mark.parametrize(("name", "budget"), [("search_lr", 15), ("search_sgd", 15), ("search_optimizer", 6)])
+def test_every_method_of_the_search_has_the_same_budget(name, budget):
     grid = load_grid(name)
-    assert {m: len(levels) for m, levels in grid.own.items()} == dict.fromkeys(grid.methods, 15)
+    assert {m: len(levels) for m, levels in grid.own.items()} == dict.fromkeys(grid.methods, budget)
     assert {"v1", "v2", "v3", *PAPER_METHODS} == set(grid.methods)
     assert all(p.settings["evaluation.parts"] == ["validation"] for p in points(grid))
 

@@ -56,6 +56,17 @@ def test_a_choice_of_sgd_is_frozen_with_its_momentum_and_clipping():
         assert frozen < set(cell.config.choice.parameters)
 
 
+def test_the_small_search_tries_two_optimizers_at_three_rates_and_keeps_a_methods_own_numbers():
+    for method in METHODS:
+        tried = cells(f"methods=[{method}]", grid="search_optimizer")
+        assert {(c.config.training.optimizer, c.config.training.lr) for c in tried} == {
+            ("adam", 3e-4), ("adam", 1e-3), ("adam", 3e-3), ("sgd", 0.03), ("sgd", 0.1), ("sgd", 0.3),
+        }  # fmt: skip
+        assert all(c.config.strategy == tried[0].config.strategy for c in tried)
+        assert {c.config.seed for c in tried} == {1000, 1001}
+        assert all(c.config.training.optimizer == "adam" or c.config.training.clip_norm == 1.0 for c in tried)
+
+
 def test_what_the_method_has_by_itself_is_among_its_tries():
     defaults = {c.label: c.hash for c in cells_of(load_grid("main_cnn"), ["datasets=dsa_mini", "seeds=[1000]"])}
     tried = {c.hash for c in cells_of(load_grid("search_lr"), ["datasets=dsa_mini", "evaluation.parts=[test]"])}
