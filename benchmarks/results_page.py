@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 
-from benchmarks.frontier import page_table, read
+from benchmarks.frontier import SCORES, page_table
 from benchmarks.marked import filled, table
+from benchmarks.scores import read
 from relief_ray.records.claims import FIGURE_TEXT
 from relief_ray.report.captions import stand_ins
 from relief_ray.report.claims import Judgement, bound_text, judge
@@ -26,7 +27,10 @@ ROOT = Path(__file__).parent.parent
 STUDY = Path("results/dsa_study")
 CANDIDATE = Path("results/frontier_test")
 # Setting of Table I's methods, and the folder of its committed runs.
-TABLE_ONE: Mapping[str, Path] = {"held out": Path("results/dsa_methods")}
+TABLE_ONE: Mapping[str, Path] = {
+    "held out": Path("results/dsa_methods"),
+    "within": Path("results/dsa_methods_within"),
+}
 NAMES: Mapping[str, str] = {
     "fedavg": "FedAvg",
     "relief": "RELIEF (V0)",
@@ -102,6 +106,7 @@ _MINUS = "minus FedAvg [95 %]"
 _METHOD_HEAD = (
     _METHOD_COLUMNS[0][0], _MINUS, _METHOD_COLUMNS[1][0], _MINUS, *(heading for heading, _, _ in _METHOD_COLUMNS[2:]),
 )  # fmt: skip
+_OWN_SUBJECTS = ("own people, %", "f1_own_subjects_percent", "{:.1f}")
 _AT_SECONDS = ("at equal seconds, %", "f1_at_seconds_percent", "{:.1f}")
 _MORE: Sequence[tuple[str, str, str]] = (
     *_COLUMNS,
@@ -121,14 +126,23 @@ def methods(results: Path, names: Mapping[str, str], columns: Sequence[tuple[str
     rows = []
     for row in (_row(results, label) for label in names):
         score = row.stats["f1_percent"]
-        values = (form.format(row.stats[key].mean) if key in row.stats else _NONE for _, key, form in columns)
-        rows.append([names[row.label], f"{score.mean:.1f} ± {score.std:.1f}", str(row.f1 or _NONE), *values])
+        scored = (names[row.label], f"{score.mean:.1f} ± {score.std:.1f}", str(row.f1 or _NONE))
+        rows.append([*scored, *_values(row, columns)])
     return table(["", "F1, %", _MINUS, *(heading for heading, _, _ in columns)], rows)
 
 
-def all_methods(results: Path) -> str:
-    """Return a table with a row per method: F1 of the server's model and through clients' own sensors, and costs."""
-    return table(["", *_METHOD_HEAD], [_method_row(results, row) for row in comparison(results).rows])
+def all_methods(results: Path, more: Sequence[tuple[str, str, str]] = ()) -> str:
+    """Return a table with a row per method: F1 of the server's model and through clients' own sensors, and costs.
+
+    ``more``: further columns, as ``methods`` has them.
+    """
+    rows = [[*_method_row(results, row), *_values(row, more)] for row in comparison(results).rows]
+    return table(["", *_METHOD_HEAD, *(heading for heading, _, _ in more)], rows)
+
+
+def _values(row: MethodResult, columns: Sequence[tuple[str, str, str]]) -> list[str]:
+    """Return a method's means in these columns; a dash where it has none."""
+    return [form.format(row.stats[key].mean) if key in row.stats else _NONE for _, key, form in columns]
 
 
 def card(labels: Sequence[str]) -> str:
@@ -136,7 +150,8 @@ def card(labels: Sequence[str]) -> str:
     rows = []
     for setting, results in TABLE_ONE.items():
         found = [row for row in comparison(results).rows if row.label in ("fedavg", *labels)]
-        rows += [[setting, *_method_row(results, row)] for row in found]
+        if any(row.label in labels for row in found):
+            rows += [[setting, *_method_row(results, row)] for row in found]
     return table(["", "", *_METHOD_HEAD], rows)
 
 
@@ -145,9 +160,7 @@ def _method_row(results: Path, row: MethodResult) -> list[str]:
     study = comparison(results)
     own = "\\*" if row.personalised else ""
     stand_in = "‡" if row.label in stand_ins(study.runs_of(row.label)) else ""
-    all_sensors, own_sensors, *costs = (
-        form.format(row.stats[key].mean) if key in row.stats else _NONE for _, key, form in _METHOD_COLUMNS
-    )
+    all_sensors, own_sensors, *costs = _values(row, _METHOD_COLUMNS)
     own_gain = difference(study.summaries, row.label, "fedavg", lambda run: figure_of(run.last, "f1_own_sensors"))
     name = f"{row.method.title or row.label}{' (reconstructed)' if row.method.reconstructed else ''}"
     scores = (all_sensors, str(row.canonical or _NONE), own_sensors, str(own_gain or _NONE))
@@ -211,10 +224,11 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "study_claims": partial(claims, STUDY),
     "study_scatter": partial(sources_of_scatter, STUDY),
     "study_alarms": partial(false_alarms, STUDY),
-    "frontier": lambda: page_table(read()),
+    "frontier": lambda: page_table(read(SCORES)),
     "candidate": partial(methods, CANDIDATE, _PAIR, (*_COLUMNS, _AT_SECONDS)),
     "candidate_claim": partial(claims, CANDIDATE),
     "methods_held_out": partial(all_methods, TABLE_ONE["held out"]),
+    "methods_within": partial(all_methods, TABLE_ONE["within"], (_OWN_SUBJECTS,)),
     **{f"card_{page}": partial(card, labels) for page, labels in CARDS.items()},
 }
 
