@@ -8,7 +8,8 @@ Needs no data and trains nothing. A test compares the pages with the records (`t
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 
@@ -16,11 +17,13 @@ from benchmarks.frontier import SCORES, page_table
 from benchmarks.marked import filled, table
 from benchmarks.scores import read
 from relief_ray.records.claims import FIGURE_TEXT
+from relief_ray.records.schema import RunRecord
 from relief_ray.report.captions import stand_ins
 from relief_ray.report.claims import Judgement, bound_text, judge
 from relief_ray.report.comparison import Comparison, MethodResult, compare_runs, difference
+from relief_ray.report.inventory import searched_keys
 from relief_ray.report.registered import registry_of
-from relief_ray.report.runs import read_small
+from relief_ray.report.runs import Loaded, config_text, read_small
 from relief_ray.report.testing import figure_of
 
 ROOT = Path(__file__).parent.parent
@@ -74,7 +77,20 @@ PAGES = (
 @cache
 def comparison(results: Path) -> Comparison:
     """Return the committed runs of a folder as one comparison."""
-    return compare_runs(tuple(read_small(ROOT / results).values()))
+    return _compared(read_small(ROOT / results).values())
+
+
+def _compared(runs: Iterable[Loaded]) -> Comparison:
+    every = tuple(runs)
+    return compare_runs(every, searched=searched_keys(loaded.run.config for loaded in every))
+
+
+def comparisons(results: Path, words: Callable[[RunRecord], str]) -> Mapping[str, Comparison]:
+    """Return a comparison for every setting in a folder's committed runs; ``words`` names a run's setting."""
+    groups: dict[str, list[Loaded]] = {}
+    for loaded in read_small(ROOT / results).values():
+        groups.setdefault(words(loaded.run), []).append(loaded)
+    return {value: _compared(runs) for value, runs in groups.items()}
 
 
 def _row(results: Path, label: str) -> MethodResult:
@@ -106,6 +122,11 @@ _MINUS = "minus FedAvg [95 %]"
 _METHOD_HEAD = (
     _METHOD_COLUMNS[0][0], _MINUS, _METHOD_COLUMNS[1][0], _MINUS, *(heading for heading, _, _ in _METHOD_COLUMNS[2:]),
 )  # fmt: skip
+_COUPLINGS: Mapping[str, str] = {
+    "coupled": "few on slow devices (the paper's)",
+    "independent": "anywhere",
+    "inverted": "many on slow devices",
+}
 _OWN_SUBJECTS = ("own people, %", "f1_own_subjects_percent", "{:.1f}")
 _AT_SECONDS = ("at equal seconds, %", "f1_at_seconds_percent", "{:.1f}")
 _MORE: Sequence[tuple[str, str, str]] = (
@@ -136,7 +157,8 @@ def all_methods(results: Path, more: Sequence[tuple[str, str, str]] = ()) -> str
 
     ``more``: further columns, as ``methods`` has them.
     """
-    rows = [[*_method_row(results, row), *_values(row, more)] for row in comparison(results).rows]
+    study = comparison(results)
+    rows = [[*_method_row(study, row), *_values(row, more)] for row in study.rows]
     return table(["", *_METHOD_HEAD, *(heading for heading, _, _ in more)], rows)
 
 
@@ -151,13 +173,53 @@ def card(labels: Sequence[str]) -> str:
     for setting, results in TABLE_ONE.items():
         found = [row for row in comparison(results).rows if row.label in ("fedavg", *labels)]
         if any(row.label in labels for row in found):
-            rows += [[setting, *_method_row(results, row)] for row in found]
+            rows += [[setting, *_method_row(comparison(results), row)] for row in found]
     return table(["", "", *_METHOD_HEAD], rows)
 
 
-def _method_row(results: Path, row: MethodResult) -> list[str]:
-    """Return the cells of a method, its name first; the marks are explained on docs/results_methods.md."""
+def tuned(results: Path) -> str:
+    """Return a table as ``all_methods`` does, with the optimizer and learning rate that each method was given."""
     study = comparison(results)
+    rows = []
+    for row in study.rows:
+        name, *values = _method_row(study, row)
+        run = study.runs_of(row.label)[0].run
+        rows.append([name, f"{config_text(run, 'training.optimizer')}, {config_text(run, 'training.lr')}", *values])
+    return table(["", "chosen", *_METHOD_HEAD], rows)
+
+
+def coupling(results: Path) -> str:
+    """Return a table with a row per coupling of speed and sensors and method, as ``all_methods`` lays it out."""
+    found = comparisons(results, lambda run: config_text(run, "fleet.coupling"))
+    rows = [
+        [words, *_method_row(study, row)]
+        for value, words in _COUPLINGS.items()
+        for study in (found[value],)
+        for row in study.rows
+    ]
+    return table(["sensors", "", *_METHOD_HEAD], rows)
+
+
+def sensitivity(results: Path) -> str:
+    """Return a table with a row per gap and number of clients: all methods beside each other, a dash without runs."""
+    found = comparisons(results, _gap_and_clients)
+    names = {row.label: _method_row(study, row)[0] for study in found.values() for row in study.rows}
+    rows = []
+    for words in sorted(found, key=lambda name: [int(n) for n in re.findall(r"\d+", name)][::-1]):
+        cells = dict.fromkeys(names, _NONE)
+        for row in found[words].rows:
+            cells[row.label] = "{} / {}, {}".format(*_values(row, (_METHOD_COLUMNS[0], *_COLUMNS[:2])))
+        rows.append([words, *cells.values()])
+    return table(["", *names.values()], rows)
+
+
+def _gap_and_clients(run: RunRecord) -> str:
+    clients = run.coverage["clients"]
+    return f"gap {float(config_text(run, 'fleet.gap')):g}, {len(clients) if isinstance(clients, list) else '?'} clients"
+
+
+def _method_row(study: Comparison, row: MethodResult) -> list[str]:
+    """Return the cells of a method, its name first; the marks are explained on docs/results_methods.md."""
     own = "\\*" if row.personalised else ""
     stand_in = "‡" if row.label in stand_ins(study.runs_of(row.label)) else ""
     all_sensors, own_sensors, *costs = _values(row, _METHOD_COLUMNS)

@@ -63,7 +63,7 @@ def _dimension(unit: tuple[str, ...], values: Mapping[str, list[object]], levels
             name=name, key=unit[0], low=low, high=high, log=low > 0 and high / low >= LOG_FROM,
             is_int=all(isinstance(v, int) for v in numbers),
         )  # fmt: skip
-    choices = _distinct([{key: level.settings.get(key) for key in unit} for level in levels])
+    choices = _distinct([{key: level.settings[key] for key in unit if key in level.settings} for level in levels])
     return Dimension(name=name, choices=tuple(dict(c) for c in choices if isinstance(c, dict)))
 
 

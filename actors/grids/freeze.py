@@ -24,7 +24,8 @@ from tune_configs.space import LOG_FROM
 from tune_configs.tuned import Frozen, Place, Tuned, place_of, words
 
 _SCORE = "last validation F1, mean over seeds, each fold for itself"
-Try = tuple[str, ...]
+# The dotted keys that a try sets, each with its value as JSON.
+Try = tuple[tuple[str, str], ...]
 _EDGE = 0.05
 
 
@@ -32,11 +33,10 @@ _EDGE = 0.05
 class Search:
     """One method's tries at one place, in the order in which the grid lists them, with the scores that there are.
 
-    A try is the JSON of its values, in the order of ``parameters``; one that was stopped early has no score and cannot
-    win. ``bounds``: of numbers that a sampler suggests.
+    Tries may set different keys: one of SGD sets a momentum, one of Adam does not. A try that was stopped early has no
+    score and cannot win. ``bounds``: of numbers that a sampler suggests.
     """
 
-    parameters: tuple[str, ...]
     tries: dict[Try, list[float]] = field(default_factory=dict)
     num_open: int = 0
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -89,9 +89,10 @@ def _collect(plan: Plan) -> dict[Place, Search]:
         if config.choice is None or config.choice.kind != "try":
             continue
         place = place_of(_dataset_of(entry), entry.cell.label, config)
-        search = searches.setdefault(place, Search(parameters=config.choice.parameters))
+        search = searches.setdefault(place, Search())
         values = config.model_dump(mode="json")
-        scores = search.tries.setdefault(tuple(json.dumps(config_value(values, key)) for key in search.parameters), [])
+        attempt = tuple((key, json.dumps(config_value(values, key))) for key in config.choice.parameters)
+        scores = search.tries.setdefault(attempt, [])
         if entry.status == "done":
             scores.append(score(entry))
         elif entry.status != "stopped":  # that one has lost
@@ -100,7 +101,7 @@ def _collect(plan: Plan) -> dict[Place, Search]:
     bounds = {} if plan.search is None else plan.search.bounds
     return {
         place: Search(
-            parameters=search.parameters, tries=search.tries, bounds=bounds.get(place[3], {}),
+            tries=search.tries, bounds=bounds.get(place[3], {}),
             num_open=num_open.get(place, 0) + max(0, wanted - len(search.tries)),
         )
         for place, search in searches.items()
@@ -123,11 +124,10 @@ def score(entry: CellFolder) -> float:
 
 
 def choose(place: Place, search: Search) -> Frozen:
-    """The best try, the first listed where several are; an edge is the first or last value of a parameter."""
+    """The best try, the first listed where several are; with its values at the edge of what was tried."""
     means = {attempt: fmean(scores) for attempt, scores in search.tries.items() if scores}
     best = max(means, key=lambda attempt: means[attempt])
-    listed = {key: list(dict.fromkeys(t[i] for t in search.tries)) for i, key in enumerate(search.parameters)}
-    chosen = dict(zip(search.parameters, best, strict=True))
+    chosen = dict(best)
     dataset, fold, backbone, method = place
     return Frozen(
         dataset=dataset,
@@ -138,12 +138,20 @@ def choose(place: Place, search: Search) -> Frozen:
         num_cells=sum(len(scores) for scores in search.tries.values()),
         choice=Choice(
             kind="tuned",
-            parameters=search.parameters,
-            at_edge=tuple(k for k, v in chosen.items() if _is_at_edge(v, listed[k], search.bounds.get(k))),
+            parameters=tuple(chosen),
+            at_edge=_edges(chosen, search),
             num_tries=len(search.tries),
             f1_validation=means[best],
         ),
     )
+
+
+def _edges(chosen: Mapping[str, str], search: Search) -> tuple[str, ...]:
+    """Keys whose chosen value is the first or last one tried, among tries with the same names (of an optimizer, say)."""
+    names = {key for key, value in chosen.items() if isinstance(json.loads(value), str)}
+    beside = [t for t in map(dict, search.tries) if all(t.get(key) == chosen[key] for key in names)]
+    listed = {key: list(dict.fromkeys(t[key] for t in beside if key in t)) for key in chosen.keys() - names}
+    return tuple(k for k in chosen if k in listed and _is_at_edge(chosen[k], listed[k], search.bounds.get(k)))
 
 
 def _is_at_edge(value: str, listed: Sequence[str], bounds: tuple[float, float] | None) -> bool:

@@ -126,19 +126,43 @@ def test_a_grid_without_tries_is_refused(tmp_path):
         freeze(write_grid(tiny_plan(tmp_path)), tmp_path / "tuned.json")
 
 
+def attempt(**values):
+    """A try: its keys, dots for double underscores, with their values as JSON."""
+    return tuple((key.replace("__", "."), json.dumps(value)) for key, value in values.items())
+
+
 def test_an_optimum_at_the_edge_is_named():
-    place, keys = ("d", None, "cnn", "relief"), ("training.lr", "strategy.deadline_fraction")
+    place = ("d", None, "cnn", "relief")
     tries = {
-        (lr, own): [0.1 if (lr, own) != ("0.001", "0.6") else 0.5]
-        for lr in ("0.0001", "0.001", "0.01")
-        for own in ("null", "0.6", "0.8")
+        attempt(training__lr=lr, strategy__deadline_fraction=own): [0.5 if (lr, own) == (0.001, 0.6) else 0.1]
+        for lr in (0.0001, 0.001, 0.01)
+        for own in (None, 0.6, 0.8)
     }
-    inside = choose(place, Search(parameters=keys, tries={**tries, ("0.001", "0.6"): [0.5, 0.7]}))
+    best, none = (attempt(training__lr=0.001, strategy__deadline_fraction=own) for own in (0.6, None))
+    inside = choose(place, Search(tries={**tries, best: [0.5, 0.7]}))
     assert inside.settings == {"training.lr": 1e-3, "strategy.deadline_fraction": 0.6}
     assert inside.choice.at_edge == () and inside.choice.f1_validation == pytest.approx(0.6)
-    edge = choose(place, Search(parameters=keys, tries={**tries, ("0.001", "null"): [0.9]}))
+    edge = choose(place, Search(tries={**tries, none: [0.9]}))
     assert edge.settings["strategy.deadline_fraction"] is None
     assert edge.choice.at_edge == ("strategy.deadline_fraction",)
+
+
+@pytest.mark.parametrize(
+    ("best", "rate", "edges"), [("adam", 0.001, ()), ("sgd", 0.03, ("training.lr",)), ("sgd", 0.1, ())]
+)
+def test_tries_may_set_different_keys_and_an_edge_is_among_tries_of_the_same_optimizer(best, rate, edges):
+    """A choice of SGD keeps its momentum and clipping; Adam, listed first, sets neither."""
+    adam = [attempt(training__lr=r, training__optimizer="adam") for r in (0.0003, 0.001, 0.003)]
+    own = {"training__momentum": 0.9, "training__clip_norm": 1.0}
+    sgd = [attempt(training__lr=r, training__optimizer="sgd", **own) for r in (0.03, 0.1, 0.3)]
+    chosen = {("adam", 0.001): adam[1], ("sgd", 0.03): sgd[0], ("sgd", 0.1): sgd[1]}[best, rate]
+    tries = {tried: [0.9 if tried == chosen else 0.5] for tried in (*adam, *sgd)}
+    frozen = choose(("d", None, "cnn", "fedavg"), Search(tries=tries))
+    assert frozen.settings == {key: json.loads(value) for key, value in chosen}
+    assert frozen.choice.parameters == tuple(frozen.settings) and ("training.clip_norm" in frozen.settings) == (
+        best == "sgd"
+    )
+    assert frozen.choice.at_edge == edges
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"grid": "g", "score": "s", "choices": {"dsa": {}}}'])
