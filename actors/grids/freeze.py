@@ -13,7 +13,7 @@ from typing import cast
 from pydantic import JsonValue
 
 from relief_ray.config import Choice
-from relief_ray.errors import UserError
+from relief_ray.errors import UserError, listed
 from relief_ray.files import disk_errors, write_atomic
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.report.runs import config_value
@@ -69,7 +69,19 @@ def freeze(plan: Plan, path: Path) -> list[str]:
     with disk_errors(path, "write the choices"):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, sealed(json.dumps(tuned.model_dump(mode="json"), indent=1).encode(), PAGE))
-    return lines
+    return [*lines, *_programs(plan)]
+
+
+def _programs(plan: Plan) -> list[str]:
+    """A line where several programs have computed the tries, which may then differ by more than their settings."""
+    runs = (entry.state.run for entry in plan.cell_folders())
+    programs = sorted({run.source_digest[:12] for run in runs if run is not None})
+    if len(programs) < 2:
+        return []
+    again = f"relief-ray grid resume {typed(plan.out)} --rerun-stale"
+    return [
+        f"tries were computed by {len(programs)} programs ({listed(programs)}); to compute older ones again: {again}"
+    ]
 
 
 def _dataset_of(entry: CellFolder) -> str:
@@ -93,7 +105,7 @@ def _collect(plan: Plan) -> dict[Place, Search]:
         values = config.model_dump(mode="json")
         attempt = tuple((key, json.dumps(config_value(values, key))) for key in config.choice.parameters)
         scores = search.tries.setdefault(attempt, [])
-        if entry.status == "done":
+        if entry.status in ("done", "stale"):  # whole, whichever program computed it
             scores.append(score(entry))
         elif entry.status != "stopped":  # that one has lost
             num_open[place] = num_open.get(place, 0) + 1
@@ -147,7 +159,7 @@ def choose(place: Place, search: Search) -> Frozen:
 
 
 def _edges(chosen: Mapping[str, str], search: Search) -> tuple[str, ...]:
-    """Keys whose chosen value is the first or last one tried, among tries with the same names (of an optimizer, say)."""
+    """Keys whose chosen value is the first or last one tried, among tries with the same names (optimizer, say)."""
     names = {key for key, value in chosen.items() if isinstance(json.loads(value), str)}
     beside = [t for t in map(dict, search.tries) if all(t.get(key) == chosen[key] for key in names)]
     listed = {key: list(dict.fromkeys(t[key] for t in beside if key in t)) for key in chosen.keys() - names}

@@ -14,7 +14,7 @@ from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.studies.plans import read_grid, write_grid
 from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan, tiny_search
 from tests.actors.test_plans import spec_of
-from tests.sealed import change_rounds
+from tests.sealed import change_rounds, change_run
 from tune_configs.cells import cells_of, load_grid
 
 HELD_OUT = "dsa_mini_held_out"
@@ -111,6 +111,19 @@ def test_a_search_that_opened_the_test_part_is_refused(tmp_path):
     run(plan)
     with pytest.raises(UserError, match="a search reads the validation part alone"):
         freeze(plan, tmp_path / "tuned.json")
+
+
+def test_tries_of_another_program_count_and_several_programs_are_named(tmp_path):
+    plan, file = write_grid(tiny_search(tmp_path / "g", rounds=1)), tmp_path / "tuned.json"
+    run(plan)
+    first, *others = plan.cell_folders()
+    for entry in others:
+        change_run(entry.folder, source_digest="0" * 64)
+    *lines, said = freeze(plan, file)
+    assert len(lines) == 1 and "4 tries" in lines[0]
+    assert "computed by 2 programs (000000000000" in said and "--rerun-stale" in said
+    change_run(first.folder, source_digest="0" * 64)
+    assert freeze(plan, file) == lines
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
