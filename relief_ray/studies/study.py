@@ -147,6 +147,9 @@ class Study:
     ) -> Paired | None:
         """Return ``method`` minus ``other`` in points of F1 over paired runs (same fold and seed).
 
+        F1 is that after the last round, when a method with a bootstrap has aggregated once more; ``table`` compares
+        equal numbers of aggregations.
+
         Both may be given as ``run`` takes them: ``study.gain(Mine, "fedavg")``, ``study.gain(Mine(trim=0.4))``.
         The result has ``mean``, its 95 % interval ``low`` to ``high``, ``p`` of a sign-flip test, and
         ``smallest_found``: the smallest true difference that so few pairs find in 80 of 100 studies. Its ``unit`` is a
