@@ -41,7 +41,7 @@ _HEADING_IN = 0.2
 _MIN_POINTS = 4
 _MOST_MARKERS = 12
 # Inches over which the bars of methods of equal cost are moved apart: about a marker.
-_BARS_IN = 0.1
+_BARS_IN = 0.08
 _SCORES = {
     "f1": "macro-F1, %",
     "f1_rare": "rare-modality F1, %",
@@ -374,4 +374,4 @@ def _bar(ax: Axes, x: float, ends_of: tuple[float, float], colour: str, shift_in
 
     if ends_of[0] < ends_of[1]:
         aside = ScaledTranslation(shift_in, 0.0, ax.get_figure(root=True).dpi_scale_trans)
-        ax.plot([x, x], ends_of, color=colour, linewidth=0.9, alpha=0.6, zorder=1, transform=ax.transData + aside)
+        ax.plot([x, x], ends_of, color=colour, linewidth=0.7, alpha=0.6, zorder=1, transform=ax.transData + aside)
