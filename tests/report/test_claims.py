@@ -183,8 +183,8 @@ def test_without_claims_nothing_is_judged(runs, make):
     assert last_line(comparison, None, problems) == (
         "No claim was named before these runs: their differences are described, not tested. F1 against FedAvg's at "
         "equal numbers of aggregations, in points: v1 -23.0 [-24.0, -22.1] (+4.0 [+3.6, +4.4] after its last round, "
-        "one aggregation more). Simulated: v1's rounds are as fast as FedAvg's with as many joules, its whole run 0.67x "
-        "(the bootstrap round is 33 % of its seconds)."
+        "one aggregation more). Simulated: v1's rounds are as fast as FedAvg's with as many joules, its whole run "
+        "0.67x (the bootstrap round is 33 % of its seconds)."
     )
     assert last_line(comparison, None, ("a.yaml: was changed",)).startswith("a.yaml: was changed F1 against")
     false = compare_runs([make("fedavg", origin="SYNTHETIC")])
