@@ -31,7 +31,7 @@ def described(comparison: Comparison) -> str:
 
 
 def _gain(comparison: Comparison, row: MethodResult) -> str:
-    """``relief +4.1 (1 run), +8.7 (1 run) after its last round, one aggregation more``."""
+    """``relief +4.1 (1 run) (+8.7 (1 run) after its last round, one aggregation more)``."""
     more = "after its last round, one aggregation more" if row.label in comparison.bootstrapped else ""
     if not comparison.is_at_rounds:
         return f"{row.label} {row.f1}{f' ({more}, its bootstrap)' if more else ''}"
@@ -56,7 +56,7 @@ def _fast(comparison: Comparison, row: MethodResult) -> str:
 
 
 def _whole(comparison: Comparison, row: MethodResult) -> str:
-    """``, its whole run 1.33x: the bootstrap takes 33 % of it``; empty without a bootstrap."""
+    """``, its whole run 1.33x (the bootstrap round is 33 % of its seconds)``; empty without a bootstrap."""
     share = comparison.bootstrap_percent(row.label)
     if not share or "speedup_total" not in row.stats:
         return ""

@@ -344,6 +344,9 @@ def outside(last: pd.DataFrame) -> str:
 
 
 def _pareto(figure: MplFigure, comparison: Comparison, last: pd.DataFrame) -> None:
+    """The points of every method, their bars moved apart, so that of methods of equal cost none hides another's."""
+    from matplotlib.transforms import ScaledTranslation
+
     look, height = all_styles(comparison), float(figure.get_size_inches()[1])
     top = 1 - (legend_in(list(last.method)) + 0.08) / height
     grid = figure.add_gridspec(1, 3, left=0.072, right=0.985, top=top, bottom=0.56 / height, wspace=0.1)
@@ -354,8 +357,11 @@ def _pareto(figure: MplFigure, comparison: Comparison, last: pd.DataFrame) -> No
         ax.step(axis.scale * line[axis.field], line.f1_percent, where="post", color=FAINT, linewidth=0.9, zorder=1)
         for place, (_, end) in enumerate(last.iterrows()):
             x, colour = axis.scale * end[axis.field], FAINT if end.is_bound else look[end.method].colour
-            shift_in = _BARS_IN * ((place + 0.5) / len(last) - 0.5)
-            _bar(ax, x, (end.f1_percent - end["std"], end.f1_percent + end["std"]), colour, shift_in)
+            if end["std"] > 0:
+                shift_in = _BARS_IN * ((place + 0.5) / len(last) - 0.5)
+                aside = ax.transData + ScaledTranslation(shift_in, 0.0, figure.dpi_scale_trans)
+                ends_of = [end.f1_percent - end["std"], end.f1_percent + end["std"]]
+                ax.plot([x, x], ends_of, color=colour, linewidth=0.7, alpha=0.6, zorder=1, transform=aside)
             ax.plot(
                 x, end.f1_percent, color=colour, marker=look[end.method].marker, markersize=4.5, linewidth=0,
                 markerfacecolor="white" if end.is_bound else look[end.method].fill, label=end.method,
@@ -366,12 +372,3 @@ def _pareto(figure: MplFigure, comparison: Comparison, last: pd.DataFrame) -> No
         percent_axis(shared, *span(last))
     top_legend(figure)
     footnote(figure, comparison.runs, comparison.clock)
-
-
-def _bar(ax: Axes, x: float, ends_of: tuple[float, float], colour: str, shift_in: float) -> None:
-    """Bar of a method's spread, none of one run; it is moved aside, so that methods of equal cost hide no other."""
-    from matplotlib.transforms import ScaledTranslation
-
-    if ends_of[0] < ends_of[1]:
-        aside = ScaledTranslation(shift_in, 0.0, ax.get_figure(root=True).dpi_scale_trans)
-        ax.plot([x, x], ends_of, color=colour, linewidth=0.7, alpha=0.6, zorder=1, transform=ax.transData + aside)
