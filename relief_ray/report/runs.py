@@ -94,6 +94,11 @@ class Loaded:
         """True where a round 0 was aggregated before round 1."""
         return bool(self.rounds) and self.rounds[0].round == 0
 
+    def bootstrap_share(self, clock: str) -> float:
+        """Share of all its seconds that the bootstrap round took; 0 without one."""
+        whole = self.rounds[-1].totals[clock].time_s
+        return self.rounds[0].totals[clock].time_s / whole if self.has_bootstrap and whole else 0.0
+
     def aggregations(self, record: RoundRecord) -> int:
         """Number of aggregations when the round was over: its number, and one more with a bootstrap."""
         return record.round + self.has_bootstrap

@@ -145,12 +145,13 @@ class Study:
     def gain(
         self, method: StrategyLike, other: StrategyLike = REFERENCE, *, setting: str | None = None
     ) -> Paired | None:
-        """Return ``method`` minus ``other`` in points of F1 over paired runs (same fold and seed).
+        """Return ``method`` minus ``other`` in points of F1 after the last round, over paired runs (same fold, seed).
 
-        Both may be given as ``run`` takes them: ``study.gain(Mine, "fedavg")``, ``study.gain(Mine(trim=0.4))``.
-        The result has ``mean``, its 95 % interval ``low`` to ``high``, ``p`` of a sign-flip test, and
-        ``smallest_found``: the smallest true difference that so few pairs find in 80 of 100 studies. Its ``unit`` is a
-        paired run, or the mean of a replicate where a claim would be tested on these. None: no run is shared.
+        ``table`` compares equal numbers of aggregations: a bootstrap is one more. Both may be given as ``run`` takes
+        them: ``study.gain(Mine, "fedavg")``, ``study.gain(Mine(trim=0.4))``. The result has ``mean``, its 95 % interval
+        ``low`` to ``high``, ``p`` of a sign-flip test, and ``smallest_found``: the smallest true difference that so few
+        pairs find in 80 of 100 studies. Its ``unit`` is a paired run, or the mean of a replicate where a claim would be
+        tested on these. None: no run is shared.
 
         Raises:
             UserError: no run of one of the methods, or several settings of which none was named.
