@@ -16,6 +16,17 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, ind
     return "\n".join([lines[0], rule, *lines[1:]])
 
 
+def tables(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """The table as the fewest tables of at most ``width`` characters, each with the first column."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    parts: list[list[int]] = [[0]]
+    for i in range(1, len(head)):
+        if len(parts[-1]) > 1 and sum(widths[n] + 2 for n in (*parts[-1], i)) > width:
+            parts.append([0])
+        parts[-1].append(i)
+    return [table([head[i] for i in part], [[row[i] for i in part] for row in rows]) for part in parts]
+
+
 def _line(row: Sequence[str], widths: Sequence[int], left: int) -> list[str]:
     return [c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
 
