@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Literal
@@ -138,18 +137,12 @@ def line(verdict: Verdict, rules: Mapping[str, Rule] = RULES) -> str:
     """One rule as text; for a broken one also the observation and the fix."""
     rule = rules[verdict.rule]
     if verdict.status == "kept":
-        return _hanging(f"  kept        {verdict.rule:<14} ", rule.says)
+        return filled(rule.says, f"  kept        {verdict.rule:<14} ")
     if verdict.status == "not judged":
-        return _hanging(f"  not judged  {verdict.rule:<14} ", verdict.found)
-    said = _hanging(f"  BROKEN      {verdict.rule:<14} ", rule.says)
-    fix = f"\n      fix:   {mended}" if (mended := verdict.fix(rules)) else ""
-    return f"{said}\n      found: {verdict.found}{fix}"
-
-
-def _hanging(head: str, text: str) -> str:
-    """``head`` and the text in as many lines as a terminal needs; without one, in a single line."""
-    width = shutil.get_terminal_size((0, 0)).columns or len(head) + len(text)
-    return filled(text, head, width=max(width, 2 * len(head)))
+        return filled(verdict.found, f"  not judged  {verdict.rule:<14} ")
+    said = [(f"  BROKEN      {verdict.rule:<14} ", rule.says), ("      found: ", verdict.found)]
+    fix = [("      fix:   ", mended)] if (mended := verdict.fix(rules)) else []
+    return "\n".join(filled(text, head) for head, text in [*said, *fix])
 
 
 def asked_for(target: str, config: ExperimentConfig) -> str:

@@ -37,6 +37,7 @@ class Scatter:
         on_means: the unit is the mean of a replicate.
         shares: where the scatter comes from, if folds and replicates are enough to tell.
         num_replicates: replicates among the pairs.
+        origins: what their data are, ``real`` or ``SYNTHETIC``.
     """
 
     sd: float
@@ -47,6 +48,7 @@ class Scatter:
     on_means: bool
     shares: VarianceShares | None
     num_replicates: int
+    origins: tuple[str, ...] = ("real",)
 
     @property
     def is_unsure(self) -> bool:
@@ -93,6 +95,7 @@ def scatter_of(cells: Sequence[FinishedCell], first: str, second: str, figure: F
         on_means=on_means,
         shares=shares,
         num_replicates=len(by_replicate),
+        origins=tuple(sorted({c.record.data_origin for c in cells if c.label in (first, second)})),
     )
 
 
