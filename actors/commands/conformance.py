@@ -10,7 +10,7 @@ from typing import Literal
 import typer
 
 from actors.runtime.session import SessionOptions, ray_session
-from actors.terminal.wrapping import filled
+from actors.terminal.wrapping import WIDTH, filled
 from relief_ray.citations import cite
 from relief_ray.config import ExperimentConfig, override, parse
 from relief_ray.conformance.rules import RULES, Rule, Verdict
@@ -42,8 +42,8 @@ def strategies_command(bibtex: bool, as_json: bool) -> None:
         print(json.dumps(described, indent=1))
     else:
         rows = [[name, p.kind, p.about] for name, p in DESCRIBED.items()]
-        print(table(["strategy", "kind", "what it does"], rows, left=3))
-        print("\nChange one value: --set strategy.gamma=0.5. Use in a run: --strategies fedavg,relief")
+        print(table(["strategy", "kind", "what it does"], rows, left=3, width=WIDTH))
+        print("\n" + filled("Change one value: --set strategy.gamma=0.5. Use in a run: --strategies fedavg,relief"))
 
 
 def one_of(target: str | None, address: str | None) -> Literal["rules", "nodes"]:

@@ -38,7 +38,7 @@ def show_list(as_json: bool) -> None:
         print(json.dumps(datasets, indent=1))
         return
     rows = [[d["name"], d["origin"] or "absent", d["title"]] for d in datasets]
-    print(table(["name", "here", "what"], rows, left=3))
+    print(table(["name", "here", "what"], rows, left=3, width=WIDTH))
     print(f"\nLooked in: {', '.join(map(str, search_roots(None)))} (RELIEF_DATA names the first)")
     if absent := [d["name"] for d in datasets if d["origin"] is None]:
         print(f"Bring one here: relief-ray data fetch {absent[0]} [--from FILE|DIR]")
