@@ -105,7 +105,7 @@ def suggested(path: str, of: str | None = None) -> list[str]:
     if (theirs := "_".join(words)) in _ELSEWHERE:
         return [_ELSEWHERE[theirs]]
     usual = [p for p in known if p.partition(".")[0] not in CHOSEN or "." not in p]
-    beside = [p for p in known if p.rpartition(".")[0] == parent and (parent not in CHOSEN or of or p not in usual)]
+    beside = [p for p in known if p.rpartition(".")[0] == parent]
     others = [] if parent in CHOSEN else usual
     named, same = _sharing(name, beside), [p for p in known if words and _words(_name(p)) == words]
     same.sort(key=lambda p: p not in usual)  # first those that every run has

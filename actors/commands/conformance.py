@@ -140,9 +140,10 @@ def line(verdict: Verdict, rules: Mapping[str, Rule] = RULES) -> str:
         return filled(rule.says, f"  kept        {verdict.rule:<14} ")
     if verdict.status == "not judged":
         return filled(verdict.found, f"  not judged  {verdict.rule:<14} ")
-    said = [(f"  BROKEN      {verdict.rule:<14} ", rule.says), ("      found: ", verdict.found)]
-    fix = [("      fix:   ", mended)] if (mended := verdict.fix(rules)) else []
-    return "\n".join(filled(text, head) for head, text in [*said, *fix])
+    said, fix = filled(rule.says, f"  BROKEN      {verdict.rule:<14} "), filled(verdict.fix(rules), "      fix:   ")
+    heads = ["      found: ", *[" " * 13] * verdict.found.count("\n")]
+    found = [filled(text, head) for head, text in zip(heads, verdict.found.split("\n"), strict=True)]
+    return "\n".join(filter(None, [said, *found, fix]))
 
 
 def asked_for(target: str, config: ExperimentConfig) -> str:

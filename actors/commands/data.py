@@ -25,6 +25,7 @@ from relief_ray.devices.fleet import owners_lines, type_counts_for
 from relief_ray.errors import UserError
 from relief_ray.keys import value_text
 from relief_ray.plugins import is_path
+from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.studies.planning import target_config
 from relief_ray.studies.presets import PRESETS as RUNS
 from relief_ray.studies.presets import make_preset
@@ -112,8 +113,8 @@ def look(name: str, stride_s: float | None, settings: Sequence[str], as_json: bo
 
 def _config_of(name: str, stride_s: float | None, settings: Sequence[str]) -> DataConfig:
     """The data configuration of a dataset, or of the first run of a preset, a file or a run folder."""
-    is_run = name in RUNS or Path(name).exists() or Path(name).suffix in (".yaml", ".yml", ".json")
-    if not is_run or name in DATASETS or is_path(name):
+    is_run = name in RUNS or Path(name).suffix in (".yaml", ".yml", ".json") or (Path(name) / RUN_FILE).exists()
+    if not is_run or name in DATASETS:
         return data_config(name, DataConfig().stride_s if stride_s is None else stride_s, settings)
     given = [] if stride_s is None else [f"data.stride_s={stride_s:g}"]
     return target_config(name, [*settings, *given]).data

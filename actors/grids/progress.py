@@ -28,8 +28,8 @@ def last_round(folder: Path) -> RoundRecord | None:
 
 def f1_heading(entries: Sequence[CellFolder]) -> str:
     """Heading of F1 in tables of these cells, which says so where it is of validation windows."""
-    is_tested = any("test" in entry.cell.config.evaluation.parts for entry in entries)
-    return "F1 %" if is_tested else "validation F1 %"
+    parts = {part for entry in entries for part in entry.cell.config.evaluation.parts}
+    return "validation F1 %" if parts == {"validation"} else "F1 %"
 
 
 def _title_of(entry: CellFolder) -> str:

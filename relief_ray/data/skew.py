@@ -80,8 +80,8 @@ class Dealer:
         raise UserError(
             f"data.partition={self.config.partition}, data.dirichlet_alpha={self.config.dirichlet_alpha:g}: the "
             f"smallest of {self.num_clients} clients got at most {best} training windows in {attempts} draws, expected "
-            f"{least} of {total}; {enough}raise data.dirichlet_alpha, or "
-            f"lower data.stride_s (here {self.config.stride_s:g} s: more windows) or data.num_clients"
+            f"{least} (data.min_partition_size); {enough}raise data.dirichlet_alpha, or lower "
+            f"data.stride_s (here {self.config.stride_s:g} s: more windows) or data.num_clients"
         )
 
     def _draw(self, attempt: int, sizes: Counts) -> tuple[Shares, Counts]:

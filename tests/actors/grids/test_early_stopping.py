@@ -136,7 +136,7 @@ def test_a_try_is_judged_by_those_of_earlier_sessions_and_of_its_own_place_alone
 
 def test_a_stopped_try_says_so_stays_stopped_and_cannot_win(tmp_path):
     plan = write_grid(stopped_early(tiny_search(tmp_path / "s"), RULE))
-    assert plan.title.endswith("ASHA judges tries after rounds 1 and 2 of 3 (reduction factor 2; tested every 1)")
+    assert plan.title.endswith("ASHA judges tries after rounds 1 and 2 of 3 (reduction factor 2, evaluation.every = 1)")
     weak, *others = plan.cell_folders()
     run_part(with_pauses(weak, 1), WorkerCache())
     mark_stopped(weak.folder, 1)
