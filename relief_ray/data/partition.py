@@ -275,8 +275,7 @@ def _require_windows(plan: Plan, config: DataConfig, longest_s: float) -> None:
         raise UserError(
             f"{len(empty)} of {len(plan.train)} clients ({some}) have no training window under "
             f"data.name={config.name}, data.split={config.split}, data.stride_s={config.stride_s:g} and windows of "
-            f"{config.spec().window_s:g} s; use fewer clients, shorter windows, a shorter stride or a smaller "
-            "data.test_fraction"
+            f"{config.spec().window_s:g} s; lower data.num_clients, data.window_s, data.stride_s or data.test_fraction"
         )
     if not len(plan.test) or not any(len(table) for table in plan.validation):
         raise UserError(
