@@ -21,7 +21,7 @@ from relief_ray.data.shard import write_shard
 from relief_ray.data.source import search_roots
 from relief_ray.data.verify import VerifyReport, verify
 from relief_ray.devices.fleet import owners_lines, type_counts_for
-from relief_ray.errors import UserError
+from relief_ray.errors import UserError, listed
 from relief_ray.plugins import is_path
 from relief_ray.text import table
 
@@ -165,9 +165,21 @@ def text(description: Description, config: DataConfig) -> str:
 
 
 def owners_of(spec: DatasetSpec, num_clients: int | None = None) -> list[str]:
-    """Lines on the setting ``fleet.owned``: which clients have which sensors."""
+    """Lines on the setting ``fleet.owned``: which clients have which sensors, and on people who lack some."""
     counts = type_counts_for(num_clients or sum(spec.type_counts), spec.type_counts)
-    return owners_lines(spec.names, counts)
+    return [
+        *owners_lines(spec.names, counts),
+        *(
+            []
+            if not spec.lacks
+            else ["Whatever its device has, the client of a person who lacks a sensor is without it"]
+        ),
+        *(
+            f"  subject {s}: lacks {listed(spec.lacks[s])}, has {listed(spec.sensors_of(s))}"
+            for s in spec.subjects
+            if spec.lacks.get(s)
+        ),
+    ]
 
 
 def _origin_of_windows(config: DataConfig) -> str:
