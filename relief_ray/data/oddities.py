@@ -76,12 +76,10 @@ def _still_for_one(dataset: Dataset) -> list[str]:
         for name, first, stop in spec.columns():
             columns = [column for column in values if first <= column < stop and column not in everywhere]
             if columns:
-                kept = listed(f"{values[column]:g}" for column in columns)
+                which = ", ".join(f"column {column} is {values[column]:g}" for column in columns)
                 remedy = f"; if that person has no {name}, say so in its DatasetSpec: lacks={{{subject}: ({name!r},)}}"
-                texts.append(
-                    f"{name} of subject {subject}: {several('column', columns)} of {first} to {stop - 1} never change "
-                    f"({kept}){remedy if is_path(spec.name) else ''}"
-                )
+                whole = f"{name} of subject {subject}: {which} in all its bouts"
+                texts.append(whole + (remedy if is_path(spec.name) else ""))
     return texts
 
 
@@ -101,12 +99,12 @@ def _still_of(dataset: Dataset, position: int) -> dict[int, float]:
 
 
 def _tested_without(dataset: Dataset, config: DataConfig) -> list[str]:
-    """People whose windows are tested although they lack a sensor."""
+    """People who are tested although they lack a sensor."""
     spec = dataset.spec
     tested = held_out(config, chosen_positions(config)) or chosen_positions(config)
     people = [spec.subjects[position] for position in tested]
     return [
-        f"subject {s}, who is tested, lacks {listed(spec.lacks[s])}: missing in its windows, as in training"
+        f"subject {s} lacks {listed(spec.lacks[s])}: its test windows count, and are read with that missing"
         for s in people
         if spec.lacks.get(s)
     ]
