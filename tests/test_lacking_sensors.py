@@ -1,6 +1,7 @@
 """A person without a sensor, from the data set's description to cohorts, training, evaluation, record and report.
 
-The lab of `tests/loaders` has four people with sensors on wrist (2 channels), hip (1) and ankle (2); person 3 lacks the one on the hip.
+The lab of `tests/loaders` has four people with sensors on wrist (2 channels), hip (1) and ankle (2). Person 3 lacks the
+one on the hip.
 """
 
 from collections.abc import Callable

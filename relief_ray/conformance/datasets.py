@@ -210,9 +210,8 @@ def _constant(bench: _Bench) -> _Findings:
     still: dict[tuple[str, int], list[int]] = {}
     for subject, recording in bench.recordings.items():
         same = (recording.signal == recording.signal[:1]).all(axis=0)
-        for name, first, stop in bench.spec.columns():
-            if name not in bench.spec.sensors_of(subject):
-                continue
+        here = [column for column in bench.spec.columns() if column[0] in bench.spec.sensors_of(subject)]
+        for name, first, stop in here:
             for column in np.flatnonzero(same[first:stop]).tolist():
                 still.setdefault((name, first + column), []).append(subject)
     texts = [f"{name}, column {column}, of subjects {listed(whose)}" for (name, column), whose in still.items()]

@@ -144,7 +144,7 @@ def assemble(spec: DatasetSpec, recordings: Sequence[Recording]) -> Arrays:
 
 def _present(spec: DatasetSpec, recording: Recording) -> NDArray[np.float32]:
     """The signal with NaN in the columns of sensors that its subject lacks."""
-    absent = [column for column in spec.columns() if column[0] in spec.lacks.get(recording.subject, ())]
+    absent = [column for column in spec.columns() if column[0] not in spec.sensors_of(recording.subject)]
     if not absent:
         return recording.signal
     signal = recording.signal.astype(np.float32)

@@ -311,7 +311,7 @@ def _gaps(spec: DatasetSpec, recording: Recording) -> list[str]:
     texts, signal = [], recording.signal
     for name, first, stop in spec.columns():
         bad = ~np.isfinite(signal[:, first:stop])
-        if name not in spec.lacks.get(recording.subject, ()) and bad.any():
+        if name in spec.sensors_of(recording.subject) and bad.any():
             row, column = (int(i) for i in np.argwhere(bad)[0])
             texts.append(
                 f"{name} has {int(bad.sum())} of {bad.size} values that are NaN or infinite, the first in row {row}, "

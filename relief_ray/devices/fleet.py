@@ -188,15 +188,10 @@ def build_fleet(
     labels = [f"client-{n}" for n in range(number)] if names is None else list(names)
     if len(labels) != number:
         raise UserError(f"{len(labels)} client names for {number} clients; give one name per client")
+    present = [_present(labels[n], roles[n], owned[roles[n]], lacking.get(n)) for n in range(number)]
     fleet = Fleet(
         clients=tuple(
-            ClientInfo(
-                id=n,
-                name=labels[n],
-                device=devices[n],
-                modalities=_present(labels[n], roles[n], owned[roles[n]], lacking.get(n)),
-                num_windows=0,
-            )
+            ClientInfo(id=n, name=labels[n], device=devices[n], modalities=present[n], num_windows=0)
             for n in range(number)
         ),
         modalities=tuple(modalities),
