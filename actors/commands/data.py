@@ -167,19 +167,13 @@ def text(description: Description, config: DataConfig) -> str:
 def owners_of(spec: DatasetSpec, num_clients: int | None = None) -> list[str]:
     """Lines on the setting ``fleet.owned``: which clients have which sensors, and on people who lack some."""
     counts = type_counts_for(num_clients or sum(spec.type_counts), spec.type_counts)
-    return [
-        *owners_lines(spec.names, counts),
-        *(
-            []
-            if not spec.lacks
-            else ["Whatever its device has, the client of a person who lacks a sensor is without it"]
-        ),
-        *(
-            f"  subject {s}: lacks {listed(spec.lacks[s])}, has {listed(spec.sensors_of(s))}"
-            for s in spec.subjects
-            if spec.lacks.get(s)
-        ),
+    lacking = [
+        f"  subject {s}: lacks {listed(spec.lacks[s])}, has {listed(spec.sensors_of(s))}"
+        for s in spec.subjects
+        if spec.lacks.get(s)
     ]
+    title = "Whatever its device has, the client of a person who lacks a sensor is without it"
+    return [*owners_lines(spec.names, counts), *([title, *lacking] if lacking else [])]
 
 
 def _origin_of_windows(config: DataConfig) -> str:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,8 +123,9 @@ def _description(spec: DatasetSpec) -> list[str]:
 
 def _lacking(spec: DatasetSpec) -> list[str]:
     """Faults of ``lacks``: unknown people or sensors, and people without any sensor."""
-    texts = []
-    given: Mapping[int, object] = spec.lacks
+    texts, given = [], cast(object, spec.lacks)
+    if not isinstance(given, Mapping):
+        return [f'lacks = {given!r}, expected sensors by subject, e.g. {{3: ("gyro",)}}']
     for subject, names in given.items():
         what = f"lacks[{subject!r}] = {names!r}"
         if subject not in spec.subjects:

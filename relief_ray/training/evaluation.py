@@ -52,11 +52,11 @@ def predict(
             if len(rows):
                 few = {m: x[rows.to(x.device)] for m, x in chunk.items()}
                 logits_of = _logits(backbone, few, [mask - lacked for mask in masks], missing, last, known)
-                for mask in masks:
-                    fewer = logits_of[mask - lacked].argmax(1).cpu()
-                    classes[mask] = classes[mask].index_copy(0, rows, fewer.expand(len(rows)))
-        for mask in masks:
-            parts[mask].append(classes[mask])
+                for mask, all_classes in classes.items():
+                    fewer = logits_of[mask - lacked].argmax(1).cpu().expand(len(rows))
+                    classes[mask] = all_classes.index_copy(0, rows, fewer)
+        for mask, all_classes in classes.items():
+            parts[mask].append(all_classes)
     return {mask: torch.cat(chunks) for mask, chunks in parts.items()}
 
 
