@@ -22,7 +22,7 @@ from relief_ray.data.shard import write_shard
 from relief_ray.data.source import search_roots
 from relief_ray.data.verify import VerifyReport, verify
 from relief_ray.devices.fleet import owners_lines, type_counts_for
-from relief_ray.errors import UserError
+from relief_ray.errors import UserError, listed
 from relief_ray.keys import value_text
 from relief_ray.plugins import is_path
 from relief_ray.records.run_folder import RUN_FILE
@@ -184,9 +184,15 @@ def text(description: Description, config: DataConfig) -> str:
 
 
 def owners_of(spec: DatasetSpec, num_clients: int | None = None) -> list[str]:
-    """Lines on the setting ``fleet.owned``: which clients have which sensors."""
+    """Lines on the setting ``fleet.owned``: which clients have which sensors, and on people who lack some."""
     counts = type_counts_for(num_clients or sum(spec.type_counts), spec.type_counts)
-    return owners_lines(spec.names, counts)
+    lacking = [
+        f"  subject {s}: lacks {listed(spec.lacks[s])}, has {listed(spec.sensors_of(s))}"
+        for s in spec.subjects
+        if spec.lacks.get(s)
+    ]
+    title = "Whatever its device has, the client of a person who lacks a sensor is without it"
+    return [*owners_lines(spec.names, counts), *([title, *lacking] if lacking else [])]
 
 
 def _origin_of_windows(config: DataConfig) -> str:
