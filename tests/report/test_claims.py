@@ -127,6 +127,28 @@ def test_runs_that_were_there_before_the_claims_are_refused(runs, registry):
     assert late.verdict == "refused" and late.evidence.startswith("12 of 12 pairs were begun before the claims were")
 
 
+def late(run):
+    """The run without the test after round 1."""
+    rounds = tuple(r.model_copy(update={"metrics": None}) if r.round == 1 else r for r in run.rounds)
+    return dataclasses.replace(run, rounds=rounds)
+
+
+@pytest.mark.parametrize("figure", ["f1_at_seconds", "f1_at_joules"])
+def test_a_first_test_after_the_budget_is_no_missing_run(repeat, registry, figure):
+    """V1 has a bootstrap: its round 1 ends with FedAvg's last; tested in round 2 alone, nobody knows its F1 by then."""
+    fedavg, v1 = repeat("fedavg", BASE), repeat("v1", BASE + GAINS, trained=LESS)
+    assert judged([*fedavg, *v1], registry({**BETTER, "figure": figure}))[0][0].verdict != "not tested early enough"
+    for runs, number in (([*fedavg, *map(late, v1)], 12), ([*fedavg, late(v1[0]), *v1[1:]], 1)):
+        claim = judged(runs, registry({**BETTER, "figure": figure}))[0][0]
+        assert claim.verdict == "not tested early enough"
+        assert claim.evidence == (
+            f"in {number} of 12 pairs the first test came after the cheaper run's end; test after every round: "
+            "--set evaluation.every=1"
+        )
+    absent = judged(fedavg, registry({**BETTER, "figure": figure}))[0][0]
+    assert absent.verdict == "no runs"
+
+
 def test_a_study_is_judged_once_when_all_planned_pairs_are_there(runs, registry):
     keys = {run.replicate: run.repetition for run in runs}
     more = {**keys, (0, 0, 10_300): (3, -1)}
