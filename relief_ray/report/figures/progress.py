@@ -29,6 +29,7 @@ from relief_ray.report.figures.style import (
 )
 from relief_ray.report.runs import config_text, is_pooled, split_name
 from relief_ray.report.summary import MIB
+from relief_ray.text import percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -332,7 +333,7 @@ def pareto(experiment: Experiment, slug: str) -> Figure | None:
 
 def _bootstraps(comparison: Comparison) -> str:
     """``, bootstrap included (its share of the seconds: `relief` 33 %)``; empty without one."""
-    shares = [f"`{label}` {comparison.bootstrap_percent(label):.0f} %" for label in comparison.bootstrapped]
+    shares = [f"`{label}` {percent(comparison.bootstrap_percent(label))} %" for label in comparison.bootstrapped]
     return f", bootstrap included (its share of the seconds: {listed(shares)})" if shares else ""
 
 

@@ -169,7 +169,7 @@ def number_text(stat: Stat | None, column: Column, num_runs: int, *, tight: bool
     has_spread = std is not None and (column.spread if tight else std != 0)
     spread = f"{'±' if tight else ' ± '}{std:.{column.decimals}f}" if has_spread else ""
     part = "" if stat.num == num_runs else f" ({stat.num}/{num_runs})"
-    return f"{stat.mean * column.scale + 0.0:.{column.decimals}f}{spread}{part}"
+    return f"{column.rounded(stat.mean)}{spread}{part}"
 
 
 def figure_cell(

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from relief_ray.report.paper import PAPER_DATA
+from relief_ray.text import percent
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +43,11 @@ class Column:
         """Heading: ``F1 %``, ``round, s``."""
         return f"{self.label} %" if self.unit == "%" else ", ".join(filter(None, (self.label, self.unit)))
 
+    def rounded(self, value: float) -> str:
+        """The figure as it is printed; a share of the link that only rounds to 100 % is ``> 99``."""
+        shown = value * self.scale + 0.0
+        return percent(shown, self.decimals) if self is LINK else f"{shown:.{self.decimals}f}"
+
     def printed(self, dataset: str) -> Iterator[tuple[str, str]]:
         """(heading, the paper's column) of the paper's values that `compare` shows beside this figure of a data set.
 
@@ -61,20 +67,21 @@ OWN_F1 = Column(
 )  # fmt: skip
 OWN_SUBJECTS_F1 = Column(
     label="F1 own subjects", unit="%", figure="f1_own_subjects_percent", decimals=1,
-    meaning="the same on the windows of the subjects that the client trained on",
+    meaning="as `F1 own %`, on the windows of the subjects that the client trained on",
 )  # fmt: skip
 AT_ROUNDS_F1 = Column(
     label="F1 at equal rounds", unit="%", figure="f1_at_rounds_percent", decimals=1,
-    meaning="F1 after as many aggregations as the method with the fewest, a bootstrap counted as one; between two "
-    "tests on the line through them",
+    meaning="F1 after as many aggregations as the method with the fewest, a bootstrap counted as one, interpolated "
+    "between tests",
 )  # fmt: skip
 AT_SECONDS_F1 = Column(
     label="F1 at equal s", unit="%", figure="f1_at_seconds_percent", decimals=1,
     meaning="F1 when as many simulated seconds were spent as the faster of FedAvg and RELIEF (without one of them: the "
-    "fastest method) took in all; between two tests on the line through them",
+    "fastest method) took in all, interpolated between tests",
 )  # fmt: skip
 AT_JOULES_F1 = Column(
-    label="F1 at equal J", unit="%", figure="f1_at_joules_percent", decimals=1, meaning="the same at equal joules",
+    label="F1 at equal J", unit="%", figure="f1_at_joules_percent", decimals=1,
+    meaning="as `F1 at equal s %`, at equal joules",
 )  # fmt: skip
 HEADLINE = Column(label="F1", unit="%", figure="f1_percent", decimals=1, paper=_DATA)
 RARE_F1 = Column(

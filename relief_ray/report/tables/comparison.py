@@ -130,10 +130,10 @@ def _table(comparison: Comparison, slug: str, texts: Sequence[Texts]) -> Table:
 
 
 def legend(tables: Iterable[Table]) -> list[str]:
-    """Sentences that explain the headings of these tables, and no others."""
-    heads = {head for table in tables for head in table.head}
+    """Sentences that explain the headings of these tables, and no others, from left to right."""
+    heads = dict.fromkeys(head for table in tables for head in table.head)
     columns = {c.head: c for c in (*_BRIEF_COSTS, col.OWN_F1, col.AT_ROUNDS_F1, *SCORES, *COSTS, *_WIDE)}
-    meanings = [f"`{head}`: {c.meaning}" for head, c in columns.items() if c.meaning and head in heads]
+    meanings = [f"`{head}`: {columns[head].meaning}" for head in heads if head in columns and columns[head].meaning]
     return [*meanings, _PRINTED] if any(head.startswith(OF_PAPER) for head in heads) else meanings
 
 

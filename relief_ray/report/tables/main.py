@@ -104,7 +104,7 @@ def _speed_context(experiment: Experiment, method: MethodResult) -> str:
     for column in col.SPEED_CONTEXT:
         stat = method.stats.get(column.figure)
         if stat is not None and not (column is col.AT_PAPER and experiment.is_own_data):
-            shown.append(_CONTEXT[column.figure].format(f"{stat.mean:.{column.decimals}f}"))
+            shown.append(_CONTEXT[column.figure].format(column.rounded(stat.mean)))
     return ", ".join(shown)
 
 

@@ -9,7 +9,7 @@ from relief_ray.report.formats.text import markdown, plain
 from relief_ray.report.paper import beside, read_paper
 from relief_ray.report.statistics import interval_text, paired
 from relief_ray.report.tables.cells import number_text
-from relief_ray.report.tables.columns import F1, HEADLINE
+from relief_ray.report.tables.columns import F1, HEADLINE, LINK
 from relief_ray.report.tables.comparison import costs_table, legend, scores_table, wide_table
 
 
@@ -35,6 +35,22 @@ def on_moment(loaded, put_on):
 )
 def test_numbers(stat, spread, shown):
     assert number_text(stat, F1 if spread else HEADLINE, 3, tight=True) == shown
+
+
+def test_a_link_that_only_rounds_to_all_says_so():
+    nearly, whole = Stat(mean=99.7, std=None, num=3), Stat(mean=100.0, std=None, num=3)
+    assert (number_text(nearly, LINK, 3), number_text(whole, LINK, 3)) == ("> 99", "100")
+
+
+def test_a_legend_is_read_from_left_to_right(make):
+    """No meaning is `the same` as another: the one before it may be of another column."""
+    runs = [make("fedavg"), make("relief", scores=(0.55, 0.6), round_s=1.0), make("local", own=(0.4, 0.5))]
+    tables = (scores_table(compare_runs(runs)), costs_table(compare_runs(runs)))
+    lines = legend(tables)
+    places = [[head for table in tables for head in table.head].index(line.split("`")[1]) for line in lines]
+    assert places == sorted(places) and len(places) > 3
+    assert not any("the same" in line for line in lines)
+    assert "`F1 at equal J %`: as `F1 at equal s %`, at equal joules" in lines
 
 
 def test_a_spread_of_zero_is_left_out_of_the_report():
