@@ -150,8 +150,8 @@ def directions(experiment: Experiment, paper: Paper) -> list[str]:
         if (speedup := row.stats.get("speedup")) is not None:
             sentences += _speed(label, speedup.mean, theirs.get(name, "speedup"), comparison.clock)
         data = experiment.paper_data
-        sentences += _score(label, "F1", row.f1, theirs.get(name, f"{data} F1 (%)"))
-        sentences += _score(label, "rare-modality F1", row.rare, theirs.get(name, "rare-modality F1 (%)"))
+        sentences += _score(label, "F1", row.f1, theirs.get(name, f"{data} F1 (%)"), data)
+        sentences += _score(label, "rare-modality F1", row.rare, theirs.get(name, "rare-modality F1 (%)"), "PAMAP2")
     return sentences
 
 
@@ -161,14 +161,14 @@ def _speed(label: str, ours: float, cell: PaperCell | None, clock: str) -> Itera
     if max(ours, cell.value) <= NEAR * min(ours, cell.value):
         return
     speed = f"{ours:.2f}x FedAvg's speed, seconds simulated {clock_words(clock)}"
-    yield f"`{label}`: {speed}; the paper prints {cell.value:.2f}x."
+    yield f"`{label}`: {speed}; the paper prints {cell.value:.2f}x on PAMAP2."
 
 
 def _away(speedup: float) -> int:
     return (speedup > 1 + SAME) - (speedup < 1 - SAME)
 
 
-def _score(label: str, figure: str, ours: Paired | None, cell: PaperCell | None) -> Iterator[str]:
+def _score(label: str, figure: str, ours: Paired | None, cell: PaperCell | None, data: str) -> Iterator[str]:
     if (
         ours is None
         or ours.num_pairs < MIN_INTERVAL
@@ -183,7 +183,7 @@ def _score(label: str, figure: str, ours: Paired | None, cell: PaperCell | None)
     if here and here != there:
         yield (
             f"`{label}`: {figure} is {ours.mean:+.1f} [{ours.low:+.1f}, {ours.high:+.1f}] points from FedAvg's; the "
-            f"paper prints {cell.delta:+.1f}."
+            f"paper prints {cell.delta:+.1f} on {data}."
         )
 
 

@@ -66,7 +66,7 @@ class Paired:
         return "replicate mean" if self.on_means else "paired run"
 
     def __str__(self) -> str:
-        """``+1.2 [-0.4, +2.8]``; below three pairs their number instead of the interval, a dash where it is undefined."""
+        """``+1.2 [-0.4, +2.8]``; below three pairs their number for the interval, a dash where it is undefined."""
         if self.num_pairs < MIN_INTERVAL:
             return f"{self.mean:+.1f} ({counted(self.num_pairs, 'replicate' if self.on_means else 'run')})"
         if self.low is None or self.high is None:

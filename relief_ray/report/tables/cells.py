@@ -135,12 +135,16 @@ def stat_of(comparison: Comparison, label: str, figure: str) -> Stat | None:
 def printed(
     experiment: Experiment, paper: Paper, table: str, row: str, column: Column, prefix: str = ""
 ) -> PaperCell | None:
-    """The paper's cell, of PAMAP2 where our data set is not among the paper's; ``prefix``: a backbone's, ``B1 ``."""
-    return paper[table].get(row, prefix + column.paper.format(data=experiment.paper_data)) if column.paper else None
+    """The paper's cell; None for a figure that it does not print of these data. ``prefix``: a backbone's, ``B1 ``."""
+    if not column.is_printed_of(experiment.dataset):
+        return None
+    return paper[table].get(row, prefix + column.paper.format(data=experiment.paper_data))
 
 
 def second_line(experiment: Experiment) -> str:
-    """Explanation of the cells' second line, for the heading."""
+    """Explanation of the cells' second line, for the heading; empty where there is none: not the paper's data."""
+    if not experiment.is_on_papers_data:
+        return ""
     change = ", ours minus it" if is_comparable(experiment) else ""
     return f"second line: paper, {experiment.paper_data}{change}"
 

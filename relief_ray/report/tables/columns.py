@@ -48,13 +48,13 @@ class Column:
         shown = value * self.scale + 0.0
         return percent(shown, self.decimals) if self is LINK else f"{shown:.{self.decimals}f}"
 
-    def printed(self, dataset: str) -> Iterator[tuple[str, str]]:
-        """(heading, the paper's column) of the paper's values that `compare` shows beside this figure of a data set.
+    def is_printed_of(self, dataset: str) -> bool:
+        """True where the paper prints this figure of the data set: all but F1 are of PAMAP2, F1 of MHEALTH too."""
+        return bool(self.paper) and (dataset in PAPER_DATA if "{data}" in self.paper else dataset == "pamap2")
 
-        All but F1 are of PAMAP2; about other data than its two the paper says nothing.
-        """
-        is_of_it = dataset in PAPER_DATA if "{data}" in self.paper else dataset == "pamap2"
-        if self.brief and is_of_it:
+    def printed(self, dataset: str) -> Iterator[tuple[str, str]]:
+        """(heading, the paper's column) of the paper's values that `compare` shows beside this figure of a data set."""
+        if self.brief and self.is_printed_of(dataset):
             yield self.brief, self.paper.format(data=PAPER_DATA[dataset])
 
 

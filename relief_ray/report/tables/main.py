@@ -187,7 +187,7 @@ def _clock_cells(experiment: Experiment, label: str, clocks: Sequence[str]) -> I
 
 
 def paper_table(experiment: Experiment, paper: Paper, slug: str) -> Table:
-    """Our figures over the paper's, by its clock; on the paper's data, methods that were not run stand as gaps."""
+    """Our figures by the paper's clock, on its data over its own, where methods that were not run stand as gaps."""
     number = TABLES.get(experiment.backbone, "I")
     clock = None if experiment.shown is None else experiment.shown.clock
     own_f1 = (col.OWN_F1,) if _personalised(experiment) else ()
@@ -201,12 +201,19 @@ def paper_table(experiment: Experiment, paper: Paper, slug: str) -> Table:
     )  # fmt: skip
     return Table(
         slug=slug,
-        caption=f"Our figures beside the paper's (its Table {number}): {experiment.title}.",
+        caption=f"{_place(experiment, number)}: {experiment.title}.",
         head=("method", "runs", *headings(experiment, builder.columns, clock)),
         rows=tuple(_row(builder, label) for label in builder.labels),
         notes=tuple(_table_notes(experiment, number)),
         second=second_line(experiment),
     )
+
+
+def _place(experiment: Experiment, number: str) -> str:
+    """What the table is to the paper's: its values stand under ours on its own data alone."""
+    if experiment.is_on_papers_data:
+        return f"Our figures beside the paper's (its Table {number})"
+    return f"Our figures in the columns of the paper's Table {number}"
 
 
 def _ran(experiment: Experiment, label: str) -> bool:
@@ -320,6 +327,8 @@ def _table_notes(experiment: Experiment, table: str) -> Iterator[str]:
         if away:
             yield f"Not the paper's protocol: {', '.join(away)}. Deviations are printed, they are no verdict."
         yield f"Under each figure: Table {table} of the paper, and ours minus the paper's. FITTED cells have none."
+    elif not experiment.is_on_papers_data:
+        yield "The paper prints nothing about these data: its values stand under runs on PAMAP2 and MHEALTH alone."
     else:
         yield (
             f"Under each figure: Table {table} of the paper, for orientation only. Data, fleet, learning rate or batch "
