@@ -322,7 +322,7 @@ def pareto(experiment: Experiment, slug: str) -> Figure | None:
         slug=slug,
         caption=f"F1 after the last round against simulated seconds, joules and uploaded bytes of the whole run"
         f"{_bootstraps(comparison)}; {experiment.title}. Line: Pareto front of the federated methods"
-        f"{spread}{grey}.{outside(last)}{own_models(comparison)}",
+        f"{spread}{grey}.{outside(last)}{_not_drawn(comparison, last)}{own_models(comparison)}",
         draw=partial(_pareto, comparison=comparison, last=last),
         width_in=TEXT_WIDTH_IN,
         height_in=2.2 + legend_in(list(last.method)),
@@ -342,6 +342,18 @@ def outside(last: pd.DataFrame) -> str:
     below = last[last.f1_percent < span(last)[0]]
     named = [f"`{end.method}` {end.f1_percent:.1f} %" for end in below.itertuples()]
     return f" Below the frame: {listed(named)}." if named else ""
+
+
+def _not_drawn(comparison: Comparison, last: pd.DataFrame) -> str:
+    """The methods without a point, with their F1 where there is one: pooled data cost no fleet anything."""
+    rows = [row for row in comparison.rows if row.label not in set(last.method)]
+    named = [
+        f"`{row.label}`" + (f" {row.stats['f1_percent'].mean:.1f} %" if "f1_percent" in row.stats else "")
+        for row in rows
+    ]
+    is_pool = bool(rows) and all(row.method.pooled for row in rows)
+    why = "on one device with all data, so without the fleet's costs" if is_pool else "no F1, or no costs of a fleet"
+    return f" Not drawn ({why}): {listed(named)}." if named else ""
 
 
 def _pareto(figure: MplFigure, comparison: Comparison, last: pd.DataFrame) -> None:

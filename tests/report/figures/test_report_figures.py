@@ -203,6 +203,21 @@ def test_every_method_can_be_told_apart_without_colour():
     assert len(looks) == 16
 
 
+def test_no_two_methods_look_the_same_however_many_there_are():
+    labels = [*(method_name(config, label) for label, config in PRESETS.items()), *(f"m{i}" for i in range(60))]
+    look = styles(labels)
+    assert len({(s.colour, s.marker, s.fill) for s in look.values()}) == len(set(labels)) > 80
+    assert look["full_only"].marker != look["local"].marker, "bounds are all grey and hollow"
+
+
+def test_the_front_names_methods_that_have_no_place_in_it(make, put_on, inventory_of):
+    """Pooled training has no fleet, so no costs: without a word a reader would look for its point."""
+    runs = [put_on(make(m)) for m in ("fedavg", "fedprox", "central")]
+    caption = pareto(experiments(inventory_of(runs))[0], "x").caption
+    assert "Not drawn (on one device with all data, so without the fleet's costs): `central` 60.0 %." in caption
+    assert "Not drawn" not in pareto(experiments(inventory_of(runs[:2]))[0], "x").caption
+
+
 def test_methods_of_a_figure_share_no_colour_and_none_has_that_of_the_bounds():
     labels = ["mine", *(method_name(config, label) for label, config in PRESETS.items())]
     look = styles(labels)
