@@ -14,6 +14,7 @@ from relief_ray.report.comparison import Comparison, MethodResult
 from relief_ray.report.experiments import Experiment, data_title
 from relief_ray.report.inventory import GridItem
 from relief_ray.report.runs import Loaded, config_int, config_text, has_folds, run_value, split_name
+from relief_ray.text import install
 
 # Mark of a method for LoRA that was run on a backbone without it.
 STAND_IN = "\N{DOUBLE DAGGER}"
@@ -220,7 +221,7 @@ def stand_in_note(runs: Sequence[Loaded]) -> tuple[str, ...]:
 def _without_intervals(comparison: Comparison) -> list[str]:
     if all(m.f1 is None or m.f1.low is not None or m.f1.is_still or m.f1.num_pairs == 1 for m in comparison.rows):
         return []
-    return ["No intervals: they need scipy; install it with: pip install 'relief-ray[server]'"]
+    return [f"No intervals: they need scipy; {install('server')}"]
 
 
 def _programs(comparison: Comparison) -> list[str]:
