@@ -1,11 +1,15 @@
-"""Test the plain text that terminals and pages share."""
+"""Test the plain text that terminals and pages share: aligned tables no wider than asked, hints, rounding."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-from relief_ray.text import install, percent, pip
+from relief_ray.text import install, percent, pip, table, tables
+
+ROOT = Path(__file__).parents[1]
+HEAD = ["client", "all", "walking", "standing"]
+ROWS = [["0", "120", "1", "119"], ["1", "7", "7", "0"]]
 
 
 @pytest.mark.parametrize(
@@ -14,9 +18,6 @@ from relief_ray.text import install, percent, pip
 )
 def test_nearly_all_is_not_all(value, decimals, shown):
     assert percent(value, decimals) == shown
-
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("extra", ["server", "search", "moment"])
@@ -39,3 +40,21 @@ def test_nothing_says_that_an_index_has_this_package():
     texts = {f: f.read_text(encoding="utf-8") for f in [*files, ROOT / "README.md"] if f.suffix in (".py", ".md")}
     assert len(texts) > 100
     assert not [f.name for f, text in texts.items() if re.search(r"pip install ['\"]?relief-ray|relief-ray\[", text)]
+
+
+def test_a_table_within_the_width_stays_whole():
+    (whole,) = tables(HEAD, ROWS, 80)
+    assert whole == table(HEAD, ROWS)
+
+
+def test_a_wider_table_becomes_several_each_with_the_first_column():
+    parts = tables(HEAD, ROWS, 24)
+    assert [part.split("\n")[0].split() for part in parts] == [["client", "all", "walking"], ["client", "standing"]]
+    assert max(len(line) for part in parts for line in part.split("\n")) <= 24
+    assert [line.split() for line in parts[1].split("\n")[2:]] == [["0", "119"], ["1", "0"]]
+    assert len(tables(HEAD, ROWS, 3)) == 3, "a column is never cut"
+
+
+def test_prose_in_the_last_column_is_wrapped():
+    shown = table(["name", "what"], [["a", "one two three"], ["b", ""]], left=2, width=16).split("\n")
+    assert shown == ["  name  what", "  ----  -------", "  a     one two", "        three", "  b"]

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from relief_ray.data.config import DataConfig
+from relief_ray.data.partition import lacking
 from relief_ray.data.registry import get_spec
 from relief_ray.devices.fleet import FleetConfig, build_fleet
 from relief_ray.errors import UserError
@@ -326,9 +327,9 @@ def fleet_of(loaded: Loaded) -> Fleet | None:
     if not number:
         return None
     try:
-        spec = get_spec(DataConfig.model_validate(loaded.run.config.get("data")).name)
-        config = FleetConfig.model_validate(loaded.run.config.get("fleet"))
-        fleet, _ = build_fleet(config, spec.names, spec.type_counts, number)
+        data = DataConfig.model_validate(loaded.run.config.get("data"))
+        config, spec = FleetConfig.model_validate(loaded.run.config.get("fleet")), get_spec(data.name)
+        fleet, _ = build_fleet(config, spec.names, spec.type_counts, number, lacking=lacking(data, number))
     except (UserError, ValidationError):
         return None
     return fleet

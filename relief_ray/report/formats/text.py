@@ -11,6 +11,7 @@ from textwrap import fill
 
 from pydantic import JsonValue
 
+from relief_ray.errors import UserError
 from relief_ray.report.captions import caption, remarks
 from relief_ray.report.comparison import Comparison, MethodResult
 from relief_ray.report.document import Table
@@ -27,7 +28,8 @@ from relief_ray.report.tables.comparison import (
     wide_table,
 )
 
-WIDTH = 120
+# Characters of a line: with all figures; of a usual terminal; and the fewest that hold a table.
+WIDTH, NARROW, LEAST = 120, 80, 60
 # Headings of so many letters stay on one line.
 SHORT = 9
 
@@ -36,7 +38,12 @@ def plain(comparison: Comparison, width: int = WIDTH) -> str:
     """Caption, tables at most ``width`` columns wide (bounds below a rule), and remarks.
 
     Below ``WIDTH`` columns the tables hold the figures that matter most, and their legend is as short.
+
+    Raises:
+        UserError: the width holds no table.
     """
+    if width < LEAST:
+        raise UserError(f"width={width}: expected {LEAST} characters or more")
     is_wide = width >= WIDTH
     made = (scores_table(comparison), costs_table(comparison)) if is_wide else brief_tables(comparison)
     meanings = legend(made)

@@ -170,8 +170,8 @@ def test_the_green_cell_is_what_is_frozen_each_fold_for_itself(make, page):
         ("fedavg fold 1", [("80.0", "good"), ("70.0", "")]),
     ]
     for fold, line in zip(scores, table.rows, strict=True):
-        tries = {(str(lr),): [own] for lr, (_, own) in scores[fold].items()}
-        frozen = choose(("dsa", fold, "cnn", "fedavg"), Search(parameters=("training.lr",), tries=tries))
+        tries = {(("training.lr", str(lr)),): [own] for lr, (_, own) in scores[fold].items()}
+        frozen = choose(("dsa", fold, "cnn", "fedavg"), Search(tries=tries))
         green = next(h for h, e in zip(table.head[1:], line.cells, strict=True) if e.tone == "good")
         assert green == f"lr {frozen.settings['training.lr']:g}"
 
