@@ -185,15 +185,15 @@ def remarks(comparison: Comparison) -> tuple[str, ...]:
 
 
 def _committed(runs: Sequence[Loaded]) -> list[str]:
-    """Sentence on what committed cells lack."""
+    """Sentences on what committed cells lack."""
     small = [r for r in runs if r.committed is not None]
     if not small:
         return []
     old = any(r.committed is not None and r.committed.means is None for r in small)
     more = ", bytes of a client, link shares and rare F1 round by round" if old else ""
     return [
-        f"Read from committed cells, without run folders: what each client and device did{more} is not in them, and "
-        "the figures that need it are not drawn"
+        f"Read from a summary of finished runs (`cells.json`), without run folders. It lacks what each client and "
+        f"device did{more}; figures that need this are not drawn"
     ]
 
 

@@ -220,11 +220,18 @@ def _evidence(outcome: Outcome, claim: Claim, pairs: Sequence[RunPair]) -> str:
 
 def last_line(comparison: Comparison, judgement: Judgement | None = None, problems: Sequence[str] = ()) -> str:
     """Sentence on what the runs decide about the claims that were named before them."""
+    return " ".join(last_lines(comparison, judgement, problems))
+
+
+def last_lines(
+    comparison: Comparison, judgement: Judgement | None = None, problems: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """``last_line`` in the parts that a reader looks at one by one: a line per verdict; one without claims."""
     mark = [] if comparison.runs[0].run.data_origin == "real" else ["SYNTHETIC data: nothing follows for methods."]
     told, speed = ([sentence] if sentence else [] for sentence in (described(comparison), faster(comparison)))
     if judgement is None:
         none = ["No claim was named before these runs: their differences are described, not tested."]
-        return " ".join([*mark, *(problems or none), *told, *speed])
+        return (" ".join([*mark, *(problems or none), *told, *speed]),)
     groups: dict[Verdict, list[JudgedClaim]] = {}
     for judged in judgement.claims:
         groups.setdefault(judged.verdict, []).append(judged)
@@ -234,7 +241,8 @@ def last_line(comparison: Comparison, judgement: Judgement | None = None, proble
     tested = any(judged.p_holm is not None for judged in judgement.claims) and judgement.num_claims > 1
     unlike = [f"p is adjusted over {judgement.num_claims} claims (Holm), intervals are not."] if tested else []
     fair = [f"Not tested: {sentence}" for sentence in told if comparison.is_at_rounds]
-    return " ".join([*mark, head, "; ".join(parts) + ".", *unlike, *problems, *fair, *speed])
+    return (" ".join([*mark, head]), *(f"{part};" for part in parts[:-1]), f"{parts[-1]}.",
+            *unlike, *problems, *fair, *speed)  # fmt: skip
 
 
 _ORDER: tuple[Verdict, ...] = (

@@ -51,7 +51,7 @@ def test_results_come_first_and_what_they_rest_on_last(usual, registry):
     document = build(usual, registry({"first": "v1", "second": "fedavg"}))
     first, *_, last = document.sections
     verdict, table, *figures = first.blocks
-    assert isinstance(verdict, Paragraphs) and "too short to judge" in verdict.lines[0]
+    assert isinstance(verdict, Paragraphs) and "too short to judge" in verdict.lines[1]
     assert table.slug == "e1-main"
     assert [p.slug for p in figures] == ["e1-convergence", "e1-rare", "e1-pareto", "e1-round"]
     assert last.slug == "overview" and [t.slug for t in last.blocks][:2] == ["cells", "settings"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from relief_ray.records.committed import condense, write_committed
-from relief_ray.report.claims import bound_text, judge, last_line, scatter, verdict_table
+from relief_ray.report.claims import bound_text, judge, last_line, last_lines, scatter, verdict_table
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.registered import Registry, registry_of
 from relief_ray.report.runs import load_runs
@@ -194,6 +194,13 @@ def test_the_last_line_says_what_was_named_and_found(runs, registry):
         "0.00098); no runs: v2 > v1 in F1 (needs runs of v2 and v1 with F1). p is adjusted over 2 claims "
         "(Holm), intervals are not."
     )
+    lines = last_lines(comparison, judgement, problems)
+    assert " ".join(lines) == line
+    assert [text.split(":")[0] for text in lines[:3]] == [
+        "Of 2 claims named before the first run",
+        "supported",
+        "no runs",
+    ]
     (alone,), problems = judge([comparison], registry(BETTER))
     assert "adjusted over" not in last_line(comparison, alone, problems), "one claim: nothing is adjusted"
 

@@ -53,7 +53,7 @@ def ablation_table(experiment: Experiment, paper: Paper, slug: str) -> Table | N
             protocol(experiment),
             *clock_note(comparison),
             "Differences are of paired runs (fold and replicate); in brackets the 95 % interval of their mean. "
-            "V2 and V3 drop two things at once (ADR 2); the variants with V0's mandatory blocks drop one.",
+            "V2 and V3 drop two parts at once; the variants with V0's mandatory blocks drop one.",
             *([slots] if col.FREE_SLOTS in columns else []),
         ),
         second=second_line(experiment),

@@ -155,11 +155,19 @@ def name_of(method: MethodResult) -> str:
 
 
 def names_line(comparison: Comparison) -> str:
-    """Sentence with what stands behind the names: a preset's title, or a user's method's import path; or empty."""
+    """Sentence with what stands behind the names: a preset's title, or a user's method's import path; or empty.
+
+    A variant has the title of its preset, which says nothing new where it is the preset's name.
+    """
     known = {run.label: run.run for run in comparison.runs}
     texts = {label: run.strategy if is_path(run.strategy) else run.method.title for label, run in known.items()}
-    parts = [f"`{label}`: {text}" for label, text in texts.items() if with_title(label, text) != text]
+    parts = [f"`{label}`: {text}" for label, text in texts.items() if with_title(_base(label), text) != text]
     return f"Names: {'; '.join(parts)}" if parts else ""
+
+
+def _base(label: str) -> str:
+    """``relief`` of the variant ``relief (fill=time)``."""
+    return label.partition(" (")[0]
 
 
 def number_text(stat: Stat | None, column: Column, num_runs: int, *, tight: bool = False) -> str:

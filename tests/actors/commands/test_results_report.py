@@ -53,7 +53,7 @@ def test_report_of_committed_results_leaves_their_folder_alone(invoke, reported,
     monkeypatch.chdir(tmp_path)
     before = sorted(reported[1].iterdir())
     assert invoke("report", reported[1]).exit_code == 0
-    assert "Read from committed cells" in (tmp_path / "report" / "index.html").read_text()
+    assert "Read from a summary of finished runs" in (tmp_path / "report" / "index.html").read_text()
     assert sorted(reported[1].iterdir()) == before
 
 
