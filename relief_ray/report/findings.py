@@ -304,14 +304,12 @@ def _deadline(comparison: Comparison) -> Iterator[str]:
     bound, elastic = comparison.row("full_only"), comparison.row(V0)
     if bound is None or elastic is None or "speedup" not in bound.stats or "speedup" not in elastic.stats:
         return
-    fast, ours = bound.stats["speedup"].mean, elastic.stats["speedup"].mean
-    if fast > ours:
-        yield (
-            f"Leaving the weak devices out (`full_only`) is faster still: {fast:.2f}x against {ours:.2f}x; "
-            f"it costs {-bound.f1.mean:.1f} points of F1 against FedAvg."
-            if bound.f1 is not None
-            else f"Leaving the weak devices out (`full_only`) is faster still: {fast:.2f}x against {ours:.2f}x."
-        )
+    fast, ours = (f"{method.stats['speedup'].mean:.2f}" for method in (bound, elastic))
+    if float(fast) < float(ours):
+        return
+    what = f"as fast as RELIEF, {fast}x" if fast == ours else f"faster still: {fast}x against {ours}x"
+    costs = "" if bound.f1 is None else f"; it costs {-bound.f1.mean:.1f} points of F1 against FedAvg"
+    yield f"Leaving the weak devices out (`full_only`) is {what}{costs}."
 
 
 def _fleet(comparison: Comparison) -> Fleet | None:

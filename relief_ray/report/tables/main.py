@@ -210,7 +210,7 @@ def paper_table(experiment: Experiment, paper: Paper, slug: str) -> Table:
 
 
 def _place(experiment: Experiment, number: str) -> str:
-    """What the table is to the paper's: its values stand under ours on its own data alone."""
+    """Title of the table; the paper's values stand under ours on its own data alone."""
     if experiment.is_on_papers_data:
         return f"Our figures beside the paper's (its Table {number})"
     return f"Our figures in the columns of the paper's Table {number}"
