@@ -224,8 +224,9 @@ def _print_text(
     places = " ".join(map(typed, folders))
     more = [] if width == render.WIDTH else [f"All columns  relief-ray compare {places} --wide"]
     shown = render.plain(comparison, width).rstrip()
-    parts = [*heading, shown, "\n".join([*more, *remarks])]
-    parts.append("\n".join(filled(sentence, width=min(WIDTH, width)) for sentence in sentences))
+    width_of_text = min(WIDTH, width)
+    parts = [*(filled(line, width=width_of_text) for line in heading), shown, "\n".join([*more, *remarks])]
+    parts.append("\n".join(filled(sentence, width=width_of_text) for sentence in sentences))
     print("\n" + "\n\n".join(part for part in parts if part), flush=True)
 
 

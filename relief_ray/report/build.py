@@ -11,7 +11,7 @@ from pathlib import Path
 
 from relief_ray.errors import counted, listed
 from relief_ray.files import disk_errors, write_atomic
-from relief_ray.report.captions import remarks
+from relief_ray.report.captions import STAND_IN, remarks
 from relief_ray.report.claims import Judgement, judge, last_lines, scatter, verdict_table
 from relief_ray.report.document import Block, Document, Figure, Number, Paragraphs, Section, Table
 from relief_ray.report.experiments import Experiment, data_title, experiments
@@ -196,7 +196,9 @@ def _explanations(experiment: Experiment, paper: Paper, slug: str) -> Iterator[S
     if comparison is None:
         return
     odd = [*surprises(comparison), *directions(experiment, paper)] if len(comparison.rows) > 1 else []
-    for title, name, lines in (("What surprised", "odd", odd), ("Remarks", "remarks", list(remarks(comparison)))):
+    # What marks rows is explained below their table.
+    told = [line for line in remarks(comparison) if not line.startswith(STAND_IN)]
+    for title, name, lines in (("What surprised", "odd", odd), ("Remarks", "remarks", told)):
         if lines:
             sentences = tuple(line if line.endswith((".", "!")) else f"{line}." for line in lines)
             blocks = (Paragraphs(lines=sentences, is_list=True),)

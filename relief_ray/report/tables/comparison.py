@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from relief_ray.errors import listed
+from relief_ray.report.captions import STAND_IN, stand_ins
 from relief_ray.report.comparison import Comparison
 from relief_ray.report.document import NONE, Cell, Row, Table
 from relief_ray.report.headline import versus
@@ -119,12 +120,13 @@ def _value_text(cell: PaperCell | None, decimals: int) -> str:
 
 def _table(comparison: Comparison, slug: str, texts: Sequence[Texts]) -> Table:
     """One row per method; a rule stands above the first bound."""
-    rows = []
+    rows, replaced = [], stand_ins(comparison.runs)
     previous_is_bound = True
     for i, method in enumerate(comparison.rows):
         rule = method.is_bound and not previous_is_bound
         cells = tuple(Cell(text=column[i]) for _, column in texts)
-        rows.append(Row(name=name_of(method), cells=cells, rule=rule, faint=method.is_bound))
+        name = name_of(method) + STAND_IN * (method.label in replaced)
+        rows.append(Row(name=name, cells=cells, rule=rule, faint=method.is_bound))
         previous_is_bound = method.is_bound
     return Table(slug=slug, caption="", head=("method", *(head for head, _ in texts)), rows=tuple(rows))
 

@@ -143,7 +143,7 @@ def _context_text(experiment: Experiment) -> str:
     if not _has(experiment.main, col.LINK):
         return ""
     at_paper = ", and the same allocations with the paper's 1,900 windows and 5 epochs"
-    below = "below it the same without links, the share of the slowest client's round that is link"
+    below = "below it the same without links (uploads and downloads), the links' share of the slowest client's round"
     return f"; {below}{'' if experiment.is_own_data else at_paper}"
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from relief_ray.records.schema import MethodFacts
+from relief_ray.report.captions import STAND_IN
 from relief_ray.report.comparison import Stat, compare_runs
 from relief_ray.report.formats.text import markdown, plain
 from relief_ray.report.paper import beside, read_paper
@@ -86,6 +87,12 @@ def test_a_variant_is_named_only_where_the_title_of_its_preset_says_more(make):
     titles = {"relief (fill=time)": "RELIEF", "v3_mandatory (slots_slowest=3)": "V3 with mandatory blocks"}
     runs = [make(n, facts=MethodFacts(name=n, title=title, kind="own")) for n, title in titles.items()]
     assert names_line(compare_runs(runs)) == "Names: `v3_mandatory (slots_slowest=3)`: V3 with mandatory blocks"
+
+
+def test_rows_of_stand_ins_have_the_mark_that_their_remark_begins_with(make):
+    runs = [make(name, extra={"backbone": {"name": "cnn"}}) for name in ("fedavg", "helora")]
+    for table in (scores_table(compare_runs(runs)), costs_table(compare_runs(runs))):
+        assert [row.name for row in table.rows] == ["fedavg", f"helora{STAND_IN}"]
 
 
 def test_sensors_are_explained_together_where_they_begin(make):
