@@ -308,8 +308,9 @@ def _deadline(comparison: Comparison) -> Iterator[str]:
     if float(fast) < float(ours):
         return
     what = f"as fast as RELIEF, {fast}x" if fast == ours else f"faster still: {fast}x against {ours}x"
-    costs = "" if bound.f1 is None else f"; it costs {-bound.f1.mean:.1f} points of F1 against FedAvg"
-    yield f"Leaving the weak devices out (`full_only`) is {what}{costs}."
+    gain = 0.0 if bound.f1 is None else bound.f1.mean
+    price = f"; it {'costs' if gain < 0 else 'gains'} {abs(gain):.1f} points of F1 against FedAvg"
+    yield f"Leaving the weak devices out (`full_only`) is {what}{'' if bound.f1 is None else price}."
 
 
 def _fleet(comparison: Comparison) -> Fleet | None:

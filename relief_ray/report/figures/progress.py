@@ -364,6 +364,7 @@ def _pareto(figure: MplFigure, comparison: Comparison, last: pd.DataFrame) -> No
     top = 1 - (legend_in(list(last.method)) + 0.08) / height
     grid = figure.add_gridspec(1, 3, left=0.072, right=0.985, top=top, bottom=0.56 / height, wspace=0.1)
     shared: Axes | None = None
+    floor = span(last)[0]
     for column, axis in enumerate(panels(comparison, last.energy_j.max())[1:]):
         ax = figure.add_subplot(grid[0, column], sharey=shared)
         line = last[last[f"front_{axis.field}"] == 1].sort_values(axis.field)
@@ -378,6 +379,7 @@ def _pareto(figure: MplFigure, comparison: Comparison, last: pd.DataFrame) -> No
             ax.plot(
                 x, end.f1_percent, color=colour, marker=look[end.method].marker, markersize=4.5, linewidth=0,
                 markerfacecolor="white" if end.is_bound else look[end.method].fill, label=end.method,
+                clip_on=bool(end.f1_percent < floor),
             )  # fmt: skip
         _finish(ax, axis, is_first=shared is None)
         shared = shared or ax

@@ -140,6 +140,17 @@ def test_no_marker_is_cut_by_the_frame(make, put_on, inventory_of):
                 assert x + line.get_markersize() * canvas.dpi / 72 / 2 < ax.get_window_extent().x1
 
 
+def test_the_marker_of_a_method_that_sends_nothing_is_whole(make, put_on, inventory_of):
+    """It stands on the axis at 0 MiB, where the frame would cut its left half; below the frame nothing is drawn."""
+    runs = [put_on(make("fedavg")), put_on(make("local", up_bytes=0)), put_on(make("full_only", scores=(0.1, 0.05)))]
+    plot = pareto(experiments(inventory_of(runs))[0], "x")
+    with sheet(plot.height_in) as canvas:
+        plot.draw(canvas)
+        points = {line.get_label(): line for line in canvas.axes[2].lines}
+        assert points["local"].get_xdata()[0] == 0 and not points["local"].get_clip_on()
+        assert points["full_only"].get_clip_on() and "Below the frame: `full_only`" in plot.caption
+
+
 def test_bars_of_methods_of_equal_cost_do_not_hide_each_other(make, put_on, inventory_of):
     """FedAvg and FedProx cost the same: their bars stand apart, each on its own point's marker."""
     runs = [put_on(make(m, seed=s, scores=(0.4, 0.5 + 0.1 * s))) for m in ("fedavg", "fedprox") for s in (0, 1)]
