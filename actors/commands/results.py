@@ -36,12 +36,18 @@ if TYPE_CHECKING:
 OUT = "report"
 
 
-def report_command(folders: Sequence[Path], out: Path | None, commit: Path | None, as_json: bool) -> None:
-    """Write the page and its files; a partial grid renders too, with its gaps. ``commit``: the small form as well.
+def report_command(
+    folders: Sequence[Path], out: Path | None, commit: Path | None, as_json: bool, *, title: str | None = None
+) -> None:
+    """Write the page and its files; a partial grid renders too, with its gaps.
+
+    ``commit``: the small form as well, called ``title`` or as the grids are.
 
     Raises:
-        UserError: a folder holds neither plan nor run, or nothing can be written.
+        UserError: a folder holds neither plan nor run, nothing can be written, or a title has nothing to name.
     """
+    if title is not None and commit is None:
+        raise UserError(f"--title {title!r}: found no --commit; expected --commit DIR, whose results it names")
     from relief_ray.report.build import build, write
     from relief_ray.report.inventory import STATUSES, take_inventory
     from relief_ray.report.registered import registry_of
@@ -51,7 +57,7 @@ def report_command(folders: Sequence[Path], out: Path | None, commit: Path | Non
     place = out or (Path(OUT) if is_committed(folders[0]) else folders[0] / OUT)
     document = build(inventory, registry)
     written = write(document, place)
-    written += [] if commit is None else [_write_small(inventory, registry, commit)]
+    written += [] if commit is None else [_write_small(inventory, registry, commit, title)]
     failure = _export(folders, written)
     number = {status: inventory.count(status) for status in STATUSES}
     if as_json:
@@ -87,7 +93,7 @@ def _tracking(config: Mapping[str, JsonValue]) -> TrackingConfig:
     return TrackingConfig.model_validate(config.get("tracking", {}))
 
 
-def _write_small(inventory: Inventory, registry: Registry, place: Path) -> Path:
+def _write_small(inventory: Inventory, registry: Registry, place: Path, title: str | None) -> Path:
     """``cells.json`` with every finished cell and the claims about them, for the repository and `relief-ray reproduce`.
 
     Raises:
@@ -103,7 +109,7 @@ def _write_small(inventory: Inventory, registry: Registry, place: Path) -> Path:
         raise UserError(f"--commit {place}: found {found}; commit the folders of one grid at a time")
     cells = ((name, loaded.committed or condense(loaded.run, loaded.rounds)) for name, loaded in done)
     claims = registry.files[0].committed if registry.files else None
-    return write_committed(place / FILE, "; ".join(inventory.titles) or place.name, cells, claims)
+    return write_committed(place / FILE, title or "; ".join(inventory.titles) or place.name, cells, claims)
 
 
 _FIGURE = "timeline.png"
