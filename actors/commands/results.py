@@ -123,14 +123,14 @@ def show_results(plan: Plan, as_json: bool) -> None:
         print("\nno table: these runs were never evaluated on the test part (evaluation.parts)", file=sys.stderr)
         return
     comparison = compare([plan.out / cell.name for cell in plan.cells])
-    written, sentence = draw(comparison, plan.out / _FIGURE), verdict(comparison, [plan.out])
+    written, sentences = draw(comparison, plan.out / _FIGURE), verdict(comparison, [plan.out])
     tracking = plan.cells[0].config.tracking
     failure = export_study(tracking, plan.out, plan.name, written)
     if as_json:
-        _print_json(comparison, written, sentence)
+        _print_json(comparison, written, sentences)
         return
     where = [*([failure] if failure else []), *where_to_look(tracking, plan.out)]
-    _print_text(comparison, [f"Figure  {path}" for path in written] + where, sentence, [plan.out])
+    _print_text(comparison, [f"Figure  {path}" for path in written] + where, sentences, [plan.out])
     print("\n" + "\n".join(next_steps(plan)), flush=True)
 
 
@@ -145,13 +145,13 @@ def compare_command(
     for title, comparison in _comparisons(folders, setting):
         place = out if out is None or not title else out / _slug(title)
         written = [] if place is None else _write_files(comparison, place)
-        sentence = verdict(comparison, folders)
+        sentences = verdict(comparison, folders)
         if as_json:
-            _print_json(comparison, written, sentence)
+            _print_json(comparison, written, sentences)
         else:
             heading = [f"## {title}"] if title else []
             remarks = [f"Written {path}" for path in written]
-            _print_text(comparison, remarks, sentence, folders, wide=wide, heading=heading)
+            _print_text(comparison, remarks, sentences, folders, wide=wide, heading=heading)
 
 
 def _comparisons(folders: Sequence[Path], wanted: str | None) -> list[tuple[str, Comparison]]:
@@ -194,30 +194,30 @@ def bibtex_command(folders: Sequence[Path]) -> None:
     print(cite(citation for citation in citations if citation is not None))
 
 
-def verdict(comparison: Comparison, folders: Sequence[Path]) -> str | None:
-    """Return the last line: what runs decide about the claims in their folders' plans; None for a single method."""
-    from relief_ray.report.claims import judge, last_line
+def verdict(comparison: Comparison, folders: Sequence[Path]) -> tuple[str, ...]:
+    """Return the last lines: what runs decide about the claims in their folders' plans; none for a single method."""
+    from relief_ray.report.claims import judge, last_lines
     from relief_ray.report.registered import registry_of
 
     if len(comparison.rows) < 2:
-        return None
+        return ()
     (judgement,), problems = judge([comparison], registry_of(folders))
-    return last_line(comparison, judgement, problems)
+    return last_lines(comparison, judgement, problems)
 
 
-def _print_json(comparison: Comparison, written: Sequence[Path], sentence: str | None) -> None:
+def _print_json(comparison: Comparison, written: Sequence[Path], sentences: Sequence[str]) -> None:
     """Print the comparison as one line of JSON."""
     from relief_ray.report.formats import text as render
 
     facts = json.loads(render.as_json(comparison))
     files = [str(path) for path in written]
-    print(json.dumps({"event": "comparison", **facts, "files": files, "verdict": sentence}))
+    print(json.dumps({"event": "comparison", **facts, "files": files, "verdict": " ".join(sentences) or None}))
 
 
 def _print_text(
     comparison: Comparison,
     remarks: Sequence[str],
-    sentence: str | None,
+    sentences: Sequence[str],
     folders: Sequence[Path],
     *,
     wide: bool = False,
@@ -230,7 +230,9 @@ def _print_text(
     places = " ".join(map(typed, folders))
     more = [] if width == render.WIDTH else [f"All columns  relief-ray compare {places} --wide"]
     shown = render.plain(comparison, width).rstrip()
-    parts = [*heading, shown, "\n".join([*more, *remarks]), filled(sentence or "", width=min(WIDTH, width))]
+    width_of_text = min(WIDTH, width)
+    parts = [*(filled(line, width=width_of_text) for line in heading), shown, "\n".join([*more, *remarks])]
+    parts.append("\n".join(filled(sentence, width=width_of_text) for sentence in sentences))
     print("\n" + "\n\n".join(part for part in parts if part), flush=True)
 
 

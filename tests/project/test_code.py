@@ -200,7 +200,6 @@ FILES_UNDER_60 = {
     "relief_ray/streams.py": LEAF,
     "relief_ray/training/serial_executor.py": "an executor is a file: those on Ray are in another package",
     "relief_ray/studies/verdicts.py": "judges a study, apart from study.py, which reads and shows one",
-    "relief_ray/text.py": LEAF,
     "relief_ray/version.py": LEAF,
 }
 

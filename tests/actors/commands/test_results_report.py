@@ -61,7 +61,7 @@ def test_report_of_committed_results_leaves_their_folder_alone(invoke, reported,
     named = tmp_path / "named"
     assert invoke("report", reported[1], "--commit", named, "--title", "Four methods").exit_code == 0
     assert json.loads((named / "cells.json").read_text())["title"] == "Four methods"
-    assert "Read from committed cells" in (tmp_path / "report" / "index.html").read_text()
+    assert "Read from a summary of finished runs" in (tmp_path / "report" / "index.html").read_text()
     assert sorted(reported[1].iterdir()) == before
 
 
