@@ -14,10 +14,13 @@ from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.report.claims import last_line
 from relief_ray.report.dataframes import (
     CELL_COLUMNS,
+    GAIN_COLUMNS,
+    GAIN_FIGURES,
     ROUND_COLUMNS,
     FinishedCell,
     cell_rows,
     gain,
+    gain_rows,
     read_cells,
     round_rows,
 )
@@ -25,9 +28,9 @@ from relief_ray.report.experiments import Experiment, experiments
 from relief_ray.report.formats import text
 from relief_ray.report.inventory import Inventory, take_inventory
 from relief_ray.report.registered import registry_of
-from relief_ray.report.statistics import Paired, holm
+from relief_ray.report.statistics import Paired
 from relief_ray.report.tables.comparison import costs_table, scores_table
-from relief_ray.strategies import REFERENCE, by_registry
+from relief_ray.strategies import REFERENCE
 from relief_ray.studies.objects import StrategyLike
 from relief_ray.studies.shown import Page, Picture, drawn, html_table
 from relief_ray.studies.single import Run, as_frame, name_in_tables
@@ -95,10 +98,11 @@ class Study:
 
     @property
     def frame(self) -> DataFrame:
-        """A row per finished run: method, fold, seed, F1 in percent, and costs summed over fleet and rounds.
+        """A row per finished run: method, fold, seed, replicate, F1 in percent, and costs summed over fleet and rounds.
 
-        Columns carry their unit: ``f1_percent``, ``f1_rare_percent``, ``time_s``, ``energy_j``, ``up_mib``,
-        ``down_mib``; seconds and joules are simulated by the clock in ``clock``.
+        Columns carry their unit: ``f1_percent``, ``f1_rare_percent``, ``f1_own_sensors_percent``, ``f1_acc_percent``
+        (one sensor alone), ``time_s``, ``up_mib``, ..; seconds and joules are simulated by the clock in ``clock``.
+        ``speedup`` and ``link_percent`` are those of ``table()``.
 
         Raises:
             UserError: pandas is not installed.
@@ -108,6 +112,8 @@ class Study:
     @property
     def rounds(self) -> DataFrame:
         """A row per round of every finished run; costs are sums so far, F1 is empty where it was not tested.
+
+        ``loss`` and the round's real seconds, ``wall_s``, are empty in committed results, which do not keep them.
 
         Raises:
             UserError: pandas is not installed.
@@ -143,43 +149,35 @@ class Study:
         return judged(self._chosen(None), registry_of([self.folder]))
 
     def gain(
-        self, method: StrategyLike, other: StrategyLike = REFERENCE, *, setting: str | None = None
+        self, method: StrategyLike, other: StrategyLike = REFERENCE, *, figure: str = "f1", setting: str | None = None
     ) -> Paired | None:
-        """Return ``method`` minus ``other`` in points of F1 over paired runs (same fold and seed).
+        """Return ``method`` minus ``other`` in points over paired runs (same fold and seed).
 
+        ``figure`` is what is compared, named as for `relief-ray plan-study --figure`: ``f1``, ``f1_rare``,
+        ``f1_own_sensors``, ``f1_own_subjects``, ``f1_at_seconds`` or ``f1_at_joules``.
         Both may be given as ``run`` takes them: ``study.gain(Mine, "fedavg")``, ``study.gain(Mine(trim=0.4))``.
         The result has ``mean``, its 95 % interval ``low`` to ``high``, ``p`` of a sign-flip test, and
         ``smallest_found``: the smallest true difference that so few pairs find in 80 of 100 studies. Its ``unit`` is a
-        paired run, or the mean of a replicate where a claim would be tested on these. None: no run is shared.
+        paired run, or the mean of a replicate where a claim would be tested on these. None: no pair has the figure.
 
         Raises:
-            UserError: no run of one of the methods, or several settings of which none was named.
+            UserError: no run of one of the methods, no such figure, or several settings of which none was named.
         """
-        return gain(self._cells_of(setting), name_in_tables(self.runs, method), name_in_tables(self.runs, other))
+        labels = (name_in_tables(self.runs, name) for name in (method, other))
+        return gain(self._cells_of(setting), *labels, figure=figure)
 
-    def gains(self, other: str = REFERENCE, *, setting: str | None = None) -> DataFrame:
-        """Return ``gain`` of every method over ``other``: a row each, in points of F1.
+    def gains(self, other: StrategyLike = REFERENCE, *, figure: str = "f1", setting: str | None = None) -> DataFrame:
+        """Return ``gain`` of every method over ``other``: a row each, in points of ``figure``.
 
         ``p_holm`` corrects ``p`` for the number of methods, as the intervals do not; bounds are compared, but take no
         part in the correction.
 
         Raises:
-            UserError: no run of ``other``, several settings of which none was named, or pandas is not installed.
+            UserError: as ``gain``, or pandas is not installed.
         """
-        cells, other = self._cells_of(setting), name_in_tables(self.runs, other)
-        bounds = {cell.label for cell in cells if cell.record.method.is_bound}
-        labels = by_registry(dict.fromkeys(cell.label for cell in cells if cell.label != other))
-        paired = {label: result for label in labels if (result := gain(cells, label, other)) is not None}
-        tested = [label for label in paired if label not in bounds]
-        corrected = dict(zip(tested, holm([paired[label].p for label in tested]), strict=True))
-        rows = [
-            (label, d.mean, d.low, d.high, d.p, corrected.get(label), d.smallest_found, d.num_pairs, d.unit)
-            for label, d in paired.items()
-        ]
-        figures = ("mean", "low", "high", "p", "p_holm", "smallest_found")
-        columns = ("method", *figures, "pairs", "unit")
-        frame = as_frame([dict(zip(columns, row, strict=True)) for row in rows], columns)
-        return frame.astype(dict.fromkeys(figures, float))  # without it, columns of few pairs hold None
+        rows = gain_rows(self._cells_of(setting), name_in_tables(self.runs, other), figure)
+        # Without the types, columns of few pairs hold None.
+        return as_frame(rows, GAIN_COLUMNS).astype(dict.fromkeys(GAIN_FIGURES, float))
 
     def timeline(self, *methods: str, round: int | None = None, setting: str | None = None) -> Picture:
         """Draw one simulated round device by device, one method above another.
