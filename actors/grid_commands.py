@@ -64,7 +64,13 @@ Scheduler = Annotated[
     typer.Option(help="Stop a search's weak tries early, by validation F1."),
 ]
 GraceRounds = Annotated[
-    SomeInt, typer.Option(min=1, metavar="N", help="Rounds that ASHA gives every try; by default about a ninth.")
+    SomeInt,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Rounds that ASHA gives every try; by default a ninth of them and a method's warm-up, up to the next "
+        "round that is tested (evaluation.every).",
+    ),
 ]
 ReductionFactor = Annotated[
     SomeInt, typer.Option(min=2, metavar="N", help="Of so many tries ASHA lets about one go on; by default 3.")

@@ -5,7 +5,17 @@ from typing import Annotated, Literal, Optional
 
 import typer
 
-from actors.terminal.options import AsJson, Dataset, Settings, SomePath, SomeStrideS, SomeText, StrideS, Target
+from actors.terminal.options import (
+    AsJson,
+    Dataset,
+    Described,
+    Settings,
+    SomePath,
+    SomeStrideS,
+    SomeText,
+    StrideS,
+    Target,
+)
 
 fleet = typer.Typer(help="Devices, sensors and what a round costs them.", no_args_is_help=True)
 model = typer.Typer(help="The backbone and its parameter groups.", no_args_is_help=True)
@@ -203,9 +213,12 @@ def data_synth(
 
 @data.command("describe")
 def data_describe(
-    name: Dataset, stride_s: SomeStrideS = None, settings: Settings = None, as_json: AsJson = False
+    name: Described, stride_s: SomeStrideS = None, settings: Settings = None, as_json: AsJson = False
 ) -> None:
-    """Show what is in a dataset: source, licence, ranges, activities, and the windows that a run by default cuts."""
+    """Show what is in a dataset: source, licence, ranges, activities, and the windows that a run cuts.
+
+    Of a dataset's name those by default; of a preset, a configuration or a run those that it has.
+    """
     from actors.commands.data import look
 
     look(name, stride_s, settings or [], as_json)

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+# Blanks around a plus-minus sign, and behind the comma of an interval.
+_INNER_BLANK = re.compile(r"(?<=\d) (?=± ?\d)|(?<=±) (?=\d)|(?<=\d,) (?=[-+−]?\d[\d.]*\])")
 _CODE = re.compile(r"`[^`\n]+`")
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
@@ -33,6 +35,11 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: object) -> str:
     # A bar in a table's code is escaped for GitHub; here the backslash would be shown.
     text = "\n".join(_CODE.sub(_bars, line) if line.startswith("|") else line for line in text.split("\n"))
     return f"{text}\n{_public_names()}" if page.file.src_path == "reference.md" else text
+
+
+def on_page_content(html: str, **_: object) -> str:
+    """Keep a figure of a table on one line: ``74.7 ± 5.2``, and an interval within its brackets."""
+    return re.sub(r"<td.*?</td>", lambda cell: _INNER_BLANK.sub("&nbsp;", cell[0]), html, flags=re.DOTALL)
 
 
 def _named(link: re.Match[str], place: Path, docs: Path) -> str:

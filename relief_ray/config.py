@@ -32,7 +32,7 @@ from relief_ray.errors import UserCodeError, UserError, clipped, nearest, shown
 from relief_ray.faults import call_users, fault_text
 from relief_ray.federated import Strategy
 from relief_ray.frozen import FrozenConfig
-from relief_ray.keys import expectation, unknown_key, whole_key
+from relief_ray.keys import all_keys, expectation, unknown_key, whole_key
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.registry import BACKBONES, backbone_name, choose_backbone
@@ -312,7 +312,16 @@ def preset(name: str) -> StrategyConfig:
         return PRESETS[name]
     if hint := what_to_type(name, StrategyConfig):
         raise ValueError(f"unknown strategy {shown(name)}: {hint}")
-    raise ValueError(f"unknown strategy {shown(name)}{nearest(name, PRESETS)}; expected one of: {', '.join(PRESETS)}")
+    raise ValueError(
+        f"unknown strategy {shown(name)}{_as_value(name) or nearest(name, PRESETS)}; expected one of: "
+        f"{', '.join(PRESETS)}; or one of your own by its import path, median.py:Median"
+    )
+
+
+def _as_value(name: str) -> str:
+    """`` (a value of server.optimizer: --set server.optimizer=fedadam)`` of a word that a key takes, else nothing."""
+    takers = (key.key for key in all_keys() if name in key.type.removeprefix("one of ").split(", "))
+    return next((f" (a value of {key}: --set {key}={name})" for key in takers), "")
 
 
 def parse(values: Mapping[str, object], where: str = "configuration") -> ExperimentConfig:

@@ -19,6 +19,7 @@ from relief_ray.errors import UserError
 from relief_ray.keys import CHOSEN, Key, value_text, write_keys
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.registry import BACKBONES
+from relief_ray.plugins import fields_read
 from relief_ray.strategies import PRESETS
 from relief_ray.strategies.common import StrategyConfig
 
@@ -47,7 +48,7 @@ def keys_of_all() -> tuple[Key, ...]:
 
 
 def own_keys(kind: type, path: str) -> tuple[Key, ...]:
-    """Keys of a user's method or backbone, the class at the import path ``path``.
+    """Keys of a user's method or backbone, the class at the import path ``path``, without inherited ones unread.
 
     Raises:
         UserError: it is neither.
@@ -58,7 +59,9 @@ def own_keys(kind: type, path: str) -> tuple[Key, ...]:
             f"{path}: found a {kind.__name__}, which has no keys of a configuration; expected a method "
             "(StrategyConfig) or a backbone (BackboneConfig)"
         )
-    return tuple(_keys_of(kind, f"{section}.", path))
+    read = fields_read(kind, _BASES[section])
+    keys = _keys_of(kind, f"{section}.", path)
+    return tuple(key for key in keys if key.key.split(".")[1] in read)
 
 
 _BASES: Final[Mapping[str, type[BaseModel]]] = {"strategy": StrategyConfig, "backbone": BackboneConfig}

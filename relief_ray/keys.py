@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache
@@ -19,18 +20,19 @@ from relief_ray.errors import UserError, clipped, shown
 KEYS_FILE: Final = Path(__file__).with_name("keys.json")
 # The sections whose keys depend on which method and which backbone is chosen.
 CHOSEN: Final = ("strategy", "backbone")
-# Names that other programs have for ours.
+# Names that other programs have for ours, where neither our name nor its meaning has their words.
 _ELSEWHERE: Final[Mapping[str, str]] = {
     "algorithm": "strategy", "method": "strategy", "dataset": "data.name", "model": "backbone",
-    "learning_rate": "training.lr", "batch": "training.batch_size", "batchsize": "training.batch_size",
-    "clients": "data.num_clients", "num_rounds": "rounds", "num_epochs": "training.epochs",
-    "local_epochs": "training.epochs", "fraction_fit": "participation", "gpu": "training.device",
+    "fraction_fit": "participation", "gpu": "training.device", "worker": "runtime.num_hosts",
 }  # fmt: skip
 # How alike two names must be, 0 to 1: of keys in the section that was written, and of any others.
 _BESIDE, _ELSEWHERE_ALIKE = 0.6, 0.7
 # A key of another section must be so much more alike than one of the section that was written.
 _FARTHER = 0.1
 _MOST = 2
+# Words that tell nothing of a key, and the length from which a word may be a plural.
+_IDLE: Final = frozenset(("a", "an", "n", "num", "number", "of", "the"))
+_PLURAL = 4
 # Nobody meant a key by anything longer; comparing it with all of them would take long.
 _LONGEST = 100
 
@@ -89,27 +91,64 @@ def _is_mapping(key: Key) -> bool:
 
 
 def suggested(path: str, of: str | None = None) -> list[str]:
-    """Return the paths that a user may have meant, the likeliest first; ``of``: only this method's or backbone's."""
-    if len(path) > _LONGEST:
+    """Return the paths that a user may have meant, the likeliest first; ``of``: only this method's or backbone's.
+
+    Keys are compared by their names and by what they mean, those of the section that was written first.
+    """
+    keys = {key.key: key.meaning for key in all_keys() if of is None or key.of in ("", of)}
+    sections = [".".join(parts[:i]) for parts in (p.split(".") for p in keys) for i in range(1, len(parts))]
+    known = list(dict.fromkeys([*keys, *sections, *(f"{section}.name" for section in CHOSEN)]))
+    if len(path) > _LONGEST or path in known:  # what is known and refused is a key of another method
         return []
-    paths = [key.key for key in all_keys() if of is None or key.of in ("", of)]
-    sections = [".".join(parts[:i]) for parts in (p.split(".") for p in paths) for i in range(1, len(parts))]
-    known = list(dict.fromkeys([*paths, *sections, *(f"{section}.name" for section in CHOSEN)]))
-    if path in _ELSEWHERE:
-        return [_ELSEWHERE[path]]
     parent, _, name = path.rpartition(".")
-    same = [p for p in known if p.rpartition(".")[2] == name and p != path]
-    if parent not in CHOSEN:
-        known = [p for p in known if p.partition(".")[0] not in CHOSEN or "." not in p]
-    if same:  # those that every run has first
-        return sorted(same, key=lambda p: p not in known)[:_MOST]
-    beside = {p.rpartition(".")[2]: p for p in known if p.rpartition(".")[0] == parent}
-    matches = difflib.get_close_matches(name, beside, n=1, cutoff=_BESIDE)
-    likeness = _likeness(name, matches[0]) if matches else 0.0
-    others = [p for p in known if _likeness(name, p.rpartition(".")[2]) > max(likeness + _FARTHER, _ELSEWHERE_ALIKE)]
-    if others and parent not in CHOSEN:
-        return sorted(others, key=lambda p: -_likeness(name, p.rpartition(".")[2]))[:1]
-    return [beside[match] for match in matches if beside[match] != path]  # it is a key of another method
+    words = _words(name)
+    if (theirs := "_".join(words)) in _ELSEWHERE:
+        return [_ELSEWHERE[theirs]]
+    usual = [p for p in known if p.partition(".")[0] not in CHOSEN or "." not in p]
+    beside = [p for p in known if p.rpartition(".")[0] == parent]
+    others = [] if parent in CHOSEN else usual
+    named, same = _sharing(name, beside), [p for p in known if words and _words(_name(p)) == words]
+    same.sort(key=lambda p: p not in usual)  # first those that every run has
+    near = [] if parent else [p for p in usual if len(words) > 1 and _words(p) == words]
+    near = near or list(dict.fromkeys([*named[:1], *same]))
+    if not near and parent and (parent not in CHOSEN or of):
+        near = _telling(name, {p: keys.get(p, "") for p in beside})
+    near = near or _sharing(name, others)[:1] or _alike(name, beside, others)
+    return (near or _telling(name, {p: keys.get(p, "") for p in usual}))[:_MOST]
+
+
+def _name(path: str) -> str:
+    return path.rpartition(".")[2]
+
+
+def _words(text: str) -> list[str]:
+    """Words of a key or a sentence, without plurals and without those that say nothing of a key."""
+    words = re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text).lower())
+    return [word if len(word) < _PLURAL else word.rstrip("s") for word in words if word not in _IDLE]
+
+
+def _sharing(name: str, paths: Iterable[str]) -> list[str]:
+    """The paths whose name has all words of ``name``, or its last one and no others; the likest first."""
+    wanted = _words(name)
+    owns = ((p, set(_words(_name(p)))) for p in paths if wanted)
+    fits = [p for p, own in owns if own.issuperset(wanted) or (wanted[-1] in own and own.issubset(wanted))]
+    return sorted(fits, key=lambda p: -_likeness(name, _name(p)))
+
+
+def _telling(name: str, meanings: Mapping[str, str]) -> list[str]:
+    """The paths that have all words of ``name`` in their own name or at the beginning of their meaning."""
+    wanted = _words(name)
+    said = {path: {*_words(_name(path)), *_words(text)[: len(wanted)]} for path, text in meanings.items()}
+    return [path for path in meanings if wanted and said[path].issuperset(wanted)]
+
+
+def _alike(name: str, beside: Iterable[str], others: Iterable[str]) -> list[str]:
+    """The path whose name has nearly the same letters: one beside, or one elsewhere that is much more alike."""
+    near = {p: likeness for p in beside if (likeness := _likeness(name, _name(p))) >= _BESIDE}
+    least = max(max(near.values(), default=0.0) + _FARTHER, _ELSEWHERE_ALIKE)
+    far = {p: likeness for p in others if (likeness := _likeness(name, _name(p))) > least}
+    chosen = far or near
+    return sorted(chosen, key=lambda p: -chosen[p])[:1]
 
 
 def _likeness(one: str, other: str) -> float:

@@ -27,6 +27,10 @@ class _Limit(Exception):
     """Raised where a text goes beyond a limit; the message names what was found, what is expected and the fix."""
 
 
+def _too_deep(line: int) -> _Limit:
+    return _Limit(f"line {line}: nested more than {_MAX_DEPTH} deep, expected a few levels; flatten it")
+
+
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader with limits and without repeated keys."""
 
@@ -45,7 +49,7 @@ class _Loader(yaml.SafeLoader):
         is_alias, before, line = self.check_event(yaml.AliasEvent), self._num_values, self.line + 1
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            raise _Limit(f"line {line}: nested more than {_MAX_DEPTH} deep, expected a few levels; flatten it")
+            raise _too_deep(line)
         node = super().compose_node(parent, index)
         self._depth -= 1
         if is_alias and id(node) not in self._sizes:
@@ -59,6 +63,16 @@ class _Loader(yaml.SafeLoader):
         if not is_alias:
             self._sizes[id(node)] = self._num_values - before
         return node
+
+    def fetch_flow_collection_start(self, kind: type[yaml.Token]) -> None:
+        """Scan a ``[`` or ``{``: a thousand open ones are scanned, slowly, before the first node is composed.
+
+        Raises:
+            _Limit: too deep.
+        """
+        if self.flow_level >= _MAX_DEPTH:
+            raise _too_deep(self.line + 1)
+        super().fetch_flow_collection_start(kind)
 
     def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Hashable, object]:
         """Construct a mapping whose keys differ.

@@ -5,15 +5,41 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import wrap
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, indent: str = "  ") -> str:
-    """Aligned text: the first ``left`` columns to the left, the others to the right."""
+def table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, indent: str = "  ", width: int | None = None
+) -> str:
+    """Aligned text: the first ``left`` columns to the left, the others to the right.
+
+    ``width``: characters of a line, to which the last column, prose, is wrapped.
+    """
     cells = [list(head), *(list(row) for row in rows)]
+    if width is not None:
+        room = width - len(indent) - sum(max(len(row[i]) for row in cells) + 2 for i in range(len(head) - 1))
+        cells = [line for row in cells for line in _wrapped(row, room)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
     lines = [indent + "  ".join(_line(row, widths, left)).rstrip() for row in cells]
     rule = indent + "  ".join("-" * width for width in widths)
     return "\n".join([lines[0], rule, *lines[1:]])
+
+
+def tables(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """The table as the fewest tables of at most ``width`` characters, each with the first column."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    parts: list[list[int]] = [[0]]
+    for i in range(1, len(head)):
+        if len(parts[-1]) > 1 and sum(widths[n] + 2 for n in (*parts[-1], i)) > width:
+            parts.append([0])
+        parts[-1].append(i)
+    return [table([head[i] for i in part], [[row[i] for i in part] for row in rows]) for part in parts]
+
+
+def _wrapped(row: Sequence[str], room: int) -> list[list[str]]:
+    """The row as as many as its last text takes."""
+    first, *others = wrap(row[-1], room, break_long_words=False, break_on_hyphens=False) or [""]
+    return [[*row[:-1], first], *([*[""] * (len(row) - 1), other] for other in others)]
 
 
 def _line(row: Sequence[str], widths: Sequence[int], left: int) -> list[str]:

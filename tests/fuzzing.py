@@ -64,18 +64,22 @@ class Tally:
 
 @contextmanager
 def bounded(seconds: float) -> Iterator[None]:
-    """Raise ``Hang`` in the block once it has taken so long."""
+    """Raise ``Hang`` in the block once it has computed so long, or lasted ten times so long: others use the machine."""
 
     def stop(number: int, frame: object) -> None:
         raise Hang(f"no answer within {seconds:g} s")
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    timers = {signal.ITIMER_PROF: (signal.SIGPROF, seconds), signal.ITIMER_REAL: (signal.SIGALRM, 10 * seconds)}
+    before = {number: signal.signal(number, stop) for number, _ in timers.values()}
+    for timer, (_, limit_s) in timers.items():
+        signal.setitimer(timer, limit_s)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        for timer in timers:
+            signal.setitimer(timer, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def check(target: str, settings: list[str]) -> None:

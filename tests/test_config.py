@@ -111,6 +111,8 @@ BAD = [
     ({"data": {"name": "mnist"}}, "data.*mnist"),
     ({"strategy": {"name": "relief", "gamma": 1.0}}, "strategy.gamma = 1.0: "),
     ({"strategy": {"name": "fedprox", "mu": -1}}, "strategy.mu = -1: "),
+    ({"strategy": "median"}, r"strategy = 'median': unknown strategy 'median'; expected .*import path, median.py:Med"),
+    ({"strategy": "fedadam"}, r"'fedadam' \(a value of server.optimizer: --set server.optimizer=fedadam\); expected"),
     ({"strategy": "fedavgg"}, r"strategy = 'fedavgg': unknown strategy 'fedavgg' \(did you mean 'fedavg'\?\); exp"),
     ({"strategy": 3}, "strategy = 3: "),
     ({"training": 3}, "training = 3: "),

@@ -11,7 +11,7 @@ from relief_ray.data.config import DataConfig
 from relief_ray.errors import UserError
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
-from relief_ray.plain_yaml import MAX_BYTES, read_file, read_mapping
+from relief_ray.plain_yaml import MAX_BYTES, read_file, read_mapping, read_setting
 from relief_ray.studies.cells import parse_numbers
 from tests.fuzzing import BOMB, bounded, check, fuzz_files, fuzz_settings
 
@@ -30,6 +30,14 @@ def test_settings_are_taken_or_refused_and_every_refusal_says_where_and_what():
 
 def test_files_are_taken_or_refused_and_every_refusal_says_where_and_what(tmp_path):
     refused(fuzz_files(0, 60, tmp_path), 60)
+
+
+@pytest.mark.parametrize("text", ["[" * 3000, "{" * 3000])
+def test_what_is_nested_too_deep_is_refused_before_all_of_it_is_scanned(text):
+    began_s = time.process_time()
+    with pytest.raises(UserError, match="nested more than 50 deep"):
+        read_setting(text, "--set x")
+    assert time.process_time() - began_s < 0.1
 
 
 @pytest.mark.slow

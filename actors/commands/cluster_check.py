@@ -177,47 +177,43 @@ def as_text(
     lines = [f"{place}: {counted(len(nodes), 'node')}, {in_words(total_of(node.resources for node in nodes))}"]
     for node in nodes:
         head = "head, " if node.is_head else ""
-        lines += _wrapped(f"{node.name} ({head}{node.address}): {in_words(node.resources)}", "")
+        lines += wrapped(f"{node.name} ({head}{node.address}): {in_words(node.resources)}", rest="  ")
         lines += _answer_lines(node)
     if verdict is not None:
         lines += ["", *_verdict_lines(verdict)]
-    lines += [line for text in notes for line in _wrapped(f"NOTE: {text}", "")]
-    lines += [line for text in faults for line in _wrapped(f"FAULT: {text}", "")]
+    lines += [line for text in notes for line in wrapped(f"NOTE: {text}", rest="  ")]
+    lines += [line for text in faults for line in wrapped(f"FAULT: {text}", rest="  ")]
     return "\n".join(lines)
 
 
 def _answer_lines(node: NodeFacts) -> list[str]:
     answer = node.answer
     if answer is None:
-        return _wrapped(f"does not answer: {node.why}", "  ")
+        return wrapped(f"does not answer: {node.why}", "  ", "    ")
     data = [f"{name} (parsed)" if name in answer.cached else name for name in answer.datasets]
     return [
         f"  Python {answer.python}, Ray {answer.ray}, torch {answer.torch}, RELIEF-Ray {answer.version} "
         f"({answer.digest[:8]})",
-        *_wrapped(f"{answer.device}; data: {', '.join(data) or 'none'}", "  "),
+        *wrapped(f"{answer.device}; data: {', '.join(data) or 'none'}", "  ", "    "),
     ]
 
 
 def _verdict_lines(verdict: Verdict) -> list[str]:
     need, result = verdict.need, verdict.fit
-    lines = [*_wrapped(need.title, "")]
+    lines = [*wrapped(need.title, rest="  ")]
     if need.impossible:
-        return [*lines, *_wrapped(f"does not fit: {need.impossible}", "  ")]
-    lines += _wrapped(f"needs {in_words(result.needed)}", "  ")
+        return [*lines, *wrapped(f"does not fit: {need.impossible}", "  ", "    ")]
+    lines += wrapped(f"needs {in_words(result.needed)}", "  ", "    ")
     if verdict.fits:
         number = f"; {counted(verdict.at_once, 'cell')} at a time" if need.num_cells else ""
         return [*lines, f"  fits{number}"]
     places = f"{result.num_unplaced} of {len(need.bundles)} processes have no place (each takes one node)"
-    lines += _wrapped(f"does not fit: {places}; missing: {in_words(result.missing)}", "  ")
+    lines += wrapped(f"does not fit: {places}; missing: {in_words(result.missing)}", "  ", "    ")
     lines.append("  smallest change, on one machine each:")
     lines += [f"    {command}" for command in verdict.changes]
     if any(name.startswith("type_") for name in result.missing):
         lines.append("  or without types: --set runtime.placement=virtual")
     return lines
-
-
-def _wrapped(text: str, indent: str) -> list[str]:
-    return wrapped(text, indent, f"{indent}  ")
 
 
 def as_data(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Literal
@@ -11,7 +10,7 @@ from typing import Literal
 import typer
 
 from actors.runtime.session import SessionOptions, ray_session
-from actors.terminal.wrapping import filled
+from actors.terminal.wrapping import WIDTH, filled
 from relief_ray.citations import cite
 from relief_ray.config import ExperimentConfig, override, parse
 from relief_ray.conformance.rules import RULES, Rule, Verdict
@@ -43,8 +42,8 @@ def strategies_command(bibtex: bool, as_json: bool) -> None:
         print(json.dumps(described, indent=1))
     else:
         rows = [[name, p.kind, p.about] for name, p in DESCRIBED.items()]
-        print(table(["strategy", "kind", "what it does"], rows, left=3))
-        print("\nChange one value: --set strategy.gamma=0.5. Use in a run: --strategies fedavg,relief")
+        print(table(["strategy", "kind", "what it does"], rows, left=3, width=WIDTH))
+        print("\n" + filled("Change one value: --set strategy.gamma=0.5. Use in a run: --strategies fedavg,relief"))
 
 
 def one_of(target: str | None, address: str | None) -> Literal["rules", "nodes"]:
@@ -138,18 +137,13 @@ def line(verdict: Verdict, rules: Mapping[str, Rule] = RULES) -> str:
     """One rule as text; for a broken one also the observation and the fix."""
     rule = rules[verdict.rule]
     if verdict.status == "kept":
-        return _hanging(f"  kept        {verdict.rule:<14} ", rule.says)
+        return filled(rule.says, f"  kept        {verdict.rule:<14} ")
     if verdict.status == "not judged":
-        return _hanging(f"  not judged  {verdict.rule:<14} ", verdict.found)
-    said = _hanging(f"  BROKEN      {verdict.rule:<14} ", rule.says)
-    fix = f"\n      fix:   {mended}" if (mended := verdict.fix(rules)) else ""
-    return f"{said}\n      found: {verdict.found}{fix}"
-
-
-def _hanging(head: str, text: str) -> str:
-    """``head`` and the text in as many lines as a terminal needs; without one, in a single line."""
-    width = shutil.get_terminal_size((0, 0)).columns or len(head) + len(text)
-    return filled(text, head, width=max(width, 2 * len(head)))
+        return filled(verdict.found, f"  not judged  {verdict.rule:<14} ")
+    said, fix = filled(rule.says, f"  BROKEN      {verdict.rule:<14} "), filled(verdict.fix(rules), "      fix:   ")
+    heads = ["      found: ", *[" " * 13] * verdict.found.count("\n")]
+    found = [filled(text, head) for head, text in zip(heads, verdict.found.split("\n"), strict=True)]
+    return "\n".join(filter(None, [said, *found, fix]))
 
 
 def asked_for(target: str, config: ExperimentConfig) -> str:

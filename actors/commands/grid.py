@@ -70,7 +70,7 @@ class GridOptions:
         tries: tries of every method and place that a sampler suggests; None: as many as the grid lists.
         seed: of the sampler.
         scheduler: stops weak tries of a search early; None: every try is trained to its end.
-        grace_rounds: rounds that the scheduler gives every try; None: about a ninth of them.
+        grace_rounds: rounds that the scheduler gives every try; None: a ninth of them, or more (``asha``).
         reduction_factor: of so many tries the scheduler lets about one go on; None: three.
         began_s: monotonic clock at the start of the command.
     """
@@ -97,15 +97,18 @@ class GridOptions:
         return math.inf if self.budget_s is None else self.budget_s - (time.monotonic() - self.began_s)
 
 
-def _show_plan(plan: Plan, options: GridOptions) -> None:
-    """Print the plan for `--dry-run`: a round of every workload is timed, ``_PLAN_S`` at most; nothing is written."""
+def _show_plan(plan: Plan, options: GridOptions, share: float = 1.0) -> None:
+    """Print the plan for `--dry-run`: a round of every workload is timed, ``_PLAN_S`` at most; nothing is written.
+
+    ``share``: that of all cells which the plan already has; a search suggests the others later.
+    """
     entries = plan.cell_folders()
     known = estimates(entries, probe_missing(entries, one_each=True, say=say, limit_s=_PLAN_S))
     places = num_places(entries, options.jobs)
     if options.as_json:
-        tell({**plan_facts(plan, entries, known, places, _ray_start_s(entries)), "claims": claims_facts(plan)})
+        tell({**plan_facts(plan, entries, known, places, _ray_start_s(entries), share), "claims": claims_facts(plan)})
     else:
-        print(plan_text(plan, entries, known, places, _ray_start_s(entries)) + claims_text(plan))
+        print(plan_text(plan, entries, known, places, _ray_start_s(entries), share) + claims_text(plan))
 
 
 def within_budget(
@@ -259,8 +262,7 @@ def _run_search(search: SuggestedTries, options: GridOptions) -> None:
     """
     plan = search.ask()
     if options.dry_run:
-        say(f"{plan.title}; the first {search.num_tries} of them")
-        _show_plan(plan, options)
+        _show_plan(plan, options, search.num_tries / search.search.tries)
         return
     # Ray stays up between batches.
     with StopSignals(_how_to_resume(plan)) as stop, ray_session(_session_options(plan, options), stop.lost):

@@ -13,12 +13,11 @@ from actors.commands.next_steps import refuse_several
 from actors.commands.output import MIB, si
 from relief_ray.config import ExperimentConfig
 from relief_ray.data import num_clients
-from relief_ray.devices.fleet import build_fleet
 from relief_ray.devices.planner import Counter
 from relief_ray.errors import counted
 from relief_ray.experiment.clocks import uncalibrated
 from relief_ray.experiment.export import export_model
-from relief_ray.experiment.setup import build_backbone, choose_engine, count
+from relief_ray.experiment.setup import build_backbone, choose_engine, configured_fleet, count
 from relief_ray.groups import GroupLayout, ParamGroup
 from relief_ray.messages import Fleet
 from relief_ray.models.backbone import Backbone, InputShape
@@ -90,7 +89,7 @@ def describe(target: str, settings: Sequence[str], as_json: bool) -> None:
 def described(config: ExperimentConfig) -> Described:
     """The model of a configuration, without its data."""
     spec, engine, strategy = config.data.spec(), choose_engine(config), config.strategy.build()
-    fleet, _ = build_fleet(config.fleet, spec.names, spec.type_counts, num_clients(spec, config.data))
+    fleet, _ = configured_fleet(config, num_clients(spec, config.data))
     shape = InputShape(channels=tuple(spec.modalities), window=spec.window, num_classes=len(spec.classes))
     backbone = build_backbone(config, shape, engine)
     if additions := strategy.adapt(backbone.layout, fleet):

@@ -8,10 +8,10 @@ from statistics import fmean, stdev
 
 from actors.grids.display import duration, shortened
 from actors.grids.estimate import Estimate
-from actors.grids.progress import last_round
+from actors.grids.progress import f1_heading, last_round
 from actors.terminal.mlflow_export import where_to_look
 from actors.terminal.reporter import headline_f1
-from actors.terminal.wrapping import WIDTH, wrapped
+from actors.terminal.wrapping import WIDTH, filled, wrapped
 from relief_ray.errors import counted
 from relief_ray.records.cells import STATUS_TEXT
 from relief_ray.report.runs import split_name
@@ -39,25 +39,40 @@ def counts(entries: Sequence[CellFolder]) -> str:
 
 
 def plan_text(
-    plan: Plan, entries: Sequence[CellFolder], known: Mapping[str, Estimate], num_places: int, start_s: float
+    plan: Plan,
+    entries: Sequence[CellFolder],
+    known: Mapping[str, Estimate],
+    num_places: int,
+    start_s: float,
+    share: float = 1.0,
 ) -> str:
-    """Table of cells by setting and method, with time, disk, and the source of these estimates."""
+    """Table of cells by setting and method, with time, disk, and the source of these estimates.
+
+    ``share``: that of all cells which ``entries`` are; the sums are of all of them.
+    """
     rows = [[setting, method, *rest] for (setting, method), rest in estimate_rows(entries, known).items()]
     shown = table(["setting", "method", "to do", "a cell", "all", "disk"], rows[:_MAX_ROWS], left=2)
     more = [f"  ... and {len(rows) - _MAX_ROWS} rows more"] if len(rows) > _MAX_ROWS else []
     data = sorted({f"{e.cell.config.data.name}, {split_name(e.cell.config.data.split)}" for e in entries})
     lines = [
-        f"{plan.name}: {plan.title}",
+        filled(f"{plan.name}: {plan.title}", rest="  "),
         f"{len(entries)} cells ({counts(entries)}), seed-major; records in {plan.out}",
+        *_of_all(share, f"of {round(len(entries) / share)}: later ones are suggested once these are scored"),
         "",
         *(shown.splitlines() if _widest(shown) <= WIDTH else _by_setting(rows[:_MAX_ROWS])),
         *more,
         *estimate_notes(entries, known),
         "",
-        *sum_lines(known, num_places, start_s),
+        *sum_lines(known, num_places, start_s, share),
+        *([] if plan.stopping is None else ["(tries that ASHA stops early take less)"]),
         f"data: {'; '.join(data)}",
     ]
     return "\n".join(lines)
+
+
+def _of_all(share: float, line: str) -> list[str]:
+    """The line where a plan has a share of all cells only."""
+    return [line] if share < 1.0 else []
 
 
 def _widest(text: str) -> int:
@@ -102,9 +117,9 @@ def estimate_notes(entries: Sequence[CellFolder], known: Mapping[str, Estimate])
     ]
 
 
-def sum_lines(known: Mapping[str, Estimate], num_places: int, start_s: float) -> list[str]:
+def sum_lines(known: Mapping[str, Estimate], num_places: int, start_s: float, share: float = 1.0) -> list[str]:
     """Time and disk of everything that is to do, and what the time includes; ``start_s``: until the first begins."""
-    facts = totals(known, num_places, start_s)
+    facts = totals(known, num_places, start_s, share)
     unknown = f"; {facts['unknown']:.0f} cells of unknown length" if facts["unknown"] else ""
     one, all_places = duration(facts["core_s"]), duration(facts["wall_s"])
     disk = mib(int(facts["bytes"]))
@@ -112,12 +127,18 @@ def sum_lines(known: Mapping[str, Estimate], num_places: int, start_s: float) ->
     takes = f"on {counted(num_places, 'core')} it takes {all_places}{with_start}{unknown}"
     return [
         *wrapped(f"in all {one} of work, {disk} of disk; {takes}"),
+        *_of_all(share, f"(all {round(len(known) / share)} cells, as costly on average as these {len(known)})"),
         f"(work: set-up, rounds and tests of every run{start})",
     ]
 
 
 def plan_facts(
-    plan: Plan, entries: Sequence[CellFolder], known: Mapping[str, Estimate], num_places: int, start_s: float
+    plan: Plan,
+    entries: Sequence[CellFolder],
+    known: Mapping[str, Estimate],
+    num_places: int,
+    start_s: float,
+    share: float = 1.0,
 ) -> dict[str, object]:
     """``plan_text`` as JSON: every cell with the seconds and bytes that it still needs; null where unknown."""
     rows = []
@@ -126,21 +147,23 @@ def plan_facts(
         values = (None, None, None) if estimate is None else (estimate.seconds, estimate.num_bytes, estimate.origin)
         rows.append({**row, **dict(zip(("seconds", "bytes", "origin"), values, strict=True))})
     facts = {"event": "plan", "grid": plan.name, "folder": str(plan.out), "cores": num_places}
-    return {**facts, **totals(known, num_places, start_s), "cells": rows}
+    return {**facts, **totals(known, num_places, start_s, share), "share_listed": share, "cells": rows}
 
 
-def totals(known: Mapping[str, Estimate], num_places: int, start_s: float) -> dict[str, float]:
+def totals(known: Mapping[str, Estimate], num_places: int, start_s: float, share: float = 1.0) -> dict[str, float]:
     """Sums over all cells to do: seconds of one core and on all, bytes, and the number of cells of unknown length.
 
-    ``start_s``, Ray's start, is part of the wall time on all cores, once.
+    ``start_s``, Ray's start, is part of the wall time on all cores, once. ``share``: that of all cells which are
+    ``known``; the others count as much on average.
     """
     seconds = [k.seconds for k in known.values() if k.seconds is not None]
+    core_s = sum(seconds) / share
     return {
-        "core_s": sum(seconds),
+        "core_s": core_s,
         "start_s": start_s if known else 0.0,
-        "wall_s": sum(seconds) / num_places + (start_s if known else 0.0),
-        "bytes": sum(k.num_bytes or 0 for k in known.values()),
-        "unknown": len(known) - len(seconds),
+        "wall_s": core_s / num_places + (start_s if known else 0.0),
+        "bytes": round(sum(k.num_bytes or 0 for k in known.values()) / share),
+        "unknown": round((len(known) - len(seconds)) / share),
     }
 
 
@@ -162,7 +185,7 @@ def print_end(plan: Plan, entries: Sequence[CellFolder], as_json: bool) -> None:
     print(f"\n{plan.name}: {counts(entries)} of {len(entries)} cells; records in {plan.out}")
     rows = _score_rows(entries)
     if rows:
-        print(table(["setting", "method", "F1 %", "cells"], rows, left=2))
+        print(table(["setting", "method", f1_heading(entries), "cells"], rows, left=2))
     for entry in entries:
         if entry.status in ("failed", "stale"):
             print(f"{entry.status}: {entry.cell.name}: {entry.why.splitlines()[0] if entry.why else ''}")

@@ -230,10 +230,9 @@ def _print_text(
 
 def columns() -> int:
     """Width of the terminal, at least 60; 120 where the output goes to a file or another program."""
-    return max(_LEAST_WIDTH, shutil.get_terminal_size(fallback=(120, 24)).columns)
+    from relief_ray.report.formats.text import LEAST
 
-
-_LEAST_WIDTH = 60
+    return max(LEAST, shutil.get_terminal_size(fallback=(120, 24)).columns)
 
 
 def draw(comparison: Comparison, path: Path) -> list[Path]:

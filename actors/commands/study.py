@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -106,15 +106,18 @@ def _study_facts(question: StudyQuestion, scatter: Scatter | None) -> dict[str, 
     per_unit = scatter.num_folds if scatter is not None and scatter.on_means else 1
     units, alpha, sides = question.num_pairs // per_unit, question.alpha, question.sides
 
-    def needed(difference: float) -> int | None:
-        number = pairs_needed(difference, sd, alpha, sides, question.power)
+    def needed(difference: float, scatter_sd: float = sd) -> int | None:
+        number = pairs_needed(difference, scatter_sd, alpha, sides, question.power)
         return None if number is None else number * per_unit
 
+    interval = None if scatter is None else scatter.interval
     asked = question.difference if question.margin is None else question.margin
     return {
-        "event": "study", "sd": sd, "unit": "replicate mean" if per_unit > 1 else "paired run",
+        "event": "study", "sd": sd, "sd_interval": interval, "unit": "replicate mean" if per_unit > 1 else "paired run",
         "pairs": question.num_pairs, "units": units, "claims": question.num_claims, "sides": sides,
         "difference": asked, "power": power(units, asked, sd, alpha, sides), "pairs_needed": needed(asked),
+        "pairs_needed_interval": interval and [needed(asked, end) for end in interval],
+        "data": [] if scatter is None else list(scatter.origins),
         "wanted_power": question.power,
         "detectable": detectable(units, sd, alpha, sides, question.power),
         "smallest_adjusted_p": min(1.0, question.num_claims * smallest_p(units, sides)),
@@ -140,7 +143,7 @@ def _study_text(question: StudyQuestion, scatter: Scatter | None, facts: dict[st
     sides, claims = "two" if question.sides == 2 else "one", counted(question.num_claims, "claim")
     lines = [
         head,
-        f"{'More than 100,000' if needed is None else needed} paired runs find it in {wanted:.0f} of 100.",
+        f"{_number(needed).capitalize()} paired runs find it in {wanted:.0f} of 100{_unsure(scatter, facts)}.",
         "" if smallest is None else f"{question.num_pairs} find {smallest:.1f} points in {wanted:.0f} of 100.",
         f"Test: {sides}-sided, level 0.05 over {claims} (the strictest step of Holm's correction), scatter "
         f"{facts['sd']:.1f} points a {facts['unit']}.",
@@ -154,19 +157,34 @@ def _study_text(question: StudyQuestion, scatter: Scatter | None, facts: dict[st
         for r in cast("list[dict[str, float]]", facts["table"])
     ]
     head_row = ["points", f"paired runs for {wanted:.0f} %", f"found by {question.num_pairs}, %"]
-    return "\n".join([*filter(None, lines), "", table(head_row, rows, left=0), *_source(question, scatter)])
+    said = [filled(line) for line in lines if line]
+    return "\n".join([*said, "", table(head_row, rows, left=0), *map(filled, _source(question, scatter))])
+
+
+def _number(pairs: object) -> str:
+    return "more than 100,000" if pairs is None else str(pairs)
+
+
+def _unsure(scatter: Scatter | None, facts: Mapping[str, object]) -> str:
+    """``; 41 to 389 do if the scatter is 3.7 or 11.4 points, its 95 % interval``, where it was taken from runs."""
+    if scatter is None or scatter.interval is None:
+        return ""
+    low, high = map(_number, cast("list[int | None]", facts["pairs_needed_interval"]))
+    ends = "{:.1f} or {:.1f}".format(*scatter.interval)
+    return f"; {low} to {high} do if the scatter is {ends} points, the ends of its 95 % interval"
 
 
 def _source(question: StudyQuestion, scatter: Scatter | None) -> list[str]:
     """Lines on the records behind the scatter."""
     if scatter is None:
         return []
-    interval = "" if scatter.interval is None else f" [{scatter.interval[0]:.1f}, {scatter.interval[1]:.1f}]"
+    interval = "" if scatter.interval is None else " (95 % interval {:.1f} to {:.1f})".format(*scatter.interval)
+    data = "" if scatter.origins == ("real",) else f" on {' and '.join(scatter.origins)} data"
     figure = FIGURE_TEXT[cast(Figure, question.figure)]
     lines = [
         "",
-        f"Scatter: {scatter.sd:.1f}{interval} points, from {scatter.num_pairs} paired runs of {question.first} and "
-        f"{question.second} ({figure}, mean difference {scatter.mean:+.1f}).",
+        f"Scatter: {scatter.sd:.1f} points{interval}, from {scatter.num_pairs} paired runs of {question.first} and "
+        f"{question.second}{data} ({figure}, mean difference {scatter.mean:+.1f}).",
     ]
     if scatter.shares is not None:
         lines.append(f"Variance of the {scatter.shares}.")

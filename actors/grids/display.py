@@ -24,8 +24,8 @@ from actors.terminal.reporter import (
 _MAX_LEADERS, _PULSE_S = 8, 60.0
 # Letters of a cell's name that stay where a line is too long for the terminal: method, fold and seed at its end.
 _LEAST_NAME = 24
-# Letters that the other columns of the live tables take; without the method's name in the second.
-_BESIDE_RUNNING, _BESIDE_BEST = 24, 39
+# Letters that the other columns of the live tables take besides the heading of F1 and the method's name.
+_BESIDE_RUNNING, _BESIDE_BEST = 20, 35
 
 
 def make_reporter(as_json: bool) -> Reporter:
@@ -152,16 +152,18 @@ def picture(view: GridView) -> RenderableType:
         Text(_time_left(view), style="cyan"),
     )
     table = Table(box=None, padding=(0, 2), show_header=True, header_style="dim")
-    for name in ("running", "round", "F1 %"):
+    for name in ("running", "round", view.f1_heading):
         table.add_column(name, justify="left" if name == "running" else "right")
     for cell in view.running:
         shown = "" if cell.f1 is None else f"{100 * cell.f1:.1f}"
-        table.add_row(_fitted(cell.title, _BESIDE_RUNNING), f"{cell.num_rounds}/{cell.num_planned}", shown)
+        table.add_row(
+            _fitted(cell.title, _BESIDE_RUNNING + len(view.f1_heading)), f"{cell.num_rounds}/{cell.num_planned}", shown
+        )
     best = Table(box=None, padding=(0, 2), show_header=True, header_style="dim")
-    for name in ("best so far", "method", "F1 %", "cells", "of methods"):
+    for name in ("best so far", "method", view.f1_heading, "cells", "of methods"):
         best.add_column(name, justify="left" if name in ("best so far", "method") else "right")
     longest = max((len(leader.label) for leader in view.leaders), default=0)
     for leader in view.leaders[-_MAX_LEADERS:]:
-        setting = _fitted(leader.setting, _BESIDE_BEST + longest)
+        setting = _fitted(leader.setting, _BESIDE_BEST + longest + len(view.f1_heading))
         best.add_row(setting, leader.label, f"{100 * leader.f1:.1f}", str(leader.num), str(leader.of))
     return Group(head, table, best) if view.leaders else Group(head, table)

@@ -37,7 +37,7 @@ def _tested_from(round_: int, every: int) -> int:
 
 
 def asha(cells: Sequence[Cell], grace_rounds: int | None, reduction_factor: int | None) -> EarlyStopping:
-    """The rule for these tries, checked; by default the first rung stands at a ninth of the rounds.
+    """The rule for these tries, checked; by default the first rung stands at a ninth of the rounds, or later.
 
     ``grace_rounds`` of None: the first tested round from ``rounds / reduction_factor ** 2`` on that no method's warm-up
     exceeds.
@@ -114,9 +114,13 @@ def _refuse_idle(stopping: EarlyStopping, cell: Cell) -> None:
 
 
 def sentence(stopping: EarlyStopping, cells: Iterable[Cell]) -> str:
-    """``ASHA judges tries after rounds 25 and 75 (reduction factor 3)``."""
-    judged = several("round", (r for cell in cells for r in rungs(stopping, cell.config)))
-    return f"ASHA judges tries after {judged} (reduction factor {stopping.reduction_factor})"
+    """``ASHA judges tries after rounds 25 and 75 of 200 (reduction factor 3, evaluation.every = 5)``."""
+    configs = [cell.config for cell in cells]
+    judged = several("round", (r for config in configs for r in rungs(stopping, config)))
+    rounds = " or ".join(str(number) for number in sorted({config.rounds for config in configs}))
+    every = " or ".join(str(number) for number in sorted({config.evaluation.every for config in configs}))
+    factor = stopping.reduction_factor
+    return f"ASHA judges tries after {judged} of {rounds} (reduction factor {factor}, evaluation.every = {every})"
 
 
 def rivals(cell: Cell) -> Place:

@@ -14,9 +14,9 @@ from actors.runtime.nodes import Nodes
 from actors.runtime.placement import GRAIN, HostSpec, Resources, plan_actors, plan_packed, shortage
 from relief_ray.config import ExperimentConfig
 from relief_ray.data import num_clients
-from relief_ray.devices.fleet import build_fleet
 from relief_ray.devices.types import DeviceType
 from relief_ray.errors import UserError, counted
+from relief_ray.experiment.setup import configured_fleet
 from relief_ray.messages import Fleet
 from relief_ray.process import choose_device
 from relief_ray.runtime_config import RuntimeConfig
@@ -29,8 +29,7 @@ Bundles = tuple[dict[str, float], ...]
 
 def fleet_of(config: ExperimentConfig) -> tuple[Fleet, dict[str, DeviceType]]:
     """The clients and device types of a cell, from its dataset's description: the files are not read."""
-    spec = config.data.spec()
-    return build_fleet(config.fleet, spec.names, spec.type_counts, num_clients(spec, config.data))
+    return configured_fleet(config, num_clients(config.data.spec(), config.data))
 
 
 def is_chosen_here(runtime: RuntimeConfig) -> bool:

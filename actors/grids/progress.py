@@ -26,6 +26,12 @@ def last_round(folder: Path) -> RoundRecord | None:
     return rounds[-1] if rounds else None
 
 
+def f1_heading(entries: Sequence[CellFolder]) -> str:
+    """Heading of F1 in tables of these cells, which says so where it is of validation windows."""
+    parts = {part for entry in entries for part in entry.cell.config.evaluation.parts}
+    return "validation F1 %" if parts == {"validation"} else "F1 %"
+
+
 def _title_of(entry: CellFolder) -> str:
     """The cell's name without the digits of its hash, which a run's name does not have."""
     head, _, last = entry.cell.name.rpartition("-")
@@ -185,6 +191,7 @@ class GridProgress:
         rate = self.num_new_rounds / worked_s if worked_s else 0.0
         statuses = list(self.statuses.values())
         return GridView(
+            f1_heading=f1_heading(self.entries),
             num_cells=len(statuses),
             num_done=statuses.count("done"),
             num_failed=statuses.count("failed"),

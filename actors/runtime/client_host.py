@@ -18,7 +18,7 @@ from actors.runtime import user_code
 from actors.runtime.host_data import HostData, JobBox, NodeData, RowBoxes, Wanted
 from actors.runtime.physical import AnswerBox, DeviceWatch, ModelBox
 from actors.runtime.serialization import Packed, pack, unpack
-from actors.runtime.watch import watched
+from actors.runtime.watch import hang_watched
 from relief_ray import __version__
 from relief_ray.errors import UserError
 from relief_ray.groups import Params
@@ -205,7 +205,7 @@ class ClientHost:
             ClientFailed: a client's code raised; the client is named.
         """
         train_request = unpack(request)
-        with watched(train_request.limit_s):
+        with hang_watched(train_request.limit_s):
             return self._train(box, models, train_request, rows)
 
     def _train(

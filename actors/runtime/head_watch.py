@@ -93,7 +93,7 @@ class HeadWatch:
 
 
 @contextmanager
-def watched(on_lost: Callable[[str], None] | None) -> Iterator[None]:
+def head_watched(on_lost: Callable[[str], None] | None) -> Iterator[None]:
     """Watch Ray inside the block, where somebody wants to hear of it."""
     if on_lost is None:
         yield

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.runtime import processes
-from actors.runtime.head_watch import watched
+from actors.runtime.head_watch import head_watched
 from relief_ray.cgroups import num_cores
 from relief_ray.errors import UserError
 
@@ -78,7 +78,7 @@ def ray_session(options: SessionOptions, on_lost: Callable[[str], None] | None =
             else:
                 _private_folders.append(folder)
                 url = _start(folder, options)
-        with watched(on_lost):
+        with head_watched(on_lost):
             yield url
     finally:
         _stop(folder)

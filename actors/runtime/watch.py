@@ -25,7 +25,7 @@ _NAMESPACE: Final = b"relief-ray"
 
 
 @contextmanager
-def watched(limit_s: float | None) -> Iterator[None]:
+def hang_watched(limit_s: float | None) -> Iterator[None]:
     """Run a block; note where it is, once most of its time is over."""
     if limit_s is None or not ray.is_initialized():
         yield

@@ -51,6 +51,13 @@ Settings = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 Target = Annotated[str, typer.Argument(metavar="[PRESET|FILE|RUN]", help="A preset, a configuration or a run folder.")]
+Described = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME|PRESET|FILE|RUN",
+        help="A dataset (`relief-ray data list`); or a preset, a configuration or a run folder, whose data are meant.",
+    ),
+]
 Dataset = Annotated[str, typer.Argument(metavar="NAME", help="A dataset; see `relief-ray data list`.")]
 StrideS = Annotated[float, typer.Option(help="Seconds from one window to the next.")]
 SomePath = Optional[Path]  # noqa: UP045

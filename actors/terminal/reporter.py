@@ -60,6 +60,7 @@ class GridView:
         running: cells that are being computed.
         leaders: the best method of each setting.
         num_stopped: tries that a search stopped early.
+        f1_heading: heading of the F1 of running cells and leaders.
     """
 
     num_cells: int
@@ -70,6 +71,7 @@ class GridView:
     running: tuple[RunningCell, ...]
     leaders: tuple[Leader, ...]
     num_stopped: int = 0
+    f1_heading: str = "F1 %"
 
     @property
     def num_ended(self) -> int:

@@ -35,6 +35,7 @@ from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import Dataset, locate, parse_subject
 from relief_ray.data.federated_data import Coverage, federate, num_clients
 from relief_ray.data.loader import DatasetSpec, Loader, Recording, require_members
+from relief_ray.data.partition import available
 from relief_ray.data.source import Source, open_source
 from relief_ray.data.verify import structure
 from relief_ray.data.window_set import WindowSet
@@ -60,7 +61,8 @@ DATA_RULES: Mapping[str, Rule] = MappingProxyType(
         "bouts": Rule(says="bouts are stretches of rows that do not overlap", fix=FIXES["bouts"]),
         "constant": Rule(
             says="no channel keeps one value for a whole person",
-            fix="leave the channel out of modalities, or the person out of subjects, or read another column",
+            fix="leave the channel out of modalities, or the person out of subjects, or read another column; where the "
+            "person has no such sensor, say so in DatasetSpec.lacks",
         ),
         "repeats": Rule(
             says="a second parse gives the same bits", fix="use no clock, no random numbers and no order of a set"
@@ -208,7 +210,8 @@ def _constant(bench: _Bench) -> _Findings:
     still: dict[tuple[str, int], list[int]] = {}
     for subject, recording in bench.recordings.items():
         same = (recording.signal == recording.signal[:1]).all(axis=0)
-        for name, first, stop in bench.spec.columns():
+        here = [column for column in bench.spec.columns() if column[0] in bench.spec.sensors_of(subject)]
+        for name, first, stop in here:
             for column in np.flatnonzero(same[first:stop]).tolist():
                 still.setdefault((name, first + column), []).append(subject)
     texts = [f"{name}, column {column}, of subjects {listed(whose)}" for (name, column), whose in still.items()]
@@ -283,7 +286,7 @@ def _dataset(bench: _Bench, config: DataConfig) -> Dataset:
 def _split(dataset: Dataset, config: DataConfig) -> _Findings:
     """Faults of the windows and parts of one split."""
     try:
-        data = federate(dataset, config, [dataset.spec.names] * num_clients(dataset, config))
+        data = federate(dataset, config, available(config, num_clients(dataset, config)))
     except UserError as error:
         return {"windows": str(error)}
     findings = {}
@@ -320,7 +323,7 @@ def _leak(signal: NDArray[np.float32], trained: NDArray[np.bool_], tested: NDArr
     """Describe what training and test share: rows, or a sequence of rows with the same values; empty: nothing."""
     if shared := int((trained & tested).sum()):
         return f"{shared} rows are in training and in test"
-    names = np.unique(np.ascontiguousarray(signal), axis=0, return_inverse=True)[1].reshape(-1)
+    names = np.unique(np.nan_to_num(signal), axis=0, return_inverse=True)[1].reshape(-1)
     runs = np.lib.stride_tricks.sliding_window_view(names, _COPIED_ROWS)
     moves = (runs != runs[:, :1]).any(axis=1)  # a sensor at rest repeats its value, nobody's data
     seen = {run.tobytes() for run in runs[_whole(trained) & moves]}

@@ -84,6 +84,8 @@ def source_digest(spec: DatasetSpec, source: Source, *, trust_stamps: bool = Tru
 def cache_key(spec: DatasetSpec, digest: str) -> str:
     """The sha256 that names a cache entry."""
     described = {k: asdict(spec)[k] for k in ("name", "rate_hz", "modalities", "labels", "subjects", "units")}
+    if spec.lacks:
+        described["lacks"] = {subject: sorted(names) for subject, names in spec.lacks.items()}
     parser = digests(modules_of([spec.name])) or PARSER_VERSION
     return sha256_json({"source": digest, "parser": parser, "spec": described})
 
@@ -122,7 +124,10 @@ class Arrays:
 
 
 def assemble(spec: DatasetSpec, recordings: Sequence[Recording]) -> Arrays:
-    """Put subjects one after the other as one signal, with labels as class indices."""
+    """Put subjects one after the other as one signal, with labels as class indices.
+
+    A sensor that a subject lacks is NaN in its rows, so that nothing takes them for readings.
+    """
     index = np.full(256, NULL, np.int16)
     index[list(spec.labels)] = np.arange(len(spec.labels))
     firsts = np.cumsum([0, *(len(recording.labels) for recording in recordings)])
@@ -131,10 +136,21 @@ def assemble(spec: DatasetSpec, recordings: Sequence[Recording]) -> Arrays:
         for position, (rec, first) in enumerate(zip(recordings, firsts, strict=False))
     ]
     return Arrays(
-        signal=np.concatenate([recording.signal for recording in recordings]).astype(np.float32, copy=False),
+        signal=np.concatenate([_present(spec, rec) for rec in recordings]).astype(np.float32, copy=False),
         labels=np.concatenate([index[recording.labels] for recording in recordings]),
         bouts=np.concatenate(bouts).astype(np.int64, copy=False),
     )
+
+
+def _present(spec: DatasetSpec, recording: Recording) -> NDArray[np.float32]:
+    """The signal with NaN in the columns of sensors that its subject lacks."""
+    absent = [column for column in spec.columns() if column[0] not in spec.sensors_of(recording.subject)]
+    if not absent:
+        return recording.signal
+    signal = recording.signal.astype(np.float32)
+    for _, first, stop in absent:
+        signal[:, first:stop] = np.nan
+    return signal
 
 
 def store(spec: DatasetSpec, recordings: Sequence[Recording], source: Source, folder: Path) -> None:

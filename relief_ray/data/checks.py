@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,8 @@ FIXES: Mapping[DataRule, str] = MappingProxyType(
         "subjects alone, look for a missing column in their files",
         "rates": "give samples per second: rate_hz after parsing, raw_rate_hz in the files; resample in parse()",
         "finite": "fill gaps in parse() (relief_ray.data.loader.fill_linear, fill_forward) or leave the rows out; "
-        "DatasetSpec.max_nan_share says how many filled readings are acceptable",
+        "DatasetSpec.max_nan_share says how many filled readings are acceptable; a sensor that a person does not have "
+        'is named in DatasetSpec.lacks, e.g. lacks={3: ("gyro",)}, and may be NaN',
         "bouts": "return bouts as (n, 2) rows [first, one past the last], ascending, none overlapping "
         "(relief_ray.data.loader.runs makes them)",
     }
@@ -87,7 +88,7 @@ def refuse(where: str, faults: Sequence[Fault]) -> None:
 def spec_faults(spec: DatasetSpec) -> list[Fault]:
     """The contradictions inside a dataset's description."""
     return [
-        *_faults("description", _description(spec)),
+        *_faults("description", [*_description(spec), *_lacking(spec)]),
         *_faults("subjects", _subject_list(spec)),
         *_faults("labels", _codes(spec)),
         *_faults("channels", _modalities(spec)),
@@ -117,6 +118,22 @@ def _description(spec: DatasetSpec) -> list[str]:
         texts.append(f"type_counts = {spec.type_counts}, expected three numbers (A, B, C), none negative, not all 0")
     if not 0.0 <= spec.max_nan_share < 1.0:
         texts.append(f"max_nan_share = {spec.max_nan_share:g}, expected a share from 0 to below 1")
+    return texts
+
+
+def _lacking(spec: DatasetSpec) -> list[str]:
+    """Faults of ``lacks``: unknown people or sensors, and people without any sensor."""
+    texts, given = [], cast(object, spec.lacks)
+    if not isinstance(given, Mapping):
+        return [f'lacks = {given!r}, expected sensors by subject, e.g. {{3: ("gyro",)}}']
+    for subject, names in given.items():
+        what = f"lacks[{subject!r}] = {names!r}"
+        if subject not in spec.subjects:
+            texts.append(f"{what}: there is no subject {subject!r}, expected one of {list(spec.subjects)}")
+        elif not isinstance(names, tuple) or not names or not set(names) <= set(spec.names):
+            texts.append(f"{what}, expected a tuple of some of the modalities {spec.names}, e.g. {spec.names[-1:]}")
+        elif not spec.sensors_of(subject):
+            texts.append(f"{what} are all of its sensors; leave that person out of subjects")
     return texts
 
 
@@ -295,7 +312,7 @@ def _gaps(spec: DatasetSpec, recording: Recording) -> list[str]:
     texts, signal = [], recording.signal
     for name, first, stop in spec.columns():
         bad = ~np.isfinite(signal[:, first:stop])
-        if bad.any():
+        if name in spec.sensors_of(recording.subject) and bad.any():
             row, column = (int(i) for i in np.argwhere(bad)[0])
             texts.append(
                 f"{name} has {int(bad.sum())} of {bad.size} values that are NaN or infinite, the first in row {row}, "

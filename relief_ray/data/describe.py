@@ -9,6 +9,7 @@ from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import Dataset
 from relief_ray.data.federated_data import Coverage, federate, num_clients
 from relief_ray.data.oddities import activity_s, data_warnings, null_rows
+from relief_ray.data.partition import available
 from relief_ray.data.registry import DATASETS, get_spec
 from relief_ray.data.source import find_source
 from relief_ray.errors import UserError
@@ -42,6 +43,7 @@ class Description(TypedDict):
         partition: how windows were divided among clients.
         num_rows: rows of the signal.
         subjects: the subjects' numbers.
+        sensors: the sensors that each subject has.
         activity_s: seconds by subject and class.
         ranges: range of values by modality, in raw units.
         facts: the parser's findings by subject.
@@ -65,6 +67,7 @@ class Description(TypedDict):
     partition: str
     num_rows: int
     subjects: list[int]
+    sensors: dict[str, list[str]]
     activity_s: dict[str, dict[str, float]]
     ranges: dict[str, Range]
     facts: dict[str, dict[str, object]]
@@ -99,9 +102,9 @@ def _listing(name: str, root: str | Path | None) -> Listing:
 
 
 def describe(dataset: Dataset, config: DataConfig) -> Description:
-    """Figures of the dataset and of its windows under a configuration, all clients owning all modalities."""
+    """Figures of the dataset and of its windows under a configuration, clients having all that their subjects have."""
     spec = dataset.spec
-    data = federate(dataset, config, [spec.names] * num_clients(dataset, config))
+    data = federate(dataset, config, available(config, num_clients(dataset, config)))
     return {
         "name": spec.name,
         "title": spec.title,
@@ -117,6 +120,7 @@ def describe(dataset: Dataset, config: DataConfig) -> Description:
         "partition": config.partition,
         "num_rows": len(dataset.labels),
         "subjects": list(spec.subjects),
+        "sensors": {str(subject): list(spec.sensors_of(subject)) for subject in spec.subjects},
         "activity_s": _activity_s(dataset),
         "ranges": _ranges(dataset),
         "facts": {subject: dict(facts) for subject, facts in dataset.facts.items()},
@@ -142,9 +146,11 @@ def _activity_s(dataset: Dataset) -> dict[str, dict[str, float]]:
 def _ranges(dataset: Dataset) -> dict[str, Range]:
     signal = dataset.signal()
     chunks = [signal[first : first + _CHUNK] for first in range(0, len(signal), _CHUNK)]
-    low = np.min([chunk.min(axis=0) for chunk in chunks], axis=0)
-    high = np.max([chunk.max(axis=0) for chunk in chunks], axis=0)
-    mean = np.sum([chunk.sum(axis=0, dtype=np.float64) for chunk in chunks], axis=0) / len(signal)
+    # NaN, where a subject lacks a sensor, counts for nothing.
+    low = np.fmin.reduce([np.fmin.reduce(chunk) for chunk in chunks])
+    high = np.fmax.reduce([np.fmax.reduce(chunk) for chunk in chunks])
+    total = np.sum([np.nansum(chunk, axis=0, dtype=np.float64) for chunk in chunks], axis=0)
+    mean = total / np.sum([(~np.isnan(chunk)).sum(axis=0) for chunk in chunks], axis=0)
     return {
         name: {"min": float(low[a:b].min()), "max": float(high[a:b].max()), "mean": float(mean[a:b].mean())}
         for name, a, b in dataset.spec.columns()

@@ -15,10 +15,10 @@ from relief_ray.data.cache import Origin
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import Dataset
 from relief_ray.data.loader import DatasetSpec
-from relief_ray.data.partition import Plan, Starts, Table, make_plan, stride_rows, training_positions
+from relief_ray.data.partition import Plan, Starts, Table, lacking, make_plan, stride_rows, training_positions
 from relief_ray.data.reference import DataReference
 from relief_ray.data.window_set import WindowSet, pool
-from relief_ray.errors import UserError
+from relief_ray.errors import UserError, listed
 from relief_ray.files import sha256_json
 
 _CHUNK = 1 << 16
@@ -94,7 +94,13 @@ class ClientCoverage(TypedDict):
     missing: list[str]
 
 
-class Coverage(TypedDict):
+class _Lacking(TypedDict, total=False):
+    """Sensors that people who take part lack, by subject; absent where nobody lacks one."""
+
+    lacking: dict[str, list[str]]
+
+
+class Coverage(_Lacking):
     """Windows per client, part and class; JSON-able.
 
     Attributes:
@@ -190,7 +196,8 @@ def federate(
 ) -> FederatedData:
     """Split the windows, assign them to clients and standardise them; `owned[n]` are client n's modalities.
 
-    Raises UserError for a wrong number of clients, an unknown or ownerless modality, or a client without windows.
+    Raises UserError for a wrong number of clients, an unknown or ownerless modality, one that a client's subject lacks,
+    or a client without windows.
     """
     _check(dataset, config, owned)
     plan = make_plan(dataset, config, len(owned))
@@ -198,6 +205,7 @@ def federate(
         signal_path=str(dataset.signal_path),
         window=dataset.spec.window,
         columns=dataset.spec.columns(),
+        absent=_absent(dataset.spec),
         **_statistics(dataset, plan, owned),
         **_fields(plan.test),
     )
@@ -239,6 +247,17 @@ def _check(dataset: Dataset, config: DataConfig, owned: Sequence[Collection[str]
         unknown = sorted(set(has) - set(dataset.spec.names))
         if unknown or not has:
             raise UserError(f"client {client}: modalities {sorted(has)}, expected some of {dataset.spec.names}")
+    for client, (subject, sensors) in lacking(config, expected).items():
+        if impossible := [name for name in sensors if name in owned[client]]:
+            raise UserError(
+                f"client {client}: has {listed(impossible)}, which its subject {subject} lacks (DatasetSpec.lacks of "
+                f"{dataset.spec.name}); expected some of {dataset.spec.sensors_of(subject)}"
+            )
+
+
+def _absent(spec: DatasetSpec) -> dict[int, frozenset[str]]:
+    """Sensors that subjects lack, by position among all subjects."""
+    return {position: frozenset(spec.lacks[s]) for position, s in enumerate(spec.subjects) if spec.lacks.get(s)}
 
 
 def _statistics(dataset: Dataset, plan: Plan, owned: Sequence[Collection[str]]) -> _Statistics:
@@ -266,7 +285,7 @@ def _cover(spec: DatasetSpec, config: DataConfig, plan: Plan) -> Coverage:
         _client(spec, client, train, validation)
         for client, (train, validation) in enumerate(zip(plan.train, plan.validation, strict=True))
     ]
-    return {
+    coverage: Coverage = {
         "classes": list(spec.classes),
         "clients": clients,
         "train": _per_class(spec, np.concatenate(plan.train)),
@@ -277,6 +296,9 @@ def _cover(spec: DatasetSpec, config: DataConfig, plan: Plan) -> Coverage:
         "overlap": max(0.0, 1.0 - config.stride_s * spec.rate_hz / spec.window),
         "window_s": spec.window_s,
     }
+    if lacks := {str(s): sorted(spec.lacks[s]) for s in config.subject_ids() if spec.lacks.get(s)}:
+        coverage["lacking"] = lacks
+    return coverage
 
 
 def _require_classes(spec: DatasetSpec, table: Table) -> None:

@@ -60,7 +60,7 @@ def file_fault(loader: Loader, reading: Reading, path: Path, subject: int) -> st
             pronoun = "it" if len(missing) == 1 else "them"
             return (
                 f"; {path / name} {lacks}, which {other} has; its columns are {present}. Add or rename {pronoun} in "
-                f"that file{out}"
+                f"that file{out}, or, where the person has no such sensor, name it in `lacks` and return NaN for it"
             )
     files, others = (_words([PurePosixPath(name).name for name in side], "file") for side in (mine, sound))
     is_read = "is read" if len(sound) == 1 else "are read"

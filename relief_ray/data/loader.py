@@ -51,6 +51,8 @@ class DatasetSpec:
             is neither here nor in ``labels``, or in both, is refused, so that no class is left out without an error.
         max_nan_share: largest share of missing readings (``nan_share`` in a recording's facts), 0 to 1. The parsed
             signal itself holds no NaN.
+        lacks: sensors that a person does not have, by subject: ``{3: ("gyro",)}``. What `parse` returns in their
+            columns is not read, so NaN may stand there.
     """
 
     name: str
@@ -77,6 +79,7 @@ class DatasetSpec:
     window_s: float = 5.12
     null_labels: tuple[int, ...] = ()
     max_nan_share: float = 0.2
+    lacks: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def window(self) -> int:
@@ -100,6 +103,10 @@ class DatasetSpec:
             ranges.append((name, first, first + channels))
             first += channels
         return tuple(ranges)
+
+    def sensors_of(self, subject: int) -> tuple[str, ...]:
+        """The modalities that a subject has, in canonical order."""
+        return tuple(name for name in self.names if name not in self.lacks.get(subject, ()))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import Dataset
 from relief_ray.data.federated_data import Coverage
+from relief_ray.data.partition import chosen_positions, held_out
 from relief_ray.errors import listed, several
 from relief_ray.plugins import is_path
 
@@ -25,6 +26,8 @@ def data_warnings(dataset: Dataset, config: DataConfig, coverage: Coverage) -> t
     seconds = activity_s(dataset)
     return (
         *_still_channels(dataset),
+        *_still_for_one(dataset),
+        *_tested_without(dataset, config),
         *_filled(dataset),
         *_rows_left_out(dataset),
         *_small_classes(dataset, seconds),
@@ -62,6 +65,49 @@ def _still(signal_path: str, sha256: str) -> tuple[tuple[int, float], ...]:
     """Columns of a signal that never change, with their value; read once for all runs of a process."""
     signal = np.load(signal_path, mmap_mode="r", allow_pickle=False)
     return tuple((int(c), float(signal[0, c])) for c in np.flatnonzero((signal == signal[:1]).all(axis=0)))
+
+
+def _still_for_one(dataset: Dataset) -> list[str]:
+    """Channels that move for some people and have one value in all rows of a person's bouts."""
+    spec, texts = dataset.spec, []
+    everywhere = {column for column, _ in _still(dataset.signal_path.as_posix(), dataset.signal_sha256)}
+    for position, subject in enumerate(spec.subjects):
+        values = _still_of(dataset, position)
+        for name, first, stop in spec.columns():
+            columns = [column for column in values if first <= column < stop and column not in everywhere]
+            if columns:
+                which = ", ".join(f"column {column} is {values[column]:g}" for column in columns)
+                remedy = f"; if that person has no {name}, say so in its DatasetSpec: lacks={{{subject}: ({name!r},)}}"
+                whole = f"{name} of subject {subject}: {which} in all its bouts"
+                texts.append(whole + (remedy if is_path(spec.name) else ""))
+    return texts
+
+
+def _still_of(dataset: Dataset, position: int) -> dict[int, float]:
+    """Columns that never change in the bouts of a subject, with their value; a sensor that it lacks (NaN) is none."""
+    signal = dataset.signal()
+    bouts = [(start, stop) for subject, start, stop in dataset.bouts.tolist() if subject == position]
+    if not bouts:
+        return {}
+    value = signal[bouts[0][0]]
+    columns = np.flatnonzero(~np.isnan(value))
+    for start, stop in bouts:
+        columns = columns[(signal[start:stop, columns] == value[columns]).all(axis=0)]
+        if not len(columns):
+            break
+    return {int(column): float(value[column]) for column in columns}
+
+
+def _tested_without(dataset: Dataset, config: DataConfig) -> list[str]:
+    """People who are tested although they lack a sensor."""
+    spec = dataset.spec
+    tested = held_out(config, chosen_positions(config)) or chosen_positions(config)
+    people = [spec.subjects[position] for position in tested]
+    return [
+        f"subject {s} lacks {listed(spec.lacks[s])}: its test windows count, and are read with that missing"
+        for s in people
+        if spec.lacks.get(s)
+    ]
 
 
 def _filled(dataset: Dataset) -> list[str]:

@@ -25,7 +25,7 @@ from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import Dataset
 from relief_ray.data.loader import NULL
 from relief_ray.data.skew import Dealer
-from relief_ray.errors import UserError
+from relief_ray.errors import UserError, listed
 
 Starts = NDArray[np.int64]
 Table = NDArray[np.int64]
@@ -207,22 +207,50 @@ class _Bout:
 
 def training_positions(config: DataConfig) -> tuple[int, ...]:
     """Positions, among all the dataset's subjects, of those that become clients."""
-    chosen = _chosen_positions(config)
+    chosen = chosen_positions(config)
     tested = held_out(config, chosen)
     return tuple(position for position in chosen if position not in tested)
 
 
-def _chosen_positions(config: DataConfig) -> tuple[int, ...]:
+def chosen_positions(config: DataConfig) -> tuple[int, ...]:
     """Positions, among all the dataset's subjects, of those that take part."""
     subjects = config.spec().subjects
     return tuple(subjects.index(subject) for subject in config.subject_ids())
+
+
+def lacking(config: DataConfig, num_clients: int) -> dict[int, tuple[int, tuple[str, ...]]]:
+    """Clients whose subject lacks sensors (``DatasetSpec.lacks``), with the subject's number and those sensors.
+
+    Raises:
+        UserError: the partition mixes people in a client, and somebody lacks a sensor.
+    """
+    spec, positions = config.spec(), training_positions(config)
+    people = [spec.subjects[position] for position in positions]
+    if not any(spec.lacks.get(subject) for subject in people):
+        return {}
+    if config.partition != "subject":
+        who = "; ".join(f"subject {s} lacks {listed(spec.lacks[s])}" for s in people if spec.lacks.get(s))
+        whole = [s for s in config.subject_ids() if not spec.lacks.get(s)]
+        raise UserError(
+            f"data.partition={config.partition} mixes people in a client, but {who}: a client has one set of sensors; "
+            f"take data.partition=subject"
+            + (f", or only people with all sensors: data.subjects={whole}" if whole else "")
+        )
+    cohorts = zip(people, clients_of(pieces_per_subject(len(people), num_clients)), strict=True)
+    return {n: (s, tuple(spec.lacks[s])) for s, clients in cohorts if spec.lacks.get(s) for n in clients}
+
+
+def available(config: DataConfig, num_clients: int) -> list[tuple[str, ...]]:
+    """The sensors of each client's subject, whatever its device has: all but those that the subject lacks."""
+    absent, spec = lacking(config, num_clients), config.spec()
+    return [spec.sensors_of(absent[n][0]) if n in absent else spec.names for n in range(num_clients)]
 
 
 def make_plan(dataset: Dataset, config: DataConfig, num_clients: int) -> Plan:
     """Assign the dataset's windows to clients and parts; UserError where a client or the test part stays empty."""
     spec = dataset.spec
     stride = stride_rows(config.stride_s, spec.rate_hz)
-    split = list(split_bouts(dataset.bouts, config, _chosen_positions(config), spec.window, stride))
+    split = list(split_bouts(dataset.bouts, config, chosen_positions(config), spec.window, stride))
     bouts = [_label(dataset, part) for part in split]
     positions = training_positions(config)
     if config.partition == "subject":
@@ -275,8 +303,7 @@ def _require_windows(plan: Plan, config: DataConfig, longest_s: float) -> None:
         raise UserError(
             f"{len(empty)} of {len(plan.train)} clients ({some}) have no training window under "
             f"data.name={config.name}, data.split={config.split}, data.stride_s={config.stride_s:g} and windows of "
-            f"{config.spec().window_s:g} s; use fewer clients, shorter windows, a shorter stride or a smaller "
-            "data.test_fraction"
+            f"{config.spec().window_s:g} s; lower data.num_clients, data.window_s, data.stride_s or data.test_fraction"
         )
     if not len(plan.test) or not any(len(table) for table in plan.validation):
         raise UserError(

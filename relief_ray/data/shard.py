@@ -19,6 +19,7 @@ from pydantic import BaseModel, JsonValue, ValidationError
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import Dataset
 from relief_ray.data.federated_data import federate, num_clients
+from relief_ray.data.partition import available
 from relief_ray.data.reference import DataReference
 from relief_ray.data.source import search_roots
 from relief_ray.data.window_set import WindowSet
@@ -82,7 +83,7 @@ def write_shard(dataset: Dataset, config: DataConfig, client: int, out: Path) ->
         raise UserError(f"--client {client}: expected 0 to {number - 1}, the clients of {config.name} as configured")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out}: exists and is not empty, expected a new folder; choose another (--out DIR)")
-    windows = federate(dataset, config, [dataset.spec.names] * number).clients[client]
+    windows = federate(dataset, config, available(config, number)).clients[client]
     cut = windows.cut()
     assert cut.rows is not None
     with disk_errors(out, "write the shard"), folder_atomic(out) as part:

@@ -68,7 +68,7 @@ class Dealer:
         if least * self.num_clients > total:
             raise UserError(
                 f"data.min_partition_size={least}: {self.num_clients} clients need {least * self.num_clients} training "
-                f"windows, found {total}; lower it, or use fewer clients or a shorter data.stride_s"
+                f"windows, found {total}; lower it, data.num_clients or data.stride_s (here {self.config.stride_s:g} s)"
             )
         best, attempts = 0, max(_MIN_ATTEMPTS, _MAX_GAMMAS // (len(sizes) * self.num_clients))
         for attempt in range(attempts):
@@ -76,10 +76,12 @@ class Dealer:
             best = max(best, int(per_client.min()))
             if best >= least:
                 return shares
+        enough = f"set data.min_partition_size={best}, " if best else ""
         raise UserError(
             f"data.partition={self.config.partition}, data.dirichlet_alpha={self.config.dirichlet_alpha:g}: the "
             f"smallest of {self.num_clients} clients got at most {best} training windows in {attempts} draws, expected "
-            f"{least} (data.min_partition_size); lower that, raise alpha or use fewer clients"
+            f"{least} (data.min_partition_size); {enough}raise data.dirichlet_alpha, or lower "
+            f"data.stride_s (here {self.config.stride_s:g} s: more windows) or data.num_clients"
         )
 
     def _draw(self, attempt: int, sizes: Counts) -> tuple[Shares, Counts]:

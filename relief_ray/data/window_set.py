@@ -3,8 +3,8 @@
 `WindowSet.cut` is for another machine: the same windows with the rows that they need.
 """
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -28,6 +28,7 @@ class WindowSet:
         std: (channels,) float32, by which they are divided.
         rows: (rows, channels) float32 in raw units, the windows' part of the signal (``cut``): ``starts`` count in it
             and the file is not read; None: the signal is in the file.
+        absent: sensors that subjects lack, by subject position (``DatasetSpec.lacks``).
     """
 
     signal_path: str
@@ -39,6 +40,7 @@ class WindowSet:
     mean: NDArray[np.float32]
     std: NDArray[np.float32]
     rows: NDArray[np.float32] | None = None
+    absent: Mapping[int, frozenset[str]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Number of windows."""
@@ -52,12 +54,30 @@ class WindowSet:
     def load(self, modalities: Collection[str] | None = None) -> dict[str, NDArray[np.float32]]:
         """The standardised windows, modality -> (n, C_m, window) float32, C-contiguous; all modalities if None.
 
+        A sensor that a window's subject lacks is zero there, which is its mean.
+
         Raises UserError for a modality that the dataset does not have.
         """
         columns = self._columns(modalities)
         signal = self._signal()  # where no window was cut out it may be shorter than one
         view = sliding_window_view(signal, self.window, axis=0) if len(self) else signal
-        return {name: self._block(view, first, stop) for name, first, stop in columns}
+        blocks = {name: self._block(view, first, stop) for name, first, stop in columns}
+        for lacked, rows in self.lacking():
+            for name in lacked & blocks.keys():
+                blocks[name][rows] = 0.0
+        return blocks
+
+    def lacking(self) -> list[tuple[frozenset[str], NDArray[np.bool_]]]:
+        """Each set of sensors that subjects of these windows lack, with their windows (n,); empty where nobody does."""
+        masks = [
+            (lacked, np.isin(self.subjects, [position for position, names in self.absent.items() if names == lacked]))
+            for lacked in dict.fromkeys(self.absent.values())
+        ]
+        return [(lacked, rows) for lacked, rows in masks if rows.any()]
+
+    def complete(self) -> "WindowSet":
+        """The windows of subjects who have every sensor."""
+        return self.take(np.flatnonzero(~np.isin(self.subjects, list(self.absent)))) if self.absent else self
 
     def _columns(self, modalities: Collection[str] | None) -> list[tuple[str, int, int]]:
         wanted = self.modalities if modalities is None else modalities

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Literal, cast
 
 from pydantic import Field, field_validator, model_validator
 
 from relief_ray.devices.types import PRESET_GAP, PRESETS, DeviceType, with_gap
-from relief_ray.errors import UserError, counted
+from relief_ray.errors import UserError, counted, listed, several
 from relief_ray.frozen import FrozenConfig
 from relief_ray.messages import ClientInfo, Fleet
 from relief_ray.streams import Streams
 
 TYPES = ("A", "B", "C")
 TypeCounts = tuple[int, int, int]
+# A client's subject, and the sensors that it lacks; only clients of such subjects.
+Lacking = Mapping[int, tuple[int, tuple[str, ...]]]
 _OWNED: Mapping[str, tuple[str, ...] | None] = {"A": None, "B": ("acc", "gyro"), "C": ("acc",)}
 
 
@@ -165,14 +168,17 @@ def build_fleet(
     type_counts: TypeCounts,
     num_clients: int | None = None,
     names: Sequence[str] | None = None,
+    lacking: Lacking = MappingProxyType({}),
 ) -> tuple[Fleet, dict[str, DeviceType]]:
     """The clients (without windows yet) and the device types.
 
     ``modalities`` in canonical order; ``type_counts`` the dataset's A/B/C, where the configuration has none of its own;
-    the number of clients is the configuration's, else ``num_clients``, else the sum of the counts.
+    the number of clients is the configuration's, else ``num_clients``, else the sum of the counts. A client has the
+    sensors of its device type but for those that its subject lacks (``lacking``).
 
     Raises:
-        UserError: two different numbers of clients, a modality that is unknown or that no client owns.
+        UserError: two different numbers of clients, a modality that is unknown or that no client owns, or a client
+            that has no sensor.
     """
     counts = config.counts or type_counts
     number = _agreed(config.num_clients, num_clients) or sum(counts)
@@ -182,15 +188,34 @@ def build_fleet(
     labels = [f"client-{n}" for n in range(number)] if names is None else list(names)
     if len(labels) != number:
         raise UserError(f"{len(labels)} client names for {number} clients; give one name per client")
+    present = [_present(labels[n], roles[n], owned[roles[n]], lacking.get(n)) for n in range(number)]
     fleet = Fleet(
         clients=tuple(
-            ClientInfo(id=n, name=labels[n], device=devices[n], modalities=owned[roles[n]], num_windows=0)
+            ClientInfo(id=n, name=labels[n], device=devices[n], modalities=present[n], num_windows=0)
             for n in range(number)
         ),
         modalities=tuple(modalities),
     )
-    _check_owners(fleet, roles)
+    _check_owners(fleet, roles, lacking)
     return fleet, device_types(config)
+
+
+def _present(
+    name: str, role: str, owned: tuple[str, ...], lacks: tuple[int, tuple[str, ...]] | None
+) -> tuple[str, ...]:
+    """Sensors of a client: those of its device type but for what its subject lacks.
+
+    Raises:
+        UserError: none is left.
+    """
+    subject, absent = lacks or (0, ())
+    if present := tuple(m for m in owned if m not in absent):
+        return present
+    raise UserError(
+        f"{name} has no sensor: clients of type {role} have {listed(owned)} (fleet.owned.{role}), and its subject "
+        f"{subject} lacks {listed(absent)} (DatasetSpec.lacks); give type {role} a sensor that the subject has, move "
+        "the types to other subjects (fleet.rotation), or leave the subject out (data.subjects)"
+    )
 
 
 def with_windows(fleet: Fleet, counts: Sequence[int]) -> Fleet:
@@ -211,11 +236,13 @@ def _agreed(configured: int | None, of_data: int | None) -> int | None:
     return of_data if configured is None else configured
 
 
-def _check_owners(fleet: Fleet, roles: Sequence[str]) -> None:
+def _check_owners(fleet: Fleet, roles: Sequence[str], lacking: Lacking) -> None:
     for modality in fleet.modalities:
         if not fleet.cohort(modality):
             row = {t: roles.count(t) for t in TYPES}
+            without = [subject for subject, absent in lacking.values() if modality in absent]
+            lacks = f"; lacking to {several('subject', without)}" if without else ""
             raise UserError(
-                f"no client owns modality {modality!r} (clients by sensor type: {row}); raise fleet.counts, "
+                f"no client owns modality {modality!r} (clients by sensor type: {row}{lacks}); raise fleet.counts, "
                 f"the number of clients, or give it to a type in fleet.owned"
             )

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 
 from relief_ray.config import ExperimentConfig
 from relief_ray.devices.accounting import CostAccountant
-from relief_ray.devices.fleet import build_fleet, with_windows
+from relief_ray.devices.fleet import with_windows
 from relief_ray.devices.planner import CostPlanner
 from relief_ray.devices.time import TimeModel
 from relief_ray.devices.types import DeviceType
 from relief_ray.devices.workload import num_steps
 from relief_ray.experiment.clocks import make_accountant, make_planner, run_clocks
-from relief_ray.experiment.setup import build_backbone, count, fedavg_reference
+from relief_ray.experiment.setup import build_backbone, configured_fleet, count, fedavg_reference
 from relief_ray.federated import RoundContext, Strategy
 from relief_ray.groups import GroupLayout
 from relief_ray.messages import Assignment, Fleet, Receipt, RoundCost, StageTimes, Work
@@ -106,7 +106,7 @@ def price_fleet(
         UserError: fleet or costs are wrong; place and fix are named.
     """
     spec, strategy = config.data.spec(), config.strategy.build()
-    fleet, types = build_fleet(config.fleet, spec.names, spec.type_counts, len(windows))
+    fleet, types = configured_fleet(config, len(windows))
     fleet = with_windows(fleet, list(windows))
     shape = InputShape(channels=tuple(spec.modalities), window=spec.window, num_classes=len(spec.classes))
     plain = build_backbone(config, shape, engine)

@@ -13,12 +13,13 @@ from relief_ray.config import ExperimentConfig
 from relief_ray.data import FederatedData, federate, num_clients, open_dataset, pool
 from relief_ray.data.federated_data import Purpose
 from relief_ray.data.oddities import data_warnings
+from relief_ray.data.partition import lacking
 from relief_ray.data.window_set import WindowSet
 from relief_ray.devices.accounting import CostAccountant
 from relief_ray.devices.fleet import build_fleet, with_windows
 from relief_ray.devices.planner import CostPlanner, Counter, assumed_engine
 from relief_ray.devices.types import DeviceType
-from relief_ray.errors import UserError
+from relief_ray.errors import UserError, several
 from relief_ray.experiment.clocks import foreign_profile, make_accountant, make_planner, run_clocks, uncalibrated
 from relief_ray.extra_modules import ExtraModule
 from relief_ray.federated import PlannedRun, RoundContext, Strategy
@@ -108,13 +109,20 @@ def prepare(
     """
     dataset = open_dataset(config.data, root)
     number = num_clients(dataset, config.data)
-    fleet, types = build_fleet(config.fleet, dataset.spec.names, dataset.spec.type_counts, number)
+    fleet, types = configured_fleet(config, number)
     data = federate(dataset, config.data, [c.modalities for c in fleet.clients], purpose)
     setup = assemble(
         config, data, with_windows(fleet, [len(c) for c in data.clients]), types, engine or choose_engine(config)
     )
     setup = replace(setup, data_warnings=data_warnings(dataset, config.data, data.coverage))
     return _pool_clients(setup) if setup.strategy.pooled else _with_hints(setup)
+
+
+def configured_fleet(config: ExperimentConfig, num_clients: int) -> tuple[Fleet, dict[str, DeviceType]]:
+    """Build so many clients, without windows, and the device types; no file of the dataset is read."""
+    spec = config.data.spec()
+    absent = lacking(config.data, num_clients)
+    return build_fleet(config.fleet, spec.names, spec.type_counts, num_clients, lacking=absent)
 
 
 def _with_hints(setup: Setup) -> Setup:
@@ -127,8 +135,19 @@ def _with_hints(setup: Setup) -> Setup:
 
 
 def _pool_clients(setup: Setup) -> Setup:
-    """Replace the fleet by one Type-A client with all training windows and all sensors (the ``central`` bound)."""
+    """Replace the fleet by one Type-A client with all training windows and all sensors (the ``central`` bound).
+
+    Raises:
+        UserError: some of these windows are of people who lack a sensor.
+    """
     windows = pool(setup.data.clients)
+    if windows.lacking():
+        people, lacks = setup.config.data.subject_ids(), setup.data.spec.lacks
+        raise UserError(
+            f"strategy {setup.strategy.name}: trains one client with all sensors on everybody's windows, found people "
+            f"without some of them ({several('subject', [s for s in people if lacks.get(s)])}, DatasetSpec.lacks); "
+            f"leave the method out, or those people: data.subjects={[s for s in people if not lacks.get(s)]}"
+        )
     everyone = ClientInfo(
         id=0, name=setup.strategy.name, device="A", modalities=setup.fleet.modalities, num_windows=len(windows)
     )
@@ -179,16 +198,20 @@ def assemble(
 
 
 def _calibration(backbone: Backbone, data: FederatedData, streams: Streams) -> WindowSet | None:
-    """Draw the validation windows whose statistics BatchNorm takes in the global model (``docs/adr/0025``)."""
+    """Draw the validation windows whose statistics BatchNorm takes in the global model (``docs/adr/0025``).
+
+    They are of people who have every sensor.
+    """
     if not backbone.statistics:
         return None
-    if not len(data.validation):
+    windows = data.validation.complete()
+    if not len(windows):
         raise UserError(
-            "backbone: BatchNorm in the global model takes its statistics from validation windows, but there are none; "
-            "raise data.validation_fraction, or take GroupNorm"
+            "backbone: BatchNorm in the global model takes its statistics from validation windows of people with all "
+            "sensors, but there are none; raise data.validation_fraction, or take GroupNorm"
         )
-    order = streams.numpy("statistics").permutation(len(data.validation))
-    return data.validation.take(np.sort(order[: backbone.chunk or CHUNK]))
+    order = streams.numpy("statistics").permutation(len(windows))
+    return windows.take(np.sort(order[: backbone.chunk or CHUNK]))
 
 
 def _warnings(backbone: Backbone, config: ExperimentConfig) -> tuple[str, ...]:
@@ -290,7 +313,7 @@ def context_of(setup: Setup, round_: int, participants: tuple[ClientInfo, ...] |
         streams=setup.streams,
         epochs=setup.config.training.epochs,
         build=setup.build,
-        public=setup.data.validation,
+        public=setup.data.validation.complete(),
         batch_size=setup.config.training.batch_size,
     )
 

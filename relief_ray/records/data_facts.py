@@ -31,6 +31,7 @@ class DataFacts(Record):
         validation: validation windows of all clients together.
         test: test windows, on which F1 rests.
         clients: in the order of their ids.
+        lacking: people who take part and lack sensors, each with those.
     """
 
     window_s: float | None
@@ -39,6 +40,7 @@ class DataFacts(Record):
     validation: int
     test: int
     clients: tuple[ClientData, ...]
+    lacking: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 def data_facts(run: RunRecord) -> DataFacts | None:
@@ -56,6 +58,7 @@ def data_facts(run: RunRecord) -> DataFacts | None:
         validation=_count(coverage.get("validation")),
         test=_count(coverage.get("test")),
         clients=tuple(_clients(run)),
+        lacking=_lacking(coverage.get("lacking")),
     )
 
 
@@ -75,6 +78,11 @@ def _clients(run: RunRecord) -> Iterator[ClientData]:
 
 def _rows(value: JsonValue) -> list[dict[str, JsonValue]]:
     return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
+
+
+def _lacking(value: JsonValue) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    people = value.items() if isinstance(value, dict) else ()
+    return tuple((subject, tuple(map(str, names))) for subject, names in people if isinstance(names, list))
 
 
 def _count(value: JsonValue) -> int:

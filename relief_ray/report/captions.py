@@ -14,8 +14,6 @@ from relief_ray.report.comparison import Comparison, MethodResult
 from relief_ray.report.experiments import Experiment, data_title
 from relief_ray.report.inventory import GridItem
 from relief_ray.report.runs import Loaded, config_int, config_text, has_folds, run_value, split_name
-from relief_ray.report.variance import MIN_REPLICATES
-from relief_ray.strategies import REFERENCE
 
 # Mark of a method for LoRA that was run on a backbone without it.
 STAND_IN = "\N{DOUBLE DAGGER}"
@@ -56,38 +54,6 @@ def _looked(runs: Sequence[Loaded]) -> str:
     return f" (tested every {shown} rounds and after the last)"
 
 
-def equal_rounds(comparison: Comparison) -> str:
-    """Sentence on methods that aggregate once more than others; empty where all aggregate as often."""
-    names = comparison.bootstrapped
-    if not names or len(names) == len({r.label for r in comparison.runs}):
-        return ""
-    verb = "aggregates" if len(names) == 1 else "aggregate"
-    return (
-        f"{listed(names)} {verb} once more than the others, in a bootstrap round; `F1 at equal rounds %` and curves "
-        "compare equal numbers of aggregations"
-    )
-
-
-def alike_pairs(comparison: Comparison) -> str:
-    """Sentence on intervals whose unit is the mean of a replicate, and on what no interval of two replicates says."""
-    folds, repetitions = {r.replicate[0] for r in comparison.runs}, {r.repetition for r in comparison.runs}
-    known = [row for row in comparison.rows if row.f1 is not None and row.f1.low is not None]
-    if min(len(folds), len(repetitions)) < 2 or not known:
-        return ""
-    if len(repetitions) < MIN_REPLICATES:
-        return (
-            f"`vs {REFERENCE} [95 %]` takes paired runs for independent; whether those of a fold or replicate are "
-            f"alike is known from {MIN_REPLICATES} replicates on"
-        )
-    means = [row.label for row in known if row.f1 is not None and row.f1.on_means]
-    if not means:
-        return ""
-    return (
-        f"`vs {REFERENCE} [95 %]` is taken over paired runs; of {listed(means)} over means of replicates, as in a "
-        "claim's test, since pairs of one fold or replicate are alike"
-    )
-
-
 def _split_text(loaded: Loaded) -> str:
     return split_name(config_text(loaded.run, "data.split"))
 
@@ -111,7 +77,7 @@ def mark(loaded: Loaded) -> str:
     return "" if loaded.run.data_origin == "real" else "SYNTHETIC data: "
 
 
-# How simulated seconds are counted, in words; the glossary has the clocks' names.
+# How simulated seconds are counted, in words.
 _CLOCK_WORDS = {
     "flop_proportional": "in proportion to the FLOPs of what is trained",
     "split_naive": "with every pass through every layer counted",
@@ -125,21 +91,26 @@ def clock_words(clock: str) -> str:
     return _CLOCK_WORDS.get(clock, f"by the clock `{clock}`")
 
 
+def _named_clock(clock: str) -> str:
+    """`` (clock `split_naive`)``: the name in settings and in the glossary; empty where the words are the name."""
+    return f" (clock `{clock}`)" if clock in _CLOCK_WORDS else ""
+
+
 def _clock_sentence(comparison: Comparison) -> str:
     """Sentence on how seconds and joules were counted, also where the plan or the charge or the engine is unusual."""
     first = comparison.runs[0].run
     joules = 1284 if config_text(first, "backbone.name") == "moment_lora" else 847
     fitted = f"FITTED to the paper's {joules} J" if comparison.runs[0].is_fitted else "given"
     modes = dict.fromkeys(config_text(r.run, "costs.accounting", "method") for r in comparison.runs)
-    is_planned_otherwise = first.planning_model != comparison.clock
+    planned = first.planning_model
     parts = [
-        f"Seconds and joules are simulated {clock_words(comparison.clock)}",
+        f"Seconds and joules are simulated {clock_words(comparison.clock)}{_named_clock(comparison.clock)}",
         "" if comparison.clock == "measured" or is_path(comparison.clock) else f"fleet utilisation {fitted}",
-        f"allocation planned {clock_words(first.planning_model)}" if is_planned_otherwise else "",
+        f"allocation planned {clock_words(planned)}{_named_clock(planned)}" if planned != comparison.clock else "",
         "" if list(modes) == ["method"] else f"accounting {listed(f'`{m}`' for m in modes)}",
         "" if first.engine == "gemm" else f"training engine `{first.engine}`",
     ]
-    return f"{'; '.join(part for part in parts if part)} (see Clock in the glossary)."
+    return f"{'; '.join(part for part in parts if part)}."
 
 
 def protocol(experiment: Experiment) -> str:

@@ -14,8 +14,9 @@ from typing import Literal
 
 from relief_ray.errors import counted, listed
 from relief_ray.records.claims import FIGURE_TEXT, Claim, Claims
-from relief_ray.report.comparison import Comparison, MethodResult, is_own_method
+from relief_ray.report.comparison import Comparison
 from relief_ray.report.document import NONE, Cell, Paragraphs, Row, Table, Tone
+from relief_ray.report.headline import described, faster
 from relief_ray.report.registered import Registered, Registry, is_about
 from relief_ray.report.statistics import ALPHA, Paired, holm
 from relief_ray.report.testing import (
@@ -28,7 +29,7 @@ from relief_ray.report.testing import (
     run_pairs,
     too_short,
 )
-from relief_ray.strategies import DESCRIBED, PROPOSED, REFERENCE
+from relief_ray.strategies import DESCRIBED
 from relief_ray.text import with_title
 
 Verdict = Literal[
@@ -197,48 +198,12 @@ def _evidence(outcome: Outcome, claim: Claim, pairs: Sequence[RunPair]) -> str:
     return ", ".join(parts)
 
 
-# Methods that the first sentence describes: more would be the table again.
-_MOST_DESCRIBED = 3
-_SAME_JOULES = 0.5
-
-
-def featured(comparison: Comparison) -> list[MethodResult]:
-    """Methods that sentences set against FedAvg: RELIEF and a user's own, else the others where they are few."""
-    rows = [r for r in comparison.rows if not r.is_bound and r.label != REFERENCE]
-    first = [r for r in rows if r.label == PROPOSED or is_own_method(r.label)]
-    return (first or (rows if len(rows) <= _MOST_DESCRIBED else []))[:_MOST_DESCRIBED]
-
-
-def described(comparison: Comparison) -> str:
-    """Sentence on each featured method's F1 against FedAvg's, without a test; empty without paired runs."""
-    parts = [f"{r.label} {r.f1}" for r in featured(comparison) if r.f1 is not None]
-    return f"F1 against FedAvg's, in points: {'; '.join(parts)}." if parts else ""
-
-
-def faster(comparison: Comparison) -> str:
-    """Sentence on the featured methods' speed and joules; empty without FedAvg's. Arithmetic on a clock, no test."""
-    parts = [_fast(row) for row in featured(comparison) if "speedup" in row.stats]
-    kind = "Simulated with measured speeds" if comparison.clock == "measured" else "Simulated"
-    return f"{kind}: {'; '.join(parts)}." if parts else ""
-
-
-def _fast(row: MethodResult) -> str:
-    speedup, saved = row.stats["speedup"].mean, row.stats["energy_saved_percent"].mean
-    if f"{speedup:.2f}" == "1.00" and abs(saved) < _SAME_JOULES:
-        return f"{row.label}'s rounds are as fast as FedAvg's with as many joules"
-    joules = f"{abs(saved):.0f} % {'fewer' if saved >= 0 else 'more'} joules"
-    link = row.stats.get("link_percent")
-    share = "" if link is None else f" (link: {link.mean:.0f} % of its slowest client's round)"
-    return f"{row.label}'s rounds are {speedup:.2f}x FedAvg's speed{share} with {joules}"
-
-
 def last_line(comparison: Comparison, judgement: Judgement | None = None, problems: Sequence[str] = ()) -> str:
     """Sentence on what the runs decide about the claims that were named before them."""
     mark = [] if comparison.runs[0].run.data_origin == "real" else ["SYNTHETIC data: nothing follows for methods."]
-    speed = [sentence] if (sentence := faster(comparison)) else []
+    told, speed = ([sentence] if sentence else [] for sentence in (described(comparison), faster(comparison)))
     if judgement is None:
         none = ["No claim was named before these runs: their differences are described, not tested."]
-        told = [sentence] if (sentence := described(comparison)) else []
         return " ".join([*mark, *(problems or none), *told, *speed])
     groups: dict[Verdict, list[JudgedClaim]] = {}
     for judged in judgement.claims:
@@ -248,7 +213,8 @@ def last_line(comparison: Comparison, judgement: Judgement | None = None, proble
     head = f"Of {number} claim{'s' if number > 1 else ''} named before the first run:"
     tested = any(judged.p_holm is not None for judged in judgement.claims) and judgement.num_claims > 1
     unlike = [f"p is adjusted over {judgement.num_claims} claims (Holm), intervals are not."] if tested else []
-    return " ".join([*mark, head, "; ".join(parts) + ".", *unlike, *problems, *speed])
+    fair = [f"Not tested: {sentence}" for sentence in told if comparison.is_at_rounds]
+    return " ".join([*mark, head, "; ".join(parts) + ".", *unlike, *problems, *fair, *speed])
 
 
 _ORDER: tuple[Verdict, ...] = (
@@ -280,7 +246,8 @@ NOTE = (
     "sign-flip test (seeded draws above 32 pairs), two-sided, or one-sided where a claim names a margin. `p (Holm)` is "
     "the same, adjusted over all {} claims of the file; it decides. An interval in brackets is Student's 95 % interval "
     "of that difference alone, without the adjustment: it may leave out 0 where `p (Holm)` is above 0.05. Claims are "
-    "about these subjects under new starts, not about new people. They were named {}, before the first run."
+    "about these subjects under new starts, not about new people; their F1 is that after the last round, when a method "
+    "with a bootstrap has aggregated once more. They were named {}, before the first run."
 )
 
 

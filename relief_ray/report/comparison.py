@@ -66,7 +66,9 @@ class MethodResult:
         personalised: its clients are tested on models of their own.
         num_runs: runs behind it.
         stats: figures by name, in the unit that the name ends with.
-        f1: paired difference of the headline F1 to FedAvg's, in points.
+        f1: paired difference of the headline F1 to FedAvg's after the last round, in points.
+        at_rounds: the same at equal numbers of aggregations; None where all aggregate as often, or where a run was not
+            tested early enough.
         canonical: the same of the canonical model.
         rare: the same of the canonical model that sees the rare sensors alone.
     """
@@ -77,6 +79,7 @@ class MethodResult:
     num_runs: int
     stats: Mapping[str, Stat]
     f1: Paired | None
+    at_rounds: Paired | None
     canonical: Paired | None
     rare: Paired | None
 
@@ -123,6 +126,20 @@ class Comparison:
     def bootstrapped(self) -> tuple[str, ...]:
         """Methods that aggregate once more than their number of rounds: before round 1."""
         return tuple(dict.fromkeys(r.label for r in self.runs if r.has_bootstrap))
+
+    @property
+    def is_at_rounds(self) -> bool:
+        """Whether differences are taken at equal numbers of aggregations: these differ, and tests came early enough."""
+        known = [row for row in self.rows if row.f1 is not None]
+        return bool(known) and all(row.at_rounds is not None for row in known)
+
+    def gain(self, row: MethodResult) -> Paired | None:
+        """The difference to FedAvg that tables and sentences lead with: at equal aggregations, where these differ."""
+        return row.at_rounds if self.is_at_rounds else row.f1
+
+    def bootstrap_percent(self, label: str) -> float:
+        """Share of a method's seconds that its bootstrap round took, mean over its runs; 0 without one."""
+        return mean(100 * loaded.bootstrap_share(self.clock) for loaded in self.runs_of(label))
 
     @property
     def subjects(self) -> tuple[str, ...]:
@@ -284,9 +301,17 @@ def _row(label: str, method: MethodFacts, summaries: Sequence[RunSummary], value
         num_runs=len(mine),
         stats={name: stat([v[name] for _, v in mine if name in v]) for name in names},
         f1=difference(summaries, label, REFERENCE, lambda s: s.shown),
+        at_rounds=difference(summaries, label, REFERENCE, _at_rounds(summaries, values)),
         canonical=difference(summaries, label, REFERENCE, lambda s: s.last.f1),
         rare=difference(summaries, label, REFERENCE, lambda s: s.last.f1_rare),
     )
+
+
+def _at_rounds(summaries: Sequence[RunSummary], values: Sequence[Values]) -> Callable[[RunSummary], float | None]:
+    """Score of a run at the least number of aggregations of its replicate; none where all aggregate as often."""
+    name = "f1_at_rounds_percent"
+    scores = {(s.label, s.replicate): v[name] / 100 for s, v in zip(summaries, values, strict=True) if name in v}
+    return lambda summary: scores.get((summary.label, summary.replicate))
 
 
 def stat(values: Sequence[float]) -> Stat:

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from relief_ray.data.config import DataConfig
+from relief_ray.data.partition import lacking
 from relief_ray.data.registry import get_spec
 from relief_ray.devices.fleet import FleetConfig, build_fleet
 from relief_ray.errors import UserError
@@ -93,6 +94,11 @@ class Loaded:
     def has_bootstrap(self) -> bool:
         """True where a round 0 was aggregated before round 1."""
         return bool(self.rounds) and self.rounds[0].round == 0
+
+    def bootstrap_share(self, clock: str) -> float:
+        """Share of all its seconds that the bootstrap round took; 0 without one."""
+        whole = self.rounds[-1].totals[clock].time_s
+        return self.rounds[0].totals[clock].time_s / whole if self.has_bootstrap and whole else 0.0
 
     def aggregations(self, record: RoundRecord) -> int:
         """Number of aggregations when the round was over: its number, and one more with a bootstrap."""
@@ -322,9 +328,9 @@ def fleet_of(loaded: Loaded) -> Fleet | None:
     if not number:
         return None
     try:
-        spec = get_spec(DataConfig.model_validate(loaded.run.config.get("data")).name)
-        config = FleetConfig.model_validate(loaded.run.config.get("fleet"))
-        fleet, _ = build_fleet(config, spec.names, spec.type_counts, number)
+        data = DataConfig.model_validate(loaded.run.config.get("data"))
+        config, spec = FleetConfig.model_validate(loaded.run.config.get("fleet")), get_spec(data.name)
+        fleet, _ = build_fleet(config, spec.names, spec.type_counts, number, lacking=lacking(data, number))
     except (UserError, ValidationError):
         return None
     return fleet

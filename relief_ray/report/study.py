@@ -35,6 +35,7 @@ class Scatter:
         on_means: the unit is the mean of a replicate.
         shares: where the scatter comes from, if folds and replicates are enough to tell.
         num_replicates: replicates among the pairs.
+        origins: what their data are, ``real`` or ``SYNTHETIC``.
     """
 
     sd: float
@@ -45,6 +46,7 @@ class Scatter:
     on_means: bool
     shares: VarianceShares | None
     num_replicates: int
+    origins: tuple[str, ...] = ("real",)
 
     @property
     def is_unsure(self) -> bool:
@@ -61,13 +63,7 @@ def scatter_of(cells: Sequence[FinishedCell], first: str, second: str, figure: F
         UserError: several settings, or fewer than two pairs with that figure.
     """
     first, second = (_as_printed(cells, name) for name in (first, second))
-    settings = dict.fromkeys(c.setting for c in cells if c.label in (first, second))
-    if len(settings) > 1:
-        raise UserError(f"{len(settings)} settings hold these methods: {'; '.join(settings)}; name one: --setting TEXT")
-    known = dict.fromkeys(cell.label for cell in cells)
-    for name in (first, second):
-        if name not in known:
-            raise UserError(f"no cell of {name!r}{nearest(name, known)}; expected one of {', '.join(known) or 'none'}")
+    used = _cells_of(cells, (first, second))
     scores = _paired_scores(cells, first, second, figure)
     if len(scores) < 2:
         raise UserError(
@@ -91,7 +87,24 @@ def scatter_of(cells: Sequence[FinishedCell], first: str, second: str, figure: F
         on_means=on_means,
         shares=shares,
         num_replicates=len(by_replicate),
+        origins=tuple(sorted({cell.record.data_origin for cell in used})),
     )
+
+
+def _cells_of(cells: Sequence[FinishedCell], names: Sequence[str]) -> list[FinishedCell]:
+    """The cells of these methods.
+
+    Raises:
+        UserError: of several settings, or none of a method.
+    """
+    used = [cell for cell in cells if cell.label in names]
+    settings, known = dict.fromkeys(cell.setting for cell in used), dict.fromkeys(cell.label for cell in cells)
+    if len(settings) > 1:
+        raise UserError(f"{len(settings)} settings hold these methods: {'; '.join(settings)}; name one: --setting TEXT")
+    for name in names:
+        if name not in known:
+            raise UserError(f"no cell of {name!r}{nearest(name, known)}; expected one of {', '.join(known) or 'none'}")
+    return used
 
 
 def _as_printed(cells: Sequence[FinishedCell], name: str) -> str:

@@ -176,10 +176,20 @@ def _intro(setup: Setup, shown: str, round_: int, client: int) -> str:
         f"The device   {_describe_device(setup, info)}.",
         f"Its sensors  {listed(info.modalities)}"
         + (f"; it lacks {listed(lacks)}." if lacks else ": all that there are."),
-        f"Its data     {info.num_windows} windows, {counted(config.training.epochs, 'epoch')} a round.",
+        f"Its data     {info.num_windows} windows of {_whose(_subject(setup, client))}, "
+        f"{counted(config.training.epochs, 'epoch')} a round.",
         f"Seconds are simulated (clock {config.costs.planning_time}) and cover receiving, training and sending.",
     ]
     return "\n".join(lines)
+
+
+def _subject(setup: Setup, client: int) -> str:
+    """Name of the subject whose windows the client has; ``mixed`` where they are of several."""
+    return next(str(row["subject"]) for row in setup.data.coverage["clients"] if row["client"] == client)
+
+
+def _whose(subject: str) -> str:
+    return "several subjects" if subject == "mixed" else f"subject {subject}"
 
 
 def _describe_device(setup: Setup, info: ClientInfo) -> str:
@@ -218,6 +228,7 @@ def _client_facts(setup: Setup, client: int) -> dict[str, object]:
         "strategy": setup.config.label(),
         "clock": setup.config.costs.planning_time,
         "client": client,
+        "subject": _subject(setup, client),
         "device": info.device,
         "modalities": list(info.modalities),
     }

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from relief_ray.data import federate, num_clients, open_dataset
+from relief_ray.data.partition import available
 from relief_ray.errors import UserError, counted
 from relief_ray.experiment.experiment import OnRound, run_inline
 from relief_ray.experiment.lifecycle import create, reopen
@@ -164,7 +165,7 @@ def check_reusable(cell: CellFolder) -> str:
     config, recorded = cell.cell.config.data, cell.state.run.data_digest
     dataset = open_dataset(config)
     number = num_clients(dataset, config)
-    digest = federate(dataset, config, [dataset.spec.names] * number).digest
+    digest = federate(dataset, config, available(config, number)).digest
     if digest != recorded:
         raise UserError(
             f"{cell.folder}: was computed on data {recorded[:12]}, found {digest[:12]}; "

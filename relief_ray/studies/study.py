@@ -120,23 +120,22 @@ class Study:
         """
         return as_frame(round_rows(self._cells), ROUND_COLUMNS)
 
-    def table(self, *, setting: str | None = None, clock: str | None = None) -> Page:
+    def table(self, *, setting: str | None = None, clock: str | None = None, width: int = text.NARROW) -> Page:
         """Return scores and costs by method: means over runs, with differences to FedAvg over paired runs.
 
         Args:
             setting: part of the name of one of ``settings``; None: all, each under its name.
             clock: the time model behind seconds and joules; None: the one that the allocator planned with.
+            width: of printed lines; from 120 characters on with all figures, as a notebook has them in any case.
 
         Raises:
-            UserError: no run is finished, or no such setting or clock.
+            UserError: no run is finished, no such setting or clock, or a width that holds no table.
         """
-        chosen = self._chosen(setting)
-        made = [(experiment.title, _comparison(experiment, clock)) for experiment in chosen]
+        made = [(experiment.title, _comparison(experiment, clock)) for experiment in self._chosen(setting)]
         heads = [f"{title}\n\n" if len(made) > 1 else "" for title, _ in made]
-        plain = "\n".join(head + text.plain(comparison) for head, (_, comparison) in zip(heads, made, strict=True))
-        marked = [f"### {title}\n\n" if len(made) > 1 else "" for title, _ in made]
-        pages = (head + text.markdown(comparison) for head, (_, comparison) in zip(marked, made, strict=True))
-        return Page(text=plain, markdown="\n".join(pages))
+        plain = [head + text.plain(one, width) for head, (_, one) in zip(heads, made, strict=True)]
+        marked = [(head and f"### {head}") + text.markdown(one) for head, (_, one) in zip(heads, made, strict=True)]
+        return Page(text="\n".join(plain), markdown="\n".join(marked))
 
     def verdicts(self) -> Verdicts:
         """Return what the runs decide about the claims that were named before the first of them.
@@ -151,14 +150,14 @@ class Study:
     def gain(
         self, method: StrategyLike, other: StrategyLike = REFERENCE, *, figure: str = "f1", setting: str | None = None
     ) -> Paired | None:
-        """Return ``method`` minus ``other`` in points over paired runs (same fold and seed).
+        """Return ``method`` minus ``other`` in points after the last round, over paired runs (same fold and seed).
 
-        ``figure`` is what is compared, named as for `relief-ray plan-study --figure`: ``f1``, ``f1_rare``,
-        ``f1_own_sensors``, ``f1_own_subjects``, ``f1_at_seconds`` or ``f1_at_joules``.
-        Both may be given as ``run`` takes them: ``study.gain(Mine, "fedavg")``, ``study.gain(Mine(trim=0.4))``.
-        The result has ``mean``, its 95 % interval ``low`` to ``high``, ``p`` of a sign-flip test, and
-        ``smallest_found``: the smallest true difference that so few pairs find in 80 of 100 studies. Its ``unit`` is a
-        paired run, or the mean of a replicate where a claim would be tested on these. None: no pair has the figure.
+        ``table`` compares equal numbers of aggregations: a bootstrap is one more. ``figure`` is what is compared:
+        ``f1``, ``f1_rare``, ``f1_own_sensors``, ``f1_own_subjects``, ``f1_at_seconds`` or ``f1_at_joules``. Methods
+        may be given as ``run`` takes them: ``study.gain(Mine, "fedavg")``, ``study.gain(Mine(trim=0.4))``. The result
+        has ``mean``, its 95 % interval ``low`` to ``high``, ``p`` of a sign-flip test, and ``smallest_found``: the
+        smallest true difference that so few pairs find in 80 of 100 studies. Its ``unit`` is a paired run, or the mean
+        of a replicate where a claim would be tested on these. None: no pair has the figure.
 
         Raises:
             UserError: no run of one of the methods, no such figure, or several settings of which none was named.

@@ -28,8 +28,12 @@ def predict(
     masks: Sequence[Mask],
     missing: Missing,
     output: str | None = None,
+    lacking: Sequence[tuple[Mask, Tensor]] = (),
 ) -> dict[Mask, Tensor]:
-    """Predicted classes (n,) under every mask of present modalities, read at stage ``output`` (the last by default)."""
+    """Predicted classes (n,) under every mask of present modalities, read at stage ``output`` (the last by default).
+
+    ``lacking``: modalities that some windows lack, and which (n,) those are: they are absent there under every mask.
+    """
     last = output or backbone.output
     num_windows = len(next(iter(inputs.values())))
     # The empty tensor is for a share without windows: more workers than windows.
@@ -38,8 +42,21 @@ def predict(
     known: _Memo = {}
     for start in range(0, num_windows, size):
         chunk = {m: x[start : start + size] for m, x in inputs.items()}
-        for mask, logits in _logits(backbone, chunk, masks, missing, last, known).items():
-            parts[mask].append(logits.argmax(1).cpu().expand(min(size, num_windows - start)))
+        length = min(size, num_windows - start)
+        classes = {
+            mask: logits.argmax(1).cpu().expand(length)
+            for mask, logits in _logits(backbone, chunk, masks, missing, last, known).items()
+        }
+        for lacked, windows in lacking:
+            rows = windows[start : start + size].nonzero().squeeze(1)
+            if len(rows):
+                few = {m: x[rows.to(x.device)] for m, x in chunk.items()}
+                logits_of = _logits(backbone, few, [mask - lacked for mask in masks], missing, last, known)
+                for mask, all_classes in classes.items():
+                    fewer = logits_of[mask - lacked].argmax(1).cpu().expand(len(rows))
+                    classes[mask] = all_classes.index_copy(0, rows, fewer)
+        for mask, all_classes in classes.items():
+            parts[mask].append(all_classes)
     return {mask: torch.cat(chunks) for mask, chunks in parts.items()}
 
 

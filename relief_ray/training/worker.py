@@ -149,7 +149,9 @@ class Worker:
         windows = self.job.parts[part]
         rows = self._share_rows(part, share)
         subjects = torch.from_numpy(subject_index(windows))
-        inputs = self._cached(part_windows(part, share), windows.take(rows.numpy()), self.job.fleet.modalities)
+        shared = windows.take(rows.numpy())
+        inputs = self._cached(part_windows(part, share), shared, self.job.fleet.modalities)
+        lacking = [(lacked, torch.from_numpy(of_them)) for lacked, of_them in shared.lacking()]
         labels = inputs.labels.cpu()
         num_subjects, num_classes = int(subjects.max()) + 1, self.backbone.shape.num_classes
         matrices: dict[str, Tensor] = {}
@@ -163,7 +165,7 @@ class Worker:
             self._load(models, target, states)
             masks = target_masks(target, self.job.fleet.modalities, [c.modalities for c in self.job.fleet.clients])
             missing = missing_mode(self.job.trainer.missing, omit_absent=target.omit_absent)
-            predicted = predict(self.backbone, inputs.inputs, list(masks.values()), missing, target.output)
+            predicted = predict(self.backbone, inputs.inputs, list(masks.values()), missing, target.output, lacking)
             for label, mask in masks.items():
                 matrices[label] = confusion(labels, predicted[mask], subjects[rows], num_subjects, num_classes)
             if not target.keep and target.modalities is not None:

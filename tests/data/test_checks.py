@@ -52,6 +52,20 @@ def test_built_in_descriptions_have_no_fault(name: str) -> None:
         ({"window_s": 0.1}, "rates", "windows of 0.1 s at 50 Hz hold 5 samples, expected at least 8"),
         ({"type_counts": (0, 0, 0)}, "description", r"type_counts = \(0, 0, 0\)"),
         ({"max_nan_share": 1.0}, "description", "max_nan_share = 1, expected a share"),
+        ({"lacks": (3, "acc")}, "description", r"lacks = \(3, 'acc'\), expected sensors by subject"),
+        ({"lacks": {11: ("acc",)}}, "description", r"lacks\[11\] = \('acc',\): there is no subject 11"),
+        ({"lacks": {1: "acc"}}, "description", r"lacks\[1\] = 'acc', expected a tuple of some of .*e\.g\. \('gyro',\)"),
+        (
+            {"lacks": {1: ("mag",)}},
+            "description",
+            r"lacks\[1\] = \('mag',\), expected a tuple of some of the modalities",
+        ),
+        ({"lacks": {1: ()}}, "description", r"lacks\[1\] = \(\), expected a tuple of some of the modalities"),
+        (
+            {"lacks": {1: ("acc", "gyro")}},
+            "description",
+            ".* are all of its sensors; leave that person out of subjects",
+        ),
     ],
 )
 def test_contradictions_of_a_description(changed: dict[str, object], rule: str, said: str) -> None:

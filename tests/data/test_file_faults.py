@@ -69,6 +69,7 @@ def test_a_missing_column_names_the_file_the_column_and_those_there_are(parse, w
         in text
     )
     assert f"Add or rename it in that file, or leave subject {whose} out of `subjects`" in text
+    assert "or, where the person has no such sensor, name it in `lacks`" in text
     assert "loader" not in text
 
 

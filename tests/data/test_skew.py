@@ -192,7 +192,10 @@ def test_each_setting_gives_other_data_and_the_default_none(mini: Dataset) -> No
     ("values", "said"),
     [
         ({"num_clients": 400}, r"400 clients need 4000 training windows, found \d+; lower it"),
-        ({"dirichlet_alpha": 1e-6, "num_clients": 20}, r"smallest of 20 clients got at most 0 .* draws.*raise alpha"),
+        (
+            {"dirichlet_alpha": 1e-6, "num_clients": 20},
+            r"smallest of 20 clients got at most 0 .* draws.*raise data.dirichlet_alpha, or lower data.stride_s",
+        ),
     ],
 )
 def test_impossible_sizes_are_refused(mini: Dataset, values: dict[str, object], said: str) -> None:

@@ -48,6 +48,20 @@ def test_bars_in_a_tables_code_are_shown_without_their_backslash(site: Path):
     assert "PRESET|FILE.yaml</code>" in page and "\\|" not in page
 
 
+def test_a_figure_of_a_table_is_not_broken_over_lines(site: Path):
+    page = (site / "results.html").read_text(encoding="utf-8")
+    cells = [cell for cell in re.findall(r"<td.*?</td>", page, flags=re.DOTALL) if "±" in cell or "[-" in cell]
+    assert cells and not [cell for cell in cells if re.search(r"\d ±|± \d|\[-?[\d.]+, ", cell)]
+    assert "-2.7 [-4.1,&nbsp;-1.2]" in page and "74.7&nbsp;±&nbsp;5.2" in page
+
+
+def test_the_page_on_data_stands_beside_ones_own_methods(site: Path):
+    """A reader with data of his own looks there, not among the concepts."""
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    own = nav[nav.index("- Your own data") : nav.index("- Compare methods")]
+    assert "extending.md" in own and "data.md" in own
+
+
 def test_public_names_are_on_the_page_of_the_api(site: Path):
     import relief_ray
 

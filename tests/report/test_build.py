@@ -77,6 +77,8 @@ def test_the_main_table_says_what_equal_rounds_mean(usual):
     place = main.head.index("F1 at equal rounds %") - 1
     assert [row(main, m).cells[place].text for m in ("fedavg", "relief")] == ["54.5", "53.0"]
     assert any("aggregate once more than the others, in a bootstrap round" in note for note in main.notes)
+    assert main.head[2:5] == ("F1 %", "F1 at equal rounds %", "vs fedavg at equal rounds [95 %]")
+    assert row(main, "relief").cells[3].text == "-1.5 (1 run)", "53.0 after one round and its bootstrap, not 59.5"
 
 
 def test_one_speedup_stands_in_the_main_table_with_what_it_depends_on(usual):
@@ -374,11 +376,9 @@ def test_the_tables_name_their_clock_and_who_planned(usual):
     assert [h for h in paper.head if h.startswith(("speedup", "compute", "link"))] == [
         f"speedup, {clock}", f"compute, {clock}", f"link %, {clock}",
     ]  # fmt: skip
-    note = (
-        "Seconds and joules are simulated {}; fleet utilisation FITTED to the paper's 847 J{} (see Clock in the "
-        "glossary)."
-    )
-    trained, counted = "in proportion to the FLOPs of what is trained", "with every pass through every layer counted"
+    note = "Seconds and joules are simulated {}; fleet utilisation FITTED to the paper's 847 J{}."
+    trained = "in proportion to the FLOPs of what is trained (clock `flop_proportional`)"
+    counted = "with every pass through every layer counted (clock `split_naive`)"
     assert note.format(trained, f"; allocation planned {counted}") in paper.notes
     assert note.format(counted, "") in main.notes
 

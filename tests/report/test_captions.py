@@ -3,7 +3,7 @@
 import hashlib
 from dataclasses import replace
 
-from relief_ray.report.captions import STAND_IN, alike_pairs, caption, remarks, stand_ins
+from relief_ray.report.captions import STAND_IN, caption, remarks, stand_ins
 from relief_ray.report.comparison import compare_runs
 from relief_ray.strategies import PRESETS
 
@@ -126,12 +126,3 @@ def test_the_head_line_says_how_often_runs_were_tested(make, put_on):
 
     assert "tested every" not in head(1) and "(tested after the last), E = 2" in head(2, 5)
     assert "2 rounds (tested every 1 or 2 rounds and after the last), E = 2" in head(1, 2)
-
-
-def test_an_interval_over_folds_and_replicates_is_said_to_be_narrow(make):
-    def both(folds, seeds):
-        return compare_runs([make(v, fold=f, seed=s) for v in ("fedavg", "relief") for f in folds for s in seeds])
-
-    assert alike_pairs(both([0, 1], [0, 1])).endswith("is known from 3 replicates on")
-    assert alike_pairs(both([0, 1], range(3))) == "", "no pair depends on another"
-    assert alike_pairs(both([0], range(4))) == alike_pairs(both(range(4), [0])) == ""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from relief_ray.records.committed import condense, write_committed
-from relief_ray.report.claims import bound_text, faster, judge, last_line, scatter, verdict_table
+from relief_ray.report.claims import bound_text, judge, last_line, scatter, verdict_table
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.registered import Registry, registry_of
 from relief_ray.report.runs import load_runs
@@ -181,23 +181,14 @@ def test_without_claims_nothing_is_judged(runs, make):
     (judgement,), problems = judge([comparison], Registry())
     assert judgement is None
     assert last_line(comparison, None, problems) == (
-        "No claim was named before these runs: their differences are described, not tested. F1 against FedAvg's, in "
-        "points: v1 +4.0 [+3.6, +4.4]. Simulated: v1's rounds are as fast as FedAvg's with as many joules."
+        "No claim was named before these runs: their differences are described, not tested. F1 against FedAvg's at "
+        "equal numbers of aggregations, in points: v1 -23.0 [-24.0, -22.1] (+4.0 [+3.6, +4.4] after its last round, "
+        "one aggregation more). Simulated: v1's rounds are as fast as FedAvg's with as many joules, its whole run "
+        "0.67x (the bootstrap round is 33 % of its seconds)."
     )
     assert last_line(comparison, None, ("a.yaml: was changed",)).startswith("a.yaml: was changed F1 against")
     false = compare_runs([make("fedavg", origin="SYNTHETIC")])
     assert last_line(false, None).startswith("SYNTHETIC data: nothing follows for methods. No claim")
-
-
-def test_speed_is_arithmetic_and_no_claim(make):
-    fast = compare_runs([make("fedavg"), make("relief", round_s=1.0, energy_j=60.0)])
-    assert faster(fast) == (
-        "Simulated: relief's rounds are 2.00x FedAvg's speed (link: 50 % of its slowest client's "
-        "round) with 40 % fewer joules."
-    )
-    hungry = compare_runs([make("fedavg"), make("relief", round_s=1.0, energy_j=120.0)])
-    assert "with 20 % more joules" in faster(hungry)
-    assert faster(compare_runs([make("fedavg")])) == ""
 
 
 def test_the_table_has_a_row_per_claim_and_a_note_on_the_rule(runs, registry):

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from relief_ray.errors import UserError
-from relief_ray.report.captions import alike_pairs, caption, remarks, twins
+from relief_ray.report.captions import caption, remarks, twins
 from relief_ray.report.comparison import compare, compare_runs, run_differences, stat
+from relief_ray.report.headline import alike_pairs
 from relief_ray.report.summary import summarise_run
 from relief_ray.report.testing import judge_pairs, run_pairs
 
@@ -142,16 +143,18 @@ def test_caption_says_synthetic_fitted_clock_and_engine(make):
         "SYNTHETIC data: DSA, held-out subjects, 2 test subjects; 2 rounds, E = 2, window stride 5 s"
     )
     assert "folds 0 and 1, seeds 0 and 2" in text
-    assert "simulated with every pass through every layer counted; fleet utilisation FITTED" in text
-    assert "engine" not in text and "accounting" not in text and "`" not in text, "what is as usual needs no word"
+    assert (
+        "simulated with every pass through every layer counted (clock `split_naive`); fleet utilisation FITTED" in text
+    )
+    assert "engine" not in text and "accounting" not in text, "what is as usual needs no word"
 
 
 def test_caption_names_an_unusual_engine_accounting_and_plan(make):
     run = make("fedavg", extra={"costs": {"accounting": "table"}})
     other = replace(run, run=run.run.model_copy(update={"engine": "stacked", "planning_model": "flop_proportional"}))
     text = caption(compare_runs([other], clock="split_naive"))
-    assert "; allocation planned in proportion to the FLOPs of what is trained" in text
-    assert "; accounting `table`; training engine `stacked` (see Clock in the glossary)." in text
+    assert "; allocation planned in proportion to the FLOPs of what is trained (clock `flop_proportional`);" in text
+    assert "; accounting `table`; training engine `stacked`." in text
 
 
 def test_an_interval_has_the_unit_of_a_claims_test(make):
@@ -161,12 +164,12 @@ def test_an_interval_has_the_unit_of_a_claims_test(make):
         for fold, more in enumerate(by_fold):
             for seed, gain in enumerate(gains):
                 yield make("fedavg", fold=fold, seed=seed, scores=(0.4, 0.5))
-                yield make("relief", fold=fold, seed=seed, scores=(0.4, 0.5 + gain + more))
+                yield make("fedprox", fold=fold, seed=seed, scores=(0.4, 0.5 + gain + more))
 
     comparison = compare_runs(tuple(runs((0.01, 0.05, 0.09))))
-    shown, tested = comparison.row("relief").f1, judge_pairs(run_pairs(comparison, "relief", "fedavg", "f1")).paired
+    shown, tested = comparison.row("fedprox").f1, judge_pairs(run_pairs(comparison, "fedprox", "fedavg", "f1")).paired
     assert shown == tested and (shown.num_pairs, shown.unit) == (3, "replicate mean")
-    assert "of relief over means of replicates" in alike_pairs(comparison)
-    (one, two) = (compare_runs(tuple(runs(g))).row("relief").f1 for g in ((0.01, 0.09), (0.01, 0.01, 0.01)))
+    assert "of fedprox over means of replicates" in alike_pairs(comparison)
+    (one, two) = (compare_runs(tuple(runs(g))).row("fedprox").f1 for g in ((0.01, 0.09), (0.01, 0.01, 0.01)))
     assert (one.num_pairs, one.unit) == (4, "paired run"), "two replicates decide nothing"
     assert (two.num_pairs, two.unit) == (6, "paired run"), "no scatter, so that no pair depends on another"

@@ -30,11 +30,11 @@ def pair(make, groups):
 def test_panel_by_hand(pair):
     """Device 2 of a 1 s round: download .25, forward .25, backward .125, optimizer .125, upload .25, no wait."""
     drawn = panel(pair[1], "split_naive")
-    assert drawn.title == "RELIEF"
+    assert drawn.title == "relief", "the name that legends and tables have"
     assert [(b.name, b.kind, b.sensors) for b in drawn.bars] == [
-        ("subject 3", "A", "acc gyro mag"),
-        ("subject 4", "B", "acc gyro"),
-        ("subject 5", "C", "acc"),
+        ("client 0", "A", "acc gyro mag"),
+        ("client 1", "B", "acc gyro"),
+        ("client 2", "C", "acc"),
     ]
     assert drawn.bars[2].seconds == (0.25, 0.25, 0.125, 0.125, 0.25, 0.0)
     assert [sum(b.seconds) for b in drawn.bars] == [1.0, 1.0, 1.0]
@@ -66,10 +66,22 @@ def test_timeline_shows_something(pair, tmp_path):
 
 def test_timeline_says_how_much_faster_and_where_the_time_went(pair, tmp_path):
     text = timeline(pair, tmp_path / "t.svg").read_text()
-    for word in ("FedAvg", "RELIEF", "2.00× faster, 40 % less energy", "T* = 1.00 s", "1.00 s saved", "(simulated)"):
+    for word in ("fedavg", "relief", "2.00× faster, 40 % less energy", "T* = 1.00 s", "1.00 s saved", "(simulated)"):
         assert word in text
     for stage in ("download", "forward", "backward", "optimizer", "upload", "wait"):
         assert stage in text
+
+
+def test_a_round_that_ends_after_its_budget_says_why(make, tmp_path):
+    """``k_n`` counts groups, each at its device's mean time; other fillings of the budget keep to it in seconds."""
+
+    def drawn(fill, deadline_s):
+        settings = {"strategy": {"name": "relief", "select": "divergence", "mandatory": True, "fill": fill}}
+        run = make("relief", round_s=1.0, deadline_s=deadline_s, extra=settings)
+        return timeline([make("fedavg"), run], tmp_path / "t.svg").read_text()
+
+    assert "T* = 0.60 s, each group at its device's mean time" in drawn("count", 0.6)
+    assert "mean time" not in drawn("count", 1.2) and "mean time" not in drawn("time", 0.6)
 
 
 def test_a_method_of_equal_cost_is_called_as_fast(make, tmp_path):
@@ -81,7 +93,7 @@ def test_any_number_of_rounds_is_drawn_runs_and_panels_alike(pair, make, tmp_pat
     many = [*pair, panel(make("fedprox", round_s=4.0), "split_naive")]
     text = timeline(many, tmp_path / "t.svg").read_text()
     assert text.count(" J a round") == 3 and "2.00\N{MULTIPLICATION SIGN} slower" in text
-    assert "FedAvg" in timeline(pair[:1], tmp_path / "one.svg").read_text()
+    assert "fedavg" in timeline(pair[:1], tmp_path / "one.svg").read_text()
 
 
 def test_the_figure_is_about_relief_and_ones_own_methods(make):
@@ -135,7 +147,7 @@ def test_a_slower_method_is_called_slower(make, tmp_path):
 
 def test_an_unknown_data_set_still_has_bars(make):
     strange = make("fedavg", extra={"data": {"name": "mine", "split": "x", "fold": 0, "stride_s": 1.0}})
-    assert [(b.name, b.kind) for b in panel(strange, "split_naive").bars] == [(f"subject {n}", "") for n in (3, 4, 5)]
+    assert [(b.name, b.kind) for b in panel(strange, "split_naive").bars] == [(f"client {n}", "") for n in (0, 1, 2)]
 
 
 def test_synthetic_data_are_named_in_the_figure(make, tmp_path):

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 import relief_ray as rr
+from relief_ray.errors import UserError
 from relief_ray.plugins import load
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.report import compare, last_line
@@ -37,7 +38,10 @@ def test_frames_hold_a_row_per_run_and_per_round(small_study):
 
 def test_the_table_and_the_sentence_are_those_of_compare(small_study):
     comparison = compare([small_study.folder])
-    assert str(small_study.table()) == plain(comparison)
+    assert str(small_study.table(width=120)) == plain(comparison)
+    assert max(map(len, str(small_study.table()).splitlines())) <= 80
+    with pytest.raises(UserError, match="width=20: expected 60 characters or more"):
+        small_study.table(width=20)
     assert str(small_study.verdicts()) == last_line(comparison) and small_study.verdicts().claims == ()
     assert small_study.table()._repr_markdown_().count("| relief |") == 3
     measured = small_study.table(clock="split_naive")

@@ -40,6 +40,8 @@ _HEIGHT_IN = 2.35
 _HEADING_IN = 0.2
 _MIN_POINTS = 4
 _MOST_MARKERS = 12
+# Inches over which the bars of methods of equal cost are moved apart: about a marker.
+_BARS_IN = 0.08
 _SCORES = {
     "f1": "macro-F1, %",
     "f1_rare": "rare-modality F1, %",
@@ -313,19 +315,25 @@ def pareto(experiment: Experiment, slug: str) -> Figure | None:
     if comparison is None or len(last := ends(comparison)) < 2:
         return None
     numbers = whole_bytes(last.drop(columns="is_bound"))
-    spread = "; bars: sample standard deviation over runs" if last["std"].notna().any() else ""
+    spread = "; bars, moved apart a little: sample standard deviation over runs" if last["std"].notna().any() else ""
     grey = "; grey: bounds" if last.is_bound.any() else ""
     return Figure(
         slug=slug,
-        caption=f"F1 after the last round against simulated seconds, joules and uploaded bytes of the whole run; "
-        f"{experiment.title}. Line: Pareto front of the federated methods{spread}{grey}.{outside(last)}"
-        f"{own_models(comparison)}",
+        caption=f"F1 after the last round against simulated seconds, joules and uploaded bytes of the whole run"
+        f"{_bootstraps(comparison)}; {experiment.title}. Line: Pareto front of the federated methods"
+        f"{spread}{grey}.{outside(last)}{own_models(comparison)}",
         draw=partial(_pareto, comparison=comparison, last=last),
         width_in=TEXT_WIDTH_IN,
         height_in=2.2 + legend_in(list(last.method)),
         columns=tuple(numbers.columns),
         rows=numbers.astype(object).where(numbers.notna(), None).to_numpy().tolist(),
     )
+
+
+def _bootstraps(comparison: Comparison) -> str:
+    """``, bootstrap included (its share of the seconds: `relief` 33 %)``; empty without one."""
+    shares = [f"`{label}` {comparison.bootstrap_percent(label):.0f} %" for label in comparison.bootstrapped]
+    return f", bootstrap included (its share of the seconds: {listed(shares)})" if shares else ""
 
 
 def outside(last: pd.DataFrame) -> str:
@@ -336,6 +344,9 @@ def outside(last: pd.DataFrame) -> str:
 
 
 def _pareto(figure: MplFigure, comparison: Comparison, last: pd.DataFrame) -> None:
+    """The points of every method, their bars moved apart, so that of methods of equal cost none hides another's."""
+    from matplotlib.transforms import ScaledTranslation
+
     look, height = all_styles(comparison), float(figure.get_size_inches()[1])
     top = 1 - (legend_in(list(last.method)) + 0.08) / height
     grid = figure.add_gridspec(1, 3, left=0.072, right=0.985, top=top, bottom=0.56 / height, wspace=0.1)
@@ -344,13 +355,16 @@ def _pareto(figure: MplFigure, comparison: Comparison, last: pd.DataFrame) -> No
         ax = figure.add_subplot(grid[0, column], sharey=shared)
         line = last[last[f"front_{axis.field}"] == 1].sort_values(axis.field)
         ax.step(axis.scale * line[axis.field], line.f1_percent, where="post", color=FAINT, linewidth=0.9, zorder=1)
-        for _, end in last.iterrows():
-            style, std = look[end.method], end["std"] if end["std"] > 0 else 0.0
-            ax.errorbar(
-                axis.scale * end[axis.field], end.f1_percent, yerr=std,
-                color=FAINT if end.is_bound else style.colour,
-                marker=style.marker, markerfacecolor="white" if end.is_bound else style.fill, markersize=4.5,
-                linewidth=0, elinewidth=0.5, label=end.method,
+        for place, (_, end) in enumerate(last.iterrows()):
+            x, colour = axis.scale * end[axis.field], FAINT if end.is_bound else look[end.method].colour
+            if end["std"] > 0:
+                shift_in = _BARS_IN * ((place + 0.5) / len(last) - 0.5)
+                aside = ax.transData + ScaledTranslation(shift_in, 0.0, figure.dpi_scale_trans)
+                ends_of = [end.f1_percent - end["std"], end.f1_percent + end["std"]]
+                ax.plot([x, x], ends_of, color=colour, linewidth=0.7, alpha=0.6, zorder=1, transform=aside)
+            ax.plot(
+                x, end.f1_percent, color=colour, marker=look[end.method].marker, markersize=4.5, linewidth=0,
+                markerfacecolor="white" if end.is_bound else look[end.method].fill, label=end.method,
             )  # fmt: skip
         _finish(ax, axis, is_first=shared is None)
         shared = shared or ax

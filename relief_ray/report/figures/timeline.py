@@ -20,7 +20,7 @@ from relief_ray.report.comparison import Comparison, is_own_method
 from relief_ray.report.document import TEXT_WIDTH_IN, Figure, Number
 from relief_ray.report.experiments import Experiment, data_title
 from relief_ray.report.figures.style import FAINT, FOOTER_IN, INK, footnote, save, sheet
-from relief_ray.report.runs import Loaded, config_text, fleet_of, is_pooled, subjects
+from relief_ray.report.runs import Loaded, config_text, fleet_of, is_pooled, run_value
 from relief_ray.strategies import PRESETS, PROPOSED, REFERENCE, presets_of
 from relief_ray.text import with_title
 
@@ -74,6 +74,7 @@ class Panel:
         bars: its devices.
         cost: the round by the clock.
         deadline_s: ``T*``; None without one.
+        counts_groups: ``T*`` counts groups, each at its device's mean time, so that a round may end later.
         note: data set and clock, for the corner of the figure.
         is_measured: seconds come from a device profile.
     """
@@ -82,6 +83,7 @@ class Panel:
     bars: tuple[Bar, ...]
     cost: CostRecord
     deadline_s: float | None
+    counts_groups: bool = False
     note: str = ""
     is_measured: bool = False
 
@@ -166,15 +168,17 @@ def panel(loaded: Loaded, clock: str, round_: int | None = None) -> Panel:
         bars=bars(loaded, cost),
         cost=cost,
         deadline_s=record.deadline_s if planned else None,
+        counts_groups=run_value(loaded.run, "strategy.fill") == "count",
         note=f"{mark(loaded)}{data_title(config_text(loaded.run, 'data.name'))}, clock {clock}",
         is_measured=clock == "measured",
     )
 
 
 def _title(loaded: Loaded) -> str:
-    """The method's name, with its title where that says more; a variant has a name alone."""
-    is_preset = loaded.label == loaded.run.strategy
-    return with_title(loaded.label, loaded.run.method.title) if is_preset else loaded.label
+    """The name that one types, as in tables, with the title where that says more; a variant has a name alone."""
+    title, is_preset = loaded.run.method.title, loaded.label == loaded.run.strategy
+    named = with_title(loaded.label, title)
+    return named if is_preset and named != title else loaded.label
 
 
 def _round(loaded: Loaded, round_: int | None) -> RoundRecord:
@@ -187,11 +191,11 @@ def _round(loaded: Loaded, round_: int | None) -> RoundRecord:
 
 def bars(loaded: Loaded, cost: CostRecord) -> tuple[Bar, ...]:
     """A bar per device; above ``MAX_BARS`` devices, the busiest of every type stands for its type."""
-    fleet, subject = fleet_of(loaded), subjects(loaded)
+    fleet = fleet_of(loaded)
     known = () if fleet is None else fleet.clients
     every = [
         Bar(
-            name=f"subject {subject[c.client]}" if c.client in subject else f"client {c.client}",
+            name=f"client {c.client}",
             kind=known[c.client].device if known else "",
             sensors=" ".join(known[c.client].modalities) if known else "",
             seconds=_seconds(c),
@@ -300,8 +304,9 @@ def _marks(ax: Axes, part: Panel, full: float, longest: float) -> None:
         ax.plot([part.deadline_s] * 2, [-0.65, last], color=_ACCENT, linewidth=1.6, linestyle=(0, (3, 2)))
         is_right = part.deadline_s > 0.8 * longest
         ax.annotate(
-            f"T* = {part.deadline_s:.2f} s", (part.deadline_s, -0.65), xytext=(-1 if is_right else 1, 1.5),
-            textcoords="offset points", ha="right" if is_right else "left", va="bottom", color=_ACCENT,
+            f"T* = {part.deadline_s:.2f} s{_exceeded(part)}", (part.deadline_s, -0.65),
+            xytext=(-1 if is_right else 1, 1.5), textcoords="offset points", ha="right" if is_right else "left",
+            va="bottom", color=_ACCENT,
         )  # fmt: skip
     gap = full - end
     if gap < 0.15 * longest:
@@ -314,6 +319,12 @@ def _marks(ax: Axes, part: Panel, full: float, longest: float) -> None:
         f"{gap:.2f} s saved", (end + gap / 2, middle), xytext=(0, 3), textcoords="offset points", ha="center",
         va="bottom",
     )  # fmt: skip
+
+
+def _exceeded(part: Panel) -> str:
+    """Reason why the round ends after ``T*``; empty where it does not, or where groups are not counted."""
+    is_late = part.deadline_s is not None and part.cost.round_s > part.deadline_s
+    return ", each group at its device's mean time" if is_late and part.counts_groups else ""
 
 
 def _legend(figure: MplFigure, note: str, height: float) -> None:

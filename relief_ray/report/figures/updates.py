@@ -143,7 +143,7 @@ def _phases(figure: MplFigure, experiment: Experiment, rows: Sequence[Sequence[N
         )  # fmt: skip
     ax.set_xticks(range(1, _NUM_PHASES + 1))
     ax.set_xlabel("phase of training (fifths of the rounds)")
-    ax.set_ylabel("divergence, Eq. (5)")
+    ax.set_ylabel("divergence of updates")
     ax.set_ylim(bottom=0)
     plain_axes(ax)
     top_legend(figure)
@@ -164,8 +164,8 @@ def traces(experiment: Experiment, slug: str, method: str = PROPOSED) -> Figure 
     ]
     return Figure(
         slug=slug,
-        caption=f"Divergence of every group under `{method}`, round by round: Eq. (5) left, its moving average, "
-        f"Eq. (6), right; {experiment.title}.{_mean_over(runs)} The allocator ranks by the right half.",
+        caption=f"Divergence of every group under `{method}`, round by round, left, and its moving average, "
+        f"right; {experiment.title}.{_mean_over(runs)} The allocator ranks by the right half.",
         draw=partial(_traces, experiment=experiment, raw=raw, smooth=smooth),
         width_in=TEXT_WIDTH_IN,
         height_in=3.0,
@@ -192,7 +192,8 @@ def _traces(figure: MplFigure, experiment: Experiment, raw: Series, smooth: Seri
 
     grid = figure.add_gridspec(1, 2, left=0.065, right=0.99, top=0.74, bottom=0.18, wspace=0.08)
     shared: Axes | None = None
-    for column, (table, label) in enumerate(((raw, "d, Eq. (5)"), (smooth, "moving average, Eq. (6)"))):
+    halves = ((raw, "divergence of updates"), (smooth, "its moving average over rounds"))
+    for column, (table, label) in enumerate(halves):
         ax = figure.add_subplot(grid[0, column], sharey=shared)
         for i, group in enumerate(smooth):
             points = table.get(group, [])

@@ -11,10 +11,12 @@ from textwrap import fill
 
 from pydantic import JsonValue
 
-from relief_ray.report.captions import alike_pairs, caption, equal_rounds, remarks
+from relief_ray.errors import UserError
+from relief_ray.report.captions import caption, remarks
 from relief_ray.report.comparison import Comparison, MethodResult
 from relief_ray.report.document import Table
 from relief_ray.report.formats.markdown import table_markdown
+from relief_ray.report.headline import alike_pairs, equal_rounds, whose_intervals
 from relief_ray.report.statistics import Paired
 from relief_ray.report.tables.cells import names_line
 from relief_ray.report.tables.comparison import (
@@ -26,7 +28,8 @@ from relief_ray.report.tables.comparison import (
     wide_table,
 )
 
-WIDTH = 120
+# Characters of a line: with all figures; of a usual terminal; and the fewest that hold a table.
+WIDTH, NARROW, LEAST = 120, 80, 60
 # Headings of so many letters stay on one line.
 SHORT = 9
 
@@ -35,19 +38,30 @@ def plain(comparison: Comparison, width: int = WIDTH) -> str:
     """Caption, tables at most ``width`` columns wide (bounds below a rule), and remarks.
 
     Below ``WIDTH`` columns the tables hold the figures that matter most, and their legend is as short.
+
+    Raises:
+        UserError: the width holds no table.
     """
+    if width < LEAST:
+        raise UserError(f"width={width}: expected {LEAST} characters or more")
     is_wide = width >= WIDTH
     made = (scores_table(comparison), costs_table(comparison)) if is_wide else brief_tables(comparison)
     meanings = legend(made)
     tables = [part for table in made for part in fitted(table, width)]
     names = names_line(comparison) if is_wide else ""
-    rounds = [sentence for sentence in (equal_rounds(comparison), alike_pairs(comparison), names) if sentence]
+    rounds = [*_taken_over(comparison), *([names] if names else [])]
     notes = [
         fill(r, width, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
         for r in (*meanings, *rounds, *remarks(comparison))
     ]
     shown = "\n\n".join(table_text(table) for table in tables)
     return "\n".join([fill(caption(comparison), width, break_on_hyphens=False), "", shown, *notes]) + "\n"
+
+
+def _taken_over(comparison: Comparison) -> list[str]:
+    """Sentences on what the differences to FedAvg are taken over."""
+    told = (equal_rounds(comparison), alike_pairs(comparison), whose_intervals(comparison))
+    return [sentence for sentence in told if sentence]
 
 
 def table_text(table: Table) -> str:
@@ -118,8 +132,7 @@ def markdown(comparison: Comparison) -> str:
     """Caption, all tables and remarks."""
     made = [table(comparison) for table in (scores_table, costs_table, wide_table)]
     tables = map(table_markdown, made)
-    told = (equal_rounds(comparison), alike_pairs(comparison), names_line(comparison))
-    rounds = [sentence for sentence in told if sentence]
+    rounds = [*_taken_over(comparison), *([names] if (names := names_line(comparison)) else [])]
     notes = "\n".join(f"- {r}" for r in (*legend(made), *rounds, *remarks(comparison)))
     return "\n\n".join(p.rstrip("\n") for p in (caption(comparison), *tables, notes) if p) + "\n"
 
@@ -136,10 +149,20 @@ def _flat_method(method: MethodResult) -> dict[str, JsonValue]:
     }  # fmt: skip
     for name, stat in method.stats.items():
         values |= {name: stat.mean, f"{name}_std": stat.std, f"{name}_num": stat.num}
-    for name, paired in (("f1", method.f1), ("f1_canonical", method.canonical), ("f1_rare", method.rare)):
+    for name, paired in _differences(method):
         if paired is not None:
             values |= _flat_paired(f"{name}_vs_fedavg", paired)
     return values
+
+
+def _differences(method: MethodResult) -> tuple[tuple[str, Paired | None], ...]:
+    """Paired differences to FedAvg by the beginning of their keys."""
+    return (
+        ("f1", method.f1),
+        ("f1_at_rounds", method.at_rounds),
+        ("f1_canonical", method.canonical),
+        ("f1_rare", method.rare),
+    )
 
 
 def _flat_paired(name: str, paired: Paired) -> dict[str, JsonValue]:

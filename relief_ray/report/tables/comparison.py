@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from relief_ray.report.comparison import Comparison
 from relief_ray.report.document import NONE, Cell, Row, Table
+from relief_ray.report.headline import versus
 from relief_ray.report.paper import PaperCell, beside, read_paper
 from relief_ray.report.runs import run_value
 from relief_ray.report.statistics import Paired, interval_text
@@ -50,7 +51,7 @@ def _ours(comparison: Comparison, column: Column) -> Texts:
 
 
 def _change_of_f1(comparison: Comparison) -> Texts:
-    return _changes(f"vs {REFERENCE} [95 %]", [m.f1 for m in comparison.rows])
+    return _changes(versus(comparison), [comparison.gain(m) for m in comparison.rows])
 
 
 def _upload(comparison: Comparison) -> Column:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from relief_ray.data.registry import get_spec
-from relief_ray.errors import UserError
+from relief_ray.errors import UserError, listed
 from relief_ray.records.data_facts import ClientData, DataFacts, data_facts
 from relief_ray.report.document import NONE, Table, word_table
 from relief_ray.report.experiments import Experiment
@@ -23,7 +23,8 @@ def data_tables(experiment: Experiment, slug: str) -> tuple[Table, ...]:
     if not runs:
         return ()
     facts = [_facts(loaded) for loaded in runs]
-    clients = _clients_table(experiment, f"{slug}-clients", [row for f in facts for row in f.clients])
+    lacking = dict(pair for f in facts for pair in f.lacking)
+    clients = _clients_table(experiment, f"{slug}-clients", [row for f in facts for row in f.clients], lacking)
     return (_windows_table(experiment, f"{slug}-windows", runs, facts), *([] if clients is None else [clients]))
 
 
@@ -89,8 +90,13 @@ def _tested(loaded: Loaded) -> Iterable[str]:
     return () if last is None else last.f1_by_subject or last.f1_fleet_by_subject
 
 
-def _clients_table(experiment: Experiment, slug: str, clients: Sequence[ClientData]) -> Table | None:
-    """A row per client; where folds or rotations change what a client is, its values stand side by side."""
+def _clients_table(
+    experiment: Experiment, slug: str, clients: Sequence[ClientData], lacking: Mapping[str, Sequence[str]]
+) -> Table | None:
+    """A row per client; where folds or rotations change what a client is, its values stand side by side.
+
+    ``lacking``: sensors that people lack, by subject, those who are only tested too.
+    """
     rows = [
         _client_row(number, [c for c in clients if c.client == number])
         for number in sorted({c.client for c in clients})
@@ -99,7 +105,8 @@ def _clients_table(experiment: Experiment, slug: str, clients: Sequence[ClientDa
         return None
     head = ["client", "subject", "device type", "sensors", "training windows"]
     changes = "; in folds or rotations that differ, all values" if any(" / " in c for row in rows for c in row) else ""
-    return word_table(slug, f"Clients: {experiment.title}{changes}.", *_without_blanks(head, rows))
+    lacks = "".join(f" Subject {s} lacks {listed(names)}." for s, names in lacking.items())
+    return word_table(slug, f"Clients: {experiment.title}{changes}.{lacks}", *_without_blanks(head, rows))
 
 
 def _without_blanks(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:

@@ -6,18 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from relief_ray.records.schema import MethodFacts
-from relief_ray.report.captions import (
-    STAND_IN,
-    alike_pairs,
-    clock_note,
-    equal_rounds,
-    protocol,
-    stand_in_note,
-    stand_ins,
-)
+from relief_ray.report.captions import STAND_IN, clock_note, protocol, stand_in_note, stand_ins
 from relief_ray.report.comparison import Comparison, MethodResult, bounds_last
 from relief_ray.report.document import Cell, Row, Table
 from relief_ray.report.experiments import Experiment
+from relief_ray.report.headline import alike_pairs, equal_rounds, versus, whose_intervals
 from relief_ray.report.paper import PAPER_ROWS, TABLES, Paper, PaperCell, paper_row
 from relief_ray.report.runs import has_folds
 from relief_ray.report.tables import columns as col
@@ -46,7 +39,6 @@ COLUMNS = {
 }
 
 
-_DIFFERENCE = Column(label=f"vs {REFERENCE} [95 %]", figure="", decimals=1)
 _OWN_COLUMNS = (col.RARE_F1, col.SPEEDUP, col.JOULES)
 
 
@@ -56,9 +48,10 @@ def main_table(experiment: Experiment, slug: str) -> Table:
     Rows: presets in the registry's order, then a user's own methods and variants, bounds last. Methods of which nothing
     is done stand as gaps.
     """
-    own_f1 = tuple(c for c in (col.AT_ROUNDS_F1, *OWN) if _has(experiment.main, c))
+    own_f1 = tuple(c for c in OWN if _has(experiment.main, c))
+    at_rounds = (col.AT_ROUNDS_F1,) * _has(experiment.main, col.AT_ROUNDS_F1)
     up = col.UP.get(experiment.backbone, col.UP["cnn"])
-    columns = (col.F1, _DIFFERENCE, *own_f1, *_OWN_COLUMNS, up)
+    columns = (col.F1, *at_rounds, _difference(experiment.main), *own_f1, *_OWN_COLUMNS, up)
     columns = recorded(experiment.main, columns)
     labels = [v for v in labels_of(experiment) if any(s.label == v for s in experiment.items)]
     methods = facts_of_items(experiment)
@@ -70,6 +63,12 @@ def main_table(experiment: Experiment, slug: str) -> Table:
         rows=tuple(_own_row(experiment, v, columns, is_bound=v in bounds, rule=v in bounds[:1]) for v in labels),
         notes=tuple(_own_notes(experiment, columns)),
     )
+
+
+def _difference(comparison: Comparison | None) -> Column:
+    """Column of the differences to FedAvg; it has no figure of its own."""
+    label = f"vs {REFERENCE} [95 %]" if comparison is None else versus(comparison)
+    return Column(label=label, figure="", decimals=1)
 
 
 def row_label(row: Row) -> str:
@@ -91,8 +90,8 @@ def _own_row(experiment: Experiment, label: str, columns: Sequence[Column], *, i
 
 
 def _own_cell(experiment: Experiment, comparison: Comparison, method: MethodResult, column: Column) -> Cell:
-    if column is _DIFFERENCE:
-        return difference_cell(method.f1, origin_of(experiment, comparison, method.label, "f1_percent"))
+    if not column.figure:
+        return difference_cell(comparison.gain(method), origin_of(experiment, comparison, method.label, "f1_percent"))
     cell = method_cell(experiment, comparison, method, column)
     if column is col.SPEEDUP:
         return replace(cell, below=_speed_context(experiment, method))
@@ -123,8 +122,8 @@ def _own_notes(experiment: Experiment, columns: Sequence[Column]) -> Iterator[st
     yield from clock_note(comparison)
     if comparison is not None and (sentence := equal_rounds(comparison)):
         yield f"{sentence}."
-    if comparison is not None and (sentence := alike_pairs(comparison)):
-        yield f"{sentence}."
+    if comparison is not None:
+        yield from (f"{text}." for text in (alike_pairs(comparison), whose_intervals(comparison)) if text)
     spread = "Mean ± sample standard deviation over runs; last" if len(experiment.runs) > 1 else "Last"
     same = "same fold and seed" if any(has_folds(r.run.config) for r in experiment.runs) else "same seed"
     paired = f"; differences are of paired runs ({same}), with their 95 % interval" if comparison else ""

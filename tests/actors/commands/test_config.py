@@ -96,5 +96,26 @@ def test_the_keys_of_ones_own_classes(invoke, write, tmp_path):
         assert ("did you mean 'alpha'?" in " ".join(refused.split())) == (setting == "alfa=1")
 
 
+PLAIN = """
+from relief_ray import Strategy, StrategyConfig, WeightedSum
+from relief_ray.strategies.fedavg import FedAvg
+
+class Mine(StrategyConfig):
+    alpha: float = 0.5
+
+    def build(self) -> Strategy:
+        return FedAvg({given}).build()
+"""
+
+
+@pytest.mark.parametrize(("given", "listed"), [("", ["alpha"]), ("weighting=self.weighting", ["weighting", "alpha"])])
+def test_an_inherited_key_is_listed_where_ones_own_method_reads_it(invoke, write, given, listed):
+    name = write(PLAIN.replace("{given}", given))
+    rows = json.loads(invoke("config", f"{name}:Mine", "--json").stdout)
+    assert [row["key"] for row in rows] == [f"strategy.{key}" for key in listed]
+    refused = invoke("run", "quick", "--strategies", f"{name}:Mine", "--set=strategy.beta=1").stderr
+    assert f"{name}:Mine has {', '.join(listed)}" in " ".join(refused.split())
+
+
 def test_the_page(invoke):
     assert invoke("config", "--markdown").stdout == PAGE.read_text(encoding="utf-8")

@@ -69,7 +69,7 @@ def test_describe_counts_the_windows_that_a_run_cuts_by_default(lab, invoke) -> 
     assert json.loads(invoke("data", "describe", path, "--json").stdout)["windows"] == windows
     text = invoke("data", "describe", path).stdout
     assert f"every 1 s: {windows['train']} training" in text and config.stride_s == 1.0
-    assert "data.window_s: the dataset's own; data.stride_s = 1: a run's default" in text
+    assert "data.window_s: the dataset's own; data.stride_s = 1: the default" in text
 
 
 def test_describe_and_conformance_end_with_who_has_which_sensors(lab, invoke) -> None:

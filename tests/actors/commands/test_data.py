@@ -1,6 +1,7 @@
 """`data ...` on the shipped excerpt and on small synthetic files."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,37 @@ def test_describe_and_verify_the_excerpt(invoke) -> None:
     text = invoke("data", "describe", "dsa_mini", "--stride-s=10").stdout
     assert f"{facts['num_rows']:,} rows at 25 Hz, 8 subjects" in text and "CC BY 4.0" in text
     assert f"{facts['windows']['train']} training" in text
-    assert all(len(line) <= 105 for line in text.splitlines())
     assert "structure as expected" in invoke("data", "verify", "dsa_mini").stdout
     assert json.loads(invoke("data", "verify", "dsa_mini", "--json").stdout)["ok"] is True
+
+
+def test_a_preset_is_described_by_the_windows_of_its_runs(invoke) -> None:
+    text = " ".join(invoke("data", "describe", "quick").stdout.split())
+    assert "every 10 s" in text and "data.stride_s = 10: as set here" in text
+    assert "others in demo (data.split=held_out_subject, data.stride_s=5), moment_tiny" in text
+    preset, dataset = (
+        json.loads(invoke("data", "describe", name, "--stride-s=5", "--json").stdout) for name in ("quick", "dsa_mini")
+    )
+    assert preset == dataset
+
+
+def test_what_run_refuses_describe_refuses_and_each_remedy_helps(invoke, tmp_path: Path) -> None:
+    skewed = ["--set=data.partition=dirichlet", "--set=data.num_clients=30"]
+    said = [
+        " ".join(invoke(*words, *skewed).stderr.split()).partition(": the smallest")[2]
+        for words in (("run", "quick", "--out", tmp_path / "runs"), ("data", "describe", "quick"))
+    ]
+    assert said[0] == said[1] and "lower data.stride_s (here 10 s: more windows) or data.num_clients" in said[0]
+    least = re.search(r"set (data.min_partition_size=\d+)", said[0])
+    assert least is not None
+    for remedy in (least[1], "data.stride_s=1", "data.num_clients=5", "data.dirichlet_alpha=100"):
+        assert invoke("data", "describe", "quick", *skewed, f"--set={remedy}").exit_code == 0, remedy
+
+
+@pytest.mark.parametrize("settings", [[], ["--set=data.partition=dirichlet", "--set=data.dirichlet_alpha=0.1"]])
+def test_a_description_fits_a_terminal(invoke, settings) -> None:
+    shown = invoke("data", "describe", "dsa_mini", *settings).stdout.splitlines()
+    assert [line for line in shown if len(line) > 80 and not line.startswith("  files")] == []
 
 
 def test_synthetic_files_are_called_so_everywhere(invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

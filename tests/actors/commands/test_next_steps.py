@@ -1,6 +1,7 @@
 """What a user is told to type next: after a run, and where one run is expected and a folder of several is named."""
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ def test_a_run_ends_with_the_next_two_commands_which_work(invoke: Invoke, runs: 
     assert explain.strip().startswith(f"relief-ray explain {runs}/relief-s0 --round 2 --client ")
     explained = invoke(*explain.split()[1:])
     assert explained.exit_code == 0 and "what it trains, and why" in explained.stdout
+    assert re.search(r"Its data +\d+ windows of subject \d", explained.stdout), "whose data the client has"
 
 
 def test_the_environment_is_activated_first_where_relief_ray_is_no_command(monkeypatch, tmp_path):

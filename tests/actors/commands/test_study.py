@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from actors.commands.study import cannot_decide, claims_text
 from actors.grids.trial import run_trial
 from actors.runtime.warm_pool import WorkerCache
 from relief_ray.errors import UserError
+from relief_ray.report.dataframes import read_cells
 from relief_ray.studies.plans import read_grid, write_grid
 from tests.actors.conftest import Invoke
 from tests.actors.grids.tiny_plans import tiny_plan
@@ -38,7 +40,33 @@ def test_a_study_that_cannot_decide_says_so_first(invoke: Invoke):
 
 def test_records_give_the_scatter(invoke: Invoke):
     done = invoke("plan-study", "results/smoke", "--first", "relief", "--second", "v1")
-    assert done.exit_code == 0 and "from 4 paired runs of relief and v1 (F1, mean difference" in done.stdout
+    told = " ".join(done.stdout.split())
+    assert done.exit_code == 0 and "from 4 paired runs of relief and v1 (F1, mean difference" in told
+
+
+def test_the_scatter_of_few_runs_is_told_with_its_interval(invoke: Invoke):
+    words = ("plan-study", "results/smoke", "--first", "relief", "--second", "v1")
+    shown, facts = invoke(*words).stdout, json.loads(invoke(*words, "--json").stdout)
+    assert max(map(len, shown.splitlines())) <= 80
+    low, high = facts["sd_interval"]
+    # Quantiles of chi squared with 3 degrees of freedom: 0.216 and 9.348.
+    assert low == pytest.approx(facts["sd"] * (3 / 9.348) ** 0.5, rel=1e-3)
+    assert high == pytest.approx(facts["sd"] * (3 / 0.216) ** 0.5, rel=1e-3)
+    fewest, most = facts["pairs_needed_interval"]
+    assert fewest <= facts["pairs_needed"] and (most is None or facts["pairs_needed"] <= most)
+    told = " ".join(shown.split())
+    assert f"if the scatter is {low:.1f} or {high:.1f} points, the ends of its 95 % interval" in told
+    assert f"(95 % interval {low:.1f} to {high:.1f}), from 4 paired runs" in told
+
+
+def test_a_scatter_of_made_up_data_says_so(invoke: Invoke, monkeypatch):
+    cells = tuple(
+        replace(cell, record=cell.record.model_copy(update={"data_origin": "SYNTHETIC"}))
+        for cell in read_cells([Path("results/smoke")])
+    )
+    monkeypatch.setattr("relief_ray.report.dataframes.read_cells", lambda folders: cells)
+    shown = " ".join(invoke("plan-study", "results/smoke", "--first=relief", "--second=v1").stdout.split())
+    assert "4 paired runs of relief and v1 on SYNTHETIC data (F1" in shown
 
 
 @pytest.mark.parametrize(
@@ -47,7 +75,7 @@ def test_records_give_the_scatter(invoke: Invoke):
         ((), "expected folders of finished runs, or --sd POINTS"),
         (("results/smoke", "--sd", "4"), "one of the two"),
         (("--sd", "0"), "expected points above 0"),
-        (("--sd", "4", "--figure", "f2"), "did you mean"),
+        (("--sd", "4", "--figure", "f1_rares"), "unknown (did you mean 'f1_rare'?)"),
     ],
 )
 def test_what_is_missing_is_asked_for(arguments, words, invoke: Invoke):

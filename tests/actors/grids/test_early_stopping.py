@@ -136,7 +136,7 @@ def test_a_try_is_judged_by_those_of_earlier_sessions_and_of_its_own_place_alone
 
 def test_a_stopped_try_says_so_stays_stopped_and_cannot_win(tmp_path):
     plan = write_grid(stopped_early(tiny_search(tmp_path / "s"), RULE))
-    assert plan.title.endswith("ASHA judges tries after rounds 1 and 2 (reduction factor 2)")
+    assert plan.title.endswith("ASHA judges tries after rounds 1 and 2 of 3 (reduction factor 2, evaluation.every = 1)")
     weak, *others = plan.cell_folders()
     run_part(with_pauses(weak, 1), WorkerCache())
     mark_stopped(weak.folder, 1)
@@ -225,7 +225,7 @@ def test_the_live_table_fits_a_narrow_terminal(monkeypatch, capsys):
     best = Leader(setting=name, label="relief_by_divergence", f1=0.775, num=100, of=11)
     view = GridView(
         num_cells=432, num_done=140, num_failed=1, num_stopped=2, elapsed_s=5100.0, left_s=5100.0, running=(cell,),
-        leaders=(best,),
+        leaders=(best,), f1_heading="validation F1 %",
     )  # fmt: skip
     monkeypatch.setenv("COLUMNS", "80")
     Console(width=80).print(picture(view))

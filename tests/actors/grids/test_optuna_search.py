@@ -4,8 +4,11 @@ import importlib.util
 
 import pytest
 
+from actors.commands.output import plan_facts, plan_text
 from actors.commands.search import again, suggested_tries
+from actors.grids.estimate import Estimate
 from actors.grids.freeze import freeze
+from actors.grids.progress import f1_heading
 from actors.grids.trial import run_trial
 from actors.runtime.warm_pool import WorkerCache
 from relief_ray.errors import UserError
@@ -49,6 +52,20 @@ def test_a_resumed_search_gets_the_same_tries_and_goes_on(tmp_path):
     for cell in whole.cells:
         assert 1e-4 <= cell.config.training.lr <= 1e-2 and 0.001 <= cell.config.strategy.mu <= 0.1
         assert cell.config.choice.parameters == ("training.lr", "strategy.mu")
+
+
+def test_what_a_search_takes_is_told_of_all_its_tries(tmp_path):
+    plan = suggested_tries("search_lr", SETTINGS, tmp_path / "whole", 12, seed=3).ask()
+    entries = plan.cell_folders()
+    known = {e.cell.name: Estimate(seconds=4.0, num_bytes=2**20, origin="one timed round") for e in entries}
+    text = plan_text(plan, entries, known, 2, 20.0, share=3 / 12)
+    lines, text = text.splitlines(), " ".join(text.split())
+    assert "3 cells (3 planned)" in text and "of 12: later ones" in text and "(all 12 cells" in text
+    assert "in all 48 s of work, 12 MiB of disk; on 2 cores it takes 44 s with Ray's start" in text
+    assert all(len(line) <= 80 or str(tmp_path) in line for line in lines)
+    assert plan_facts(plan, entries, known, 2, 20.0, 3 / 12)["core_s"] == 48.0
+    assert "later ones" not in plan_text(plan, entries, known, 2, 20.0)
+    assert f1_heading(entries) == "validation F1 %"
 
 
 def test_a_choice_is_frozen_once_all_tries_are_done_and_knows_the_edge_of_the_space(tmp_path):

@@ -140,6 +140,27 @@ def test_no_marker_is_cut_by_the_frame(make, put_on, inventory_of):
                 assert x + line.get_markersize() * canvas.dpi / 72 / 2 < ax.get_window_extent().x1
 
 
+def test_bars_of_methods_of_equal_cost_do_not_hide_each_other(make, put_on, inventory_of):
+    """FedAvg and FedProx cost the same: their bars stand apart, each on its own point's marker."""
+    runs = [put_on(make(m, seed=s, scores=(0.4, 0.5 + 0.1 * s))) for m in ("fedavg", "fedprox") for s in (0, 1)]
+    plot = pareto(experiments(inventory_of(runs))[0], "x")
+    with sheet(plot.height_in) as canvas:
+        plot.draw(canvas)
+        ax = canvas.axes[0]
+        bars = [line for line in ax.lines if len(line.get_xdata()) == 2 and line.get_alpha() is not None]
+        places = [float(line.get_transform().transform((line.get_xdata()[0], 50.0))[0]) for line in bars]
+        assert len(places) == 2 and 2 < places[1] - places[0] < 4.5 * canvas.dpi / 72
+
+
+def test_the_costs_of_whole_runs_name_the_share_of_the_bootstrap(make, put_on, inventory_of):
+    """A bootstrap and two rounds of the same length: RELIEF spends a third of its seconds before round 1."""
+    runs = [put_on(make(m)) for m in ("fedavg", "relief")]
+    assert "of the whole run, bootstrap included (its share of the seconds: `relief` 33 %); DSA" in (
+        pareto(experiments(inventory_of(runs))[0], "x").caption
+    )
+    assert "bootstrap" not in pareto(experiments(inventory_of([runs[0], put_on(make("fedprox"))]))[0], "x").caption
+
+
 def test_bands_stand_around_every_method_where_runs_are_repeated(make, put_on, inventory_of):
     labels = ("fedavg", "fedprox", "fedel", "relief")
     runs = [put_on(make(m, seed=s, scores=(0.4, 0.5 + 0.1 * s)), where=f"{m}{s}") for m in labels for s in (0, 1)]

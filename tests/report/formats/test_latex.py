@@ -92,7 +92,7 @@ def test_the_text_of_the_page_is_in_the_file_before_the_tables(usual):
 
 
 def test_a_heading_broken_before_a_bracket_is_no_length(usual):
-    assert "vs fedavg\\\\ {}[95 \\%]" in latex(build(usual))
+    assert "vs fedavg at\\\\ equal rounds\\\\ {}[95 \\%]" in latex(build(usual))
 
 
 def test_a_name_that_begins_with_a_bracket_is_no_length():

@@ -48,10 +48,10 @@ def test_bounds_alone_need_one_rule_a_table(make):
 def test_plain_text_has_our_cells_and_names_the_titles(family):
     text = plain(compare_runs(family))
     assert "v2_mandatory" in text
-    # V0: 5 points above FedAvg in the one run; 2.00x, 60 J, 1 MiB.
+    # V0: 5 points above FedAvg after the last round, 1.5 below at equal aggregations; 2.00x, 60 J, 1 MiB.
     lines = [line.split() for line in text.splitlines() if line.startswith("relief ")]
     # After two aggregations it has trained one round behind its bootstrap.
-    assert lines[0] == ["relief", "59.5", "53.0", "59.5", "59.5", "+5.0", "(1", "run)", "14.0", "29.8", "14.9"]
+    assert lines[0] == ["relief", "59.5", "53.0", "59.5", "59.5", "-1.5", "(1", "run)", "14.0", "29.8", "14.9"]
     assert lines[1] == ["relief", "1.00", "2.00", "3.60", "50", "-", "-", "60", "1.00", "0.50"]
     names = " ".join(text.split()).partition("Names: ")[2]
     assert names.startswith("`v1`: RELIEF without elastic training (V1); `v2`: ") and "`relief`" not in names
@@ -69,9 +69,10 @@ def test_markdown_csv_and_json_agree(family):
         assert float(row["f1_percent"]) == method["f1_percent"]
     relief = document["methods"][1]
     assert relief["f1_vs_fedavg_points"] == pytest.approx(5.0)
+    assert relief["f1_at_rounds_vs_fedavg_points"] == pytest.approx(-1.5)
     assert (relief["f1_vs_fedavg_p"], relief["f1_vs_fedavg_pairs"]) == (1.0, 1)
     assert (relief["speedup"], relief["up_saved_percent"], relief["up_mib"]) == (2.0, 50.0, 1.0)
-    assert "| relief | 59.5 | 53.0 | 59.5 | 59.5 | +5.0 (1 run) |" in markdown(comparison)
+    assert "| relief | 59.5 | 53.0 | 59.5 | 59.5 | -1.5 (1 run) |" in markdown(comparison)
 
 
 def test_a_table_is_split_evenly_and_the_papers_columns_stay_with_ours():

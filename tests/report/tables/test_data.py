@@ -89,6 +89,16 @@ def test_the_facts_are_those_of_the_coverage_report(make, runs):
     assert data_facts(make("fedavg").run) is None, "its coverage report has no test part"
 
 
+def test_people_who_lack_a_sensor_are_named_also_where_cells_were_committed(runs, tmp_path):
+    lacking = {"2": ["mag"], "9": ["gyro", "mag"]}
+    named = [(run.model_copy(update={"coverage": {**run.coverage, "lacking": lacking}}), r) for run, r in runs]
+    cells = [(run.config_hash, condense(run, rounds)) for run, rounds in named]
+    captions, rows = shown(write_committed(tmp_path / "cells.json", "t", cells).parent)
+    assert captions[1].endswith("all values. Subject 2 lacks mag. Subject 9 lacks gyro and mag.") and rows == ROWS
+    plain = condense(*runs[0]).data.model_dump(exclude_defaults=True)
+    assert "lacking" not in plain, "cells of data of whom nobody lacks any are written as before"
+
+
 def test_overlap_is_in_the_caption(make, put_on, inventory_of):
     (experiment,) = experiments(inventory_of([put_on(make("fedavg"), data={"stride_s": 1.0})]))
     assert data_tables(experiment, "e1")[0].caption.endswith("Neighbouring windows share 80% of their samples.")

@@ -1,0 +1,85 @@
+"""Test the sentences that lead a comparison: differences at equal aggregations, speed, and whose intervals."""
+
+from dataclasses import replace
+
+import pytest
+
+from relief_ray.report.claims import judge, last_line
+from relief_ray.report.comparison import compare_runs
+from relief_ray.report.formats.text import as_json, plain
+from relief_ray.report.headline import alike_pairs, described, equal_rounds, faster, versus, whose_intervals
+from relief_ray.report.registered import Registry
+
+
+@pytest.fixture
+def ahead(make):
+    """RELIEF stands 5 points above FedAvg after two rounds, and 15 below after two aggregations."""
+    return compare_runs([make("fedavg", scores=(0.2, 0.5)), make("relief", scores=(0.35, 0.55), round_s=1.0)])
+
+
+def test_the_first_sentence_compares_equal_numbers_of_aggregations(ahead):
+    row = ahead.row("relief")
+    assert (row.f1.mean, row.at_rounds.mean) == (pytest.approx(5.0), pytest.approx(-15.0))
+    assert ahead.gain(row) is row.at_rounds
+    assert described(ahead) == (
+        "F1 against FedAvg's at equal numbers of aggregations, in points: relief -15.0 (1 run) (+5.0 (1 run) after its "
+        "last round, one aggregation more)."
+    )
+    assert described(ahead) in last_line(ahead)
+    assert versus(ahead) == "vs fedavg at equal rounds [95 %]" and "-15.0 (1 run)" in plain(ahead)
+    assert '"f1_at_rounds_vs_fedavg_points": -15.0' in as_json(ahead)
+    assert "`F1 %` is after the last round" in equal_rounds(ahead)
+
+
+def test_without_an_early_test_the_difference_is_after_the_last_round_and_says_so(make):
+    """RELIEF was tested after its last round alone: nobody knows its F1 after as many aggregations as FedAvg's."""
+    late = make("relief", scores=(0.4, 0.55))
+    rounds = tuple(r.model_copy(update={"metrics": None}) if r.round == 1 else r for r in late.rounds)
+    comparison = compare_runs([make("fedavg"), make("v1"), replace(late, rounds=rounds)])
+    assert not comparison.is_at_rounds and versus(comparison) == "vs fedavg [95 %]"
+    assert described(comparison) == (
+        "F1 against FedAvg's, in points: relief -5.0 (1 run) (after its last round, one aggregation more, its "
+        "bootstrap)."
+    )
+    assert "`F1 %` and `vs fedavg [95 %]` are after the last round" in equal_rounds(comparison)
+
+
+def test_methods_that_aggregate_as_often_need_no_word_about_it(make):
+    comparison = compare_runs([make("fedavg"), make("fedprox", scores=(0.5, 0.7))])
+    assert comparison.row("fedprox").at_rounds is None and equal_rounds(comparison) == ""
+    assert described(comparison) == "F1 against FedAvg's, in points: fedprox +10.0 (1 run)."
+
+
+def test_claims_are_followed_by_the_difference_at_equal_numbers_of_aggregations(ahead, registry):
+    claim = {"first": "relief", "second": "fedavg"}
+    (judgement,), _ = judge([ahead], registry(claim))
+    assert f" Not tested: {described(ahead)} Simulated: " in last_line(ahead, judgement)
+    assert "Not tested" not in last_line(ahead, *judge([ahead], Registry())[0])
+
+
+def test_an_interval_names_the_people_that_it_is_about(make):
+    runs = [make(name, seed=seed) for name in ("fedavg", "fedprox") for seed in range(3)]
+    assert whose_intervals(compare_runs(runs)) == (
+        "An interval covers new starts on the same 2 test subjects, not new people"
+    )
+    assert whose_intervals(compare_runs(runs[:1] + runs[3:4])) == "", "one pair has no interval"
+
+
+def test_speed_is_arithmetic_and_no_claim(make):
+    fast = compare_runs([make("fedavg"), make("relief", round_s=1.0, energy_j=60.0)])
+    assert faster(fast) == (
+        "Simulated: relief's rounds are 2.00x FedAvg's speed (link: 50 % of its slowest client's "
+        "round) with 40 % fewer joules, its whole run 1.33x (the bootstrap round is 33 % of its seconds)."
+    )
+    hungry = compare_runs([make("fedavg"), make("relief", round_s=1.0, energy_j=120.0)])
+    assert "with 20 % more joules" in faster(hungry)
+    assert faster(compare_runs([make("fedavg")])) == ""
+
+
+def test_an_interval_over_folds_and_replicates_is_said_to_be_narrow(make):
+    def both(folds, seeds):
+        return compare_runs([make(v, fold=f, seed=s) for v in ("fedavg", "relief") for f in folds for s in seeds])
+
+    assert alike_pairs(both([0, 1], [0, 1])).endswith("is known from 3 replicates on")
+    assert alike_pairs(both([0, 1], range(3))) == "", "no pair depends on another"
+    assert alike_pairs(both([0], range(4))) == alike_pairs(both(range(4), [0])) == ""
