@@ -162,8 +162,8 @@ class Study:
         Raises:
             UserError: no run of one of the methods, no such figure, or several settings of which none was named.
         """
-        labels = (name_in_tables(self.runs, name) for name in (method, other))
-        return gain(self._cells_of(setting), *labels, figure=figure)
+        mine, theirs = (name_in_tables(self.runs, name) for name in (method, other))
+        return gain(self._cells_of(setting), mine, theirs, figure)
 
     def gains(self, other: StrategyLike = REFERENCE, *, figure: str = "f1", setting: str | None = None) -> DataFrame:
         """Return ``gain`` of every method over ``other``: a row each, in points of ``figure``.
