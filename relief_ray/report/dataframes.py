@@ -14,19 +14,18 @@ from pydantic import JsonValue
 
 from relief_ray.errors import UserError, nearest
 from relief_ray.records.claims import Figure, figure_named
-from relief_ray.records.committed import CommittedCell, RoundRow, condense, read_committed
+from relief_ray.records.committed import CommittedCell, RoundRow, condense
 from relief_ray.records.metrics import extra_columns
 from relief_ray.records.schema import RoundRecord
 from relief_ray.report.budgets import score_at
 from relief_ray.report.comparison import flat_setting, paired_gain, run_differences
 from relief_ray.report.experiments import Experiment, differences
-from relief_ray.report.inventory import GridItem, searched_keys, take_inventory, variant_names
+from relief_ray.report.inventory import GridItem, Inventory, searched_keys, take_inventory, variant_names
 from relief_ray.report.runs import (
     Repetition,
     Replicate,
     config_value,
     expanded,
-    is_committed,
     repetition_of,
     replicate_of,
 )
@@ -100,26 +99,25 @@ class FinishedCell:
 def read_cells(paths: Iterable[Path]) -> tuple[FinishedCell, ...]:
     """The finished cells of committed results, or of folders of `relief-ray grid` or `run`.
 
-    A name that comes twice counts once, the first.
+    A run that lies in several of them counts once, the first.
 
     Raises:
         UserError: a path holds none of these.
     """
+    return inventory_cells(take_inventory(paths, keep=False))
+
+
+def inventory_cells(inventory: Inventory) -> tuple[FinishedCell, ...]:
+    """The finished cells of an inventory, by its names; of committed results also those without a test score."""
     records: dict[str, CommittedCell] = {}
     kept: dict[str, Measured] = {}
-    for path in map(Path, paths):
-        for name, (record, more) in _read(path).items():
-            records.setdefault(name, record)
-            kept.setdefault(name, more)
+    for name, loaded, status in ((s.name, s.loaded, s.status) for s in inventory.items):
+        if loaded is not None and loaded.committed is not None:
+            records[name] = loaded.committed
+        elif loaded is not None and status == "done":
+            rounds = tuple(loaded.rounds)
+            records[name], kept[name] = condense(loaded.run, rounds), measured(rounds)
     return name_settings(records, kept)
-
-
-def _read(path: Path) -> Mapping[str, tuple[CommittedCell, Measured]]:
-    if is_committed(path):
-        return {name: (record, Measured()) for name, record in read_committed(path).cells.items()}
-    items = [(s.name, s.loaded) for s in take_inventory([path], keep=False).items if s.status == "done"]
-    read = ((name, loaded.run, tuple(loaded.rounds)) for name, loaded in items if loaded is not None)
-    return {name: (condense(run, rounds), measured(rounds)) for name, run, rounds in read}
 
 
 def name_settings(

@@ -102,7 +102,12 @@ def test_cells_are_read_from_results_and_folders(make, put, tmp_path):
     for path in (small, small.parent, tmp_path / "grid"):
         cells = read_cells([path])
         assert [(c.label, gain(cells, "v1")) for c in cells] == wanted
-    assert len(read_cells([small, tmp_path / "grid"])) == 2
+    assert len(read_cells([small, tmp_path / "grid"])) == 2, "the same runs"
+    put(make("fedavg", seed=7), tmp_path / "more" / runs[0].where)
+    more = read_cells([tmp_path / "grid", tmp_path / "more"])
+    assert [(c.name, c.replicate[2]) for c in more if c.label == "fedavg"] == [
+        (runs[0].where, 0), (f"more-{runs[0].where}", 7)
+    ], "another run of the same folder name"  # fmt: skip
     with pytest.raises(UserError, match="found no"):
         read_cells([tmp_path / "small" / ".." / ".." / "nothing"])
 

@@ -114,6 +114,37 @@ def test_frames_have_the_figures_of_the_table(small_study):
     assert committed.rounds.loss.isna().all() and committed.frame.speedup.notna().any()
 
 
+def test_several_folders_are_one_study(small_study, tmp_path):
+    """Runs of equal folder names stay apart; a copy of a run counts once."""
+    words = {"strategies": ["fedavg", "relief"], "seeds": [0], "backbone": SMALL, "quiet": True}
+    rr.run("quick", rounds=1, out=tmp_path / "short", **words)
+    shutil.copytree(small_study.folder, tmp_path / "copy")
+    both = rr.load([small_study.folder, str(tmp_path / "short"), tmp_path / "copy"])
+    assert both.folders == (small_study.folder, tmp_path / "short", tmp_path / "copy") and len(both.runs) == 6
+    frame = both.frame.set_index("cell")
+    assert sorted(frame.index) == [
+        "fedavg-s0", "fedavg-s1", "relief-s0", "relief-s1", "short-fedavg-s0", "short-relief-s0"
+    ]  # fmt: skip
+    assert frame.loc["short-relief-s0"].rounds == 1 and frame.loc["relief-s0"].rounds == 2
+    assert len(both.settings) == 2 and both.gain("relief", setting=both.settings[0]).num_pairs == 2
+    assert both.report(tmp_path / "page").exists() and "short" in repr(both)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "load: found an empty list, expected folders of runs"),
+        (3, "load: found 3, expected the path of a folder"),
+        ([None], "load: found None, expected the path of a folder"),
+        (["results/smok"], r"results/smok: does not exist \(did you mean 'smoke'\?\)"),
+    ],
+)
+def test_what_cannot_be_opened_is_said(given, message, monkeypatch):
+    monkeypatch.chdir(Path(__file__).parents[2])
+    with pytest.raises(rr.UserError, match=message):
+        rr.load(given)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
