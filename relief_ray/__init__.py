@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from relief_ray.devices.accounting import CostConfig
     from relief_ray.devices.fleet import FleetConfig
     from relief_ray.devices.time import TimeModel, link_times
-    from relief_ray.errors import UserError
-    from relief_ray.extra_modules import Classifier
+    from relief_ray.errors import UserCodeFailed, UserError
+    from relief_ray.extra_modules import Classifier, Connector, Experts
     from relief_ray.federated import ExplainRequest, PlannedRun, RoundContext, ServerTools, Strategy
     from relief_ray.groups import WHOLE, GroupLayout, ParamGroup
     from relief_ray.messages import (
@@ -73,8 +73,8 @@ _PUBLIC = {
     "devices.accounting": ("CostConfig",),
     "devices.fleet": ("FleetConfig",),
     "devices.time": ("TimeModel", "link_times"),
-    "errors": ("UserError",),
-    "extra_modules": ("Classifier",),
+    "errors": ("UserCodeFailed", "UserError"),
+    "extra_modules": ("Classifier", "Connector", "Experts"),
     "federated": ("ExplainRequest", "PlannedRun", "RoundContext", "ServerTools", "Strategy"),
     "groups": ("WHOLE", "GroupLayout", "ParamGroup"),
     "messages": (
@@ -112,6 +112,7 @@ __all__ = [
     "ClientProgram",
     "CnnConfig",
     "Collect",
+    "Connector",
     "CostConfig",
     "DataConfig",
     "DatasetSpec",
@@ -119,6 +120,7 @@ __all__ = [
     "EvalTarget",
     "EvaluationConfig",
     "ExperimentConfig",
+    "Experts",
     "ExplainRequest",
     "Explanation",
     "ExplanationSection",
@@ -156,6 +158,7 @@ __all__ = [
     "TrackingConfig",
     "TrainingConfig",
     "Update",
+    "UserCodeFailed",
     "UserError",
     "WeightedSum",
     "__version__",
