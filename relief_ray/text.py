@@ -1,4 +1,4 @@
-"""Plain text for terminals: aligned tables, paths within commands, names with titles."""
+"""Plain text for terminals: aligned tables, prose in lines that fit, paths within commands, names with titles."""
 
 from __future__ import annotations
 
@@ -6,6 +6,27 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import wrap
+from typing import Final
+
+# Characters of a line of a usual terminal.
+WIDTH: Final = 80
+
+
+def wrapped(text: str, head: str = "", rest: str | None = None, width: int = WIDTH) -> list[str]:
+    """Lines of at most ``width`` characters, none for no text; a longer word has a line of its own.
+
+    Words stay whole: a path or a command can be copied. ``head`` begins the first line, ``rest`` the others: by default
+    as many spaces as ``head`` is long.
+    """
+    indent = " " * len(head) if rest is None else rest
+    return wrap(
+        text, width, initial_indent=head, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def filled(text: str, head: str = "", rest: str | None = None, width: int = WIDTH) -> str:
+    """``wrapped`` as one text."""
+    return "\n".join(wrapped(text, head, rest, width))
 
 
 def table(

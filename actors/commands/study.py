@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from actors.terminal.wrapping import filled
 from relief_ray.errors import UserError, counted
 from relief_ray.records.claims import CLAIMS_FILE, FIGURE_TEXT, Claims, Figure, figure_named, read_claims
 from relief_ray.studies.plans import Plan, row_of
-from relief_ray.text import table
+from relief_ray.text import filled, table
 
 if TYPE_CHECKING:
     from relief_ray.report.statistics import Sides

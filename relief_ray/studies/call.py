@@ -110,7 +110,7 @@ def compute_study(
         UserError: bad input.
         UserCodeFailed: a file of the user's raised an error; the message names it, function and line.
     """
-    with in_python(request.settings), naming_users_code():
+    with in_python(request.settings), _naming_users_code():
         return _computed(request, out, place, compute, quiet=quiet, other_code=other_code, rerun_stale=rerun_stale)
 
 
@@ -147,7 +147,7 @@ def _computed(
 
 
 @contextmanager
-def naming_users_code() -> Iterator[None]:
+def _naming_users_code() -> Iterator[None]:
     """Raise an error of a user's own file, on the server too, as ``UserCodeFailed``.
 
     Raises:

@@ -79,11 +79,11 @@ def _instead(name: str, value: object, known: Collection[str]) -> str:
     if alike:
         return f"did you mean {alike[0]}={shown(value)}?"
     if keys:
-        return f"write {' or '.join(as_keyword(key, value) for key in keys)}"
+        return f"write {' or '.join(_as_keyword(key, value) for key in keys)}"
     return f"expected one of {', '.join(KEYWORDS)}, or a section of the configuration: {', '.join(known)}"
 
 
-def as_keyword(key: str, value: object) -> str:
+def _as_keyword(key: str, value: object) -> str:
     """A setting as a keyword: ``training={'lr': 0.1}``, or ``rounds=5``."""
     section, _, rest = key.partition(".")
     return f"{section}={{{rest!r}: {shown(value)}}}" if rest else f"{section}={shown(value)}"
@@ -146,7 +146,7 @@ def python_words(text: str, keywords: Collection[str] = ()) -> str:
         key, sign, value = written.removesuffix(":").partition("=")
         plain = _plain(value) if sign and value != "..." else ".."
         if key.partition(".")[0] in keywords and plain != "..":
-            return as_keyword(key, yaml.safe_load(value)) + end
+            return _as_keyword(key, yaml.safe_load(value)) + end
         return f"set={{{key!r}: {plain}}}{end}"
 
     def axis(match: re.Match[str]) -> str:

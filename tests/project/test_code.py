@@ -183,7 +183,6 @@ FILES_UNDER_60 = {
     "actors/cluster/limits.py": "what a node offers, apart from what runs use of a machine (relief_ray/cgroups.py)",
     "actors/commands/fetching.py": "of both `resume` commands, neither of which imports the other",
     "actors/commands/explain.py": "a command is a file: the library words the reasons, for notebooks too",
-    "actors/terminal/wrapping.py": "how prose is broken into lines, for every command",
     "actors/commands/run_mode.py": "which mode follows from settings: rules, apart from what carries runs out",
     "actors/runtime/nodes.py": "what grids and runs ask of the cluster, apart from what hosts ask for",
     "relief_ray/measured.py": "what devices tell: the messages of a round hold it, and records and devices make it",
@@ -200,7 +199,6 @@ FILES_UNDER_60 = {
     "relief_ray/streams.py": LEAF,
     "relief_ray/training/serial_executor.py": "an executor is a file: those on Ray are in another package",
     "relief_ray/studies/verdicts.py": "judges a study, apart from study.py, which reads and shows one",
-    "relief_ray/text.py": LEAF,
     "relief_ray/version.py": LEAF,
 }
 
