@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from relief_ray.strategies.common import StrategyConfig, allocate_everything, average, averaging, train_everything
     from relief_ray.studies.call import run
     from relief_ray.studies.catalogue import MethodInfo, methods
+    from relief_ray.studies.description import describe
     from relief_ray.studies.shown import Page, Picture
     from relief_ray.studies.single import Run
     from relief_ray.studies.study import Study, load
@@ -93,6 +94,7 @@ _PUBLIC = {
     "strategies.common": ("StrategyConfig", "allocate_everything", "average", "averaging", "train_everything"),
     "studies.call": ("run",),
     "studies.catalogue": ("MethodInfo", "methods"),
+    "studies.description": ("describe",),
     "studies.shown": ("Page", "Picture"),
     "studies.single": ("Run",),
     "studies.study": ("Study", "load"),
@@ -168,6 +170,7 @@ __all__ = [
     "averaging",
     "bouts_of",
     "by_samples",
+    "describe",
     "from_module",
     "link_times",
     "load",

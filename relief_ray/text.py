@@ -46,15 +46,21 @@ def table(
     return "\n".join([lines[0], rule, *lines[1:]])
 
 
-def tables(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """The table as the fewest tables of at most ``width`` characters, each with the first column."""
+def tables(head: Sequence[str], rows: Sequence[Sequence[str]], width: int, left: int = 1) -> list[str]:
+    """The table as the fewest tables of at most ``width`` characters, each with the first column.
+
+    ``left``: as in ``table``.
+    """
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     parts: list[list[int]] = [[0]]
     for i in range(1, len(head)):
         if len(parts[-1]) > 1 and sum(widths[n] + 2 for n in (*parts[-1], i)) > width:
             parts.append([0])
         parts[-1].append(i)
-    return [table([head[i] for i in part], [[row[i] for i in part] for row in rows]) for part in parts]
+    return [
+        table([head[i] for i in part], [[row[i] for i in part] for row in rows], left=sum(i < left for i in part))
+        for part in parts
+    ]
 
 
 def _wrapped(row: Sequence[str], room: int) -> list[list[str]]:
@@ -77,3 +83,11 @@ def with_title(label: str, title: str) -> str:
     """``v1: RELIEF without elastic training (V1)``; of a title that is the name in other letters, the title alone."""
     plain = ("".join(c for c in text.lower() if c.isalnum()) for text in (label, title))
     return title if len(set(plain)) == 1 else f"{label}: {title}"
+
+
+def si(value: float, unit: str = "") -> str:
+    """``3.2 M``, ``41.5 k``, ``12``: three significant digits with a prefix."""
+    for limit, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= limit:
+            return f"{value / limit:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}".rstrip()

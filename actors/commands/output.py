@@ -20,14 +20,6 @@ from relief_ray.text import WIDTH, filled, table, typed, wrapped
 MIB = 2**20
 
 
-def si(value: float, unit: str = "") -> str:
-    """``3.2 M``, ``41.5 k``, ``12``: three significant digits with a prefix."""
-    for limit, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= limit:
-            return f"{value / limit:.3g} {prefix}{unit}"
-    return f"{value:.3g} {unit}".rstrip()
-
-
 _MAX_ROWS = 40
 
 

@@ -208,7 +208,8 @@ def _of_data(target: str, settings: Sequence[str]) -> Trial:
 
 def _of_backbone(target: str, settings: Sequence[str]) -> Trial:
     """``hidden=8`` sets a field of the backbone."""
-    config = parse(override({**PROBLEM, "backbone": {"name": target}}, _for_method(settings, "backbone")), "conformance")
+    problem = {**PROBLEM, "backbone": {"name": target}}
+    config = parse(override(problem, _for_method(settings, "backbone")), "conformance")
     sensors = ", ".join(m for m, _ in config.data.spec().modalities)
     return Trial(
         name=target,

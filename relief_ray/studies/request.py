@@ -12,6 +12,7 @@ from relief_ray.config import ExperimentConfig, override
 from relief_ray.data.loader import Loader
 from relief_ray.errors import UserError, shown
 from relief_ray.key_checks import whole_first
+from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.strategies import REFERENCE
 from relief_ray.studies.axes import Axes, with_axes
 from relief_ray.studies.cells import Cell, lone_seed
@@ -27,9 +28,9 @@ from relief_ray.studies.objects import (
     refuse_unnamed,
     settings_of,
 )
-from relief_ray.studies.planning import cells_of, check_folder, load_preset, preset_of, refuse_others
+from relief_ray.studies.planning import cells_of, check_folder, load_preset, preset_of, refuse_others, target_config
 from relief_ray.studies.plans import Plan
-from relief_ray.studies.presets import Preset
+from relief_ray.studies.presets import PRESETS, Preset
 
 Target = str | Path | ExperimentConfig | Mapping[str, object] | None
 # Numbers may be numpy's, and several of them any iterable: a list, a range, an array.
@@ -96,6 +97,20 @@ def plan_of(request: Request, out: Path, place: Place) -> Plan:
     return plan
 
 
+def config_of(target: Target, set: Mapping[str, object], settings: Mapping[str, object]) -> ExperimentConfig:
+    """Return the configuration of the first run that ``run`` would make, or of the run in a folder, so changed.
+
+    Raises:
+        UserError: there is none, or something of it is wrong.
+    """
+    changes = whole_first([*_sections(settings), *settings_of(set)])
+    if isinstance(target, str | Path) and Path(target).is_dir() and str(target) not in PRESETS:
+        if not (Path(target) / RUN_FILE).exists():
+            raise UserError(f"{target}: no {RUN_FILE} there; expected a run's folder, e.g. study.run('relief').folder")
+        return target_config(str(target), changes)
+    return next(cells_of(_base(target), changes)).config
+
+
 def _base(target: Target) -> Preset:
     """The target as a preset."""
     if target is None:
@@ -158,6 +173,8 @@ def _sections(settings: Mapping[str, object]) -> Iterator[str]:
             yield f"data.name={data_name(value)}"
         elif key == "data" and isinstance(value, Mapping) and isinstance(value.get("name"), Loader):
             yield from settings_of({key: {**value, "name": data_name(value["name"])}})
+        elif key == "strategy" and not isinstance(value, str | Mapping):
+            yield from settings_of({key: method_of(cast(StrategyLike, value)).values})
         elif key == "backbone" and not isinstance(value, Mapping):
             yield from settings_of({key: backbone_value(cast(BackboneLike, value))})
         else:
