@@ -1,4 +1,4 @@
-"""What is judged by rules, and what came of it: a method, a backbone, a data set, or a method that equals another."""
+"""Trials by rules, and their results: of a method, a backbone, a data set, or a method that equals another one."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Conformance:
 
     @property
     def text(self) -> str:
-        """What `relief-ray conformance` prints."""
+        """Heading, a line per rule and summary, as `relief-ray conformance` prints them."""
         return "\n".join([self.heading, *(line(v, self.rules) for v in self.verdicts), self.summary])
 
     @property

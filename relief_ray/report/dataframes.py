@@ -50,7 +50,7 @@ GAIN_COLUMNS = ("method", *GAIN_FIGURES, "pairs", "unit")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """What only a run's folder keeps of each round; empty for committed results.
+    """Figures of each round that only a run's folder keeps; empty for committed results.
 
     Attributes:
         loss: mean training loss by round, where a client trained.

@@ -67,11 +67,11 @@ def _instead_of_jobs(number: object, place: Place) -> str:
     there = "actors.run computes one run after the other, each on all cores"
     hosts = f"runtime={{'num_hosts': {shown(number)}}}"
     fix = f"actors.run(.., {hosts}), which trains the clients of a run on so many cores" if place == "here" else hosts
-    return f"{here if place == 'here' else there}; expected {fix}, or in a shell `relief-ray run --jobs {number}`"
+    return f"{here if place == 'here' else there}; expected {fix}, or `relief-ray run EXPERIMENT --jobs {number}`"
 
 
 def _instead(name: str, value: object, known: Collection[str]) -> str:
-    """What to write in place of a keyword that there is not."""
+    """Say what to write in place of a keyword that there is not."""
     names = [*KEYWORDS, *known]
     sure = [_SYNONYMS[name]] if name in _SYNONYMS else difflib.get_close_matches(name, names, 1, _SURE)
     keys = [] if sure else [key for key in suggested(name) if key not in known]
@@ -126,7 +126,7 @@ def in_python(keywords: Collection[str] = ()) -> Iterator[None]:
 _VALUE: Final = r"(?:'([^']*)'|([\w.*]+=[\[{].*?[\]}]|[^\s`';,)]+(?:,[^\s`';,)]+)*))"
 _SETTING: Final = re.compile(rf"--set {_VALUE}")
 _AXIS: Final = re.compile(r"--(?:(strategies) ([^\s`';)]+)|(seeds|folds) (\[[^\]]*\]|\d[\d,]*))")
-_RESUME: Final = re.compile(r"relief-ray resume \S+ --(rerun-stale|other-code)")
+_RESUME: Final = re.compile(r"relief-ray\sresume \S+ --(rerun-stale|other-code)")
 _PLAIN: Final[Mapping[str, str]] = {
     "--out DIR": "out='DIR'", "--rerun-stale": "rerun_stale=True", "--other-code": "other_code=True",
     "; in Python strategies=": "; or without a file strategies=",

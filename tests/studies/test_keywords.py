@@ -73,12 +73,12 @@ def test_the_words_are_those_of_run():
 def test_a_wrong_word_is_answered_in_python(words, message):
     with pytest.raises(rr.UserError, match=message) as error:
         rr.run("quick", quiet=True, **words)
-    assert "--" not in str(error.value).replace("relief-ray run --jobs", "")
+    assert "--" not in str(error.value).replace("relief-ray run EXPERIMENT --jobs", "")
 
 
 def test_jobs_on_ray_are_worker_processes():
     with pytest.raises(
-        rr.UserError, match=r"^jobs=3: actors.run .*; expected runtime=\{'num_hosts': 3\}, or in a shell"
+        rr.UserError, match=r"^jobs=3: actors.run .*; expected runtime=\{'num_hosts': 3\}, or `relief-ray run"
     ):
         actors.run("quick", jobs=3)
 
