@@ -174,6 +174,9 @@ def report(
     commit: Annotated[
         SomePath, typer.Option(metavar="DIR", help="Also write DIR/cells.json: results small enough for a repository.")
     ] = None,
+    title: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Title of the committed results. Default: the grids' titles.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the paper's tables and figures with our figures in them: one HTML page, Markdown, LaTeX, CSV, PDF, PNG.
@@ -182,7 +185,7 @@ def report(
     """
     from actors.commands.results import report_command
 
-    report_command(folders, out, commit, as_json)
+    report_command(folders, out, commit, as_json, title=title)
 
 
 @app.command("plan-study")

@@ -12,7 +12,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
+from statistics import fmean
 
+from benchmarks import tuned as search
 from benchmarks.frontier import SCORES, page_table
 from benchmarks.marked import filled, table
 from benchmarks.scores import read
@@ -23,12 +25,18 @@ from relief_ray.report.claims import Judgement, bound_text, judge
 from relief_ray.report.comparison import Comparison, MethodResult, compare_runs, difference
 from relief_ray.report.inventory import searched_keys
 from relief_ray.report.registered import registry_of
-from relief_ray.report.runs import Loaded, config_text, read_small
+from relief_ray.report.runs import Loaded, Replicate, config_text, read_small, run_value
+from relief_ray.report.statistics import paired
 from relief_ray.report.testing import figure_of
 
 ROOT = Path(__file__).parent.parent
 STUDY = Path("results/dsa_study")
 CANDIDATE = Path("results/frontier_test")
+# The same methods with an optimizer and a rate of their own, and those without that `TABLE_ONE` has at another length.
+TUNED = Path("results/dsa_tuned")
+SHORT_RUNS = Path("results/dsa_short")
+COUPLING = Path("results/dsa_coupling")
+SENSITIVITY = Path("results/dsa_sensitivity")
 # Setting of Table I's methods, and the folder of its committed runs.
 TABLE_ONE: Mapping[str, Path] = {
     "held out": Path("results/dsa_methods"),
@@ -70,6 +78,7 @@ PAGES = (
     Path("README.md"),
     Path("docs/results.md"),
     Path("docs/results_methods.md"),
+    Path("docs/results_settings.md"),
     *(Path(f"docs/strategies/{page}.md") for page in CARDS),
 )
 
@@ -177,15 +186,41 @@ def card(labels: Sequence[str]) -> str:
     return table(["", "", *_METHOD_HEAD], rows)
 
 
-def tuned(results: Path) -> str:
-    """Return a table as ``all_methods`` does, with the optimizer and learning rate that each method was given."""
+def tuned(results: Path, before: Sequence[Path]) -> str:
+    """Return a row per method that was given a searched optimizer and rate: F1 with the paper's values, and with these.
+
+    F1 is a method's headline: of the server's model, or of clients' own models. ``before``: folders of runs with the
+    paper's values; the first that has the method, at the same round, counts.
+    """
     study = comparison(results)
     rows = []
     for row in study.rows:
-        name, *values = _method_row(study, row)
-        run = study.runs_of(row.label)[0].run
-        rows.append([name, f"{config_text(run, 'training.optimizer')}, {config_text(run, 'training.lr')}", *values])
-    return table(["", "chosen", *_METHOD_HEAD], rows)
+        runs = study.runs_of(row.label)
+        scores = _headlines(runs, runs[0].rounds[-1].round)
+        found = (comparison(folder).runs_of(row.label) for folder in before)
+        earlier = next((f1 for runs_before in found if (f1 := _headlines(runs_before, runs[0].rounds[-1].round))), {})
+        gain = paired([scores[replicate] - earlier[replicate] for replicate in scores.keys() & earlier.keys()])
+        rows.append([
+            _method_row(study, row)[0], _choice(runs[0].run), _mean(earlier), _mean(scores), str(gain or _NONE),
+            *_values(row, _COLUMNS[1:2]),
+        ])  # fmt: skip
+    return table(["", "chosen", "paper's values, %", "chosen values, %", "difference [95 %]", "speed"], rows)
+
+
+def _headlines(runs: Iterable[Loaded], round_: int) -> dict[Replicate, float]:
+    """Return the headline F1 in percent after a round, by replicate; none where that round was not tested."""
+    tested = ((run.replicate, r.metrics) for run in runs for r in run.rounds if r.round == round_)
+    return {at: 100 * m.headline for at, m in tested if m is not None and m.headline is not None}
+
+
+def _mean(scores: Mapping[Replicate, float]) -> str:
+    return f"{fmean(scores.values()):.1f}" if scores else _NONE
+
+
+def _choice(run: RunRecord) -> str:
+    """Return optimizer and rate; a dagger where a value lies at the edge of what was tried."""
+    edge = run_value(run, "choice.at_edge")
+    return f"{config_text(run, 'training.optimizer')}, {config_text(run, 'training.lr')}{'†' if edge else ''}"
 
 
 def coupling(results: Path) -> str:
@@ -291,6 +326,10 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "candidate_claim": partial(claims, CANDIDATE),
     "methods_held_out": partial(all_methods, TABLE_ONE["held out"]),
     "methods_within": partial(all_methods, TABLE_ONE["within"], (_OWN_SUBJECTS,)),
+    "search_optimizer": lambda: search.page_table(read(search.SCORES)),
+    "tuned": partial(tuned, TUNED, [SHORT_RUNS, TABLE_ONE["within"]]),
+    "coupling": partial(coupling, COUPLING),
+    "sensitivity": partial(sensitivity, SENSITIVITY),
     **{f"card_{page}": partial(card, labels) for page, labels in CARDS.items()},
 }
 

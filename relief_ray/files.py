@@ -175,7 +175,7 @@ def unused(path: Path) -> Path:
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-_DENIED = (errno.EROFS, errno.EACCES, errno.EPERM)
+_DENIED = (errno.EACCES, errno.EPERM)
 
 # A rename onto a folder that is not empty.
 _OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST)
@@ -196,6 +196,8 @@ def disk_errors(path: Path, what: str) -> Iterator[None]:
             fix = "set RELIEF_CACHE to a folder of yours with room"
         elif error.errno in _FULL:
             fix = "free some space, then resume: everything before this write is intact"
+        elif error.errno == errno.EROFS:  # what Linux makes of a disk that begins to fail, a board's SD card say
+            fix = "choose another folder (--out DIR), or make this one writable again, then resume"
         elif error.errno in _DENIED:
             fix = "choose a folder that you may write to (--out DIR) or change its permissions"
         else:

@@ -79,6 +79,24 @@ def typed(path: Path | str) -> str:
     return shlex.quote(str(absolute.relative_to(here) if absolute.is_relative_to(here) else path))
 
 
+def pip(what: str) -> str:
+    """Return the command that installs packages; every message that has one takes it from here."""
+    return f"pip install {what}"
+
+
+def install(extra: str) -> str:
+    """Return how to install one of our extras; from a checkout, since no package index has RELIEF-Ray."""
+    command = pip(f"-e '.[{extra}]'")
+    mode = "demo" if extra == "server" else "setup"
+    return f"install the extra `{extra}`: in a checkout, sh bootstrap.sh {mode}, or {command}"
+
+
+def percent(value: float, decimals: int = 0) -> str:
+    """``63``; ``> 99`` (``> 99.9``) for less than 100 that rounds to it: nearly all is not all."""
+    text = f"{value:.{decimals}f}"
+    return f"> {100 - 10.0**-decimals:.{decimals}f}" if value < 100.0 and float(text) == 100.0 else text
+
+
 def with_title(label: str, title: str) -> str:
     """``v1: RELIEF without elastic training (V1)``; of a title that is the name in other letters, the title alone."""
     plain = ("".join(c for c in text.lower() if c.isalnum()) for text in (label, title))

@@ -72,14 +72,10 @@ NOT_RUN = (
     ("docs/report.md", "relief-ray report runs/main_cnn", _HOURS),
     ("docs/results.md", "relief-ray grid", _HOURS),
     ("docs/results.md", "python -m benchmarks.frontier", _HOURS),
-    ("docs/earlier_results.md", "relief-ray grid", _HOURS),
     ("docs/results_methods.md", "relief-ray grid", _HOURS),
     ("docs/results_methods.md", "relief-ray report runs/methods", _HOURS),
     ("docs/results.md", "relief-ray report runs/dsa_study", _HOURS),
     ("docs/results.md", "relief-ray report runs/frontier_test", _HOURS),
-    ("docs/earlier_results.md", "relief-ray report runs/main", _HOURS),
-    ("docs/earlier_results.md", "relief-ray model evaluate runs/main", _HOURS),
-    ("docs/earlier_results.md", "relief-ray reproduce 'results/dsa#", _DATA),
 )  # fmt: skip
 TESTED_ELSEWHERE = "docs/extending.md"
 DEMO = "runs/demo"

@@ -1,9 +1,45 @@
-"""Tables for terminals: aligned, and no wider than asked."""
+"""Test the plain text that terminals and pages share: aligned tables no wider than asked, hints, rounding."""
 
-from relief_ray.text import table, tables
+import re
+from pathlib import Path
 
+import pytest
+
+from relief_ray.text import install, percent, pip, table, tables
+
+ROOT = Path(__file__).parents[1]
 HEAD = ["client", "all", "walking", "standing"]
 ROWS = [["0", "120", "1", "119"], ["1", "7", "7", "0"]]
+
+
+@pytest.mark.parametrize(
+    ("value", "decimals", "shown"),
+    [(63.2, 0, "63"), (99.4, 0, "99"), (99.6, 0, "> 99"), (100.0, 0, "100"), (99.96, 1, "> 99.9"), (100.4, 0, "100")],
+)
+def test_nearly_all_is_not_all(value, decimals, shown):
+    assert percent(value, decimals) == shown
+
+
+@pytest.mark.parametrize("extra", ["server", "search", "moment"])
+def test_an_extra_is_installed_by_a_mode_of_bootstrap_that_has_it(extra):
+    told = install(extra)
+    (mode,) = re.findall(r"sh bootstrap\.sh (\w+)", told)
+    (extras,) = re.findall(rf"^  (?:\w+ \| )*{mode}\) extras=(\S+) ;;", (ROOT / "bootstrap.sh").read_text(), re.M)
+    assert extra in extras.split(",") and f"pip install -e '.[{extra}]'" in told
+    assert f"\n{extra} = [" in (ROOT / "pyproject.toml").read_text()
+
+
+def test_every_pip_command_of_a_message_comes_from_one_place():
+    files = [f for folder in ("relief_ray", "actors", "tune_configs") for f in (ROOT / folder).rglob("*.py")]
+    having = {f.relative_to(ROOT).as_posix() for f in files if "pip install" in f.read_text(encoding="utf-8")}
+    assert having == {"relief_ray/text.py"} and pip("torch") == "pip install torch"
+
+
+def test_nothing_says_that_an_index_has_this_package():
+    files = [f for folder in ("relief_ray", "actors", "tune_configs", "docs") for f in (ROOT / folder).rglob("*")]
+    texts = {f: f.read_text(encoding="utf-8") for f in [*files, ROOT / "README.md"] if f.suffix in (".py", ".md")}
+    assert len(texts) > 100
+    assert not [f.name for f, text in texts.items() if re.search(r"pip install ['\"]?relief-ray|relief-ray\[", text)]
 
 
 def test_a_table_within_the_width_stays_whole():

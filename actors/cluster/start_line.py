@@ -181,6 +181,7 @@ def _ray() -> str:
     command = shutil.which("ray", path=str(folder)) or shutil.which("ray")
     if command is None:
         raise UserError(
-            f"ray: no such command in {folder} or on PATH; expected an installed Ray: pip install relief-ray"
+            f"ray: no such command in {folder} or on PATH; expected an installed Ray; "
+            "in a checkout: sh bootstrap.sh edge"
         )
     return command

@@ -7,6 +7,7 @@ import socket
 from dataclasses import dataclass
 
 from relief_ray.errors import UserError
+from relief_ray.text import pip
 
 _KNOCK_S = 10.0
 
@@ -72,8 +73,8 @@ def refuse_other(here: Versions, there: Versions, address: str) -> None:
     """
     if here.ray != there.ray:
         raise UserError(
-            f"{address} runs Ray {there.ray}, this machine has {here.ray}; expected the same version:\n"
-            f"  pip install 'ray[default]=={there.ray}'"
+            f"{address} runs Ray {there.ray}, this machine has {here.ray}; expected the same version:\n  "
+            + pip(f"'ray[default]=={there.ray}'")
         )
     if minor(here.python) != minor(there.python):
         raise UserError(

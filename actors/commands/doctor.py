@@ -22,7 +22,7 @@ from relief_ray.devices.board.facts import board_root, heat, model_name, power_m
 from relief_ray.devices.board.rails import find_rails, total_rails
 from relief_ray.errors import UserError, counted
 from relief_ray.files import cache_root
-from relief_ray.text import wrapped
+from relief_ray.text import pip, wrapped
 
 Status = Literal["ok", "warning", "failed"]
 _GIB = 2**30
@@ -156,7 +156,7 @@ def _ray() -> Check:
 def _torch(torch: TorchFacts, jetson: bool) -> Check:
     """torch, its GPU and a kernel that was run there."""
     if not torch.version:
-        return Check(part="torch", status="failed", seen=torch.fault, fix=_VENDOR if jetson else "pip install torch")
+        return Check(part="torch", status="failed", seen=torch.fault, fix=_VENDOR if jetson else pip("torch"))
     if not torch.gpu:
         seen = f"{torch.version} ({torch.build}), no GPU"
         if jetson:

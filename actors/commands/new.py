@@ -14,6 +14,7 @@ from typing import Literal
 
 from relief_ray.errors import UserError
 from relief_ray.files import disk_errors, write_atomic
+from relief_ray.text import pip
 
 Kind = Literal["method", "dataset", "backbone", "grid"]
 _TEMPLATES = "actors.templates"
@@ -81,7 +82,7 @@ def _refuse_installed(module: str) -> None:
 def _commands(kind: Kind, names: dict[str, str], out: Path) -> list[str]:
     """Commands to type next, from the folder of the new files."""
     place = [] if out.resolve() == Path.cwd() else [f"cd {out}"]
-    tools = [] if importlib.util.find_spec("pytest") else ["python -m pip install pytest"]
+    tools = [] if importlib.util.find_spec("pytest") else [f"python -m {pip('pytest')}"]
     tests = f"python -m pytest test_{names['name']}.py"
     first, *others = (f"relief-ray {c.format(**names)}" for c in _NEXT[kind])
     # The first one makes the files that the others read.

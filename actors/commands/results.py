@@ -35,12 +35,18 @@ if TYPE_CHECKING:
 OUT = "report"
 
 
-def report_command(folders: Sequence[Path], out: Path | None, commit: Path | None, as_json: bool) -> None:
-    """Write the page and its files; a partial grid renders too, with its gaps. ``commit``: the small form as well.
+def report_command(
+    folders: Sequence[Path], out: Path | None, commit: Path | None, as_json: bool, *, title: str | None = None
+) -> None:
+    """Write the page and its files; a partial grid renders too, with its gaps.
+
+    ``commit``: the small form as well, called ``title`` or as the grids are.
 
     Raises:
-        UserError: a folder holds neither plan nor run, or nothing can be written.
+        UserError: a folder holds neither plan nor run, nothing can be written, or a title has nothing to name.
     """
+    if title is not None and commit is None:
+        raise UserError(f"--title {title!r}: found no --commit; expected --commit DIR, whose results it names")
     from relief_ray.report.build import build, write
     from relief_ray.report.inventory import STATUSES, take_inventory
     from relief_ray.report.registered import registry_of
@@ -50,7 +56,7 @@ def report_command(folders: Sequence[Path], out: Path | None, commit: Path | Non
     place = out or (Path(OUT) if is_committed(folders[0]) else folders[0] / OUT)
     document = build(inventory, registry)
     written = write(document, place)
-    written += [] if commit is None else [_write_small(inventory, registry, commit)]
+    written += [] if commit is None else [_write_small(inventory, registry, commit, title)]
     failure = _export(folders, written)
     number = {status: inventory.count(status) for status in STATUSES}
     if as_json:
@@ -86,7 +92,7 @@ def _tracking(config: Mapping[str, JsonValue]) -> TrackingConfig:
     return TrackingConfig.model_validate(config.get("tracking", {}))
 
 
-def _write_small(inventory: Inventory, registry: Registry, place: Path) -> Path:
+def _write_small(inventory: Inventory, registry: Registry, place: Path, title: str | None) -> Path:
     """``cells.json`` with every finished cell and the claims about them, for the repository and `relief-ray reproduce`.
 
     Raises:
@@ -102,7 +108,7 @@ def _write_small(inventory: Inventory, registry: Registry, place: Path) -> Path:
         raise UserError(f"--commit {place}: found {found}; commit the folders of one grid at a time")
     cells = ((name, loaded.committed or condense(loaded.run, loaded.rounds)) for name, loaded in done)
     claims = registry.files[0].committed if registry.files else None
-    return write_committed(place / FILE, "; ".join(inventory.titles) or place.name, cells, claims)
+    return write_committed(place / FILE, title or "; ".join(inventory.titles) or place.name, cells, claims)
 
 
 _FIGURE = "timeline.png"
@@ -116,14 +122,14 @@ def show_results(plan: Plan, as_json: bool) -> None:
         print("\nno table: these runs were never evaluated on the test part (evaluation.parts)", file=sys.stderr)
         return
     comparison = compare([plan.out / cell.name for cell in plan.cells])
-    written, sentence = draw(comparison, plan.out / _FIGURE), verdict(comparison, [plan.out])
+    written, sentences = draw(comparison, plan.out / _FIGURE), verdict(comparison, [plan.out])
     tracking = plan.cells[0].config.tracking
     failure = export_study(tracking, plan.out, plan.name, written)
     if as_json:
-        _print_json(comparison, written, sentence)
+        _print_json(comparison, written, sentences)
         return
     where = [*([failure] if failure else []), *where_to_look(tracking, plan.out)]
-    _print_text(comparison, [f"Figure  {path}" for path in written] + where, sentence, [plan.out])
+    _print_text(comparison, [f"Figure  {path}" for path in written] + where, sentences, [plan.out])
     print("\n" + "\n".join(next_steps(plan)), flush=True)
 
 
@@ -138,13 +144,13 @@ def compare_command(
     for title, comparison in _comparisons(folders, setting):
         place = out if out is None or not title else out / _slug(title)
         written = [] if place is None else _write_files(comparison, place)
-        sentence = verdict(comparison, folders)
+        sentences = verdict(comparison, folders)
         if as_json:
-            _print_json(comparison, written, sentence)
+            _print_json(comparison, written, sentences)
         else:
             heading = [f"## {title}"] if title else []
             remarks = [f"Written {path}" for path in written]
-            _print_text(comparison, remarks, sentence, folders, wide=wide, heading=heading)
+            _print_text(comparison, remarks, sentences, folders, wide=wide, heading=heading)
 
 
 def _comparisons(folders: Sequence[Path], wanted: str | None) -> list[tuple[str, Comparison]]:
@@ -187,30 +193,30 @@ def bibtex_command(folders: Sequence[Path]) -> None:
     print(cite(citation for citation in citations if citation is not None))
 
 
-def verdict(comparison: Comparison, folders: Sequence[Path]) -> str | None:
-    """Return the last line: what runs decide about the claims in their folders' plans; None for a single method."""
-    from relief_ray.report.claims import judge, last_line
+def verdict(comparison: Comparison, folders: Sequence[Path]) -> tuple[str, ...]:
+    """Return the last lines: what runs decide about the claims in their folders' plans; none for a single method."""
+    from relief_ray.report.claims import judge, last_lines
     from relief_ray.report.registered import registry_of
 
     if len(comparison.rows) < 2:
-        return None
+        return ()
     (judgement,), problems = judge([comparison], registry_of(folders))
-    return last_line(comparison, judgement, problems)
+    return last_lines(comparison, judgement, problems)
 
 
-def _print_json(comparison: Comparison, written: Sequence[Path], sentence: str | None) -> None:
+def _print_json(comparison: Comparison, written: Sequence[Path], sentences: Sequence[str]) -> None:
     """Print the comparison as one line of JSON."""
     from relief_ray.report.formats import text as render
 
     facts = json.loads(render.as_json(comparison))
     files = [str(path) for path in written]
-    print(json.dumps({"event": "comparison", **facts, "files": files, "verdict": sentence}))
+    print(json.dumps({"event": "comparison", **facts, "files": files, "verdict": " ".join(sentences) or None}))
 
 
 def _print_text(
     comparison: Comparison,
     remarks: Sequence[str],
-    sentence: str | None,
+    sentences: Sequence[str],
     folders: Sequence[Path],
     *,
     wide: bool = False,
@@ -223,7 +229,9 @@ def _print_text(
     places = " ".join(map(typed, folders))
     more = [] if width == render.WIDTH else [f"All columns  relief-ray compare {places} --wide"]
     shown = render.plain(comparison, width).rstrip()
-    parts = [*heading, shown, "\n".join([*more, *remarks]), filled(sentence or "", width=min(WIDTH, width))]
+    width_of_text = min(WIDTH, width)
+    parts = [*(filled(line, width=width_of_text) for line in heading), shown, "\n".join([*more, *remarks])]
+    parts.append("\n".join(filled(sentence, width=width_of_text) for sentence in sentences))
     print("\n" + "\n\n".join(part for part in parts if part), flush=True)
 
 

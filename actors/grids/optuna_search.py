@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from relief_ray.errors import UserError
+from relief_ray.text import install
 from tune_configs.grid import Level
 from tune_configs.space import Dimension, SearchPlace
 
@@ -33,7 +34,7 @@ def require_optuna() -> None:
         UserError: it is not.
     """
     if importlib.util.find_spec("optuna") is None:
-        raise UserError("--search optuna: Optuna is not installed; pip install 'relief-ray[search]'")
+        raise UserError(f"--search optuna: Optuna is not installed; {install('search')}")
 
 
 @dataclass(kw_only=True, slots=True)

@@ -31,7 +31,7 @@ EXIT_CODES = (
     (INTERNAL, "internal error: a fault of this program; the traceback is shown. Of `conformance`: a rule is broken"),
     (BAD_INPUT, "bad input: a wrong option, key, value, file or folder; the message names the fix"),
     (ROUND_VOID, "a round was void (no usable update, too few clients, a model that is not finite): nothing committed"),
-    (DISK, "the disk is full or failed while writing; everything before is intact"),
+    (DISK, "the disk is full, read-only or failed while writing; everything before is intact"),
     (
         CELLS_FAILED,
         "cells of a grid failed or are stale (`--rerun-stale` computes those again), or runs failed; the others are "
@@ -50,7 +50,7 @@ EXIT_CODES = (
     (_READER_GONE, "whoever read the output went away (a closed pipe)"),
     (TERMINATED, "stopped by SIGTERM; go on with `relief-ray resume DIR`"),
 )
-_DISK_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+_DISK_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS})
 
 
 class Stopped(Exception):

@@ -16,12 +16,13 @@ from relief_ray.records.redact import MASK
 from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
 from relief_ray.records.tracking import MlflowTracker, NullTracker, Tracker, brief
 from relief_ray.runtime_config import TrackingConfig
+from relief_ray.text import install
 
 # Default store, beside the run folders.
 DATABASE = "mlflow.db"
 # How long all unfinished exports together may hold the command up at its end, and after a stop.
 PATIENCE_S, PATIENCE_AFTER_STOP_S = 30.0, 3.0
-_MISSING = "MLflow is not installed: nothing is exported (install relief-ray[server], then: relief-ray sync DIR)"
+_MISSING = f"MLflow is not installed: nothing is exported ({install('server')}; then: relief-ray sync DIR)"
 
 # MLflow's interface opens on language-model traces, whatever an experiment's kind, and on a list without metrics: the
 # address opens the charts of the first experiment of a file, which is 1.

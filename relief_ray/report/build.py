@@ -11,8 +11,8 @@ from pathlib import Path
 
 from relief_ray.errors import counted, listed
 from relief_ray.files import disk_errors, write_atomic
-from relief_ray.report.captions import remarks
-from relief_ray.report.claims import Judgement, judge, last_line, scatter, verdict_table
+from relief_ray.report.captions import STAND_IN, remarks
+from relief_ray.report.claims import Judgement, judge, last_lines, scatter, verdict_table
 from relief_ray.report.document import Block, Document, Figure, Number, Paragraphs, Section, Table
 from relief_ray.report.experiments import Experiment, data_title, experiments
 from relief_ray.report.figures.devices import allocation, devices
@@ -170,7 +170,7 @@ def _experiment_sections(
     if comparison is None:
         blocks.append(Paragraphs(lines=("No cell of this setting is done.",), tone="warn"))
     elif len(comparison.rows) > 1:
-        blocks.append(Paragraphs(lines=(last_line(comparison, judgement),), tone="info"))
+        blocks.append(Paragraphs(lines=last_lines(comparison, judgement), tone="info"))
     table = main_table(experiment, f"{slug}-main")
     labels = [row_label(row) for row in table.rows]
     blocks += [with_tuned(table, labels, experiment, known), *(drawings.pop(n) for n in FIRST if n in drawings)]
@@ -196,7 +196,9 @@ def _explanations(experiment: Experiment, paper: Paper, slug: str) -> Iterator[S
     if comparison is None:
         return
     odd = [*surprises(comparison), *directions(experiment, paper)] if len(comparison.rows) > 1 else []
-    for title, name, lines in (("What surprised", "odd", odd), ("Remarks", "remarks", list(remarks(comparison)))):
+    # What marks rows is explained below their table.
+    told = [line for line in remarks(comparison) if not line.startswith(STAND_IN)]
+    for title, name, lines in (("What surprised", "odd", odd), ("Remarks", "remarks", told)):
         if lines:
             sentences = tuple(line if line.endswith((".", "!")) else f"{line}." for line in lines)
             blocks = (Paragraphs(lines=sentences, is_list=True),)

@@ -14,11 +14,14 @@ from relief_ray.report.comparison import Comparison, MethodResult
 from relief_ray.report.experiments import Experiment, data_title
 from relief_ray.report.inventory import GridItem
 from relief_ray.report.runs import Loaded, config_int, config_text, has_folds, run_value, split_name
+from relief_ray.text import install
 
 # Mark of a method for LoRA that was run on a backbone without it.
 STAND_IN = "\N{DOUBLE DAGGER}"
-# What two methods are held against each other by, run by run.
-Value = TypeVar("Value", str, float)
+# What two methods are held against each other by, run by run: bits, or
+# F1, rare F1, bytes that a client and the fleet send.
+_Result = tuple[float, float | None, float | None, float | None]
+Value = TypeVar("Value", str, _Result)
 # Factor over the first loss of a phase; a loss that stands still wavers by less.
 GROWTH = 1.1
 
@@ -182,15 +185,15 @@ def remarks(comparison: Comparison) -> tuple[str, ...]:
 
 
 def _committed(runs: Sequence[Loaded]) -> list[str]:
-    """Sentence on what committed cells lack."""
+    """Sentences on what committed cells lack."""
     small = [r for r in runs if r.committed is not None]
     if not small:
         return []
     old = any(r.committed is not None and r.committed.means is None for r in small)
     more = ", bytes of a client, link shares and rare F1 round by round" if old else ""
     return [
-        f"Read from committed cells, without run folders: what each client and device did{more} is not in them, and "
-        "the figures that need it are not drawn"
+        f"Read from a summary of finished runs (`cells.json`), without run folders. It lacks what each client and "
+        f"device did{more}; figures that need this are not drawn"
     ]
 
 
@@ -216,9 +219,9 @@ def stand_in_note(runs: Sequence[Loaded]) -> tuple[str, ...]:
 
 
 def _without_intervals(comparison: Comparison) -> list[str]:
-    if all(m.f1 is None or m.f1.low is not None or m.f1.num_pairs == 1 for m in comparison.rows):
+    if all(m.f1 is None or m.f1.low is not None or m.f1.is_still or m.f1.num_pairs == 1 for m in comparison.rows):
         return []
-    return ["No intervals: they need scipy; install it with: pip install 'relief-ray[server]'"]
+    return [f"No intervals: they need scipy; {install('server')}"]
 
 
 def _programs(comparison: Comparison) -> list[str]:
@@ -306,7 +309,10 @@ def _below_full(comparison: Comparison) -> list[str]:
     if not rows:
         return []
     if not below:
-        return ["No method with one model has a lower mean F1 than full_only (FedAvg of the clients with all sensors)"]
+        return [
+            "full_only (FedAvg of the clients with all sensors) has the lowest mean F1 of the methods with one model, "
+            "other bounds aside"
+        ]
     return [f"Mean F1 below that of full_only (FedAvg of the clients with all sensors): {listed(below)}"]
 
 
@@ -327,24 +333,33 @@ def twins(comparison: Comparison) -> tuple[tuple[str, ...], ...]:
 
 
 def _alike(comparison: Comparison) -> list[str]:
-    """Sentences on methods with other bits, but the same F1 in every shared run: one probably changes nothing.
+    """Sentences on methods with other bits, but the same F1, rare F1 and bytes in all runs: one changes nothing.
 
-    A single run or models that guess may agree by chance.
+    A single run or models that guess may agree by chance; at 100 % it is the data that tell nothing.
     """
-    scores: dict[str, dict[object, float]] = {}
+    results: dict[str, dict[object, _Result]] = {}
     for run in comparison.summaries:
         if run.shown is not None:
-            scores.setdefault(run.label, {})[run.replicate] = run.shown
+            result = (run.shown, run.last.f1_rare, run.up_bytes, run.fleet_up_bytes)
+            results.setdefault(run.label, {})[run.replicate] = result
     same_bits = [set(names) for names in twins(comparison)]
-    lines = []
-    for names in _grouped(scores):
-        shared = [key for key in scores[names[0]] if all(key in scores[name] for name in names)]
-        learned = any(scores[names[0]][key] > _guess(comparison.runs[0]) for key in shared)
+    lines = _saturated({name: [result[0] for result in mine.values()] for name, mine in results.items()})
+    for names in _grouped(results):
+        shared = [results[names[0]][k] for k in results[names[0]] if all(k in results[name] for name in names)]
+        learned = any(_guess(comparison.runs[0]) < result[0] < 1.0 for result in shared)
         if len(shared) < 2 or not learned or any(set(names) <= group for group in same_bits):
             continue
         does = f"{names[1]} probably does what {names[0]} does" if len(names) == 2 else "they probably do the same"
         lines.append(f"{listed(names)} reached exactly the same F1 in all {len(shared)} shared runs: {does}")
     return lines
+
+
+def _saturated(scores: Mapping[str, Sequence[float]]) -> list[str]:
+    """Sentence on methods that made no mistake in any run, where there are several."""
+    names = [name for name, mine in scores.items() if min(mine) == 1.0]
+    if len(names) < 2:
+        return []
+    return [f"{listed(names)} are at 100 % F1 in every run: these data are too easy to tell them apart"]
 
 
 def _guess(loaded: Loaded) -> float:

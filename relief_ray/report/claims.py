@@ -40,9 +40,16 @@ Verdict = Literal[
     "too short to judge",
     "not finished",
     "refused",
+    "not tested early enough",
     "no runs",
 ]
-_TONES: Mapping[Verdict, Tone] = {"supported": "good", "contradicted": "bad", "no runs": "gap", "not finished": "gap"}
+_TONES: Mapping[Verdict, Tone] = {
+    "supported": "good",
+    "contradicted": "bad",
+    "no runs": "gap",
+    "not finished": "gap",
+    "not tested early enough": "gap",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,7 +144,8 @@ def _decided(judged: JudgedClaim, p_holm: float) -> JudgedClaim:
 def _judge(comparison: Comparison, claim: Claim, file: Registered, num_claims: int) -> JudgedClaim:
     """The claim's test, still without the correction, or the reason why there is none."""
     pairs = run_pairs(comparison, claim.first, claim.second, claim.figure)
-    if (obstacle := _obstacle(pairs, claim, file)) is not None:
+    obstacle = _tested_late(comparison, claim, pairs) or _obstacle(pairs, claim, file)
+    if obstacle is not None:
         return JudgedClaim(claim=claim, verdict=obstacle[0], evidence=obstacle[1])
     outcome = judge_pairs(pairs, claim.margin)
     least = min(1.0, num_claims * outcome.smallest_p)
@@ -146,6 +154,18 @@ def _judge(comparison: Comparison, claim: Claim, file: Registered, num_claims: i
         why = f"this study cannot decide: {_units(outcome)} give no adjusted p below {least:.2g}; {evidence}"
         return JudgedClaim(claim=claim, verdict="cannot decide", evidence=why, outcome=outcome)
     return JudgedClaim(claim=claim, verdict="undecided", evidence=evidence, outcome=outcome)
+
+
+def _tested_late(comparison: Comparison, claim: Claim, pairs: Sequence[RunPair]) -> tuple[Verdict, str] | None:
+    """The verdict where runs of both methods are there, but a first test came after the budget; else None."""
+    if claim.figure not in ("f1_at_seconds", "f1_at_joules"):
+        return None
+    first, second = ({run.replicate for run in comparison.runs_of(label)} for label in (claim.first, claim.second))
+    number = len(first & second)
+    if number == len(pairs):
+        return None
+    late = f"in {number - len(pairs)} of {counted(number, 'pair')} the first test came after the cheaper run's end"
+    return "not tested early enough", f"{late}; test after every round: --set evaluation.every=1"
 
 
 def _obstacle(pairs: Sequence[RunPair], claim: Claim, file: Registered) -> tuple[Verdict, str] | None:
@@ -200,11 +220,18 @@ def _evidence(outcome: Outcome, claim: Claim, pairs: Sequence[RunPair]) -> str:
 
 def last_line(comparison: Comparison, judgement: Judgement | None = None, problems: Sequence[str] = ()) -> str:
     """Sentence on what the runs decide about the claims that were named before them."""
+    return " ".join(last_lines(comparison, judgement, problems))
+
+
+def last_lines(
+    comparison: Comparison, judgement: Judgement | None = None, problems: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """``last_line`` in the parts that a reader looks at one by one: a line per verdict; one without claims."""
     mark = [] if comparison.runs[0].run.data_origin == "real" else ["SYNTHETIC data: nothing follows for methods."]
     told, speed = ([sentence] if sentence else [] for sentence in (described(comparison), faster(comparison)))
     if judgement is None:
         none = ["No claim was named before these runs: their differences are described, not tested."]
-        return " ".join([*mark, *(problems or none), *told, *speed])
+        return (" ".join([*mark, *(problems or none), *told, *speed]),)
     groups: dict[Verdict, list[JudgedClaim]] = {}
     for judged in judgement.claims:
         groups.setdefault(judged.verdict, []).append(judged)
@@ -214,12 +241,13 @@ def last_line(comparison: Comparison, judgement: Judgement | None = None, proble
     tested = any(judged.p_holm is not None for judged in judgement.claims) and judgement.num_claims > 1
     unlike = [f"p is adjusted over {judgement.num_claims} claims (Holm), intervals are not."] if tested else []
     fair = [f"Not tested: {sentence}" for sentence in told if comparison.is_at_rounds]
-    return " ".join([*mark, head, "; ".join(parts) + ".", *unlike, *problems, *fair, *speed])
+    return (" ".join([*mark, head]), *(f"{part};" for part in parts[:-1]), f"{parts[-1]}.",
+            *unlike, *problems, *fair, *speed)  # fmt: skip
 
 
 _ORDER: tuple[Verdict, ...] = (
     "supported", "contradicted", "undecided", "cannot decide", "too short to judge", "not finished", "refused",
-    "no runs",
+    "not tested early enough", "no runs",
 )  # fmt: skip
 
 

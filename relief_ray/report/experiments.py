@@ -280,10 +280,13 @@ def _place(loaded: Loaded) -> tuple[str, str]:
 
 
 def differences(mine: Mapping[str, JsonValue], others: Sequence[Mapping[str, JsonValue]]) -> dict[str, str]:
-    """The keys in which settings vary, beside those that every title names, with ``mine``'s values."""
+    """The keys in which settings vary, beside those that every title names, with ``mine``'s values.
+
+    Empty values are left out: that the others' are not is in their titles.
+    """
     keys = dict.fromkeys(k for other in (mine, *others) for k in other)
     varied = [k for k in keys if _is_varied(k, others) and not k.startswith(_NAMED)]
-    return {k.rpartition(".")[2]: _shown(mine.get(k)) for k in varied if mine.get(k) is not None}
+    return {k.rpartition(".")[2]: _shown(mine.get(k)) for k in varied if mine.get(k) not in (None, "", [], (), {})}
 
 
 def _is_varied(key: str, settings: Sequence[Mapping[str, JsonValue]]) -> bool:
@@ -292,4 +295,6 @@ def _is_varied(key: str, settings: Sequence[Mapping[str, JsonValue]]) -> bool:
 
 
 def _shown(value: JsonValue) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(str, value))}]"
     return f"{value:g}" if isinstance(value, float) else str(value)

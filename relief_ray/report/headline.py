@@ -10,6 +10,7 @@ from relief_ray.errors import counted, listed
 from relief_ray.report.comparison import Comparison, MethodResult, is_own_method
 from relief_ray.report.variance import MIN_REPLICATES
 from relief_ray.strategies import PROPOSED, REFERENCE
+from relief_ray.text import percent
 
 # Methods that the first sentence describes: more would be the table again.
 _MOST_DESCRIBED = 3
@@ -49,9 +50,9 @@ def _fast(comparison: Comparison, row: MethodResult) -> str:
     speedup, saved = row.stats["speedup"].mean, row.stats["energy_saved_percent"].mean
     if f"{speedup:.2f}" == "1.00" and abs(saved) < _SAME_JOULES:
         return f"{row.label}'s rounds are as fast as FedAvg's with as many joules{_whole(comparison, row)}"
-    joules = f"{abs(saved):.0f} % {'fewer' if saved >= 0 else 'more'} joules"
+    joules = f"{percent(abs(saved))} % {'fewer' if saved >= 0 else 'more'} joules"
     link = row.stats.get("link_percent")
-    share = "" if link is None else f" (link: {link.mean:.0f} % of its slowest client's round)"
+    share = "" if link is None else f" (link: {percent(link.mean)} % of its slowest client's round)"
     return f"{row.label}'s rounds are {speedup:.2f}x FedAvg's speed{share} with {joules}{_whole(comparison, row)}"
 
 
@@ -61,7 +62,7 @@ def _whole(comparison: Comparison, row: MethodResult) -> str:
     if not share or "speedup_total" not in row.stats:
         return ""
     total = row.stats["speedup_total"].mean
-    return f", its whole run {total:.2f}x (the bootstrap round is {share:.0f} % of its seconds)"
+    return f", its whole run {total:.2f}x (the bootstrap round is {percent(share)} % of its seconds)"
 
 
 def equal_rounds(comparison: Comparison) -> str:

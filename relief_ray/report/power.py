@@ -10,6 +10,7 @@ from math import erfc, isnan, sqrt
 
 from relief_ray.errors import UserError
 from relief_ray.report.statistics import POWER, Sides, smallest_p, special
+from relief_ray.text import install
 
 _MAX_PAIRS = 100_000
 
@@ -24,7 +25,7 @@ def power(num_pairs: int, difference: float, sd: float, alpha: float, sides: Sid
     """
     functions = special()
     if functions is None:
-        raise UserError("power of a study: needs scipy; install it with: pip install 'relief-ray[server]'")
+        raise UserError(f"power of a study: needs scipy; {install('server')}")
     if num_pairs < 2 or smallest_p(num_pairs, sides) > alpha:
         return 0.0
     df, shift = num_pairs - 1, difference / (sd / sqrt(num_pairs))

@@ -46,6 +46,8 @@ class Paired:
         smallest_found: smallest true difference that so many find in 80 of 100 studies; None where ``low`` is.
         num_pairs: how many differences there are.
         on_means: each difference is the mean of a replicate, not of a paired run.
+        is_still: all differences are exactly 0, as where every method is at 100 %. They have no scatter to learn from:
+            interval, bound and ``smallest_found`` are None.
     """
 
     mean: float
@@ -56,6 +58,7 @@ class Paired:
     smallest_found: float | None
     num_pairs: int
     on_means: bool = False
+    is_still: bool = False
 
     @property
     def unit(self) -> str:
@@ -63,11 +66,11 @@ class Paired:
         return "replicate mean" if self.on_means else "paired run"
 
     def __str__(self) -> str:
-        """``+1.2 [-0.4, +2.8]``: the mean with its interval; below three pairs their number instead."""
+        """``+1.2 [-0.4, +2.8]``; below three pairs their number for the interval, a dash where it is undefined."""
         if self.num_pairs < MIN_INTERVAL:
             return f"{self.mean:+.1f} ({counted(self.num_pairs, 'replicate' if self.on_means else 'run')})"
         if self.low is None or self.high is None:
-            return f"{self.mean:+.1f}"
+            return f"{self.mean:+.1f}{f' [{NONE}]' if self.is_still else ''}"
         return f"{self.mean:+.1f} [{self.low:+.1f}, {self.high:+.1f}]"
 
 
@@ -81,7 +84,8 @@ def paired(differences: Sequence[float], *, on_means: bool = False) -> Paired | 
     n = len(differences)
     if n == 0:
         return None
-    centre, quantile = mean(differences), _student_quantile(n - 1)
+    centre, is_still = mean(differences), not any(differences)
+    quantile = None if is_still else _student_quantile(n - 1)
     error = stdev(differences) / sqrt(n) if n > 1 else None
     known = None if quantile is None or error is None else (quantile, error)
     half = None if known is None else known[0][1] * known[1]
@@ -94,6 +98,7 @@ def paired(differences: Sequence[float], *, on_means: bool = False) -> Paired | 
         smallest_found=None if known is None or half is None else half + known[0][2] * known[1],
         num_pairs=n,
         on_means=on_means,
+        is_still=is_still,
     )
 
 

@@ -18,6 +18,7 @@ from relief_ray.report.dataframes import FinishedCell, FlatRow, Measured, measur
 from relief_ray.report.inventory import GridItem
 from relief_ray.report.runs import Loaded, run_value
 from relief_ray.studies.objects import StrategyLike, method_of
+from relief_ray.text import install
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -32,7 +33,7 @@ def as_frame(rows: Sequence[FlatRow], columns: Sequence[str] | None = None) -> D
         UserError: pandas is not installed.
     """
     if importlib.util.find_spec("pandas") is None:
-        raise UserError("pandas is not installed, which data frames need; pip install 'relief-ray[server]'")
+        raise UserError(f"pandas is not installed, which data frames need; {install('server')}")
     import pandas
 
     return pandas.DataFrame(rows, columns=None if rows or columns is None else list(columns))

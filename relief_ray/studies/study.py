@@ -154,7 +154,8 @@ class Study:
         may be given as ``run`` takes them: ``study.gain(Mine, "fedavg")``, ``study.gain(Mine(trim=0.4))``. The result
         has ``mean``, its 95 % interval ``low`` to ``high``, ``p`` of a sign-flip test, and ``smallest_found``: the
         smallest true difference that so few pairs find in 80 of 100 studies. Its ``unit`` is a paired run, or the mean
-        of a replicate where a claim would be tested on these. None: no pair has the figure.
+        of a replicate where a claim would be tested on these. Where all differences are exactly 0, all but
+        ``mean`` and ``p`` are None. None: no pair has the figure.
 
         Raises:
             UserError: no run of one of the methods, no such figure, or several settings of which none was named.

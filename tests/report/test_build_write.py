@@ -61,6 +61,8 @@ def test_notices_are_set_apart():
     notice = Paragraphs(lines=("look",), tone="warn")
     assert "<div class='notice warn'><p>look</p></div>" in html(document(notice), {})
     assert "> look" in markdown(document(notice))
+    several = Paragraphs(lines=("one", "two"), tone="info")
+    assert "> one\n>\n> two" in markdown(document(several)), "paragraphs, not one line"
 
 
 def test_a_folded_section_shows_its_heading_and_holds_what_is_inside_it():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from relief_ray.records.committed import condense, write_committed
-from relief_ray.report.claims import bound_text, judge, last_line, scatter, verdict_table
+from relief_ray.report.claims import bound_text, judge, last_line, last_lines, scatter, verdict_table
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.registered import Registry, registry_of
 from relief_ray.report.runs import load_runs
@@ -127,6 +127,28 @@ def test_runs_that_were_there_before_the_claims_are_refused(runs, registry):
     assert late.verdict == "refused" and late.evidence.startswith("12 of 12 pairs were begun before the claims were")
 
 
+def late(run):
+    """The run without the test after round 1."""
+    rounds = tuple(r.model_copy(update={"metrics": None}) if r.round == 1 else r for r in run.rounds)
+    return dataclasses.replace(run, rounds=rounds)
+
+
+@pytest.mark.parametrize("figure", ["f1_at_seconds", "f1_at_joules"])
+def test_a_first_test_after_the_budget_is_no_missing_run(repeat, registry, figure):
+    """V1 has a bootstrap: its round 1 ends with FedAvg's last; tested in round 2 alone, nobody knows its F1 by then."""
+    fedavg, v1 = repeat("fedavg", BASE), repeat("v1", BASE + GAINS, trained=LESS)
+    assert judged([*fedavg, *v1], registry({**BETTER, "figure": figure}))[0][0].verdict != "not tested early enough"
+    for runs, number in (([*fedavg, *map(late, v1)], 12), ([*fedavg, late(v1[0]), *v1[1:]], 1)):
+        claim = judged(runs, registry({**BETTER, "figure": figure}))[0][0]
+        assert claim.verdict == "not tested early enough"
+        assert claim.evidence == (
+            f"in {number} of 12 pairs the first test came after the cheaper run's end; test after every round: "
+            "--set evaluation.every=1"
+        )
+    absent = judged(fedavg, registry({**BETTER, "figure": figure}))[0][0]
+    assert absent.verdict == "no runs"
+
+
 def test_a_study_is_judged_once_when_all_planned_pairs_are_there(runs, registry):
     keys = {run.replicate: run.repetition for run in runs}
     more = {**keys, (0, 0, 10_300): (3, -1)}
@@ -172,6 +194,13 @@ def test_the_last_line_says_what_was_named_and_found(runs, registry):
         "0.00098); no runs: v2 > v1 in F1 (needs runs of v2 and v1 with F1). p is adjusted over 2 claims "
         "(Holm), intervals are not."
     )
+    lines = last_lines(comparison, judgement, problems)
+    assert " ".join(lines) == line
+    assert [text.split(":")[0] for text in lines[:3]] == [
+        "Of 2 claims named before the first run",
+        "supported",
+        "no runs",
+    ]
     (alone,), problems = judge([comparison], registry(BETTER))
     assert "adjusted over" not in last_line(comparison, alone, problems), "one claim: nothing is adjusted"
 

@@ -8,6 +8,7 @@ from relief_ray.report.comparison import compare_runs
 from relief_ray.report.document import Paragraphs
 from relief_ray.report.inventory import take_inventory
 from relief_ray.report.runs import load_runs
+from relief_ray.report.tables.comparison import costs_table
 
 
 def cells_of(runs):
@@ -57,6 +58,13 @@ def test_without_means_the_speedup_is_that_over_fedavgs_cell_and_links_are_unkno
     assert not {"link_percent", "speedup_compute", "up_mib", "wall_s"} & relief.keys()
 
 
+def test_costs_that_no_record_holds_have_no_column(small, old):
+    assert {"compute", "link %", "up, MiB", "wall, s"} <= {*costs_table(compare_runs(load_runs([small]))).head}
+    assert costs_table(compare_runs(load_runs([old]))).head == (
+        "method", "round, s", "speedup", "rounds to 85 %", "J/round",
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("which", ["small", "old"])
 def test_a_report_of_committed_cells_draws_what_they_hold_and_says_what_they_lack(which, request):
     document = build(take_inventory([request.getfixturevalue(which)]))
@@ -70,7 +78,7 @@ def test_a_report_of_committed_cells_draws_what_they_hold_and_says_what_they_lac
         empty = [h for i, h in enumerate(table.head[1:]) if all(row.cells[i].text == "-" for row in table.rows)]
         assert [h for h in empty if not h.startswith("rounds to 85 %")] == [], "none of a figure that no cell holds"
     lines = [line for b in document.blocks if isinstance(b, Paragraphs) for line in b.lines]
-    assert any(line.startswith("Read from committed cells, without run folders") for line in lines)
+    assert any(line.startswith("Read from a summary of finished runs (`cells.json`)") for line in lines)
 
 
 def test_tries_of_a_search_count_as_untested(make, put_on, tmp_path):

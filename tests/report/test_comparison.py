@@ -131,6 +131,8 @@ def test_remarks_name_twins_bounds_uneven_runs_and_personal_models(make):
     assert "* local: clients are tested on models of their own. Their headline is `F1 own %`" in text
     assert "v2 and v2_mandatory trained bit-identical models" in text
     assert "full_only" in text and "Mean F1 below" not in text
+    lowest = compare_runs([runs[0], make("full_only", scores=(0.4, 0.4), model="full")])
+    assert any("all sensors) has the lowest mean F1 of the methods with one model" in line for line in remarks(lowest))
     alone = compare_runs([runs[0], runs[2], runs[5]])
     assert "Mean F1 below that of full_only (FedAvg of the clients with all sensors): fedavg" in remarks(alone)
 

@@ -25,6 +25,13 @@ def test_methods_folds_and_seeds_stay_together_and_settings_apart(make):
     assert settings[1].title == "DSA, held-out subjects, Backbone 1 (CNN), gap 100"
 
 
+def test_a_title_leaves_out_what_is_empty_and_shows_lists_as_they_are_typed(make):
+    some = config(make, data={"subjects": [1, 4]}, fleet={"units": ["T"]})
+    all_of_them = config(make, data={"subjects": []}, fleet={"units": []})
+    settings = experiments(Inventory(items=tuple(item(make("fedavg", extra=e)) for e in (all_of_them, some))))
+    assert [e.title.partition("(CNN)")[2] for e in settings] == ["", ", subjects = [1, 4], units = [T]"]
+
+
 def test_a_planned_cell_joins_the_runs_of_its_setting(make):
     (experiment,) = experiments(Inventory(items=(item(make("fedavg")), item(make("v1"), "planned"))))
     assert [s.status for s in experiment.items] == ["done", "planned"]

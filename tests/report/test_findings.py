@@ -19,4 +19,11 @@ def test_surprises_follow_the_numbers(make, groups):
     bound = make("full_only", round_s=0.5, scores=(0.3,))
     with_bound = said(make("fedavg", scores=(0.4,)), make("relief", round_s=1.0, scores=(0.4,)), bound)
     assert "`full_only`) is faster still: 4.00x against 2.00x; it costs 10.0 points" in with_bound
+    fedavg, relief = make("fedavg", scores=(0.4,)), make("relief", round_s=1.0, scores=(0.4,))
+    better = said(fedavg, relief, make("full_only", round_s=0.5, scores=(0.45,)))
+    assert "4.00x against 2.00x; it gains 5.0 points of F1 against FedAvg." in better
+    even = said(make("relief", round_s=1.0), make("full_only", round_s=0.9999))
+    assert "`full_only`) is as fast as RELIEF, 2.00x." in even, "2.00x against 2.00x would say nothing"
+    slower = said(make("relief", round_s=1.0), make("full_only", round_s=1.5))
+    assert "`full_only`) is" not in slower
     assert "Under FedAvg, device types without mag still move fusion.A.mag by 1.00" in with_bound

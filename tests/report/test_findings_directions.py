@@ -26,7 +26,7 @@ def test_a_speedup_that_the_paper_does_not_print_is_named(said, make):
         make("fedicu", round_s=1.95),
     ]
     words = "4.00x FedAvg's speed, seconds simulated in proportion to the FLOPs of what is trained"
-    assert said(*runs) == [f"`harmony`: {words}; the paper prints 1.00x."]
+    assert said(*runs) == [f"`harmony`: {words}; the paper prints 1.00x on PAMAP2."]
 
 
 def test_a_score_counts_where_its_interval_leaves_out_zero(said, make):
@@ -39,7 +39,7 @@ def test_a_score_counts_where_its_interval_leaves_out_zero(said, make):
         *runs("fedavg", (0, 0, 0)), *runs("fedel", (0.05, 0.06, 0.04), round_s=0.3),
         *runs("fedprox", (0.05, 0.06, 0.04)), *runs("pilot", (0.2, -0.2, 0.03)),
     )  # fmt: skip
-    assert found == ["`fedel`: F1 is +5.0 [+2.5, +7.5] points from FedAvg's; the paper prints -10.4."]
+    assert found == ["`fedel`: F1 is +5.0 [+2.5, +7.5] points from FedAvg's; the paper prints -10.4 on PAMAP2."]
 
 
 def test_synthetic_data_give_no_findings(said, make):

@@ -139,9 +139,23 @@ def test_without_scipy_there_is_no_interval_but_a_mean_and_a_p(make, monkeypatch
     assert (found.mean, found.low, found.high, found.smallest_found, found.p) == (2.0, None, None, None, 0.25)
     assert found.bound is None and rate_interval(2, 34) is None
     assert (str(found), str(paired([1.0]))) == ("+2.0", "+1.0 (1 run)")
-    comparison = compare_runs([make(method, seed=seed) for method in ("fedavg", "relief") for seed in (0, 1)])
+    scores = {"fedavg": (0.5, 0.6), "relief": (0.5, 0.7)}
+    comparison = compare_runs([make(m, seed=seed, scores=f1) for m, f1 in scores.items() for seed in (0, 1)])
     assert any("No intervals: they need scipy" in line for line in remarks(comparison))
     assert "relief" in plain(comparison)
+
+
+def test_differences_of_exactly_zero_leave_all_but_the_mean_undefined(make):
+    """Every method at 100 %: three equal pairs show that the data are easy, not that nothing can differ."""
+    found = paired([0.0, 0.0, 0.0])
+    assert found is not None and found.is_still and not paired([0.0, 0.0, 0.1]).is_still
+    assert (found.mean, found.low, found.high, found.bound, found.smallest_found, found.p) == (
+        0.0, None, None, None, None, 1.0,
+    )  # fmt: skip
+    assert (str(found), str(paired([0.0]))) == ("+0.0 [-]", "+0.0 (1 run)")
+    runs = [make(m, seed=s, scores=(0.9, 1.0), bootstrap=False) for m in ("fedavg", "relief") for s in range(3)]
+    shown = plain(compare_runs(runs))
+    assert "+0.0 [-]" in shown and "No intervals" not in shown and "An interval covers" not in shown
 
 
 def test_interval_and_detectable_difference_by_hand():

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from relief_ray.errors import UserError
 from relief_ray.groups import all_finite
+from relief_ray.text import install, pip
 
 Size = Literal["small", "tiny"]
 
@@ -27,7 +28,7 @@ PATCH = 8
 POSITIONS = 5000
 LONGEST = PATCH * POSITIONS
 
-_INSTALL = "pip install 'relief-ray[moment]' && pip install --no-deps momentfm==0.1.4"
+_INSTALL = f"{install('moment')} && {pip('--no-deps momentfm==0.1.4')}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

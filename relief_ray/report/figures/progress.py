@@ -29,6 +29,7 @@ from relief_ray.report.figures.style import (
 )
 from relief_ray.report.runs import config_text, is_pooled, split_name
 from relief_ray.report.summary import MIB
+from relief_ray.text import percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -321,7 +322,7 @@ def pareto(experiment: Experiment, slug: str) -> Figure | None:
         slug=slug,
         caption=f"F1 after the last round against simulated seconds, joules and uploaded bytes of the whole run"
         f"{_bootstraps(comparison)}; {experiment.title}. Line: Pareto front of the federated methods"
-        f"{spread}{grey}.{outside(last)}{own_models(comparison)}",
+        f"{spread}{grey}.{outside(last)}{_not_drawn(comparison, last)}{own_models(comparison)}",
         draw=partial(_pareto, comparison=comparison, last=last),
         width_in=TEXT_WIDTH_IN,
         height_in=2.2 + legend_in(list(last.method)),
@@ -332,7 +333,7 @@ def pareto(experiment: Experiment, slug: str) -> Figure | None:
 
 def _bootstraps(comparison: Comparison) -> str:
     """``, bootstrap included (its share of the seconds: `relief` 33 %)``; empty without one."""
-    shares = [f"`{label}` {comparison.bootstrap_percent(label):.0f} %" for label in comparison.bootstrapped]
+    shares = [f"`{label}` {percent(comparison.bootstrap_percent(label))} %" for label in comparison.bootstrapped]
     return f", bootstrap included (its share of the seconds: {listed(shares)})" if shares else ""
 
 
@@ -343,6 +344,18 @@ def outside(last: pd.DataFrame) -> str:
     return f" Below the frame: {listed(named)}." if named else ""
 
 
+def _not_drawn(comparison: Comparison, last: pd.DataFrame) -> str:
+    """The methods without a point, with their F1 where there is one: pooled data cost no fleet anything."""
+    rows = [row for row in comparison.rows if row.label not in set(last.method)]
+    named = [
+        f"`{row.label}`" + (f" {row.stats['f1_percent'].mean:.1f} %" if "f1_percent" in row.stats else "")
+        for row in rows
+    ]
+    is_pool = bool(rows) and all(row.method.pooled for row in rows)
+    why = "on one device with all data, so without the fleet's costs" if is_pool else "no F1, or no costs of a fleet"
+    return f" Not drawn ({why}): {listed(named)}." if named else ""
+
+
 def _pareto(figure: MplFigure, comparison: Comparison, last: pd.DataFrame) -> None:
     """The points of every method, their bars moved apart, so that of methods of equal cost none hides another's."""
     from matplotlib.transforms import ScaledTranslation
@@ -351,6 +364,7 @@ def _pareto(figure: MplFigure, comparison: Comparison, last: pd.DataFrame) -> No
     top = 1 - (legend_in(list(last.method)) + 0.08) / height
     grid = figure.add_gridspec(1, 3, left=0.072, right=0.985, top=top, bottom=0.56 / height, wspace=0.1)
     shared: Axes | None = None
+    floor = span(last)[0]
     for column, axis in enumerate(panels(comparison, last.energy_j.max())[1:]):
         ax = figure.add_subplot(grid[0, column], sharey=shared)
         line = last[last[f"front_{axis.field}"] == 1].sort_values(axis.field)
@@ -365,6 +379,7 @@ def _pareto(figure: MplFigure, comparison: Comparison, last: pd.DataFrame) -> No
             ax.plot(
                 x, end.f1_percent, color=colour, marker=look[end.method].marker, markersize=4.5, linewidth=0,
                 markerfacecolor="white" if end.is_bound else look[end.method].fill, label=end.method,
+                clip_on=bool(end.f1_percent < floor),
             )  # fmt: skip
         _finish(ax, axis, is_first=shared is None)
         shared = shared or ax

@@ -20,6 +20,7 @@ from relief_ray.report.experiments import digests_of
 from relief_ray.report.paper import REPRESENTATIVE, VARIANT_ROWS
 from relief_ray.report.runs import Loaded
 from relief_ray.strategies import PROPOSED, REFERENCE, by_registry
+from relief_ray.text import install
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,7 +75,7 @@ def sheet(height_in: float, width_in: float = TEXT_WIDTH_IN, *, outlines: bool =
         import matplotlib
         from matplotlib.figure import Figure as MplFigure
     except ImportError as error:
-        raise UserError("figures need matplotlib; install it with: pip install 'relief-ray[server]'") from error
+        raise UserError(f"figures need matplotlib; {install('server')}") from error
     style = {**_STYLE, **({"svg.fonttype": "path"} if outlines else {})}
     with matplotlib.rc_context(cast("dict[Any, Any]", style)):
         yield MplFigure(figsize=(width_in, height_in), dpi=_DPI)
@@ -115,14 +116,16 @@ class Style:
 def styles(labels: Sequence[str]) -> Mapping[str, Style]:
     """A style per method: FedAvg's and RELIEF's first, then those of methods that are drawn before others.
 
-    So no two methods of a figure with lines or bars share a colour. Beyond eight, markers are hollow.
+    So no two methods of a figure with lines or bars share a colour.
     """
-    order = sorted(by_registry(labels), key=_rank)
-    numbers = {label: (i % len(COLOURS), i < len(COLOURS)) for i, label in enumerate(order)}
-    return {
-        label: Style(colour=COLOURS[k], marker=MARKERS[k], dash=DASHES[k], fill=COLOURS[k] if is_full else "white")
-        for label, (k, is_full) in numbers.items()
-    }
+    return {label: _look(i) for i, label in enumerate(sorted(by_registry(labels), key=_rank))}
+
+
+def _look(number: int) -> Style:
+    """Return one of 128 styles: each colour filled, then hollow, then with the next one's marker and dashes."""
+    lap, place = divmod(number, len(COLOURS))
+    colour, shape = COLOURS[place], (place + lap // 2) % len(MARKERS)
+    return Style(colour=colour, marker=MARKERS[shape], dash=DASHES[shape], fill="white" if lap % 2 else colour)
 
 
 def drawn(comparison: Comparison) -> list[str]:

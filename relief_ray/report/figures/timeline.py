@@ -22,7 +22,7 @@ from relief_ray.report.experiments import Experiment, data_title
 from relief_ray.report.figures.style import FAINT, FOOTER_IN, INK, footnote, save, sheet
 from relief_ray.report.runs import Loaded, config_text, fleet_of, is_pooled, run_value
 from relief_ray.strategies import PRESETS, PROPOSED, REFERENCE, presets_of
-from relief_ray.text import with_title
+from relief_ray.text import percent, with_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -293,7 +293,7 @@ def _gain(cost: CostRecord, reference: CostRecord) -> str:
     times = "\N{MULTIPLICATION SIGN}"
     faster = f"{speedup:.2f}{times} faster" if speedup >= 1 else f"{1 / speedup:.2f}{times} slower"
     faster = "as fast" if faster.startswith("1.00") else faster
-    energy = f"{abs(saved):.0f} % {'less' if saved >= 0 else 'more'} energy"
+    energy = f"{percent(abs(saved))} % {'less' if saved >= 0 else 'more'} energy"
     return f"{faster}, {'the same energy' if energy.startswith('0 %') else energy}"
 
 

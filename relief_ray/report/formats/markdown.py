@@ -63,7 +63,8 @@ def _block(block: Block, figures: str, numbers: Mapping[str, str]) -> str:
 
 def _paragraphs(block: Paragraphs) -> str:
     mark = "> " if block.tone else "- " if block.is_list else ""
-    return ("\n" if block.is_list or block.tone else "\n\n").join(f"{mark}{line}" for line in block.lines)
+    # Without a line between them, those of a quotation would flow together.
+    return ("\n>\n" if block.tone else "\n" if block.is_list else "\n\n").join(f"{mark}{line}" for line in block.lines)
 
 
 def _cell(cell: Cell, origin: str | None) -> str:

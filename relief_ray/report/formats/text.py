@@ -46,16 +46,16 @@ def plain(comparison: Comparison, width: int = WIDTH) -> str:
         raise UserError(f"width={width}: expected {LEAST} characters or more")
     is_wide = width >= WIDTH
     made = (scores_table(comparison), costs_table(comparison)) if is_wide else brief_tables(comparison)
-    meanings = legend(made)
+    meanings = legend(made, comparison.sensors)
     tables = [part for table in made for part in fitted(table, width)]
-    names = names_line(comparison) if is_wide else ""
-    rounds = [*_taken_over(comparison), *([names] if names else [])]
+    rounds = [*_taken_over(comparison), *([names] if (names := names_line(comparison)) else [])]
     notes = [
         fill(r, width, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
         for r in (*meanings, *rounds, *remarks(comparison))
     ]
     shown = "\n\n".join(table_text(table) for table in tables)
-    return "\n".join([fill(caption(comparison), width, break_on_hyphens=False), "", shown, *notes]) + "\n"
+    head = fill(caption(comparison), width, break_on_hyphens=False)
+    return "\n\n".join([head, shown, *(["\n".join(notes)] if notes else [])]) + "\n"
 
 
 def _taken_over(comparison: Comparison) -> list[str]:
@@ -133,7 +133,7 @@ def markdown(comparison: Comparison) -> str:
     made = [table(comparison) for table in (scores_table, costs_table, wide_table)]
     tables = map(table_markdown, made)
     rounds = [*_taken_over(comparison), *([names] if (names := names_line(comparison)) else [])]
-    notes = "\n".join(f"- {r}" for r in (*legend(made), *rounds, *remarks(comparison)))
+    notes = "\n".join(f"- {r}" for r in (*legend(made, comparison.sensors), *rounds, *remarks(comparison)))
     return "\n\n".join(p.rstrip("\n") for p in (caption(comparison), *tables, notes) if p) + "\n"
 
 

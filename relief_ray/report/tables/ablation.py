@@ -45,7 +45,7 @@ def ablation_table(experiment: Experiment, paper: Paper, slug: str) -> Table | N
     slots = "Slots per client and round that the ranking could fill, and in how many of them it had a choice."
     return Table(
         slug=slug,
-        caption=f"RELIEF without one of its parts{'' if experiment.is_own_data else ' (the paper, Table III)'}: "
+        caption=f"RELIEF without one of its parts{' (the paper, Table III)' if experiment.is_on_papers_data else ''}: "
         f"{experiment.title}.",
         head=("variant", "runs", *(column.head for column in columns)),
         rows=tuple(_row(experiment, paper, v, opening, columns) for v in rows),
@@ -53,10 +53,10 @@ def ablation_table(experiment: Experiment, paper: Paper, slug: str) -> Table | N
             protocol(experiment),
             *clock_note(comparison),
             "Differences are of paired runs (fold and replicate); in brackets the 95 % interval of their mean. "
-            "V2 and V3 drop two things at once (ADR 2); the variants with V0's mandatory blocks drop one.",
+            "V2 and V3 drop two parts at once; the variants with V0's mandatory blocks drop one.",
             *([slots] if col.FREE_SLOTS in columns else []),
         ),
-        second="" if experiment.is_own_data else second_line(experiment),
+        second=second_line(experiment),
     )
 
 
@@ -66,8 +66,6 @@ def _row(experiment: Experiment, paper: Paper, label: str, opening: str, columns
     method = None if comparison is None else comparison.row(label)
     prefix = f"{PREFIX.get(experiment.backbone, 'B1')} "
     theirs = [(c, printed(experiment, paper, "III", VARIANT_ROWS.get(label, label), c, prefix)) for c in columns]
-    if experiment.is_own_data:
-        theirs = [(c, None) for c, _ in theirs]
     if comparison is None or method is None:
         cells = tuple(gaps(experiment, label, theirs))
     else:

@@ -135,12 +135,16 @@ def stat_of(comparison: Comparison, label: str, figure: str) -> Stat | None:
 def printed(
     experiment: Experiment, paper: Paper, table: str, row: str, column: Column, prefix: str = ""
 ) -> PaperCell | None:
-    """The paper's cell, of PAMAP2 where our data set is not among the paper's; ``prefix``: a backbone's, ``B1 ``."""
-    return paper[table].get(row, prefix + column.paper.format(data=experiment.paper_data)) if column.paper else None
+    """The paper's cell; None for a figure that it does not print of these data. ``prefix``: a backbone's, ``B1 ``."""
+    if not column.is_printed_of(experiment.dataset):
+        return None
+    return paper[table].get(row, prefix + column.paper.format(data=experiment.paper_data))
 
 
 def second_line(experiment: Experiment) -> str:
-    """Explanation of the cells' second line, for the heading."""
+    """Explanation of the cells' second line, for the heading; empty where there is none: not the paper's data."""
+    if not experiment.is_on_papers_data:
+        return ""
     change = ", ours minus it" if is_comparable(experiment) else ""
     return f"second line: paper, {experiment.paper_data}{change}"
 
@@ -151,11 +155,19 @@ def name_of(method: MethodResult) -> str:
 
 
 def names_line(comparison: Comparison) -> str:
-    """Sentence with what stands behind the names: a preset's title, or a user's method's import path; or empty."""
+    """Sentence with what stands behind the names: a preset's title, or a user's method's import path; or empty.
+
+    A variant has the title of its preset, which says nothing new where it is the preset's name.
+    """
     known = {run.label: run.run for run in comparison.runs}
     texts = {label: run.strategy if is_path(run.strategy) else run.method.title for label, run in known.items()}
-    parts = [f"`{label}`: {text}" for label, text in texts.items() if with_title(label, text) != text]
+    parts = [f"`{label}`: {text}" for label, text in texts.items() if with_title(_base(label), text) != text]
     return f"Names: {'; '.join(parts)}" if parts else ""
+
+
+def _base(label: str) -> str:
+    """``relief`` of the variant ``relief (fill=time)``."""
+    return label.partition(" (")[0]
 
 
 def number_text(stat: Stat | None, column: Column, num_runs: int, *, tight: bool = False) -> str:
@@ -169,7 +181,7 @@ def number_text(stat: Stat | None, column: Column, num_runs: int, *, tight: bool
     has_spread = std is not None and (column.spread if tight else std != 0)
     spread = f"{'±' if tight else ' ± '}{std:.{column.decimals}f}" if has_spread else ""
     part = "" if stat.num == num_runs else f" ({stat.num}/{num_runs})"
-    return f"{stat.mean * column.scale + 0.0:.{column.decimals}f}{spread}{part}"
+    return f"{column.rounded(stat.mean)}{spread}{part}"
 
 
 def figure_cell(

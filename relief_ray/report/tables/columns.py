@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from relief_ray.report.paper import PAPER_DATA
+from relief_ray.text import percent
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,13 +43,18 @@ class Column:
         """Heading: ``F1 %``, ``round, s``."""
         return f"{self.label} %" if self.unit == "%" else ", ".join(filter(None, (self.label, self.unit)))
 
-    def printed(self, dataset: str) -> Iterator[tuple[str, str]]:
-        """(heading, the paper's column) of the paper's values that `compare` shows beside this figure of a data set.
+    def rounded(self, value: float) -> str:
+        """The figure as it is printed; a share of the link that only rounds to 100 % is ``> 99``."""
+        shown = value * self.scale + 0.0
+        return percent(shown, self.decimals) if self is LINK else f"{shown:.{self.decimals}f}"
 
-        All but F1 are of PAMAP2; about other data than its two the paper says nothing.
-        """
-        is_of_it = dataset in PAPER_DATA if "{data}" in self.paper else dataset == "pamap2"
-        if self.brief and is_of_it:
+    def is_printed_of(self, dataset: str) -> bool:
+        """True where the paper prints this figure of the data set: all but F1 are of PAMAP2, F1 of MHEALTH too."""
+        return bool(self.paper) and (dataset in PAPER_DATA if "{data}" in self.paper else dataset == "pamap2")
+
+    def printed(self, dataset: str) -> Iterator[tuple[str, str]]:
+        """(heading, the paper's column) of the paper's values that `compare` shows beside this figure of a data set."""
+        if self.brief and self.is_printed_of(dataset):
             yield self.brief, self.paper.format(data=PAPER_DATA[dataset])
 
 
@@ -57,37 +63,44 @@ _DATA = "{data} F1 (%)"
 F1 = Column(label="F1", unit="%", figure="f1_canonical_percent", decimals=1, spread=True, paper=_DATA, brief="F1 %")
 OWN_F1 = Column(
     label="F1 own", unit="%", figure="f1_own_sensors_percent", decimals=1, spread=True, paper=_DATA,
-    meaning="mean over clients of the model that each uses, through its own sensors (*: a model of its own)",
+    meaning="mean over clients of the F1 of the model that each uses, through its own sensors",
 )  # fmt: skip
 OWN_SUBJECTS_F1 = Column(
     label="F1 own subjects", unit="%", figure="f1_own_subjects_percent", decimals=1,
-    meaning="the same on the windows of the subjects that the client trained on",
+    meaning="as `F1 own %`, on the windows of the subjects that the client trained on",
 )  # fmt: skip
 AT_ROUNDS_F1 = Column(
     label="F1 at equal rounds", unit="%", figure="f1_at_rounds_percent", decimals=1,
-    meaning="F1 after as many aggregations as the method with the fewest, a bootstrap counted as one; between two "
-    "tests on the line through them",
+    meaning="F1 after as many aggregations as the method with the fewest, a bootstrap counted as one, interpolated "
+    "between tests",
 )  # fmt: skip
 AT_SECONDS_F1 = Column(
     label="F1 at equal s", unit="%", figure="f1_at_seconds_percent", decimals=1,
     meaning="F1 when as many simulated seconds were spent as the faster of FedAvg and RELIEF (without one of them: the "
-    "fastest method) took in all; between two tests on the line through them",
+    "fastest method) took in all, interpolated between tests",
 )  # fmt: skip
 AT_JOULES_F1 = Column(
-    label="F1 at equal J", unit="%", figure="f1_at_joules_percent", decimals=1, meaning="the same at equal joules",
+    label="F1 at equal J", unit="%", figure="f1_at_joules_percent", decimals=1,
+    meaning="as `F1 at equal s %`, at equal joules",
 )  # fmt: skip
 HEADLINE = Column(label="F1", unit="%", figure="f1_percent", decimals=1, paper=_DATA)
 RARE_F1 = Column(
     label="rare F1", unit="%", figure="f1_rare_percent", decimals=1, spread=True, paper="rare-modality F1 (%)",
-    brief="rare %",
+    brief="rare %", meaning="F1 with one sensor alone, mean over the sensors that the fewest clients own",
 )  # fmt: skip
-BEST_F1 = Column(label="F1 % at best validation", figure="f1_best_percent", decimals=1)
-LAST10_F1 = Column(label="last-10 F1", unit="%", figure="f1_last10_percent", decimals=1)
+BEST_F1 = Column(
+    label="F1 % at best validation", figure="f1_best_percent", decimals=1,
+    meaning="headline F1 on the test part in the round of the best F1 on the validation part",
+)  # fmt: skip
+LAST10_F1 = Column(
+    label="last-10 F1", unit="%", figure="f1_last10_percent", decimals=1,
+    meaning="mean headline F1 of the tests in the last ten rounds",
+)  # fmt: skip
 
 ROUND_S = Column(label="round", unit="s", figure="round_s", decimals=2, paper="round (s)")
 SPEEDUP = Column(label="speedup", figure="speedup", decimals=2, paper="speedup", brief="speedup")
 SPEEDUP_COMPUTE = Column(
-    label="compute", figure="speedup_compute", decimals=2, meaning="speedup without links",
+    label="compute", figure="speedup_compute", decimals=2, meaning="the speedup without uploads and downloads",
 )  # fmt: skip
 AT_PAPER = Column(
     label="at 1,900 x 5", figure="speedup_paper", decimals=2,
@@ -95,22 +108,27 @@ AT_PAPER = Column(
 )  # fmt: skip
 LINK = Column(
     label="link", unit="%", figure="link_percent", decimals=0,
-    meaning="share of the slowest client's round that is link",
+    meaning="share of the slowest client's round that is upload and download",
 )  # fmt: skip
 # What a speedup depends on; stands beside each.
 SPEED_CONTEXT = (SPEEDUP_COMPUTE, LINK, AT_PAPER)
-SPEEDUP_TOTAL = Column(label="speedup with bootstrap", figure="speedup_total", decimals=2)
-WALL_S = Column(label="wall", unit="s", figure="wall_s", decimals=2)
+SPEEDUP_TOTAL = Column(
+    label="speedup with bootstrap", figure="speedup_total", decimals=2,
+    meaning="speedup of the whole run, a bootstrap round before round 1 included",
+)  # fmt: skip
+WALL_S = Column(
+    label="wall", unit="s", figure="wall_s", decimals=2, meaning="seconds that a round took on this machine"
+)  # fmt: skip
 ROUNDS_TO_85 = Column(
     label="rounds to 85 %", figure="tta85_rounds", decimals=0, paper="TTA (rounds)", brief="rounds",
     meaning="rounds until the headline F1 is 85 %, among the rounds that were tested",
 )  # fmt: skip
 ROUNDS_TO_FEDAVG = Column(
-    label="95 % of FedAvg", figure="tta95_rounds", decimals=0,
+    label="rounds to 95 % of FedAvg", figure="tta95_rounds", decimals=0,
     meaning="rounds until the headline F1 is 95 % of FedAvg's last",
 )  # fmt: skip
 SECONDS_TO_FEDAVG = Column(label="s to 95 % of FedAvg", figure="tta95_s", decimals=1)
-JOULES_TO_FEDAVG = Column(label="J to it", figure="tta95_j", decimals=0)
+JOULES_TO_FEDAVG = Column(label="J to 95 % of FedAvg", figure="tta95_j", decimals=0)
 
 JOULES = Column(label="J/round", figure="energy_j", decimals=0, paper="energy (J)", brief="J")
 JOULES_TOTAL = Column(label="J in total", figure="energy_total_j", decimals=0)
@@ -124,10 +142,21 @@ UP = {
     ),
 }
 UP_SAVED = Column(label="up saved", unit="%", figure="up_saved_percent", decimals=1, paper="save (%)")
-UP_MAX = Column(label="up max", unit="MiB", figure="up_max_mib", decimals=2)
-TRAINED = Column(label="trained", unit="%", figure="trained_percent", decimals=1)
-FREE_SLOTS = Column(label="free slots", figure="free_slots", decimals=2)
-CHOSEN_SLOTS = Column(label="of them a choice", figure="chosen_slots", decimals=2)
+UP_MAX = Column(
+    label="up max", unit="MiB", figure="up_max_mib", decimals=2, meaning="largest upload of a client in a round"
+)  # fmt: skip
+TRAINED = Column(
+    label="trained", unit="%", figure="trained_percent", decimals=1,
+    meaning="values that a client trains in a round, of all values of the backbone",
+)  # fmt: skip
+FREE_SLOTS = Column(
+    label="free slots", figure="free_slots", decimals=2,
+    meaning="groups of a client and round that no rule demands: the ranking could fill them",
+)  # fmt: skip
+CHOSEN_SLOTS = Column(
+    label="of them a choice", figure="chosen_slots", decimals=2,
+    meaning="free slots where a group was left over, so that the ranking decided",
+)  # fmt: skip
 
 
 def modality_f1(modality: str) -> Column:

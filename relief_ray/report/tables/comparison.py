@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from relief_ray.errors import listed
+from relief_ray.report.captions import STAND_IN, stand_ins
 from relief_ray.report.comparison import Comparison
 from relief_ray.report.document import NONE, Cell, Row, Table
 from relief_ray.report.headline import versus
@@ -23,7 +25,7 @@ _WIDE = (
     col.TRAINED, col.ROUNDS_TO_FEDAVG, col.SECONDS_TO_FEDAVG, col.JOULES_TO_FEDAVG, col.FREE_SLOTS, col.CHOSEN_SLOTS,
 )  # fmt: skip
 SCORES = (col.OWN_F1, col.OWN_SUBJECTS_F1, col.AT_ROUNDS_F1, col.AT_SECONDS_F1, col.AT_JOULES_F1)
-_BRIEF_SCORES = (col.F1, col.AT_ROUNDS_F1)
+_BRIEF_SCORES = (col.F1, col.OWN_F1, col.AT_ROUNDS_F1)
 _BRIEF_COSTS = (col.SPEEDUP, col.SPEEDUP_COMPUTE, col.LINK, col.ROUND_S, col.JOULES)
 # Left out where the validation part was not looked at.
 _IF_KNOWN = (col.BEST_F1,)
@@ -33,8 +35,6 @@ Texts = tuple[str, list[str]]
 def brief_tables(comparison: Comparison) -> tuple[Table, Table]:
     """The columns that a narrow terminal has room for: F1 and its differences, then speed and costs."""
     scores = [column for column in (*_BRIEF_SCORES, col.RARE_F1) if _has(comparison, column)]
-    if any(m.personalised for m in comparison.rows):
-        scores.insert(1, col.OWN_F1)
     texts = [_ours(comparison, column) for column in scores]
     texts.insert(len(texts) - (col.RARE_F1 in scores), _change_of_f1(comparison))
     costs = [c for c in (*_BRIEF_COSTS, _upload(comparison)) if _has(comparison, c)]
@@ -77,8 +77,9 @@ def _has(comparison: Comparison, column: Column) -> bool:
 
 
 def costs_table(comparison: Comparison) -> Table:
-    """Seconds, joules, bytes and rounds to a target."""
-    columns = (*COSTS, _upload(comparison), col.WALL_S)
+    """Seconds, joules, bytes and rounds to a target, which no method may reach; else what the records tell alone."""
+    known = (*COSTS, _upload(comparison), col.WALL_S)
+    columns = [c for c in known if c is col.ROUNDS_TO_85 or _has(comparison, c)]
     return _table(comparison, "costs", [pair for c in columns for pair in _texts(comparison, c)])
 
 
@@ -119,21 +120,26 @@ def _value_text(cell: PaperCell | None, decimals: int) -> str:
 
 def _table(comparison: Comparison, slug: str, texts: Sequence[Texts]) -> Table:
     """One row per method; a rule stands above the first bound."""
-    rows = []
+    rows, replaced = [], stand_ins(comparison.runs)
     previous_is_bound = True
     for i, method in enumerate(comparison.rows):
         rule = method.is_bound and not previous_is_bound
         cells = tuple(Cell(text=column[i]) for _, column in texts)
-        rows.append(Row(name=name_of(method), cells=cells, rule=rule, faint=method.is_bound))
+        name = name_of(method) + STAND_IN * (method.label in replaced)
+        rows.append(Row(name=name, cells=cells, rule=rule, faint=method.is_bound))
         previous_is_bound = method.is_bound
     return Table(slug=slug, caption="", head=("method", *(head for head, _ in texts)), rows=tuple(rows))
 
 
-def legend(tables: Iterable[Table]) -> list[str]:
-    """Sentences that explain the headings of these tables, and no others."""
-    heads = {head for table in tables for head in table.head}
-    columns = {c.head: c for c in (*_BRIEF_COSTS, col.OWN_F1, col.AT_ROUNDS_F1, *SCORES, *COSTS, *_WIDE)}
-    meanings = [f"`{head}`: {c.meaning}" for head, c in columns.items() if c.meaning and head in heads]
+def legend(tables: Iterable[Table], sensors: Sequence[str] = ()) -> list[str]:
+    """Sentences that explain the headings of these tables, and no others, from left to right."""
+    heads = dict.fromkeys(head for table in tables for head in table.head)
+    columns = (*SCORES, col.RARE_F1, *COSTS, col.WALL_S, *_WIDE)
+    texts = {c.head: f"`{c.head}`: {c.meaning}" for c in columns if c.meaning}
+    alone = [c.head for c in map(col.modality_f1, sensors) if c.head in heads]
+    if alone:
+        texts[alone[0]] = f"{listed([f'`{head}`' for head in alone])}: F1 with one sensor alone"
+    meanings = [texts[head] for head in heads if head in texts]
     return [*meanings, _PRINTED] if any(head.startswith(OF_PAPER) for head in heads) else meanings
 
 

@@ -104,7 +104,8 @@ def _clients_table(
     if not rows:
         return None
     head = ["client", "subject", "device type", "sensors", "training windows"]
-    changes = "; in folds or rotations that differ, all values" if any(" / " in c for row in rows for c in row) else ""
+    is_varied = any(" / " in cell for row in rows for cell in row)
+    changes = "; a / stands between values of folds or rotations that differ" if is_varied else ""
     lacks = "".join(f" Subject {s} lacks {listed(names)}." for s, names in lacking.items())
     return word_table(slug, f"Clients: {experiment.title}{changes}.{lacks}", *_without_blanks(head, rows))
 

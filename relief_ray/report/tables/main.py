@@ -104,7 +104,7 @@ def _speed_context(experiment: Experiment, method: MethodResult) -> str:
     for column in col.SPEED_CONTEXT:
         stat = method.stats.get(column.figure)
         if stat is not None and not (column is col.AT_PAPER and experiment.is_own_data):
-            shown.append(_CONTEXT[column.figure].format(f"{stat.mean:.{column.decimals}f}"))
+            shown.append(_CONTEXT[column.figure].format(column.rounded(stat.mean)))
     return ", ".join(shown)
 
 
@@ -143,7 +143,7 @@ def _context_text(experiment: Experiment) -> str:
     if not _has(experiment.main, col.LINK):
         return ""
     at_paper = ", and the same allocations with the paper's 1,900 windows and 5 epochs"
-    below = "below it the same without links, the share of the slowest client's round that is link"
+    below = "below it the same without links (uploads and downloads), the links' share of the slowest client's round"
     return f"; {below}{'' if experiment.is_own_data else at_paper}"
 
 
@@ -187,7 +187,7 @@ def _clock_cells(experiment: Experiment, label: str, clocks: Sequence[str]) -> I
 
 
 def paper_table(experiment: Experiment, paper: Paper, slug: str) -> Table:
-    """Our figures over the paper's, by its clock; on the paper's data, methods that were not run stand as gaps."""
+    """Our figures by the paper's clock, on its data over its own, where methods that were not run stand as gaps."""
     number = TABLES.get(experiment.backbone, "I")
     clock = None if experiment.shown is None else experiment.shown.clock
     own_f1 = (col.OWN_F1,) if _personalised(experiment) else ()
@@ -201,12 +201,19 @@ def paper_table(experiment: Experiment, paper: Paper, slug: str) -> Table:
     )  # fmt: skip
     return Table(
         slug=slug,
-        caption=f"Our figures beside the paper's (its Table {number}): {experiment.title}.",
+        caption=f"{_place(experiment, number)}: {experiment.title}.",
         head=("method", "runs", *headings(experiment, builder.columns, clock)),
         rows=tuple(_row(builder, label) for label in builder.labels),
         notes=tuple(_table_notes(experiment, number)),
         second=second_line(experiment),
     )
+
+
+def _place(experiment: Experiment, number: str) -> str:
+    """Title of the table; the paper's values stand under ours on its own data alone."""
+    if experiment.is_on_papers_data:
+        return f"Our figures beside the paper's (its Table {number})"
+    return f"Our figures in the columns of the paper's Table {number}"
 
 
 def _ran(experiment: Experiment, label: str) -> bool:
@@ -320,6 +327,8 @@ def _table_notes(experiment: Experiment, table: str) -> Iterator[str]:
         if away:
             yield f"Not the paper's protocol: {', '.join(away)}. Deviations are printed, they are no verdict."
         yield f"Under each figure: Table {table} of the paper, and ours minus the paper's. FITTED cells have none."
+    elif not experiment.is_on_papers_data:
+        yield "The paper prints nothing about these data: its values stand under runs on PAMAP2 and MHEALTH alone."
     else:
         yield (
             f"Under each figure: Table {table} of the paper, for orientation only. Data, fleet, learning rate or batch "

@@ -49,7 +49,8 @@ def _table(group: Sequence[Experiment], paper: Paper, slug: str) -> Table:
     ]
     place = f"{PRETTY.get(first.dataset, first.dataset)}, {split_name(first.text('data.split'))}"
     theirs = f"Table {TABLES[first.dataset]}" if first.dataset in TABLES else "In the form of Tables IV and V"
-    note = "F1 in %, mean ± sample standard deviation over runs. B1, B2: the two backbones. Under it the paper's."
+    note = "F1 in %, mean ± sample standard deviation over runs. B1, B2: the two backbones."
+    note += " Under it the paper's." if first.dataset in TABLES else ""
     note += " *: of the clients' own models." if any(own_models(e.main) for e in group if e.main is not None) else ""
     notes = (*dict.fromkeys(protocol(e) for e in group), note)
     second = "second line: paper" if first.dataset in TABLES else ""

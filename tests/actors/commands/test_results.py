@@ -51,6 +51,10 @@ def test_compare_reads_committed_results(invoke, runs: Path, tmp_path: Path, mon
     put_page(tmp_path / "cells.json", facts)
     titles = [line for line in invoke("compare", tmp_path).stdout.splitlines() if line.startswith("## ")]
     assert len(titles) == 2 and titles[1].endswith("lr = 0.5")
+    monkeypatch.setenv("COLUMNS", "60")
+    narrow = invoke("compare", tmp_path).stdout.splitlines()
+    assert max(len(line) for line in narrow if not line.startswith("All columns")) <= 60, "titles are wrapped too"
+    monkeypatch.delenv("COLUMNS")
     named = invoke("compare", tmp_path, "--setting", "LR = 0.5").stdout
     assert "v1" not in named and named.count("## ") == 1
     refused = invoke("compare", tmp_path, "--setting", "mars")

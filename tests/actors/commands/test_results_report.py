@@ -48,12 +48,20 @@ def test_report_of_nothing_is_refused_with_the_fix(invoke, tmp_path: Path) -> No
     assert "name folders that `relief-ray run` or `relief-ray grid` made" in " ".join(result.stderr.split())
 
 
+def test_a_title_without_results_to_name_is_refused(invoke, runs: Path, tmp_path: Path) -> None:
+    result = invoke("report", runs, "--out", tmp_path / "page", "--title", "Mine")
+    assert result.exit_code == 2 and "expected --commit DIR" in " ".join(result.stderr.split())
+    assert not (tmp_path / "page").exists()
+
+
 def test_report_of_committed_results_leaves_their_folder_alone(invoke, reported, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("relief_ray.report.build.draw", lambda plots, folder: {})
     monkeypatch.chdir(tmp_path)
     before = sorted(reported[1].iterdir())
-    assert invoke("report", reported[1]).exit_code == 0
-    assert "Read from committed cells" in (tmp_path / "report" / "index.html").read_text()
+    named = tmp_path / "named"
+    assert invoke("report", reported[1], "--commit", named, "--title", "Four methods").exit_code == 0
+    assert json.loads((named / "cells.json").read_text())["title"] == "Four methods"
+    assert "Read from a summary of finished runs" in (tmp_path / "report" / "index.html").read_text()
     assert sorted(reported[1].iterdir()) == before
 
 

@@ -118,4 +118,4 @@ def test_what_is_wrong_is_named(invoke: Invoke, monkeypatch, tmp_path):
     assert "grid smoke: is no search" in said("smoke", "--search", "optuna")
     assert "--tries 3: is read by --search optuna alone" in said("search_lr", "--tries", 3)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None)
-    assert "pip install 'relief-ray[search]'" in said("search_lr", "--search", "optuna")
+    assert "pip install -e '.[search]'" in said("search_lr", "--search", "optuna")

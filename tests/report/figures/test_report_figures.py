@@ -140,6 +140,17 @@ def test_no_marker_is_cut_by_the_frame(make, put_on, inventory_of):
                 assert x + line.get_markersize() * canvas.dpi / 72 / 2 < ax.get_window_extent().x1
 
 
+def test_the_marker_of_a_method_that_sends_nothing_is_whole(make, put_on, inventory_of):
+    """It stands on the axis at 0 MiB, where the frame would cut its left half; below the frame nothing is drawn."""
+    runs = [put_on(make("fedavg")), put_on(make("local", up_bytes=0)), put_on(make("full_only", scores=(0.1, 0.05)))]
+    plot = pareto(experiments(inventory_of(runs))[0], "x")
+    with sheet(plot.height_in) as canvas:
+        plot.draw(canvas)
+        points = {line.get_label(): line for line in canvas.axes[2].lines}
+        assert points["local"].get_xdata()[0] == 0 and not points["local"].get_clip_on()
+        assert points["full_only"].get_clip_on() and "Below the frame: `full_only`" in plot.caption
+
+
 def test_bars_of_methods_of_equal_cost_do_not_hide_each_other(make, put_on, inventory_of):
     """FedAvg and FedProx cost the same: their bars stand apart, each on its own point's marker."""
     runs = [put_on(make(m, seed=s, scores=(0.4, 0.5 + 0.1 * s))) for m in ("fedavg", "fedprox") for s in (0, 1)]
@@ -201,6 +212,21 @@ def test_every_method_can_be_told_apart_without_colour():
     labels = [f"m{i}" for i in range(16)]
     looks = {(s.marker, s.fill == "white") for s in styles(labels).values()}
     assert len(looks) == 16
+
+
+def test_no_two_methods_look_the_same_however_many_there_are():
+    labels = [*(method_name(config, label) for label, config in PRESETS.items()), *(f"m{i}" for i in range(60))]
+    look = styles(labels)
+    assert len({(s.colour, s.marker, s.fill) for s in look.values()}) == len(set(labels)) > 80
+    assert look["full_only"].marker != look["local"].marker, "bounds are all grey and hollow"
+
+
+def test_the_front_names_methods_that_have_no_place_in_it(make, put_on, inventory_of):
+    """Pooled training has no fleet, so no costs: without a word a reader would look for its point."""
+    runs = [put_on(make(m)) for m in ("fedavg", "fedprox", "central")]
+    caption = pareto(experiments(inventory_of(runs))[0], "x").caption
+    assert "Not drawn (on one device with all data, so without the fleet's costs): `central` 60.0 %." in caption
+    assert "Not drawn" not in pareto(experiments(inventory_of(runs[:2]))[0], "x").caption
 
 
 def test_methods_of_a_figure_share_no_colour_and_none_has_that_of_the_bounds():

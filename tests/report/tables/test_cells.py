@@ -16,7 +16,7 @@ from relief_ray.report.tables.cells import (
     runs_cell,
     second_line,
 )
-from relief_ray.report.tables.columns import HEADLINE
+from relief_ray.report.tables.columns import HEADLINE, SPEEDUP
 
 PAPER = read_paper()
 F1, JOULES = HEADLINE, columns.JOULES
@@ -124,10 +124,14 @@ def test_departures_from_the_protocol_are_named(pamap2, make):
     ]  # fmt: skip
 
 
-def test_another_data_set_is_set_beside_pamap2_s_column(pamap2, make, inventory_of):
+def test_no_value_of_the_paper_stands_under_other_data(pamap2, make, put_on, inventory_of):
+    """Of PAMAP2 it prints all figures, of MHEALTH F1 alone, of DSA none."""
     other = experiments(inventory_of([make("fedavg")]))[0]
-    assert printed(other, PAPER, "I", "FedAvg", F1).value == 92.0
-    assert second_line(other) == "second line: paper, PAMAP2"
+    assert printed(other, PAPER, "I", "FedAvg", F1) is None and second_line(other) == ""
+    mhealth = experiments(inventory_of([put_on(make("fedavg"), data={"name": "mhealth"})]))[0]
+    assert printed(mhealth, PAPER, "I", "FedAvg", F1) is not None
+    assert printed(mhealth, PAPER, "I", "FedAvg", SPEEDUP) is None
+    assert printed(pamap2(make("fedavg")), PAPER, "I", "FedAvg", SPEEDUP) is not None
     assert second_line(pamap2(make("fedavg"))) == "second line: paper, PAMAP2, ours minus it"
     assert printed(pamap2(make("fedavg")), PAPER, "I", "V1", F1) is None
 

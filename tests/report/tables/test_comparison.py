@@ -4,13 +4,15 @@ import dataclasses
 
 import pytest
 
+from relief_ray.records.schema import MethodFacts
+from relief_ray.report.captions import STAND_IN
 from relief_ray.report.comparison import Stat, compare_runs
 from relief_ray.report.formats.text import markdown, plain
 from relief_ray.report.paper import beside, read_paper
 from relief_ray.report.statistics import interval_text, paired
-from relief_ray.report.tables.cells import number_text
-from relief_ray.report.tables.columns import F1, HEADLINE
-from relief_ray.report.tables.comparison import costs_table, legend, scores_table, wide_table
+from relief_ray.report.tables.cells import names_line, number_text
+from relief_ray.report.tables.columns import F1, HEADLINE, LINK
+from relief_ray.report.tables.comparison import brief_tables, costs_table, legend, scores_table, wide_table
 
 
 def cells(table, name):
@@ -35,6 +37,22 @@ def on_moment(loaded, put_on):
 )
 def test_numbers(stat, spread, shown):
     assert number_text(stat, F1 if spread else HEADLINE, 3, tight=True) == shown
+
+
+def test_a_link_that_only_rounds_to_all_says_so():
+    nearly, whole = Stat(mean=99.7, std=None, num=3), Stat(mean=100.0, std=None, num=3)
+    assert (number_text(nearly, LINK, 3), number_text(whole, LINK, 3)) == ("> 99", "100")
+
+
+def test_a_legend_is_read_from_left_to_right(make):
+    """No meaning is `the same` as another: the one before it may be of another column."""
+    runs = [make("fedavg"), make("relief", scores=(0.55, 0.6), round_s=1.0), make("local", own=(0.4, 0.5))]
+    tables = (scores_table(compare_runs(runs)), costs_table(compare_runs(runs)))
+    lines = legend(tables)
+    places = [[head for table in tables for head in table.head].index(line.split("`")[1]) for line in lines]
+    assert places == sorted(places) and len(places) > 3
+    assert not any("the same" in line for line in lines)
+    assert "`F1 at equal J %`: as `F1 at equal s %`, at equal joules" in lines
 
 
 def test_a_spread_of_zero_is_left_out_of_the_report():
@@ -63,6 +81,26 @@ def test_a_star_marks_the_headline_of_methods_whose_clients_have_models_of_their
     assert (cells(scores, "fedavg")["F1 own %"], cells(scores, "fedavg")["acc %"]) == ("-", "30.0")
     assert cells(wide_table(comparison), "fedlease*")["F1 % vs fedavg [95 %]"] == "+20.0 (1 run)"
     assert "F1 own %" not in scores_table(compare_runs([make("fedavg")])).head
+
+
+def test_a_variant_is_named_only_where_the_title_of_its_preset_says_more(make):
+    titles = {"relief (fill=time)": "RELIEF", "v3_mandatory (slots_slowest=3)": "V3 with mandatory blocks"}
+    runs = [make(n, facts=MethodFacts(name=n, title=title, kind="own")) for n, title in titles.items()]
+    assert names_line(compare_runs(runs)) == "Names: `v3_mandatory (slots_slowest=3)`: V3 with mandatory blocks"
+
+
+def test_rows_of_stand_ins_have_the_mark_that_their_remark_begins_with(make):
+    runs = [make(name, extra={"backbone": {"name": "cnn"}}) for name in ("fedavg", "helora")]
+    for table in (scores_table(compare_runs(runs)), costs_table(compare_runs(runs))):
+        assert [row.name for row in table.rows] == ["fedavg", f"helora{STAND_IN}"]
+
+
+def test_sensors_are_explained_together_where_they_begin(make):
+    comparison = compare_runs([make("fedavg")])
+    scores = scores_table(comparison)
+    lines = legend([scores], comparison.sensors)
+    assert "`acc %` and `mag %`: F1 with one sensor alone" in lines[-1:]
+    assert "`rare F1 %`: F1 with one sensor alone, mean over the sensors that the fewest clients own" in lines
 
 
 def test_the_papers_cells_stand_beside_where_labels_and_data_match(make, put_on):
@@ -132,31 +170,43 @@ def test_f1_at_equal_cost_by_hand(make):
     assert "F1 at equal s %" not in scores_table(compare_runs(runs[:1])).head, "alone nothing is equal"
 
 
-def test_own_sensors_and_own_subjects_stand_beside_f1_for_every_method(make, put_on):
-    def seen(loaded, **own):
-        last = loaded.rounds[-1]
-        changed = last.model_copy(update={"metrics": last.metrics.model_copy(update=own)})
-        return dataclasses.replace(loaded, rounds=(*loaded.rounds[:-1], changed))
+def seen(loaded, **own):
+    """The run with further F1 in its last round."""
+    last = loaded.rounds[-1]
+    changed = last.model_copy(update={"metrics": last.metrics.model_copy(update=own)})
+    return dataclasses.replace(loaded, rounds=(*loaded.rounds[:-1], changed))
 
+
+def test_the_own_sensors_f1_is_a_column_of_narrow_terminals_wherever_it_is_known(make):
+    """Without clients' own models too: it is what a device has whose sensors are few."""
+    runs = [seen(make("fedavg"), f1_own_sensors=0.45), seen(make("relief"), f1_own_sensors=0.4)]
+    scores, _ = brief_tables(compare_runs(runs))
+    assert scores.head[1:3] == ("F1 %", "F1 own %")
+    assert (cells(scores, "fedavg")["F1 own %"], cells(scores, "relief")["F1 own %"]) == ("45.0", "40.0")
+    assert any(line.startswith("`F1 own %`: mean over clients") for line in legend([scores]))
+    assert "F1 own %" not in brief_tables(compare_runs([make("fedavg")]))[0].head
+
+
+def test_own_sensors_and_own_subjects_stand_beside_f1_for_every_method(make, put_on):
     runs = [
         seen(make("fedavg"), f1_own_sensors=0.4, f1_own_subjects=0.45),
         seen(make("fedlease", own=(0.4, 0.5)), f1_own_sensors=0.5, f1_own_subjects=0.7),
     ]
     scores = scores_table(compare_runs(runs))
-    assert scores.head[1:3] == ("F1 %", "F1 own %") or "F1 own %" in scores.head
+    assert scores.head[1:3] == ("F1 %", "F1 own %")
     fedavg, lease = cells(scores, "fedavg"), cells(scores, "fedlease*")
     assert (fedavg["F1 own %"], lease["F1 own %"]) == ("40.0", "50.0*")
     assert (fedavg["F1 own subjects %"], lease["F1 own subjects %"]) == ("45.0", "70.0")
 
 
 def test_the_legend_explains_the_columns_that_are_shown_and_no_others(make):
-    """`rounds to 85 %` is a column though no method got there; `95 % of FedAvg` stands in the wide table alone."""
+    """`rounds to 85 %` is a column though no method got there; `rounds to 95 % of FedAvg` is Markdown's alone."""
     comparison = compare_runs([make("fedavg", scores=(0.5, 0.6)), make("v1", scores=(0.5, 0.61), model="v1")])
     shown = {"wide": plain(comparison), "narrow": plain(comparison, 80), "markdown": markdown(comparison)}
     explained = {
         name: {line.split("`")[1] for line in text.splitlines() if line.startswith("- `")}
         for name, text in shown.items()
     }
-    assert "rounds to 85 %" in explained["wide"] and "95 % of FedAvg" not in shown["wide"]
+    assert "rounds to 85 %" in explained["wide"] and "rounds to 95 % of FedAvg" not in shown["wide"]
     assert "rounds to 85 %" not in shown["narrow"] and {"compute", "link %"} <= explained["narrow"]
-    assert {"rounds to 85 %", "95 % of FedAvg"} <= explained["markdown"]
+    assert {"rounds to 85 %", "rounds to 95 % of FedAvg"} <= explained["markdown"]

@@ -61,7 +61,7 @@ def test_a_row_per_fold_and_a_row_per_client_as_recorded(runs, put, tmp_path, ma
         put(type(where)(where="", run=run, rounds=runs[number][1]), tmp_path / "runs" / str(number))
     captions, rows = shown(tmp_path / "runs")
     assert "windows of 2.56 s, one every 5 s; 2 classes. F1 is taken over the test windows." in captions[0]
-    assert captions[1].endswith("in folds or rotations that differ, all values.")
+    assert captions[1].endswith("; a / stands between values of folds or rotations that differ.")
     assert rows == ROWS
 
 
@@ -94,7 +94,7 @@ def test_people_who_lack_a_sensor_are_named_also_where_cells_were_committed(runs
     named = [(run.model_copy(update={"coverage": {**run.coverage, "lacking": lacking}}), r) for run, r in runs]
     cells = [(run.config_hash, condense(run, rounds)) for run, rounds in named]
     captions, rows = shown(write_committed(tmp_path / "cells.json", "t", cells).parent)
-    assert captions[1].endswith("all values. Subject 2 lacks mag. Subject 9 lacks gyro and mag.") and rows == ROWS
+    assert captions[1].endswith("that differ. Subject 2 lacks mag. Subject 9 lacks gyro and mag.") and rows == ROWS
     plain = condense(*runs[0]).data.model_dump(exclude_defaults=True)
     assert "lacking" not in plain, "cells of data of whom nobody lacks any are written as before"
 

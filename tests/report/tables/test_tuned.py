@@ -9,6 +9,7 @@ from relief_ray.errors import UserError
 from relief_ray.report.build import build
 from relief_ray.report.captions import STAND_IN
 from relief_ray.report.comparison import compare_runs
+from relief_ray.report.document import Paragraphs
 from relief_ray.report.inventory import Inventory, labelled, merged
 from relief_ray.strategies import PRESETS
 from tune_configs.search_lr import METHODS, tries
@@ -74,7 +75,8 @@ def test_the_speed_of_tuned_runs_stands_beside_their_f1(make, page):
         make(name, extra={**chosen("tuned", 0.003), **cnn}, scores=(0.6, 0.7), round_s=r)
         for name, r in (("fedavg", 2.0), ("helora", 1.6))
     ]
-    main = next(s for s in page([*usual, *tuned]).tables if s.slug == "e1-main")
+    shown = page([*usual, *tuned])
+    main = next(s for s in shown.tables if s.slug == "e1-main")
     rows = {row.name: dict(zip(main.head[1:], row.cells, strict=True)) for row in main.rows}
     helora = rows[f"helora{STAND_IN}"]
     assert (helora["speedup"].text, helora["speedup, tuned"].text) == (
@@ -85,6 +87,8 @@ def test_the_speed_of_tuned_runs_stands_beside_their_f1(make, page):
     (note,) = (n for n in main.notes if "also decides the speed" in n)
     assert note.endswith(f"helora ({PRESETS['helora'].search_trades_speed}).") and "fedavg" not in note
     assert [n for n in main.notes if n.startswith(STAND_IN)], "the mark is explained below the table"
+    lines = [line for block in shown.blocks if isinstance(block, Paragraphs) for line in block.lines]
+    assert lines and not [line for line in lines if STAND_IN in line], "and not again among the remarks"
 
 
 def test_a_search_is_one_table_of_methods_and_tries(make, page):
@@ -170,8 +174,8 @@ def test_the_green_cell_is_what_is_frozen_each_fold_for_itself(make, page):
         ("fedavg fold 1", [("80.0", "good"), ("70.0", "")]),
     ]
     for fold, line in zip(scores, table.rows, strict=True):
-        tries = {(str(lr),): [own] for lr, (_, own) in scores[fold].items()}
-        frozen = choose(("dsa", fold, "cnn", "fedavg"), Search(parameters=("training.lr",), tries=tries))
+        tries = {(("training.lr", str(lr)),): [own] for lr, (_, own) in scores[fold].items()}
+        frozen = choose(("dsa", fold, "cnn", "fedavg"), Search(tries=tries))
         green = next(h for h, e in zip(table.head[1:], line.cells, strict=True) if e.tone == "good")
         assert green == f"lr {frozen.settings['training.lr']:g}"
 
