@@ -1,21 +1,22 @@
 """The runtime and the command line: Ray actors around the Ray-free core of `relief_ray`.
 
-``actors.run`` takes the words of ``relief_ray.run`` and computes the study on Ray.
+``actors.run`` takes the words of ``relief_ray.run`` and computes the study on Ray; ``actors.conformance`` judges a
+method, a backbone or a data set by the rules that all of them keep.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from actors.call import run
+    from actors.call import conformance, run
 
-__all__ = ["run"]
+__all__ = ["conformance", "run"]
 
 
 def __getattr__(name: str) -> object:
-    """Load ``run`` when it is first used: the command line's help needs no Ray."""
-    if name != "run":
+    """Load a public name when it is first used: the command line's help needs no Ray."""
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = import_module(f"{__name__}.call").run
+    value: object = getattr(import_module(f"{__name__}.call"), name)
     globals()[name] = value
     return value

@@ -1,7 +1,8 @@
 """``actors.run``: a study as ``relief_ray.run`` takes it, computed by Ray workers, with the same bits.
 
 A local cluster is started with the first run and stopped with the last, unless ``runtime`` names the ``address`` of one
-to join. Clients are packed on a worker per core unless ``runtime`` has another ``mode``.
+to join. Clients are packed on a worker per core unless ``runtime`` has another ``mode``. ``actors.conformance`` judges
+what is one's own by the rules, as the command of that name does.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from actors.launch import RunCallbacks, choose_mode, local_session, run_experiment
+from actors.launch import RunCallbacks, choose_mode, local_session, ray_executors, run_experiment
 from actors.runtime.session import ray_session
+from relief_ray.conformance.trial import Conformance, trial_of
+from relief_ray.data.loader import Loader
 from relief_ray.experiment.experiment import OnRound
 from relief_ray.experiment.setup import Setup
 from relief_ray.records.schema import RunRecord
 from relief_ray.studies.call import compute_study
-from relief_ray.studies.objects import StrategyLike
+from relief_ray.studies.keywords import check_words, in_python
+from relief_ray.studies.objects import BackboneLike, StrategyLike, named_target, settings_of
 from relief_ray.studies.request import Folds, Request, Seeds, Target
 from relief_ray.studies.running import here
 from relief_ray.studies.study import Study
@@ -89,3 +93,30 @@ def run(
         return compute_study(
             request, out, "ray", ray.compute, quiet=quiet, other_code=other_code, rerun_stale=rerun_stale
         )
+
+
+def conformance(
+    target: StrategyLike | BackboneLike | Loader,
+    *,
+    set: Mapping[str, object] | None = None,
+    ray: bool = True,
+    equals: str = "",
+    within: float = 0.0,
+) -> Conformance:
+    """Judge the rules that every method, backbone or data set keeps, as `relief-ray conformance` does.
+
+    Args:
+        target: a name, an import path, a class, a configuration or a loader.
+        set: settings by dotted key; a key without a section is the method's or the backbone's own: ``{"mu": 0}``.
+        ray: compare a method with a run on Ray too; without it nothing of Ray is loaded.
+        equals: judge only whether the method's rounds are those of this one.
+        within: the largest difference of a value that ``equals`` allows.
+
+    Raises:
+        UserError: there is no such target, or a setting is wrong.
+    """
+    with in_python(), ExitStack() as stack:
+        name, fields = named_target(target)
+        check_words({}, set or {})
+        executors = ray_executors(stack) if ray else {}
+        return trial_of(name, [*fields, *settings_of(set or {})], executors, equals, within).judge()

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from actors.runtime.session import SessionOptions, ray_session
-from relief_ray.experiment.experiment import Experiment, OnRound, ignore, ignore_note, never, run_inline
+from relief_ray.experiment.experiment import Experiment, MakeExecutor, OnRound, ignore, ignore_note, never, run_inline
 from relief_ray.experiment.setup import Setup
 from relief_ray.process import use_threads
+from relief_ray.protocols import Executor
 from relief_ray.records.run_folder import RunFolder
 from relief_ray.records.schema import RunRecord
 from relief_ray.records.tracking import NullTracker, Tracker
 from relief_ray.runtime_config import RuntimeConfig
+from relief_ray.training.job import Job
 
 if TYPE_CHECKING:
     from actors.runtime.client_host import Handle
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 RunMode = Literal["inline", "packed", "actors"]
 _MAX_ACTOR_CLIENTS = 10
+# Worker processes on which a method has to have the bits of the plain loop.
+_NUM_COMPARED = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,3 +170,19 @@ def _run_separate(
         make_tracker=callbacks.make_tracker,
     )
     return follow(coordinator, request, callbacks.on_round, callbacks.on_note, callbacks.should_stop)
+
+
+def ray_executors(stack: ExitStack) -> dict[str, MakeExecutor]:
+    """Executors that a method is compared on: packed Ray hosts, started with the first run that asks for them."""
+    opened: list[bool] = []
+
+    def packed(job: Job) -> Executor:
+        if not opened:
+            stack.enter_context(ray_session(SessionOptions(num_cpus=_NUM_COMPARED)))
+            opened.append(True)
+        from actors.runtime.executor import open_executor
+        from actors.runtime.host_group import RuntimeOptions
+
+        return open_executor(job, RuntimeOptions(num_hosts=_NUM_COMPARED))
+
+    return {"packed on Ray": packed}

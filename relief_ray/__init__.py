@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from relief_ray.devices.accounting import CostConfig
     from relief_ray.devices.fleet import FleetConfig
     from relief_ray.devices.time import TimeModel, link_times
-    from relief_ray.errors import UserError
-    from relief_ray.extra_modules import Classifier
+    from relief_ray.errors import UserCodeFailed, UserError
+    from relief_ray.extra_modules import Classifier, Connector, Experts
     from relief_ray.federated import ExplainRequest, PlannedRun, RoundContext, ServerTools, Strategy
     from relief_ray.groups import WHOLE, GroupLayout, ParamGroup
     from relief_ray.messages import (
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from relief_ray.strategies.common import StrategyConfig, allocate_everything, average, averaging, train_everything
     from relief_ray.studies.call import run
     from relief_ray.studies.catalogue import MethodInfo, methods
+    from relief_ray.studies.description import describe
     from relief_ray.studies.shown import Page, Picture
     from relief_ray.studies.single import Run
     from relief_ray.studies.study import Study, load
@@ -73,8 +74,8 @@ _PUBLIC = {
     "devices.accounting": ("CostConfig",),
     "devices.fleet": ("FleetConfig",),
     "devices.time": ("TimeModel", "link_times"),
-    "errors": ("UserError",),
-    "extra_modules": ("Classifier",),
+    "errors": ("UserCodeFailed", "UserError"),
+    "extra_modules": ("Classifier", "Connector", "Experts"),
     "federated": ("ExplainRequest", "PlannedRun", "RoundContext", "ServerTools", "Strategy"),
     "groups": ("WHOLE", "GroupLayout", "ParamGroup"),
     "messages": (
@@ -93,6 +94,7 @@ _PUBLIC = {
     "strategies.common": ("StrategyConfig", "allocate_everything", "average", "averaging", "train_everything"),
     "studies.call": ("run",),
     "studies.catalogue": ("MethodInfo", "methods"),
+    "studies.description": ("describe",),
     "studies.shown": ("Page", "Picture"),
     "studies.single": ("Run",),
     "studies.study": ("Study", "load"),
@@ -112,6 +114,7 @@ __all__ = [
     "ClientProgram",
     "CnnConfig",
     "Collect",
+    "Connector",
     "CostConfig",
     "DataConfig",
     "DatasetSpec",
@@ -119,6 +122,7 @@ __all__ = [
     "EvalTarget",
     "EvaluationConfig",
     "ExperimentConfig",
+    "Experts",
     "ExplainRequest",
     "Explanation",
     "ExplanationSection",
@@ -156,6 +160,7 @@ __all__ = [
     "TrackingConfig",
     "TrainingConfig",
     "Update",
+    "UserCodeFailed",
     "UserError",
     "WeightedSum",
     "__version__",
@@ -165,6 +170,7 @@ __all__ = [
     "averaging",
     "bouts_of",
     "by_samples",
+    "describe",
     "from_module",
     "link_times",
     "load",

@@ -1,4 +1,4 @@
-"""Plain text for terminals: aligned tables, paths within commands, names with titles."""
+"""Plain text for terminals: aligned tables, prose in lines that fit, paths within commands, names with titles."""
 
 from __future__ import annotations
 
@@ -6,6 +6,27 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import wrap
+from typing import Final
+
+# Characters of a line of a usual terminal.
+WIDTH: Final = 80
+
+
+def wrapped(text: str, head: str = "", rest: str | None = None, width: int = WIDTH) -> list[str]:
+    """Lines of at most ``width`` characters, none for no text; a longer word has a line of its own.
+
+    Words stay whole: a path or a command can be copied. ``head`` begins the first line, ``rest`` the others: by default
+    as many spaces as ``head`` is long.
+    """
+    indent = " " * len(head) if rest is None else rest
+    return wrap(
+        text, width, initial_indent=head, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def filled(text: str, head: str = "", rest: str | None = None, width: int = WIDTH) -> str:
+    """``wrapped`` as one text."""
+    return "\n".join(wrapped(text, head, rest, width))
 
 
 def table(
@@ -25,15 +46,21 @@ def table(
     return "\n".join([lines[0], rule, *lines[1:]])
 
 
-def tables(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """The table as the fewest tables of at most ``width`` characters, each with the first column."""
+def tables(head: Sequence[str], rows: Sequence[Sequence[str]], width: int, left: int = 1) -> list[str]:
+    """The table as the fewest tables of at most ``width`` characters, each with the first column.
+
+    ``left``: as in ``table``.
+    """
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     parts: list[list[int]] = [[0]]
     for i in range(1, len(head)):
         if len(parts[-1]) > 1 and sum(widths[n] + 2 for n in (*parts[-1], i)) > width:
             parts.append([0])
         parts[-1].append(i)
-    return [table([head[i] for i in part], [[row[i] for i in part] for row in rows]) for part in parts]
+    return [
+        table([head[i] for i in part], [[row[i] for i in part] for row in rows], left=sum(i < left for i in part))
+        for part in parts
+    ]
 
 
 def _wrapped(row: Sequence[str], room: int) -> list[list[str]]:
@@ -74,3 +101,11 @@ def with_title(label: str, title: str) -> str:
     """``v1: RELIEF without elastic training (V1)``; of a title that is the name in other letters, the title alone."""
     plain = ("".join(c for c in text.lower() if c.isalnum()) for text in (label, title))
     return title if len(set(plain)) == 1 else f"{label}: {title}"
+
+
+def si(value: float, unit: str = "") -> str:
+    """``3.2 M``, ``41.5 k``, ``12``: three significant digits with a prefix."""
+    for limit, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= limit:
+            return f"{value / limit:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}".rstrip()

@@ -34,7 +34,7 @@ def executed(run_cache, tmp_path_factory):
 
 @pytest.mark.slow
 def test_every_block_runs(executed):
-    assert len(BLOCKS) == 7
+    assert len(BLOCKS) == 8
     assert [len(executed[name].runs) for name in ("study", "again", "later", "small", "mine")] == [4, 6, 6, 2, 3]
     assert (executed["folder"] / "timeline.png").stat().st_size > 10_000
     report = executed["folder"] / "report"
@@ -49,6 +49,7 @@ def test_what_the_page_says_of_its_results(executed):
     paths = [run.strategy for run in executed["mine"].runs]
     assert paths == ["fedavg", "my_average:HalfStep", "my_average:HalfStep"]
     assert list(executed["mine"].runs[1].record.own_sources) == ["my_average.py"]
+    assert executed["rules"].ok and executed["same"].ok
 
 
 def test_the_table_of_words_is_complete():

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from actors.commands.conformance import heading
 from actors.commands.explain import explain_command
 from actors.commands.fleet import show
 from actors.commands.results import bibtex_command
 from relief_ray.config import ExperimentConfig, override, parse
+from relief_ray.conformance.trial import heading
 from relief_ray.errors import UserError
 from relief_ray.experiment.lifecycle import reopen
 from relief_ray.plugins import digests, is_own, load, path_of, sources

@@ -55,6 +55,12 @@ def test_a_wider_table_becomes_several_each_with_the_first_column():
     assert len(tables(HEAD, ROWS, 3)) == 3, "a column is never cut"
 
 
+def test_columns_on_the_left_stay_there_in_every_part():
+    whole, parts = tables(HEAD, ROWS, 80, left=2), tables(HEAD, ROWS, 16, left=2)
+    assert whole == [table(HEAD, ROWS, left=2)] and len(parts) == 3
+    assert parts[0].split("\n")[-1] == "  1       7" and parts[1].split("\n")[-1].endswith("     7")
+
+
 def test_prose_in_the_last_column_is_wrapped():
     shown = table(["name", "what"], [["a", "one two three"], ["b", ""]], left=2, width=16).split("\n")
     assert shown == ["  name  what", "  ----  -------", "  a     one two", "        three", "  b"]

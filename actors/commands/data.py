@@ -10,7 +10,6 @@ from pydantic import ValidationError
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from actors.terminal.reporter import is_interactive, make_console
-from actors.terminal.wrapping import WIDTH, filled, wrapped
 from relief_ray.config import explain, override
 from relief_ray.data import DataConfig, get_spec, open_dataset
 from relief_ray.data.describe import Description, describe, list_datasets
@@ -29,7 +28,7 @@ from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.studies.planning import target_config
 from relief_ray.studies.presets import PRESETS as RUNS
 from relief_ray.studies.presets import make_preset
-from relief_ray.text import table, tables
+from relief_ray.text import WIDTH, filled, table, tables, wrapped
 
 
 def show_list(as_json: bool) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from actors.commands.monitor import NOT_AVAILABLE, number
-from actors.commands.output import si
 from relief_ray.config import override, parse
 from relief_ray.devices.fleet import TYPES
 from relief_ray.devices.paces import Pace
@@ -16,7 +15,7 @@ from relief_ray.errors import UserError
 from relief_ray.files import disk_errors, write_atomic
 from relief_ray.models.registry import BACKBONES, backbone_name
 from relief_ray.profiling.profile import profile_device
-from relief_ray.text import table, typed
+from relief_ray.text import si, table, typed
 
 _BUSY = 0.7
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from actors.commands.next_steps import refuse_several
-from actors.terminal.wrapping import WIDTH
 from relief_ray.studies.reasons import reasons_for
+from relief_ray.text import WIDTH
 
 
 def explain_command(folder: Path, round_: int, client: int, as_json: bool) -> None:

@@ -11,22 +11,13 @@ from actors.grids.estimate import Estimate
 from actors.grids.progress import f1_heading, last_round
 from actors.terminal.mlflow_export import where_to_look
 from actors.terminal.reporter import headline_f1
-from actors.terminal.wrapping import WIDTH, filled, wrapped
 from relief_ray.errors import counted
 from relief_ray.records.cells import STATUS_TEXT
 from relief_ray.report.runs import split_name
 from relief_ray.studies.plans import CellFolder, Plan
-from relief_ray.text import table, typed
+from relief_ray.text import WIDTH, filled, table, typed, wrapped
 
 MIB = 2**20
-
-
-def si(value: float, unit: str = "") -> str:
-    """``3.2 M``, ``41.5 k``, ``12``: three significant digits with a prefix."""
-    for limit, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= limit:
-            return f"{value / limit:.3g} {prefix}{unit}"
-    return f"{value:.3g} {unit}".rstrip()
 
 
 _MAX_ROWS = 40

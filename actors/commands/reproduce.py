@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from actors.terminal.exit_codes import DIFFERENT
-from actors.terminal.wrapping import filled
 from relief_ray.records.committed import pick
+from relief_ray.text import filled
 
 if TYPE_CHECKING:
     from relief_ray.experiment.reproduce import Verdict

@@ -6,13 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast, get_args
+from typing import TYPE_CHECKING, cast
 
-from actors.terminal.wrapping import filled
-from relief_ray.errors import UserError, counted, nearest
-from relief_ray.records.claims import CLAIMS_FILE, FIGURE_TEXT, Claims, Figure, read_claims
+from relief_ray.errors import UserError, counted
+from relief_ray.records.claims import CLAIMS_FILE, FIGURE_TEXT, Claims, Figure, figure_named, read_claims
 from relief_ray.studies.plans import Plan, row_of
-from relief_ray.text import table
+from relief_ray.text import filled, table
 
 if TYPE_CHECKING:
     from relief_ray.report.statistics import Sides
@@ -68,11 +67,7 @@ def plan_study_command(folders: Sequence[Path], question: StudyQuestion, as_json
     Raises:
         UserError: neither runs nor a spread, both, an unknown figure, or scipy is missing.
     """
-    if question.figure not in get_args(Figure):
-        raise UserError(
-            f"--figure {question.figure}: unknown{nearest(question.figure, get_args(Figure))}; expected one of "
-            f"{', '.join(get_args(Figure))}"
-        )
+    figure_named(question.figure, "--figure")
     if bool(folders) == (question.sd is not None):
         raise UserError("plan-study: expected folders of finished runs, or --sd POINTS, one of the two")
     if question.sd is not None and question.sd <= 0:
@@ -97,7 +92,7 @@ def _scatter(folders: Sequence[Path], question: StudyQuestion) -> Scatter:
         cells = tuple(c for c in cells if wanted.lower() in c.setting.lower())
         exact = tuple(c for c in cells if c.setting.lower() == wanted.lower())
         cells = exact or cells
-    return scatter_of(cells, question.first, question.second, cast(Figure, question.figure))
+    return scatter_of(cells, question.first, question.second, figure_named(question.figure, "--figure"))
 
 
 def _study_facts(question: StudyQuestion, scatter: Scatter | None) -> dict[str, object]:

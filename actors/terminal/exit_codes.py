@@ -8,8 +8,8 @@ import sys
 import traceback
 
 from actors.terminal.streams import masked
-from actors.terminal.wrapping import WIDTH, wrapped
 from relief_ray.errors import UserCodeError, UserError
+from relief_ray.text import WIDTH, wrapped
 
 _OK = 0
 INTERNAL = 1

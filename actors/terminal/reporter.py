@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from actors.terminal.wrapping import WIDTH
 from relief_ray.records.left_out import newcomers
 from relief_ray.records.schema import RoundRecord, Status
+from relief_ray.text import WIDTH
 
 
 def make_console(stderr: bool = False) -> Console:

@@ -14,7 +14,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue, ValidationError, model_validator
 
-from relief_ray.errors import UserError
+from relief_ray.errors import UserError, nearest, shown
 from relief_ray.files import disk_errors, write_atomic
 from relief_ray.frozen import FrozenConfig
 from relief_ray.plain_yaml import read_bytes
@@ -32,6 +32,19 @@ FIGURE_TEXT: Mapping[Figure, str] = {
     "f1_at_seconds": "F1 at equal simulated seconds",
     "f1_at_joules": "F1 at equal joules",
 }
+
+
+def figure_named(name: str, where: str) -> Figure:
+    """Return the figure of that name; ``where`` begins the message: ``--figure``, ``figure``.
+
+    Raises:
+        UserError: there is none.
+    """
+    known = {str(figure): figure for figure in FIGURE_TEXT}
+    if name not in known:
+        hint = nearest(str(name), known)
+        raise UserError(f"{where} {shown(name)}: unknown{hint}; expected one of {', '.join(known)}")
+    return known[name]
 
 
 class Claim(FrozenConfig):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -163,9 +163,16 @@ def take_inventory(paths: Iterable[Path], *, keep: bool = True) -> Inventory:
     for path in map(Path, paths):
         below_path, plan_titles = _folder(path, keep)
         titles += plan_titles
+        names = {item.name for item in items.values()}
         for key, item in below_path:
-            items.setdefault(key, item)
+            items.setdefault(key, replace(item, name=_distinct(item.name, path, names)))
     return Inventory(items=labelled(merged(items.values())), titles=tuple(dict.fromkeys(titles)))
+
+
+def _distinct(name: str, path: Path, names: Collection[str]) -> str:
+    """The name, or that of its folder before it where an earlier folder has a run of this name."""
+    choices = (name, f"{path.resolve().name}-{name}", f"{path}-{name}")
+    return next((choice for choice in choices if choice not in names), choices[-1])
 
 
 def labelled(items: Sequence[GridItem]) -> tuple[GridItem, ...]:

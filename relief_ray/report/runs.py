@@ -237,10 +237,11 @@ def read_small(path: Path) -> dict[str, Loaded]:
     Raises:
         UserError: the file is missing or damaged.
     """
-    return {name: _expanded(f"{path}#{name}", cell) for name, cell in read_committed(path).cells.items()}
+    return {name: expanded(f"{path}#{name}", cell) for name, cell in read_committed(path).cells.items()}
 
 
-def _expanded(where: str, cell: CommittedCell) -> Loaded:
+def expanded(where: str, cell: CommittedCell) -> Loaded:
+    """A committed cell as a run without clients; ``where`` stands for its folder."""
     means = cell.means
     budget: dict[str, JsonValue] = {}
     if means is not None and means.fedavg is not None:

@@ -10,13 +10,11 @@ from relief_ray.errors import UserError, nearest
 from relief_ray.plugins import import_path, is_path
 from relief_ray.records.cells import PlannedCell
 from relief_ray.records.claims import Claim, Claims, Figure
-from relief_ray.report.budgets import score_at
-from relief_ray.report.dataframes import FinishedCell
+from relief_ray.report.dataframes import FinishedCell, cell_scores
 from relief_ray.report.power import detectable
 from relief_ray.report.registered import planned_replicates
 from relief_ray.report.runs import Repetition, Replicate, config_value, repetition_of
 from relief_ray.report.statistics import ALPHA, Sides, smallest_p, special
-from relief_ray.report.testing import figure_of
 from relief_ray.report.variance import MIN_REPLICATES, VarianceShares, variance_shares
 
 Key = tuple[int, Repetition]
@@ -128,25 +126,10 @@ def _paired_scores(
     scores: dict[Key, tuple[float, float]] = {}
     for replicate in sorted(by_label[first].keys() & by_label[second].keys()):
         one, two = by_label[first][replicate], by_label[second][replicate]
-        pair = _cell_scores(one, two, figure)
+        pair = cell_scores(one, two, figure)
         if pair is not None:
             scores[replicate[0], repetition_of(one.record.config)] = (100 * pair[0], 100 * pair[1])
     return scores
-
-
-def _cell_scores(one: FinishedCell, two: FinishedCell, figure: Figure) -> tuple[float, float] | None:
-    if figure in ("f1_at_seconds", "f1_at_joules"):
-        cost = "time_s" if figure == "f1_at_seconds" else "energy_j"
-        budget = min(float(getattr(c.record.rounds[-1], cost)) for c in (one, two))
-        a, b = (score_at(_curve(c, cost), budget) for c in (one, two))
-    else:
-        a, b = (None if c.record.metrics is None else figure_of(c.record.metrics, figure) for c in (one, two))
-    return None if a is None or b is None else (a, b)
-
-
-def _curve(cell: FinishedCell, cost: str) -> list[tuple[float, float]]:
-    """(cost so far, F1) of the evaluated rounds."""
-    return [(float(getattr(r, cost)), r.f1) for r in cell.record.rounds if r.round >= 1 and r.f1 is not None]
 
 
 def _sd_interval(sd: float, number: int) -> tuple[float, float] | None:

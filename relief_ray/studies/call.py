@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from relief_ray.errors import UserError, listed
+from relief_ray.faults import blamed
+from relief_ray.federated import RoundVoid
 from relief_ray.plugins import sources
+from relief_ray.studies.keywords import Place, check_words, in_python
 from relief_ray.studies.objects import StrategyLike
 from relief_ray.studies.planning import write_plan
 from relief_ray.studies.plans import Plan, set_stale_aside
-from relief_ray.studies.request import Folds, Place, Request, Seeds, Target, plan_of
+from relief_ray.studies.request import Folds, Request, Seeds, Target, plan_of
 from relief_ray.studies.running import Compute, here, refuse_stale, run_plan
 from relief_ray.studies.study import Study
 
@@ -65,8 +69,9 @@ def run(
 
     Args:
         experiment: a preset's name, a YAML or JSON file, an ``ExperimentConfig``, a mapping of its values, or None.
-        strategies: names, import paths (``"my_module:MyMethod"``), classes, configurations or mappings.
-        seeds: a list of seeds, in place of the experiment's seeds or replicates.
+        strategies: names (also ``"fedavg,relief"``), import paths (``"my_module:MyMethod"``), classes, configurations
+            or mappings.
+        seeds: seeds, in place of the experiment's seeds or replicates: a list, a range, an array.
         folds: folds of the held-out subjects: a list, or one.
         rounds: rounds of every run, without the bootstrap.
         name: name of the study in reports.
@@ -80,6 +85,7 @@ def run(
 
     Raises:
         UserError: bad input; the message names the place, what was found, what was expected and the fix.
+        UserCodeFailed: a file of one's own raised an error; the message names it, function and line.
     """
     request = Request(
         target=experiment, strategies=strategies, seeds=seeds, folds=folds, rounds=rounds, name=name, claims=claims,
@@ -102,7 +108,23 @@ def compute_study(
 
     Raises:
         UserError: bad input.
+        UserCodeFailed: a file of the user's raised an error; the message names it, function and line.
     """
+    with in_python(request.settings), _naming_users_code():
+        return _computed(request, out, place, compute, quiet=quiet, other_code=other_code, rerun_stale=rerun_stale)
+
+
+def _computed(
+    request: Request,
+    out: str | Path | None,
+    place: Place,
+    compute: Compute,
+    *,
+    quiet: bool,
+    other_code: bool,
+    rerun_stale: bool,
+) -> Study:
+    check_words({"out": out}, {})
     temporary = TemporaryDirectory(prefix="relief-ray-") if out is None else None
     folder = Path(out if temporary is None else temporary.name).expanduser()  # type: ignore[arg-type]
     try:
@@ -122,6 +144,24 @@ def compute_study(
     if temporary is not None:
         weakref.finalize(study, temporary.cleanup)
     return study
+
+
+@contextmanager
+def _naming_users_code() -> Iterator[None]:
+    """Raise an error of a user's own file, on the server too, as ``UserCodeFailed``.
+
+    Raises:
+        UserCodeFailed: function, file and line of such an error.
+    """
+    try:
+        yield
+    except (UserError, RoundVoid, FloatingPointError):
+        raise
+    except Exception as error:
+        theirs = blamed(error)
+        if theirs is None or theirs is error:
+            raise
+        raise theirs from error
 
 
 def _refuse_edited(plan: Plan) -> None:

@@ -126,6 +126,23 @@ def backbone_value(given: BackboneLike) -> object:
     )
 
 
+def named_target(given: StrategyLike | BackboneLike | Loader) -> tuple[str, list[str]]:
+    """Return the name or import path of a method, a backbone or a data set, and the settings of its own fields.
+
+    Raises:
+        UserError: it is none of these, or no import path leads to it.
+    """
+    if isinstance(given, str | Loader):
+        return data_name(given), []
+    if isinstance(given, BackboneConfig) or (isinstance(given, type) and issubclass(given, BackboneConfig)):
+        value = backbone_value(given)
+        fields = {key: each for key, each in value.items() if key != "name"} if isinstance(value, dict) else {}
+        name = value["name"] if isinstance(value, dict) else value
+        return str(name), list(settings_of({"backbone": fields})) if fields else []
+    method = method_of(given)
+    return method.label, list(settings_of({"strategy": method.fields})) if method.fields else []
+
+
 def refuse_unnamed(config: ExperimentConfig) -> None:
     """Check that the classes of a configuration can be found again by their import paths.
 

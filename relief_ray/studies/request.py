@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import index
 from pathlib import Path
-from typing import Literal, cast
+from typing import SupportsIndex, cast
 
 from relief_ray.config import ExperimentConfig, override
 from relief_ray.data.loader import Loader
-from relief_ray.errors import UserError
+from relief_ray.errors import UserError, shown
 from relief_ray.key_checks import whole_first
+from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.strategies import REFERENCE
 from relief_ray.studies.axes import Axes, with_axes
 from relief_ray.studies.cells import Cell, lone_seed
+from relief_ray.studies.keywords import Place, check_words, refuse_unknown_keywords
 from relief_ray.studies.objects import (
     BackboneLike,
     Method,
@@ -25,14 +28,14 @@ from relief_ray.studies.objects import (
     refuse_unnamed,
     settings_of,
 )
-from relief_ray.studies.planning import cells_of, check_folder, load_preset, preset_of, refuse_others
+from relief_ray.studies.planning import cells_of, check_folder, load_preset, preset_of, refuse_others, target_config
 from relief_ray.studies.plans import Plan
-from relief_ray.studies.presets import Preset
+from relief_ray.studies.presets import PRESETS, Preset
 
 Target = str | Path | ExperimentConfig | Mapping[str, object] | None
-Folds = int | Sequence[int] | None
-Seeds = Sequence[int] | None
-Place = Literal["here", "ray"]
+# Numbers may be numpy's, and several of them any iterable: a list, a range, an array.
+Folds = SupportsIndex | Iterable[SupportsIndex] | None
+Seeds = Iterable[SupportsIndex] | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +44,7 @@ class Request:
 
     Attributes:
         target: name of a preset, a file, a configuration (object or mapping), or None: the defaults.
-        strategies: methods, in place of the target's.
+        strategies: methods, in place of the target's; a text may name several, ``fedavg,relief``.
         seeds: seeds, in place of the target's seeds or replicates.
         folds: folds of the held-out subjects, in place of the target's; a number: that one.
         rounds: rounds of every run.
@@ -74,13 +77,14 @@ def plan_of(request: Request, out: Path, place: Place) -> Plan:
         UserError: something of it is wrong, or ``out`` holds another study.
     """
     refuse_import_of_script()
-    _check_types(request)
+    check_words({"name": request.name, "claims": request.claims}, request.set)
+    refuse_unknown_keywords(request.settings, place)
     chosen = _base(request.target)
     axes = Axes(
         strategies=None,
         seeds=_numbers("seeds", request.seeds),
         folds=_numbers("folds", request.folds),
-        rounds=request.rounds,
+        rounds=None if request.rounds is None else _whole_number("rounds", request.rounds),
     )
     chosen, settings = with_axes(chosen, axes, whole_first([*_sections(request.settings), *settings_of(request.set)]))
     chosen = replace(chosen, name=request.name or chosen.name, claims=str(request.claims or chosen.claims))
@@ -93,17 +97,18 @@ def plan_of(request: Request, out: Path, place: Place) -> Plan:
     return plan
 
 
-def _check_types(request: Request) -> None:
-    """Check what would otherwise fail deep inside, or be read as something else.
+def config_of(target: Target, set: Mapping[str, object], settings: Mapping[str, object]) -> ExperimentConfig:
+    """Return the configuration of the first run that ``run`` would make, or of the run in a folder, so changed.
 
     Raises:
-        UserError: ``set`` is no mapping, or ``rounds`` no whole number.
+        UserError: there is none, or something of it is wrong.
     """
-    settings, rounds = cast(object, request.set), cast(object, request.rounds)
-    if not isinstance(settings, Mapping):
-        raise UserError(f"set: found {settings!r}, expected a mapping by dotted key, e.g. set={{'training.lr': 0.01}}")
-    if rounds is not None and type(rounds) is not int:
-        raise UserError(f"rounds: found {rounds!r}, expected a whole number, e.g. rounds=6")
+    changes = whole_first([*_sections(settings), *settings_of(set)])
+    if isinstance(target, str | Path) and Path(target).is_dir() and str(target) not in PRESETS:
+        if not (Path(target) / RUN_FILE).exists():
+            raise UserError(f"{target}: no {RUN_FILE} there; expected a run's folder, e.g. study.run('relief').folder")
+        return target_config(str(target), changes)
+    return next(cells_of(_base(target), changes)).config
 
 
 def _base(target: Target) -> Preset:
@@ -119,7 +124,7 @@ def _base(target: Target) -> Preset:
     return load_preset(str(target))
 
 
-def _numbers(key: str, given: Folds) -> tuple[int, ...] | None:
+def _numbers(key: str, given: object) -> tuple[int, ...] | None:
     """Numbers of seeds or folds; 3 is fold 3.
 
     Raises:
@@ -127,13 +132,38 @@ def _numbers(key: str, given: Folds) -> tuple[int, ...] | None:
     """
     if given is None:
         return None
-    if key == "seeds" and type(given) is int and given >= 0:
-        raise lone_seed(f"seeds={given}", given, "seeds=range({number})", "seeds=[{number}]")
-    listed = [given] if isinstance(given, int) else list(given) if isinstance(given, list | tuple | range) else None
-    if not listed or any(type(n) is not int or n < 0 for n in listed):
+    alone = _whole(given)
+    if key == "seeds" and alone is not None and alone >= 0:
+        raise lone_seed(f"seeds={given}", alone, "seeds=range({number})", "seeds=[{number}]")
+    several = list(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping) else []
+    found = [_whole(each) for each in several] if alone is None or key == "seeds" else [alone]
+    numbers = [number for number in found if number is not None and number >= 0]
+    if not numbers or len(numbers) < len(found):
         many = "" if key == "seeds" else "a fold or "
-        raise UserError(f"{key}: found {given!r}, expected {many}a list of numbers from 0 on, e.g. {key}=[0, 1]")
-    return tuple(dict.fromkeys(listed))
+        raise UserError(f"{key}: found {shown(given)}, expected {many}a list of numbers from 0 on, e.g. {key}=[0, 1]")
+    return tuple(dict.fromkeys(numbers))
+
+
+def _whole(given: object) -> int | None:
+    """The whole number that a value is, numpy's too; None: it is none, or true or false."""
+    if isinstance(given, bool) or not isinstance(given, SupportsIndex):
+        return None
+    try:
+        return index(given)
+    except TypeError:  # an array, or true or false of numpy
+        return None
+
+
+def _whole_number(key: str, given: object) -> int:
+    """The whole number.
+
+    Raises:
+        UserError: it is none.
+    """
+    number = _whole(given)
+    if number is None:
+        raise UserError(f"{key}: found {shown(given)}, expected a whole number, e.g. {key}=6")
+    return number
 
 
 def _sections(settings: Mapping[str, object]) -> Iterator[str]:
@@ -143,6 +173,8 @@ def _sections(settings: Mapping[str, object]) -> Iterator[str]:
             yield f"data.name={data_name(value)}"
         elif key == "data" and isinstance(value, Mapping) and isinstance(value.get("name"), Loader):
             yield from settings_of({key: {**value, "name": data_name(value["name"])}})
+        elif key == "strategy" and not isinstance(value, str | Mapping):
+            yield from settings_of({key: method_of(cast(StrategyLike, value)).values})
         elif key == "backbone" and not isinstance(value, Mapping):
             yield from settings_of({key: backbone_value(cast(BackboneLike, value))})
         else:
@@ -158,6 +190,8 @@ def _methods(request: Request, chosen: Preset, settings: Sequence[str]) -> list[
     given = request.strategies
     if given is None:
         return [None]
+    if isinstance(given, str):
+        given = [name.strip() for name in given.split(",") if name.strip()]
     is_several = isinstance(given, Sequence) and not isinstance(given, str)
     methods = [method_of(cast(StrategyLike, one)) for one in (cast(Sequence[object], given) if is_several else [given])]
     if not methods:

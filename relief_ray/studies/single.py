@@ -14,7 +14,7 @@ from relief_ray.plugins import import_path
 from relief_ray.records.committed import condense
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.records.schema import RoundRecord, RunRecord, Status
-from relief_ray.report.dataframes import FinishedCell, FlatRow, round_rows
+from relief_ray.report.dataframes import FinishedCell, FlatRow, Measured, measured, round_rows
 from relief_ray.report.inventory import GridItem
 from relief_ray.report.runs import Loaded, run_value
 from relief_ray.studies.objects import StrategyLike, method_of
@@ -125,7 +125,7 @@ class Run:
 
     @property
     def rounds(self) -> DataFrame:
-        """A row per round: F1 in percent where it was tested, and the fleet's costs so far.
+        """A row per round: F1 in percent where it was tested, loss, the fleet's costs so far, and real seconds.
 
         Raises:
             UserError: pandas is not installed, or no round is finished.
@@ -133,8 +133,9 @@ class Run:
         if not self.ledger:
             raise UserError(f"{self._loaded.where}: no round is finished yet")
         small = self._loaded.committed or condense(self.record, self.ledger)
-        rows = round_rows([FinishedCell(name=self.item.name, setting="", label=self.method, record=small)])
-        return as_frame(rows).drop(columns=["cell", "setting", "method"])  # the run itself says these
+        kept = measured(self.ledger) if self._loaded.committed is None else Measured()
+        cell = FinishedCell(name=self.item.name, setting="", label=self.method, record=small, measured=kept)
+        return as_frame(round_rows([cell])).drop(columns=["cell", "setting", "method"])  # the run itself says these
 
     @property
     def clients(self) -> DataFrame:

@@ -3,41 +3,40 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from relief_ray.errors import UserError, counted, listed, nearest
+from relief_ray.errors import UserError, counted, listed, nearest, shown
 from relief_ray.records.cells import PLAN_FILES
 from relief_ray.records.run_folder import RUN_FILE
-from relief_ray.report.claims import last_line
 from relief_ray.report.dataframes import (
     CELL_COLUMNS,
+    GAIN_COLUMNS,
+    GAIN_FIGURES,
     ROUND_COLUMNS,
     FinishedCell,
     cell_rows,
     gain,
-    read_cells,
+    gain_rows,
+    inventory_cells,
     round_rows,
 )
 from relief_ray.report.experiments import Experiment, experiments
 from relief_ray.report.formats import text
 from relief_ray.report.inventory import Inventory, take_inventory
 from relief_ray.report.registered import registry_of
-from relief_ray.report.statistics import Paired, holm
-from relief_ray.report.tables.comparison import costs_table, scores_table
-from relief_ray.strategies import REFERENCE, by_registry
+from relief_ray.report.statistics import Paired
+from relief_ray.strategies import REFERENCE
+from relief_ray.studies.comparisons import brief, comparison_of, drawn_runs, finished
 from relief_ray.studies.objects import StrategyLike
-from relief_ray.studies.shown import Page, Picture, drawn, html_table
+from relief_ray.studies.shown import Page, Picture, drawn
 from relief_ray.studies.single import Run, as_frame, name_in_tables
 from relief_ray.studies.verdicts import Verdicts, judged
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-    from relief_ray.report.comparison import Comparison
-    from relief_ray.report.runs import Loaded
 
 
 # What figures need that not every study has.
@@ -59,20 +58,21 @@ class Study:
     Everything is read from the records in ``folder``, so a study that is loaded later says the same.
 
     Attributes:
-        folder: the study's folder (or its file of committed results).
+        folder: the study's folder (or its file of committed results); of several the first.
+        folders: all of them.
         name: the name that its plan has.
     """
 
-    def __init__(self, folder: Path, *, is_temporary: bool = False) -> None:
-        """Read the records of ``folder``; with ``is_temporary`` its path is left out of what is shown.
+    def __init__(self, *folders: Path, is_temporary: bool = False) -> None:
+        """Read the records of the folders; with ``is_temporary`` their path is left out of what is shown.
 
         Raises:
-            UserError: the folder holds neither a plan, nor a run, nor committed results.
+            UserError: a folder holds neither a plan, nor a run, nor committed results.
         """
-        self.folder = folder
+        self.folder, self.folders = folders[0], folders
         self._is_temporary = is_temporary
-        self._inventory: Inventory = take_inventory([folder])
-        self.name = "; ".join(self._inventory.titles) or folder.resolve().name
+        self._inventory: Inventory = take_inventory(folders)
+        self.name = "; ".join(self._inventory.titles) or self.folder.resolve().name
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -95,10 +95,11 @@ class Study:
 
     @property
     def frame(self) -> DataFrame:
-        """A row per finished run: method, fold, seed, F1 in percent, and costs summed over fleet and rounds.
+        """A row per finished run: method, fold, seed, replicate, F1 in percent, and costs summed over fleet and rounds.
 
-        Columns carry their unit: ``f1_percent``, ``f1_rare_percent``, ``time_s``, ``energy_j``, ``up_mib``,
-        ``down_mib``; seconds and joules are simulated by the clock in ``clock``.
+        Columns carry their unit: ``f1_percent``, ``f1_rare_percent``, ``f1_own_sensors_percent``, ``f1_acc_percent``
+        (one sensor alone), ``time_s``, ``up_mib``, ..; seconds and joules are simulated by the clock in ``clock``.
+        ``speedup`` and ``link_percent`` are those of ``table()``.
 
         Raises:
             UserError: pandas is not installed.
@@ -108,6 +109,8 @@ class Study:
     @property
     def rounds(self) -> DataFrame:
         """A row per round of every finished run; costs are sums so far, F1 is empty where it was not tested.
+
+        ``loss`` and the round's real seconds, ``wall_s``, are empty in committed results, which do not keep them.
 
         Raises:
             UserError: pandas is not installed.
@@ -125,7 +128,7 @@ class Study:
         Raises:
             UserError: no run is finished, no such setting or clock, or a width that holds no table.
         """
-        made = [(experiment.title, _comparison(experiment, clock)) for experiment in self._chosen(setting)]
+        made = [(experiment.title, comparison_of(experiment, clock)) for experiment in self._chosen(setting)]
         heads = [f"{title}\n\n" if len(made) > 1 else "" for title, _ in made]
         plain = [head + text.plain(one, width) for head, (_, one) in zip(heads, made, strict=True)]
         marked = [(head and f"### {head}") + text.markdown(one) for head, (_, one) in zip(heads, made, strict=True)]
@@ -139,48 +142,39 @@ class Study:
         Raises:
             UserError: no run is finished.
         """
-        return judged(self._chosen(None), registry_of([self.folder]))
+        return judged(self._chosen(None), registry_of(self.folders))
 
     def gain(
-        self, method: StrategyLike, other: StrategyLike = REFERENCE, *, setting: str | None = None
+        self, method: StrategyLike, other: StrategyLike = REFERENCE, *, figure: str = "f1", setting: str | None = None
     ) -> Paired | None:
-        """Return ``method`` minus ``other`` in points of F1 after the last round, over paired runs (same fold, seed).
+        """Return ``method`` minus ``other`` in points after the last round, over paired runs (same fold and seed).
 
-        ``table`` compares equal numbers of aggregations: a bootstrap is one more. Both may be given as ``run`` takes
-        them: ``study.gain(Mine, "fedavg")``, ``study.gain(Mine(trim=0.4))``. The result has ``mean``, its 95 % interval
-        ``low`` to ``high``, ``p`` of a sign-flip test, and ``smallest_found``: the smallest true difference that so few
-        pairs find in 80 of 100 studies. Its ``unit`` is a paired run, or the mean of a replicate where a claim would be
-        tested on these. Where all differences are exactly 0, all but ``mean`` and ``p`` are None.
-        None: no run is shared.
+        ``table`` compares equal numbers of aggregations: a bootstrap is one more. ``figure`` is what is compared:
+        ``f1``, ``f1_rare``, ``f1_own_sensors``, ``f1_own_subjects``, ``f1_at_seconds`` or ``f1_at_joules``. Methods
+        may be given as ``run`` takes them: ``study.gain(Mine, "fedavg")``, ``study.gain(Mine(trim=0.4))``. The result
+        has ``mean``, its 95 % interval ``low`` to ``high``, ``p`` of a sign-flip test, and ``smallest_found``: the
+        smallest true difference that so few pairs find in 80 of 100 studies. Its ``unit`` is a paired run, or the mean
+        of a replicate where a claim would be tested on these. Where all differences are exactly 0, all but
+        ``mean`` and ``p`` are None. None: no pair has the figure.
 
         Raises:
-            UserError: no run of one of the methods, or several settings of which none was named.
+            UserError: no run of one of the methods, no such figure, or several settings of which none was named.
         """
-        return gain(self._cells_of(setting), name_in_tables(self.runs, method), name_in_tables(self.runs, other))
+        mine, theirs = (name_in_tables(self.runs, name) for name in (method, other))
+        return gain(self._cells_of(setting), mine, theirs, figure)
 
-    def gains(self, other: str = REFERENCE, *, setting: str | None = None) -> DataFrame:
-        """Return ``gain`` of every method over ``other``: a row each, in points of F1.
+    def gains(self, other: StrategyLike = REFERENCE, *, figure: str = "f1", setting: str | None = None) -> DataFrame:
+        """Return ``gain`` of every method over ``other``: a row each, in points of ``figure``.
 
         ``p_holm`` corrects ``p`` for the number of methods, as the intervals do not; bounds are compared, but take no
         part in the correction.
 
         Raises:
-            UserError: no run of ``other``, several settings of which none was named, or pandas is not installed.
+            UserError: as ``gain``, or pandas is not installed.
         """
-        cells, other = self._cells_of(setting), name_in_tables(self.runs, other)
-        bounds = {cell.label for cell in cells if cell.record.method.is_bound}
-        labels = by_registry(dict.fromkeys(cell.label for cell in cells if cell.label != other))
-        paired = {label: result for label in labels if (result := gain(cells, label, other)) is not None}
-        tested = [label for label in paired if label not in bounds]
-        corrected = dict(zip(tested, holm([paired[label].p for label in tested]), strict=True))
-        rows = [
-            (label, d.mean, d.low, d.high, d.p, corrected.get(label), d.smallest_found, d.num_pairs, d.unit)
-            for label, d in paired.items()
-        ]
-        figures = ("mean", "low", "high", "p", "p_holm", "smallest_found")
-        columns = ("method", *figures, "pairs", "unit")
-        frame = as_frame([dict(zip(columns, row, strict=True)) for row in rows], columns)
-        return frame.astype(dict.fromkeys(figures, float))  # without it, columns of few pairs hold None
+        rows = gain_rows(self._cells_of(setting), name_in_tables(self.runs, other), figure)
+        # Without the types, columns of few pairs hold None.
+        return as_frame(rows, GAIN_COLUMNS).astype(dict.fromkeys(GAIN_FIGURES, float))
 
     def timeline(self, *methods: str, round: int | None = None, setting: str | None = None) -> Picture:
         """Draw one simulated round device by device, one method above another.
@@ -196,7 +190,7 @@ class Study:
         """
         from relief_ray.report.figures.timeline import timeline
 
-        runs = _drawn_runs(_comparison(self._one(setting)), [name_in_tables(self.runs, method) for method in methods])
+        runs = drawn_runs(comparison_of(self._one(setting)), [name_in_tables(self.runs, method) for method in methods])
         return drawn(lambda path: timeline(runs, path, round_=round), " above ".join(r.title for r in runs))
 
     def curves(self, *, setting: str | None = None) -> Picture:
@@ -209,7 +203,7 @@ class Study:
 
         experiment = self._one(setting)
         as_frame([])
-        return drawn(lambda path: curves(_comparison(experiment), path), experiment.title)
+        return drawn(lambda path: curves(comparison_of(experiment), path), experiment.title)
 
     def figure(self, name: str, *, method: str | None = None, setting: str | None = None) -> Picture:
         """Draw one figure of the report, e.g. ``allocation``: which client trained what.
@@ -235,10 +229,10 @@ class Study:
         if method is None:
             plot = FIGURES[name](experiment, name)
         else:
-            plot = allocation(experiment, name, _finished(_comparison(experiment), name_in_tables(self.runs, method)))
+            plot = allocation(experiment, name, finished(comparison_of(experiment), name_in_tables(self.runs, method)))
         if plot is None:
             needs = f", which needs {_NEEDS[name]}" if name in _NEEDS else ""
-            raise UserError(f"{self.folder}: the records of its runs do not hold the figure {name!r}{needs}")
+            raise UserError(f"{self._place}: the records of its runs do not hold the figure {name!r}{needs}")
 
         def draw(path: Path) -> None:
             with sheet(plot.height_in, plot.width_in) as canvas:
@@ -251,7 +245,7 @@ class Study:
         """Write the whole report (HTML, Markdown, LaTeX, CSV, PDF and PNG) and return the page ``index.html``.
 
         Args:
-            folder: where; None: ``report`` in the study's folder.
+            folder: where; None: ``report`` in the study's folder, of several in the first.
 
         Raises:
             UserError: the folder cannot be written.
@@ -260,7 +254,7 @@ class Study:
 
         home = self.folder if self.folder.is_dir() else self.folder.parent
         place = home / "report" if folder is None else Path(folder)
-        write(build(self._inventory, registry_of([self.folder])), place)
+        write(build(self._inventory, registry_of(self.folders)), place)
         return place / "index.html"
 
     def run(
@@ -295,9 +289,13 @@ class Study:
             f"{'; '.join(run.draw for run in fits or mine)}; name seed, fold or replicate"
         )
 
+    @property
+    def _place(self) -> str:
+        return listed(self.folders)
+
     @cached_property
     def _cells(self) -> tuple[FinishedCell, ...]:
-        return read_cells([self.folder])
+        return inventory_cells(self._inventory)
 
     @cached_property
     def _experiments(self) -> tuple[Experiment, ...]:
@@ -305,7 +303,7 @@ class Study:
 
     def _chosen(self, setting: str | None) -> Sequence[Experiment]:
         if not self._experiments:
-            raise UserError(f"{self.folder}: no finished run ({self._counts()}); call run() again with the same out=")
+            raise UserError(f"{self._place}: no finished run ({self._counts()}); call run() again with the same out=")
         fits = [e for e in self._experiments if setting is None or setting in e.title]
         exact = [e for e in fits if e.title == setting]
         if not fits:
@@ -331,65 +329,43 @@ class Study:
 
     def __repr__(self) -> str:
         """Return name, number of runs by status, and folder."""
-        place = "a temporary folder" if self._is_temporary else str(self.folder)
+        place = "a temporary folder" if self._is_temporary else self._place
         return f"<Study {self.name}: {counted(len(self._inventory.items), 'run')} ({self._counts()}) in {place}>"
 
     def _repr_html_(self) -> str:
-        place = "a temporary folder (<code>.folder</code>)" if self._is_temporary else f"<code>{self.folder}</code>"
+        place = "a temporary folder (<code>.folder</code>)" if self._is_temporary else f"<code>{self._place}</code>"
         head = f"<b>{self.name}</b>: {counted(len(self._inventory.items), 'run')} ({self._counts()}) in {place}"
-        parts = [_brief(experiment, len(self._experiments) > 1) for experiment in self._experiments]
+        parts = [brief(experiment, len(self._experiments) > 1) for experiment in self._experiments]
         return "\n".join([f"<p>{head}</p>", *parts])
 
 
-def _comparison(experiment: Experiment, clock: str | None = None) -> Comparison:
-    found = experiment.main if clock is None else experiment.comparisons.get(clock)
-    if found is None:
-        known = ", ".join(experiment.comparisons)
-        raise UserError(f"clock {clock!r}: not recorded by every run; recorded are {known}")
-    return found
-
-
-def _drawn_runs(comparison: Comparison, methods: Sequence[str]) -> list[Loaded]:
-    """Runs of the methods that share fold and seed, in the methods' order."""
-    from relief_ray.report.figures.timeline import featured
-
-    if not methods:
-        return featured(comparison)
-    runs = [{r.replicate: r for r in comparison.runs_of(_finished(comparison, name))} for name in methods]
-    shared = next((key for key in runs[0] if all(key in one for one in runs)), None)
-    if shared is None:
-        raise UserError(f"timeline: {listed(methods)} have no run of the same fold and seed")
-    return [one[shared] for one in runs]
-
-
-def _finished(comparison: Comparison, label: str) -> str:
-    """The method's name, checked to have a finished run."""
-    names = [row.label for row in comparison.rows]
-    if label not in names:
-        raise UserError(f"method {label!r}: no finished run{nearest(label, names)}; there are {', '.join(names)}")
-    return label
-
-
-def _brief(experiment: Experiment, is_titled: bool) -> str:
-    """Scores and costs as small HTML tables."""
-    comparison = _comparison(experiment)
-    tables = (made(comparison) for made in (scores_table, costs_table))
-    shown = [html_table(t.head, [[row.name, *(cell.text for cell in row.cells)] for row in t.rows]) for t in tables]
-    sentence = [] if len(comparison.rows) < 2 else [f"<p>{last_line(comparison)}</p>"]
-    return "\n".join([*([f"<p>{experiment.title}</p>"] if is_titled else []), *shown, *sentence])
-
-
-def load(path: str | Path) -> Study:
+def load(path: str | Path | Iterable[str | Path]) -> Study:
     """Open a study: a folder of `relief-ray run` or `grid`, a single run's folder, or committed results.
 
     Nothing is computed and nothing in the folder is changed; a run that is under way shows what it has so far.
 
     Args:
-        path: ``runs/demo``, ``runs/demo/relief-f0-s0``, ``results/smoke`` or ``results/smoke/cells.json``.
+        path: ``runs/demo``, ``runs/demo/relief-f0-s0``, ``results/smoke`` or ``results/smoke/cells.json``; or a list
+            of such, which are one study: a run that lies in several counts once.
 
     Raises:
         UserError: there is no such folder, or nothing of these is in it.
     """
+    given: object = path
+    paths = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    if not paths:
+        raise UserError("load: found an empty list, expected folders of runs, e.g. load(['runs/first', 'runs/second'])")
+    return Study(*dict.fromkeys(_existing(place) for place in paths))
+
+
+def _existing(path: object) -> Path:
+    """The path of a folder or file.
+
+    Raises:
+        UserError: it is no path, or nothing is there.
+    """
+    if not isinstance(path, str | Path):
+        raise UserError(f"load: found {shown(path)}, expected the path of a folder, e.g. load('runs/demo'), or a list")
     place = Path(path).expanduser()
     if not place.exists():
         beside = sorted(p.name for p in place.parent.iterdir()) if place.parent.is_dir() else []
@@ -397,4 +373,4 @@ def load(path: str | Path) -> Study:
             f"{path}: does not exist{nearest(place.name, beside)}; expected a folder with {' or '.join(PLAN_FILES)} or "
             f"{RUN_FILE} below it, or committed results"
         )
-    return Study(place)
+    return place

@@ -16,11 +16,15 @@ SMALL = [f"--set=backbone.{key}=2" for key in ("conv1", "conv2", "steps", "fusio
 
 def test_model_describe_counts_the_papers_backbone(invoke) -> None:
     shown = invoke("model", "describe", "demo")
-    assert "G = 11 groups = 3 fusion blocks + 1 shared fusion part + 6 encoder layers + 1 head layer" in shown.stdout
+    said = " ".join(shown.stdout.split())
+    assert "G = 11 groups = 3 fusion blocks + 1 shared fusion part + 6 encoder layers + 1 head layer" in said
+    assert "3.606 MiB in all" in said and "encoder: a layer of a sensor's encoder" in said
     facts = json.loads(invoke("model", "describe", "demo", "--json").stdout)
     assert facts["values"] == sum(g["values"] for g in facts["groups"]) == 945_176
     assert [g["clients"] for g in facts["groups"][:3]] == [6, 4, 2]
-    assert all(len(line) <= 120 for line in shown.stdout.splitlines())
+    lora = invoke("model", "describe", "demo", "--set=backbone=moment_lora", "--set=backbone.size=tiny")
+    assert "8 x LoRA r=8" in lora.stdout
+    assert all(len(line) <= 80 for line in [*shown.stdout.splitlines(), *lora.stdout.splitlines()])
 
 
 @pytest.mark.slow

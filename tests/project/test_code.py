@@ -183,7 +183,7 @@ FILES_UNDER_60 = {
     "actors/cluster/limits.py": "what a node offers, apart from what runs use of a machine (relief_ray/cgroups.py)",
     "actors/commands/fetching.py": "of both `resume` commands, neither of which imports the other",
     "actors/commands/explain.py": "a command is a file: the library words the reasons, for notebooks too",
-    "actors/terminal/wrapping.py": "how prose is broken into lines, for every command",
+    "actors/commands/model.py": "a command is a file: the library describes and exports models, for notebooks too",
     "actors/commands/run_mode.py": "which mode follows from settings: rules, apart from what carries runs out",
     "actors/runtime/nodes.py": "what grids and runs ask of the cluster, apart from what hosts ask for",
     "relief_ray/measured.py": "what devices tell: the messages of a round hold it, and records and devices make it",

@@ -7,7 +7,7 @@ import pytest
 from relief_ray.errors import UserError
 from relief_ray.records.committed import condense, write_committed
 from relief_ray.report.comparison import compare_runs
-from relief_ray.report.dataframes import cell_rows, gain, name_settings, read_cells, round_rows, run_gains
+from relief_ray.report.dataframes import cell_rows, gain, gain_rows, name_settings, read_cells, round_rows, run_gains
 from relief_ray.report.statistics import paired
 
 
@@ -102,6 +102,59 @@ def test_cells_are_read_from_results_and_folders(make, put, tmp_path):
     for path in (small, small.parent, tmp_path / "grid"):
         cells = read_cells([path])
         assert [(c.label, gain(cells, "v1")) for c in cells] == wanted
-    assert len(read_cells([small, tmp_path / "grid"])) == 2
+    assert len(read_cells([small, tmp_path / "grid"])) == 2, "the same runs"
+    put(make("fedavg", seed=7), tmp_path / "more" / runs[0].where)
+    more = read_cells([tmp_path / "grid", tmp_path / "more"])
+    assert [(c.name, c.replicate[2]) for c in more if c.label == "fedavg"] == [
+        (runs[0].where, 0), (f"more-{runs[0].where}", 7)
+    ], "another run of the same folder name"  # fmt: skip
     with pytest.raises(UserError, match="found no"):
         read_cells([tmp_path / "small" / ".." / ".." / "nothing"])
+
+
+def test_columns_of_the_comparison_are_the_comparisons_own(family, make):
+    """Speedup, link share and single sensors by hand, and equal to what the report prints."""
+    runs = [make("fedavg", scores=(0.4, 0.5)), make("v1", scores=(0.5, 0.6), round_s=1.0, extra={"replicate": 3})]
+    rows = {row["method"]: row for row in cell_rows(cells_of(runs))}
+    assert rows["v1"]["speedup"] == pytest.approx(2.0)  # 2 s of FedAvg's round over 1 s
+    assert (rows["v1"]["f1_acc_percent"], rows["v1"]["f1_mag_percent"]) == pytest.approx((30.0, 15.0))
+    assert (rows["fedavg"]["replicate"], rows["v1"]["replicate"]) == (None, 3)
+    stats = {row.label: row.stats for row in compare_runs(family).rows}
+    for row in cell_rows(cells_of(family)):
+        printed = stats[row["method"]]
+        for name in ("speedup", "link_percent", "f1_acc_percent", "f1_mag_percent"):
+            assert row[name] == pytest.approx(printed[name].mean), (row["method"], name)
+
+
+def test_own_sensors_are_the_clients_own_models_where_they_have_such(make):
+    (row,) = cell_rows(cells_of([make("pilot", scores=(0.7, 0.8), own=(0.1, 0.2))]))
+    assert row["f1_own_sensors_percent"] == pytest.approx(20.0)
+    (canonical,) = cell_rows(cells_of([make("fedavg")]))
+    assert canonical["f1_own_sensors_percent"] is None, "it was not tested through the clients' sensors"
+
+
+def test_losses_and_real_seconds_are_those_of_the_run_folder(make, put, tmp_path):
+    run = make("relief", scores=(0.5, 0.6), rare={"1": 0.2})
+    put(run, tmp_path / "grid" / "one")
+    rows = round_rows(read_cells([tmp_path / "grid"]))
+    assert [r["loss"] for r in rows] == [record.loss for record in run.rounds] and rows[0]["loss"] is not None
+    assert [r["wall_s"] for r in rows] == [0.5, 0.5, 0.5]
+    assert [r["f1_rare_percent"] for r in rows] == [None, pytest.approx(20.0), pytest.approx(20.0)]
+    small = round_rows(cells_of([run]))
+    assert {(r["loss"], r["wall_s"]) for r in small} == {(None, None)} and small[1]["f1_rare_percent"] == 20.0
+
+
+def test_a_gain_of_another_figure(make):
+    runs = [
+        make("fedavg", rare={"1": 0.2}, scores=(0.2, 0.6)),
+        make("v1", rare={"1": 0.5}, scores=(0.3, 0.7), round_s=4.0, bootstrap=False),
+    ]
+    cells = cells_of(runs)
+    assert gain(cells, "v1", figure="f1_rare").mean == pytest.approx(30.0)
+    # FedAvg ended after 4 s, at 60 %; v1 had then finished its first round of 4 s, at 30 %.
+    assert gain(cells, "v1", figure="f1_at_seconds").mean == pytest.approx(-30.0)
+    assert gain(cells, "v1", figure="f1_own_sensors") is None
+    (row,) = gain_rows(cells, figure="f1_rare")
+    assert (row["method"], row["mean"], row["pairs"]) == ("v1", pytest.approx(30.0), 1)
+    with pytest.raises(UserError, match=r"figure 'f1_rar': unknown \(did you mean 'f1_rare'\?\); expected one of f1, "):
+        gain(cells, "v1", figure="f1_rar")

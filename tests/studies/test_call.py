@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -33,6 +34,20 @@ def test_methods_seeds_folds_and_rounds_replace_the_presets(tmp_path):
     ]
     assert {cell.config.rounds for cell in made} == {5} and {cell.config.replicate for cell in made} == {None}
     assert len(cells(tmp_path, "demo")) == 36, "a preset as it is keeps its replicates"
+
+
+@pytest.mark.parametrize("seeds", [range(3), np.arange(3), (0, 1, 2), iter([0, 1, 2]), [0, np.int64(1), 2]])
+def test_numbers_are_any_iterable_of_whole_numbers(tmp_path, seeds):
+    made = cells(tmp_path, "quick", strategies="relief", seeds=seeds, rounds=np.int32(3))
+    assert [cell.config.seed for cell in made] == [0, 1, 2] and {cell.config.rounds for cell in made} == {3}
+    (fold,) = {cell.config.data.fold for cell in cells(tmp_path, "demo", seeds=[0], folds=np.int64(2))}
+    assert fold == 2 and type(fold) is int
+
+
+def test_a_text_may_name_several_methods(tmp_path):
+    several = [cell.name for cell in cells(tmp_path, "quick", strategies="fedavg, relief", seeds=[0])]
+    assert several == ["fedavg-s0", "relief-s0"]
+    assert several == [cell.name for cell in cells(tmp_path, "quick", strategies=["fedavg", "relief"], seeds=[0])]
 
 
 def test_a_data_set_may_be_an_object_beside_its_settings(tmp_path, write, monkeypatch):
@@ -98,6 +113,13 @@ def test_variants_of_a_method_get_folders_of_their_own(tmp_path):
         ("demo", {"strategies": "relief", "set": {"strategy": "v1"}}, "choose the same; leave one of them out"),
         ("demo", {"seeds": -1}, r"seeds: found -1, expected a list of numbers from 0 on, e.g. seeds=\[0, 1\]"),
         ("demo", {"seeds": "0"}, "seeds: found '0', expected a list of numbers"),
+        ("demo", {"seeds": np.int64(3)}, r"seeds=3: could be 3 seeds"),
+        ("demo", {"seeds": np.array([0.5])}, r"seeds: found array\(\[0.5\]\), expected a list of numbers"),
+        ("demo", {"seeds": [True]}, r"seeds: found \[True\], expected a list of numbers"),
+        ("demo", {"seeds": []}, r"seeds: found \[\], expected a list of numbers"),
+        ("demo", {"folds": {0: 1}}, r"folds: found \{0: 1\}, expected a fold or a list"),
+        ("demo", {"strategies": ","}, "strategies: found no method"),
+        ("demo", {"strategies": "fedavg,relif"}, r"unknown strategy 'relif' \(did you mean 'relief'\?\)"),
         ("demo", {"folds": [0, 0.5]}, r"folds: found \[0, 0.5\], expected a fold or a list"),
         ("quick", {"folds": [0]}, "folds"),
         (
@@ -107,7 +129,7 @@ def test_variants_of_a_method_get_folders_of_their_own(tmp_path):
         ),
         ("demo", {"seeds": [2], "set": {"seed": 1}}, "seed"),
         ("demo", {"settings": {"training": {"epoch": 2}}}, r"unknown key 'training.epoch' .*'training.epochs'"),
-        ("demo", {"settings": {"trainig": {"epochs": 2}}}, r"unknown key 'trainig' \(did you mean 'training'\?\)"),
+        ("demo", {"settings": {"trainig": {"epochs": 2}}}, r"run\(trainig=.*unknown keyword; did you mean training="),
         ("demo", {"seeds": [0, 1], "set": {"seed": 1}}, "--set seed=1: choose the same"),
         ("demo", {"set": ["training.lr=1"]}, "set: found .*, expected a mapping by dotted key"),
         ("demo", {"rounds": "3"}, "rounds: found '3', expected a whole number"),

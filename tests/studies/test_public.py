@@ -1,15 +1,16 @@
 """Test the package's public names: lazy, typed, complete, and enough for what is one's own."""
 
 import ast
-import importlib
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import relief_ray as rr
+from relief_ray.extra_modules import ExtraModule
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "ray", "pandas", "numpy", "pydantic", "rich")
@@ -53,14 +54,26 @@ def test_a_wrong_name_suggests_the_nearest():
         _ = actors.walk
 
 
-def test_the_public_names_are_enough_for_the_files_of_the_documentation():
-    """Whatever docs/extending.md and the tests' own method import, a user gets from the package alone."""
-    page = (ROOT / "docs" / "extending.md").read_text() + (ROOT / "tests" / "own.py").read_text()
-    lines = re.findall(r"^from (relief_ray\.[\w.]+) import ([\w, ]+)$", page, flags=re.M)
-    needed = {name.strip(): module for module, names in lines for name in names.split(",")}
-    assert len(needed) > 20
-    for name, module in needed.items():
-        assert getattr(rr, name) is getattr(importlib.import_module(module), name), name
+FILES_OF_ONES_OWN = [
+    *(ROOT / "docs" / name for name in ("extending.md", "data.md", "api.md")),
+    *(ROOT / "actors" / "templates" / f"{kind}.py.txt" for kind in ("method", "dataset", "backbone")),
+]
+
+
+@pytest.mark.parametrize("path", FILES_OF_ONES_OWN, ids=lambda path: path.name)
+def test_one_import_is_enough_for_files_of_ones_own(path):
+    """What the documentation and `relief-ray new` write imports nothing from below the package, and finds its names."""
+    code = path.read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", code, re.DOTALL) if path.suffix == ".md" else [code]
+    assert re.findall(r"^\s*from relief_ray\b.*", "\n".join(blocks), re.M) == []
+    names = {name for block in blocks for name in re.findall(r"\brr\.(\w+)", block)}
+    assert len(names) > 1 and names <= set(rr.__all__)
+
+
+def test_what_a_method_may_add_to_a_backbone_is_public():
+    assert (
+        {kind.__name__ for kind in get_args(ExtraModule)} == {"Classifier", "Connector", "Experts"} <= set(rr.__all__)
+    )
 
 
 SCRIPT = """

@@ -90,6 +90,61 @@ def test_gains_of_all_methods_are_a_frame(small_study):
     assert (tested.p_holm >= tested.p).all()
 
 
+def test_a_gain_of_another_figure_is_that_of_the_frame(small_study):
+    """Of rare sensors, of a single figure of all methods, and at equal simulated cost."""
+    scores = small_study.frame.pivot(index="seed", columns="method", values="f1_rare_percent")
+    one = small_study.gain("relief", figure="f1_rare")
+    assert one.mean == pytest.approx((scores.relief - scores.fedavg).mean()) and one != small_study.gain("relief")
+    (row,) = small_study.gains(figure="f1_rare").to_dict("records")
+    assert row["mean"] == one.mean
+    assert small_study.gain("relief", figure="f1_at_joules").num_pairs == 2
+
+
+def test_frames_have_the_figures_of_the_table(small_study):
+    frame, rounds = small_study.frame.set_index("cell"), small_study.rounds
+    reference, proposed = frame.loc["fedavg-s0"], frame.loc["relief-s0"]
+    assert reference.speedup == 1.0 and proposed.speedup > 1.0 and 0.0 < proposed.link_percent < 100.0
+    last = read_rounds(small_study.folder / "relief-s0")[-1]
+    assert proposed.f1_acc_percent == pytest.approx(100 * last.metrics.f1_by_modality["acc"])
+    row = rounds[(rounds.cell == "relief-s0") & (rounds["round"] == last.round)].iloc[0]
+    assert (row.loss, row.wall_s) == (last.loss, last.wall_s) and row.f1_rare_percent == proposed.f1_rare_percent
+    alone = small_study.run("relief", seed=0).rounds
+    assert alone.iloc[-1].loss == last.loss and alone.iloc[-1].wall_s == last.wall_s
+    committed = rr.load(Path(__file__).parents[2] / "results" / "smoke")
+    assert committed.rounds.loss.isna().all() and committed.frame.speedup.notna().any()
+
+
+def test_several_folders_are_one_study(small_study, tmp_path):
+    """Runs of equal folder names stay apart; a copy of a run counts once."""
+    words = {"strategies": ["fedavg", "relief"], "seeds": [0], "backbone": SMALL, "quiet": True}
+    rr.run("quick", rounds=1, out=tmp_path / "short", **words)
+    shutil.copytree(small_study.folder, tmp_path / "copy")
+    both = rr.load([small_study.folder, str(tmp_path / "short"), tmp_path / "copy"])
+    assert both.folders == (small_study.folder, tmp_path / "short", tmp_path / "copy") and len(both.runs) == 6
+    frame = both.frame.set_index("cell")
+    assert sorted(frame.index) == [
+        "fedavg-s0", "fedavg-s1", "relief-s0", "relief-s1", "short-fedavg-s0", "short-relief-s0"
+    ]  # fmt: skip
+    assert frame.loc["short-relief-s0"].rounds == 1 and frame.loc["relief-s0"].rounds == 2
+    assert len(both.settings) == 2 and both.gain("relief", setting=both.settings[0]).num_pairs == 2
+    assert both.report(tmp_path / "page").exists() and "short" in repr(both)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "load: found an empty list, expected folders of runs"),
+        (3, "load: found 3, expected the path of a folder"),
+        ([None], "load: found None, expected the path of a folder"),
+        (["results/smok"], r"results/smok: does not exist \(did you mean 'smoke'\?\)"),
+    ],
+)
+def test_what_cannot_be_opened_is_said(given, message, monkeypatch):
+    monkeypatch.chdir(Path(__file__).parents[2])
+    with pytest.raises(rr.UserError, match=message):
+        rr.load(given)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -99,6 +154,8 @@ def test_gains_of_all_methods_are_a_frame(small_study):
         (lambda s: s.run("relief"), "2 runs fit; there are .*seed 0; .*seed 1; name seed, fold or replicate"),
         (lambda s: s.run("relief", seed=7), r"run\('relief', seed=7\): no such run; there are"),
         (lambda s: s.gain("v1"), "no finished run of 'v1'"),
+        (lambda s: s.gain("relief", figure="f1_rar"), r"figure 'f1_rar': unknown \(did you mean 'f1_rare'\?\)"),
+        (lambda s: s.gains(figure="loss"), "figure 'loss': unknown; expected one of f1, f1_rare"),
         (lambda s: s.figure("allocations"), r"unknown \(did you mean 'allocation'\?\)"),
         (lambda s: s.timeline("fedavg", "fedprox"), "no finished run.*there are fedavg, relief"),
         (lambda s: s.run("relief", seed=0).explain(round=9, client=0), "round 9: no such round"),

@@ -1,0 +1,125 @@
+"""Test that errors of calls speak of keywords: unknown ones, those of sections, the command line's options."""
+
+import inspect
+
+import pytest
+
+import actors
+import relief_ray as rr
+from relief_ray.errors import UserCodeFailed
+from relief_ray.studies.keywords import KEYWORDS, in_python, python_words
+from tests.studies.conftest import SMALL
+
+RAISES = """
+from functools import partial
+
+import torch
+import relief_ray as rr
+
+
+class Faulty(rr.StrategyConfig):
+    where: str = "aggregate"
+
+    def build(self):
+        reduction = self.reduction()
+        return rr.Strategy(
+            name="faulty",
+            allocate=partial(allocate, self.where),
+            client=rr.ClientProgram(objective=partial(objective, self.where)),
+            reduction=reduction,
+            aggregate=partial(aggregate, self.where, reduction),
+        )
+
+
+def allocate(where, state, context):
+    return 1 / 0 if where == "allocate" else rr.allocate_everything(state, context)
+
+
+def objective(where, step):
+    return 1 / 0 if where == "objective" else torch.nn.functional.cross_entropy(step.logits, step.labels)
+
+
+def aggregate(where, reduction, state, reduced, tools):
+    return 1 / 0 if where == "aggregate" else rr.average(reduction, state, reduced, tools)
+"""
+
+
+def test_the_words_are_those_of_run():
+    for run in (rr.run, actors.run):
+        assert tuple(inspect.signature(run).parameters) == ("experiment", *KEYWORDS, "settings")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"rouds": 3}, r"run\(rouds=3\): unknown keyword; did you mean rounds=3\?"),
+        ({"lr": 0.1}, r"run\(lr=0.1\): unknown keyword; write training=\{'lr': 0.1\} or server=\{'lr': 0.1\}"),
+        ({"epochs": 2}, r"write training=\{'epochs': 2\}$"),
+        ({"folder": "runs/x"}, r"did you mean out='runs/x'\?"),
+        ({"zzzz": 1}, "expected one of strategies, seeds, .*, or a section of the configuration: name, strategy, data"),
+        ({"jobs": 2}, r"^jobs=2: relief_ray.run computes .*; expected actors.run\(.., runtime=\{'num_hosts': 2\}\)"),
+        ({"name": 3}, "name: found 3, expected a text"),
+        ({"out": 3}, "out: found 3, expected a path"),
+        ({"claims": []}, r"claims: found \[\], expected a path"),
+        ({"training": rr.CostConfig()}, "training: found a CostConfig, expected a TrainingConfig, or a mapping"),
+        ({"set": {"seeds": 3}}, r"set=\{'seeds': 3\}: no key of the configuration; write seeds=3 beside set"),
+        ({"seeds": [0], "set": {"seed": 1}}, r"^seeds and set=\{'seed': 1\}: choose the same"),
+        ({"seeds": [0], "seed": 1}, r"^seeds and seed=1: choose the same"),
+        ({"folds": [0]}, r"^folds=\[0\]: .* expected set=\{'data.split': 'held_out_subject'\} with it, or no folds$"),
+        ({"set": {"rounds.x": 3}}, r"^set=\{'rounds.x': 3\}: 'rounds' is "),
+        ({"strategies": "fedavg,relief", "set": {"strategy.gamma": 3}}, r"^set=\{'strategy.gamma': 3\}: fedavg has no"),
+    ],
+)
+def test_a_wrong_word_is_answered_in_python(words, message):
+    with pytest.raises(rr.UserError, match=message) as error:
+        rr.run("quick", quiet=True, **words)
+    assert "--" not in str(error.value).replace("relief-ray run EXPERIMENT --jobs", "")
+
+
+def test_jobs_on_ray_are_worker_processes():
+    with pytest.raises(
+        rr.UserError, match=r"^jobs=3: actors.run .*; expected runtime=\{'num_hosts': 3\}, or `relief-ray run"
+    ):
+        actors.run("quick", jobs=3)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "--set replicate=1: expected --set 'replicates=[1, 2]'",
+            "set={'replicate': 1}: expected set={'replicates': [1, 2]}",
+        ),
+        ("--set training.lr=0.1: no", "training={'lr': 0.1}: no"),
+        ("set it: --set backbone=my_net:MyNet, or", "set it: set={'backbone': 'my_net:MyNet'}, or"),
+        ("--set data.subjects=[1, 2]: no", "set={'data.subjects': [1, 2]}: no"),
+        ("again with --set tracking.uri=..., or", "again with set={'tracking.uri': ..}, or"),
+        ("choose a folder with --out DIR, or --other-code", "choose a folder with out='DIR', or other_code=True"),
+        ("go on: relief-ray resume runs/x --other-code", "go on: other_code=True"),
+        ("name it: --strategies a,my:B; x", "name it: strategies=['a', 'my:B']; x"),
+        ("no option here - at all", "no option here - at all"),
+    ],
+)
+def test_options_become_keywords(text, words):
+    assert python_words(text, ["training"]) == words
+    with pytest.raises(rr.UserError) as error, in_python(["training"]):
+        raise rr.UserError(text)
+    assert str(error.value) == words
+
+
+@pytest.mark.parametrize("where", ["allocate", "objective", "aggregate"])
+def test_an_error_of_the_users_own_names_its_function_file_and_line(write, run_cache, tmp_path, where):
+    name = write(RAISES)
+    words = {"strategies": {"name": f"{name}:Faulty", "where": where}, "backbone": SMALL, "rounds": 1, "quiet": True}
+    line = next(n for n, text in enumerate(RAISES.splitlines(), 1) if f'where == "{where}"' in text)
+    with pytest.raises(
+        rr.UserCodeFailed, match=rf"ZeroDivisionError: .*{name}.py, line {line}, in {where}: return 1"
+    ) as error:
+        rr.run("quick", out=tmp_path / "faulty", **words)
+    assert error.type is UserCodeFailed and isinstance(error.value.__cause__, Exception)
+
+
+def test_an_error_of_this_project_stays_as_it_is(monkeypatch):
+    monkeypatch.setattr("relief_ray.studies.call.plan_of", len)
+    with pytest.raises(TypeError, match="takes exactly one argument"):
+        rr.run("quick", quiet=True)
