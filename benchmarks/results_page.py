@@ -8,7 +8,6 @@ Needs no data and trains nothing. A test compares the pages with the records (`t
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -27,6 +26,7 @@ from relief_ray.report.inventory import searched_keys
 from relief_ray.report.registered import registry_of
 from relief_ray.report.runs import Loaded, Replicate, config_text, read_small, run_value
 from relief_ray.report.statistics import paired
+from relief_ray.report.tables.columns import LINK
 from relief_ray.report.testing import figure_of
 
 ROOT = Path(__file__).parent.parent
@@ -94,11 +94,11 @@ def _compared(runs: Iterable[Loaded]) -> Comparison:
     return compare_runs(every, searched=searched_keys(loaded.run.config for loaded in every))
 
 
-def comparisons(results: Path, words: Callable[[RunRecord], str]) -> Mapping[str, Comparison]:
+def comparisons(results: Path, words: Callable[[Loaded], str]) -> Mapping[str, Comparison]:
     """Return a comparison for every setting in a folder's committed runs; ``words`` names a run's setting."""
     groups: dict[str, list[Loaded]] = {}
     for loaded in read_small(ROOT / results).values():
-        groups.setdefault(words(loaded.run), []).append(loaded)
+        groups.setdefault(words(loaded), []).append(loaded)
     return {value: _compared(runs) for value, runs in groups.items()}
 
 
@@ -136,6 +136,10 @@ _COUPLINGS: Mapping[str, str] = {
     "independent": "anywhere",
     "inverted": "many on slow devices",
 }
+_GAPS_AND_CLIENTS = (
+    *(f"gap {gap}, 8 clients" for gap in (10, 55, 100)),
+    *(f"gap 55, {clients} clients" for clients in (20, 50, 100)),
+)
 _OWN_SUBJECTS = ("own people, %", "f1_own_subjects_percent", "{:.1f}")
 _AT_SECONDS = ("at equal seconds, %", "f1_at_seconds_percent", "{:.1f}")
 _MORE: Sequence[tuple[str, str, str]] = (
@@ -173,7 +177,12 @@ def all_methods(results: Path, more: Sequence[tuple[str, str, str]] = ()) -> str
 
 def _values(row: MethodResult, columns: Sequence[tuple[str, str, str]]) -> list[str]:
     """Return a method's means in these columns; a dash where it has none."""
-    return [form.format(row.stats[key].mean) if key in row.stats else _NONE for _, key, form in columns]
+
+    def text(key: str, form: str) -> str:
+        mean = row.stats[key].mean
+        return LINK.rounded(mean) if key == LINK.figure else form.format(mean)
+
+    return [text(key, form) if key in row.stats else _NONE for _, key, form in columns]
 
 
 def card(labels: Sequence[str]) -> str:
@@ -223,34 +232,24 @@ def _choice(run: RunRecord) -> str:
     return f"{config_text(run, 'training.optimizer')}, {config_text(run, 'training.lr')}{'†' if edge else ''}"
 
 
-def coupling(results: Path) -> str:
-    """Return a table with a row per coupling of speed and sensors and method, as ``all_methods`` lays it out."""
-    found = comparisons(results, lambda run: config_text(run, "fleet.coupling"))
-    rows = [
-        [words, *_method_row(study, row)]
-        for value, words in _COUPLINGS.items()
-        for study in (found[value],)
-        for row in study.rows
-    ]
-    return table(["sensors", "", *_METHOD_HEAD], rows)
+def settings(results: Path, words: Callable[[Loaded], str], order: Sequence[str]) -> str:
+    """Return a table with a row per setting and method, as ``all_methods`` lays it out.
+
+    ``words`` names the setting of a run; ``order`` lists these names.
+    """
+    found = comparisons(results, words)
+    rows = [[name, *_method_row(found[name], row)] for name in order for row in found[name].rows]
+    return table(["", "", *_METHOD_HEAD], rows)
 
 
-def sensitivity(results: Path) -> str:
-    """Return a table with a row per gap and number of clients: all methods beside each other, a dash without runs."""
-    found = comparisons(results, _gap_and_clients)
-    names = {row.label: _method_row(study, row)[0] for study in found.values() for row in study.rows}
-    rows = []
-    for words in sorted(found, key=lambda name: [int(n) for n in re.findall(r"\d+", name)][::-1]):
-        cells = dict.fromkeys(names, _NONE)
-        for row in found[words].rows:
-            cells[row.label] = "{} / {}, {}".format(*_values(row, (_METHOD_COLUMNS[0], *_COLUMNS[:2])))
-        rows.append([words, *cells.values()])
-    return table(["", *names.values()], rows)
+def _coupling(loaded: Loaded) -> str:
+    return _COUPLINGS[config_text(loaded.run, "fleet.coupling")]
 
 
-def _gap_and_clients(run: RunRecord) -> str:
-    clients = run.coverage["clients"]
-    return f"gap {float(config_text(run, 'fleet.gap')):g}, {len(clients) if isinstance(clients, list) else '?'} clients"
+def _gap_and_clients(loaded: Loaded) -> str:
+    committed = loaded.committed
+    clients = "?" if committed is None or committed.means is None else committed.means.num_clients
+    return f"gap {config_text(loaded.run, 'fleet.gap')}, {clients} clients"
 
 
 def _method_row(study: Comparison, row: MethodResult) -> list[str]:
@@ -328,8 +327,8 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "methods_within": partial(all_methods, TABLE_ONE["within"], (_OWN_SUBJECTS,)),
     "search_optimizer": lambda: search.page_table(read(search.SCORES)),
     "tuned": partial(tuned, TUNED, [SHORT_RUNS, TABLE_ONE["within"]]),
-    "coupling": partial(coupling, COUPLING),
-    "sensitivity": partial(sensitivity, SENSITIVITY),
+    "coupling": partial(settings, COUPLING, _coupling, tuple(_COUPLINGS.values())),
+    "sensitivity": partial(settings, SENSITIVITY, _gap_and_clients, _GAPS_AND_CLIENTS),
     **{f"card_{page}": partial(card, labels) for page, labels in CARDS.items()},
 }
 

@@ -74,6 +74,9 @@ NOT_RUN = (
     ("docs/results.md", "python -m benchmarks.frontier", _HOURS),
     ("docs/results_methods.md", "relief-ray grid", _HOURS),
     ("docs/results_methods.md", "relief-ray report runs/methods", _HOURS),
+    ("docs/results_settings.md", "relief-ray grid", _HOURS),
+    ("docs/results_settings.md", "relief-ray report runs/", _HOURS),
+    ("docs/results_settings.md", "python -m benchmarks.tuned runs/search", _HOURS),
     ("docs/results.md", "relief-ray report runs/dsa_study", _HOURS),
     ("docs/results.md", "relief-ray report runs/frontier_test", _HOURS),
 )  # fmt: skip

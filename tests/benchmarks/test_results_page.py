@@ -5,7 +5,7 @@ import re
 import pytest
 
 from benchmarks.marked import MARKED, filled
-from benchmarks.results_page import BLOCKS, PAGES, ROOT, SHORT, STUDY, comparison
+from benchmarks.results_page import BLOCKS, PAGES, ROOT, SHORT, STUDY, TABLE_ONE, TUNED, comparison
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
@@ -38,3 +38,32 @@ def test_scores_are_means_of_the_records():
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in BLOCKS["study"]().splitlines()]
     assert rows[2][1].startswith(f"{sum(fedavg.values()) / len(fedavg):.1f} ")
     assert rows[3][2].startswith(f"{gain:+.1f} ")
+
+
+def rows_of(block):
+    """Cells of a table's rows, without its head."""
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in BLOCKS[block]().splitlines()[2:]]
+
+
+def test_chosen_values_stand_beside_the_same_round_with_the_papers():
+    """By hand: means over replicates of FedAvg's fifteenth round, of 15 and of 200, and of their differences."""
+    chosen, before = (
+        {r.replicate: next(100 * x.metrics.headline for x in r.rounds if x.round == 15) for r in runs}
+        for runs in (comparison(folder).runs_of("fedavg") for folder in (TUNED, TABLE_ONE["within"]))
+    )
+    assert chosen.keys() == before.keys() and len(chosen) == 3
+    gain = sum(chosen[key] - before[key] for key in chosen) / 3
+    cells = next(row for row in rows_of("tuned") if row[0] == "FedAvg")
+    assert cells[1:4] == ["sgd, 0.1", f"{sum(before.values()) / 3:.1f}", f"{sum(chosen.values()) / 3:.1f}"]
+    assert cells[4].startswith(f"{gain:+.1f} ")
+    assert all(row[2] != "–" for row in rows_of("tuned")), "every method has runs with the paper's values"
+
+
+def test_settings_are_compared_within_themselves():
+    """FedAvg learns the same whoever owns a sensor, and however far apart devices are; RELIEF's speed follows both."""
+    for block, number in (("coupling", 3), ("sensitivity", 3)):
+        rows = rows_of(block)
+        fedavg = [row for row in rows if row[1] == "FedAvg"][:number]
+        assert len({row[2] for row in fedavg}) == 1 and {row[6] for row in fedavg} == {"1.00x"}
+        speeds = [row[6] for row in rows if row[1] == "RELIEF"]
+        assert len(speeds) == len(set(speeds)) >= number
