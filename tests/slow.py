@@ -30,7 +30,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 STATE, RESULTS = ROOT / ".slow_tests.jsonl", ROOT / "tests" / "slow_results.md"
 # An accelerator, root, a quiet machine: none is everywhere.
-MARKS = "slow and not gpu and not lab and not lab_long"
+MARKS = "(slow or ci) and not gpu and not lab and not lab_long"
 NUM_SLOWEST = 20
 
 

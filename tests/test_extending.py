@@ -112,6 +112,7 @@ def test_the_page_has_its_examples():
         assert f"| `{rule}` |" in PAGE, "every rule is in the page's tables"
 
 
+@pytest.mark.ci
 @pytest.mark.ray
 def test_the_method(shell, place):
     printed = shell(COMMANDS[0])
@@ -139,12 +140,14 @@ def test_methods_with_personal_parts_views_and_single_updates(shell, place):
     assert views == {"acc", "acc%2Bgyro", "acc%2Bgyro%2Bmag"} and any("exit.early" in name for name in last)
 
 
+@pytest.mark.ci
 @pytest.mark.ray
 def test_a_method_that_is_another_one(shell):
     printed = shell(COMMANDS[2])
     assert printed.count("keeps 1 rule\n") == 2 and "my_method:MyMethod with beta=0 against fedavg" in printed
 
 
+@pytest.mark.ci
 @pytest.mark.ray
 def test_the_plain_module(shell, place):
     printed = shell(COMMANDS[3])

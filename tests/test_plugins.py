@@ -251,6 +251,7 @@ def test_a_users_method_has_every_hook_that_a_built_in_one_has(hooked, tmp_path)
         assert warmth == {("Half & half", 36.6), ("fedavg", None)}
 
 
+@pytest.mark.ci
 def test_reports_show_a_users_methods_as_their_file_states_them(hooked, tmp_path, capsys):
     for name in ("Ceiling", "Halved", "Hooked", "Untitled"):
         drive(with_strategy(f"{hooked}:{name}"), tmp_path / "runs" / name)

@@ -32,6 +32,7 @@ def faults():
     return tuple(map(int, done.stdout.split()))
 
 
+@pytest.mark.ci
 def test_memory_that_is_freed_is_not_fetched_again_page_by_page():
     if not keep_freed_memory():
         pytest.skip("not glibc")

@@ -68,6 +68,7 @@ def check_sweep(case, round_, every, environment, golden, tmp_path):
     return rows
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("case", [pytest.param("relief", marks=pytest.mark.slow), "local"])
 def test_killed_in_the_last_round_and_after_it(case, environment, golden, tmp_path):
     rows = check_sweep(case, 2, 4, environment, golden, tmp_path)
@@ -82,6 +83,7 @@ def test_killed_at_every_change_of_the_file_system(case, environment, golden, tm
     assert {row["event"] for row in rows} >= {"write", "fsync", "replace"}
 
 
+@pytest.mark.ci
 def test_killed_from_outside_whenever_it_happens_to_be(environment, golden, tmp_path):
     """The driver is a process of its own; the kill comes from this one, after its second round at the earliest."""
     path = tmp_path / "run"

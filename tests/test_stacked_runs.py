@@ -59,11 +59,13 @@ def agree(values, tmp_path, **training):
     return alone, together
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("preset", FAST)
 def test_a_run_comes_to_the_same(preset, tmp_path):
     agree({"strategy": strategy_values(preset)}, tmp_path)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "training",
     [
@@ -82,6 +84,7 @@ def test_every_preset_comes_to_the_same(preset, tmp_path):
     agree({"strategy": strategy_values(preset)}, tmp_path)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])
 def test_on_backbone_2(missing, tmp_path):
     agree({**MOMENT, "strategy": strategy_values("relief", 0.75)}, tmp_path, missing=missing)

@@ -16,6 +16,7 @@ from tests.own import METHOD
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.ci
 def test_a_class_is_judged_as_the_command_judges_its_import_path(write, invoke):
     path = f"{write(METHOD)}:Mine"
     result = actors.conformance(load(path, "strategies"), ray=False)
@@ -25,6 +26,7 @@ def test_a_class_is_judged_as_the_command_judges_its_import_path(write, invoke):
     assert result.facts == json.loads(invoke("conformance", path, "--no-ray", "--json").stdout)
 
 
+@pytest.mark.ci
 def test_fields_of_an_object_are_taken_along():
     """FedProx without its term is FedAvg, and with it is not."""
     without, with_it = (PRESETS["fedprox"].model_copy(update={"mu": mu}) for mu in (0.0, 0.5))
@@ -49,6 +51,7 @@ def test_a_wrong_target_or_setting_is_named(target, words, message):
         actors.conformance(target, ray=False, **words)
 
 
+@pytest.mark.ci
 def test_without_ray_nothing_of_it_is_loaded():
     code = "import sys, actors; print(actors.conformance('dsa_mini', ray=False).ok, 'ray' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)

@@ -180,6 +180,7 @@ def test_stale_cells_are_set_aside_not_lost(tmp_path):
     assert read_run(tmp_path / "stale" / f"{entry.folder.name}-abababab").status == "done"
 
 
+@pytest.mark.ci
 def test_a_cell_on_weights_that_have_changed_is_stale(tmp_path, run_cache):
     put_weights(tmp_path / "weights", 0)
     backbone = {"name": "moment_lora", "size": "tiny", "rank": 2, "weights": str(tmp_path / "weights")}

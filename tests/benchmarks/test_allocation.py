@@ -13,6 +13,7 @@ PAGE = Path(__file__).parents[2] / "docs/allocation.md"
 COMMAND = "python -m benchmarks.allocation --doc docs/allocation.md"
 
 
+@pytest.mark.ci
 def test_the_page_holds_what_the_program_computes():
     text = PAGE.read_text(encoding="utf-8")
     assert {match["name"] for match in MARKED.finditer(text)} == {*BLOCKS, "backbone2"}

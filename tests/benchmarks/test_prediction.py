@@ -57,6 +57,7 @@ def profiled(run_cache):
     return profile_device(parse(SMALL), ("A", "B", "C"), turns=1)
 
 
+@pytest.mark.ci
 def test_an_earlier_profile_is_held_against_the_same_rounds(tmp_path, profiled):
     config, path, profile = parse(SMALL), tmp_path / "earlier.json", profiled
     save_profile(profile, path)

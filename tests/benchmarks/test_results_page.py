@@ -8,6 +8,7 @@ from benchmarks.marked import MARKED, filled
 from benchmarks.results_page import BLOCKS, PAGES, ROOT, SHORT, STUDY, TABLE_ONE, TUNED, comparison
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_tables_are_those_of_the_committed_results(page):
     text = (ROOT / page).read_text(encoding="utf-8")

@@ -23,6 +23,7 @@ def test_every_rule_is_broken_by_one_of_these():
     assert {rule for rule, _, _ in BROKEN.values()} == set(BACKBONE_RULES)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_rule_is_named_alone(name, write):
     rule, text, message = BROKEN[name]
@@ -56,6 +57,7 @@ def test_a_wrong_shape_is_named_as_one_without_another_remedy(head, said, write)
     assert "BROKEN      shape" in shown and said in shown and "fix:" not in shown
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "backbone", ["tests.nets:Normed", "cnn", *(pytest.param(f"tests.nets:{n}", marks=pytest.mark.slow)
                                               for n in ("NormedShared", "Attentive"))]
@@ -77,6 +79,7 @@ def test_the_large_backbone_keeps_them():
     assert {v.status for v in judge("moment_lora", *small).values()} == {"kept"}
 
 
+@pytest.mark.ci
 def test_the_command_finds_out_that_it_is_a_backbone(write):
     name = write(module(GOOD))
     done = CliRunner().invoke(app, ["conformance", f"{name}:Mine", "--set", "width=5"])

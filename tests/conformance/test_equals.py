@@ -58,6 +58,7 @@ def conformance(*words):
     return done.exit_code, done.output
 
 
+@pytest.mark.ci
 def test_fedprox_without_its_term_is_fedavg_and_with_it_is_not():
     code, text = conformance("fedprox", "--equals", "fedavg", "--set", "mu=0")
     assert code == 0 and text.startswith("fedprox with mu=0 against fedavg\n") and "fedprox: keeps 1 rule" in text
@@ -65,6 +66,7 @@ def test_fedprox_without_its_term_is_fedavg_and_with_it_is_not():
     assert code == 1 and "BROKEN" in text and "round 1: 11 of 11 groups differ from fedavg's" in text
 
 
+@pytest.mark.ci
 def test_a_method_of_the_user_s(write):
     name = f"{write(METHOD)}:Mine"
     assert conformance(name, "--equals", "fedavg", "--set", "beta=0", "--set", "rounds=2")[0] == 0
@@ -78,6 +80,7 @@ def test_a_method_of_the_user_s(write):
     assert conformance(name, "--equals", "fedavg", "--set", "beta=0", *within)[0] == 0
 
 
+@pytest.mark.ci
 def test_settings_of_the_problem_are_both_methods_and_other_rounds_are_found():
     code, text = conformance("fedprox", "--equals", "fedprox", "--set", "mu=0.5", "--set", "rounds=1")
     assert code == 1 and "differ from fedprox's" in text, "mu is the method's alone"
@@ -86,6 +89,7 @@ def test_settings_of_the_problem_are_both_methods_and_other_rounds_are_found():
     assert conformance("fedavg", "--equals", "central", "--set", "backbone.fusion=5", "--set", "rounds=1")[0] == 1
 
 
+@pytest.mark.ci
 def test_rounding_that_training_amplifies_is_told_from_another_method(write):
     """Sums in another order: 1e-8 in round 1, far more in round 3, where a tolerance of 1e-6 is too small."""
     name = f"{write(METHOD)}:Summed"

@@ -24,6 +24,7 @@ def test_every_rule_is_broken_by_one_of_these():
     assert {rule for rule, _, _ in BROKEN.values()} == set(RULES)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", [n for n, (rule, _, _) in BROKEN.items() if rule != "executors"])
 def test_a_broken_rule_is_named_alone(name, write):
     rule, (body, build), message = BROKEN[name]
@@ -67,6 +68,7 @@ def test_a_method_that_rests_on_purpose_need_not_move(write):
     assert next(v for v in verdicts if v.rule == "moves").status == "kept"
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("strategy", [p if p in FAST else pytest.param(p, marks=pytest.mark.slow) for p in PRESETS])
 def test_every_preset_keeps_every_rule(strategy):
     """First phases last one round here, so that three rounds reach the phase after them."""
@@ -81,6 +83,7 @@ OTHER_STEPS = {
 }
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "strategy", ["relief", *(pytest.param(s, marks=pytest.mark.slow) for s in ("fedavg", "fedsa_lora", "fedlease"))]
 )

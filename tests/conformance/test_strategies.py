@@ -32,6 +32,7 @@ def folders(run_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Callab
     return folder
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("case", params())
 def test_interrupted_at_every_boundary_is_the_same_run(case, folders, tmp_path):
     config, path = config_of(case), tmp_path / "run"
@@ -43,6 +44,7 @@ def test_interrupted_at_every_boundary_is_the_same_run(case, folders, tmp_path):
     assert outcome(path) == outcome(folders(case))
 
 
+@pytest.mark.ci
 def test_strategies_differ_from_one_another(folders):
     """Were two of them the same computation, half of this table would test nothing."""
     states = {preset: outcome(folders(preset))["state"] for preset in PRESETS}

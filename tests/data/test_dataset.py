@@ -40,6 +40,7 @@ def test_a_changed_file_is_parsed_anew(mhealth_root: Path, tmp_path: Path) -> No
     assert after.digest != before.digest
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", ["pamap2", "mhealth"])
 def test_synthetic_raw_files_go_all_the_way(name: str, request: pytest.FixtureRequest) -> None:
     dataset = load_dataset(name, request.getfixturevalue(f"{name}_root"))

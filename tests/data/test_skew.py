@@ -67,6 +67,7 @@ labelled = st.lists(st.integers(0, 3), min_size=60, max_size=200).map(lambda val
 alphas = st.sampled_from([1e-6, 0.01, 0.1, 1.0, 100.0])
 
 
+@pytest.mark.ci
 @settings(max_examples=60, deadline=None)
 @given(
     labelled, alphas, st.integers(1, 6), st.sampled_from(["dirichlet", "quantity"]), st.integers(0, 99), st.booleans()

@@ -25,6 +25,7 @@ def test_the_seed_decides_every_byte(tmp_path: Path) -> None:
     assert not set(contents[0].values()) & set(contents[2].values())
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("name", "columns"), [("pamap2", 54), ("mhealth", 24)])
 def test_the_originals_columns(name: str, columns: int, request: pytest.FixtureRequest) -> None:
     file = next(request.getfixturevalue(f"{name}_root").rglob("*ubject*1.*"))

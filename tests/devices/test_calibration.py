@@ -116,6 +116,7 @@ def test_a_user_may_bring_a_utilisation():
     assert utilisations("mine", utilisation=0.25) == dict.fromkeys(MODELS, 0.25)
 
 
+@pytest.mark.ci
 def test_backbone_2s_fleet_spends_table_2s_energy(run_cache, counted):
     backbone = MomentConfig().build(PAMAP2, seed=0)
     costs, nbytes = counted(backbone), encoded_nbytes(backbone.layout, backbone.layout.select())

@@ -182,6 +182,7 @@ def run(case, path, how, **changes):
     return watched[0], read_rounds(path)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("case", ["relief", "pilot"])
 def test_training_is_the_same_and_what_is_tested_is_the_mean(case, run_cache, tmp_path):
     plain, tail, ema = (run(case, tmp_path / how, how, rounds=4) for how in HOW)

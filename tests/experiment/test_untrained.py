@@ -44,6 +44,7 @@ STARVING = {"name": "relief", "deadline_s": 1e-6}
 UNUSED = "fusion.B, encoder.acc.1"
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("strategy", "names"),
     [

@@ -85,6 +85,7 @@ def test_the_counter_agrees_with_torchs_own():
     assert _count(run) == theirs.get_total_flops() > 0
 
 
+@pytest.mark.ci
 def test_counting_imports_no_compiler_and_no_algebra():
     program = (
         "import sys; from tests.models.test_costs import CONFIG, SHAPE, count_costs; "

@@ -51,6 +51,7 @@ def test_the_existing_loader_reads_it_back_equal(profile, tmp_path):
 TINY = {"name": "moment_lora", "size": "tiny"}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("backbone", "micro_batch", "max_step_bytes"),
     [

@@ -102,6 +102,7 @@ def test_the_parser_of_this_test_notices_what_is_wrong():
             parse(shlex.split(wrong))
 
 
+@pytest.mark.ci
 def test_an_option_that_a_text_names_is_one_of_some_command():
     theirs = {"--block", "--head", "--help", "--port", "--backend-store-uri", "--depth", "--version"}
     known = set(options(CLI)) | theirs

@@ -20,6 +20,7 @@ P90_FUNCTION_LINES = 30
 MEDIAN_FUNCTION_LINES = 10
 
 
+@pytest.mark.ci
 def test_source_keeps_to_the_style_guide():
     offenders = [f"{name_of(path)}: {fault}" for path in sources("benchmarks", "cluster") for fault in faults_of(path)]
     assert not offenders, "\n".join(offenders)
@@ -165,6 +166,7 @@ def test_functions_are_short():
     assert lengths[len(lengths) * 9 // 10] <= P90_FUNCTION_LINES
 
 
+@pytest.mark.ci
 def test_python_3_10_can_read_every_file():
     offenders = []
     for path in sorted(files({".py"})):

@@ -4,6 +4,8 @@ import ast
 import subprocess
 import sys
 
+import pytest
+
 from tests.project.tree import ROOT, name_of, sources
 
 
@@ -87,6 +89,7 @@ print(len(names))
 """
 
 
+@pytest.mark.ci
 def test_the_library_imports_without_the_runtime_and_with_base_dependencies_only():
     runtime, others = "ray,mlflow,momentfm,transformers,actors,tune_configs", "pandas,matplotlib,sklearn,scipy"
     command = [sys.executable, "-c", IMPORT_ALL, f"{runtime},{others},pytest,hypothesis"]

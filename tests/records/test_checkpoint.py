@@ -38,6 +38,7 @@ GROUPS = st.dictionaries(NAMES, TENSORS, max_size=3)
 FACTS = st.dictionaries(NAMES, st.floats() | st.integers() | st.lists(st.text(max_size=3)) | st.none(), max_size=3)
 
 
+@pytest.mark.ci
 @settings(max_examples=60, deadline=None)
 @given(
     st.dictionaries(NAMES, GROUPS, max_size=3), GROUPS, FACTS, st.dictionaries(st.integers(0, 99), GROUPS, max_size=3)

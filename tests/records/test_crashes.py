@@ -24,6 +24,7 @@ def parts_in(path: Path) -> list[Path]:
     return list(path.glob(".r*.part"))
 
 
+@pytest.mark.ci
 def test_a_run_killed_at_any_change_ends_with_the_same_bits(scenario, rows, finished, tmp_path):
     killed = rows(tmp_path)
     assert len(killed) >= 60
@@ -39,6 +40,7 @@ def test_a_run_killed_at_any_change_ends_with_the_same_bits(scenario, rows, fini
         assert read_run(path).status == "done"
 
 
+@pytest.mark.ci
 def test_a_resume_killed_at_any_change_ends_with_the_same_bits(scenario, rows, finished, tmp_path):
     """It has everything to mend: a torn line, rounds without checkpoint, a damaged generation."""
     template = tmp_path / "template"

@@ -38,6 +38,7 @@ def kills(environment, tmp_path):
 ALL = [("sweep", "halves"), ("sweep", "s3"), ("moments", "halves"), ("threads", "s3"), ("threads", "halves")]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("command", "scheme", "every"),
     [("sweep", "halves", 7), *(pytest.param(*case, 1, marks=pytest.mark.slow) for case in ALL)],

@@ -186,6 +186,7 @@ def test_large_ledgers_go_in_batches(run, monkeypatch):
     assert points(run) == expected(4)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("moment", ["before-watermark"])
 def test_an_export_killed_between_log_and_watermark_repeats_nothing(run, program, moment):
     assert program("sync-killed", run, moment, check=False).returncode == -9
@@ -194,6 +195,7 @@ def test_an_export_killed_between_log_and_watermark_repeats_nothing(run, program
     assert points(run) == expected(4) and len(stored(run)) == 1
 
 
+@pytest.mark.ci
 def test_a_process_killed_while_it_makes_the_store_leaves_none(run, program):
     (run.parent / "mlflow.db").unlink()
     assert program("sync-killed", run, "making-the-store", check=False).returncode == -9
@@ -202,6 +204,7 @@ def test_a_process_killed_while_it_makes_the_store_leaves_none(run, program):
     assert [p.name for p in run.parent.iterdir() if p.name.endswith(".new")] == []
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("number", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_processes_open_one_fresh_store_at_once(finished, program, tmp_path, number):
     folders = [tmp_path / f"run{i}" for i in range(number)]

@@ -28,6 +28,7 @@ def finished(case, path, make=SerialExecutor, **changes):
     return point.state, setup
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("case", ["fedavg", "relief", "fedsa_lora", "fedel", "helora", "fedlease"])
 def test_fedavgm_without_momentum_is_plain_averaging_to_the_bit(case, tmp_path):
     neutral = {"optimizer": "fedavgm", "momentum": 0.0}

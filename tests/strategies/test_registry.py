@@ -77,7 +77,7 @@ ROLES = {
         "relief_ray/config.py": (1, "the default"),
         "relief_ray/report/budgets.py": (1, "the cheaper of the two sets the budget of equal cost"),
         "relief_ray/report/comparison.py": (4, COMPARED),
-        "relief_ray/report/dataframes.py": (2, COMPARED),
+        "relief_ray/report/dataframes.py": (4, COMPARED),
         "relief_ray/report/figures/style.py": (1, "its colour is the same on every page"),
         "relief_ray/report/figures/timeline.py": (2, "the upper panel"),
         "relief_ray/report/figures/updates.py": (2, "the paper's figures 2 and 3 are of FedAvg"),

@@ -24,6 +24,7 @@ def phases(config, folder):
     return {client.phase for record in read_rounds(folder) for client in record.clients}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("strategy", "rounds", "setting"),
     [

@@ -230,6 +230,7 @@ def test_progress_is_a_bar_a_cell_or_lines(capsys, monkeypatch):
     assert capsys.readouterr().err.count("a note\n") == 2
 
 
+@pytest.mark.ci
 @pytest.mark.ray
 def test_actors_run_takes_the_same_words_and_has_the_same_bits(small_study, cluster, tmp_path):
     import actors

@@ -114,6 +114,7 @@ def script(folder, guard, code=0):
     return done.stdout + done.stderr
 
 
+@pytest.mark.ci
 def test_a_method_of_the_script_that_runs_is_found_again(tmp_path, monkeypatch):
     assert "my_script:Mine ['my_script.py']" in script(tmp_path, 'if __name__ == "__main__":')
     monkeypatch.syspath_prepend(str(tmp_path))

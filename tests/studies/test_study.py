@@ -114,6 +114,7 @@ def test_frames_have_the_figures_of_the_table(small_study):
     assert committed.rounds.loss.isna().all() and committed.frame.speedup.notna().any()
 
 
+@pytest.mark.ci
 def test_several_folders_are_one_study(small_study, tmp_path):
     """Runs of equal folder names stay apart; a copy of a run counts once."""
     words = {"strategies": ["fedavg", "relief"], "seeds": [0], "backbone": SMALL, "quiet": True}
@@ -201,6 +202,7 @@ def test_methods_go_by_their_import_path_too(write, run_cache, monkeypatch):
         study.run(f"{name}:Mine")
 
 
+@pytest.mark.ci
 def test_pictures_show_themselves_and_are_saved(small_study, tmp_path):
     picture = small_study.timeline()
     data, hints = picture._repr_mimebundle_()

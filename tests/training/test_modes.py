@@ -80,6 +80,7 @@ def test_reuse_computes_what_naive_computes(name, missing, groups):
         torch.testing.assert_close(update.state[key], value, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.ci
 @nets
 def test_bits_depend_on_seed_round_and_client_alone(name):
     inside = scenario(name)

@@ -160,6 +160,7 @@ PRESENT_SETS = [
 ]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("present", PRESENT_SETS)
 def test_reuse_is_exact_whoever_is_present(present, float64):
     """Also where absent encoders are trained: a zero window's gradients are rounding, and Adam divides by their size.
@@ -213,6 +214,7 @@ def test_what_is_cheap_and_large_is_not_kept():
     assert "patches.acc" in absent.sources, "one window is"
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "groups", [ASSIGNMENTS["last encoder block"], ASSIGNMENTS["head and B"]], ids=["block", "head"]
 )
@@ -272,6 +274,7 @@ def test_backbone_keeps_its_costs_when_counted_twice():
     assert count_costs(backbone) == count_costs(backbone)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("engine", ["naive", "reuse"])
 @pytest.mark.parametrize("groups", ASSIGNMENTS.values(), ids=ASSIGNMENTS)
 def test_what_is_charged_is_what_is_executed(groups, engine):

@@ -14,6 +14,7 @@ from tune_configs.cells import GRIDS, cells_of, load_grid
 from tune_configs.grid import Axis, Grid, Level
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", GRIDS)
 @pytest.mark.parametrize(
     "settings", [(), ("datasets=[dsa, dsa_within]", "seeds=[0]", "rounds=6")], ids=["paper", "dsa"]
@@ -165,6 +166,7 @@ def test_an_unknown_grid_is_named_with_the_nearest():
         load_grid("abblation")
 
 
+@pytest.mark.ci
 def test_grids_do_not_load_ray():
     code = (
         "import sys\nfrom tune_configs.cells import GRIDS, load_grid\n[load_grid(name) for name in GRIDS]\n"

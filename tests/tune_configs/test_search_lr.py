@@ -87,6 +87,7 @@ def test_six_rounds_are_enough_for_every_method_unless_clients_miss_some():
         cells("rounds=10", "participation=0.5")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("method", [m if m in QUICK else pytest.param(m, marks=pytest.mark.slow) for m in METHODS])
 def test_the_number_decides_something(tmp_path, method):
     settings = [f"methods={method}", *(f"{k}={v}".replace("'", "") for k, v in SETTINGS.items())]

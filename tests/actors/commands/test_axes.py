@@ -109,6 +109,7 @@ def test_a_dry_run_counts_rays_start_where_runs_need_it(invoke: Invoke, tmp_path
     assert "(work: set-up, rounds and tests of every run; Ray's start: 20 s)" in shown
 
 
+@pytest.mark.ci
 @pytest.mark.ray
 def test_runs_side_by_side_have_the_bits_of_one_after_the_other(invoke: Invoke, cluster, tmp_path):
     words = ("run", "quick", "--strategies", "fedavg,relief", "--seeds", "0,1", *SMALL)
@@ -133,6 +134,7 @@ def fragile(alpha, reduction, state, reduced, tools):
 """
 
 
+@pytest.mark.ci
 @pytest.mark.ray
 def test_one_of_several_that_fails_stops_no_other_and_resume_goes_on(invoke: Invoke, cluster, write, tmp_path):
     flag = tmp_path / "flag"

@@ -37,6 +37,7 @@ def test_a_preset_is_described_by_the_windows_of_its_runs(invoke) -> None:
     assert preset == dataset
 
 
+@pytest.mark.ci
 def test_what_run_refuses_describe_refuses_and_each_remedy_helps(invoke, tmp_path: Path) -> None:
     skewed = ["--set=data.partition=dirichlet", "--set=data.num_clients=30"]
     said = [
@@ -111,6 +112,7 @@ def test_refusals(invoke, args: list[str], expected: str) -> None:
     assert result.exit_code == 2 and expected in " ".join(result.stderr.split())
 
 
+@pytest.mark.ci
 def test_accept_trains_every_strategy_and_leaves_a_receipt(invoke, tmp_path: Path) -> None:
     result = invoke("data", "accept", "dsa_mini", "--stride-s=30", "--out", tmp_path, *SMALL)
     assert result.exit_code == 0, result.output

@@ -147,6 +147,7 @@ def test_a_damaged_cell_does_not_stop_the_others(invoke: Invoke, cluster, tmp_pa
     assert "2 done, 1 failed" in invoke("grid", "status", plan.out).stdout
 
 
+@pytest.mark.ci
 @pytest.mark.ray
 def test_cells_that_were_not_requested_do_not_run(invoke: Invoke, cluster, tmp_path):
     smoke = ["grid", "smoke", "--out", tmp_path, *SMALL, "--set=data.max_windows_per_client=4", "--set=rounds=1"]

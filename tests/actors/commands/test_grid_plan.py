@@ -38,6 +38,7 @@ def test_without_a_cluster_the_cores_are_this_processs(tmp_path, monkeypatch):
     assert num_places(tiny_plan(tmp_path).cell_folders()) == num_cores()
 
 
+@pytest.mark.ci
 @pytest.mark.ray
 def test_the_cores_of_a_cluster_are_the_cluster_s(cluster):
     """Joined twice by another process: for the forecast, then for the cells."""

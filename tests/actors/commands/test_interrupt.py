@@ -26,6 +26,7 @@ def wait_for_rounds(process: "subprocess.Popen[str]", number: int) -> None:
         seen += json.loads(line)["event"] == "round"
 
 
+@pytest.mark.ci
 def test_ctrl_c_stops_after_the_round_and_resume_gives_the_same_bits(start, invoke, tmp_path: Path) -> None:
     args = [*SMALL, "--set=rounds=12", "--strategies=relief,fedavg"]
     process = start("run", "quick", "--out", tmp_path / "cut", "--json", *args)
@@ -45,6 +46,7 @@ def test_ctrl_c_stops_after_the_round_and_resume_gives_the_same_bits(start, invo
         assert [r.metrics for r in cut] == [r.metrics for r in whole]
 
 
+@pytest.mark.ci
 def test_a_second_driver_is_refused_and_sigterm_has_its_own_code(start, invoke, tmp_path: Path) -> None:
     args = ["run", "quick", "--out", tmp_path, *SMALL, "--set=rounds=2000"]
     process = start(*args, "--json")
@@ -61,6 +63,7 @@ def test_a_second_driver_is_refused_and_sigterm_has_its_own_code(start, invoke, 
     assert refused.exit_code == 2 and f"relief-ray resume {tmp_path}" in " ".join(refused.stderr.split())
 
 
+@pytest.mark.ci
 def test_a_full_disk_has_its_own_code_and_loses_nothing(start, invoke, tmp_path: Path) -> None:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))

@@ -39,6 +39,7 @@ def method(request, write):
     return f"{write(sending(request.param))}:Mine", "norm rule" if "1e30" in request.param else "not finite"
 
 
+@pytest.mark.ci
 def test_a_refused_client_is_named_everywhere(invoke, method, tmp_path):
     name, rule = method
     command = ("run", "quick", "--strategies", name, *SMALL, "--set=rounds=4", "--set=runtime.quorum=0.8")

@@ -62,6 +62,7 @@ def test_a_single_run_goes_on_into_its_place_in_the_copy(invoke: Invoke, tmp_pat
     assert sorted(path.relative_to(copy) for path in copy.rglob("*")) == before
 
 
+@pytest.mark.ci
 def test_a_store_that_stays_away_costs_no_run_but_the_end_says_so(invoke: Invoke, tmp_path, monkeypatch):
     monkeypatch.setattr(studies_mirrored, "PATIENCE_S", 0.1)
     (tmp_path / "file").touch()
@@ -91,6 +92,7 @@ def test_credentials_in_an_address_are_not_kept_and_are_wanted_again(invoke: Inv
     assert "credentials of runtime.mirror = s3://***@bucket/x are not kept" in " ".join(refused.stderr.split())
 
 
+@pytest.mark.ci
 @pytest.mark.ray
 def test_a_grid_goes_on_from_its_copy(invoke: Invoke, cluster, tmp_path):
     plan = write_grid(tiny_plan(tmp_path / "here", **{"runtime.mirror": f"file://{tmp_path}/copy"}))

@@ -51,6 +51,7 @@ def started(folder: Path, *words: str, **places: str) -> "subprocess.CompletedPr
 LONG = "rules_of_every_method or rules_of_every_backbone or search or relief_trains or falls or learns"
 
 
+@pytest.mark.ci
 def test_their_tests_pass_at_once(written):
     printed = pytest_of(written, "-k", f"not ({LONG})")
     assert "6 passed, 8 deselected" in printed, printed

@@ -88,6 +88,7 @@ def test_the_advice_for_a_damaged_plan_loses_no_result(invoke, tmp_path: Path) -
     assert [cell.name for cell in read_plan(tmp_path).cells] == ["fedavg-s0", "v1-s0"]
 
 
+@pytest.mark.ci
 def test_a_finished_run_of_another_program_is_refused_and_may_be_computed_again(invoke, tmp_path: Path) -> None:
     command = ["run", "quick", "--out", tmp_path, *SMALL, "--set=rounds=1"]
     assert invoke(*command).exit_code == 0
@@ -249,6 +250,7 @@ def test_types_imply_an_actor_for_each_client_and_say_so(settings, jobs, first, 
     assert overruled_mode("dsa", settings, 1) is None, "a preset without a mode of its own loses none"
 
 
+@pytest.mark.ci
 def test_run_demo_placed_by_type_is_no_packed_run(invoke, tmp_path: Path) -> None:
     """It used to be packed on any nodes, without a word."""
     words = ["run", "demo", "--out", tmp_path, "--dry-run", "--json", "--strategies", "fedavg", "--folds", "0"]

@@ -41,6 +41,7 @@ def run_open(plan, on_tick=lambda: None):
     return ended
 
 
+@pytest.mark.ci
 def test_weak_tries_end_at_the_first_rung_and_a_resume_judges_by_those_before(cluster, tmp_path):
     plan = search(tmp_path / "s")
     stop = plan.out / STOP_FILE

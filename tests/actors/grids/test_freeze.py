@@ -38,6 +38,7 @@ def best_of(plan, fold):
     return best, means[best]
 
 
+@pytest.mark.ci
 def test_the_best_try_by_validation_is_frozen_and_used(tmp_path):
     plan, file = write_grid(tiny_search(tmp_path / "g", seeds=(0, 1))), tmp_path / "tuned.json"
     assert {c.config.choice.parameters for c in read_grid(plan.out).cells} == {("training.lr", "strategy.mu")}
@@ -84,6 +85,7 @@ def test_that_it_was_tuned_is_a_fact_of_plan_and_record(tmp_path, capsys):
     assert cells_of(tiny_grid(methods=("fedprox",)), same)[0].hash == tuned.hash
 
 
+@pytest.mark.ci
 def test_a_fold_never_sees_another_folds_subjects(tmp_path):
     """Fold 1 validates on subjects that fold 0 tests, so its scores may decide nothing in fold 0."""
     plan, file = write_grid(tiny_search(tmp_path / "g", datasets=(HELD_OUT,))), tmp_path / "tuned.json"

@@ -40,6 +40,7 @@ def carried_out(search, batches):
     return plan
 
 
+@pytest.mark.ci
 def test_a_resumed_search_gets_the_same_tries_and_goes_on(tmp_path):
     whole = carried_out(suggested_tries("search_lr", SETTINGS, tmp_path / "whole", 7, seed=3), 3)
     carried_out(suggested_tries("search_lr", SETTINGS, tmp_path / "part", 7, seed=3), 1)

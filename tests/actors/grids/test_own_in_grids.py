@@ -45,6 +45,7 @@ def carried_out(plan):
     return plan
 
 
+@pytest.mark.ci
 def test_a_grid_over_ones_own_runs_resumes_and_is_reported_by_name(invoke: Invoke, own, tmp_path):
     cells = cells_of(load_grid("smoke"), [*OWN, *SHORT, "data.split=held_out_subject", "seeds=[0, 1]"])
     assert len(cells) == 2 * 2 * 2 and {c.config.data.fold for c in cells} == {0, 1}
@@ -65,6 +66,7 @@ def test_a_grid_over_ones_own_runs_resumes_and_is_reported_by_name(invoke: Invok
     assert "| my_method |" in page and "my_method:MyMethod |" not in page
 
 
+@pytest.mark.ci
 def test_a_search_over_ones_own_is_frozen_and_taken_by_a_table(invoke: Invoke, own, tmp_path):
     place = tmp_path / "s"
     cells = cells_of(load_grid("search_lr"), [*OWN[:1], "methods=[my_method:MyMethod]", *OWN[2:], *SHORT])

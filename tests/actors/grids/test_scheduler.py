@@ -50,6 +50,7 @@ def run_all(plan, log):
     )
 
 
+@pytest.mark.ci
 def test_a_grid_with_a_failing_cell(cluster, tmp_path):
     plan = write_grid(tiny_plan(tmp_path / "tune", seeds=(0, 1)))
     # Its one timed client is not in the data: the cell fails on its own, wherever it runs.

@@ -79,6 +79,7 @@ SAME_BITS = [
 ]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("make", "case"), SAME_BITS, indirect=["make"])
 def test_a_run_on_ray_has_the_bits_of_the_plain_loop(case, make, plain, tmp_path):
     drive(config_of(case), tmp_path / "run", make)

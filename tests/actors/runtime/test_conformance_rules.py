@@ -14,6 +14,7 @@ def packed(on_warm_hosts):
     return lambda job: on_warm_hosts(job, num_hosts=2)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", [n for n, (rule, _, _) in BROKEN.items() if rule == "executors"])
 def test_a_strategy_that_looks_at_its_process_differs_from_the_serial_run(name, write, packed):
     rule, (body, build), message = BROKEN[name]

@@ -39,6 +39,7 @@ LAYOUTS = [
 ]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("options", LAYOUTS)
 def test_same_bits_as_the_serial_run(on_ray, twelve, options):
     serial, on_hosts = SerialExecutor(twelve), on_ray(twelve, federation.TYPES, **options)
@@ -69,6 +70,7 @@ def some_participants(on_hosts, job):
     assert down + up < trained.moved_bytes < down + up + 100_000
 
 
+@pytest.mark.ci
 def test_every_single_update_comes_back_where_the_strategy_collects(on_warm_hosts, tmp_path):
     job = make_job(tmp_path, 12, reduction=federation.COLLECT)
     collected = round_of(on_warm_hosts(job, num_hosts=1), job)
@@ -101,6 +103,7 @@ def test_a_host_killed_in_mid_training_costs_one_retry_and_no_bit(on_ray, tmp_pa
     assert executor.facts()["placement"] == ("typed" if "mode" in options else "virtual")
 
 
+@pytest.mark.ci
 def test_a_host_killed_with_whole_blocks_in_its_call_costs_no_bit_either(on_ray, twelve, tmp_path, monkeypatch):
     """From the second round on a host may have its share in one call; here no gain is too small for that."""
     monkeypatch.setattr("actors.runtime.scheduling.LEAST_GAIN", -1.0)
@@ -116,6 +119,7 @@ def test_a_host_killed_with_whole_blocks_in_its_call_costs_no_bit_either(on_ray,
     assert same_round(round_of(executor, twelve), expected) and executor.num_lost == 1
 
 
+@pytest.mark.ci
 def test_a_client_that_always_kills_its_host_is_left_out_alone(on_ray, twelve):
     executor = on_ray(with_refine(twelve, federation.killed_always), num_hosts=1)
     trained = round_of(executor, twelve)
@@ -214,6 +218,7 @@ def test_a_host_of_another_version_is_refused_before_it_sees_the_job(on_warm_hos
         on_warm_hosts(make_job(tmp_path), num_hosts=1)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("num_threads", [1, 2])
 def test_hosts_have_their_threads_from_the_first_import_and_see_no_gpu(cluster, num_threads):
     class Probe(ClientHost):

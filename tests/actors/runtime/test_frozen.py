@@ -9,6 +9,7 @@ from tests.models.test_backbone_frozen import moment_job, put_weights
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("run_cache", "cluster")]
 
 
+@pytest.mark.ci
 def test_a_host_with_other_weights_is_refused(tmp_path, on_warm_hosts):
     put_weights(tmp_path / "same", 0)
     job = moment_job(tmp_path, tmp_path / "same")

@@ -99,6 +99,7 @@ def test_a_grace_period_ends_some_time_after_the_request_to_stop():
     assert grace_period.is_over()
 
 
+@pytest.mark.ci
 @pytest.mark.ray
 def test_a_coordinator_killed_in_mid_run_goes_on_with_the_same_bits(cluster, tmp_path):
     """Sixty rounds of milliseconds: still under way when the first of them are heard of."""
@@ -172,6 +173,7 @@ class Runs:
         self.pids.append([i.pid for i in ray.get([handle.hello.remote() for handle in group.handles])])
 
 
+@pytest.mark.ci
 @pytest.mark.ray
 def test_processes_stay_for_the_next_run_unless_it_needs_others(cluster, tmp_path, inline):
     with closing(WorkerCache()) as worker_cache:
@@ -206,6 +208,7 @@ def worker_cache(cluster):
         yield kept
 
 
+@pytest.mark.ci
 @pytest.mark.ray
 def test_a_stopped_run_is_resumed_with_the_same_bits(worker_cache, tmp_path, inline):
     seen = []
@@ -221,6 +224,7 @@ def test_a_stopped_run_is_resumed_with_the_same_bits(worker_cache, tmp_path, inl
     assert (run.runtime["mode"], run.runtime["num_hosts"]) == ("packed", 1)
 
 
+@pytest.mark.ci
 @pytest.mark.ray
 def test_repairs_are_reported_once(worker_cache, tmp_path, inline):
     notes = []
@@ -323,6 +327,7 @@ def wait_for(condition, seconds):
     return False
 
 
+@pytest.mark.ci
 @pytest.mark.ray
 @pytest.mark.parametrize(
     ("number", "code", "where", "everybody"),

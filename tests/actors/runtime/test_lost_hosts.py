@@ -213,6 +213,7 @@ def test_a_silent_host_costs_one_limit_and_is_used_again_once_it_answers(on_ray,
     assert same_round(trained, expected) and any("answers again" in note for note in notes)
 
 
+@pytest.mark.ci
 @pytest.mark.ray
 def test_on_timeout_drop_sends_nothing_twice(on_ray, tmp_path):
     """A host for all: with `retry` the client would be sent again, and would answer the second time."""

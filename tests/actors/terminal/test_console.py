@@ -57,6 +57,7 @@ def test_no_color_asks_for_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(make_reporter(False, 1, 1), Lines)
 
 
+@pytest.mark.ci
 def test_a_terminal_shows_a_bar_and_keeps_a_line_per_run(tmp_path: Path) -> None:
     leader, follower = pty.openpty()
     command = [sys.executable, "-m", "actors.cli", "run", "quick", "--out", str(tmp_path), *SMALL]

@@ -25,6 +25,7 @@ REQUIRED = {
 }
 
 
+@pytest.mark.ci
 def test_parts_without_ray(tmp_path):
     out, page = tmp_path / "figures.json", tmp_path / "page.md"
     main(["--tiny", "--parts", "local,roofline", "--json", str(out), "--markdown", str(page)])

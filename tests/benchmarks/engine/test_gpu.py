@@ -5,6 +5,7 @@ from benchmarks.engine import gpu
 from benchmarks.engine.page_rounds import gpu as section
 
 
+@pytest.mark.ci
 def test_the_same_code_runs_on_any_device(scenario):
     figures = gpu.on_device(scenario, torch.device("cpu"), 1, 64)
     assert {"gpu_name", *figures} == set(gpu.KEYS) and all(value >= 0 for value in figures.values())

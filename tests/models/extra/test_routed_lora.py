@@ -123,6 +123,7 @@ def test_an_absent_sensor_of_a_masked_model_reaches_nothing():
     assert torch.equal(*logits)
 
 
+@pytest.mark.ci
 def test_a_further_expert_costs_its_own_products_and_its_routers():
     """Per token and layer 2 r (d_in + d_out) FLOPs of an expert and 2 (2 M - 1) d_in of a router."""
     backbone, spec = routed()

@@ -100,6 +100,7 @@ def test_no_token_table_is_in_memory(small):
     assert frozen == 18_887_872 + 4 * 512 * 512, "one encoder for four modalities, and W_0"
 
 
+@pytest.mark.ci
 def test_what_a_host_is_sent_holds_no_weights(run_cache):
     """The encoder is mapped where it is used: 75 MB of weights, and a job of 44 kB."""
     values = {
