@@ -39,6 +39,7 @@ def test_every_client_type_is_asked_for_at_least_six_assignments_in_all():
     assert not [j for j in poor if "gyro" in j or "mag" in j]
 
 
+@pytest.mark.ci
 def test_ratios_are_to_full_training_of_the_same_client():
     comparison = compare(Case(name="small", values=SMALL), turns=2)
     rows = comparison["rows"]

@@ -66,6 +66,7 @@ def test_the_norm_rule_is_far_from_every_honest_update(preset, folders):
         assert not positive or max(positive) < MEDIAN_FACTOR / 10 * median_low(positive)
 
 
+@pytest.mark.ci
 def test_fast_variations_differ_from_what_they_vary(folders):
     fast = [name for name in DIFFERENT if CASES[name].is_fast]
     states = {case: outcome(folders(case))["state"] for case in fast}

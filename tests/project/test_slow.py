@@ -32,6 +32,7 @@ def ended(test: str, outcome: str = "passed", seconds: float = 1.0, sources: str
     return Ended(test=test, outcome=outcome, seconds=seconds, sources=sources)
 
 
+@pytest.mark.ci
 def test_each_test_is_noted_as_it_ends_also_with_several_processes(tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text(TESTS)
     code = (

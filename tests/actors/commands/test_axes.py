@@ -94,6 +94,7 @@ def test_a_dry_run_lists_runs_settings_and_time_and_writes_nothing(invoke: Invok
     assert (facts["start_s"], facts["wall_s"]) == (0.0, facts["core_s"]), "these runs use no Ray"
 
 
+@pytest.mark.ci
 def test_a_dry_run_counts_rays_start_where_runs_need_it(invoke: Invoke, tmp_path, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     words = ("run", "quick", "--rounds", "1", "--dry-run", *SMALL, "--set=data.max_windows_per_client=5")

@@ -8,6 +8,9 @@ import pytest
 
 from tests.sealed import page, put_page
 
+# A report with its figures takes seconds.
+pytestmark = pytest.mark.ci
+
 
 @pytest.fixture(scope="module")
 def reported(invoke, runs: Path, tmp_path_factory) -> tuple[Path, Path, str]:

@@ -83,6 +83,7 @@ def test_what_is_missing_is_asked_for(arguments, words, invoke: Invoke):
     assert done.exit_code == 2 and words in " ".join(done.stderr.split())
 
 
+@pytest.mark.ci
 def test_a_dry_run_tells_what_a_grid_can_decide(invoke: Invoke, tmp_path):
     file = tmp_path / "c.yaml"
     file.write_text(CLAIMS.replace("within", "held_out"))

@@ -95,6 +95,7 @@ CHANGING = [
 ]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("make", "case"), CHANGING, indirect=["make"])
 def test_a_run_may_change_its_executor_at_any_boundary(case, make, plain, tmp_path):
     """It leaves Ray after its first round and comes back a round later."""

@@ -239,6 +239,7 @@ def test_repairs_are_reported_once(worker_cache, tmp_path, inline):
     assert len(notes) == 1 and notes[0].startswith("repaired: ")
 
 
+@pytest.mark.ci
 @pytest.mark.ray
 def test_an_error_of_the_coordinator_is_raised_here_unchanged(worker_cache, tmp_path):
     setup = new_run(tmp_path, num_hosts=1)

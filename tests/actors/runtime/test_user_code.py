@@ -53,6 +53,7 @@ def test_a_module_that_the_host_takes_from_elsewhere_is_refused(tmp_path, monkey
         install(["sys"], [SourceFile(name="sys.py", content=b"")])
 
 
+@pytest.mark.ci
 @pytest.mark.ray
 @pytest.mark.parametrize("layout", [{"num_hosts": 2}, {"mode": "actors"}], ids=["packed", "actors"])
 @pytest.mark.usefixtures("run_cache", "cluster")
