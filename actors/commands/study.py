@@ -222,7 +222,8 @@ def claims_text(plan: Plan) -> str:
 def _not_judged(outlooks: Sequence[Outlook]) -> list[str]:
     """One sentence with all claims about methods that the plan has no runs of; none where there is no such claim."""
     briefs = [o.claim.brief for o in outlooks if not o.num_pairs]
-    return [f"not judged: {'; '.join(briefs)} (no runs of both methods are planned)"] if briefs else []
+    reason = "(no runs of both methods on the data that they name are planned)"
+    return [f"not judged: {'; '.join(briefs)} {reason}"] if briefs else []
 
 
 def cannot_decide(plan: Plan) -> list[str]:

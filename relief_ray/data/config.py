@@ -83,7 +83,8 @@ class DataConfig(FrozenConfig):
         if self.split != "held_out_subject" and self.fold:
             raise ValueError(f"data.fold={self.fold}: only the split 'held_out_subject' has folds; remove the key")
         if self.fold >= folds:
-            raise ValueError(f"data.fold={self.fold}: {spec.name} has folds 0..{folds - 1} (two subjects each)")
+            known = f"folds 0..{folds - 1} (two subjects each); choose among these"
+            raise ValueError(f"data.fold={self.fold}: {spec.name} has {known}")
         return self
 
     @model_validator(mode="after")

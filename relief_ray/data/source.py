@@ -10,7 +10,7 @@ import stat
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -172,12 +172,21 @@ def narrow(spec: DatasetSpec, source: Source, expected: Sequence[str]) -> Source
     held = ", ".join(
         f"{source.path / f} ({len(e)} of {len(set(expected))} files)" for f, e in sorted(holders.items())[:5]
     )
+    missing = _lacking(expected, holders.values())
     raise UserError(
         f"dataset {spec.name!r}: {'several folders hold' if complete else 'no folder holds'} all of its "
-        f"{len(set(expected))} files ({expected[0]}, ..); found {held or f'none of them in {source.path}'}. Fix: set "
+        f"{len(set(expected))} files ({expected[0]}, ..); found {held or f'none of them in {source.path}'}"
+        f"{missing}. Fix: {'add what is missing, or leave its person out of `subjects`; ' if missing else ''}set "
         "RELIEF_DATA to the folder that holds them, or give `member`, `hints` or `files` of the loader names that no "
         "other dataset has"
     )
+
+
+def _lacking(expected: Sequence[str], found: Iterable[Collection[str]]) -> str:
+    """Name what the folder with the most of the expected files lacks; empty where no folder has one, or one has all."""
+    most = max(found, key=len, default=())
+    lacking = [end for end in dict.fromkeys(expected) if end not in most]
+    return f"; missing: {', '.join(lacking[:3])}{', ..' if len(lacking) > 3 else ''}" if most and lacking else ""
 
 
 def _is_marked(source: Source, folders: Iterable[str]) -> bool:

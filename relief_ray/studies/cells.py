@@ -104,10 +104,12 @@ def lone_seed(found: str, number: int, several: str, single: str) -> UserError:
 
     ``several`` and ``single``: how to ask for each, with ``{number}`` and ``{last}``, one less.
     """
-    fixes = [text.format(number=number, last=max(1, number) - 1) for text in (several, single)]
+    fixes = [text.format(number=number, last=number - 1) for text in (several, single)]
+    if not number:
+        return UserError(f"{found}: found one number; expected a list: {fixes[1]} for seed 0")
     return UserError(
         f"{found}: could be {counted(number, 'seed')} or seed {number}; expected a list: {fixes[0]} for "
-        f"{counted(max(1, number), 'seed')} from 0 on, {fixes[1]} for seed {number}"
+        f"{counted(number, 'seed')} from 0 on, {fixes[1]} for seed {number}"
     )
 
 

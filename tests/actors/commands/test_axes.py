@@ -29,7 +29,7 @@ def test_numbers_are_a_list_or_a_range(text, numbers):
     ("args", "words"),
     [
         (["--seeds", "3"], "--seeds 3: could be 3 seeds or seed 3; expected a list: --seeds 0-2 for 3 seeds from 0 on"),
-        (["--seeds", "0"], "--seeds 0-0 for 1 seed from 0 on, --seeds [0] for seed 0"),
+        (["--seeds", "0"], "--seeds 0: found one number; expected a list: --seeds [0] for seed 0"),
         (["--seeds", "a"], "--seeds a: found 'a', expected numbers from 0 on: a list (--seeds 0,1,2) or a range"),
         (["--seeds", "4-1"], "--seeds 4-1: found '4-1'"),
         (["--seeds", "-1"], "--seeds -1"),
