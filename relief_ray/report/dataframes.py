@@ -45,7 +45,7 @@ CELL_COLUMNS = (
 )  # fmt: skip
 ROUND_COLUMNS = (*_NAMES, "round", "f1_percent", "f1_rare_percent", "loss", *_COSTS, "wall_s")
 GAIN_FIGURES = ("mean", "low", "high", "p", "p_holm", "smallest_found")
-GAIN_COLUMNS = ("method", *GAIN_FIGURES, "pairs", "unit")
+GAIN_COLUMNS = ("method", *GAIN_FIGURES, "pairs", "unit", "more_aggregations")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -339,6 +339,8 @@ def gain(cells: Sequence[FinishedCell], label: str, other: str = REFERENCE, figu
 def gain_rows(cells: Sequence[FinishedCell], other: str = REFERENCE, figure: str = "f1") -> list[FlatRow]:
     """``gain`` of every method over ``other``, a row each; ``p_holm`` corrects ``p`` for the methods but bounds.
 
+    ``more_aggregations``: how many the method had more than ``other`` at its last round, where a bootstrap is one.
+
     Raises:
         UserError: as ``run_gains``.
     """
@@ -347,8 +349,10 @@ def gain_rows(cells: Sequence[FinishedCell], other: str = REFERENCE, figure: str
     paired = {label: result for label in labels if (result := gain(cells, label, other, figure)) is not None}
     tested = [label for label in paired if label not in bounds]
     corrected = dict(zip(tested, holm([paired[label].p for label in tested]), strict=True))
+    done = {cell.label: len(cell.record.rounds) for cell in cells}
     rows = (
-        (label, d.mean, d.low, d.high, d.p, corrected.get(label), d.smallest_found, d.num_pairs, d.unit)
+        (label, d.mean, d.low, d.high, d.p, corrected.get(label), d.smallest_found, d.num_pairs, d.unit,
+         done[label] - done[other])
         for label, d in paired.items()
-    )
+    )  # fmt: skip
     return [dict(zip(GAIN_COLUMNS, row, strict=True)) for row in rows]
