@@ -118,6 +118,7 @@ def _row(results: Path, label: str) -> MethodResult:
 _COLUMNS: Sequence[tuple[str, str, str]] = (
     ("own sensors, %", "f1_own_sensors_percent", "{:.1f}"),
     ("speed", "speedup", "{:.2f}x"),
+    ("compute", "speedup_compute", "{:.2f}x"),
     ("link, %", "link_percent", "{:.0f}"),
     ("at 1,900 x 5", "speedup_paper", "{:.2f}x"),
     ("J a round", "energy_j", "{:.0f}"),
@@ -147,7 +148,6 @@ _MORE: Sequence[tuple[str, str, str]] = (
     _AT_SECONDS,
     ("at equal rounds, %", "f1_at_rounds_percent", "{:.1f}"),
     ("rare sensor alone, %", "f1_rare_percent", "{:.1f}"),
-    ("compute speed", "speedup_compute", "{:.2f}x"),
     ("upload, MiB", "up_mib", "{:.2f}"),
 )
 
@@ -211,9 +211,19 @@ def tuned(results: Path, before: Sequence[Path]) -> str:
         gain = paired([scores[replicate] - earlier[replicate] for replicate in scores.keys() & earlier.keys()])
         rows.append([
             _method_row(study, row)[0], _choice(runs[0].run), _mean(earlier), _mean(scores), str(gain or _NONE),
-            *_values(row, _COLUMNS[1:2]),
+            *_values(row, _COLUMNS[1:5]),
         ])  # fmt: skip
-    return table(["", "chosen", "paper's values, %", "chosen values, %", "difference [95 %]", "speed"], rows)
+    return table(
+        [
+            "",
+            "chosen",
+            "paper's values, %",
+            "chosen values, %",
+            "difference [95 %]",
+            *(heading for heading, _, _ in _COLUMNS[1:5]),
+        ],
+        rows,
+    )
 
 
 def _headlines(runs: Iterable[Loaded], round_: int) -> dict[Replicate, float]:
