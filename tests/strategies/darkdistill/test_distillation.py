@@ -253,6 +253,20 @@ def test_scores_have_relu_inside_by_hand():
     assert weights.score(inputs).squeeze(1).tolist() == pytest.approx([6.5, 3.0, 0.5])
 
 
+def test_the_generator_has_relu_inside_by_hand():
+    """One hidden unit is the noise n, another its negative: 3 max(0, n) + 5 max(0, -n) + 0.5."""
+    net = seeded(lambda: Generator({"acc": 1}, 1, 2, 4), 0).eval()
+    with torch.no_grad():
+        for p in net.parameters():
+            p.zero_()
+        net.body[0].weight[0, 0], net.body[0].weight[1, 0] = 1.0, -1.0
+        net.body[1].weight.fill_((1.0 + net.body[1].eps) ** 0.5)
+        net.out.weight[0, :2], net.out.bias[0] = torch.tensor([3.0, 5.0]), 0.5
+    noise = torch.tensor([[2.0, 9.0], [-0.5, 9.0], [0.0, 9.0]])
+    made = net(noise, torch.tensor([0, 1, 0]), torch.tensor([1.0, 2.0, 3.0]))
+    assert made.squeeze(1).tolist() == pytest.approx([6.5, 3.0, 0.5])
+
+
 def test_exit_weights_by_hand():
     weights = seeded(ExitWeights, 3)
     d, means, variances = torch.tensor([0.5, 2.0]), torch.tensor([1.0, 3.0]), torch.tensor([0.1, 0.4])

@@ -175,5 +175,10 @@ def test_importance_of_a_step_that_lowers_the_loss_is_positive():
         gradient={"a": torch.tensor([-1.0, 2.0]), "b": torch.tensor([0.5])},
     )
     assert selection.local_importance(probed) == pytest.approx({"a": 1.0, "b": -0.3})
+    wrong_way = Probed(
+        step={"a": torch.tensor([1.0]), "b": torch.tensor([1.0])},
+        gradient={"a": torch.tensor([4.0]), "b": torch.tensor([-1.0])},
+    )
+    assert selection.local_importance(wrong_way) == pytest.approx({"a": -1.0, "b": 0.25}), "the largest may be negative"
     still = Probed(step={"a": torch.zeros(2)}, gradient={"a": torch.ones(2)})
     assert selection.local_importance(still) == {"a": 0.0}
