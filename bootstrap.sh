@@ -25,7 +25,7 @@ stamp=${extras##*,}
 stamp=${stamp:-edge}
 shift
 if [ "$mode" = test ]; then
-  say test 'runs the fast tests in two processes: about 5 minutes on 2 cores, after installing what is missing (minutes, once)'
+  say test 'runs the fast tests in two processes: about 6 minutes on 2 cores, after installing what is missing (minutes, once)'
   say '' 'left out: sh bootstrap.sh slow (every method with every executor and backbone, whole clusters), pytest -m gpu'
 fi
 venv=${RELIEF_VENV:-.venv}

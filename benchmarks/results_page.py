@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from statistics import fmean
+from typing import TypeAlias
 
 from benchmarks import tuned as search
 from benchmarks.frontier import SCORES, page_table
@@ -114,19 +115,24 @@ def _row(results: Path, label: str) -> MethodResult:
     return row
 
 
-# Heading, key of the statistic, how it is written.
-_COLUMNS: Sequence[tuple[str, str, str]] = (
-    ("own sensors, %", "f1_own_sensors_percent", "{:.1f}"),
-    ("speed", "speedup", "{:.2f}x"),
-    ("compute", "speedup_compute", "{:.2f}x"),
-    ("link, %", "link_percent", "{:.0f}"),
-    ("at 1,900 x 5", "speedup_paper", "{:.2f}x"),
-    ("J a round", "energy_j", "{:.0f}"),
+# Heading, key of the statistic, how its mean is written.
+Column: TypeAlias = tuple[str, str, Callable[[float], str]]
+_POINTS, _TIMES, _MIB, _WHOLE = "{:.1f}".format, "{:.2f}x".format, "{:.2f}".format, "{:.0f}".format
+_SPEEDS: Sequence[Column] = (
+    ("speed", "speedup", _TIMES),
+    ("compute", "speedup_compute", _TIMES),
+    ("link, %", "link_percent", LINK.rounded),
+    ("at 1,900 x 5", "speedup_paper", _TIMES),
 )
-_METHOD_COLUMNS: Sequence[tuple[str, str, str]] = (
-    ("all sensors, %", "f1_canonical_percent", "{:.1f}"),
+_COLUMNS: Sequence[Column] = (
+    ("own sensors, %", "f1_own_sensors_percent", _POINTS),
+    *_SPEEDS,
+    ("J a round", "energy_j", _WHOLE),
+)
+_METHOD_COLUMNS: Sequence[Column] = (
+    ("all sensors, %", "f1_canonical_percent", _POINTS),
     *_COLUMNS,
-    ("upload, MiB", "up_mib", "{:.2f}"),
+    ("upload, MiB", "up_mib", _MIB),
 )
 _MINUS = "minus FedAvg [95 %]"
 _METHOD_HEAD = (
@@ -141,18 +147,18 @@ _GAPS_AND_CLIENTS = (
     *(f"gap {gap}, 8 clients" for gap in (10, 55, 100)),
     *(f"gap 55, {clients} clients" for clients in (20, 50, 100)),
 )
-_OWN_SUBJECTS = ("own people, %", "f1_own_subjects_percent", "{:.1f}")
-_AT_SECONDS = ("at equal seconds, %", "f1_at_seconds_percent", "{:.1f}")
-_MORE: Sequence[tuple[str, str, str]] = (
+_OWN_SUBJECTS: Column = ("own people, %", "f1_own_subjects_percent", _POINTS)
+_AT_SECONDS: Column = ("at equal seconds, %", "f1_at_seconds_percent", _POINTS)
+_MORE: Sequence[Column] = (
     *_COLUMNS,
     _AT_SECONDS,
-    ("at equal rounds, %", "f1_at_rounds_percent", "{:.1f}"),
-    ("rare sensor alone, %", "f1_rare_percent", "{:.1f}"),
-    ("upload, MiB", "up_mib", "{:.2f}"),
+    ("at equal rounds, %", "f1_at_rounds_percent", _POINTS),
+    ("rare sensor alone, %", "f1_rare_percent", _POINTS),
+    ("upload, MiB", "up_mib", _MIB),
 )
 
 
-def methods(results: Path, names: Mapping[str, str], columns: Sequence[tuple[str, str, str]]) -> str:
+def methods(results: Path, names: Mapping[str, str], columns: Sequence[Column]) -> str:
     """Return a table with a row per method: F1, its paired difference from FedAvg, and further columns.
 
     ``names``: what the table calls each method, by the label that the records have.
@@ -165,7 +171,7 @@ def methods(results: Path, names: Mapping[str, str], columns: Sequence[tuple[str
     return table(["", "F1, %", _MINUS, *(heading for heading, _, _ in columns)], rows)
 
 
-def all_methods(results: Path, more: Sequence[tuple[str, str, str]] = ()) -> str:
+def all_methods(results: Path, more: Sequence[Column] = ()) -> str:
     """Return a table with a row per method: F1 of the server's model and through clients' own sensors, and costs.
 
     ``more``: further columns, as ``methods`` has them.
@@ -175,14 +181,9 @@ def all_methods(results: Path, more: Sequence[tuple[str, str, str]] = ()) -> str
     return table(["", *_METHOD_HEAD, *(heading for heading, _, _ in more)], rows)
 
 
-def _values(row: MethodResult, columns: Sequence[tuple[str, str, str]]) -> list[str]:
+def _values(row: MethodResult, columns: Sequence[Column]) -> list[str]:
     """Return a method's means in these columns; a dash where it has none."""
-
-    def text(key: str, form: str) -> str:
-        mean = row.stats[key].mean
-        return LINK.rounded(mean) if key == LINK.figure else form.format(mean)
-
-    return [text(key, form) if key in row.stats else _NONE for _, key, form in columns]
+    return [written(row.stats[key].mean) if key in row.stats else _NONE for _, key, written in columns]
 
 
 def card(labels: Sequence[str]) -> str:
@@ -205,25 +206,17 @@ def tuned(results: Path, before: Sequence[Path]) -> str:
     rows = []
     for row in study.rows:
         runs = study.runs_of(row.label)
-        scores = _headlines(runs, runs[0].rounds[-1].round)
-        found = (comparison(folder).runs_of(row.label) for folder in before)
-        earlier = next((f1 for runs_before in found if (f1 := _headlines(runs_before, runs[0].rounds[-1].round))), {})
+        last = runs[0].rounds[-1].round
+        scores = _headlines(runs, last)
+        candidates = (_headlines(comparison(folder).runs_of(row.label), last) for folder in before)
+        earlier = next(filter(None, candidates), {})
         gain = paired([scores[replicate] - earlier[replicate] for replicate in scores.keys() & earlier.keys()])
         rows.append([
             _method_row(study, row)[0], _choice(runs[0].run), _mean(earlier), _mean(scores), str(gain or _NONE),
-            *_values(row, _COLUMNS[1:5]),
+            *_values(row, _SPEEDS),
         ])  # fmt: skip
-    return table(
-        [
-            "",
-            "chosen",
-            "paper's values, %",
-            "chosen values, %",
-            "difference [95 %]",
-            *(heading for heading, _, _ in _COLUMNS[1:5]),
-        ],
-        rows,
-    )
+    scored = ("chosen", "paper's values, %", "chosen values, %", "difference [95 %]")
+    return table(["", *scored, *(heading for heading, _, _ in _SPEEDS)], rows)
 
 
 def _headlines(runs: Iterable[Loaded], round_: int) -> dict[Replicate, float]:

@@ -32,6 +32,7 @@ PACKAGES = ("relief_ray", "actors")
 NOT_COPIED = (".git", ".venv", "venv", "runs", "mlruns", "mlartifacts", "datasets", "build", "dist", ".*_cache")
 LIMIT_S = 600.0
 # Hypothesis' own profile: the same examples every time, and no deadline, which a busy machine misses without mutations.
+# The marks: what `.ci/run` runs, in either of its two steps.
 STEADY = ("--hypothesis-profile=ci", "-m", "not slow and not gpu")
 
 # name | test files (``a.py/b.py``: the first that there is) | what it breaks; then the code and its replacement.

@@ -221,9 +221,9 @@ def claims_text(plan: Plan) -> str:
 
 def _not_judged(outlooks: Sequence[Outlook]) -> list[str]:
     """One sentence with all claims about methods that the plan has no runs of; none where there is no such claim."""
-    briefs = [o.claim.brief for o in outlooks if not o.num_pairs]
-    reason = "(no runs of both methods on the data that they name are planned)"
-    return [f"not judged: {'; '.join(briefs)} {reason}"] if briefs else []
+    unplanned = [o for o in outlooks if not o.num_pairs]
+    briefs = "; ".join(o.claim.brief for o in unplanned)
+    return [f"not judged: {briefs} ({unplanned[0].verdict})"] if unplanned else []
 
 
 def cannot_decide(plan: Plan) -> list[str]:

@@ -169,7 +169,7 @@ class Outlook:
     def verdict(self) -> str:
         """Reason why these runs will not decide the claim, whatever they give; empty where they can."""
         if not self.num_pairs:
-            return "no runs of both methods on the data that it names are planned"
+            return "no runs of both methods on the claim's data are planned"
         if self.num_replicates < MIN_REPLICATES:
             return f"too short to judge: {self.num_replicates} replicates, expected {MIN_REPLICATES} or more"
         if self.smallest_p > ALPHA:

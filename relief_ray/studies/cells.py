@@ -100,7 +100,7 @@ def _refuse_many(where: str, number: int) -> None:
 
 
 def lone_seed(found: str, number: int, several: str, single: str) -> UserError:
-    """The error for a single number where seeds are expected: it could be a seed or a number of seeds.
+    """The error for a single number where seeds are expected: it could be a seed or a number of seeds; 0 is a seed.
 
     ``several`` and ``single``: how to ask for each, with ``{number}`` and ``{last}``, one less.
     """

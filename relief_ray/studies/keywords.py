@@ -72,9 +72,8 @@ def _instead_of_jobs(number: object, place: Place) -> str:
 
 def _instead(name: str, value: object, known: Collection[str]) -> str:
     """Say what to write in place of a keyword that there is not."""
-    if "." in name:
-        path = name if name.partition(".")[0] in known else next(iter(suggested(name)), name)
-        return f"write {_as_keyword(path, value)}, or set={{{path!r}: {shown(value)}}}"
+    if name.partition(".")[0] in known:
+        return f"write {_as_keyword(name, value)}, or set={{{name!r}: {shown(value)}}}"
     names = [*KEYWORDS, *known]
     sure = [_SYNONYMS[name]] if name in _SYNONYMS else difflib.get_close_matches(name, names, 1, _SURE)
     keys = [] if sure else [key for key in suggested(name) if key not in known]

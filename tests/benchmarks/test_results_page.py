@@ -27,6 +27,11 @@ def test_a_changed_number_is_seen():
     assert filled(text.replace(block, block.replace(number, "99.9", 1)), BLOCKS) == text
 
 
+def rows_of(block):
+    """Cells of a table's rows, without its head."""
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in BLOCKS[block]().splitlines()[2:]]
+
+
 def test_scores_are_means_of_the_records():
     """By hand from the cells: the mean of the last F1 of FedAvg's runs, and of paired differences."""
     runs = comparison(STUDY)
@@ -36,14 +41,9 @@ def test_scores_are_means_of_the_records():
     fedavg, relief = last["fedavg"], last["relief"]
     assert fedavg.keys() == relief.keys() and len(fedavg) >= 8
     gain = sum(relief[key] - score for key, score in fedavg.items()) / len(fedavg)
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in BLOCKS["study"]().splitlines()]
-    assert rows[2][1].startswith(f"{sum(fedavg.values()) / len(fedavg):.1f} ")
-    assert rows[3][2].startswith(f"{gain:+.1f} ")
-
-
-def rows_of(block):
-    """Cells of a table's rows, without its head."""
-    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in BLOCKS[block]().splitlines()[2:]]
+    of_fedavg, of_relief = rows_of("study")[:2]
+    assert of_fedavg[1].startswith(f"{sum(fedavg.values()) / len(fedavg):.1f} ")
+    assert of_relief[2].startswith(f"{gain:+.1f} ")
 
 
 def test_chosen_values_stand_beside_the_same_round_with_the_papers():
@@ -62,9 +62,10 @@ def test_chosen_values_stand_beside_the_same_round_with_the_papers():
 
 def test_settings_are_compared_within_themselves():
     """FedAvg learns the same whoever owns a sensor, and however far apart devices are; RELIEF's speed follows both."""
-    for block, number in (("coupling", 3), ("sensitivity", 3)):
+    for block in ("coupling", "sensitivity"):
         rows = rows_of(block)
-        fedavg = [row for row in rows if row[1] == "FedAvg"][:number]
+        # Three couplings, and three gaps before the numbers of clients.
+        fedavg = [row for row in rows if row[1] == "FedAvg"][:3]
         assert len({row[2] for row in fedavg}) == 1 and {row[6] for row in fedavg} == {"1.00x"}
         speeds = [row[6] for row in rows if row[1] == "RELIEF"]
-        assert len(speeds) == len(set(speeds)) >= number
+        assert len(speeds) == len(set(speeds)) >= 3

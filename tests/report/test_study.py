@@ -83,7 +83,7 @@ def planned(methods, folds, replicates):
         (4, 12, ""),
         (4, 2, "too short to judge: 2 replicates, expected 3 or more"),
         (1, 5, "this study cannot decide: 5 pairs give no adjusted p below 0.12"),
-        (0, 0, "no runs of both methods on the data that it names are planned"),
+        (0, 0, "no runs of both methods on the claim's data are planned"),
     ],
 )
 def test_a_plan_says_before_it_runs_what_it_can_decide(folds, replicates, words):
@@ -94,7 +94,7 @@ def test_a_plan_says_before_it_runs_what_it_can_decide(folds, replicates, words)
     )
     first, second = outlooks(file, planned(("fedavg", "v1"), folds, replicates))
     assert (first.num_pairs, first.num_folds, first.num_replicates) == (folds * replicates, folds, replicates)
-    assert first.verdict == words and second.verdict == "no runs of both methods on the data that it names are planned"
+    assert first.verdict == words and second.verdict == "no runs of both methods on the claim's data are planned"
     if not words:
         assert first.smallest_p == pytest.approx(2 * 2 / 100_001) and first.smallest_p_means == 2 * 2 / 2**12
         # 48 pairs at level .05 / 2 with power .8 find 0.46 standard deviations.
