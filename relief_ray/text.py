@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 from textwrap import wrap
 from typing import Final
 
 # Characters of a line of a usual terminal.
 WIDTH: Final = 80
+
+
+class Printed:
+    """Base of a result in words: a Python prompt and a notebook show what ``print`` shows."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        """Return the text."""
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
 
 
 def wrapped(text: str, head: str = "", rest: str | None = None, width: int = WIDTH) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 
 from relief_ray.config import ExperimentConfig, override, parse
 from relief_ray.conformance.backbones import BACKBONE_RULES, check_backbone
@@ -22,11 +21,11 @@ from relief_ray.plugins import is_path, load, what_to_type
 from relief_ray.process import threads
 from relief_ray.strategies import PRESETS, about_of, facts_of
 from relief_ray.strategies.common import StrategyConfig
-from relief_ray.text import filled
+from relief_ray.text import Printed, filled
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Conformance:
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class Conformance(Printed):
     """Verdicts on a method, a backbone or a data set; printed, a line per rule. It is true where no rule is broken.
 
     Attributes:
@@ -85,13 +84,6 @@ class Conformance:
     def __str__(self) -> str:
         """Return the text."""
         return self.text
-
-    def __repr__(self) -> str:
-        """Return the text: what a Python prompt shows."""
-        return self.text
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(self.text)}</pre>"
 
 
 def _unheard(verdict: Verdict) -> None:

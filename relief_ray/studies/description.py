@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -22,7 +21,7 @@ from relief_ray.report.dataframes import FlatRow
 from relief_ray.studies.keywords import check_words, in_python, refuse_unknown_keywords
 from relief_ray.studies.request import Target, config_of
 from relief_ray.studies.single import as_frame
-from relief_ray.text import WIDTH, filled, si, tables
+from relief_ray.text import WIDTH, Printed, filled, si, tables
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -39,8 +38,8 @@ _ROLES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Description:
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class Description(Printed):
     """Groups of a model; printed, a table of them.
 
     Attributes:
@@ -64,13 +63,6 @@ class Description:
     def __str__(self) -> str:
         """Return the text."""
         return self.text
-
-    def __repr__(self) -> str:
-        """Return the text: what a Python prompt shows."""
-        return self.text
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(self.text)}</pre>"
 
 
 def describe(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 
 from relief_ray.errors import UserError, counted, listed
@@ -22,14 +21,14 @@ from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RoundRecord
 from relief_ray.strategies import PRESETS, method_name
 from relief_ray.studies.planning import open_run
-from relief_ray.text import table
+from relief_ray.text import Printed, table
 
 _INDENT = "   "
 _WIDTH = 100
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reasons:
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class Reasons(Printed):
     """Reasons for what a client trained in one round; printed, they are the whole answer in words.
 
     Attributes:
@@ -45,13 +44,6 @@ class Reasons:
     def __str__(self) -> str:
         """Return the text."""
         return self.text
-
-    def __repr__(self) -> str:
-        """Return the text: what a Python prompt shows."""
-        return self.text
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(self.text)}</pre>"
 
 
 def reasons_for(folder: Path, round_: int, client: int, *, width: int = _WIDTH, shown: str = "") -> Reasons:
