@@ -89,6 +89,7 @@ class CommittedCell(Record):
         config_hash: sha256 of the configuration's identity.
         data_digest: sha256 of the data.
         data_origin: real data, or SYNTHETIC.
+        data_title: one line of the dataset about itself; empty in files of earlier versions.
         code_version: version of this package.
         source_digest: sha256 of its sources.
         own_sources: sha256 by file of the user's own classes.
@@ -113,6 +114,7 @@ class CommittedCell(Record):
     config_hash: str
     data_digest: str
     data_origin: Origin
+    data_title: str = ""
     code_version: str
     source_digest: str
     own_sources: dict[str, str] = Field(default_factory=dict)
@@ -164,6 +166,7 @@ def condense(run: RunRecord, rounds: Sequence[RoundRecord]) -> CommittedCell:
         config_hash=run.config_hash,
         data_digest=run.data_digest,
         data_origin=run.data_origin,
+        data_title=run.data_title,
         code_version=run.code_version,
         source_digest=run.source_digest,
         own_sources=run.own_sources,

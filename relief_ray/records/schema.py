@@ -125,6 +125,7 @@ class RunRecord(Record):
         config_hash: sha256 of the configuration's identity.
         data_digest: sha256 of the data.
         data_origin: real data, or SYNTHETIC.
+        data_title: one line of the dataset about itself.
         code_version: version of this package.
         source_digest: sha256 of its sources.
         own_sources: sha256 by file of the user's own method, backbone or dataset.
@@ -157,6 +158,7 @@ class RunRecord(Record):
     config_hash: str
     data_digest: str
     data_origin: Origin
+    data_title: Text = ""
     code_version: str
     source_digest: str
     own_sources: dict[str, str] = Field(default_factory=dict)

@@ -14,7 +14,7 @@ from relief_ray.files import disk_errors, write_atomic
 from relief_ray.report.captions import STAND_IN, remarks
 from relief_ray.report.claims import Judgement, judge, last_lines, scatter, verdict_table
 from relief_ray.report.document import Block, Document, Figure, Number, Paragraphs, Section, Table
-from relief_ray.report.experiments import Experiment, data_title, experiments
+from relief_ray.report.experiments import Experiment, experiments
 from relief_ray.report.figures.devices import allocation, devices
 from relief_ray.report.figures.modalities import modalities
 from relief_ray.report.figures.progress import pareto, progress, rare
@@ -132,8 +132,8 @@ def build(inventory: Inventory, registry: Registry = _NO_CLAIMS) -> Document:
 
 
 def _title(settings: Sequence[Experiment]) -> str:
-    """``Results on DSA``, or on a user's own data by their name."""
-    names = dict.fromkeys(data_title(e.dataset) for e in settings if e.dataset)
+    """``Results on DSA``, or on a user's own data by their title."""
+    names = dict.fromkeys(e.data_title for e in settings if e.dataset)
     return f"Results on {listed(names)}" if names else "Results"
 
 

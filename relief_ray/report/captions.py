@@ -34,7 +34,7 @@ _FAILURES = (
 def caption(comparison: Comparison) -> str:
     """Caption of a comparison: data, protocol, clock."""
     first = comparison.runs[0]
-    place = f"{mark(first)}{data_title(config_text(first.run, 'data.name'))}, {_split_text(first)}"
+    place = f"{mark(first)}{data_title(first.run)}, {_split_text(first)}"
     drawn = ", ".join(_drawn(comparison.runs))
     spread = "; mean ± sample standard deviation over runs" if len(comparison.runs) > len(comparison.rows) else ""
     rounds = f"{counted(first.planned, 'round')}{_looked(comparison.runs)}"

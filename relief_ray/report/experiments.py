@@ -12,6 +12,7 @@ from pydantic import JsonValue
 from relief_ray.data.registry import get_spec
 from relief_ray.errors import UserError, counted, listed
 from relief_ray.plugins import is_path
+from relief_ray.records.schema import RunRecord
 from relief_ray.report.comparison import Comparison, compare_runs, flat_setting, renamed
 from relief_ray.report.inventory import GridItem, Inventory, choice_kind, searched_keys
 from relief_ray.report.paper import PAPER_DATA
@@ -47,7 +48,7 @@ def settings_rows(runs: Sequence[Loaded]) -> list[list[str]]:
     with_folds = any(has_folds(r.run.config) for r in runs)
     fleets = [len(clients) for r in runs if isinstance(clients := r.run.coverage.get("clients"), list)]
     return [
-        ["data", distinct(f"{data_title(config_text(r.run, 'data.name'))} ({r.run.data_origin})" for r in runs)],
+        ["data", distinct(f"{data_title(r.run)} ({r.run.data_origin})" for r in runs)],
         ["splits", distinct(split_name(config_text(r.run, "data.split")) for r in runs)],
         *([["folds", distinct(r.replicate[0] for r in runs if has_folds(r.run.config))]] if with_folds else []),
         *([["replicates", distinct(numbers)]] if numbers else []),
@@ -88,8 +89,14 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def data_title(name: str) -> str:
-    """A data set as a title names it; of a user's own, whose name is an import path, the last part."""
+def data_title(run: RunRecord) -> str:
+    """The data set of a run as a title names it: of a user's own, whose name is an import path, by its own title."""
+    name = config_text(run, "data.name")
+    return (is_path(name) and run.data_title) or short_name(name)
+
+
+def short_name(name: str) -> str:
+    """The short name of a data set or a backbone of the configuration; of an import path, the last part."""
     return PRETTY.get(name) or name.rpartition(":")[2]
 
 
@@ -149,6 +156,11 @@ class Experiment:
     def dataset(self) -> str:
         """Its name in configurations."""
         return self.text("data.name")
+
+    @property
+    def data_title(self) -> str:
+        """The data set as titles name it."""
+        return data_title(self.runs[0].run) if self.runs else short_name(self.dataset)
 
     @property
     def is_own_data(self) -> bool:
@@ -222,8 +234,8 @@ class Experiment:
     @property
     def title(self) -> str:
         """Data, split, backbone, and the other values that set it apart."""
-        parts = [data_title(self.dataset), split_name(self.text("data.split"))]
-        parts += [BACKBONES.get(self.backbone) or data_title(self.backbone)]
+        parts = [self.data_title, split_name(self.text("data.split"))]
+        parts += [BACKBONES.get(self.backbone) or short_name(self.backbone)]
         parts += [f"gap {self.gap:g}"] if self.gap != 55.0 else []
         parts += [f"N = {self.text('data.num_clients')}"] if self.text("data.num_clients") else []
         parts += [_CHOICES[self.choice]] if self.choice in _CHOICES else []

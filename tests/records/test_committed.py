@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from relief_ray.data.registry import get_spec
 from relief_ray.errors import UserError
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create
@@ -27,6 +28,7 @@ def folder(run_cache, tmp_path_factory):
 @pytest.fixture
 def written(folder, tmp_path):
     cell = condense(*folder)
+    assert cell.data_title == folder[0].data_title == get_spec("dsa_mini").title
     return write_committed(tmp_path / "g" / "cells.json", "t", [("relief-s0", cell), ("relief-s1", cell)])
 
 

@@ -104,11 +104,12 @@ def build(
     strategy="fedavg", *, seed=0, fold=0, scores=(0.5, 0.6), subjects=None, rare=None, round_s=2.0, energy_j=100.0,
     validation=(), up_bytes=2 * MIB, trained=None, bootstrap=None, model="m", origin="real", personalised=False,
     planned=None, deadline_s=None, sq_norm=1.0, reference=(2.0, 100.0), extra=None, pairwise=None,
-    own=None, facts=None,
+    own=None, facts=None, title="",
 ):  # fmt: skip
     """A run whose last evaluated F1 is ``scores[-1]``; ``subjects`` are that evaluation's F1 by subject.
 
-    ``own``: F1 of the clients' own models beside the canonical one's, round by round; ``facts``: of the method.
+    ``own``: F1 of the clients' own models beside the canonical one's, round by round; ``facts``: of the method;
+    ``title``: the data set's.
     """
     if bootstrap is None:
         bootstrap = STRATEGIES.get(strategy, {}).get("name") == "relief"
@@ -143,8 +144,8 @@ def build(
     run = RunRecord(
         cell="c", name="t", strategy=strategy, method=facts or method_facts(strategy), created="2026-01-01T00:00:00Z",
         config=config(strategy, seed, fold, planned or len(scores)) | (extra or {}), config_hash="h", data_digest="d",
-        data_origin=origin, code_version="0.1.0", source_digest="s" * 64, machine=MACHINE, engine="gemm",
-        planning_model=CLOCK, status="done",
+        data_origin=origin, data_title=title, code_version="0.1.0", source_digest="s" * 64, machine=MACHINE,
+        engine="gemm", planning_model=CLOCK, status="done",
         coverage={"classes": ["a", "b"], "clients": [{"client": n, "subject": 3 + n} for n in GROUPS]},
         budget={"fedavg_reference": {CLOCK: fedavg_round(*reference)}},
         calibration={"origin": "FITTED"},

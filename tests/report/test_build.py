@@ -97,9 +97,11 @@ OWN = {"data": {"name": "my_lab:WALKS", "split": "within_subject", "stride_s": 2
 def test_a_report_on_ones_own_data_and_method_is_about_them(make, put_on, inventory_of):
     """No paper, no folds; the method stands in the first sentence, in every figure and in the table after presets."""
     own = MethodFacts(name="FedAdam", title="FedAdam", kind="own")
-    runs = [put_on(make("fedavg", extra=OWN)), put_on(make("FedAdam", scores=(0.5, 0.7), facts=own, extra=OWN))]
-    document = build(inventory_of([*runs, put_on(make("relief", extra=OWN))]))
-    assert document.title == "Results on WALKS"
+    of = {"extra": OWN, "title": "Walks at home"}
+    runs = [put_on(make("fedavg", **of)), put_on(make("FedAdam", scores=(0.5, 0.7), facts=own, **of))]
+    document = build(inventory_of([*runs, put_on(make("relief", **of))]))
+    assert document.title == "Results on Walks at home"
+    assert "Walks at home" in next(t for t in document.tables if t.slug == "e1-main").caption
     assert [line.name for line in sheet(document, "e1-main").rows] == ["fedavg", "relief", "FedAdam"]
     first = next(b for b in document.blocks if isinstance(b, Paragraphs)).lines[0]
     assert "FedAdam +10.0 (1 run)" in first and "FedAdam's rounds are as fast as FedAvg's" in first

@@ -32,6 +32,16 @@ def test_a_title_leaves_out_what_is_empty_and_shows_lists_as_they_are_typed(make
     assert [e.title.partition("(CNN)")[2] for e in settings] == ["", ", subjects = [1, 4], units = [T]"]
 
 
+def test_own_data_are_called_by_the_title_that_they_give_themselves(make):
+    """As each run recorded it; until a run has, by the name in the import path. Our own data keep their short names."""
+    own = config(make, data={"name": "walks:WALKS"})
+    runs = [make("fedavg", extra=own, title="Walks at home"), make("v1", title="another title")]
+    done = experiments(Inventory(items=tuple(map(item, runs))))
+    assert [e.title.partition(",")[0] for e in done] == ["Walks at home", "DSA"]
+    (planned,) = experiments(Inventory(items=(item(runs[0], "planned"),)))
+    assert planned.title.startswith("WALKS, ")
+
+
 def test_a_planned_cell_joins_the_runs_of_its_setting(make):
     (experiment,) = experiments(Inventory(items=(item(make("fedavg")), item(make("v1"), "planned"))))
     assert [s.status for s in experiment.items] == ["done", "planned"]

@@ -97,8 +97,7 @@ def curves(comparison: Comparison, path: Path) -> Path:
         UserError: matplotlib is missing, or an unknown file suffix.
     """
     first, points = comparison.runs[0], curve_points(comparison)
-    data, split = (config_text(first.run, key) for key in ("data.name", "data.split"))
-    name = f"{mark(first)}{data_title(data)}, {split_name(split)}"
+    name = f"{mark(first)}{data_title(first.run)}, {split_name(config_text(first.run, 'data.split'))}"
     with sheet(_HEIGHT_IN + _HEADING_IN) as figure:
         _draw_curves(figure, comparison, points, heading=name + bands(comparison))
         save(figure, path)

@@ -20,7 +20,7 @@ from relief_ray.report.comparison import Comparison, is_own_method
 from relief_ray.report.document import TEXT_WIDTH_IN, Figure, Number
 from relief_ray.report.experiments import Experiment, data_title
 from relief_ray.report.figures.style import FAINT, FOOTER_IN, INK, footnote, save, sheet
-from relief_ray.report.runs import Loaded, config_text, fleet_of, is_pooled, run_value
+from relief_ray.report.runs import Loaded, fleet_of, is_pooled, run_value
 from relief_ray.strategies import PRESETS, PROPOSED, REFERENCE, presets_of
 from relief_ray.text import percent, with_title
 
@@ -169,7 +169,7 @@ def panel(loaded: Loaded, clock: str, round_: int | None = None) -> Panel:
         cost=cost,
         deadline_s=record.deadline_s if planned else None,
         counts_groups=run_value(loaded.run, "strategy.fill") == "count",
-        note=f"{mark(loaded)}{data_title(config_text(loaded.run, 'data.name'))}, clock {clock}",
+        note=f"{mark(loaded)}{data_title(loaded.run)}, clock {clock}",
         is_measured=clock == "measured",
     )
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from relief_ray.report.captions import own_models, protocol
 from relief_ray.report.document import Cell, Row, Table
-from relief_ray.report.experiments import BACKBONES, PRETTY, Experiment
+from relief_ray.report.experiments import BACKBONES, Experiment
 from relief_ray.report.paper import PAPER_ROWS, PREFIX, REPRESENTATIVE, Paper, PaperCell
 from relief_ray.report.runs import split_name
 from relief_ray.report.tables.cells import gap, is_comparable, method_cell, open_statuses
@@ -47,7 +47,7 @@ def _table(group: Sequence[Experiment], paper: Paper, slug: str) -> Table:
         Row(name=name, cells=tuple(_cell(by_key.get((b, wide, n)), m, paper, name) for b, m in columns), rule=opens)
         for name, wide, n, opens in settings(group)
     ]
-    place = f"{PRETTY.get(first.dataset, first.dataset)}, {split_name(first.text('data.split'))}"
+    place = f"{first.data_title}, {split_name(first.text('data.split'))}"
     theirs = f"Table {TABLES[first.dataset]}" if first.dataset in TABLES else "In the form of Tables IV and V"
     note = "F1 in %, mean ± sample standard deviation over runs. B1, B2: the two backbones."
     note += " Under it the paper's." if first.dataset in TABLES else ""
