@@ -103,7 +103,7 @@ def _clock_sentence(comparison: Comparison) -> str:
     """Sentence on how seconds and joules were counted, also where the plan or the charge or the engine is unusual."""
     first = comparison.runs[0].run
     joules = 1284 if config_text(first, "backbone.name") == "moment_lora" else 847
-    fitted = f"FITTED to the paper's {joules} J" if comparison.runs[0].is_fitted else "given"
+    fitted = f"FITTED to FedAvg's {joules} J a round in the RELIEF paper" if comparison.runs[0].is_fitted else "given"
     modes = dict.fromkeys(config_text(r.run, "costs.accounting", "method") for r in comparison.runs)
     planned = first.planning_model
     parts = [

@@ -22,7 +22,7 @@ ORIGINS: Mapping[Origin, str] = {
     "measured": "found by training and testing here: F1, losses, rounds, encoded bytes, trained values, wall seconds",
     "simulated": "computed from counted work by a clock: seconds, joules, speedup of a fleet that is not here",
     "SYNTHETIC": "trained on synthetic data: shows that the program runs, says nothing about methods",
-    "FITTED": "a constant was chosen so that this figure agrees with the paper: no deviation, no verdict",
+    "FITTED": "a constant was chosen so that this figure agrees with the RELIEF paper: no deviation, no verdict",
 }
 
 

@@ -21,7 +21,7 @@ from relief_ray.report.runs import Loaded, config_int, config_text, config_value
 HEADLINE_CLOCK = "flop_proportional"
 BACKBONES = {"cnn": "Backbone 1 (CNN)", "moment_lora": "Backbone 2 (MOMENT + LoRA)"}
 _CHOICES = {"tuned": "every method tuned", "try": "search"}
-PRETTY = {"pamap2": "PAMAP2", "mhealth": "MHEALTH", "dsa": "DSA", "dsa_mini": "DSA excerpt"}
+_PRETTY = {"pamap2": "PAMAP2", "mhealth": "MHEALTH", "dsa": "DSA", "dsa_mini": "DSA excerpt"}
 # Keys that the title or every caption names.
 _NAMED = ("data.name", "data.split", "backbone.", "fleet.gap", "data.num_clients", "engine", "data origin", "choice")
 # Values under which a deviation from the paper is computed, where the configuration has the key.
@@ -92,12 +92,12 @@ def _duration(seconds: float) -> str:
 def data_title(run: RunRecord) -> str:
     """The data set of a run as a title names it: of a user's own, whose name is an import path, by its own title."""
     name = config_text(run, "data.name")
-    return (is_path(name) and run.data_title) or short_name(name)
+    return (is_path(name) and run.data_title) or _short_name(name)
 
 
-def short_name(name: str) -> str:
+def _short_name(name: str) -> str:
     """The short name of a data set or a backbone of the configuration; of an import path, the last part."""
-    return PRETTY.get(name) or name.rpartition(":")[2]
+    return _PRETTY.get(name) or name.rpartition(":")[2]
 
 
 def distinct(values: Iterable[object]) -> str:
@@ -160,7 +160,7 @@ class Experiment:
     @property
     def data_title(self) -> str:
         """The data set as titles name it."""
-        return data_title(self.runs[0].run) if self.runs else short_name(self.dataset)
+        return data_title(self.runs[0].run) if self.runs else _short_name(self.dataset)
 
     @property
     def is_own_data(self) -> bool:
@@ -235,7 +235,7 @@ class Experiment:
     def title(self) -> str:
         """Data, split, backbone, and the other values that set it apart."""
         parts = [self.data_title, split_name(self.text("data.split"))]
-        parts += [BACKBONES.get(self.backbone) or short_name(self.backbone)]
+        parts += [BACKBONES.get(self.backbone) or _short_name(self.backbone)]
         parts += [f"gap {self.gap:g}"] if self.gap != 55.0 else []
         parts += [f"N = {self.text('data.num_clients')}"] if self.text("data.num_clients") else []
         parts += [_CHOICES[self.choice]] if self.choice in _CHOICES else []

@@ -256,7 +256,8 @@ def _ranking(comparison: Comparison) -> Iterator[str]:
     if first:
         yield (
             f"The fusion blocks had the largest smoothed divergence in {first} of {counted(len(runs), 'run')} of "
-            f"{V0}: Eq. (5) is not divided by the number of values, so large groups rank first{anyway}."
+            f"{V0}: a group's divergence (Eq. (5) of the RELIEF paper) sums over its values and is not divided by "
+            f"their number, so large groups rank first{anyway}."
         )
 
 

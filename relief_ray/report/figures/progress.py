@@ -320,7 +320,7 @@ def pareto(experiment: Experiment, slug: str) -> Figure | None:
     return Figure(
         slug=slug,
         caption=f"F1 after the last round against simulated seconds, joules and uploaded bytes of the whole run"
-        f"{_bootstraps(comparison)}; {experiment.title}. Line: Pareto front of the federated methods"
+        f"{_bootstraps(comparison)}; {experiment.title}. {_front_words(last)}"
         f"{spread}{grey}.{outside(last)}{_not_drawn(comparison, last)}{own_models(comparison)}",
         draw=partial(_pareto, comparison=comparison, last=last),
         width_in=TEXT_WIDTH_IN,
@@ -328,6 +328,14 @@ def pareto(experiment: Experiment, slug: str) -> Figure | None:
         columns=tuple(numbers.columns),
         rows=numbers.astype(object).where(numbers.notna(), None).to_numpy().tolist(),
     )
+
+
+def _front_words(last: pd.DataFrame) -> str:
+    """Say what the line is, or that one method ends highest and costs least of everything, so that there is none."""
+    ahead = last[last[[f"front_{key}" for key in COSTS]].eq(1).any(axis=1)].method
+    if len(ahead) == 1:
+        return f"No federated method ends above `{ahead.item()}` or costs less, so there is no Pareto front"
+    return "Line: Pareto front of the federated methods, those that no other beats in both"
 
 
 def _bootstraps(comparison: Comparison) -> str:

@@ -128,7 +128,7 @@ def _target(reasons: Reasons) -> ExplanationSection:
         who = "this client" if setter.id == reasons.client.id else f"client {setter.id} (Type {setter.device})"
         lines = [
             "RELIEF lets every device train its mandatory blocks: the fusion weights that read its sensors.",
-            f"T* is the least time that buys every device so many groups; the slowest at it is {who}.",
+            f"T* is the least time in which every device can train as many groups as that; the slowest at it is {who}.",
         ]
     if reasons.fill == "count":
         lines.append("It buys a number of groups. Groups cost more or less than their mean, so a round may exceed T*.")

@@ -140,6 +140,13 @@ def test_no_marker_is_cut_by_the_frame(make, put_on, inventory_of):
                 assert x + line.get_markersize() * canvas.dpi / 72 / 2 < ax.get_window_extent().x1
 
 
+def test_a_front_of_one_method_is_named_in_words(make, put_on, inventory_of):
+    """A line between trade-offs needs two methods: FedProx ends above FedAvg at the same cost, or costs more too."""
+    for round_s, words in ((2.0, "No federated method ends above `fedprox`"), (3.0, "Line: Pareto front")):
+        runs = [put_on(make("fedavg")), put_on(make("fedprox", scores=(0.5, 0.7), round_s=round_s))]
+        assert words in pareto(experiments(inventory_of(runs))[0], "x").caption
+
+
 def test_the_marker_of_a_method_that_sends_nothing_is_whole(make, put_on, inventory_of):
     """It stands on the axis at 0 MiB, where the frame would cut its left half; below the frame nothing is drawn."""
     runs = [put_on(make("fedavg")), put_on(make("local", up_bytes=0)), put_on(make("full_only", scores=(0.1, 0.05)))]
