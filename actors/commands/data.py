@@ -202,14 +202,18 @@ def _origin_of_windows(config: DataConfig) -> str:
 
 
 def _of_presets(config: DataConfig) -> list[str]:
-    """Lines on the presets with this dataset that have another split or stride than the windows shown."""
+    """Lines on presets that have another split or stride than the windows shown: those of this dataset.
+
+    Of a user's own: `quick`, which `relief-ray new dataset` and docs/data.md run it with.
+    """
     others = []
     for name in RUNS:
         values = make_preset(name).values["data"]
         assert isinstance(values, Mapping)
         of_preset = {key: values.get(key, DataConfig.model_fields[key].default) for key in ("split", "stride_s")}
         changed = [f"data.{k}={value_text(v)}" for k, v in of_preset.items() if v != getattr(config, k)]
-        if values["name"] == config.name and changed:
+        is_for_it = values["name"] == config.name or (is_path(config.name) and name == "quick")
+        if is_for_it and changed:
             others.append(f"{name} ({', '.join(changed)})")
     return wrapped(f"others in {', '.join(others)}; take them with --set" if others else "", "  presets   ")
 

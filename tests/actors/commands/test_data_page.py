@@ -12,11 +12,12 @@ import pytest
 from relief_ray.conformance.datasets import DATA_RULES
 from relief_ray.data import load_dataset
 from relief_ray.data.config import _ADDED
+from relief_ray.errors import UserError
 from relief_ray.records.run_folder import read_run
 
 PAGE = (Path(__file__).parents[3] / "docs" / "data.md").read_text()
 FILES = dict(re.findall(r"```python\n# file: (\S+)\n(.*?)```", PAGE, re.DOTALL))
-OWN, BAND, SKEWED, SHARD, _ = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+OWN, WALKS, BAND, SKEWED, SHARD, _ = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
 
 
 @pytest.fixture
@@ -60,6 +61,25 @@ def test_own_data_from_loader_to_run(shell) -> None:
     assert run.status == "done" and run.config["data"]["name"] == "my_steps:STEPS"
     assert list(run.own_sources) == ["my_steps.py"]
     assert re.search(r"wrist % +hip %", shell("relief-ray compare runs/steps --wide")), "sensors in the loader's order"
+
+
+def test_a_heading_and_labels_in_words(shell) -> None:
+    printed = shell(WALKS)
+    assert f"walks:WALKS: keeps {len(DATA_RULES)} rules" in printed
+    assert "others in quick (data.stride_s=10)" in printed, "the preset that own data are tried with"
+    dataset = load_dataset("walks:WALKS")
+    labels = np.bincount(dataset.labels[dataset.labels >= 0])
+    assert labels.tolist() == [4 * 1600] * 3 and (dataset.labels < 0).sum() == 4 * 200
+    rows = np.loadtxt("walks/walks_1.csv", np.float32, delimiter=",", skiprows=1, usecols=range(1, 7))
+    np.testing.assert_array_equal(dataset.signal()[: len(rows)], rows)
+
+
+def test_a_word_that_is_no_class_is_named(shell) -> None:
+    shell("python make_walks.py\nexport RELIEF_DATA=$PWD/walks")
+    path = Path("walks/walks_2.csv")
+    path.write_text(path.read_text().replace("limp", "hop"))
+    with pytest.raises(UserError, match=r"parse\(\) of subject 2 fails with KeyError: 'hop' \(.*walks\.py, line \d+"):
+        load_dataset("walks:WALKS")
 
 
 def test_two_files_of_two_rates_are_one_signal(shell) -> None:
