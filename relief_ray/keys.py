@@ -33,6 +33,9 @@ _MOST = 2
 # Words that tell nothing of a key, and the length from which a word may be a plural.
 _IDLE: Final = frozenset(("a", "an", "n", "num", "number", "of", "the"))
 _PLURAL = 4
+# How alike a misspelt word must be to one of the table, its least length (`trim` is not `tries`), and how many words at
+# the beginning of a meaning name its key.
+_MISSPELT, _SHORTEST, _FIRST = 0.75, 5, 4
 # Nobody meant a key by anything longer; comparing it with all of them would take long.
 _LONGEST = 100
 
@@ -93,8 +96,13 @@ def _is_mapping(key: Key) -> bool:
 def suggested(path: str, of: str | None = None) -> list[str]:
     """Return the paths that a user may have meant, the likeliest first; ``of``: only this method's or backbone's.
 
-    Keys are compared by their names and by what they mean, those of the section that was written first.
+    Keys are compared by their names and by what they mean, those of the section that was written first. Where none is
+    like it, misspelt words are corrected: ``learnig_rate`` is read as ``learning_rate``, which means ``lr``.
     """
+    return _meant(path, of) or _meant(_corrected(path), of)
+
+
+def _meant(path: str, of: str | None) -> list[str]:
     keys = {key.key: key.meaning for key in all_keys() if of is None or key.of in ("", of)}
     sections = [".".join(parts[:i]) for parts in (p.split(".") for p in keys) for i in range(1, len(parts))]
     known = list(dict.fromkeys([*keys, *sections, *(f"{section}.name" for section in CHOSEN)]))
@@ -115,6 +123,20 @@ def suggested(path: str, of: str | None = None) -> list[str]:
         near = _telling(name, {p: keys.get(p, "") for p in beside})
     near = near or _sharing(name, others)[:1] or _alike(name, beside, others)
     return (near or _telling(name, {p: keys.get(p, "") for p in usual}))[:_MOST]
+
+
+def _corrected(path: str) -> str:
+    """The path with each unknown word of its name as the likest word by which keys are named or explained."""
+    parent, sign, name = path.rpartition(".")
+    if len(path) > _LONGEST:
+        return path
+    texts = [text for key in all_keys() for text in (_words(_name(key.key)), _words(key.meaning)[:_FIRST])]
+    known = {word for words in (*texts, *map(_words, _ELSEWHERE)) for word in words}
+    words = _words(name)
+    for i, word in enumerate(words):
+        if word not in known and len(word) >= _SHORTEST:
+            words[i] = next(iter(difflib.get_close_matches(word, known, 1, _MISSPELT)), word)
+    return f"{parent}{sign}{'_'.join(words)}"
 
 
 def _name(path: str) -> str:

@@ -120,6 +120,15 @@ def test_descriptions_come_from_the_docstring_of_the_class_that_has_the_field():
         ("round", ["rounds"]),
         ("strategy.gama", ["strategy.gamma"]),
         ("zzz", []),
+        ("training.learnig_rate", ["training.lr"]),
+        ("learnig_rate", ["training.lr", "server.lr"]),
+        ("server.lerning_rates", ["server.lr"]),
+        ("strategy.lerningRate", ["training.lr", "server.lr"]),
+        ("local_epohcs", ["training.epochs"]),
+        ("algoritm", ["strategy"]),
+        ("training.fracton_fit", ["participation"]),
+        ("strategy.trim", []),  # not a misspelt `tries`
+        ("data.path", []),
     ],
 )
 def test_the_full_path_that_was_meant(wrong, right):
@@ -181,6 +190,7 @@ def test_the_table_reads_back(tmp_path: Path):
     ("words", "message"),
     [
         (["demo", "--set", "lr=0.1"], "training.lr"),
+        (["quick", "--set", "training.learnig_rate=0.1"], "(did you mean 'training.lr'?); write --set training.lr=0.1"),
         (["demo", "--set", "strategy.gama=1"], "unknown key 'strategy.gama' (did you mean 'strategy.gamma'?); write"),
         (["demo", "--set", "training.lr=fast"], "--set training.lr=fast: expected a number, above 0, e.g. training.lr"),
         (["demo", "--set", "strategy.gamma=1"], "--set strategy.gamma=1: expected a number, above 0, below 1"),
