@@ -202,6 +202,30 @@ def test_methods_go_by_their_import_path_too(write, run_cache, monkeypatch):
         study.run(f"{name}:Mine")
 
 
+def test_methods_of_a_file_go_by_class_file_folder_and_title(write):
+    name = write(TITLED + "\n\nclass Other(FedAvg):\n    title = 'other of a test'\n")
+    methods = ["fedavg", f"{name}:Mine", {"name": f"{name}:Mine", "weighting": "samples"}]
+    study = rr.run("quick", strategies=methods, rounds=1, backbone=SMALL, quiet=True)
+    plain, varied = "mine of a test", "mine of a test (weighting=samples)"
+    for given in ("Mine of a Test", "mine_of_a_test", f"{name}.Mine"):
+        assert study.run(given).method == plain
+    assert study.run(f"{name}.Mine-weightingsamples").method == varied == study.run(varied).method
+    for given in (name, f"{name}.py", "mine", "Mine"):
+        with pytest.raises(rr.UserError, match=rf"2 variants ran; name one of them: {plain}, {plain} \(weighting=s"):
+            study.run(given)
+    study = rr.run("quick", strategies=[f"{name}:Mine", f"{name}:Other"], rounds=1, backbone=SMALL, quiet=True)
+    assert [study.run(given).method for given in ("mine", "Other", f"{name}.Other")] == [
+        plain,
+        *["other of a test"] * 2,
+    ]
+    assert study.gain("mine", "Other").num_pairs == 1
+    with pytest.raises(rr.UserError, match="2 methods of that name ran; name one of them: mine of a test, other of"):
+        study.run(name)
+    there = rf"there are {plain} \({name}:Mine\), other of a test \({name}:Other\)$"
+    with pytest.raises(rr.UserError, match=rf"method 'Othr': no run \(did you mean 'Other'\?\); {there}"):
+        study.run("Othr")
+
+
 @pytest.mark.ci
 def test_pictures_show_themselves_and_are_saved(small_study, tmp_path):
     picture = small_study.timeline()
