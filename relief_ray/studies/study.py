@@ -100,7 +100,8 @@ class Study:
 
         Columns carry their unit: ``f1_percent``, ``f1_rare_percent``, ``f1_own_sensors_percent``, ``f1_acc_percent``
         (one sensor alone), ``time_s``, ``up_mib``, ..; seconds and joules are simulated by the clock in ``clock``.
-        ``speedup`` and ``link_percent`` are those of ``table()``.
+        ``speedup`` and ``link_percent`` are those of ``table()``. ``print(study.frame.to_string())`` prints all
+        columns, however narrow the terminal is.
 
         Raises:
             UserError: pandas is not installed.
@@ -168,7 +169,8 @@ class Study:
         """Return ``gain`` of every method over ``other``: a row each, in points of ``figure``.
 
         ``p_holm`` corrects ``p`` for the number of methods, as the intervals do not; bounds are compared, but take no
-        part in the correction.
+        part in the correction. ``print(study.gains().round(2).to_string())`` prints all columns, however narrow the
+        terminal is.
 
         Raises:
             UserError: as ``gain``, or pandas is not installed.

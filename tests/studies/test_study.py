@@ -11,7 +11,7 @@ from relief_ray.errors import UserError
 from relief_ray.plugins import load
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.report import compare, last_line
-from relief_ray.report.dataframes import cell_rows, read_cells
+from relief_ray.report.dataframes import GAIN_COLUMNS, cell_rows, read_cells
 from relief_ray.report.formats.text import plain
 from tests.own import METHOD
 from tests.studies.conftest import SMALL
@@ -88,6 +88,16 @@ def test_gains_of_all_methods_are_a_frame(small_study):
     committed = rr.load(Path(__file__).parents[2] / "results" / "smoke").gains()
     tested = committed[committed.p_holm.notna()]
     assert (tested.p_holm >= tested.p).all()
+
+
+def test_the_page_and_the_docstring_say_how_gains_are_printed_whole(small_study):
+    printed = "print(study.gains().round(2).to_string())"
+    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    assert printed in page and printed in rr.Study.gains.__doc__
+    with pd.option_context("display.width", 80, "display.max_columns", 0):
+        assert "..." in str(small_study.gains()), "as a terminal of 80 columns cuts it"
+        whole = eval(printed.removeprefix("print(").removesuffix(")"), {"study": small_study})
+    assert whole.split("\n")[0].split() == list(GAIN_COLUMNS) and "..." not in whole
 
 
 def test_a_gain_of_another_figure_is_that_of_the_frame(small_study):
