@@ -8,16 +8,20 @@ from __future__ import annotations
 import re
 import types
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Annotated, Final, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from relief_ray.keys import CHOSEN, Key
 
 _NAMES: Final[Mapping[object, str]] = {
     int: "whole number", float: "number", bool: "true or false", str: "text", type(None): "null",
 }  # fmt: skip
+# Kinds of pydantic's faults that a type in words tells.
+_TOLD: Final = re.compile(r"(greater|less)_than|literal_error|int_from_float|finite_number|\w+_(type|parsing)$")
 
 
 def keys_of(model: type[BaseModel], prefix: str = "", of: str = "") -> Iterator[Key]:
@@ -35,6 +39,25 @@ def keys_of(model: type[BaseModel], prefix: str = "", of: str = "") -> Iterator[
             default = None if field.is_required() else _plain(field.get_default(call_default_factory=True))
             kind = type_in_words(field.annotation, field.metadata)
             yield Key(key=path, of=of, type=kind, default=default, meaning=_meaning_of(field))
+
+
+def own_words(kind: type[BaseModel], section: str) -> tuple[Key, ...]:
+    """Keys of a user's own class for messages; without words for the type where there are none, as for a date."""
+    keys = keys_of(kind, f"{section}.", kind.__name__)
+    return tuple(replace(key, type="") if re.search(r"[<\[]", key.type) else key for key in keys)
+
+
+def own_message(fault: ErrorDetails, fits: str) -> str:
+    """Words on what a field of a user's own class expects: ``fits``, its type, or what its validator says.
+
+    What these words do not tell, of a number that is no multiple say, follows as pydantic has it.
+    """
+    said = re.sub(r"^(Value error|Assertion failed), ", "", fault["msg"])
+    if fault["type"] in ("value_error", "assertion_error") or not fits:
+        return said
+    if fault["type"] == "missing":
+        return f"found no value, {fits}; set it"
+    return fits if _TOLD.match(fault["type"]) else f"{fits}; {said[:1].lower()}{said[1:]}"
 
 
 def _section(annotation: object) -> type[BaseModel] | None:

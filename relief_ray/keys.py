@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -47,7 +47,7 @@ class Key:
     Attributes:
         key: its dotted path, ``training.epochs``.
         of: method or backbone that reads it, ``relief``; empty where every run has the key.
-        type: what it holds, in words.
+        type: what it holds, in words; empty where a user's own class says that otherwise.
         default: its value where none is given, as JSON has it.
         meaning: what it decides, in a sentence.
     """
@@ -72,20 +72,24 @@ def all_keys() -> tuple[Key, ...]:
     return tuple(Key(**{field.name: row[field.name] for field in fields(Key)}) for row in rows)
 
 
-def _key_at(path: str, of: str | None = None) -> Key | None:
+def _key_at(path: str, of: str | None = None, keys: Sequence[Key] = ()) -> Key | None:
     """The key of a path, or the mapping that the path leads into (``fleet.owned`` of ``fleet.owned.C``).
 
-    ``of``: the method or backbone whose key it is, where several have one of this name.
+    ``of``: the method or backbone whose key it is, where several have one of this name; ``keys``: not the table's.
     """
-    fits = [key for key in all_keys() if path == key.key or (path.startswith(f"{key.key}.") and _is_mapping(key))]
+    known = keys or all_keys()
+    fits = [key for key in known if path == key.key or (path.startswith(f"{key.key}.") and _is_mapping(key))]
     return next((key for key in fits if key.of == of), next(iter(fits), None))
 
 
-def whole_key(path: str) -> str:
-    """The key of a list that the path leads into: ``data.subjects`` of ``data.subjects.0``; else the path itself."""
+def whole_key(path: str, keys: Sequence[Key] = ()) -> str:
+    """The key of a list that the path leads into: ``data.subjects`` of ``data.subjects.0``; else the path itself.
+
+    ``keys``: in place of the table.
+    """
     parts = path.split(".")
     above = (".".join(parts[:i]) for i in range(1, len(parts)))
-    known = {key.key for key in all_keys() if not _is_mapping(key)}
+    known = {key.key for key in keys or all_keys() if not _is_mapping(key)}
     return next((key for key in above if key in known - set(CHOSEN)), path)
 
 
@@ -207,10 +211,13 @@ def refuse_unknown(settings: Iterable[str], *, further: Iterable[str] = ()) -> N
         )
 
 
-def expectation(path: str, value: object, of: str | None = None) -> str:
-    """Return what a key takes, and a value that fits, for messages about a wrong value; empty where that is unknown."""
-    key = _key_at(path, of)
-    if key is None:
+def expectation(path: str, value: object, of: str | None = None, keys: Sequence[Key] = ()) -> str:
+    """Return what a key takes, and a value that fits, for messages about a wrong value; empty where that is unknown.
+
+    ``keys``: those of a user's own method or backbone, in place of the table.
+    """
+    key = _key_at(path, of, keys)
+    if key is None or not key.type:
         return ""
     is_inside = path != key.key
     kind = key.type.partition(" to ")[2] if is_inside else key.type
