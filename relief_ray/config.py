@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
@@ -24,7 +25,9 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic_core import ErrorDetails
 
+from relief_ray.class_keys import own_message, own_words
 from relief_ray.data import DataConfig
 from relief_ray.devices.accounting import CostConfig
 from relief_ray.devices.fleet import FleetConfig
@@ -32,12 +35,12 @@ from relief_ray.errors import UserCodeError, UserError, clipped, nearest, shown
 from relief_ray.faults import call_users, fault_text
 from relief_ray.federated import Strategy
 from relief_ray.frozen import FrozenConfig
-from relief_ray.keys import all_keys, expectation, unknown_key, whole_key
+from relief_ray.keys import Key, all_keys, expectation, unknown_key, whole_key
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.registry import BACKBONES, backbone_name, choose_backbone
 from relief_ray.plain_yaml import read_setting
-from relief_ray.plugins import configured, is_own, is_path, modules_of, path_of, what_to_type
+from relief_ray.plugins import configured, is_own, is_path, load_kind, modules_of, path_of, what_to_type
 from relief_ray.records.identity import NOT_DECIDING
 from relief_ray.runtime_config import RuntimeConfig, TrackingConfig
 from relief_ray.server.optimizer import ServerConfig
@@ -335,11 +338,27 @@ def parse(values: Mapping[str, object], where: str = "configuration") -> Experim
     except ValidationError as error:
         causes = (fault.get("ctx", {}).get("error") for fault in error.errors())
         kind = UserCodeError if any(isinstance(cause, UserCodeError) for cause in causes) else UserError
-        raise kind("\n".join(f"{where}: {line}" for line in explain(error))) from error
+        raise kind("\n".join(f"{where}: {line}" for line in explain(error, _own_words(values)))) from error
 
 
-def explain(error: ValidationError) -> list[str]:
-    """Return pydantic's errors as a line each: key, what was found, what was expected; wrong keys with the nearest."""
+def _own_words(values: Mapping[str, object]) -> dict[str, tuple[Key, ...]]:
+    """Keys of the user's own classes that unchecked values name, by section."""
+    own: dict[str, tuple[Key, ...]] = {}
+    for section, base in (("strategy", StrategyConfig), ("backbone", BackboneConfig)):
+        value = values.get(section)
+        name = value.get("name") if isinstance(value, Mapping) else value
+        if isinstance(name, str) and is_path(name):
+            with suppress(UserError):  # which the error says already
+                found = load_kind(name, section, base)
+                own[section] = own_words(found if isinstance(found, type) else type(found), section)
+    return own
+
+
+def explain(error: ValidationError, own: Mapping[str, Sequence[Key]] | None = None) -> list[str]:
+    """Return pydantic's errors as a line each: key, what was found, what was expected; wrong keys with the nearest.
+
+    ``own``: by section the keys of a user's own class.
+    """
     lines: dict[str, None] = {}
     for fault in error.errors():
         path = [str(p) for p in fault["loc"] if not str(p).startswith("function-") and str(p) not in _UNION_TAGS]
@@ -347,19 +366,25 @@ def explain(error: ValidationError) -> list[str]:
         if fault["type"] == "extra_forbidden":
             lines[f"{unknown_key(key, chosen)}; remove or rename it"] = None
             continue
-        whole = whole_key(key)  # of an element its list; of an alternative that was tried (`auto`) the key
+        keys = (own or {}).get(key.partition(".")[0], ())
+        whole = whole_key(key, keys)  # of an element its list; of an alternative that was tried (`auto`) the key
         key = key if path[-1:] and path[-1].isdecimal() else whole
-        message = fault["msg"].removeprefix("Value error, ")
-        if fault["type"] in ("model_type", "dict_type"):
-            message = f"expected a section of keys; `relief-ray config {key}` lists them"
-        elif fault["type"] == "invalid_key":
-            message = "expected a name as key; quote it"
-        elif fault["type"] != "value_error":
-            message = expectation(whole, fault["input"] if whole == key else None, chosen) or message
+        fits = expectation(whole, fault["input"] if whole == key else None, chosen, keys)
+        message = own_message(fault, fits) if keys else _message(fault, key, fits)
         value = "" if isinstance(fault["input"], Mapping) else f" = {shown(fault['input'])}"
         is_named = not key or message.startswith(f"{key} = ")  # validators of a whole section name their keys
         lines[message if is_named else f"{key}{value}: {message}"] = None
     return list(lines)
+
+
+def _message(fault: ErrorDetails, key: str, fits: str) -> str:
+    """Words on what was expected; ``fits``: the key's."""
+    if fault["type"] in ("model_type", "dict_type"):
+        return f"expected a section of keys; `relief-ray config {key}` lists them"
+    if fault["type"] == "invalid_key":
+        return "expected a name as key; quote it"
+    said = fault["msg"].removeprefix("Value error, ")
+    return said if fault["type"] == "value_error" else fits or said
 
 
 _UNION_TAGS: Mapping[str, type[BaseModel]] = {**{s.build().name: type(s) for s in PRESETS.values()}, **BACKBONES}

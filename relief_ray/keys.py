@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -33,6 +33,9 @@ _MOST = 2
 # Words that tell nothing of a key, and the length from which a word may be a plural.
 _IDLE: Final = frozenset(("a", "an", "n", "num", "number", "of", "the"))
 _PLURAL = 4
+# How alike a misspelt word must be to one of the table, its least length (`trim` is not `tries`), and how many words at
+# the beginning of a meaning name its key.
+_MISSPELT, _SHORTEST, _FIRST = 0.75, 5, 4
 # Nobody meant a key by anything longer; comparing it with all of them would take long.
 _LONGEST = 100
 
@@ -44,7 +47,7 @@ class Key:
     Attributes:
         key: its dotted path, ``training.epochs``.
         of: method or backbone that reads it, ``relief``; empty where every run has the key.
-        type: what it holds, in words.
+        type: what it holds, in words; empty where a user's own class says that otherwise.
         default: its value where none is given, as JSON has it.
         meaning: what it decides, in a sentence.
     """
@@ -69,20 +72,24 @@ def all_keys() -> tuple[Key, ...]:
     return tuple(Key(**{field.name: row[field.name] for field in fields(Key)}) for row in rows)
 
 
-def _key_at(path: str, of: str | None = None) -> Key | None:
+def _key_at(path: str, of: str | None = None, keys: Sequence[Key] = ()) -> Key | None:
     """The key of a path, or the mapping that the path leads into (``fleet.owned`` of ``fleet.owned.C``).
 
-    ``of``: the method or backbone whose key it is, where several have one of this name.
+    ``of``: the method or backbone whose key it is, where several have one of this name; ``keys``: not the table's.
     """
-    fits = [key for key in all_keys() if path == key.key or (path.startswith(f"{key.key}.") and _is_mapping(key))]
+    known = keys or all_keys()
+    fits = [key for key in known if path == key.key or (path.startswith(f"{key.key}.") and _is_mapping(key))]
     return next((key for key in fits if key.of == of), next(iter(fits), None))
 
 
-def whole_key(path: str) -> str:
-    """The key of a list that the path leads into: ``data.subjects`` of ``data.subjects.0``; else the path itself."""
+def whole_key(path: str, keys: Sequence[Key] = ()) -> str:
+    """The key of a list that the path leads into: ``data.subjects`` of ``data.subjects.0``; else the path itself.
+
+    ``keys``: in place of the table.
+    """
     parts = path.split(".")
     above = (".".join(parts[:i]) for i in range(1, len(parts)))
-    known = {key.key for key in all_keys() if not _is_mapping(key)}
+    known = {key.key for key in keys or all_keys() if not _is_mapping(key)}
     return next((key for key in above if key in known - set(CHOSEN)), path)
 
 
@@ -93,8 +100,13 @@ def _is_mapping(key: Key) -> bool:
 def suggested(path: str, of: str | None = None) -> list[str]:
     """Return the paths that a user may have meant, the likeliest first; ``of``: only this method's or backbone's.
 
-    Keys are compared by their names and by what they mean, those of the section that was written first.
+    Keys are compared by their names and by what they mean, those of the section that was written first. Where none is
+    like it, misspelt words are corrected: ``learnig_rate`` is read as ``learning_rate``, which means ``lr``.
     """
+    return _meant(path, of) or _meant(_corrected(path), of)
+
+
+def _meant(path: str, of: str | None) -> list[str]:
     keys = {key.key: key.meaning for key in all_keys() if of is None or key.of in ("", of)}
     sections = [".".join(parts[:i]) for parts in (p.split(".") for p in keys) for i in range(1, len(parts))]
     known = list(dict.fromkeys([*keys, *sections, *(f"{section}.name" for section in CHOSEN)]))
@@ -115,6 +127,20 @@ def suggested(path: str, of: str | None = None) -> list[str]:
         near = _telling(name, {p: keys.get(p, "") for p in beside})
     near = near or _sharing(name, others)[:1] or _alike(name, beside, others)
     return (near or _telling(name, {p: keys.get(p, "") for p in usual}))[:_MOST]
+
+
+def _corrected(path: str) -> str:
+    """The path with each unknown word of its name as the likest word by which keys are named or explained."""
+    parent, sign, name = path.rpartition(".")
+    if len(path) > _LONGEST:
+        return path
+    texts = [text for key in all_keys() for text in (_words(_name(key.key)), _words(key.meaning)[:_FIRST])]
+    known = {word for words in (*texts, *map(_words, _ELSEWHERE)) for word in words}
+    words = _words(name)
+    for i, word in enumerate(words):
+        if word not in known and len(word) >= _SHORTEST:
+            words[i] = next(iter(difflib.get_close_matches(word, known, 1, _MISSPELT)), word)
+    return f"{parent}{sign}{'_'.join(words)}"
 
 
 def _name(path: str) -> str:
@@ -185,10 +211,13 @@ def refuse_unknown(settings: Iterable[str], *, further: Iterable[str] = ()) -> N
         )
 
 
-def expectation(path: str, value: object, of: str | None = None) -> str:
-    """Return what a key takes, and a value that fits, for messages about a wrong value; empty where that is unknown."""
-    key = _key_at(path, of)
-    if key is None:
+def expectation(path: str, value: object, of: str | None = None, keys: Sequence[Key] = ()) -> str:
+    """Return what a key takes, and a value that fits, for messages about a wrong value; empty where that is unknown.
+
+    ``keys``: those of a user's own method or backbone, in place of the table.
+    """
+    key = _key_at(path, of, keys)
+    if key is None or not key.type:
         return ""
     is_inside = path != key.key
     kind = key.type.partition(" to ")[2] if is_inside else key.type

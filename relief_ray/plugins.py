@@ -7,6 +7,7 @@ Sources are the module's file and those that it imports from the same folder: ``
 from __future__ import annotations
 
 import ast
+import difflib
 import hashlib
 import importlib
 import os
@@ -25,6 +26,9 @@ from relief_ray.errors import UserCodeError, UserError, nearest, shown
 from relief_ray.faults import INSTALLED, PROJECT, text_of, user_line
 
 _Config = TypeVar("_Config", bound=BaseModel)
+# Files beside a user's own that hold none, and modules that a message lists.
+_NO_PLUGIN = re.compile(r"test|conftest$|setup$|__|\W")
+_MOST_NAMES = 5
 # Longest name of a file that Linux takes.
 _LONGEST_NAME = 255
 
@@ -92,7 +96,8 @@ def _names_in(file: Path, module: str, wanted: str, kinds: tuple[type, ...]) -> 
     except UserError as error:
         return f"{file} is a file here, but {error}"
     names = [name for name, value in known.items() if not name.startswith("_") and _is_one(value, module, kinds)]
-    likely = [name for name in names if name.casefold() == wanted.casefold()] or names
+    likely = [name for name in names if name.casefold() == wanted.casefold()]
+    likely = likely or difflib.get_close_matches(wanted, names, n=1) or names
     if not likely:
         expected = " or ".join(kind.__name__ for kind in kinds)
         return f"{file} is a file here, but defines neither a class derived from {expected} nor an instance"
@@ -144,7 +149,7 @@ def load(path: str, key: str, *kinds: type) -> object:
         raise UserError(f"{key} = {path!r}: {_elsewhere(Path(name).expanduser(), attribute)}")
     if not attribute.isidentifier() or not all(part.isidentifier() for part in name.split(".")):
         raise UserError(f"{key} = {shown(path)}: expected an import path like my.module:MyClass")
-    module = _import(name, f"{key} = {path!r}")
+    module = _import(name, f"{key} = {path!r}", attribute)
     if not hasattr(module, attribute):
         if kinds and (hint := what_to_type(path, *kinds)):
             raise UserError(f"{key} = {path!r}: the module has no {attribute!r}; {hint}")
@@ -167,7 +172,7 @@ def _elsewhere(file: Path, attribute: str) -> str:
     )
 
 
-def _import(name: str, place: str) -> ModuleType:
+def _import(name: str, place: str, attribute: str = "") -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:
         # Last, so that a user's file can never replace an installed module.
@@ -176,9 +181,11 @@ def _import(name: str, place: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            rest = name.removeprefix(error.name) + (f":{attribute}" if attribute else "")
             raise UserError(
-                f"{place}: no module {error.name!r} in the current folder ({here}) or on PYTHONPATH; start from the "
-                f"folder that holds it, or set PYTHONPATH to that folder"
+                f"{place}: no module {error.name!r} in the current folder ({here}) or on PYTHONPATH"
+                f"{_likely_module(error.name, rest)}; start from the folder that holds it, or set PYTHONPATH to that "
+                "folder"
             ) from error
         raise UserError(f"{place}: its module imports {error.name!r}, which is not installed; install it") from error
     except Exception as error:
@@ -186,6 +193,18 @@ def _import(name: str, place: str) -> ModuleType:
             f"{place}: importing {name!r} fails with {type(error).__name__}: {text_of(error)}{_place_of(error)}; mend "
             "the file"
         ) from error
+
+
+def _likely_module(missing: str, rest: str) -> str:
+    """Words on the module of the current folder that was meant, ``rest`` behind it, or on all; empty without any."""
+    *above, name = missing.split(".")
+    folder = Path.cwd().joinpath(*above)
+    files = [path.stem for path in folder.glob("*.py")] + [path.parent.name for path in folder.glob("*/*.py")]
+    modules = {stem.casefold(): ".".join([*above, stem]) for stem in sorted(files) if not _NO_PLUGIN.match(stem)}
+    if near := difflib.get_close_matches(name.casefold(), modules, n=1):
+        return f" (did you mean {modules[near[0]] + rest!r}?)"
+    some = [*list(modules.values())[:_MOST_NAMES], *([".."] if len(modules) > _MOST_NAMES else [])]
+    return f" (found there: {', '.join(some)})" if some else ""
 
 
 def _place_of(error: Exception) -> str:

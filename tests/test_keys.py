@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from relief_ray.config import ExperimentConfig, parse
 from relief_ray.errors import UserError
 from relief_ray.frozen import FrozenConfig, explained
-from relief_ray.key_table import PAGE, keys_of_all, page, type_in_words
+from relief_ray.key_table import PAGE, keys_of_all, page
 from relief_ray.keys import KEYS_FILE, Key, all_keys, refuse_unknown, suggested, write_keys
 from relief_ray.models.registry import BACKBONES
 from relief_ray.strategies import PRESETS
@@ -120,6 +120,15 @@ def test_descriptions_come_from_the_docstring_of_the_class_that_has_the_field():
         ("round", ["rounds"]),
         ("strategy.gama", ["strategy.gamma"]),
         ("zzz", []),
+        ("training.learnig_rate", ["training.lr"]),
+        ("learnig_rate", ["training.lr", "server.lr"]),
+        ("server.lerning_rates", ["server.lr"]),
+        ("strategy.lerningRate", ["training.lr", "server.lr"]),
+        ("local_epohcs", ["training.epochs"]),
+        ("algoriddm", ["strategy"]),
+        ("training.fracton_fit", ["participation"]),
+        ("strategy.trim", []),  # not a misspelt `tries`
+        ("data.path", []),
     ],
 )
 def test_the_full_path_that_was_meant(wrong, right):
@@ -158,20 +167,6 @@ def test_a_wrong_value_is_answered_with_what_fits(values, message):
         parse(values)
 
 
-def test_types_in_words():
-    fields = ExperimentConfig.model_fields
-    assert type_in_words(fields["participation"].annotation, fields["participation"].metadata) == (
-        "number, above 0, at most 1"
-    )
-    kinds = {key.key: key.type for key in all_keys()}
-    assert kinds["fleet.counts"] == "list of 3 whole numbers, or null"
-    assert kinds["fleet.owned"] == "mapping from text to list of text"
-    assert kinds["evaluation.parts"] == "list of test, validation, not empty"
-    assert kinds["strategy.clusters"] == "one of size, dominant, or whole number, above 0"
-    for key in all_keys():
-        assert "<class" not in key.type and "typing" not in key.type, key
-
-
 def test_the_table_reads_back(tmp_path: Path):
     write_keys(all_keys(), tmp_path / "keys.json")
     assert (tmp_path / "keys.json").read_bytes() == KEYS_FILE.read_bytes()
@@ -181,6 +176,7 @@ def test_the_table_reads_back(tmp_path: Path):
     ("words", "message"),
     [
         (["demo", "--set", "lr=0.1"], "training.lr"),
+        (["quick", "--set", "training.learnig_rate=0.1"], "(did you mean 'training.lr'?); write --set training.lr=0.1"),
         (["demo", "--set", "strategy.gama=1"], "unknown key 'strategy.gama' (did you mean 'strategy.gamma'?); write"),
         (["demo", "--set", "training.lr=fast"], "--set training.lr=fast: expected a number, above 0, e.g. training.lr"),
         (["demo", "--set", "strategy.gamma=1"], "--set strategy.gamma=1: expected a number, above 0, below 1"),

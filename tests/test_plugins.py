@@ -75,7 +75,7 @@ def test_a_built_in_method_by_import_path_is_built_in():
     [
         ("{}:", METHOD, "expected an import path like my.module:MyClass"),
         ("{}:Mime", METHOD, r"the module has no 'Mime'; own_\d+\.py is a file here; type own_\d+:Mine"),
-        ("no_such_{}:Mine", METHOD, "no module 'no_such_.*' in the current folder .* or on PYTHONPATH; start from"),
+        ("no_such_{}:Mine", METHOD, "no module 'no_such_.*' in the current folder .* or on PYTHONPATH .*; start from"),
         ("{}.sub:Mine", METHOD, "no module 'own_.*sub' in the current folder"),
         ("{}:Mine", "import nothing_like_it\n", "imports 'nothing_like_it', which is not installed; install it"),
         ("{}:Mine", "1 / 0\n", "fails with ZeroDivisionError: division by zero .*; mend the file"),
@@ -92,7 +92,8 @@ def test_what_is_wrong_with_a_path_is_said_in_one_line(write, path, text, messag
 
 def test_a_wrong_field_is_named(write):
     module = write(METHOD)
-    with pytest.raises(UserError, match=r"configuration: strategy\.alpha = 'much': Input should be a valid number"):
+    expected = r"configuration: strategy\.alpha = 'much': expected a number, e.g. strategy.alpha=0.5 \(the default\)$"
+    with pytest.raises(UserError, match=expected):
         with_strategy({"name": f"{module}:Mine", "alpha": "much"})
     with pytest.raises(UserError, match=r"unknown key 'strategy\.alpha_x'"):
         with_strategy({"name": f"{module}:Mine", "alpha_x": 1})
@@ -404,6 +405,32 @@ def test_a_name_that_means_a_file_here_is_answered_with_what_to_type(write, type
         (section, names), *_ = values.items()
         with pytest.raises(UserError, match=rf"{said}{wanted}$"):
             parse({**BASE, section: {**names, "name": changed}})
+
+
+def test_a_misspelt_module_or_name_is_answered_with_the_likest(write):
+    """A module beside, in a folder, or a folder; where none is alike all are named; without any nothing."""
+    with pytest.raises(UserError, match=r"or on PYTHONPATH; start from"):
+        with_strategy("median_y:Median")
+    write(MEDIAN + "\n\nclass Mean(FedAvg):\n    pass\n", "median_x")
+    write("", "lab_of_mine.quartile")
+    write("", "test_median")
+    for typed, meant in (
+        ("meidan_x:Median", "median_x:Median"),
+        ("median.py:Median", "median_x:Median"),
+        ("MEDIAN_X:Median", "median_x:Median"),
+        ("lab_of_mine.quartle:Q", "lab_of_mine.quartile:Q"),
+        ("lab_of_mime.quartile:Q", "lab_of_mine.quartile:Q"),
+    ):
+        for section in ("strategy", "backbone"):
+            with pytest.raises(UserError, match=rf"or on PYTHONPATH \(did you mean '{meant}'\?\); start from"):
+                parse({section: typed})
+        with pytest.raises(UserError, match=rf"\(did you mean '{meant}'\?\)"):
+            parse({"data": {"name": typed}})
+    with pytest.raises(UserError, match=r"or on PYTHONPATH \(found there: lab_of_mine, median_x\); start from"):
+        with_strategy("entirely_else:Median")
+    for typed, meant in (("Meen", "Mean"), ("Mediann", "Median")):
+        with pytest.raises(UserError, match=rf"type median_x:{meant}$"):
+            with_strategy(f"median_x:{typed}")
 
 
 def test_several_names_none_and_a_file_that_breaks(write):

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relief_ray.data.loader import DatasetSpec, Recording
-from relief_ray.errors import UserError, listed, several
+from relief_ray.errors import UserError, clipped, listed, several
 
 DataRule = Literal["description", "subjects", "labels", "channels", "rates", "finite", "bouts"]
 
@@ -113,7 +113,7 @@ def _description(spec: DatasetSpec) -> list[str]:
     try:
         re.compile(spec.member)
     except re.error as error:
-        texts.append(f"member = {spec.member!r} is no regular expression ({error})")
+        texts.append(f"member = '{clipped(spec.member)}' is no regular expression ({error})")
     if len(spec.type_counts) != 3 or min(spec.type_counts) < 0 or sum(spec.type_counts) == 0:
         texts.append(f"type_counts = {spec.type_counts}, expected three numbers (A, B, C), none negative, not all 0")
     if not 0.0 <= spec.max_nan_share < 1.0:

@@ -21,7 +21,16 @@ import numpy as np
 
 from relief_ray.data.loader import DatasetSpec
 from relief_ray.data.registry import DATASETS, get_loader, get_spec
-from relief_ray.data.source import MARKER, check_members, find_source, open_source, open_zip, search_roots
+from relief_ray.data.source import (
+    MARKER,
+    as_written,
+    check_members,
+    find_source,
+    open_source,
+    open_zip,
+    search_roots,
+    some_of,
+)
 from relief_ray.data.verify import VerifyReport, verify_source
 from relief_ray.errors import UserError
 from relief_ray.files import move, sync, write_atomic
@@ -153,8 +162,13 @@ def _accept(spec: DatasetSpec, part: Path, target: Path) -> None:
     sync(part)
     move(part, target)
     if not _holds(spec, target):
+        with open_zip(target) as archive:
+            found = some_of(archive.namelist())
         _reject(target)
-        raise UserError(f"{target}: the archive does not hold files like {spec.member!r}; another dataset?")
+        raise UserError(
+            f"{target}: the archive does not hold files like {as_written(spec.member)}, found in it: {found}; "
+            "another dataset?"
+        )
 
 
 def _holds(spec: DatasetSpec, target: Path) -> bool:

@@ -4,6 +4,7 @@ Zip archives are not trusted: paths that leave the archive's folder, links and z
 written.
 """
 
+import heapq
 import os
 import re
 import stat
@@ -16,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from relief_ray.data.loader import DatasetSpec, Members
-from relief_ray.errors import UserError
+from relief_ray.errors import UserError, clipped
 from relief_ray.files import cache_root
 from relief_ray.plugins import is_path
 
@@ -90,6 +91,8 @@ MARKER = "SYNTHETIC.json"
 _ASSETS = Path(__file__).parent / "assets"
 
 _MAX_DEPTH = 5
+# Names that a message lists of what lies in a folder.
+_MOST_NAMES = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,21 +133,42 @@ def find_source(spec: DatasetSpec, root: str | Path | None = None) -> Source:
         return min(sources, key=lambda source: source.synthetic)
     if is_path(spec.name):
         raise UserError(_missing_plugin_files(spec, roots))
-    looked = ", ".join(f"{place} ({'exists' if place.exists() else 'does not exist'})" for place in roots)
     raise UserError(
-        f"dataset {spec.name!r} not found; looked for files like {spec.member!r}, in folders and zips named like "
-        f"{'|'.join(spec.hints)}, below: {looked}. Fix: `relief-ray data fetch {spec.name}`, or with a download of "
-        f"your own `relief-ray data fetch {spec.name} --from FILE|DIR`, or set RELIEF_DATA to the folder that holds "
-        f"it, or make a stand-in with `relief-ray data synth {spec.name}`"
+        f"dataset {spec.name!r} not found; looked for files like {as_written(spec.member)}, in folders and zips named "
+        f"like {'|'.join(spec.hints)}, below: {_looked(roots)}. Fix: `relief-ray data fetch {spec.name}`, or with a "
+        f"download of your own `relief-ray data fetch {spec.name} --from FILE|DIR`, or set RELIEF_DATA to the folder "
+        f"that holds it, or make a stand-in with `relief-ray data synth {spec.name}`"
     )
 
 
 def _missing_plugin_files(spec: DatasetSpec, roots: Sequence[Path]) -> str:
-    looked = ", ".join(f"{place} ({'exists' if place.exists() else 'does not exist'})" for place in roots)
     return (
-        f"dataset {spec.name!r} not found; looked for files like {spec.member!r} (`member` of the loader) below: "
-        f"{looked}. Fix: set RELIEF_DATA to the folder that holds them, or mend `member`"
+        f"dataset {spec.name!r} not found; looked for files like {as_written(spec.member)} (`member` of the loader) "
+        f"below: {_looked(roots)}. Fix: set RELIEF_DATA to the folder that holds them, or mend `member`"
     )
+
+
+def as_written(pattern: str) -> str:
+    """A regular expression as its author wrote it: quoted, its backslashes not doubled."""
+    return f"'{clipped(pattern)}'"
+
+
+def some_of(names: Iterable[str]) -> str:
+    """The first names of many: ``a.csv, b.csv, ..``; ``nothing`` where there is none."""
+    first = heapq.nsmallest(_MOST_NAMES + 1, names)
+    return clipped(", ".join([*first[:_MOST_NAMES], *([".."] if len(first) > _MOST_NAMES else [])])) or "nothing"
+
+
+def _looked(roots: Sequence[Path]) -> str:
+    """The places that were looked in, and what lies there instead."""
+    return ", ".join(f"{place} ({_state_of(place)})" for place in roots)
+
+
+def _state_of(place: Path) -> str:
+    if not place.is_dir():
+        return "exists" if place.exists() else "does not exist"
+    names = (f"{entry.name}/" if entry.is_dir() else entry.name for entry in place.iterdir())
+    return f"found there: {some_of(name for name in names if not name.startswith('.'))}"
 
 
 def narrow(spec: DatasetSpec, source: Source, expected: Sequence[str]) -> Source:
@@ -172,11 +196,12 @@ def narrow(spec: DatasetSpec, source: Source, expected: Sequence[str]) -> Source
     held = ", ".join(
         f"{source.path / f} ({len(e)} of {len(set(expected))} files)" for f, e in sorted(holders.items())[:5]
     )
+    found = held or f"none of them in {source.path}, but {some_of(names)}"
     missing = _lacking(expected, holders.values())
     raise UserError(
         f"dataset {spec.name!r}: {'several folders hold' if complete else 'no folder holds'} all of its "
-        f"{len(set(expected))} files ({expected[0]}, ..); found {held or f'none of them in {source.path}'}"
-        f"{missing}. Fix: {'add what is missing, or leave its person out of `subjects`; ' if missing else ''}set "
+        f"{len(set(expected))} files ({expected[0]}, ..); found {found}{missing}. "
+        f"Fix: {'add what is missing, or leave its person out of `subjects`; ' if missing else ''}set "
         "RELIEF_DATA to the folder that holds them, or give `member`, `hints` or `files` of the loader names that no "
         "other dataset has"
     )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from relief_ray.config import ExperimentConfig, parse
 from relief_ray.errors import UserError
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from relief_ray.studies.reasons import Reasons
+
+
+# The end of a run's folder: ``-f0-s1``.
+_DRAW: Final = re.compile(r"(-f\d+)?-[rs]\d+$")
 
 
 def as_frame(rows: Sequence[FlatRow], columns: Sequence[str] | None = None) -> DataFrame:
@@ -178,26 +183,60 @@ class Run:
 
 
 def name_in_tables(runs: Sequence[Run], method: StrategyLike) -> str:
-    """The name in tables of a method that is given as a class, a configuration, a name or an import path.
+    """The name in tables of a method that is given as a class, a configuration, or by any of ``names_of``.
 
     A name that no run has is returned as it is.
 
     Raises:
-        UserError: no run was of this class or configuration, or several variants have this path.
+        UserError: no run was of this class or configuration, or several methods or variants have this name.
     """
-    names = {run.method: run.strategy for run in runs}
     if isinstance(method, str):
-        fits = [label for label, strategy in names.items() if strategy == import_path(method)]
-        if method in names or not fits:
-            return method
-        if len(fits) > 1:
-            raise UserError(f"method {method!r}: {len(fits)} variants ran; name one of them: {', '.join(fits)}")
-        return fits[0]
+        return _named(runs, method)
     wanted = parse({"strategy": method_of(method).values}, "gain")
     strategy = wanted.model_dump(mode="json")["strategy"]
     named = next((run.method for run in runs if run.record.config.get("strategy") == strategy), None)
     if named is None:
-        raise UserError(
-            f"method {wanted.label()} with {strategy}: no run of it; there are {', '.join(names) or 'none'}"
-        )
+        names = ", ".join(dict.fromkeys(run.method for run in runs)) or "none"
+        raise UserError(f"method {wanted.label()} with {strategy}: no run of it; there are {names}")
     return named
+
+
+def names_of(run: Run) -> tuple[frozenset[str], ...]:
+    """The names that a run's method goes by, the surest first.
+
+    Its name in tables; its preset or import path; its folder without fold and seed; its class and its title; the file
+    of its class.
+    """
+    module, _, kind = run.strategy.partition(":")
+    title = run.item.method.name if run.item.method is not None else ""
+    file = (module, module.rpartition(".")[2], f"{module}.{kind}") if kind else ()
+    tiers = ((run.method,), (run.strategy,), (_DRAW.sub("", run.item.name),), (kind, title), file)
+    return tuple(frozenset(names) - {""} for names in tiers)
+
+
+def _named(runs: Sequence[Run], name: str) -> str:
+    """The name in tables of the method that goes by ``name``, letters in any case; else ``name``.
+
+    Raises:
+        UserError: several go by it.
+    """
+    tiers = list(zip(*map(names_of, runs), strict=True))
+    for spelled in (str, _plainly):
+        wanted = {spelled(name), spelled(import_path(name))}
+        for tier in tiers:
+            fits = {
+                run.method: run.strategy
+                for run, names in zip(runs, tier, strict=True)
+                if wanted & {*map(spelled, names)}
+            }
+            if len(fits) > 1:
+                noun = "variants" if len({*fits.values()}) == 1 else "methods of that name"
+                raise UserError(f"method {name!r}: {len(fits)} {noun} ran; name one of them: {', '.join(fits)}")
+            if fits:
+                return next(iter(fits))
+    return name
+
+
+def _plainly(name: str) -> str:
+    """A name in small letters, with one underscore for whatever is neither letter nor digit."""
+    return re.sub(r"[\W_]+", "_", name.casefold())

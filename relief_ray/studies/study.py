@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relief_ray.errors import UserError, counted, listed, nearest, shown
+from relief_ray.plugins import is_path
 from relief_ray.records.cells import PLAN_FILES
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.report.dataframes import (
@@ -32,7 +33,7 @@ from relief_ray.strategies import REFERENCE
 from relief_ray.studies.comparisons import brief, comparison_of, drawn_runs, finished
 from relief_ray.studies.objects import StrategyLike
 from relief_ray.studies.shown import Page, Picture, drawn
-from relief_ray.studies.single import Run, as_frame, name_in_tables
+from relief_ray.studies.single import Run, as_frame, name_in_tables, names_of
 from relief_ray.studies.verdicts import Verdicts, judged
 
 if TYPE_CHECKING:
@@ -99,7 +100,8 @@ class Study:
 
         Columns carry their unit: ``f1_percent``, ``f1_rare_percent``, ``f1_own_sensors_percent``, ``f1_acc_percent``
         (one sensor alone), ``time_s``, ``up_mib``, ..; seconds and joules are simulated by the clock in ``clock``.
-        ``speedup`` and ``link_percent`` are those of ``table()``.
+        ``speedup`` and ``link_percent`` are those of ``table()``. ``print(study.frame.to_string())`` prints all
+        columns, however narrow the terminal is.
 
         Raises:
             UserError: pandas is not installed.
@@ -167,7 +169,8 @@ class Study:
         """Return ``gain`` of every method over ``other``: a row each, in points of ``figure``.
 
         ``p_holm`` corrects ``p`` for the number of methods, as the intervals do not; bounds are compared, but take no
-        part in the correction.
+        part in the correction. ``print(study.gains().round(2).to_string())`` prints all columns, however narrow the
+        terminal is.
 
         Raises:
             UserError: as ``gain``, or pandas is not installed.
@@ -263,7 +266,8 @@ class Study:
         """Return one run: its configuration, its rounds, and why its clients trained what they trained.
 
         Args:
-            method: its name in tables, or its import path.
+            method: its name in tables, or its import path, class, file or folder: of ``trimmed:Trimmed`` also
+                ``trimmed``.
             seed: where the method ran with several.
             fold: where it ran on several.
             replicate: in place of a seed, for runs that belong to replicates.
@@ -274,10 +278,7 @@ class Study:
         label = name_in_tables(self.runs, method)
         mine = [run for run in self.runs if run.method == label]
         if not mine:
-            names = dict.fromkeys(run.method for run in self.runs)
-            raise UserError(
-                f"method {method!r}: no run{nearest(method, names)}; there are {', '.join(names) or 'none'}"
-            )
+            raise UserError(f"method {method!r}: no run{_likest(method, self.runs)}; there are {_listed(self.runs)}")
         wanted = {"seed": seed, "fold": fold, "replicate": replicate}
         fits = [run for run in mine if all(v is None or getattr(run, k) == v for k, v in wanted.items())]
         if len(fits) == 1:
@@ -337,6 +338,17 @@ class Study:
         head = f"<b>{self.name}</b>: {counted(len(self._inventory.items), 'run')} ({self._counts()}) in {place}"
         parts = [brief(experiment, len(self._experiments) > 1) for experiment in self._experiments]
         return "\n".join([f"<p>{head}</p>", *parts])
+
+
+def _likest(name: str, runs: Iterable[Run]) -> str:
+    """A hint at the name of a method that is most like ``name``."""
+    return nearest(name, dict.fromkeys(known for run in runs for names in names_of(run) for known in sorted(names)))
+
+
+def _listed(runs: Iterable[Run]) -> str:
+    """The methods' names in tables, a user's own with its import path."""
+    methods = {run.method: f" ({run.strategy})" if is_path(run.strategy) else "" for run in runs}
+    return ", ".join(method + path for method, path in methods.items()) or "none"
 
 
 def load(path: str | Path | Iterable[str | Path]) -> Study:

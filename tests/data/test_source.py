@@ -3,13 +3,14 @@
 import json
 import shutil
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from relief_ray.data.loader import require_members
 from relief_ray.data.registry import get_spec
-from relief_ray.data.source import MARKER, find_source, open_source, search_roots
+from relief_ray.data.source import MARKER, find_source, narrow, open_source, search_roots
 from relief_ray.errors import UserError
 from relief_ray.files import cache_root
 
@@ -67,6 +68,35 @@ def test_not_found_says_where_and_how(tmp_path: Path) -> None:
         find_source(MHEALTH, tmp_path / "nowhere")
     for said in (str(tmp_path / "nowhere"), "does not exist", "data fetch mhealth", "--from", "synth", "RELIEF_DATA"):
         assert said in str(caught.value)
+
+
+def test_not_found_shows_the_pattern_as_it_was_written_and_what_lies_there(tmp_path: Path) -> None:
+    """Of a built-in dataset and of a user's own."""
+    place, empty = tmp_path / "there", tmp_path / "empty"
+    (place / "videos").mkdir(parents=True)
+    empty.mkdir()
+    for name in ("b.csv", "a.csv", ".hidden"):
+        (place / name).touch()
+    own = replace(MHEALTH, name="mine:MINE", member=r"(^|/)mine_\d+\.csv$")
+    for spec in (MHEALTH, own):
+        with pytest.raises(UserError) as caught:
+            find_source(spec, place)
+        assert f"looked for files like '{spec.member}'" in str(caught.value), "no backslash is doubled"
+        assert f"{place} (found there: a.csv, b.csv, videos/)" in str(caught.value)
+    for name in ("c.csv", "d.csv"):
+        (place / name).touch()
+    with pytest.raises(UserError, match=r"\(found there: a\.csv, b\.csv, c\.csv, d\.csv, \.\.\)"):
+        find_source(own, place)
+    with pytest.raises(UserError, match=r"empty \(found there: nothing\)"):
+        find_source(own, empty)
+
+
+def test_a_folder_with_other_names_than_the_loaders_says_which(tmp_path: Path) -> None:
+    source = find_source(MHEALTH, put(put(tmp_path / "mhealth"), 2))
+    with pytest.raises(
+        UserError, match=r"none of them in .*mhealth, but mHealth_subject1\.log, mHealth_subject2\.log\. F"
+    ):
+        narrow(MHEALTH, source, ["person_1.log", "person_2.log"])
 
 
 def test_real_before_synthetic(tmp_path: Path) -> None:

@@ -131,6 +131,11 @@ def test_variants_of_a_method_get_folders_of_their_own(tmp_path):
         ("demo", {"seeds": [2], "set": {"seed": 1}}, "seed"),
         ("demo", {"settings": {"training.lr": 0.1}}, r"write training=\{'lr': 0.1\}, or set=\{'training.lr': 0.1\}"),
         ("demo", {"settings": {"training": {"epoch": 2}}}, r"unknown key 'training.epoch' .*'training.epochs'"),
+        (
+            "demo",
+            {"settings": {"training": {"learnig_rate": 0.1}}},
+            r"'training.learnig_rate' \(did you mean 'training.lr'",
+        ),
         ("demo", {"settings": {"trainig": {"epochs": 2}}}, r"run\(trainig=.*unknown keyword; did you mean training="),
         ("demo", {"seeds": [0, 1], "set": {"seed": 1}}, "--set seed=1: choose the same"),
         ("demo", {"set": ["training.lr=1"]}, "set: found .*, expected a mapping by dotted key"),

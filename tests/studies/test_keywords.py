@@ -53,6 +53,7 @@ def test_the_words_are_those_of_run():
     ("words", "message"),
     [
         ({"rouds": 3}, r"run\(rouds=3\): unknown keyword; did you mean rounds=3\?"),
+        ({"learnig_rate": 0.1}, r"keyword; write training=\{'lr': 0.1\} or server=\{'lr': 0.1\}"),
         ({"lr": 0.1}, r"run\(lr=0.1\): unknown keyword; write training=\{'lr': 0.1\} or server=\{'lr': 0.1\}"),
         ({"epochs": 2}, r"write training=\{'epochs': 2\}$"),
         ({"folder": "runs/x"}, r"did you mean out='runs/x'\?"),

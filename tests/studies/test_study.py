@@ -11,7 +11,7 @@ from relief_ray.errors import UserError
 from relief_ray.plugins import load
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.report import compare, last_line
-from relief_ray.report.dataframes import cell_rows, read_cells
+from relief_ray.report.dataframes import GAIN_COLUMNS, cell_rows, read_cells
 from relief_ray.report.formats.text import plain
 from tests.own import METHOD
 from tests.studies.conftest import SMALL
@@ -88,6 +88,16 @@ def test_gains_of_all_methods_are_a_frame(small_study):
     committed = rr.load(Path(__file__).parents[2] / "results" / "smoke").gains()
     tested = committed[committed.p_holm.notna()]
     assert (tested.p_holm >= tested.p).all()
+
+
+def test_the_page_and_the_docstring_say_how_gains_are_printed_whole(small_study):
+    printed = "print(study.gains().round(2).to_string())"
+    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    assert printed in page and printed in rr.Study.gains.__doc__
+    with pd.option_context("display.width", 80, "display.max_columns", 0):
+        assert "..." in str(small_study.gains()), "as a terminal of 80 columns cuts it"
+        whole = eval(printed.removeprefix("print(").removesuffix(")"), {"study": small_study})
+    assert whole.split("\n")[0].split() == list(GAIN_COLUMNS) and "..." not in whole
 
 
 def test_a_gain_of_another_figure_is_that_of_the_frame(small_study):
@@ -200,6 +210,30 @@ def test_methods_go_by_their_import_path_too(write, run_cache, monkeypatch):
         rr.UserError, match=r"2 variants ran; name one of them: mine of a test, mine of a test \(weighting=s"
     ):
         study.run(f"{name}:Mine")
+
+
+def test_methods_of_a_file_go_by_class_file_folder_and_title(write):
+    name = write(TITLED + "\n\nclass Other(FedAvg):\n    title = 'other of a test'\n")
+    methods = ["fedavg", f"{name}:Mine", {"name": f"{name}:Mine", "weighting": "samples"}]
+    study = rr.run("quick", strategies=methods, rounds=1, backbone=SMALL, quiet=True)
+    plain, varied = "mine of a test", "mine of a test (weighting=samples)"
+    for given in ("Mine of a Test", "mine_of_a_test", f"{name}.Mine"):
+        assert study.run(given).method == plain
+    assert study.run(f"{name}.Mine-weightingsamples").method == varied == study.run(varied).method
+    for given in (name, f"{name}.py", "mine", "Mine"):
+        with pytest.raises(rr.UserError, match=rf"2 variants ran; name one of them: {plain}, {plain} \(weighting=s"):
+            study.run(given)
+    study = rr.run("quick", strategies=[f"{name}:Mine", f"{name}:Other"], rounds=1, backbone=SMALL, quiet=True)
+    assert [study.run(given).method for given in ("mine", "Other", f"{name}.Other")] == [
+        plain,
+        *["other of a test"] * 2,
+    ]
+    assert study.gain("mine", "Other").num_pairs == 1
+    with pytest.raises(rr.UserError, match="2 methods of that name ran; name one of them: mine of a test, other of"):
+        study.run(name)
+    there = rf"there are {plain} \({name}:Mine\), other of a test \({name}:Other\)$"
+    with pytest.raises(rr.UserError, match=rf"method 'Othr': no run \(did you mean 'Other'\?\); {there}"):
+        study.run("Othr")
 
 
 @pytest.mark.ci
