@@ -87,4 +87,4 @@ def test_every_preset_comes_to_the_same(preset, tmp_path):
 @pytest.mark.ci
 @pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])
 def test_on_backbone_2(missing, tmp_path):
-    agree({**MOMENT, "strategy": strategy_values("relief", 0.75)}, tmp_path, missing=missing)
+    agree({**MOMENT, "strategy": strategy_values("relief")}, tmp_path, missing=missing)

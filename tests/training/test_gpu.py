@@ -32,8 +32,8 @@ CASES = {
         },
     },
     "cnn, a probe": {"strategy": "fedel"},
-    "moment": {**MOMENT, "strategy": strategy_values("relief", 0.75)},
-    "moment, connector": {**MOMENT, "strategy": strategy_values("pilot", 0.75)},
+    "moment": {**MOMENT, "strategy": strategy_values("relief")},
+    "moment, connector": {**MOMENT, "strategy": strategy_values("pilot")},
 }
 
 
