@@ -20,6 +20,17 @@ def several(noun: str, values: Iterable[int]) -> str:
     return f"{noun}{'s' if len(distinct) > 1 else ''} {listed(distinct)}"
 
 
+def spans(numbers: Iterable[int]) -> str:
+    """``4-6, 9`` for ascending 4, 5, 6, 9."""
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1] = (runs[-1][0], number)
+        else:
+            runs.append((number, number))
+    return ", ".join(f"{first}-{last}" if last > first else f"{first}" for first, last in runs)
+
+
 def clipped(text: str, most: int = 160) -> str:
     """The text as messages show it: cut where it is long, and what cannot be printed written as an escape."""
     short = text if len(text) <= most else f"{text[: most - 2]}.."

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from relief_ray.errors import LeftOut
+from relief_ray.errors import LeftOut, spans
 from relief_ray.federated import RoundVoid
 from relief_ray.groups import Params
 from relief_ray.messages import Assignment, ClientId, ClientState, EvalTarget, Trained
 from relief_ray.protocols import Executor
+from relief_ray.server.aggregation import NOT_FINITE
 from relief_ray.server.outliers import outliers
 
 
@@ -60,10 +61,9 @@ class Accepting:
     def _check_quorum(self, round_: int, num_clients: int, trained: Trained) -> None:
         num_used = num_clients - len(trained.rejected)
         if num_clients and num_used < self.quorum * num_clients:
-            reasons = "; ".join(f"client {c}: {left.why}" for c, left in sorted(trained.rejected.items()))
             raise RoundVoid(
                 f"round {round_}: the updates of {num_used} of {num_clients} clients can be used, runtime.quorum = "
-                f"{self.quorum:g}; {reasons}"
+                f"{self.quorum:g}; {_reasons(trained.rejected)}"
             )
 
     def evaluate(
@@ -78,6 +78,17 @@ class Accepting:
 
     def close(self) -> None:
         """Leave the executor open: it is the caller's."""
+
+
+def _reasons(rejected: Mapping[ClientId, LeftOut]) -> str:
+    """Reasons with their clients, each once, and what helps where training diverges at all of them."""
+    clients: dict[str, list[ClientId]] = {}
+    for client, left in sorted(rejected.items()):
+        clients.setdefault(left.why, []).append(client)
+    texts = [f"client{'s' if len(same) > 1 else ''} {spans(same)}: {why}" for why, same in clients.items()]
+    diverged = all(why.endswith(NOT_FINITE) for why in clients)
+    fix = "; where all clients diverge, lower training.lr or set training.clip_norm"
+    return "; ".join(texts) + (fix if diverged and len(rejected) > 1 else "")
 
 
 def _refuse(trained: Trained, far: Mapping[ClientId, str]) -> Trained:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from relief_ray.errors import Cause, LeftOut
+from relief_ray.errors import Cause, LeftOut, spans
 from relief_ray.messages import ClientId, Fleet
 from relief_ray.records.schema import LeftOutFacts, LeftOutRecord, RoundRecord
 
@@ -70,20 +70,9 @@ def sentence(entry: LeftOutRecord) -> str:
     """``client 6 (type C) was left out of 3 rounds (4-6): no answer in time (the last reason in full)``."""
     number = f"{len(entry.rounds)} round{'s' if len(entry.rounds) > 1 else ''}"
     return (
-        f"client {entry.client} (type {entry.device}) was left out of {number} ({_ranges(entry.rounds)}): "
+        f"client {entry.client} (type {entry.device}) was left out of {number} ({spans(entry.rounds)}): "
         f"{_IN_WORDS[entry.cause]} ({entry.why})"
     )
-
-
-def _ranges(rounds: tuple[int, ...]) -> str:
-    """``4-6, 9`` for ascending 4, 5, 6, 9."""
-    runs: list[tuple[int, int]] = []
-    for number in rounds:
-        if runs and runs[-1][1] == number - 1:
-            runs[-1] = (runs[-1][0], number)
-        else:
-            runs.append((number, number))
-    return ", ".join(f"{first}-{last}" if last > first else f"{first}" for first, last in runs)
 
 
 def summary_line(record: RoundRecord) -> str:

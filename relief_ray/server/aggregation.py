@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -22,6 +23,8 @@ from relief_ray.messages import (
     WeightedSum,
 )
 from relief_ray.server.reduction import add_exactly
+
+NOT_FINITE: Final = "the update is not finite"
 
 Total = Callable[[ParamGroup, GroupSum], float]
 Weight = Callable[[ParamGroup, ClientInfo, Assignment], float]
@@ -180,7 +183,7 @@ def check_update(update: Update, layout: GroupLayout) -> str | None:
         if delta.dtype != torch.float32 or delta.shape != (expected,):
             return f"group {j!r}: sent {delta.dtype} of shape {tuple(delta.shape)}, expected float32 ({expected},)"
         if not isfinite(squares[j]):
-            return f"group {j!r}: the update is not finite"
+            return f"group {j!r}: {NOT_FINITE}"
     for name, value in update.receipt.stats.items():
         if not bool(torch.isfinite(value).all()):
             return f"statistic {name!r} is not finite"

@@ -210,7 +210,9 @@ def test_a_read_only_folder_is_named(invoke, tmp_path: Path) -> None:
 def test_a_void_round_has_its_own_exit_code_and_commits_nothing(invoke, tmp_path: Path) -> None:
     result = invoke("run", "quick", "--out", tmp_path, *SMALL, "--set=training.lr=1e38")
     assert result.exit_code == 3
-    assert "round 0: the updates of 0 of 8 clients can be used, runtime.quorum = 1" in flat(result)
+    told = "round 0: the updates of 0 of 8 clients can be used, runtime.quorum = 1; clients 0-7: group 'fusion.A.acc': "
+    fix = "the update is not finite; where all clients diverge, lower training.lr or set training.clip_norm"
+    assert told + fix in flat(result)
     assert read_rounds(tmp_path / "relief-s0") == ()
 
 
