@@ -1,7 +1,7 @@
 """A user's method whose client 2 sends 1e30: what the screen, JSON, `compare`, `report` and MLflow say of it.
 
-NaN that comes of a function of the user's is that function's fault (``tests/faulty.py``); `tests/experiment/test_acceptance.py`
-has the other rules.
+NaN that a user's function returns is that function's fault (``tests/faulty.py``); the other rules are in
+``tests/experiment/test_acceptance.py``.
 """
 
 import json
