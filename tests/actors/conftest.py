@@ -1,6 +1,7 @@
 """Tiny runs in this process: two rounds, ten-second strides, a backbone of a few hundred values."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -35,14 +36,19 @@ def invoke() -> Invoke:
     return run
 
 
-@pytest.fixture(scope="session")
+def hear_hangups() -> None:
+    """Undo `nohup` in a new process: one that begins with SIGHUP ignored ignores it for good."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts a command line as a process of its own; what is left at the end is killed."""
+    """Starts a command line as a process of its own; what is left at the end of the test is killed."""
     started: list[subprocess.Popen[str]] = []
     # A process that starts a Ray cluster keeps its token: one started here would take it for a token of the user's.
     mine = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
-    def begin(*args: object, preexec: Callable[[], None] | None = None) -> "subprocess.Popen[str]":
+    def begin(*args: object, preexec: Callable[[], None] = lambda: None) -> "subprocess.Popen[str]":
         process = subprocess.Popen(
             [sys.executable, "-m", "actors.cli", *map(str, args)],
             stdout=subprocess.PIPE,
@@ -50,7 +56,7 @@ def start() -> Iterator[Start]:
             text=True,
             env={k: v for k, v in os.environ.items() if k not in mine}
             | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-            preexec_fn=preexec,
+            preexec_fn=lambda: (hear_hangups(), preexec()),
         )
         started.append(process)
         return process

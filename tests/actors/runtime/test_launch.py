@@ -23,6 +23,7 @@ from relief_ray.records.base import comparable
 from relief_ray.records.checkpoint import generations
 from relief_ray.records.run_folder import RunFolder, read_rounds, read_run
 from relief_ray.runtime_config import RuntimeConfig
+from tests.actors.conftest import hear_hangups
 
 ROOT = Path(__file__).parents[3]
 CONFIG = {
@@ -346,8 +347,9 @@ def test_a_signal_ends_the_run_cleanly_and_leaves_nothing_behind(tmp_path, numbe
     environment = clean | {"HOME": str(tmp_path), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", CHILD, str(tmp_path / "run"), config, where]
     child = subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=hear_hangups,
+    )  # fmt: skip
     try:
         assert wait_for(
             lambda: (tmp_path / "run/rounds.jsonl").is_file() and len(read_rounds(tmp_path / "run")) > 2, 90
