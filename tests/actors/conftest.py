@@ -36,9 +36,10 @@ def invoke() -> Invoke:
     return run
 
 
-def hear_hangups() -> None:
-    """Undo `nohup` in a new process: one that begins with SIGHUP ignored ignores it for good."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+def hear_signals() -> None:
+    """Undo `nohup` and the shell's `&` in a new process: one that begins with a signal ignored ignores it for good."""
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def start() -> Iterator[Start]:
             text=True,
             env={k: v for k, v in os.environ.items() if k not in mine}
             | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-            preexec_fn=lambda: (hear_hangups(), preexec()),
+            preexec_fn=lambda: (hear_signals(), preexec()),
         )
         started.append(process)
         return process

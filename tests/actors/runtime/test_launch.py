@@ -23,7 +23,7 @@ from relief_ray.records.base import comparable
 from relief_ray.records.checkpoint import generations
 from relief_ray.records.run_folder import RunFolder, read_rounds, read_run
 from relief_ray.runtime_config import RuntimeConfig
-from tests.actors.conftest import hear_hangups
+from tests.actors.conftest import hear_signals
 
 ROOT = Path(__file__).parents[3]
 CONFIG = {
@@ -348,7 +348,7 @@ def test_a_signal_ends_the_run_cleanly_and_leaves_nothing_behind(tmp_path, numbe
     command = [sys.executable, "-c", CHILD, str(tmp_path / "run"), config, where]
     child = subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        preexec_fn=hear_hangups,
+        preexec_fn=hear_signals,
     )  # fmt: skip
     try:
         assert wait_for(
