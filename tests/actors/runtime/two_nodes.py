@@ -83,11 +83,11 @@ def main(folder: Path) -> dict[str, dict[str, object]]:
     def case(name: str, values: Values, **runtime: object) -> None:
         done[name] = outcome(folder / name, config(values, **runtime), separate=name == "excerpt")
 
-    case("excerpt-inline", MINI, mode="inline")
+    case("excerpt-inline", MINI, mode="inline", placement="virtual")
     case("excerpt", MINI)
     done["excerpt"]["parsed"] = sorted(path.name for path in (board / "cache" / "parsed").iterdir())
     case("refused", LAB, data="node")
-    case("inline", LAB, mode="inline")
+    case("inline", LAB, mode="inline", placement="virtual")
     case("sent", LAB)
     settings = config(LAB).data
     for client in (2, 3):
