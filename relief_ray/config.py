@@ -380,7 +380,9 @@ def explain(error: ValidationError, own: Mapping[str, Sequence[Key]] | None = No
 def _message(fault: ErrorDetails, key: str, fits: str) -> str:
     """Words on what was expected; ``fits``: the key's."""
     if fault["type"] in ("model_type", "dict_type"):
-        return f"expected a section of keys; `relief-ray config {key}` lists them"
+        is_open = isinstance(fault["input"], str) and fault["input"][:1] in ("{", "[")
+        ending = "; a bracket is missing or one too many" if is_open else ""
+        return (fits or f"expected a section of keys; `relief-ray config {key}` lists them") + ending
     if fault["type"] == "invalid_key":
         return "expected a name as key; quote it"
     said = fault["msg"].removeprefix("Value error, ")

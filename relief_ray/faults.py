@@ -35,7 +35,8 @@ def blamed(error: BaseException, where: str = "") -> UserCodeFailed | None:
         return None
     head = where or (text_of(error).partition(f"{type(cause).__name__}: ")[0] if cause is not error else "")
     return UserCodeFailed(
-        f"{head}{type(cause).__name__}: {text_of(cause)} ({place})\n{_NOT_OURS}; what was recorded before it is intact"
+        f"{head}{type(cause).__name__}: {text_of(cause)} ({place})\n{_NOT_OURS}. "
+        "What was recorded before it is intact; `relief-ray resume DIR --other-code` goes on with the mended file"
     )
 
 

@@ -154,8 +154,22 @@ def read_bytes(data: bytes, place: str) -> object:
     except _NO_VALUE as error:
         if isinstance(error, UserError):
             raise
+        raise UserError(f"{place}: {_fault(error)}") from error
+
+
+def _fault(error: Exception) -> str:
+    """What is wrong with a text, by line where YAML tells: ``line 4: its indentation fits no line above it``."""
+    problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
+    if not isinstance(problem, str) or mark is None:
         why = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"{place}: cannot be read as YAML ({why}), expected keys and values; mend that line") from error
+        return f"cannot be read as YAML ({why}), expected keys and values; mend it"
+    if problem.startswith("expected <block end>, but found '<block mapping start>'"):
+        return (
+            f"line {mark.line + 1}: its indentation fits no line above it, expected that of its section; indent it so"
+        )
+    if problem.startswith(("expected ',' or", "did not find expected ',' or")):
+        return f"line {mark.line + 1}: a bracket or a quote that is opened above is not closed; close it"
+    return f"line {mark.line + 1}: cannot be read as YAML ({problem}), expected keys and values; mend that line"
 
 
 def read_mapping(path: Path) -> dict[str, object]:

@@ -55,7 +55,7 @@ def test_two_thousand_settings_and_five_hundred_files(tmp_path):
         (b"rounds: 2\nseed: 1\nrounds: 3\n", r"line 3: key 'rounds' stands in line 1 already; keep one of them"),
         (b"data: {fold: 0, fold: 1}", r"line 1: key 'fold' stands in line 1 already"),
         (b"name: \xe9t\xe9", r"byte 6 is 0xe9, expected a text in UTF-8; save it as UTF-8"),
-        (b"rounds: \x00", r"cannot be read as YAML .*#x0000.*; mend that line"),
+        (b"rounds: \x00", r"cannot be read as YAML .*#x0000.*; mend it"),
         (b"x" * (MAX_BYTES + 1), r"more than 256 KiB, expected a few keys and values; name another file"),
         (b"name: 2026-13-45", r"cannot be read as YAML \(month must be in 1..12\)"),
         (b"name: !!int x", r"cannot be read as YAML"),

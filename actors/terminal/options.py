@@ -135,14 +135,31 @@ _MEANT = {
 }  # fmt: skip
 
 
+_KINDS = {"integer": "a whole number", "number": "a number"}
+
+
+def _misplaced(word: str, words: list[str]) -> str:
+    """Words on one that stands behind an option and its value: ``--strategies fedavg relief``; empty elsewhere."""
+    for option, value, last in zip(words, words[1:], words[2:], strict=False):
+        if last == word and option.startswith("--") and "=" not in option:
+            sign = "=" if option == "--set" else ","
+            return f"{option} {value} {word}: found a blank, expected one word; write {option} {value}{sign}{word}"
+    return ""
+
+
 def _in_words(text: str, words: list[str]) -> str:
     """A library's message with the command that is meant, or the value that was found: ``--rounds 0: expected ..``."""
     unknown = re.match(r"No such command '(\w+)'", text)
     if unknown is not None and (meant := _MEANT.get(unknown[1])):
         return f"No such command '{unknown[1]}'. Did you mean '{meant}'?"
+    extra = re.match(r"Got unexpected extra arguments?(?:\(s\))? \((\S+?)[\s)]", text)
+    if extra is not None:
+        return _misplaced(extra[1], words) or text
     match = re.fullmatch(r"Invalid value for '(-[\w-]+)[^']*': (.*)", text, flags=re.DOTALL)
     if match is None:
         return text
-    option, why = match[1], match[2].replace("Value error, ", "").replace("Input should be", "expected a value")
+    option, why = match[1], match[2].replace("Value error, ", "")
+    why = re.sub(r"Input should be a valid (integer|number).*", lambda kind: f"expected {_KINDS[kind[1]]}", why)
+    why = why.replace("Input should be", "expected a value")
     behind = [b for a, b in pairwise(words) if a == option] + [w.partition("=")[2] for w in words if f"{option}=" in w]
     return f"{option} {clipped(behind[-1])}: {why}" if behind else f"{option}: {why}"

@@ -36,7 +36,7 @@ from relief_ray.strategies import REFERENCE, by_registry
 
 FlatRow = dict[str, str | int | float | bool | None]
 # Columns that every row has, for tables without rows.
-_NAMES, _COSTS = ("cell", "setting", "method"), ("time_s", "energy_j", "up_mib", "down_mib")
+_NAMES, _COSTS = ("cell", "setting", "method"), ("time_s", "energy_j", "fleet_up_mib", "fleet_down_mib")
 # Figures of the report's comparison, by its names.
 _COMPARED = ("f1_own_sensors_percent", "f1_own_subjects_percent", "speedup", "link_percent")
 CELL_COLUMNS = (
@@ -208,8 +208,8 @@ def _row(cell: FinishedCell, compared: Mapping[str, float | None]) -> FlatRow:
         **extra_columns(metrics),
         "time_s": last.time_s,
         "energy_j": last.energy_j,
-        "up_mib": last.bytes_up / MIB,
-        "down_mib": last.bytes_down / MIB,
+        "fleet_up_mib": last.bytes_up / MIB,
+        "fleet_down_mib": last.bytes_down / MIB,
         "data": record.data_origin,
         "clock": record.planning_model,
         "program": record.source_digest[:8],
@@ -234,8 +234,8 @@ def round_rows(cells: Iterable[FinishedCell]) -> list[FlatRow]:
             "loss": cell.measured.loss.get(r.round),
             "time_s": r.time_s,
             "energy_j": r.energy_j,
-            "up_mib": r.bytes_up / MIB,
-            "down_mib": r.bytes_down / MIB,
+            "fleet_up_mib": r.bytes_up / MIB,
+            "fleet_down_mib": r.bytes_down / MIB,
             "wall_s": cell.measured.wall_s.get(r.round),
             **dict.fromkeys(columns),
             **_diagnostics(r),

@@ -16,7 +16,7 @@ from relief_ray.records.committed import read_committed
 from relief_ray.records.identity import NOT_DECIDING, config_hash
 from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import MethodFacts, Status
-from relief_ray.report.runs import Loaded, below, config_value, flat, has_folds, is_committed, read_small
+from relief_ray.report.runs import Loaded, below, check_folder, config_value, flat, has_folds, is_committed, read_small
 from relief_ray.strategies import PRESETS, method_name
 
 # A report reads runs of any program, so no cell is stale here.
@@ -237,6 +237,7 @@ def _folder(path: Path, keep: bool) -> tuple[list[tuple[str, GridItem]], list[st
     items = [(key, look(_name(folder, path), folder, row, keep)) for key, (folder, row) in planned.items()]
     others = [p.parent for p in below(path, RUN_FILE) if str(p.parent.resolve()) not in planned]
     items += [(str(folder.resolve()), look(_name(folder, path), folder, keep=keep)) for folder in others]
+    check_folder(path)
     if not plans and not items:
         raise UserError(
             f"{path}: found no {RUN_FILE} and no {' or '.join(PLAN_FILES)} in or below it; name folders that "

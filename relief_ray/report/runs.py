@@ -12,7 +12,7 @@ from relief_ray.data.config import DataConfig
 from relief_ray.data.partition import lacking
 from relief_ray.data.registry import get_spec
 from relief_ray.devices.fleet import FleetConfig, build_fleet
-from relief_ray.errors import UserError
+from relief_ray.errors import UserError, nearest
 from relief_ray.messages import Fleet
 from relief_ray.records.cells import judge
 from relief_ray.records.committed import FILE as COMMITTED_FILE
@@ -220,10 +220,22 @@ def _load(path: Path) -> Iterator[Loaded]:
         yield from read_small(path).values()
         return
     folders = [path] if (path / RUN_FILE).exists() else [p.parent for p in below(path, RUN_FILE)]
+    check_folder(path)
     if not folders:
         raise UserError(f"{path}: found no {RUN_FILE} in or below it; name folders that `relief-ray run` made")
     for folder in folders:
         yield Loaded(where=str(folder.resolve()), run=read_run(folder), rounds=tuple(read_rounds(folder)))
+
+
+def check_folder(path: Path) -> None:
+    """Check that there is a folder of this name.
+
+    Raises:
+        UserError: there is none; the likest beside it is named.
+    """
+    if not path.exists():
+        others = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise UserError(f"{path}: does not exist{nearest(path.name, others)}; name a folder of runs")
 
 
 def is_committed(path: Path) -> bool:

@@ -39,7 +39,7 @@ class Paired:
 
     Attributes:
         mean: over pairs, in the unit of the differences.
-        low: lower end of the 95 % t-interval, at least -100 points; None for one pair, or without scipy.
+        low: lower end of the 95 % t-interval, at least -100 points; None below three pairs, or without scipy.
         high: its upper end.
         bound: the lower one-sided 95 % bound; None where ``low`` is.
         p: of the two-sided sign-flip test.
@@ -85,7 +85,7 @@ def paired(differences: Sequence[float], *, on_means: bool = False) -> Paired | 
     if n == 0:
         return None
     centre, is_still = mean(differences), not any(differences)
-    quantile = None if is_still else _student_quantile(n - 1)
+    quantile = None if is_still or n < MIN_INTERVAL else _student_quantile(n - 1)
     error = stdev(differences) / sqrt(n) if n > 1 else None
     known = None if quantile is None or error is None else (quantile, error)
     half = None if known is None else known[0][1] * known[1]

@@ -99,7 +99,8 @@ class Study:
         """A row per finished run: method, fold, seed, replicate, F1 in percent, and costs summed over fleet and rounds.
 
         Columns carry their unit: ``f1_percent``, ``f1_rare_percent``, ``f1_own_sensors_percent``, ``f1_acc_percent``
-        (one sensor alone), ``time_s``, ``up_mib``, ..; seconds and joules are simulated by the clock in ``clock``.
+        (one sensor alone), ``time_s``, ``fleet_up_mib``, ..; seconds and joules are simulated by the clock in
+        ``clock``.
         ``speedup`` and ``link_percent`` are those of ``table()``. ``print(study.frame.to_string())`` prints all
         columns, however narrow the terminal is.
 

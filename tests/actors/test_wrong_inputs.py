@@ -24,7 +24,12 @@ WRONG: list[tuple[str, tuple[str, ...]]] = [
     ("run quick --folds 0", ("--folds 0: the split within_subject has no folds; expected", "no --folds")),
     ("run dsa --folds 9", ("data.fold=9: dsa has folds 0..3",)),
     ("run quick --rounds 0", ("--rounds 0: expected a value greater than or equal to 1", HELP)),
-    ("run quick --rounds many", ("--rounds many: expected a value", HELP)),
+    ("run quick --rounds many", ("--rounds many: expected a whole number See", HELP)),
+    (
+        "run quick --strategies fedavg relief",
+        ("--strategies fedavg relief: found a blank, expected one word", "write --strategies fedavg,relief"),
+    ),
+    ("run quick --set rounds 3", ("--set rounds 3: found a blank", "write --set rounds=3")),
     ("run quick --jobs 0", ("--jobs 0: expected a value greater", HELP)),
     ("run quick --strategies ,", ("--strategies: found no name, expected", "--strategies fedavg,relief")),
     (
@@ -53,6 +58,10 @@ WRONG: list[tuple[str, tuple[str, ...]]] = [
     ("run quick --set training.device=gpu", ("training.device=gpu: expected one of cpu, cuda, auto", "e.g.")),
     ("run quick --set training.batch_size=0", ("training.batch_size=0: expected a whole number", "e.g.")),
     ("run quick --set training=3", ("training = 3: expected a section of keys", "`relief-ray config training`")),
+    (
+        "run quick --set fleet.owned={{B:[acc]",
+        ("fleet.owned = '{B:[acc]': expected a mapping from text to list", "a bracket is missing"),
+    ),
     ("run quick --set data=[]", ("data = []: expected a section of keys", "`relief-ray config data`")),
     ("run quick --set rounds.x=3", ("--set rounds.x=3", "unknown key 'rounds.x'", "`relief-ray config`")),
     ("run quick --set seed=-1", ("seed=-1: expected a whole number, at least 0", "e.g. seed=0")),
@@ -110,16 +119,20 @@ WRONG: list[tuple[str, tuple[str, ...]]] = [
     ("run {list}", ("list.yaml: holds list, expected a mapping of configuration keys", "e.g. rounds: 20")),
     ("run {twice}", ("twice.yaml: line 2: key 'rounds' stands in line 1 already", "keep one of them")),
     ("run {latin}", ("latin.yaml: byte 6 is 0xe9, expected a text in UTF-8", "save it as UTF-8")),
-    ("run {broken}", ("broken.yaml: cannot be read as YAML", "expected keys and values; mend that line")),
+    ("run {broken}", ("broken.yaml: line 2: cannot be read as YAML", "expected keys and values; mend that line")),
+    ("run {unclosed}", ("unclosed.yaml: line 2: a bracket or a quote that is opened above is not closed", "close it")),
+    ("run {indented}", ("indented.yaml: line 3: its indentation fits no line above it", "indent it so")),
     ("run {wrong}", ("wrong.yaml", "unknown key 'trainig.lr' (did you mean 'training.lr'", "write training.lr")),
     ("run {value}", ("value.yaml: rounds = 'few': expected a whole number", "e.g. rounds=")),
     # other commands
     ("resume {none}", ("no run.json, expected a run folder", "name one that `relief-ray run` made")),
     ("resume", ("Missing argument", HELP)),
     ("compare {none}", ("no run.json there or one folder below", "name a folder that `relief-ray run` made")),
-    ("report {none}", ("found no run.json and no grid.json", "name folders that")),
+    ("report {none}", ("none: does not exist", "name a folder of runs")),
+    ("report {empty}x", ("x: does not exist (did you mean 'empty'?)", "name a folder of runs")),
+    ("report {empty}", ("found no run.json and no grid.json", "name folders that")),
     ("explain {none} --round 1 --client 0", ("no such folder; expected a run folder", "e.g.")),
-    ("explain {none} --round x --client 0", ("--round x: expected a value", HELP)),
+    ("explain {none} --round x --client 0", ("--round x: expected a whole number", HELP)),
     ("reproduce {none}", ("none: not there", "name a file or folder that `relief-ray report --commit` wrote")),
     ("reproduce {root}/results/smoke#nocell", ("no cell 'nocell'; expected", "e.g.")),
     ("config nothing", ("config nothing: no preset (demo", "unknown key 'nothing'")),
@@ -143,6 +156,7 @@ WRONG: list[tuple[str, tuple[str, ...]]] = [
 ]
 FILES = {
     "list": b"- 1\n", "twice": b"rounds: 2\nrounds: 3\n", "latin": b"name: \xe9t\xe9\n", "broken": b"a: [\n",
+    "unclosed": b"data: {name: dsa_mini\nrounds: 2\n", "indented": b"data:\n  name: dsa_mini\n stride_s: 2\n",
     "wrong": b"trainig: {lr: 1}\n", "value": b"rounds: few\n",
 }  # fmt: skip
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from relief_ray.errors import UserError, counted, listed
 from relief_ray.report.comparison import Comparison, is_own_method
 from relief_ray.report.document import TEXT_WIDTH_IN
-from relief_ray.report.experiments import digests_of
+from relief_ray.report.experiments import data_title, digests_of
 from relief_ray.report.paper import REPRESENTATIVE, VARIANT_ROWS
 from relief_ray.report.runs import Loaded
 from relief_ray.strategies import PROPOSED, REFERENCE, by_registry
@@ -165,7 +165,7 @@ def small_print(runs: Sequence[Loaded], clock: str | None = None) -> str:
         f"{machine.cpu}, {counted(machine.num_cores, 'core')}, {counted(machine.num_threads, 'thread')}",
         f"torch {machine.torch}",
         f"engine {run.engine}",
-        f"{run.data_origin} data",
+        f"{data_title(run)} ({run.data_origin})",
         f"sources {listed(d[:8] for d in digests_of(runs))}",
     ]
     return " | ".join(parts)

@@ -98,7 +98,11 @@ LAST10_F1 = Column(
 )  # fmt: skip
 
 ROUND_S = Column(label="round", unit="s", figure="round_s", decimals=2, paper="round (s)")
-SPEEDUP = Column(label="speedup", figure="speedup", decimals=2, paper="speedup", brief="speedup")
+SPEEDUP = Column(
+    label="speedup", figure="speedup", decimals=2, paper="speedup", brief="speedup",
+    meaning="FedAvg's mean round over the method's, on the same fleet by the same clock; where FedAvg did not run, its "
+    "round is counted",
+)  # fmt: skip
 SPEEDUP_COMPUTE = Column(
     label="compute", figure="speedup_compute", decimals=2, meaning="the speedup without uploads and downloads",
 )  # fmt: skip
@@ -130,17 +134,22 @@ ROUNDS_TO_FEDAVG = Column(
 SECONDS_TO_FEDAVG = Column(label="s to 95 % of FedAvg", figure="tta95_s", decimals=1)
 JOULES_TO_FEDAVG = Column(label="J to 95 % of FedAvg", figure="tta95_j", decimals=0)
 
-JOULES = Column(label="J/round", figure="energy_j", decimals=0, paper="energy (J)", brief="J")
+JOULES = Column(
+    label="J/round", figure="energy_j", decimals=0, paper="energy (J)", brief="J",
+    meaning="joules of the whole fleet in a mean round",
+)  # fmt: skip
 JOULES_TOTAL = Column(label="J in total", figure="energy_total_j", decimals=0)
 JOULES_SAVED = Column(label="J saved", unit="%", figure="energy_saved_percent", decimals=1)
 
+_UPLOAD = "mean upload of one client in a round"
 # Table I prints megabytes, Table II kilobytes.
 UP = {
-    "cnn": Column(label="up", unit="MiB", figure="up_mib", decimals=2, paper="Comm (MB)", brief="MB"),
+    "cnn": Column(label="up", unit="MiB", figure="up_mib", decimals=2, paper="Comm (MB)", brief="MB", meaning=_UPLOAD),
     "moment_lora": Column(
-        label="up", unit="KiB", figure="up_mib", decimals=0, scale=1024.0, paper="Comm (KB)", brief="KB"
+        label="up", unit="KiB", figure="up_mib", decimals=0, scale=1024.0, paper="Comm (KB)", brief="KB",
+        meaning=_UPLOAD,
     ),
-}
+}  # fmt: skip
 UP_SAVED = Column(label="up saved", unit="%", figure="up_saved_percent", decimals=1, paper="save (%)")
 UP_MAX = Column(
     label="up max", unit="MiB", figure="up_max_mib", decimals=2, meaning="largest upload of a client in a round"

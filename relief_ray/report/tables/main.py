@@ -128,7 +128,8 @@ def _own_notes(experiment: Experiment, columns: Sequence[Column]) -> Iterator[st
     same = "same fold and seed" if any(has_folds(r.run.config) for r in experiment.runs) else "same seed"
     paired = f"; differences are of paired runs ({same}), with their 95 % interval" if comparison else ""
     yield f"{spread} evaluated round{paired}. `-`: undefined or never reached."
-    yield f"Speedup: FedAvg's mean round over the method's, same fleet, same clock{_context_text(experiment)}."
+    if context := _context_text(experiment):
+        yield context
     if len(meant := [f"`{c.head}`: {c.meaning}" for c in columns if c.meaning]) > 0:
         yield "; ".join(meant) + "."
     if _personalised(experiment):
@@ -139,12 +140,12 @@ def _own_notes(experiment: Experiment, columns: Sequence[Column]) -> Iterator[st
 
 
 def _context_text(experiment: Experiment) -> str:
-    """Half-sentence on the figures below a speedup; empty where the records do not tell."""
+    """Sentence on the figures below a speedup; empty where the records do not tell."""
     if not _has(experiment.main, col.LINK):
         return ""
     at_paper = ", and the same allocations with the paper's 1,900 windows and 5 epochs"
-    below = "below it the same without links (uploads and downloads), the links' share of the slowest client's round"
-    return f"; {below}{'' if experiment.is_own_data else at_paper}"
+    below = "Below a speedup: the same without links (uploads and downloads), the links' share of the slowest client's"
+    return f"{below} round{'' if experiment.is_own_data else at_paper}."
 
 
 _STARRED = (

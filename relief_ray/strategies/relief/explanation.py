@@ -204,9 +204,14 @@ def _result(reasons: Reasons) -> ExplanationSection:
     spare = f"{left:.3f} s less than T*" if left > 0 else f"{-left:.3f} s more than T*"
     spare = "just T*" if abs(left) < 0.0005 else spare
     trains = _counted(len(reasons.groups))
+    why = (
+        "Time is left: slots were counted with the slowest link and the whole model's bytes; this client sends its "
+        "groups alone."
+    )
+    is_spare = reasons.fill == "count" and left >= 0.0005 and len(reasons.groups) < len(reasons.offers)
     return ExplanationSection(
         heading=f"4. It trains {trains} and is done after {reasons.planned_s:.3f} s, {spare}",
-        lines=(", ".join(reasons.groups),),
+        lines=(", ".join(reasons.groups), *([why] if is_spare else [])),
     )
 
 
