@@ -158,7 +158,7 @@ def read_bytes(data: bytes, place: str) -> object:
 
 
 def _fault(error: Exception) -> str:
-    """What is wrong with a text, by line where YAML tells: ``line 4: its indentation fits no line above it``."""
+    """Message on a text that is no YAML, ``line 4: its indentation fits no line above it, ..``."""
     problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
     if not isinstance(problem, str) or mark is None:
         why = " ".join(str(error).split()) or type(error).__name__

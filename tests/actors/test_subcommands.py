@@ -120,6 +120,8 @@ def test_explain_gives_what_the_ledger_says(invoke, runs: Path, client: int) -> 
     text = invoke(*args).stdout
     assert f"T* = {facts['target_s']:.3f} s" in text and "The record of round 2 says the same." in text
     assert all(len(line) <= 100 for line in text.splitlines() if str(runs) not in line)
+    has_time = facts["planned_s"] < facts["target_s"] - 0.0005 and len(facts["groups"]) < len(facts["offers"])
+    assert ("Time is left: slots were counted with the slowest link" in text) == has_time
     fits = r"\(\S+ - \S+\) / \S+ = (\S+), so (?:(1) group fits|(\d+) groups fit)\."
     found = re.search(fits, " ".join(text.split()))
     assert found is not None and float(found[1]) >= int(found[2] or found[3]), "what fits is a whole number of groups"

@@ -108,7 +108,7 @@ def test_cells_are_read_from_results_and_folders(make, put, tmp_path):
     assert [(c.name, c.replicate[2]) for c in more if c.label == "fedavg"] == [
         (runs[0].where, 0), (f"more-{runs[0].where}", 7)
     ], "another run of the same folder name"  # fmt: skip
-    with pytest.raises(UserError, match="found no"):
+    with pytest.raises(UserError, match="does not exist"):
         read_cells([tmp_path / "small" / ".." / ".." / "nothing"])
 
 

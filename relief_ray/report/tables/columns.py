@@ -100,8 +100,8 @@ LAST10_F1 = Column(
 ROUND_S = Column(label="round", unit="s", figure="round_s", decimals=2, paper="round (s)")
 SPEEDUP = Column(
     label="speedup", figure="speedup", decimals=2, paper="speedup", brief="speedup",
-    meaning="FedAvg's mean round over the method's, on the same fleet by the same clock; where FedAvg did not run, its "
-    "round is counted",
+    meaning="FedAvg's mean round over the method's, of one fleet by one clock; where FedAvg did not run, its round is "
+    "counted",
 )  # fmt: skip
 SPEEDUP_COMPUTE = Column(
     label="compute", figure="speedup_compute", decimals=2, meaning="the speedup without uploads and downloads",

@@ -46,7 +46,7 @@ def test_every_figure_draws_and_keeps_its_data(experiment, maker):
         plot.draw(figure)
         assert figure.axes and any(ax.has_data() for ax in figure.axes)
         word_table = [t.get_text() for t in figure.texts]
-    assert any("torch 2.13.0" in w and "real data" in w and "sources" in w for w in word_table), "the footer"
+    assert any("torch 2.13.0" in w and "DSA (real)" in w and "sources" in w for w in word_table), "the footer"
     assert plot.width_in in (3.5, 7.16)
 
 
