@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import sys
 import time
 from collections.abc import Iterable
+from contextlib import redirect_stdout
 
 
 def missing_of(rows: Iterable[dict[str, object]], expected: Iterable[str]) -> list[str]:
@@ -25,7 +27,9 @@ def main() -> None:
     deadline = time.monotonic() + words.timeout_s
     while True:
         try:
-            missing = _joined(words.address, words.expected, deadline)
+            # Ray prints what befell other nodes, also where no worker's output is wanted.
+            with redirect_stdout(sys.stderr):
+                missing = _joined(words.address, words.expected, deadline)
             break
         except (ConnectionError, RuntimeError):  # Ray's words for a head that does not answer in time
             if time.monotonic() > deadline:
