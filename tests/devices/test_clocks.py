@@ -101,7 +101,7 @@ def test_a_users_clock_may_need_a_profile(write):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("{}:Min", r"has no 'Min'; own_\d+\.py is a file here; type own_\d+:Mine or"),
+        ("{}:Min", r"has no 'Min'; own_\d+\.py is a file here; type own_\d+:Mine$"),
         ("{}:CONTEXT", r"found a int, expected a subclass of relief_ray\.devices\.time\.TimeModel"),
         ("{}:Unfinished", r"the class has no times\(device, load\); write that method"),
     ],
