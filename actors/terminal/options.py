@@ -139,7 +139,7 @@ _KINDS = {"integer": "a whole number", "number": "a number"}
 
 
 def _misplaced(word: str, words: list[str]) -> str:
-    """Words on one that stands behind an option and its value: ``--strategies fedavg relief``; empty elsewhere."""
+    """Message on a word behind an option and its value, as in ``--strategies fedavg relief``; empty elsewhere."""
     for option, value, last in zip(words, words[1:], words[2:], strict=False):
         if last == word and option.startswith("--") and "=" not in option:
             sign = "=" if option == "--set" else ","
