@@ -76,9 +76,9 @@ def test_a_built_in_method_by_import_path_is_built_in():
         ("{}:", METHOD, "expected an import path like my.module:MyClass"),
         ("{}:Mime", METHOD, r"the module has no 'Mime'; own_\d+\.py is a file here; type own_\d+:Mine"),
         (
-            "no_such_{}:Mine",
+            "elsewhere:Mine",
             METHOD,
-            r"no module 'no_such_.*' in the current folder .* or on PYTHONPATH \(found there: own_\d+\); start from",
+            r"no module 'elsewhere' in the current folder .* or on PYTHONPATH \(found there: own_\d+\); start from",
         ),
         ("{}.sub:Mine", METHOD, "no module 'own_.*sub' in the current folder"),
         ("{}:Mine", "import nothing_like_it\n", "imports 'nothing_like_it', which is not installed; install it"),
