@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from relief_ray.strategies.common import StrategyConfig, allocate_everything, average, averaging, train_everything
     from relief_ray.studies.call import run
     from relief_ray.studies.catalogue import MethodInfo, methods
+    from relief_ray.studies.data_description import describe_data
     from relief_ray.studies.description import describe
     from relief_ray.studies.shown import Page, Picture
     from relief_ray.studies.single import Run
@@ -94,6 +95,7 @@ _PUBLIC = {
     "strategies.common": ("StrategyConfig", "allocate_everything", "average", "averaging", "train_everything"),
     "studies.call": ("run",),
     "studies.catalogue": ("MethodInfo", "methods"),
+    "studies.data_description": ("describe_data",),
     "studies.description": ("describe",),
     "studies.shown": ("Page", "Picture"),
     "studies.single": ("Run",),
@@ -171,6 +173,7 @@ __all__ = [
     "bouts_of",
     "by_samples",
     "describe",
+    "describe_data",
     "from_module",
     "link_times",
     "load",

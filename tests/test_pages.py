@@ -4,13 +4,19 @@ By default each command is parsed with all its options and keys; `-m slow` runs 
 has tests of its own (`tests/test_extending.py`), which run its blocks and look at what they print.
 """
 
+import contextlib
+import json
 import os
 import re
 import shlex
 import shutil
+import signal
+import socket
 import subprocess
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 import typer
@@ -26,6 +32,7 @@ _INSTALLS = "installs packages: .ci/run itself begins with it"
 _CLUSTER = "needs several machines, or a Ray cluster that is up"
 _DATA = "needs the full Daily and Sports Activities data, 160 MB that are not ours to ship"
 _HOURS = "trains for hours"
+_LOOPBACK = "keeps a terminal, or needs one that does: test_the_blocks_for_a_cluster_on_one_machine_run_together"
 _MEASURE = (
     "relief-ray device profile --backbone moment_lora --set backbone.size=tiny --set data.name=dsa_mini --set data.str"
 )
@@ -38,26 +45,25 @@ NOT_RUN = (
     ("docs/costs.md", "python -m benchmarks.prediction", "measures for half an hour on an idle machine"),
     ("docs/costs.md", "relief-ray device profile --set training.device=cuda", "needs a GPU"),
     ("docs/data.md", "python -c \"from relief_ray.data import load_dataset; import resource", _DATA),
-    ("docs/grids.md", "relief-ray grid main_cnn --dry-run", _DATA),
-    ("docs/grids.md", "relief-ray grid smoke --set 'methods=[fedavg, my_method", "takes the reader's own files"),
     ("docs/grids.md", "relief-ray grid main_cnn --set", _HOURS),
     ("docs/grids.md", "relief-ray grid resume runs/dsa-main", _HOURS),
     ("docs/grids.md", "relief-ray grid status runs/dsa-main", _HOURS),
     ("docs/grids.md", "relief-ray compare runs/dsa-main", _HOURS),
     ("docs/grids.md", "relief-ray submit", _CLUSTER),
     ("docs/index.md", "sh bootstrap.sh", _INSTALLS),
-    ("docs/metrics.md", "relief-ray grid main_cnn --claims", _DATA),
+    ("docs/metrics.md", "relief-ray grid main_cnn --set datasets=dsa --claims", _DATA),
     ("docs/moment.md", "sh bootstrap.sh", _INSTALLS),
     ("docs/moment.md", "relief-ray run dsa", _DATA),
     ("docs/moment.md", "relief-ray grid main_lora", "trains for an hour"),
     ("docs/moment.md", "relief-ray report runs/lora", "trains for an hour"),
     ("docs/cluster.md", "relief-ray cluster head  ", _CLUSTER),
-    ("docs/cluster.md", "relief-ray cluster head --bind", _CLUSTER),
+    ("docs/cluster.md", "relief-ray cluster head --bind", _LOOPBACK),
     ("docs/cluster.md", "relief-ray cluster join HEAD", _CLUSTER),
-    ("docs/cluster.md", "relief-ray cluster join 127", _CLUSTER),
-    ("docs/cluster.md", "relief-ray cluster check", _CLUSTER),
+    ("docs/cluster.md", "relief-ray cluster join 127", _LOOPBACK),
+    ("docs/cluster.md", "relief-ray cluster check demo --address HEAD", _CLUSTER),
+    ("docs/cluster.md", "relief-ray cluster check --address 127", _LOOPBACK),
     ("docs/cluster.md", "relief-ray submit -- ", _CLUSTER),
-    ("docs/cluster.md", "relief-ray submit --token", _CLUSTER),
+    ("docs/cluster.md", "relief-ray submit --token", _LOOPBACK),
     ("docs/cluster.md", "export RAY_AUTH_MODE", _CLUSTER),
     ("docs/cluster.md", "sudo ", "needs root: `tests/cluster` has the same commands"),
     ("docs/jetson.md", "sh bootstrap.sh", _INSTALLS),
@@ -114,6 +120,11 @@ def parser():
     return root
 
 
+NAMES = frozenset(  # of commands and of commands below them
+    name
+    for command in typer.main.get_command(app).commands.items()
+    for name in (command[0], *getattr(command[1], "commands", ()))
+)
 OURS = [(block, c) for block, c in shell_commands() if c.split()[0].endswith("relief-ray")]
 
 
@@ -126,6 +137,28 @@ def test_the_command_line_takes_what_a_page_says(parser, capsys, block, command)
     if words[0] in ("run", "grid") and not words[1].endswith((".py", ".yaml")):
         known = {"run": PRESETS, "grid": {*GRIDS, "resume", "status", "freeze"}}[words[0]]
         assert words[1] in known, f"{block}: {words[1]}"
+
+
+def inline_commands() -> Iterator[tuple[str, str]]:
+    """Commands in a page's sentences. COMMAND and a|b stand for several, a letter for a number."""
+    for page in PAGES:
+        text = re.sub(r"^( *)```.*?^\1```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.M | re.S)
+        for span in re.findall(r"`(relief-ray [^`]+)`", text):
+            if "COMMAND" not in span and "|" not in span:
+                yield page, re.sub(r"=S\b", "=0", " ".join(span.split()))
+
+
+INLINE = sorted(set(inline_commands()))
+
+
+@pytest.mark.parametrize(("page", "command"), INLINE, ids=[f"{page}-{i}" for i, (page, _) in enumerate(INLINE)])
+def test_the_command_line_takes_what_a_sentence_says(parser, capsys, page, command):
+    """A command that is only named (`relief-ray explain`, `relief-ray run --jobs 4`) is there, with its options."""
+    words = shlex.split(command)[1:]
+    is_named = all(word in NAMES for word in words if not word.startswith("-") and not word.isdecimal())
+    with pytest.raises(SystemExit) as end:
+        parser.main([*words, "--help"] if is_named else words, prog_name="relief-ray")
+    assert end.value.code == 0, f"{page}: {command}\n{capsys.readouterr().err}"
 
 
 def test_a_wrong_option_of_a_page_would_show(parser, capsys):
@@ -212,6 +245,59 @@ def test_the_blocks_of_a_page_run_as_written(page, tmp_path, request):
         for block in blocks(page):
             session.run(block, lambda command: reason(page, command) is None)
     shutil.rmtree(place)  # a page may leave a gigabyte of synthetic recordings
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_the_blocks_for_a_cluster_on_one_machine_run_together(tmp_path):
+    """docs/cluster.md: head and node keep their terminals, the check and the job work, Ctrl-C ends both."""
+    (block,) = (b for b in blocks("docs/cluster.md") if "cluster head --bind 127" in b.text)
+    head, join, check, job = commands(block.text)
+    with socket.socket() as door:
+        if door.connect_ex(("127.0.0.1", 6379)) == 0:
+            pytest.skip("another Ray has port 6379 here")
+    place = make_place(tmp_path)
+    env = environment(place, is_activated=True)
+
+    def run(command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["sh", "-ec", command], cwd=place, env=env, text=True, capture_output=True, timeout=500)
+
+    with contextlib.ExitStack() as stack:
+        for folder in re.findall(r"/tmp/(?:rr-c|relief-token)", block.text):
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        terminals = []
+        for command in (head, join):
+            log = stack.enter_context((tmp_path / f"{len(terminals)}.log").open("wb"))
+            terminals.append(stack.enter_context(terminal(f"exec {command}", place, env, log)))
+            while (seen := num_nodes(run(f"{check} --json").stdout)) < len(terminals):
+                assert terminals[-1].poll() is None, f"{command}: ended, {seen} nodes"
+        for command in (check, job):
+            done = run(command)
+            assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+        assert "12 done" in done.stdout
+        for process in reversed(terminals):
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=60) in (0, 130)
+
+
+@contextlib.contextmanager
+def terminal(command: str, place: Path, env: dict[str, str], log: BinaryIO) -> Iterator[subprocess.Popen[bytes]]:
+    """A command that keeps its terminal, in a process group of its own; what is left of it is killed with the block."""
+    process = subprocess.Popen(
+        ["sh", "-c", command], cwd=place, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+        start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def num_nodes(printed: str) -> int:
+    """Nodes in the JSON of `cluster check`; 0 while the head does not answer."""
+    return len(json.loads(printed)["nodes"]) if printed else 0
 
 
 def test_every_test_that_the_page_on_reliability_names_exists():

@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from actors.commands.data import data_config
 from relief_ray import __version__
 from relief_ray.config import override, parse
 from relief_ray.data import open_dataset
@@ -21,6 +20,7 @@ from relief_ray.files import write_atomic
 from relief_ray.process import use_threads
 from relief_ray.records.identity import machine_facts, source_digest
 from relief_ray.strategies import PRESETS
+from relief_ray.studies.data_description import data_config
 from relief_ray.text import table
 from relief_ray.training.serial_executor import SerialExecutor
 

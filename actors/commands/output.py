@@ -111,6 +111,8 @@ def estimate_notes(entries: Sequence[CellFolder], known: Mapping[str, Estimate])
 def sum_lines(known: Mapping[str, Estimate], num_places: int, start_s: float, share: float = 1.0) -> list[str]:
     """Time and disk of everything that is to do, and what the time includes; ``start_s``: until the first begins."""
     facts = totals(known, num_places, start_s, share)
+    if known and all(k.seconds is None for k in known.values()):
+        return wrapped(f"time and disk are unknown: no round of the {round(facts['unknown'])} cells could be timed")
     unknown = f"; {facts['unknown']:.0f} cells of unknown length" if facts["unknown"] else ""
     one, all_places = duration(facts["core_s"]), duration(facts["wall_s"])
     disk = mib(int(facts["bytes"]))

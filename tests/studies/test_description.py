@@ -1,10 +1,11 @@
-"""Test `rr.describe`: the command's words for a preset, a configuration, a run and a class; the groups as a frame."""
+"""Test `rr.describe` and `rr.describe_data`: the command's words for a preset, a configuration, a run and a class; the groups as a frame."""
 
 import pytest
 from typer.testing import CliRunner
 
 import relief_ray as rr
 from actors.cli import app
+from relief_ray.data.formats.dsa_mini import DSA_MINI
 from relief_ray.plugins import load
 from relief_ray.strategies import PRESETS
 from tests.studies.conftest import SMALL
@@ -70,6 +71,32 @@ def test_classes_configurations_and_runs_are_described(write, small_study):
 def test_a_wrong_word_is_answered(words, message):
     with pytest.raises(rr.UserError, match=message):
         rr.describe(**{"experiment": "quick", **words})
+
+
+def test_data_are_described_as_the_command_does(run_cache, small_study):
+    described = rr.describe_data("dsa_mini", set={"data.stride_s": 20})
+    words = ["data", "describe", "dsa_mini", "--set", "data.stride_s=20"]
+    printed = CliRunner().invoke(app, words).stdout.rstrip("\n")
+    assert printed and str(described) == described.text == printed
+    windows = {
+        stride: rr.describe_data(DSA_MINI, set={"data.stride_s": stride}).facts["windows"] for stride in (10, 20)
+    }
+    assert windows[20] == described.facts["windows"] and windows[10]["train"] > windows[20]["train"] > 0
+    of_run = rr.describe_data(small_study.run("relief", seed=0).folder)
+    assert of_run.facts["name"] == "dsa_mini" and of_run.facts["digest"] == described.facts["digest"]
+
+
+@pytest.mark.parametrize(
+    ("data", "settings", "message"),
+    [
+        ("dsa_min", {}, r"dataset 'dsa_min' is unknown \(did you mean 'dsa_mini'\?\)"),
+        ("dsa_mini", {"rounds": 2}, "expected a key of data"),
+        ("dsa_mini", {"data.stride": 2}, r"did you mean 'data\.stride_s'"),
+    ],
+)
+def test_wrong_data_or_settings_are_answered(data, settings, message):
+    with pytest.raises(rr.UserError, match=message):
+        rr.describe_data(data, set=settings)
 
 
 def test_a_folder_of_several_runs_is_refused(small_study):
