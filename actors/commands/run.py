@@ -290,7 +290,8 @@ def headline(plan: Plan, num_todo: int) -> str:
     number = len(plan.cells)
     done = "" if num_todo == number else f", {number - num_todo} finished already"
     data = plan.cells[0].config.data
-    return f"{plan.name}: {counted(number, 'run')}{done}; {data.name}, {split_name(data.split)}; records in {plan.out}"
+    name = data.spec().title if is_path(data.name) else data.name
+    return f"{plan.name}: {counted(number, 'run')}{done}; {name}, {split_name(data.split)}; records in {plan.out}"
 
 
 def _run_cell(cell: CellFolder, context: RunContext) -> None:

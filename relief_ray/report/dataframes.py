@@ -41,7 +41,7 @@ _NAMES, _COSTS = ("cell", "setting", "method"), ("time_s", "energy_j", "fleet_up
 _COMPARED = ("f1_own_sensors_percent", "f1_own_subjects_percent", "speedup", "link_percent")
 CELL_COLUMNS = (
     *_NAMES, "is_bound", "fold", "rotation", "seed", "replicate", "rounds", "f1_percent", "f1_rare_percent",
-    *_COMPARED, *_COSTS, "data", "clock", "program",
+    *_COMPARED, *_COSTS, "data_origin", "clock", "program",
 )  # fmt: skip
 ROUND_COLUMNS = (*_NAMES, "round", "f1_percent", "f1_rare_percent", "loss", *_COSTS, "wall_s")
 GAIN_FIGURES = ("mean", "low", "high", "p", "p_holm", "smallest_found")
@@ -210,7 +210,7 @@ def _row(cell: FinishedCell, compared: Mapping[str, float | None]) -> FlatRow:
         "energy_j": last.energy_j,
         "fleet_up_mib": last.bytes_up / MIB,
         "fleet_down_mib": last.bytes_down / MIB,
-        "data": record.data_origin,
+        "data_origin": record.data_origin,
         "clock": record.planning_model,
         "program": record.source_digest[:8],
     }

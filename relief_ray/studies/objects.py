@@ -17,7 +17,7 @@ import yaml
 from pydantic import BaseModel
 
 from relief_ray.config import ExperimentConfig
-from relief_ray.data.loader import Loader
+from relief_ray.data.loader import DatasetSpec, Loader
 from relief_ray.errors import UserError
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.registry import backbone_name
@@ -84,7 +84,7 @@ def _configured(given: StrategyConfig) -> Method:
     return Method(label=label, fields={key: value for key, value in values.items() if value != usual.get(key)})
 
 
-def data_name(given: str | Loader) -> str:
+def data_name(given: str | Loader | DatasetSpec) -> str:
     """Return the name or import path of a data set.
 
     Raises:
@@ -92,6 +92,10 @@ def data_name(given: str | Loader) -> str:
     """
     if isinstance(given, str):
         return import_path(given)
+    if isinstance(given, DatasetSpec):
+        raise UserError(
+            f"data: found the description of {given.title!r}; expected its Loader(spec=.., files=.., parse=..)"
+        )
     if not isinstance(given, Loader):
         raise UserError(
             f"data: found {_described(given)}; expected the name of a data set ('dsa_mini'), an import path "

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import SupportsIndex, cast
 
 from relief_ray.config import ExperimentConfig, override
-from relief_ray.data.loader import Loader
+from relief_ray.data.loader import DatasetSpec, Loader
 from relief_ray.errors import UserError, shown
 from relief_ray.key_checks import whole_first
 from relief_ray.records.run_folder import RUN_FILE
@@ -169,7 +169,7 @@ def _whole_number(key: str, given: object) -> int:
 def _sections(settings: Mapping[str, object]) -> Iterator[str]:
     """Sections given as keywords, as settings; a data set or backbone may be named, or be the object itself."""
     for key, value in settings.items():
-        if key == "data" and isinstance(value, str | Loader):
+        if key == "data" and isinstance(value, str | Loader | DatasetSpec):
             yield f"data.name={data_name(value)}"
         elif key == "data" and isinstance(value, Mapping) and isinstance(value.get("name"), Loader):
             yield from settings_of({key: {**value, "name": data_name(value["name"])}})

@@ -97,6 +97,11 @@ def test_wrong_data_or_settings_are_answered(data, settings, message):
         rr.describe_data(data, set=settings)
 
 
+def test_a_description_of_data_in_the_place_of_its_loader_is_named():
+    with pytest.raises(rr.UserError, match=r"found the description of 'Daily and .*; expected its Loader\(spec=\.\.,"):
+        rr.run(data=DSA_MINI.spec)
+
+
 def test_a_folder_of_several_runs_is_refused(small_study):
     with pytest.raises(rr.UserError, match=r"no run.json there; expected a run's folder, e.g. study.run\('relief'\)"):
         rr.describe(small_study.folder)
