@@ -7,6 +7,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from cluster.lab.state import MARK, Link, Node, Place, Process, State, end, insi
 from relief_ray.errors import UserError
 
 SOURCES = Path(__file__).resolve().parents[2]
+_POLL_S = 0.01
 _PROGRAMS = ("ip", "tc", "mount", "nsenter", "unshare")
 
 
@@ -108,7 +110,7 @@ def up(
     place.write(State(nodes={n.name: Node(plan=n, data=str(data) if data else None) for n in plan}))
     try:
         with place.changing() as state:
-            state.switch = _start_holder(place, ["unshare", "--net", "sleep", "infinity"])
+            state.switch = _start_switch(place)
             place.write(state)
             network.make_bridge(state.switch)
             for node in state.nodes.values():
@@ -119,12 +121,30 @@ def up(
     return place.read()
 
 
-def _start_holder(place: Place, words: Sequence[str]) -> Process:
+def _start_switch(place: Place) -> Process:
+    """Start the process whose network namespace holds the bridge; return once it has left that of this machine.
+
+    Raises:
+        UserError: no namespace can be made.
+    """
     holder = subprocess.Popen(
-        words, env={**os.environ, MARK: str(place.folder)}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, start_new_session=True, cwd="/",
+        ["unshare", "--net", "sleep", "infinity"], env={**os.environ, MARK: str(place.folder)},
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, cwd="/",
     )  # fmt: skip
+    # Until then a command in "its" namespace would change this machine's own links.
+    while not _has_own_network(holder.pid):
+        if holder.poll() is not None:
+            raise UserError(f"no network namespace can be made: `unshare --net` ended with {holder.returncode}")
+        time.sleep(_POLL_S)
     return Process.of(holder.pid)
+
+
+def _has_own_network(pid: int) -> bool:
+    """Whether a process is in another network namespace than this one; False where it has ended."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
+    except FileNotFoundError:
+        return False
 
 
 def _build(place: Place, state: State, node: Node, disk_mib: int, hidden: Sequence[str], stores: Sequence[str]) -> None:

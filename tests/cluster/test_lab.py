@@ -4,6 +4,7 @@ Run by `-m lab`, skipped without root.
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -266,3 +267,22 @@ def test_typed_nodes_without_a_common_disk_give_the_serial_runs_bits():
         assert not rows(lab.command)["c"]["ray"]
         lab.start("c")
     assert left_of(lab.name) == []
+
+
+@pytest.mark.parametrize("program", ['sleep 0.5\nexec {} "$@"', "exit 3 # {}"], ids=["slow", "refused"])
+def test_up_touches_no_link_of_this_machine(tmp_path, monkeypatch, program):
+    """The bridge waits for its namespace: made too early it would be a link of this machine."""
+    names = {path.name for path in Path("/sys/class/net").iterdir()}
+    slow = tmp_path / "unshare"
+    slow.write_text("#!/bin/sh\n" + program.format(shutil.which("unshare")) + "\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    command = make_command(f"w{os.getpid() % 10**6}")
+    try:
+        done = command("up", "a:1", check=False)
+        assert {path.name for path in Path("/sys/class/net").iterdir()} == names
+        is_slow = "sleep" in program
+        assert done.returncode == (0 if is_slow else 2), done.stderr
+        assert is_slow or "no network namespace can be made: `unshare --net` ended with 3" in done.stderr
+    finally:
+        command("down")
