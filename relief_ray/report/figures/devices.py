@@ -52,7 +52,7 @@ def allocation(experiment: Experiment, slug: str, method: str = "") -> Figure | 
         slug=slug,
         caption=f"Groups that each client trained in every round (dark), `{loaded.title}`; {experiment.title}."
         f"{bootstrap}{mandatory}{of_type}",
-        draw=partial(_allocation, experiment=experiment, loaded=loaded, rows=rows, groups=groups, clients=clients),
+        draw=partial(_allocation, loaded=loaded, rows=rows, groups=groups, clients=clients),
         width_in=TEXT_WIDTH_IN,
         height_in=0.55 + number * (0.3 + 0.085 * len(groups)),
         columns=("client", "group", "round"),
@@ -80,7 +80,7 @@ def chosen(clients: Sequence[int], types: Mapping[int, str]) -> list[int]:
 
 
 def _allocation(
-    figure: MplFigure, experiment: Experiment, loaded: Loaded, rows: Rows, groups: Sequence[str], clients: Sequence[int]
+    figure: MplFigure, loaded: Loaded, rows: Rows, groups: Sequence[str], clients: Sequence[int]
 ) -> None:
     from matplotlib.ticker import MaxNLocator
 
@@ -99,7 +99,7 @@ def _allocation(
         if i + PER_ROW >= len(clients):
             ax.set_xlabel("round", fontsize=7)
         ax.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
-    footnote(figure, experiment.runs)
+    footnote(figure, [loaded])
 
 
 def _strip(ax: Axes, trained_groups: set[tuple[str, int]], groups: Sequence[str], rounds: Sequence[int]) -> None:

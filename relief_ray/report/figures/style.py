@@ -150,7 +150,7 @@ def all_styles(comparison: Comparison) -> Mapping[str, Style]:
 
 
 def footnote(figure: MplFigure, runs: Sequence[Loaded], clock: str | None = None) -> None:
-    """Small line at the bottom: clock, machine, threads, torch, engine, origin of the data, sources."""
+    """Small line at the bottom: clock, the run or the number of runs, machine, threads, torch, engine, origin of the data, sources."""
     y = 0.05 / float(figure.get_size_inches()[1])
     figure.text(0.008, y, small_print(runs, clock), color=FAINT, fontsize=5)
 
@@ -161,7 +161,7 @@ def small_print(runs: Sequence[Loaded], clock: str | None = None) -> str:
     machine = run.machine
     parts = [
         *([f"clock {clock} ({kind})"] if clock else []),
-        counted(len(runs), "run"),
+        _whose(runs),
         f"{machine.cpu}, {counted(machine.num_cores, 'core')}, {counted(machine.num_threads, 'thread')}",
         f"torch {machine.torch}",
         f"engine {run.engine}",
@@ -169,6 +169,14 @@ def small_print(runs: Sequence[Loaded], clock: str | None = None) -> str:
         f"sources {listed(d[:8] for d in digests_of(runs))}",
     ]
     return " | ".join(parts)
+
+
+def _whose(runs: Sequence[Loaded]) -> str:
+    """The run in words; of several their number, and the method where all are of one."""
+    if len(runs) == 1:
+        return runs[0].title
+    labels = {loaded.label for loaded in runs}
+    return counted(len(runs), "run") + (f" of {labels.pop()}" if len(labels) == 1 else "")
 
 
 def percent_axis(ax: Axes, bottom: float, top: float) -> None:

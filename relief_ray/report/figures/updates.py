@@ -40,7 +40,7 @@ def cosine(experiment: Experiment, slug: str, method: str = REFERENCE) -> Figure
         caption=f"Cosine of two clients' updates of a fusion block under `{method}`{fig}, mean over "
         f"{how_many}; {experiment.title}. Letters: device types. A client that did not upload a block, or did not move "
         "it, has no pair or 0 there.",
-        draw=partial(_cosine, experiment=experiment, blocks=blocks, types=device_types(runs[0])),
+        draw=partial(_cosine, runs=runs, blocks=blocks, types=device_types(runs[0])),
         width_in=TEXT_WIDTH_IN,
         height_in=2.35,
         columns=("block", "client", "other", "cosine"),
@@ -59,7 +59,7 @@ def pair_means(runs: Sequence[Loaded]) -> dict[str, Pairs]:
     return {block: {pair: mean(v) for pair, v in pairs.items()} for block, pairs in values.items()}
 
 
-def _cosine(figure: MplFigure, experiment: Experiment, blocks: Mapping[str, Pairs], types: Mapping[int, str]) -> None:
+def _cosine(figure: MplFigure, runs: Sequence[Loaded], blocks: Mapping[str, Pairs], types: Mapping[int, str]) -> None:
     clients = sorted({n for pairs in blocks.values() for pair in pairs for n in pair})[:MAX_CLIENTS]
     grid = figure.add_gridspec(1, len(blocks), left=0.05, right=0.895, top=0.87, bottom=0.14, wspace=0.12)
     limit = max([0.25, *(abs(v) for pairs in blocks.values() for v in pairs.values())])
@@ -73,7 +73,7 @@ def _cosine(figure: MplFigure, experiment: Experiment, blocks: Mapping[str, Pair
         bar = figure.colorbar(image, cax=figure.add_axes((0.91, 0.2, 0.012, 0.6)))
         bar.ax.tick_params(labelsize=6)
         bar.set_label("cosine", fontsize=7)
-    footnote(figure, experiment.runs)
+    footnote(figure, runs)
 
 
 def _matrix(ax: Axes, clients: Sequence[int], pairs: Pairs, names: Sequence[str], limit: float) -> AxesImage:
@@ -110,7 +110,7 @@ def phases(experiment: Experiment, slug: str, method: str = REFERENCE) -> Figure
         slug=slug,
         caption=f"Divergence of each block's updates over its cohort by phase of training, under `{method}`"
         f"{fig}; {experiment.title}. Points: mean over rounds and runs, bars: sample standard deviation.",
-        draw=partial(_phases, experiment=experiment, rows=rows),
+        draw=partial(_phases, runs=runs, rows=rows),
         width_in=TEXT_WIDTH_IN,
         height_in=2.2,
         columns=("block", "phase", "divergence", "std", "num"),
@@ -130,7 +130,7 @@ def by_phase(runs: Sequence[Loaded]) -> dict[str, dict[int, list[float]]]:
     return values
 
 
-def _phases(figure: MplFigure, experiment: Experiment, rows: Sequence[Sequence[Number]]) -> None:
+def _phases(figure: MplFigure, runs: Sequence[Loaded], rows: Sequence[Sequence[Number]]) -> None:
     ax = figure.add_axes((0.07, 0.25, 0.92, 0.61))
     blocks = list(dict.fromkeys(str(r[0]) for r in rows))
     for i, block in enumerate(blocks):
@@ -147,7 +147,7 @@ def _phases(figure: MplFigure, experiment: Experiment, rows: Sequence[Sequence[N
     ax.set_ylim(bottom=0)
     plain_axes(ax)
     top_legend(figure)
-    footnote(figure, experiment.runs)
+    footnote(figure, runs)
 
 
 def traces(experiment: Experiment, slug: str, method: str = PROPOSED) -> Figure | None:
@@ -166,7 +166,7 @@ def traces(experiment: Experiment, slug: str, method: str = PROPOSED) -> Figure 
         slug=slug,
         caption=f"Divergence of every group under `{method}`, round by round, left, and its moving average, "
         f"right; {experiment.title}.{_mean_over(runs)} The allocator ranks by the right half.",
-        draw=partial(_traces, experiment=experiment, raw=raw, smooth=smooth),
+        draw=partial(_traces, runs=runs, raw=raw, smooth=smooth),
         width_in=TEXT_WIDTH_IN,
         height_in=3.0,
         columns=("quantity", "group", "round", "value"),
@@ -187,7 +187,7 @@ def series(runs: Sequence[Loaded], field: str) -> dict[str, list[tuple[int, floa
     return {group: [(n, mean(v)) for n, v in sorted(rounds.items())] for group, rounds in values.items()}
 
 
-def _traces(figure: MplFigure, experiment: Experiment, raw: Series, smooth: Series) -> None:
+def _traces(figure: MplFigure, runs: Sequence[Loaded], raw: Series, smooth: Series) -> None:
     from matplotlib.ticker import MaxNLocator
 
     grid = figure.add_gridspec(1, 2, left=0.065, right=0.99, top=0.74, bottom=0.18, wspace=0.08)
@@ -209,4 +209,4 @@ def _traces(figure: MplFigure, experiment: Experiment, raw: Series, smooth: Seri
         ax.tick_params(labelleft=shared is None)
         shared = shared or ax
     top_legend(figure)
-    footnote(figure, experiment.runs)
+    footnote(figure, runs)

@@ -258,7 +258,10 @@ def test_where_there_is_no_room_ones_own_method_stays_and_then_the_papers_five()
 def test_the_footer_names_every_program(make, put_on, inventory_of):
     runs = [put_on(make("fedavg", seed=s), digest=d * 64, where=d) for s, d in enumerate("ab")]
     experiment = experiments(inventory_of(runs))[0]
-    assert small_print(experiment.runs, "split_naive").startswith("clock split_naive (simulated) | 2 runs")
+    assert small_print(experiment.runs, "split_naive").startswith("clock split_naive (simulated) | 2 runs of fedavg |")
+    assert small_print(experiment.runs[:1]).startswith("fedavg, fold 0, seed 0 |")
+    both = [*experiment.runs, put_on(make("relief"), digest="c" * 64, where="c")]
+    assert small_print(both).startswith("3 runs |")
     assert small_print(experiment.runs).endswith("sources aaaaaaaa and bbbbbbbb")
 
 
