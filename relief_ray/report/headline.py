@@ -15,6 +15,8 @@ from relief_ray.text import percent
 # Methods that the first sentence describes: more would be the table again.
 _MOST_DESCRIBED = 3
 _SAME_JOULES = 0.5
+# Percent of the slowest client's round above which seconds say nearly nothing of training.
+_MOSTLY_LINK = 90.0
 
 
 def featured(comparison: Comparison) -> list[MethodResult]:
@@ -52,8 +54,13 @@ def _fast(comparison: Comparison, row: MethodResult) -> str:
         return f"{row.label}'s rounds are as fast as FedAvg's with as many joules{_whole(comparison, row)}"
     joules = f"{percent(abs(saved))} % {'fewer' if saved >= 0 else 'more'} joules"
     link = row.stats.get("link_percent")
-    share = "" if link is None else f" (link: {percent(link.mean)} % of its slowest client's round)"
+    share = "" if link is None else f" (link: {percent(link.mean)} % of its slowest client's round{_hidden(link.mean)})"
     return f"{row.label}'s rounds are {speedup:.2f}x FedAvg's speed{share} with {joules}{_whole(comparison, row)}"
+
+
+def _hidden(link_percent: float) -> str:
+    """What a link of nearly the whole round means: few windows a client, so that methods look alike in seconds."""
+    return ", so that less training hardly shows" if link_percent >= _MOSTLY_LINK else ""
 
 
 def _whole(comparison: Comparison, row: MethodResult) -> str:

@@ -66,12 +66,14 @@ def test_an_interval_names_the_people_that_it_is_about(make):
     assert whose_intervals(compare_runs(runs[:1] + runs[3:4])) == "", "one pair has no interval"
 
 
-def test_speed_is_arithmetic_and_no_claim(make):
+def test_speed_is_arithmetic_and_no_claim(make, monkeypatch):
     fast = compare_runs([make("fedavg"), make("relief", round_s=1.0, energy_j=60.0)])
     assert faster(fast) == (
         "Simulated: relief's rounds are 2.00x FedAvg's speed (link: 50 % of its slowest client's "
         "round) with 40 % fewer joules, its whole run 1.33x (the bootstrap round is 33 % of its seconds)."
     )
+    monkeypatch.setattr("relief_ray.report.headline._MOSTLY_LINK", 50.0)
+    assert "(link: 50 % of its slowest client's round, so that less training hardly shows) with" in faster(fast)
     hungry = compare_runs([make("fedavg"), make("relief", round_s=1.0, energy_j=120.0)])
     assert "with 20 % more joules" in faster(hungry)
     assert faster(compare_runs([make("fedavg")])) == ""

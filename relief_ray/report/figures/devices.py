@@ -79,9 +79,7 @@ def chosen(clients: Sequence[int], types: Mapping[int, str]) -> list[int]:
     return list(first.values())
 
 
-def _allocation(
-    figure: MplFigure, loaded: Loaded, rows: Rows, groups: Sequence[str], clients: Sequence[int]
-) -> None:
+def _allocation(figure: MplFigure, loaded: Loaded, rows: Rows, groups: Sequence[str], clients: Sequence[int]) -> None:
     from matplotlib.ticker import MaxNLocator
 
     height, number = float(figure.get_size_inches()[1]), -(-len(clients) // PER_ROW)
