@@ -150,7 +150,7 @@ def all_styles(comparison: Comparison) -> Mapping[str, Style]:
 
 
 def footnote(figure: MplFigure, runs: Sequence[Loaded], clock: str | None = None) -> None:
-    """Small line at the bottom: clock, the run or the number of runs, machine, threads, torch, engine, origin of the data, sources."""
+    """Small line at the bottom: clock, run or runs, machine, threads, torch, engine, origin of the data, sources."""
     y = 0.05 / float(figure.get_size_inches()[1])
     figure.text(0.008, y, small_print(runs, clock), color=FAINT, fontsize=5)
 
