@@ -9,6 +9,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 # Blanks around a plus-minus sign, and behind the comma of an interval.
+# What `import actors` offers beside them.
+_ON_RAY = ("actors.call.run", "actors.call.conformance")
 _INNER_BLANK = re.compile(r"(?<=\d) (?=± ?\d)|(?<=±) (?=\d)|(?<=\d,) (?=[-+−]?\d[\d.]*\])")
 _CODE = re.compile(r"`[^`\n]+`")
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s#]+)(#[^)\s]*)?\)")
@@ -59,8 +61,9 @@ def _public_names() -> str:
     import relief_ray
 
     values = {name: getattr(relief_ray, name) for name in relief_ray.__all__}
-    return "\n\n".join(
-        f"::: {value.__module__}.{value.__qualname__}"
+    names = [
+        f"{value.__module__}.{value.__qualname__}"
         for value in values.values()
         if hasattr(value, "__qualname__") and value.__module__.startswith("relief_ray")
-    )
+    ]
+    return "\n\n".join(f"::: {name}" for name in (*names, *_ON_RAY))

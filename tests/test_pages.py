@@ -28,7 +28,7 @@ from relief_ray.studies.presets import PRESETS, make_preset
 from tests.pages import PAGES, ROOT, Block, Session, all_blocks, blocks, commands, copy_runs, environment, make_place
 from tune_configs.cells import GRIDS
 
-_INSTALLS = "installs packages: .ci/run itself begins with it"
+_INSTALLS = "installs packages: .ci/run has it, from nothing"
 _CLUSTER = "needs several machines, or a Ray cluster that is up"
 _DATA = "needs the full Daily and Sports Activities data, 160 MB that are not ours to ship"
 _HOURS = "trains for hours"
@@ -140,9 +140,13 @@ def test_the_command_line_takes_what_a_page_says(parser, capsys, block, command)
 
 
 def inline_commands() -> Iterator[tuple[str, str]]:
-    """Commands in a page's sentences. COMMAND and a|b stand for several, a letter for a number."""
-    for page in PAGES:
-        text = re.sub(r"^( *)```.*?^\1```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.M | re.S)
+    """Commands in sentences of pages and notebooks. COMMAND and a|b stand for several, a letter for a number."""
+    texts = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        texts[path.name] = "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+    for page, text in texts.items():
+        text = re.sub(r"^( *)```.*?^\1```", "", text, flags=re.M | re.S)
         for span in re.findall(r"`(relief-ray [^`]+)`", text):
             if "COMMAND" not in span and "|" not in span:
                 yield page, re.sub(r"=S\b", "=0", " ".join(span.split()))
@@ -245,6 +249,23 @@ def test_the_blocks_of_a_page_run_as_written(page, tmp_path, request):
         for block in blocks(page):
             session.run(block, lambda command: reason(page, command) is None)
     shutil.rmtree(place)  # a page may leave a gigabyte of synthetic recordings
+
+
+@pytest.mark.slow
+def test_the_output_in_the_readme_is_that_of_the_demo(demo, tmp_path):
+    """All words in their order, where the block is not cut (``...``); other processors may change a number."""
+    (shown,) = re.findall(r"^```text\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+    place = make_place(tmp_path)
+    copy_runs(demo, place)
+    env = environment(place, is_activated=True)
+    done = subprocess.run(["relief-ray", "run", "demo"], env=env, cwd=place, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    printed = without_numbers(done.stdout)
+    assert not [part for part in shown.split("...") if without_numbers(part) not in printed], done.stdout
+
+
+def without_numbers(text: str) -> str:
+    return " ".join(re.sub(r"[-+]?\d+(\.\d+)?", "0", text).split())
 
 
 @pytest.mark.slow

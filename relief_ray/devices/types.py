@@ -15,8 +15,8 @@ _POSITIVE = {
     "peak_tops": "10^12 operations per second; the paper's types have 275, 21 and 5",
     "utilisation": "the share of the fleet's calibrated speed that this device reaches; 1.0 changes nothing",
     "active_power_w": "watts while computing; the paper's types draw 60, 30 and 5",
-    "uplink_bytes_per_s": "bytes per second; the paper's Wi-Fi is 12e6",
-    "downlink_bytes_per_s": "bytes per second; the paper's Wi-Fi is 12e6",
+    "uplink_bytes_per_s": "bytes per second; 12e6 is our choice, the paper names none",
+    "downlink_bytes_per_s": "bytes per second; 12e6 is our choice, the paper names none",
 }
 
 

@@ -24,7 +24,7 @@ def words(text):
 def sentences(text):
     """Sentences, each point of a list as at least one."""
     parts = re.split(r"\n\s*\n|\n- |\n#+ |^#+ ", prose(text))
-    return [s for part in parts for s in re.split(r"(?<=[.!?:])\*{0,2}\s+", " ".join(part.split()))]
+    return [s for part in parts for s in re.split(r"(?<=[.!?])\*{0,2}\s+", " ".join(part.split()))]
 
 
 def section(heading, text=README):
