@@ -18,11 +18,11 @@ from pydantic import Field, JsonValue
 from relief_ray.errors import UserError
 from relief_ray.files import write_atomic
 from relief_ray.frozen import FrozenConfig
+from relief_ray.masking import mask_text
 from relief_ray.records.claims import PlannedClaims
 from relief_ray.records.identity import other_program
 from relief_ray.records.ledger import scan
 from relief_ray.records.lock import is_folder_locked
-from relief_ray.records.redact import mask_text
 from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, is_done, read_run
 from relief_ray.records.schema import MethodFacts, RunRecord, Status
 from relief_ray.seal import PAGE, sealed, unsealed

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relief_ray.files import move
+from relief_ray.masking import mask_logs, mask_text
 from relief_ray.records.ledger import scan
 from relief_ray.records.left_out import sentence
 from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import round_scalars
-from relief_ray.records.redact import mask_text
 from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_run
 from relief_ray.records.schema import RoundRecord, RunRecord, RunStatus
 from relief_ray.records.sync_state import Target, flat_params, read_sync, write_sync
@@ -230,6 +230,7 @@ def _open_run(store: Store, folder: Path, record: RunRecord) -> tuple[MlflowClie
 def _connect(store: Store) -> MlflowClient:
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    mask_logs()  # urllib3 warns of every retry with its address
     from mlflow import MlflowClient
 
     database = store.database

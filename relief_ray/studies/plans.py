@@ -18,6 +18,7 @@ from relief_ray.errors import UserError
 from relief_ray.experiment.recording import now
 from relief_ray.faults import blamed
 from relief_ray.files import disk_errors, move, unused, write_atomic
+from relief_ray.masking import MASK, mask_text, redact
 from relief_ray.models.backbone import frozen_mismatch
 from relief_ray.records.cells import (
     GRID_FILE,
@@ -34,7 +35,6 @@ from relief_ray.records.cells import (
 from relief_ray.records.claims import PlannedClaims, register_claims
 from relief_ray.records.identity import config_hash
 from relief_ray.records.lock import LOCK_FILE, lock_folder
-from relief_ray.records.redact import MASK, mask_text, redact
 from relief_ray.records.run_folder import ERROR_FILE, read_run
 from relief_ray.records.schema import RunRecord, Status
 from relief_ray.records.sync_state import flat_params
