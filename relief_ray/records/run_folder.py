@@ -162,10 +162,16 @@ class RunFolder:
             raise
 
     def update(self, **changes: JsonValue) -> RunRecord:
-        """Change fields of ``run.json``, e.g. ``status="running"``; they are checked like any record."""
-        self.run = RunRecord.model_validate({**self.run.model_dump(), **changes})
-        files.write_atomic(self.path / RUN_FILE, _pretty(self.run))
-        return self.run
+        """Change fields of ``run.json``, e.g. ``status="running"``; they are checked like any record.
+
+        Raises:
+            UserError: the disk is full or fails, or somebody moved, removed or replaced the folder.
+        """
+        self._refuse_removed()
+        run = RunRecord.model_validate({**self.run.model_dump(), **changes})
+        files.write_atomic(self.path / RUN_FILE, _pretty(run), make_folder=False)
+        self.run = run
+        return run
 
     def append(self, record: RoundRecord) -> None:
         """Add a round durably; when this returns, the line survives a power cut.
@@ -187,7 +193,7 @@ class RunFolder:
         self._num_bytes += len(line)
 
     def _refuse_removed(self) -> None:
-        # An append to a file that was unlinked would succeed and be lost.
+        # An append to a file that was unlinked would succeed and be lost; another folder may be at the old path.
         path = self.path / ROUNDS_FILE
         try:
             is_ours = os.path.samestat(path.stat(), os.fstat(self._fd))
@@ -224,7 +230,7 @@ class RunFolder:
             )
         if len(kept) == len(recorded):
             return recorded
-        files.write_atomic(self.path / ROUNDS_FILE, kept.lines())
+        files.write_atomic(self.path / ROUNDS_FILE, kept.lines(), make_folder=False)
         os.close(self._fd)
         self._open_ledger(sum(place.num_bytes for place in kept.places))
         return self.rounds()

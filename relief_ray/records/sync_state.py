@@ -72,4 +72,4 @@ def write_failure(folder: Path, error: str) -> None:
 
 
 def _write(folder: Path, state: SyncState) -> None:
-    write_atomic(folder / _SYNC_FILE, sealed(state.model_dump_json(indent=1).encode(), PAGE))
+    write_atomic(folder / _SYNC_FILE, sealed(state.model_dump_json(indent=1).encode(), PAGE), make_folder=False)

@@ -224,6 +224,7 @@ def test_a_folder_that_vanishes_cannot_stop_the_driver(run, caplog):
     tracker.start(record, run)
     tracker.finish("failed")
     assert sum(r.name.startswith("relief_ray") for r in caplog.records) == 1
+    assert not run.exists(), "it is not made anew for a note on the failure"
 
 
 def test_the_user_s_own_mlflow_settings_are_kept(run, monkeypatch):
