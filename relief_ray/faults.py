@@ -47,6 +47,14 @@ def blamed(error: BaseException, where: str = "") -> UserCodeFailed | None:
     )
 
 
+def reason(error: BaseException) -> str:
+    """Say why something failed: bad input in its own words, a user's fault by file and line, all else by its kind."""
+    if isinstance(error, UserError):
+        return str(error)
+    theirs = blamed(error)
+    return f"{type(error).__name__}: {text_of(error)}" if theirs is None else str(theirs)
+
+
 def text_of(error: BaseException) -> str:
     """Message of an error, cut where it is long; a user's own class may fail to give one."""
     try:

@@ -20,7 +20,7 @@ from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.setup import context_of, prepare
 from relief_ray.faults import blamed, take_as_users, users_function
 from relief_ray.messages import WeightedSum
-from relief_ray.records import CheckpointStateStore, read_rounds
+from relief_ray.records import CheckpointStateStore, read_rounds, read_run
 from relief_ray.server.aggregation import one_bucket
 from relief_ray.strategies import PRESETS
 from relief_ray.training.serial_executor import SerialExecutor
@@ -100,6 +100,9 @@ def test_the_rounds_before_a_fault_stay_and_the_run_goes_on_from_them(which, wri
     if fault.round < 2:
         return
     assert [r.round for r in read_rounds(tmp_path / "run")] == [1], "nothing of the wrong round is committed"
+    run = read_run(tmp_path / "run")
+    assert run.status == "failed" and fault.said in run.note
+    assert fault.code != 7 or re.search(rf"{name}\.py, line \d+, in {fault.function}\b", run.note)
     monkeypatch.setenv("WORKS", "1")
     go_on(*reopen(tmp_path / "run"))
     assert [r.round for r in read_rounds(tmp_path / "run")] == [1, 2]

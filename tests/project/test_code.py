@@ -195,6 +195,7 @@ FILES_UNDER_60 = {
     "relief_ray/frozen.py": LEAF,
     "relief_ray/masking.py": "masks credentials: to be checked by itself",
     "relief_ray/models/extra/rewire.py": "changes any backbone's graph, apart from what each method puts in",
+    "relief_ray/records/exported.py": "what a store is told of a run, apart from how MLflow takes it",
     "relief_ray/records/selection_text.py": "a format that records and terminal share, imports no other record",
     "relief_ray/records/tensor_file.py": "writes a format of others, apart from what a checkpoint puts in",
     "relief_ray/server/outliers.py": "a rule about clients that are broken: to be checked by itself",
