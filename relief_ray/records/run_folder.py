@@ -23,7 +23,7 @@ from relief_ray.records import checkpoint
 from relief_ray.records.base import refuse_other_schema
 from relief_ray.records.identity import state_sha256
 from relief_ray.records.ledger import Rounds, line_of, scan
-from relief_ray.records.lock import FileLock, lock_folder
+from relief_ray.records.lock import FileLock, is_folder_locked, lock_folder
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.seal import PAGE, Unsealed, sealed, unsealed
 
@@ -78,14 +78,17 @@ def read_rounds(folder: Path) -> Rounds:
     Each round is parsed when it is needed and not kept; ``tuple(read_rounds(folder))`` keeps all of them.
 
     Raises:
-        UserError: a line before the last is damaged, or the last one of a run that is done.
+        UserError: a line is damaged, or the last one of a run that is done was torn.
     """
     lines = scan(folder / ROUNDS_FILE)
-    if lines.torn and (run := read_run(folder)).status == "done" and not is_done(run, lines.rounds.numbers):
-        raise UserError(
-            f"{folder / ROUNDS_FILE}: {lines.torn}, expected the last round of a finished run; restore the file, or "
-            "remove the folder and run the cell again"
-        )
+    if lines.torn and not is_done(run := read_run(folder), lines.rounds.numbers):
+        if run.status == "done":
+            raise UserError(
+                f"{folder / ROUNDS_FILE}: {lines.torn}, expected the last round of a finished run; restore the file, "
+                "or remove the folder and run the cell again"
+            )
+        if lines.damage and not is_folder_locked(folder):
+            raise UserError(lines.damage)
     return lines.rounds
 
 
