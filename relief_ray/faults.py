@@ -15,11 +15,18 @@ from relief_ray.errors import ClientFailed, UserCodeError, UserCodeFailed, UserE
 
 PROJECT = ("relief_ray", "actors", "tune_configs")
 INSTALLED = frozenset({"site-packages", "dist-packages"})
+# Top modules of the import paths of methods, backbones and data that this process works with.
+_CONFIGURED: set[str] = set()
 _PYTHON = frozenset(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
 # Characters of an error's message that are shown.
 _LONGEST = 2000
 _NOT_OURS = "That file is not relief-ray's: mend it there"
 T = TypeVar("T")
+
+
+def take_as_users(modules: Iterable[str]) -> None:
+    """Count the files of these modules' packages as a user's from now on, also where pip has installed them."""
+    _CONFIGURED.update(module.partition(".")[0] for module in modules)
 
 
 def blamed(error: BaseException, where: str = "") -> UserCodeFailed | None:
@@ -38,6 +45,14 @@ def blamed(error: BaseException, where: str = "") -> UserCodeFailed | None:
         f"{head}{type(cause).__name__}: {text_of(cause)} ({place})\n{_NOT_OURS}. "
         "What was recorded before it is intact; `relief-ray resume DIR --other-code` goes on with the mended file"
     )
+
+
+def reason(error: BaseException) -> str:
+    """Say why something failed: bad input in its own words, a user's fault by file and line, all else by its kind."""
+    if isinstance(error, UserError):
+        return str(error)
+    theirs = blamed(error)
+    return f"{type(error).__name__}: {text_of(error)}" if theirs is None else str(theirs)
 
 
 def text_of(error: BaseException) -> str:
@@ -117,9 +132,10 @@ def _innermost(frames: Iterable[tuple[FrameType, int]]) -> str | None:
     """The place of the innermost of these frames, outer ones first, that is a user's and was called from here."""
     is_called, lines = False, []
     for frame, line in frames:
-        if str(frame.f_globals.get("__name__", "")).partition(".")[0] in PROJECT:
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package in PROJECT:
             is_called = True
-        elif is_called and not _is_library(frame.f_code.co_filename):
+        elif is_called and (package in _CONFIGURED or not _is_library(frame.f_code.co_filename)):
             lines.append((frame.f_code.co_filename, line, frame.f_code.co_name))
     if not lines:
         return None

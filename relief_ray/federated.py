@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from relief_ray.client import ClientProgram
+from relief_ray.errors import LeftOut
 from relief_ray.extra_modules import ExtraModule
 from relief_ray.faults import check_returned
 from relief_ray.groups import GroupLayout, Params, all_finite
 from relief_ray.messages import (
     Assignment,
+    ClientId,
     ClientInfo,
     EvalPlan,
     EvalTarget,
@@ -45,7 +47,16 @@ from relief_ray.uncollected import as_reduced
 
 
 class RoundVoid(RuntimeError):
-    """Raised where no usable update came back: nothing may be committed for this round."""
+    """Raised where too few usable updates came back: nothing may be committed for this round.
+
+    Attributes:
+        rejected: clients whose update is missing or was not used, with the reasons.
+    """
+
+    def __init__(self, message: str, *, rejected: Mapping[ClientId, LeftOut] | None = None) -> None:
+        """``message`` names round, clients and reasons."""
+        super().__init__(message)
+        self.rejected = dict(rejected or {})
 
 
 def _no_network() -> Network:
@@ -278,7 +289,10 @@ def run_round(
     tasks = strategy.allocate(state, context)
     trained = executor.train(context.round, state.models, tasks, {t.client: store.load(t.client) for t in tasks})
     if tasks and not trained.reduced.receipts:
-        raise RoundVoid(f"round {context.round}: all {len(tasks)} clients failed: {dict(trained.rejected)}")
+        raise RoundVoid(
+            f"round {context.round}: all {len(tasks)} clients failed: {dict(trained.rejected)}",
+            rejected=trained.rejected,
+        )
     began = perf_counter()
     after = strategy.aggregate(state, as_reduced(trained.reduced, strategy.reduction), server_tools(context))
     check_returned(after, ServerState, strategy.aggregate, "aggregate")

@@ -45,8 +45,11 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def write_atomic(path: Path, data: bytes | Iterable[bytes]) -> None:
-    """Replace the contents of ``path`` by bytes, or by pieces of them; its folder is made where it is missing.
+def write_atomic(path: Path, data: bytes | Iterable[bytes], *, make_folder: bool = True) -> None:
+    """Replace the contents of ``path`` by bytes, or by pieces of them.
+
+    Its folder is made where it is missing; without ``make_folder`` that is an error, for a folder that may have been
+    moved away while its owner works.
 
     The bytes are written beside it under a name of their own, forced to the disk and renamed. A reader, or a crash at
     any point, sees the old contents or the new ones; of two processes that write at once, one wins whole.
@@ -55,7 +58,8 @@ def write_atomic(path: Path, data: bytes | Iterable[bytes]) -> None:
         UserError: the disk is full or read-only, or permissions are missing; the old contents stay.
     """
     with disk_errors(path, "write"):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if make_folder:
+            path.parent.mkdir(parents=True, exist_ok=True)
         beside = _beside(path)
         try:
             write_pieces(beside, [data] if isinstance(data, bytes) else data)

@@ -23,7 +23,7 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from relief_ray.errors import UserCodeError, UserError, nearest, shown
-from relief_ray.faults import INSTALLED, PROJECT, text_of, user_line
+from relief_ray.faults import INSTALLED, PROJECT, take_as_users, text_of, user_line
 
 _Config = TypeVar("_Config", bound=BaseModel)
 # Files beside a user's own that hold none, and modules that a message lists.
@@ -173,6 +173,7 @@ def _elsewhere(file: Path, attribute: str) -> str:
 
 
 def _import(name: str, place: str, attribute: str = "") -> ModuleType:
+    take_as_users([name])
     here = str(Path.cwd())
     if here not in sys.path:
         # Last, so that a user's file can never replace an installed module.

@@ -1,8 +1,11 @@
 """Users' code at fault is named: function, file, line, what was found and expected; nothing of it is committed."""
 
 import re
+import sys
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,13 +18,14 @@ from relief_ray.experiment.acceptance import Accepting
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.setup import context_of, prepare
-from relief_ray.faults import blamed, users_function
+from relief_ray.faults import blamed, take_as_users, users_function
 from relief_ray.messages import WeightedSum
-from relief_ray.records import CheckpointStateStore, read_rounds
+from relief_ray.records import CheckpointStateStore, read_rounds, read_run
 from relief_ray.server.aggregation import one_bucket
 from relief_ray.strategies import PRESETS
 from relief_ray.training.serial_executor import SerialExecutor
 from tests.faulty import BACKBONES, METHODS
+from tests.own import METHOD, NUMBERS
 
 pytestmark = pytest.mark.usefixtures("run_cache")
 TINY = {
@@ -96,6 +100,9 @@ def test_the_rounds_before_a_fault_stay_and_the_run_goes_on_from_them(which, wri
     if fault.round < 2:
         return
     assert [r.round for r in read_rounds(tmp_path / "run")] == [1], "nothing of the wrong round is committed"
+    run = read_run(tmp_path / "run")
+    assert run.status == "failed" and fault.said in run.note
+    assert fault.code != 7 or re.search(rf"{name}\.py, line \d+, in {fault.function}\b", run.note)
     monkeypatch.setenv("WORKS", "1")
     go_on(*reopen(tmp_path / "run"))
     assert [r.round for r in read_rounds(tmp_path / "run")] == [1, 2]
@@ -116,6 +123,34 @@ def test_a_file_that_cannot_be_loaded_is_the_users(write):
         with pytest.raises(UserCodeError, match=said) as caught:
             parse({**TINY, "strategy": f"{write(text)}:Mine"})
         assert exit_code(caught.value) == 7
+
+
+def test_a_plugin_that_pip_installed_is_the_users_and_a_library_that_it_calls_is_not(write, tmp_path):
+    """Its files are in ``site-packages``, like those of any library."""
+    number = next(NUMBERS)
+    write("def divide():\n    return 1 / 0\n", f"site-packages.library_{number}")
+    text = METHOD.replace("    after = ", f"    from library_{number} import divide\n\n    divide()\n    after = ", 1)
+    assert text != METHOD
+    write(text, f"site-packages.plugin_{number}.methods")
+    write("", f"site-packages.plugin_{number}.__init__")
+    sys.path.append(str(Path.cwd() / "site-packages"))
+    error = fail(tmp_path / "run", {"strategy": f"plugin_{number}.methods:Mine"})
+    said = str(blamed(error))
+    assert exit_code(error) == 7 and re.search(r"site-packages/plugin_\d+/methods\.py, line \d+, in damped", said)
+    assert said.startswith("ZeroDivisionError: division by zero (")
+    write("1 / 0\n", f"site-packages.broken_{number}")
+    with pytest.raises(UserCodeError, match=r"broken_\d+\.py, line 1, in <module>: 1 / 0"):
+        parse({**TINY, "strategy": f"broken_{number}:Mine"})
+
+
+def test_a_library_that_nobody_configured_stays_no_users(write, ready):
+    name = write("def rests(context):\n    return 1 / 0\n", f"site-packages.library_{next(NUMBERS)}").split(".")[1]
+    sys.path.append(str(Path.cwd() / "site-packages"))
+    with pytest.raises(ZeroDivisionError) as caught:
+        guarded.guarded(replace(ready.strategy, rests=import_module(name).rests)).rests(None)
+    assert blamed(caught.value) is None
+    take_as_users([f"{name}.part"])
+    assert blamed(caught.value) is not None
 
 
 @pytest.mark.slow

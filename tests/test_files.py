@@ -20,6 +20,12 @@ def test_write_atomic_writes_and_leaves_nothing_else(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
 
 
+def test_a_folder_that_may_have_been_moved_away_is_not_made_anew(tmp_path):
+    with pytest.raises(UserError, match="cannot write: No such file or directory"):
+        files.write_atomic(tmp_path / "gone" / "f", b"x", make_folder=False)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_missing_folders_are_made_and_the_mode_is_the_users(tmp_path):
     files.write_atomic(tmp_path / "a" / "b" / "f", b"x")
     with files.folder_atomic(tmp_path / "a" / "folder") as part:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from actors.terminal.exit_codes import MIRROR_BEHIND, Stopped, say
 from relief_ray.errors import UserError
+from relief_ray.masking import mask_text
 from relief_ray.records.mirror_fetch import fetch
 from relief_ray.records.mirror_store import is_uri
-from relief_ray.records.redact import mask_text
 from relief_ray.studies.mirrored import MirrorState
 
 _FOLDER = Path("runs")

@@ -17,6 +17,7 @@ import ray
 from ray import cloudpickle
 
 from relief_ray.errors import UserError
+from relief_ray.faults import take_as_users
 from relief_ray.files import cache_root, disk_errors, folder_atomic
 from relief_ray.plugins import SourceFile, digests, sources
 
@@ -60,6 +61,7 @@ def install(modules: Sequence[str], files: Sequence[SourceFile]) -> None:
     Raises:
         UserError: other files are imported under these names, even so.
     """
+    take_as_users(modules)
     wanted = {file.name: file.sha256 for file in files}
     if all(name in sys.modules for name in modules) and digests(modules) == wanted:
         return

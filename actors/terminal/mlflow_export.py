@@ -6,13 +6,14 @@ import importlib.util
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
 from actors.terminal.reporter import headline_f1
-from relief_ray.errors import counted
+from relief_ray.errors import UserError, counted
+from relief_ray.masking import MASK
 from relief_ray.records.mlflow_store import Store, StudySummary, log_run, log_study, store_uri
-from relief_ray.records.redact import MASK
 from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
 from relief_ray.records.tracking import MlflowTracker, NullTracker, Tracker, brief
 from relief_ray.runtime_config import TrackingConfig
@@ -115,9 +116,15 @@ class Exports:
         return NullTracker()
 
     def end(self, tracker: Tracker, folder: Path) -> None:
-        """Tell the store how the run ended, without waiting for it."""
-        status = read_run(folder).status
-        thread = threading.Thread(target=tracker.finish, args=(status,), daemon=True, name="mlflow-finish")
+        """Tell the store how the run ended, without waiting for it; nothing, where its folder is gone or damaged.
+
+        The run itself says so then: an error raised here would stand in its place.
+        """
+        try:
+            finish = partial(tracker.finish, read_run(folder).status)
+        except UserError:
+            finish = partial(tracker.close)
+        thread = threading.Thread(target=finish, daemon=True, name="mlflow-finish")
         thread.start()
         self._endings.append(thread)
 

@@ -12,8 +12,9 @@ from typer.core import TyperGroup
 
 from actors.terminal.exit_codes import INTERRUPTED, report, say
 from actors.terminal.signals import interrupted, leave_at_once
-from actors.terminal.streams import mask_logs, prepare_streams
+from actors.terminal.streams import prepare_streams
 from relief_ray.errors import clipped
+from relief_ray.masking import mask_logs
 
 # Keys of `--set` that are no part of a configuration: axes of a plan or a grid, and a search's frozen choices.
 _AXES = frozenset({"replicates", "seeds", "folds", "datasets", "methods", "tuned"})

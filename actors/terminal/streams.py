@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import codecs
-import logging
 import os
 import sys
 from contextlib import suppress
 from io import TextIOWrapper
 from typing import Final
+
+from relief_ray.masking import mask_text
 
 # Characters of tables, figures and bars, in ASCII. Whatever else an encoding lacks becomes a question mark.
 _ASCII: Final = {
@@ -57,25 +58,4 @@ def _open_closed() -> None:
 
 def masked(text: str) -> str:
     """The text without credentials in its addresses: ``http://***@host/?token=***``."""
-    if "://" not in text:
-        return text
-    from relief_ray.records.redact import mask_text
-
-    return mask_text(text)
-
-
-def mask_logs() -> None:
-    """Mask credentials in whatever any library logs in this process."""
-    plain = logging.getLogRecordFactory()
-    if getattr(plain, "masks", False):
-        return
-
-    def make(*args: object, **kwargs: object) -> logging.LogRecord:
-        record = plain(*args, **kwargs)
-        text = record.getMessage()
-        if (safe := masked(text)) != text:
-            record.msg, record.args = safe, None
-        return record
-
-    make.masks = True  # type: ignore[attr-defined]
-    logging.setLogRecordFactory(make)
+    return mask_text(text) if "://" in text else text

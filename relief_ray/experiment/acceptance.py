@@ -63,7 +63,8 @@ class Accepting:
         if num_clients and num_used < self.quorum * num_clients:
             raise RoundVoid(
                 f"round {round_}: the updates of {num_used} of {num_clients} clients can be used, runtime.quorum = "
-                f"{self.quorum:g}; {_reasons(trained.rejected)}"
+                f"{self.quorum:g}; {_reasons(trained.rejected)}",
+                rejected=trained.rejected,
             )
 
     def evaluate(

@@ -23,7 +23,8 @@ from relief_ray.experiment.protocol import speedup_at_paper
 from relief_ray.experiment.recording import Noted, binding_of, now, round_record
 from relief_ray.experiment.setup import Setup, context_of, deadline_s, subject_names
 from relief_ray.experiment.untrained import UntrainedGroups
-from relief_ray.federated import RoundResult, run_round
+from relief_ray.faults import reason
+from relief_ray.federated import RoundResult, RoundVoid, run_round
 from relief_ray.groups import GroupId
 from relief_ray.messages import ClientInfo
 from relief_ray.protocols import Executor
@@ -100,11 +101,15 @@ class Experiment:
     def run(self, on_round: OnRound = ignore, should_stop: Callable[[], bool] = never) -> RunRecord:
         """Run the remaining rounds; stop between rounds when ``should_stop`` says so.
 
+        Whatever it raises, ``run.json`` keeps the reason, and whom a void round lacked.
+
         Raises:
-            RoundVoid: no client returned a usable update; the run can be resumed.
+            RoundVoid: too few clients returned a usable update; the run can be resumed.
         """
-        self.tracker.start(self.folder.update(status="running", runtime=self._where()), self.folder.path)
+        begun = self.folder.update(status="running", runtime=self._where(), note="", left_out=_rows(self.left_out))
+        self.tracker.start(begun, self.folder.path)
         status: RunStatus = "failed"
+        note, left_out = "", self.left_out
         try:
             while self.next_round <= self.setup.config.rounds and not should_stop():
                 record = self._round(self.next_round)
@@ -117,11 +122,18 @@ class Experiment:
         except KeyboardInterrupt:
             status = "interrupted"
             raise
+        except RoundVoid as void:
+            note, left_out = str(void), self.left_out.with_void(self.next_round, void.rejected, self.setup.fleet)
+            raise
+        except Exception as error:
+            note = reason(error)
+            raise
         finally:
             with suppress(UserError):  # another error is being raised already
                 self.saver.wait()
-            left_out: list[JsonValue] = [entry.model_dump(mode="json") for entry in self.left_out.summary()]
-            run = self.folder.update(status=status, finished=now(), runtime=self._where(), left_out=left_out)
+            run = self.folder.update(
+                status=status, finished=now(), note=note, runtime=self._where(), left_out=_rows(left_out)
+            )
             self.tracker.finish(status)
         return run
 
@@ -208,6 +220,11 @@ class Experiment:
             names, views = subject_names(setup, windows), client_views(setup.job, windows)
             metrics[part] = summarise(matrices, inputs.plan, setup.rare, names, views, setup.fleet.modalities)
         return metrics
+
+
+def _rows(log: LeftOutLog) -> list[JsonValue]:
+    """The log as ``run.json`` has it."""
+    return [entry.model_dump(mode="json") for entry in log.summary()]
 
 
 def _in_this_process() -> Facts:

@@ -22,6 +22,7 @@ from relief_ray.devices.types import DeviceType
 from relief_ray.errors import UserError, several
 from relief_ray.experiment.clocks import foreign_profile, make_accountant, make_planner, run_clocks, uncalibrated
 from relief_ray.extra_modules import ExtraModule
+from relief_ray.faults import take_as_users
 from relief_ray.federated import PlannedRun, RoundContext, Strategy
 from relief_ray.groups import GroupLayout, Params
 from relief_ray.guarded import guarded
@@ -107,6 +108,7 @@ def prepare(
     Raises:
         UserError: data, fleet or costs are wrong; place and fix are named.
     """
+    take_as_users(config.modules())  # those that a program of the user's passed as objects too
     dataset = open_dataset(config.data, root)
     number = num_clients(dataset, config.data)
     fleet, types = configured_fleet(config, number)

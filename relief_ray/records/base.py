@@ -10,7 +10,7 @@ from pydantic import AfterValidator, ConfigDict, JsonValue
 
 from relief_ray.errors import UserError
 from relief_ray.frozen import FrozenConfig
-from relief_ray.records.redact import mask_text, redact
+from relief_ray.masking import mask_text, redact
 
 SCHEMA_VERSION: Final = 3
 

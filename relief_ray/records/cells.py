@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -18,11 +18,11 @@ from pydantic import Field, JsonValue
 from relief_ray.errors import UserError
 from relief_ray.files import write_atomic
 from relief_ray.frozen import FrozenConfig
+from relief_ray.masking import mask_text
 from relief_ray.records.claims import PlannedClaims
 from relief_ray.records.identity import other_program
 from relief_ray.records.ledger import scan
 from relief_ray.records.lock import is_folder_locked
-from relief_ray.records.redact import mask_text
 from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, is_done, read_run
 from relief_ray.records.schema import MethodFacts, RunRecord, Status
 from relief_ray.seal import PAGE, sealed, unsealed
@@ -99,10 +99,19 @@ def look(
     path = folder / ROUNDS_FILE
     try:
         facts = path.stat() if path.exists() else None
-        rounds = () if facts is None else _rounds_in(path, facts.st_mtime_ns, facts.st_size)
+        read = _NOTHING if facts is None else _read(path, facts.st_mtime_ns, facts.st_size)
     except (OSError, UserError) as damaged:
         return CellState(status="failed", why=str(damaged), run=run)
-    return judge(folder, run, rounds, error, bootstrap)
+    return _with_last_line(judge(folder, run, read.rounds, error, bootstrap), read, path)
+
+
+def _with_last_line(state: CellState, read: _Read, path: Path) -> CellState:
+    """The state of a cell, told of its ledger's last line where no driver is at work and rounds are missing."""
+    if read.damage and state.status not in ("done", "running"):
+        return replace(state, status="failed", why=read.damage)
+    if read.torn and state.status == "interrupted":
+        return replace(state, why=f"{path}: {read.torn}; a resume cuts it off")
+    return state
 
 
 def judge(
@@ -133,14 +142,27 @@ def judge(
     return state("interrupted")
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Read:
+    """What a ledger holds: numbers of its rounds, and what is wrong with its last line (as in ``ledger.Lines``)."""
+
+    rounds: tuple[int, ...] = ()
+    torn: str | None = None
+    damage: str | None = None
+
+
+_NOTHING = _Read()
+
+
 @lru_cache(maxsize=4096)
-def _rounds_in(path: Path, changed_ns: int, num_bytes: int) -> tuple[int, ...]:
-    """Numbers of the rounds in a ledger; read once as long as its modification time and size stay.
+def _read(path: Path, changed_ns: int, num_bytes: int) -> _Read:
+    """Content of a ledger; read once as long as its modification time and size stay.
 
     Raises:
         UserError: a line before the last is damaged.
     """
-    return scan(path).rounds.numbers
+    lines = scan(path)
+    return _Read(rounds=lines.rounds.numbers, torn=lines.torn, damage=lines.damage)
 
 
 def _count_lines(folder: Path) -> int:

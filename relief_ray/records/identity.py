@@ -21,9 +21,9 @@ from torch import Tensor
 
 from relief_ray.errors import UserError
 from relief_ray.groups import GroupLayout, Params
+from relief_ray.masking import redact
 from relief_ray.messages import ServerState
 from relief_ray.plugins import digests, modules_of
-from relief_ray.records.redact import redact
 from relief_ray.records.schema import Machine
 
 PACKAGES = ("relief_ray", "actors")

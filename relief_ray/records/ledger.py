@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from relief_ray.errors import UserError
 from relief_ray.records.schema import RoundRecord
 from relief_ray.seal import LINE, Unsealed, sealed, unsealed
+from relief_ray.text import typed
 
 # The first key of every record.
 _ROUND = re.compile(rb'\{"round": ?(\d+),')
@@ -128,16 +129,22 @@ class Lines:
     Attributes:
         rounds: its rounds, in order, each round's last line only.
         num_bytes: length of the intact part of the file.
-        torn: description of an incomplete last line; None without one.
+        torn: description of a last line that is not whole; None without one.
+        damage: error text for such a line that has its end: no driver was interrupted while it wrote that line, its
+            bytes have changed since. None without one.
     """
 
     rounds: Rounds
     num_bytes: int
     torn: str | None
+    damage: str | None = None
 
 
 def scan(path: Path, start: int = 0) -> Lines:
     """Check the lines of a ledger from byte ``start``; the last one counts only when it is complete.
+
+    A driver writes a line's break last. So a last line without its break is one that is being written, or that a
+    killed driver left; one with its break and another sha256 is damaged, which readers say where no driver is at work.
 
     A resumed run drops rounds after its checkpoint and writes others. Where no line begins at ``start`` any more, the
     ledger is read from its beginning.
@@ -146,7 +153,7 @@ def scan(path: Path, start: int = 0) -> Lines:
         UserError: a line before the last is damaged.
     """
     places: dict[int, Place] = {}
-    end, torn = 0, None
+    end, torn, damage = 0, None, None
     with suppress(FileNotFoundError), path.open("rb") as file:
         end = _seek(file, start)
         for line in file:
@@ -155,11 +162,16 @@ def scan(path: Path, start: int = 0) -> Lines:
             except Unsealed as error:
                 if next(file, b""):
                     raise _damaged(path, end, str(error)) from error
-                torn = f"line {_number(path, end)} was torn" + ("" if line.endswith(b"\n") else _after(line))
+                number = _number(path, end)
+                if line.endswith(b"\n"):
+                    torn, damage = f"line {number} was damaged", _last_damaged(path, number, str(error))
+                else:
+                    torn = f"line {number} was torn after {len(line)} bytes"
                 break
             places[place.round] = place
             end += len(line)
-    return Lines(rounds=Rounds(path, [places[r] for r in sorted(places)]), num_bytes=end, torn=torn)
+    rounds = Rounds(path, [places[r] for r in sorted(places)])
+    return Lines(rounds=rounds, num_bytes=end, torn=torn, damage=damage)
 
 
 def line_of(record: RoundRecord) -> bytes:
@@ -201,10 +213,6 @@ def _round_of(line: bytes) -> int:
     return int(match[1])
 
 
-def _after(line: bytes) -> str:
-    return f" after {len(line)} bytes"
-
-
 def _number(path: Path, start: int) -> int:
     """Return the number of the line that begins at byte ``start``, from 1."""
     with path.open("rb") as file:
@@ -215,4 +223,11 @@ def _damaged(path: Path, start: int, why: str) -> UserError:
     return UserError(
         f"{path}: line {_number(path, start)} is damaged ({why}), expected a round's JSON; restore the file or run the "
         "cell again"
+    )
+
+
+def _last_damaged(path: Path, number: int, why: str) -> str:
+    return (
+        f"{path}: line {number}, the last one, is damaged ({why}), expected a round's JSON; restore the file, or go on "
+        f"from the newest checkpoint before that round: relief-ray resume {typed(path.parent)}"
     )

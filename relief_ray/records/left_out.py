@@ -46,12 +46,21 @@ class LeftOutLog:
         """Take in a round that comes after all so far."""
         self.last = record.left_out
         for client, left in sorted(record.left_out.items()):
-            before = self.entries.get((client, left.cause))
-            rounds = (*(before.rounds if before else ()), record.round)
-            why = record.rejected[client]
-            self.entries[client, left.cause] = LeftOutRecord(
-                client=client, device=left.device, cause=left.cause, rounds=rounds, why=why
-            )
+            self._enter(record.round, client, left.device, LeftOut(cause=left.cause, why=record.rejected[client]))
+
+    def with_void(self, round_: int, rejected: Mapping[ClientId, LeftOut], fleet: Fleet) -> LeftOutLog:
+        """Return a log that has a void round too, and the clients it lacked; this one may see the round once more."""
+        log = LeftOutLog(entries=dict(self.entries), last=self.last)
+        for client, left in sorted(rejected.items()):
+            log._enter(round_, client, fleet[client].device, left)
+        return log
+
+    def _enter(self, round_: int, client: ClientId, device: str, left: LeftOut) -> None:
+        before = self.entries.get((client, left.cause))
+        rounds = (*(before.rounds if before else ()), round_)
+        self.entries[client, left.cause] = LeftOutRecord(
+            client=client, device=device, cause=left.cause, rounds=rounds, why=left.why
+        )
 
     def summary(self) -> tuple[LeftOutRecord, ...]:
         """One entry per client and cause, in client order."""

@@ -19,8 +19,8 @@ _POLL_S = 0.05
 _LOOK_S = 2 * _POLL_S
 # Names the owner of a locked run folder. The folder itself is locked too: people delete files that look left over.
 LOCK_FILE = "driver.lock"
-# Network file systems lock files only, and not folders.
-_NO_FOLDER_LOCKS = (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOTSUP)
+# What file systems answer that have no such lock: those of networks may lock files only, and not folders.
+_NO_LOCKS = (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOTSUP)
 
 
 class FileLock:
@@ -67,7 +67,7 @@ class FileLock:
                     ) from None
                 time.sleep(_POLL_S)
             except OSError as error:
-                if descriptor == self._folder_fd and error.errno in _NO_FOLDER_LOCKS:
+                if descriptor == self._folder_fd and error.errno in _NO_LOCKS:
                     return
                 raise
 
@@ -106,7 +106,10 @@ def is_folder_locked(folder: Path) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """True while a process holds the lock of a file or folder; takes nothing away from it."""
+    """True while a process holds the lock of a file or folder; takes nothing away from it.
+
+    False where the file system has no such lock: nobody can hold it there.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
@@ -115,6 +118,9 @@ def is_locked(path: Path) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
     finally:
         os.close(descriptor)
     return False

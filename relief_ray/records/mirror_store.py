@@ -13,7 +13,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from relief_ray.errors import UserError
-from relief_ray.records.redact import mask_text
+from relief_ray.masking import mask_logs, mask_text
 
 # Stores whose single put is atomic; the others can rename.
 _OBJECT_STORES: Final = frozenset(
@@ -44,6 +44,7 @@ class MirrorStore:
         self.name = mask_text(uri.rstrip("/"))
         if not is_uri(uri):
             raise UserError(f"runtime.mirror = {uri!r}: not the address of a store; expected {_EXAMPLES}")
+        mask_logs()
         # Seldom needed: the command line is quick without it.
         fsspec: Any = importlib.import_module("fsspec")
         try:

@@ -13,16 +13,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relief_ray.files import move
+from relief_ray.masking import mask_logs, mask_text
+from relief_ray.records.exported import ending_tags, exported_scalars, is_of_an_end
 from relief_ray.records.ledger import scan
-from relief_ray.records.left_out import sentence
 from relief_ray.records.lock import FileLock
-from relief_ray.records.metrics import round_scalars
-from relief_ray.records.redact import mask_text
 from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_run
 from relief_ray.records.schema import RoundRecord, RunRecord, RunStatus
 from relief_ray.records.sync_state import Target, flat_params, read_sync, write_sync
@@ -33,21 +31,12 @@ if TYPE_CHECKING:
 
 
 _SQLITE = "sqlite:///"
-
 _EXPORT_LOCK = "sync.lock"
-
 _STORE_WAIT_S = 120.0
-
 MAX_BATCH_POINTS = 600
-
 MAX_BATCH_PARAMS = 100
-
 _MAX_DIGEST_CHARS = 36
-
 _CHECKPOINTS = "checkpoints"
-
-# Metrics that a clock simulates, by their names in a store, so that a chart cannot be taken for a measurement.
-SIMULATED = {name: f"sim_{name}" for name in ("speedup", "round_s", "time_s", "energy_j")}
 
 _ENDINGS = {"done": "FINISHED", "failed": "FAILED", "interrupted": "KILLED", "stopped": "KILLED"}
 
@@ -104,6 +93,7 @@ class Exporter:
             self._num_bytes, self._ended_ms = 0, _unix_ms(self._record.finished) or 0
             self._client, stored = _open_run(self._store, self._folder, self._record)
             self.run_id: str = stored.info.run_id
+            self._tags = set(stored.data.tags)
             self._grid: str | None = stored.data.tags.get("mlflow.parentRunId")
             self._known = {key: _steps(self._client, self.run_id, key) for key in stored.data.metrics}
             self._target = Target(run_id=self.run_id)
@@ -134,8 +124,7 @@ class Exporter:
         """
         for name in (RUN_FILE, ROUNDS_FILE):
             self._client.log_artifact(self.run_id, str(self._folder / name))
-        for name, text in left_out_tags(read_run(self._folder)).items():
-            self._client.set_tag(self.run_id, name, text)
+        self._tag_end(ending_tags(read_run(self._folder)))
         if status in _ENDINGS:
             self._log_model()
             ended_ms = self._ended_ms or round(time.time() * 1000)
@@ -144,6 +133,15 @@ class Exporter:
                 before = self._client.get_run(self._grid).info.end_time or 0
                 self._client.set_terminated(self._grid, "FINISHED", max(before, ended_ms))  # until its last cell's end
             self._mark(self._target.model_copy(update={"status": status}))
+
+    def _tag_end(self, tags: Mapping[str, str]) -> None:
+        """Set the tags of a run's end; those of an earlier end, which the run went on from, are taken away."""
+        earlier = set(filter(is_of_an_end, self._tags))
+        for name in earlier - tags.keys():
+            self._client.delete_tag(self.run_id, name)
+        for name, text in tags.items():
+            self._client.set_tag(self.run_id, name, text)
+        self._tags = (self._tags - earlier) | tags.keys()
 
     def _log_model(self) -> None:
         """Copy the newest checkpoint: tensors of the server's state as safetensors, and what they belong to."""
@@ -172,23 +170,6 @@ class Exporter:
     def _mark(self, target: Target) -> None:
         self._target = target
         write_sync(self._folder, self._store.uri, target)
-
-
-def exported_scalars(record: RoundRecord, clock: str) -> dict[str, float]:
-    """A round's values by their names in a store, ``sim_`` before what a clock simulated; and F1 by sensor.
-
-    A round that went on without clients also says how many updates it used, as ``clients_used``.
-    """
-    values = {SIMULATED.get(name, name): value for name, value in round_scalars(record, clock).items()}
-    if record.rejected:
-        values["clients_used"] = float(len(record.participants) - len(record.rejected))
-    sensors = record.metrics.f1_by_modality if record.metrics is not None else {}
-    return values | {f"f1_sensor_{sensor}": value for sensor, value in sensors.items() if isfinite(value)}
-
-
-def left_out_tags(run: RunRecord) -> dict[str, str]:
-    """A tag for each client that rounds went on without: who, in which rounds and why."""
-    return {f"relief.left_out.{entry.client}.{entry.cause}": sentence(entry) for entry in run.left_out}
 
 
 def _unix_ms(moment: str | None) -> int | None:
@@ -230,6 +211,7 @@ def _open_run(store: Store, folder: Path, record: RunRecord) -> tuple[MlflowClie
 def _connect(store: Store) -> MlflowClient:
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    mask_logs()  # urllib3 warns of every retry with its address
     from mlflow import MlflowClient
 
     database = store.database

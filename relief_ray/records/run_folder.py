@@ -23,7 +23,7 @@ from relief_ray.records import checkpoint
 from relief_ray.records.base import refuse_other_schema
 from relief_ray.records.identity import state_sha256
 from relief_ray.records.ledger import Rounds, line_of, scan
-from relief_ray.records.lock import FileLock, lock_folder
+from relief_ray.records.lock import FileLock, is_folder_locked, lock_folder
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.seal import PAGE, Unsealed, sealed, unsealed
 
@@ -78,14 +78,17 @@ def read_rounds(folder: Path) -> Rounds:
     Each round is parsed when it is needed and not kept; ``tuple(read_rounds(folder))`` keeps all of them.
 
     Raises:
-        UserError: a line before the last is damaged, or the last one of a run that is done.
+        UserError: a line is damaged, or the last one of a run that is done was torn.
     """
     lines = scan(folder / ROUNDS_FILE)
-    if lines.torn and (run := read_run(folder)).status == "done" and not is_done(run, lines.rounds.numbers):
-        raise UserError(
-            f"{folder / ROUNDS_FILE}: {lines.torn}, expected the last round of a finished run; restore the file, or "
-            "remove the folder and run the cell again"
-        )
+    if lines.torn and not is_done(run := read_run(folder), lines.rounds.numbers):
+        if run.status == "done":
+            raise UserError(
+                f"{folder / ROUNDS_FILE}: {lines.torn}, expected the last round of a finished run; restore the file, "
+                "or remove the folder and run the cell again"
+            )
+        if lines.damage and not is_folder_locked(folder):
+            raise UserError(lines.damage)
     return lines.rounds
 
 
@@ -162,10 +165,16 @@ class RunFolder:
             raise
 
     def update(self, **changes: JsonValue) -> RunRecord:
-        """Change fields of ``run.json``, e.g. ``status="running"``; they are checked like any record."""
-        self.run = RunRecord.model_validate({**self.run.model_dump(), **changes})
-        files.write_atomic(self.path / RUN_FILE, _pretty(self.run))
-        return self.run
+        """Change fields of ``run.json``, e.g. ``status="running"``; they are checked like any record.
+
+        Raises:
+            UserError: the disk is full or fails, or somebody moved, removed or replaced the folder.
+        """
+        self._refuse_removed()
+        run = RunRecord.model_validate({**self.run.model_dump(), **changes})
+        files.write_atomic(self.path / RUN_FILE, _pretty(run), make_folder=False)
+        self.run = run
+        return run
 
     def append(self, record: RoundRecord) -> None:
         """Add a round durably; when this returns, the line survives a power cut.
@@ -187,7 +196,7 @@ class RunFolder:
         self._num_bytes += len(line)
 
     def _refuse_removed(self) -> None:
-        # An append to a file that was unlinked would succeed and be lost.
+        # An append to a file that was unlinked would succeed and be lost; another folder may be at the old path.
         path = self.path / ROUNDS_FILE
         try:
             is_ours = os.path.samestat(path.stat(), os.fstat(self._fd))
@@ -224,7 +233,7 @@ class RunFolder:
             )
         if len(kept) == len(recorded):
             return recorded
-        files.write_atomic(self.path / ROUNDS_FILE, kept.lines())
+        files.write_atomic(self.path / ROUNDS_FILE, kept.lines(), make_folder=False)
         os.close(self._fd)
         self._open_ledger(sum(place.num_bytes for place in kept.places))
         return self.rounds()

@@ -32,13 +32,13 @@ class LeftOutFacts(Record):
 
 
 class LeftOutRecord(Record):
-    """Client that rounds of a run went on without.
+    """Client that rounds of a run went on without, or that a void round lacked.
 
     Attributes:
         client: id of the client.
         device: name of its device type.
         cause: as in ``LeftOutFacts``.
-        rounds: numbers of these rounds, ascending.
+        rounds: numbers of these rounds, ascending; one that is not in the ledger was void.
         why: the reason in words, as of the last of them.
     """
 
@@ -143,9 +143,10 @@ class RunRecord(Record):
         data_warnings: oddities of the data, as `data describe` shows them.
         parent: the grid that the run is a cell of.
         finished: UTC, ISO 8601.
-        note: free text.
+        note: why the run failed or was stopped early; empty otherwise.
         num_resumes: how often the run was resumed.
-        left_out: clients that rounds went on without, by cause; written when the run ends or stops.
+        left_out: clients that rounds went on without, or that a void last round lacked, by cause; written when the run
+            ends or stops.
     """
 
     schema_version: Literal[3] = SCHEMA_VERSION

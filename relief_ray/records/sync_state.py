@@ -9,8 +9,8 @@ from pathlib import Path
 from pydantic import Field, JsonValue, ValidationError
 
 from relief_ray.files import write_atomic
+from relief_ray.masking import mask_text
 from relief_ray.records.base import Record, Text
-from relief_ray.records.redact import mask_text
 from relief_ray.records.schema import RunStatus
 from relief_ray.seal import PAGE, Unsealed, sealed, unsealed
 
@@ -72,4 +72,4 @@ def write_failure(folder: Path, error: str) -> None:
 
 
 def _write(folder: Path, state: SyncState) -> None:
-    write_atomic(folder / _SYNC_FILE, sealed(state.model_dump_json(indent=1).encode(), PAGE))
+    write_atomic(folder / _SYNC_FILE, sealed(state.model_dump_json(indent=1).encode(), PAGE), make_folder=False)

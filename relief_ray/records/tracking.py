@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Protocol
 
 from relief_ray.errors import UserError
+from relief_ray.masking import MASK, mask_text
 from relief_ray.records.mlflow_store import Exporter, Store, store_uri
-from relief_ray.records.redact import MASK, mask_text
 from relief_ray.records.run_folder import read_run
 from relief_ray.records.schema import RoundRecord, RunRecord, RunStatus
 from relief_ray.records.sync_state import write_failure

@@ -14,7 +14,7 @@ from relief_ray.data.registry import get_spec
 from relief_ray.devices.fleet import FleetConfig, build_fleet
 from relief_ray.errors import UserError, nearest
 from relief_ray.messages import Fleet
-from relief_ray.records.cells import judge
+from relief_ray.records.cells import judge, read_error
 from relief_ray.records.committed import FILE as COMMITTED_FILE
 from relief_ray.records.committed import CommittedCell, RoundRow, read_committed, work_digest
 from relief_ray.records.costs import CostRecord, Totals
@@ -294,7 +294,12 @@ def below(path: Path, name: str) -> list[Path]:
 
 
 def _status(loaded: Loaded) -> str:
-    return judge(Path(loaded.where), loaded.run, [r.round for r in loaded.rounds], None).status
+    """Status of a run, with the reason where one is known, in a line."""
+    folder = Path(loaded.where)
+    rounds = [r.round for r in loaded.rounds]
+    state = judge(folder, loaded.run, rounds, read_error(folder), loaded.has_bootstrap)
+    why = state.why.partition("\n")[0]
+    return f"{state.status}: {why}" if why else state.status
 
 
 def require_complete(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:

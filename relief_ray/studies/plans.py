@@ -16,8 +16,9 @@ from pydantic import JsonValue
 from relief_ray.config import ExperimentConfig, override, parse
 from relief_ray.errors import UserError
 from relief_ray.experiment.recording import now
-from relief_ray.faults import blamed
+from relief_ray.faults import reason
 from relief_ray.files import disk_errors, move, unused, write_atomic
+from relief_ray.masking import MASK, mask_text, redact
 from relief_ray.models.backbone import frozen_mismatch
 from relief_ray.records.cells import (
     GRID_FILE,
@@ -34,7 +35,6 @@ from relief_ray.records.cells import (
 from relief_ray.records.claims import PlannedClaims, register_claims
 from relief_ray.records.identity import config_hash
 from relief_ray.records.lock import LOCK_FILE, lock_folder
-from relief_ray.records.redact import MASK, mask_text, redact
 from relief_ray.records.run_folder import ERROR_FILE, read_run
 from relief_ray.records.schema import RunRecord, Status
 from relief_ray.records.sync_state import flat_params
@@ -274,11 +274,9 @@ def refuse_other_than(sections: tuple[str, ...], settings: Sequence[str]) -> Non
 
 def keep_error(folder: Path, error: BaseException | str) -> None:
     """Write why a cell failed to its ``error.json``."""
-    theirs = None if isinstance(error, str | UserError) else blamed(error)
-    message = error if isinstance(error, str) else str(theirs or error) or type(error).__name__
-    kind = "" if theirs is not None or isinstance(error, str | UserError) else f"{type(error).__name__}: "
+    why = error if isinstance(error, str) else reason(error)
     trace = "" if isinstance(error, str) else "".join(traceback.format_exception(error))
-    content = {"error": mask_text(kind + message), "at": now(), "traceback": mask_text(trace)}
+    content = {"error": mask_text(why), "at": now(), "traceback": mask_text(trace)}
     with disk_errors(folder, "keep the error"):
         folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / ERROR_FILE, sealed(json.dumps(content, indent=1).encode(), PAGE))

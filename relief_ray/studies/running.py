@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from relief_ray.data import federate, num_clients, open_dataset
@@ -99,8 +100,8 @@ def _score(run: RunRecord, record: RoundRecord | None) -> str:
 
 def rounds_to_do(cell: CellFolder) -> int:
     """Number of rounds that are missing, the bootstrap included."""
-    done = len(read_rounds(cell.folder)) if cell.state.run is not None else 0
-    return cell.num_planned - done
+    # Not read from the ledger here: where its last line is damaged, a resume cuts it off and goes on.
+    return max(0, cell.num_planned - cell.num_rounds)
 
 
 def _titles_of(cells: Sequence[Cell]) -> list[str]:
@@ -120,14 +121,17 @@ def title_of(cell: Cell, name: str = "") -> str:
 
 
 def open_cell(cell: CellFolder, other_code: bool) -> Setup:
-    """Create or reopen the run; `runtime` may have changed since it was started, what it computes has not."""
+    """Create or reopen the run; `runtime` may have changed since it was started, what it computes has not.
+
+    What was repaired in its folder is a warning of the setup: the driver that opens the folder next finds it whole.
+    """
     config = cell.cell.config
     if cell.state.run is not None:
         setup, folder = reopen(cell.folder, runtime=config.runtime, other_code=other_code)
     else:
         setup, folder = create(config, cell.folder)
     folder.close()
-    return setup
+    return replace(setup, warnings=(*setup.warnings, *(f"repaired: {line}" for line in folder.repairs)))
 
 
 def last_evaluated(rounds: Sequence[RoundRecord]) -> RoundRecord | None:

@@ -1,5 +1,6 @@
 """Refused clients in whole runs: who is named where, what the quorum does, and that the others' bits are their own."""
 
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -114,6 +115,38 @@ def test_a_refused_update_counts_against_the_quorum(quorum, ends, tmp_path):
     with pytest.raises(RoundVoid, match=r"round 2: the updates of 7 of 8 clients can be used, runtime.quorum = .*norm"):
         run(tmp_path / "run", spoiled(huge), **setup)
     assert [r.round for r in read_rounds(tmp_path / "run")] == [1], "nothing of the void round is committed"
+
+
+def test_a_void_round_leaves_its_reason_and_a_later_attempt_takes_it_back(tmp_path):
+    setup, folder = create(config_of("fedavg", rounds=3), tmp_path / "run")
+    after = replace(setup.job.program, after=spoiled(huge))
+    with folder:
+        experiment = Experiment(setup=setup, folder=folder, executor=SerialExecutor(replace(setup.job, program=after)))
+        with pytest.raises(RoundVoid) as void:
+            experiment.run()
+        run, (entry,) = read_run(tmp_path / "run"), read_run(tmp_path / "run").left_out
+        assert (run.status, run.note) == ("failed", str(void.value)) and "runtime.quorum = 1; client 3: " in run.note
+        assert (entry.client, entry.device, entry.cause) == (3, setup.fleet[3].device, "update")
+        assert entry.rounds == (2,) and "norm rule" in entry.why
+        sent = pickle.loads(pickle.dumps(void.value))
+        assert (str(sent), sent.rejected) == (str(void.value), void.value.rejected), "from the coordinator's process"
+        seen = []
+        healthy = Experiment(setup=setup, folder=folder, executor=SerialExecutor(setup.job))
+        healthy.run(lambda record: seen.append((read_run(tmp_path / "run").note, read_run(tmp_path / "run").left_out)))
+    assert seen == [("", ()), ("", ())], "gone as soon as it goes on"
+    run = read_run(tmp_path / "run")
+    assert (run.status, run.note, run.left_out) == ("done", "", ())
+
+
+def test_a_void_round_is_added_to_those_that_a_client_was_left_out_of(tmp_path):
+    def after(context, update):
+        return spoiled(huge, 4, from_round=3)(context, spoiled(huge, 3)(context, update))
+
+    with pytest.raises(RoundVoid, match="round 3: the updates of 6 of 8"):
+        run(tmp_path / "run", after, runtime={"quorum": 0.8})
+    left = [(entry.client, entry.rounds) for entry in read_run(tmp_path / "run").left_out]
+    assert left == [(3, (2, 3)), (4, (3,))]
+    assert [r.round for r in read_rounds(tmp_path / "run")] == [1, 2]
 
 
 def test_rounds_of_a_row_are_written_shortly(tmp_path):

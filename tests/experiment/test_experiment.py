@@ -12,10 +12,11 @@ from relief_ray.codec import encode
 from relief_ray.devices.types import PRESETS as DEVICES
 from relief_ray.errors import UserError
 from relief_ray.experiment.experiment import Experiment
-from relief_ray.experiment.lifecycle import create
+from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.setup import context_of
 from relief_ray.federated import RoundVoid
 from relief_ray.records import read_rounds, read_run
+from relief_ray.records.cells import look
 from relief_ray.records.selection_text import selection
 from relief_ray.report.runs import load_runs
 from relief_ray.report.summary import summarise_run
@@ -388,6 +389,22 @@ def test_a_run_whose_last_checkpoint_is_not_on_disk_is_not_done(tmp_path, monkey
         patch.setattr("relief_ray.records.checkpoint.tensor_pieces", no_space)
         Experiment(setup=setup, folder=folder, executor=SerialExecutor(setup.job)).run()
     assert read_run(tmp_path / "run").status == "failed"
+
+
+def test_a_folder_moved_under_its_run_ends_it_and_nothing_is_made_at_the_old_place(tmp_path):
+    path, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    setup, folder = create(config_of("fedavg", rounds=3), path)
+
+    def move(record):
+        if record.round == 2:
+            path.rename(elsewhere)
+
+    with folder, pytest.raises(UserError, match=r"rounds\.jsonl: removed or replaced while this run was writing"):
+        Experiment(setup=setup, folder=folder, executor=SerialExecutor(setup.job)).run(move)
+    assert not path.exists() and len(read_rounds(elsewhere)) == 2 and look(elsewhere).status == "interrupted"
+    setup, folder = reopen(elsewhere)
+    with folder:
+        assert Experiment(setup=setup, folder=folder, executor=SerialExecutor(setup.job)).run().status == "done"
 
 
 def no_space(tensors):

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +41,7 @@ class File:
 
     path: Path
     read: Callable[[], object]
-    is_told: Callable[[object], bool] = lambda answer: False
+    is_told: Callable[[Any], bool] = lambda answer: False
 
 
 def of_run(folder: Path) -> list[File]:
@@ -76,6 +77,18 @@ def of_run(folder: Path) -> list[File]:
         File(path=folder / "sync.json", read=lambda: read_sync(folder), is_told=lambda read: read == SyncState()),
         *saved,
     ]
+
+
+def of_interrupted(folder: Path) -> File:
+    """The ledger of a run that is not finished and that nobody computes; a torn line is told with its status."""
+
+    def read() -> tuple[str, object]:
+        if (state := look(folder)).status != "interrupted":
+            raise UserError(state.why)
+        return state.why, tuple(read_rounds(folder))
+
+    change_run(folder, status="interrupted")
+    return File(path=folder / "rounds.jsonl", read=read, is_told=lambda answer: "was torn" in answer[0])
 
 
 def of_plan(folder: Path, run: Path) -> list[File]:
@@ -176,6 +189,7 @@ def test_a_sample_of_flips_and_cuts_is_never_silent(finished, tmp_path):
     arrays = cache.Arrays(signal=signal, labels=np.arange(40, dtype=np.int16), bouts=np.array([[0, 0, 40]]))
     cache.write_entry(tmp_path / "entry", arrays, "real", {"1": {"nan_share": 0.5}})
     files = [*of_run(run), *of_plan(tmp_path, run), *of_cache(tmp_path / "entry", tmp_path)]
+    files += [of_interrupted(Path(shutil.copytree(run, tmp_path / "interrupted")))]
     verdicts = sweep(files, 60, 20, seed=1)
     assert sum(verdicts.values()) == 80 and verdicts["flip", "refused"] > 30
 
@@ -188,6 +202,7 @@ def test_a_thousand_flips_and_200_cuts_are_never_silent(run_cache, tmp_path, cap
     (entry,) = cache.entries("dsa_mini")
     entry = Path(shutil.copytree(entry, tmp_path / "entry"))
     files = [*of_run(run), *of_plan(tmp_path, run), *of_cache(entry, tmp_path)]
+    files += [of_interrupted(Path(shutil.copytree(run, tmp_path / "interrupted")))]
     verdicts = sweep(files, 1000, 200, seed=2)
     with capsys.disabled():
         size = sum(file.path.stat().st_size for file in files)

@@ -77,15 +77,28 @@ def test_a_deleted_lock_file_lets_no_second_owner_into_a_run_folder(tmp_path):
     lock_folder(tmp_path, "the run folder").release()
 
 
-def test_a_file_system_without_locks_of_folders_has_the_files_lock(tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOTSUP])
+def test_a_file_system_without_locks_of_folders_has_the_files_lock(tmp_path, monkeypatch, number):
     """As NFS does, where an exclusive lock needs a descriptor that may write."""
     flock = fcntl.flock
 
     def of_files_only(descriptor, operation):
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EBADF, "Bad file descriptor")
+            raise OSError(number, os.strerror(number))
         flock(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", of_files_only)
-    with lock_folder(tmp_path, "the run folder"), pytest.raises(UserError, match="in use"):
-        lock_folder(tmp_path, "the run folder")
+    with lock_folder(tmp_path, "the run folder"):
+        assert is_folder_locked(tmp_path)
+        with pytest.raises(UserError, match="in use"):
+            lock_folder(tmp_path, "the run folder")
+    assert not is_folder_locked(tmp_path), "a reader asks for both locks, and has no answer to the second"
+
+
+def test_a_lock_that_cannot_be_asked_for_because_the_disk_fails_is_an_error(tmp_path, monkeypatch):
+    def failing(descriptor, operation):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(fcntl, "flock", failing)
+    with pytest.raises(OSError, match="Input/output error"):
+        is_folder_locked(tmp_path)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -10,8 +11,12 @@ import pytest
 
 from relief_ray.errors import UserError
 from relief_ray.records import RunFolder, read_rounds, read_run, restore
+from relief_ray.records.cells import look
 from relief_ray.records.ledger import scan
+from relief_ray.records.lock import lock_folder
 from relief_ray.records.run_folder import ROUNDS_FILE
+from relief_ray.report.inventory import take_inventory
+from relief_ray.report.runs import load_runs
 from relief_ray.seal import LINE, PAGE, sealed, unsealed
 from tests.sealed import change_rounds, change_run
 
@@ -37,7 +42,8 @@ def test_a_torn_last_line_is_left_out_by_readers_and_cut_off_by_the_driver(path,
     assert [r.round for r in read_rounds(path)] == [0, 1, 2, 3]
     assert ledger.read_bytes().endswith(tail)
     with resume(path) as folder:
-        assert len(folder.repairs) == 1 and "line 5 was torn" in folder.repairs[0]
+        what = "damaged" if tail.endswith(b"\n") else "torn"
+        assert len(folder.repairs) == 1 and f"line 5 was {what}" in folder.repairs[0]
     assert ledger.read_bytes() == (finished / "rounds.jsonl").read_bytes()
     with resume(path) as folder:
         assert folder.repairs == ()
@@ -218,8 +224,42 @@ def test_the_torn_last_line_of_a_finished_run_is_told_and_computed_again(path, f
     assert scenario.outcome(path) == scenario.outcome(finished)
 
 
+def test_a_damaged_last_line_of_a_run_that_nobody_computes_is_refused_and_a_resume_goes_on(path, finished, scenario):
+    change_run(path, status="interrupted")
+    ledger = path / "rounds.jsonl"
+    data = bytearray(ledger.read_bytes())
+    data[-100] ^= 1
+    ledger.write_bytes(data)
+    refused = r"rounds\.jsonl: line 4, the last one, is damaged \(.*sha256 differs\), .*; restore the file, or .*resume"
+    with pytest.raises(UserError, match=refused):
+        read_rounds(path)
+    state = look(path)
+    assert state.status == "failed" and re.search(refused, state.why) and state.num_rounds == 3
+    item = take_inventory([path]).items[0]
+    assert item.status == "failed" and re.search(refused, item.why), "of a report"
+    with pytest.raises(UserError, match=refused):
+        load_runs([path])
+    with lock_folder(path, "the run folder"):
+        assert [r.round for r in read_rounds(path)] == [0, 1, 2] and look(path).status == "running"
+    with resume(path) as folder:
+        restored = restore(folder, scenario.BINDING)
+        assert restored.checkpoint.round == 2 and "line 4 was damaged; it was cut off" in restored.repairs[0]
+    scenario.drive(path)
+    assert scenario.outcome(path) == scenario.outcome(finished)
+
+
+def test_a_line_without_its_break_is_told_by_the_cell_alone(path):
+    """A killed driver leaves it: that is no damage."""
+    change_run(path, status="running")
+    ledger = path / "rounds.jsonl"
+    ledger.write_bytes(ledger.read_bytes()[:-1])
+    assert len(read_rounds(path)) == 3
+    state = look(path)
+    assert state.status == "interrupted" and "rounds.jsonl: line 4 was torn after" in state.why
+
+
 def test_every_flipped_bit_of_the_ledger_and_of_the_run_file_is_seen(path):
-    """Each byte in turn, a bit that its place decides; a flip in the last line of a run under way is a torn line."""
+    """Each byte in turn, a bit that its place decides; but for the last break, a flip is refused by file and line."""
     change_run(path, status="interrupted")
     for name in ("rounds.jsonl", "run.json"):
         data = (path / name).read_bytes()
@@ -233,7 +273,8 @@ def test_every_flipped_bit_of_the_ledger_and_of_the_run_file_is_seen(path):
             except UserError as error:
                 assert name in str(error)
                 continue
-            if rounds != intact[1][: len(rounds)] or run != intact[0] or len(rounds) == len(intact[1]):
+            is_torn = place == len(data) - 1 and rounds == intact[1][:-1]
+            if run != intact[0] or not is_torn:
                 unseen.append(place)
         (path / name).write_bytes(data)
         assert unseen == []

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from relief_ray.errors import UserError
-from relief_ray.records import RunFolder, checkpoint, read_rounds, restore
+from relief_ray.records import RunFolder, checkpoint, read_rounds, read_run, restore
 
 
 def test_rounds_after_the_checkpoint_are_dropped_and_said(finished, scenario, tmp_path):
@@ -61,4 +61,11 @@ def test_a_folder_moved_under_its_driver_is_noticed(finished, tmp_path):
         path.rename(tmp_path / "elsewhere")
         with pytest.raises(UserError, match=r"rounds\.jsonl: removed or replaced while this run was writing"):
             folder.append(read_rounds(tmp_path / "elsewhere")[-1])
-    assert not path.exists() and len(read_rounds(tmp_path / "elsewhere")) == 4
+        with pytest.raises(UserError, match=r"rounds\.jsonl: removed or replaced while this run was writing"):
+            folder.update(status="failed")
+        path.mkdir()
+        shutil.copy(tmp_path / "elsewhere" / "rounds.jsonl", path)
+        with pytest.raises(UserError, match="removed or replaced"):
+            folder.update(status="failed")
+    assert [entry.name for entry in path.iterdir()] == ["rounds.jsonl"], "another folder at its place is left alone"
+    assert folder.run == read_run(tmp_path / "elsewhere") and len(read_rounds(tmp_path / "elsewhere")) == 4

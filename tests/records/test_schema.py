@@ -90,3 +90,13 @@ def test_loss_is_the_mean_over_windows(finished):
 
     assert record.model_copy(update={"clients": clients((1, 1.0), (3, 2.0))}).loss == 1.75
     assert record.model_copy(update={"clients": ()}).loss is None
+
+
+def test_a_record_never_holds_a_planted_secret(scenario):
+    canary = "canary-7f3a"
+    uri = f"http://me:{canary}@h"
+    run = scenario.make_run(
+        config={"tracking": {"uri": uri, "token": canary}}, note=f"cannot reach {uri}", warnings=[uri]
+    )
+    assert canary not in run.model_dump_json()
+    assert "http://***@h" in run.note

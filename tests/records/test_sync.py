@@ -18,20 +18,13 @@ from relief_ray.records import (
     read_run,
     sync,
 )
+from relief_ray.records.exported import SIMULATED, exported_scalars
 from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import METRICS
-from relief_ray.records.mlflow_store import (
-    SIMULATED,
-    Store,
-    StudySummary,
-    exported_scalars,
-    log_run,
-    log_study,
-    store_uri,
-)
+from relief_ray.records.mlflow_store import Store, StudySummary, log_run, log_study, store_uri
 from relief_ray.records.sync_state import read_sync
 from tests.records.stores import POINTS_A_ROUND, closed_port, configured, expected, points, stored
-from tests.sealed import put_run
+from tests.sealed import change_run, put_run
 
 if find_spec("mlflow") is None:
     pytest.skip("mlflow comes with the server extra", allow_module_level=True)
@@ -109,6 +102,18 @@ def test_a_runs_page_is_filled_and_says_what_is_simulated(run):
     (dataset,) = stored_run.inputs.dataset_inputs
     assert record.data_digest.startswith(dataset.dataset.digest) and "SYNTHETIC" in dataset.dataset.source
     assert not {"time_s", "round_s", "energy_j", "speedup"} & stored_run.data.metrics.keys()
+
+
+def test_why_a_run_failed_is_a_tag_until_the_run_has_gone_on(run):
+    left = {"client": 2, "device": "A", "cause": "update", "rounds": [4], "why": "too far"}
+    change_run(run, status="failed", note="round 4: 7 of 8 clients\nmore", left_out=[left])
+    sync(run)
+    tags = stored(run)[0].data.tags
+    assert tags["relief.note"] == "round 4: 7 of 8 clients" and stored(run)[0].info.status == "FAILED"
+    assert tags["relief.left_out.2.update"].startswith("client 2 (type A) was left out of 1 round (4): ")
+    change_run(run, status="done", note="", left_out=[])
+    sync(run)
+    assert not [tag for tag in stored(run)[0].data.tags if tag.startswith(("relief.note", "relief.left_out"))]
 
 
 def test_f1_of_each_sensor_alone_is_a_metric(run):

@@ -154,6 +154,14 @@ def test_a_dead_server_costs_no_round_and_one_warning(run, caplog):
     assert "canary" not in (run / "sync.json").read_text()
 
 
+def test_a_token_in_the_address_is_masked_where_no_command_line_does_it(run, caplog, monkeypatch):
+    """As for `rr.run`, which exports too: urllib3 warns of its retries with the path of the address."""
+    monkeypatch.setattr(logging, "_logRecordFactory", logging.LogRecord)
+    with caplog.at_level(logging.WARNING), pytest.raises(UserError):
+        sync(run, f"http://127.0.0.1:{closed_port()}/?token=CANARY")
+    assert "Retrying" in caplog.text and "token=***" in caplog.text and "CANARY" not in caplog.text
+
+
 def test_a_silent_server_does_not_hold_the_end_up(run, silent_server):
     tracker = MlflowTracker(silent_server, finish_s=0.5)
     rounds = tuple(read_rounds(run))
@@ -216,6 +224,7 @@ def test_a_folder_that_vanishes_cannot_stop_the_driver(run, caplog):
     tracker.start(record, run)
     tracker.finish("failed")
     assert sum(r.name.startswith("relief_ray") for r in caplog.records) == 1
+    assert not run.exists(), "it is not made anew for a note on the failure"
 
 
 def test_the_user_s_own_mlflow_settings_are_kept(run, monkeypatch):

@@ -7,6 +7,7 @@ import pytest
 
 from relief_ray.errors import UserError
 from relief_ray.report.runs import load_runs, require_complete
+from tests.sealed import put_page
 
 
 def test_folders_nested_folders_and_repeats(make, put, tmp_path):
@@ -27,7 +28,9 @@ def test_incomplete_runs_are_left_out_by_name(make):
     whole, cut = make("fedavg"), make("relief", planned=20, seed=4)
     complete, notes = require_complete([whole, cut])
     assert complete == (whole,)
-    assert notes == ("relief, fold 0, seed 4: 2 of 20 rounds (failed), left out",)
+    (note,) = notes
+    assert note.startswith("relief, fold 0, seed 4: 2 of 20 rounds (failed: ") and note.endswith("), left out")
+    assert "ends with round 2 (3 of 21 rounds), expected round 20 of a finished run" in note
     with pytest.raises(UserError, match=r"no run is complete.*2 of 20"):
         require_complete([cut])
 
@@ -39,6 +42,19 @@ def test_a_run_with_all_its_rounds_that_did_not_finish_is_left_out_too(make):
     assert require_complete([whole, cut]) == (
         (whole,),
         ("relief, fold 0, seed 4: 2 of 2 rounds (interrupted), left out",),
+    )
+
+
+def test_why_a_run_failed_is_said_in_a_line(make, put, tmp_path):
+    cut = make("relief", planned=20, seed=4)
+    said = "round 3: the updates of 7 of 8 clients can be used"
+    cut = replace(cut, run=cut.run.model_copy(update={"status": "failed", "note": f"{said}\nmore"}))
+    expected = "relief, fold 0, seed 4: 2 of 20 rounds (failed: {}), left out"
+    assert require_complete([make("fedavg"), cut])[1] == (expected.format(said),)
+    folder = put(cut, tmp_path / "relief")
+    put_page(folder / "error.json", {"error": "OSError: of a grid's cell"})
+    assert require_complete([make("fedavg"), *load_runs([folder])])[1] == (
+        expected.format("OSError: of a grid's cell"),
     )
 
 

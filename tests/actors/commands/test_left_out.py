@@ -8,7 +8,8 @@ import json
 
 import pytest
 
-from relief_ray.records.mlflow_store import exported_scalars, left_out_tags
+from relief_ray.records.cells import look
+from relief_ray.records.exported import ending_tags, exported_scalars
 from relief_ray.records.run_folder import read_rounds, read_run
 from tests.actors.conftest import SMALL
 from tests.own import METHOD
@@ -49,7 +50,7 @@ def test_a_refused_client_is_named_everywhere(invoke, method, tmp_path):
     run, last = read_run(folder), read_rounds(folder)[-1]
     assert [(entry.client, entry.cause, entry.rounds) for entry in run.left_out] == [(2, "update", (1, 2, 3, 4))]
     assert exported_scalars(last, run.planning_model)["clients_used"] == 7.0
-    (tag,) = left_out_tags(run).items()
+    (tag,) = ending_tags(run).items()
     assert tag[0] == "relief.left_out.2.update" and "norm rule" in tag[1]
     told = "client 2 (type A) was left out of 4 rounds (1-4): its update was refused"
     assert told in " ".join(invoke("compare", folder).output.split())
@@ -67,3 +68,14 @@ def test_by_default_a_refused_update_ends_the_run_with_code_3(invoke, method, tm
     shown = " ".join(done.output.split())
     assert done.exit_code == 3 and "the updates of 7 of 8 clients can be used, runtime.quorum = 1; client 2: " in shown
     assert "norm rule" in shown
+    (folder,) = (path.parent for path in (tmp_path / "runs").glob("*/run.json"))
+    run = read_run(folder)
+    (left,) = run.left_out
+    assert (left.client, left.device, left.cause, left.rounds) == (2, "A", "update", (1,)) and "norm rule" in left.why
+    assert (run.status, len(read_rounds(folder))) == ("failed", 0)
+    assert run.note.startswith("round 1: the updates of 7 of 8 clients can be used, runtime.quorum = 1; client 2: ")
+    assert look(folder).why == run.note == ending_tags(run)["relief.note"]
+    compared = " ".join(invoke("compare", folder).output.split())
+    assert "0 of 4 rounds (failed: round 1: the updates of 7 of 8 clients" in compared and "norm rule" in compared
+    assert invoke("report", tmp_path / "runs", "--out", tmp_path / "page").exit_code == 0
+    assert any("7 of 8 clients can be used" in page.read_text() for page in (tmp_path / "page").glob("*.html"))

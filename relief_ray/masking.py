@@ -1,11 +1,14 @@
-"""Masks whatever looks like a credential, before anything is hashed, written or sent."""
+"""Masks whatever looks like a credential, before anything is hashed, written, sent or logged."""
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from pydantic import JsonValue
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 MASK = "***"
 _SECRET = r"(?:token|password|passwd|pwd|secret|api_?key|access_?key|private_?key|credentials?|authorization)"
@@ -32,3 +35,24 @@ def _value(key: str, value: JsonValue) -> JsonValue:
     if isinstance(value, str):
         return MASK if value and _KEY.search(key) else mask_text(value)
     return value
+
+
+def mask_logs() -> None:
+    """Mask credentials in whatever any library logs in this process, from now on; a second call changes nothing.
+
+    A library that cannot reach a store names its address, and knows nothing of the tokens in it. It may name only the
+    part behind the host, so that every text is looked at and not only those with an address.
+    """
+    plain = logging.getLogRecordFactory()
+    if getattr(plain, "masks", False):
+        return
+
+    def make(*args: object, **kwargs: object) -> logging.LogRecord:
+        record = plain(*args, **kwargs)
+        text = record.getMessage()
+        if (safe := mask_text(text)) != text:
+            record.msg, record.args = safe, None
+        return record
+
+    make.masks = True  # type: ignore[attr-defined]
+    logging.setLogRecordFactory(make)
