@@ -99,3 +99,20 @@ def test_the_headline_has_number_and_size(study):
 )
 def test_records_go_where_ray_does_not_remove_them_and_runs_use_the_cluster(arguments, expected):
     assert entrypoint(arguments, "j") == expected
+        (["grid", "resume", "s3://b/x"], 'relief-ray grid resume s3://b/x --out "$HOME"/relief-ray/j'),
+        (
+            ["grid", "resume", "--budget", "1h", "s3://b/x", "--out", "/x"],
+            "relief-ray grid resume --budget 1h s3://b/x --out /x",
+        ),
+        (
+            ["resume", "file:///m/x"],
+            'relief-ray resume file:///m/x --out "$HOME"/relief-ray/j --set runtime.address=auto',
+        ),
+        (
+            ["resume", "/data/x", "--set", "runtime.mirror=s3://b/x"],
+            "relief-ray resume /data/x --set runtime.mirror=s3://b/x --set runtime.address=auto",
+        ),
+        (["grid", "status", "s3://b/x"], "relief-ray grid status s3://b/x"),
+        (["grid", "resume", "~/relief-ray/grid-1"], 'relief-ray grid resume "$HOME"/relief-ray/grid-1'),
+        (["grid", "smoke", "--out=~/my runs"], "relief-ray grid smoke --out=\"$HOME\"'/my runs'"),
+        (["results", "~", "~you/x"], "relief-ray results \"$HOME\" '~you/x'"),
