@@ -32,12 +32,14 @@ class SubmitOptions:
         folder: folder to upload.
         detach: do not follow the job.
         dry_run: only list the files.
+        token: the cluster's token, which is not uploaded.
     """
 
     address: str | None
     folder: Path
     detach: bool
     dry_run: bool
+    token: Path
 
 
 def submit_command(arguments: Sequence[str], options: SubmitOptions) -> None:
@@ -49,7 +51,7 @@ def submit_command(arguments: Sequence[str], options: SubmitOptions) -> None:
     """
     words = list(arguments[1:] if arguments[0] == "relief-ray" else arguments)
     _refuse_no_command(words)
-    files = files_to_upload(options.folder, words)
+    files = files_to_upload(options.folder, words, options.token)
     if options.dry_run:
         print(headline(options.folder, files), *(file.path.as_posix() for file in files), sep="\n")
         return
@@ -89,15 +91,13 @@ def _follow(client: JobSubmissionClient, job: str, address: str | None) -> None:
     """Show a job's output until it ends.
 
     Raises:
-        Stopped: with the job's exit code; or 130 after Ctrl-C, and 1 where the head is gone: the job goes on.
+        Stopped: with the job's exit code; or 130 after Ctrl-C, and 9 where the head is gone: the job goes on.
     """
     try:
         with _told_how_to_go_on(job, address):
             code = follow(client, job, _write)
     except KeyboardInterrupt:
         raise Stopped(INTERRUPTED, f"job {job} goes on\n{_how_to_go_on(job, address)}") from None
-    except OSError as error:
-        raise Stopped(INTERNAL, f"{error}; job {job} may go on\n{_how_to_go_on(job, address)}") from error
     if code:
         raise Stopped(code, f"job {job} ended with exit code {code}")
     say(f"job {job} is done")
