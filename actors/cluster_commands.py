@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Optional
 import typer
 
 from actors.cluster import DASHBOARD_PORT, FIRST_PORT, GCS_PORT
-from actors.cluster.tokens import use_token
+from actors.cluster.tokens import token_path, use_token
 from actors.terminal.options import AsJson, Settings, SomeInt, SomePath, SomeText
 from relief_ray.errors import UserError
 
@@ -126,7 +126,7 @@ def submit(
     detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the end.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the files that would be uploaded.")] = False,
     attach: Annotated[SomeText, typer.Option(metavar="JOB", help="Follow a job that was submitted.")] = None,
-    stop: Annotated[SomeText, typer.Option(metavar="JOB", help="Ask a job to stop after its round.")] = None,
+    stop: Annotated[SomeText, typer.Option(metavar="JOB", help="Ask a job to stop, as Ctrl-C does.")] = None,
 ) -> None:
     """Run a command as a job on a cluster's head: the folder's code travels, records stay on the head.
 
@@ -143,5 +143,5 @@ def submit(
     elif stop is not None:
         stop_command(stop, address)
     else:
-        options = SubmitOptions(address=address, folder=folder, detach=detach, dry_run=dry_run)
+        options = SubmitOptions(address=address, folder=folder, detach=detach, dry_run=dry_run, token=token_path(token))
         submit_command(arguments or [], options)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import shlex
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relief_ray.errors import UserError
+from relief_ray.records.mirror_store import is_uri
 
 if TYPE_CHECKING:
-    from ray.job_submission import JobSubmissionClient
+    from ray.job_submission import JobDetails, JobSubmissionClient
 
 _POLL_S, _SETTLE_S = 0.5, 30.0
 # A head answers some seconds before it takes jobs; it says so, in a message alone.
@@ -30,6 +32,27 @@ _TALKATIVE = (
 _WRITING = ("run", "grid")
 _READING_GRIDS = ("resume", "status", "freeze")
 _ONLY_TELLING = ("--dry-run", "--help", "-h")
+# `~/x` and `--out=~/x`: the head's home, which quotes would hide from its shell.
+_AT_HOME = re.compile(r"(--[\w-]+=)?~(/.*)?", re.DOTALL)
+
+
+class HeadSilent(Exception):
+    """Raised where a head does not answer a question about a job: it is gone, restarts, or the way to it is cut."""
+
+
+@contextmanager
+def asking_head() -> Iterator[None]:
+    """Ask a head's job server inside the block; its client raises what its own libraries raise.
+
+    Raises:
+        HeadSilent: no answer, or one that tells of a fault of the head.
+    """
+    from aiohttp import ClientError
+
+    try:
+        yield
+    except (OSError, RuntimeError, ClientError) as error:
+        raise HeadSilent(f"the head does not answer ({_first_line(error)})") from error
 
 
 def connect(url: str) -> JobSubmissionClient:
@@ -56,20 +79,32 @@ def connect(url: str) -> JobSubmissionClient:
 def entrypoint(arguments: Sequence[str], job: str) -> str:
     """The command line that the head's shell runs for ``relief-ray ARGUMENTS``.
 
-    Records go to the head's home folder unless the command names a place, and a run uses the cluster that it is on.
+    Records, and a copy that `resume URI` brings, go to the head's home folder unless the command names a place. A run
+    uses the cluster that it is on.
     """
-    command = shlex.join(["relief-ray", *arguments])
+    command = " ".join(_quoted(word) for word in ["relief-ray", *arguments])
     if set(arguments) & set(_ONLY_TELLING):
         return command
     verb, following = arguments[0], arguments[1] if len(arguments) > 1 else ""
-    writes = verb in _WRITING and not (verb == "grid" and following in _READING_GRIDS)
-    if writes and not _has(arguments, "--out"):
+    is_new = verb in _WRITING and not (verb == "grid" and following in _READING_GRIDS)
+    # `runtime.mirror=s3://..` is a setting.
+    fetches = "resume" in (verb, following) and any(is_uri(word.partition("=")[0]) for word in arguments)
+    if (is_new or fetches) and not _has(arguments, "--out"):
         command += f' --out "$HOME"/relief-ray/{job}'
     if verb == "run" and not _has(arguments, "--address"):
         command += " --address auto"
     if verb == "resume":
         command += " --set runtime.address=auto"
     return command
+
+
+def _quoted(word: str) -> str:
+    """A word for the head's shell, as it is; a leading ``~`` is the home folder there."""
+    at_home = _AT_HOME.fullmatch(word)
+    if at_home is None:
+        return shlex.quote(word)
+    option, below = at_home.groups(default="")
+    return f'{option}"$HOME"{shlex.quote(below) if below else ""}'
 
 
 def _has(arguments: Sequence[str], option: str) -> bool:
@@ -83,15 +118,20 @@ def submit(client: JobSubmissionClient, command: str, folder: Path, job: str) ->
 
     Raises:
         UserError: the head refuses it.
+        HeadSilent: it does not answer; the job may have begun.
     """
     until_s = time.monotonic() + _READY_S
     while True:
         try:
-            client.submit_job(entrypoint=command, submission_id=job, runtime_env={"working_dir": str(folder)})
+            with asking_head():
+                client.submit_job(entrypoint=command, submission_id=job, runtime_env={"working_dir": str(folder)})
             return
-        except RuntimeError as error:
-            if _NOT_READY not in str(error) or time.monotonic() > until_s:
-                raise UserError(f"the head does not take the job: {_first_line(error)}") from error
+        except HeadSilent as silent:
+            refusal = silent.__cause__
+            if not isinstance(refusal, RuntimeError):
+                raise
+            if _NOT_READY not in str(refusal) or time.monotonic() > until_s:
+                raise UserError(f"the head does not take the job: {_first_line(refusal)}") from refusal
             time.sleep(_POLL_S)
 
 
@@ -100,17 +140,11 @@ def follow(client: JobSubmissionClient, job: str, write: Callable[[str], None]) 
 
     Raises:
         UserError: there is no such job.
-        ConnectionError: the head does not answer any more; the job may be running.
+        HeadSilent: the head does not answer any more; the job may be running.
     """
     refuse_unknown(client, job)
-    with suppress(RuntimeError):
-        # It ends without its last word where the connection breaks; the state decides.
-        asyncio.run(_tail(client, job, write))
-    until_s = time.monotonic() + _SETTLE_S
-    while not (details := client.get_job_info(job)).status.is_terminal():
-        if time.monotonic() > until_s:
-            raise ConnectionError(f"the output of {job} broke off, and it has not ended")
-        time.sleep(_POLL_S)
+    asyncio.run(_tail(client, job, write))
+    details = _end_of(client, job)
     if details.driver_exit_code is not None:
         return int(details.driver_exit_code)
     write(f"{details.status}: {details.message}\n")
@@ -118,14 +152,50 @@ def follow(client: JobSubmissionClient, job: str, write: Callable[[str], None]) 
 
 
 async def _tail(client: JobSubmissionClient, job: str, write: Callable[[str], None]) -> None:
-    async for text in client.tail_job_logs(job):
+    """Pass the output on; it ends without its last word where the connection breaks."""
+    output = client.tail_job_logs(job)
+    while True:
+        try:
+            with asking_head():
+                text = await anext(output, None)
+        except HeadSilent:
+            return
+        if text is None:
+            return
         write(text)
 
 
+def _end_of(client: JobSubmissionClient, job: str) -> JobDetails:
+    """What became of a job whose output has ended; a head that stumbles is asked again for half a minute.
+
+    Raises:
+        HeadSilent: it does not answer, or the job goes on.
+    """
+    until_s = time.monotonic() + _SETTLE_S
+    while True:
+        try:
+            with asking_head():
+                details = client.get_job_info(job)
+            if details.status.is_terminal():
+                return details
+            silent = HeadSilent("the head's line with the output broke off")
+        except HeadSilent as error:
+            silent = error
+        if time.monotonic() > until_s:
+            raise silent
+        time.sleep(_POLL_S)
+
+
 def stop(client: JobSubmissionClient, job: str) -> bool:
-    """Ask a job to stop; False where it has ended already."""
+    """Ask a job to stop; False where it has ended already.
+
+    Raises:
+        UserError: there is no such job.
+        HeadSilent: the head does not answer.
+    """
     refuse_unknown(client, job)
-    return bool(client.stop_job(job))
+    with asking_head():
+        return bool(client.stop_job(job))
 
 
 def refuse_unknown(client: JobSubmissionClient, job: str) -> None:
@@ -133,8 +203,11 @@ def refuse_unknown(client: JobSubmissionClient, job: str) -> None:
 
     Raises:
         UserError: it does not; those that it knows are named.
+        HeadSilent: it does not answer.
     """
-    jobs = sorted(str(known.submission_id) for known in client.list_jobs() if known.submission_id)
+    with asking_head():
+        known_jobs = client.list_jobs()
+    jobs = sorted(str(known.submission_id) for known in known_jobs if known.submission_id)
     if job not in jobs:
         raise UserError(f"job {job}: unknown to the head; expected one of {', '.join(jobs) or '(none was submitted)'}")
 

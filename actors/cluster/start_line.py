@@ -39,7 +39,7 @@ HEALTH_CHECK = {
     "RAY_health_check_timeout_ms": "2000",
     "RAY_health_check_failure_threshold": "3",
 }
-# A job that is stopped ends its round and writes a checkpoint; Ray kills it after 3 s otherwise.
+# A job that is stopped ends or drops its round, and itself, within ten seconds; Ray kills it after 3 s otherwise.
 _JOB_STOP = {"RAY_JOB_STOP_WAIT_TIME_S": "60"}
 _COMMON = {"RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL": "minor", "RAY_USAGE_STATS_ENABLED": "0"}
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from relief_ray.errors import listed
+from relief_ray.errors import listed, several
+from relief_ray.plugins import is_path
 
 _ANSWER_S = 60.0
 _OWN = ("node:", "object_store_memory", "accelerator_type:")
@@ -24,6 +25,7 @@ class NodeAnswer:
         device: its GPU, else its processor.
         datasets: datasets whose raw files it has.
         cached: datasets that it has parsed already.
+        shards: by dataset, the clients whose shards it has.
     """
 
     name: str
@@ -35,6 +37,12 @@ class NodeAnswer:
     device: str
     datasets: tuple[str, ...]
     cached: tuple[str, ...]
+    shards: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def data(self) -> list[str]:
+        """Its data for people: ``dsa (parsed)``, ``the shard of client 3 of dsa``."""
+        whole = [f"{name} (parsed)" if name in self.cached else name for name in self.datasets]
+        return [*whole, *(f"the shard of {several('client', held)} of {name}" for name, held in self.shards.items())]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +69,7 @@ def _describe_here() -> NodeAnswer:
 
     from relief_ray import __version__
     from relief_ray.data.describe import list_datasets
+    from relief_ray.data.shard import shards_here
     from relief_ray.files import cache_root
     from relief_ray.process import choose_device, device_name
     from relief_ray.records.identity import machine_facts, source_digest
@@ -77,6 +86,7 @@ def _describe_here() -> NodeAnswer:
         device=device_name(device) if device == "cuda" else machine_facts().cpu,
         datasets=tuple(d["name"] for d in list_datasets() if d["origin"] is not None),
         cached=tuple(sorted({p.name.rpartition("-")[0] for p in parsed.glob("*-*") if p.is_dir()})),
+        shards=shards_here(),
     )
 
 
@@ -124,7 +134,7 @@ def types_of(resources: Mapping[str, float]) -> dict[str, float]:
 
 
 def faults_of(nodes: Sequence[NodeFacts]) -> list[str]:
-    """Reasons why a run would refuse these nodes: no answer, or unlike versions and sources; each with the fix."""
+    """Reasons why any run would refuse these nodes: no answer, or unlike versions and sources; each with the fix."""
     faults = [f"{node.name}: {node.why}; install relief-ray there, and start it again" for node in nodes if node.why]
     answers = [(node, node.answer) for node in nodes if node.answer is not None]
     programs: dict[tuple[str, str], list[str]] = {}
@@ -136,7 +146,40 @@ def faults_of(nodes: Sequence[NodeFacts]) -> list[str]:
     return faults
 
 
-def warnings_of(nodes: Sequence[NodeFacts], dataset: str | None) -> list[str]:
+def data_faults(nodes: Sequence[NodeFacts], rules: Mapping[str, str]) -> list[str]:
+    """Reasons why a run would refuse nodes that train: with ``runtime.data=node`` the data have to lie there.
+
+    ``rules``: ``runtime.data`` by dataset.
+    """
+    return [
+        f"{name} is not on {listed(lacking)}, and runtime.data=node (which runtime.physical=true implies) sends no "
+        f"rows; there: relief-ray data fetch {name}, or its client's shard (relief-ray data shard {name} --client N)"
+        for name, rule in rules.items()
+        if rule == "node" and (lacking := _lacking(nodes, name))
+    ]
+
+
+def data_notes(nodes: Sequence[NodeFacts], rules: Mapping[str, str]) -> list[str]:
+    """What becomes of data that a node has not, or of which nobody can say whether it has them."""
+    notes = [
+        f"{name} is your own: each node looks for its files when a run begins, below its own RELIEF_DATA"
+        for name, rule in rules.items()
+        if is_path(name) and rule != "ship"
+    ]
+    return notes + [
+        f"{name} is not on {listed(lacking)}: rows are sent there; without that: relief-ray data fetch {name}"
+        for name, rule in rules.items()
+        if rule == "auto" and (lacking := _lacking(nodes, name))
+    ]
+
+
+def _lacking(nodes: Sequence[NodeFacts], dataset: str) -> list[str]:
+    """Nodes that answered and have neither the dataset nor a shard of it; of one's own data nobody knows."""
+    answers = [] if is_path(dataset) else [(node, node.answer) for node in nodes if node.answer is not None]
+    return [_place(node) for node, answer in answers if dataset not in (*answer.datasets, *answer.shards)]
+
+
+def warnings_of(nodes: Sequence[NodeFacts]) -> list[str]:
     """Differences that a run would take, but its user should know of."""
     answers = [(node, node.answer) for node in nodes if node.answer is not None]
     notes = []
@@ -145,9 +188,6 @@ def warnings_of(nodes: Sequence[NodeFacts], dataset: str | None) -> list[str]:
         notes.append(
             f"versions of torch differ ({listed(sorted(torches))}): so may the last bits of what nodes compute"
         )
-    lacking = [_place(node) for node, answer in answers if dataset is not None and dataset not in answer.datasets]
-    if lacking:
-        notes.append(f"{dataset} is not on {listed(lacking)}; there: relief-ray data fetch {dataset}")
     return notes
 
 

@@ -12,6 +12,8 @@ from relief_ray.files import disk_errors
 
 MODE, PATH, WORD = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_TOKEN"
 _PRIVATE = 0o600
+# Of a token; ours has 64 bytes.
+_LEAST_BYTES, _MOST_BYTES = 16, 4096
 
 
 def token_path(chosen: Path | None) -> Path:
@@ -53,6 +55,17 @@ def check_token(path: Path) -> None:
         )
     if not path.read_text().strip():
         raise UserError(f"{path}: is empty, expected the cluster's token; copy it from the head's machine")
+
+
+def holds_token(path: Path) -> bool:
+    """True for a file that looks like a token: ``token`` in its name, its owner's alone, one long word in it."""
+    if "token" not in path.name.lower():
+        return False
+    facts = path.stat()
+    if stat.S_IMODE(facts.st_mode) & 0o077 or not _LEAST_BYTES <= facts.st_size <= _MOST_BYTES:
+        return False
+    words = path.read_bytes().split()
+    return len(words) == 1 and len(words[0]) >= _LEAST_BYTES
 
 
 def use_token(chosen: Path | None) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
+from actors.cluster.tokens import holds_token
 from relief_ray.errors import UserError
 
 MIB = 2**20
@@ -35,18 +36,27 @@ class UploadFile:
     is_named: bool = False
 
 
-def files_to_upload(folder: Path, arguments: Sequence[str]) -> list[UploadFile]:
+def files_to_upload(folder: Path, arguments: Sequence[str], token: Path | None = None) -> list[UploadFile]:
     """The files of a folder that a job gets; `.gitignore` and `.rayignore` hold, but not for files in ``arguments``.
 
+    The cluster's ``token`` stays here, as every file does that looks like one: whoever reads it may run any program on
+    every node.
+
     Raises:
-        UserError: they are more than a head takes; a file in ``arguments`` lies elsewhere; or there is no such folder.
+        UserError: they are more than a head takes; a file in ``arguments`` lies elsewhere, or is the token; or there is
+            no such folder.
     """
     if not folder.is_dir():
         raise UserError(f"--working-dir {folder}: no such folder; expected the one that holds your files")
     root = folder.resolve()
     named = _named_files(root, arguments)
+    secret = None if token is None else token.resolve()
+    if secret in [(root / path).resolve() for path in named]:
+        raise UserError(f"{token}: the cluster's token, which no job needs; leave it out of the command")
     files = {path: UploadFile(path=path, num_bytes=_size(root / path), is_named=True) for path in named}
     for path in _walk(root, root, []):
+        if path.resolve() == secret or holds_token(path):
+            continue
         files.setdefault(path.relative_to(root), UploadFile(path=path.relative_to(root), num_bytes=_size(path)))
         if len(files) > _MAX_FILES:
             raise UserError(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from actors.cluster import GCS_PORT
 from actors.cluster.needs import Bundle, Fit, at_once, changes, fit, in_words, total_of
-from actors.cluster.survey import NodeFacts, faults_of, survey, warnings_of
+from actors.cluster.survey import NodeFacts, data_faults, data_notes, faults_of, survey, warnings_of
 from actors.cluster.versions import refuse_other, versions_here, versions_of
 from actors.launch import choose_mode
 from actors.runtime.nodes import Nodes
@@ -31,14 +31,14 @@ class Need:
 
     Attributes:
         title: the target in words.
-        dataset: name of its data.
+        data: by dataset, where its rows come from (``runtime.data``); in a grid ``node`` where one of its cells has it.
         bundles: resources of each of its processes; of a grid, of those of its most demanding cell.
         num_cells: cells of a grid; None: it is none.
         impossible: why no number of nodes like these can give it; empty where some can.
     """
 
     title: str
-    dataset: str
+    data: Mapping[str, str] = field(default_factory=dict)
     bundles: tuple[Bundle, ...]
     num_cells: int | None = None
     impossible: str = ""
@@ -72,13 +72,26 @@ def check(target: Sequence[str], settings: Sequence[str], address: str | None, a
 
         nodes = survey()
         verdict = _judge(target, settings, nodes, dict(ray.cluster_resources()), place) if target else None
-    faults = faults_of(nodes)
-    notes = warnings_of(nodes, None if verdict is None else verdict.need.dataset)
+    faults, notes = faults_of(nodes), warnings_of(nodes)
+    if verdict is not None:
+        training = trains(nodes, verdict.need)
+        faults += data_faults(training, verdict.need.data)
+        notes += data_notes(training, verdict.need.data)
     print(
         as_text(place, nodes, verdict, faults, notes) if not as_json else as_data(place, nodes, verdict, faults, notes)
     )
     if faults or (verdict is not None and not verdict.fits):
         raise Stopped(BAD_INPUT, "it does not fit" if not faults else "the nodes are no cluster for a run yet")
+
+
+def trains(nodes: Sequence[NodeFacts], need: Need) -> list[NodeFacts]:
+    """The nodes that a process of the target may be put on; the head is where the driver opens the data itself."""
+    return [
+        node
+        for node in nodes
+        if not node.is_head
+        and any(all(node.resources.get(name, 0.0) >= amount for name, amount in b.items()) for b in need.bundles)
+    ]
 
 
 def _place(address: str | None) -> str:
@@ -140,10 +153,10 @@ def _grid_need(name: str, cells: Sequence[Cell], cluster: Mapping[str, float], n
     nodes = _nodes(cluster, num_nodes)
     needs = [_needed(cell.config, f"grid {name}", nodes, is_trial=True) for cell in kinds.values()]
     largest = max(needs, key=lambda n: (bool(n.impossible), len(n.bundles), sorted(total_of(n.bundles).values())))
-    return Need(
-        title=f"{largest.title}, a cell of {len(cells)}", dataset=largest.dataset, bundles=largest.bundles,
-        num_cells=len(cells), impossible=largest.impossible,
-    )  # fmt: skip
+    data: dict[str, str] = {}
+    for name, rule in (item for need in needs for item in need.data.items()):
+        data[name] = "node" if "node" in (rule, data.get(name)) else rule
+    return replace(largest, title=f"{largest.title}, a cell of {len(cells)}", data=data, num_cells=len(cells))
 
 
 def _needed(config: ExperimentConfig, title: str, nodes: Nodes, *, is_trial: bool) -> Need:
@@ -162,12 +175,13 @@ def _needed(config: ExperimentConfig, title: str, nodes: Nodes, *, is_trial: boo
         runtime = config.runtime.model_copy(update={"mode": mode})
     config = config.model_copy(update={"runtime": runtime})
     title = f"{title}: {counted(len(fleet), 'client')}, mode {runtime.mode}, placement {config.runtime.placement}"
+    data = {config.data.name: config.runtime.data}
     try:
         bundles = bundles_of(config, replace(nodes, total=wished))
     except UserError as error:
-        return Need(title=title, dataset=config.data.name, bundles=(), impossible=str(error))
+        return Need(title=title, data=data, bundles=(), impossible=str(error))
     # The first is the process of a trial; a run's coordinator asks for nothing.
-    return Need(title=title, dataset=config.data.name, bundles=bundles if is_trial else bundles[1:] or bundles)
+    return Need(title=title, data=data, bundles=bundles if is_trial else bundles[1:] or bundles)
 
 
 def as_text(
@@ -190,11 +204,10 @@ def _answer_lines(node: NodeFacts) -> list[str]:
     answer = node.answer
     if answer is None:
         return wrapped(f"does not answer: {node.why}", "  ", "    ")
-    data = [f"{name} (parsed)" if name in answer.cached else name for name in answer.datasets]
     return [
         f"  Python {answer.python}, Ray {answer.ray}, torch {answer.torch}, RELIEF-Ray {answer.version} "
         f"({answer.digest[:8]})",
-        *wrapped(f"{answer.device}; data: {', '.join(data) or 'none'}", "  ", "    "),
+        *wrapped(f"{answer.device}; data: {', '.join(answer.data()) or 'none'}", "  ", "    "),
     ]
 
 
@@ -229,7 +242,7 @@ def as_data(
     if verdict is not None:
         shown["target"] = {
             "title": verdict.need.title,
-            "dataset": verdict.need.dataset,
+            "data": dict(verdict.need.data),
             "needed": dict(verdict.fit.needed),
             "missing": dict(verdict.fit.missing),
             "fits": verdict.fits,

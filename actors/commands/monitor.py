@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from relief_ray.devices.board.facts import Heat, board_root, heat, model_name, power_mode, release
+from relief_ray.devices.board.facts import board_root, model_name, power_mode, release
 from relief_ray.devices.board.meter import PERIOD_S, PowerMeter, RailEnergy
 from relief_ray.devices.board.rails import total_rails
 from relief_ray.errors import UserError
@@ -42,8 +42,6 @@ class Watched:
     root: Path
     idle_w: float | None
     meter: PowerMeter
-    before: Heat
-    after: Heat
     exit_code: int | None
 
     def above_idle_j(self, total: RailEnergy | None) -> float | None:
@@ -72,7 +70,6 @@ def _watch(root: Path, options: MonitorOptions, command: Sequence[str]) -> Watch
     if options.idle_s and idle.rails:
         with idle:
             time.sleep(options.idle_s)
-    before = heat(root)
     code = None
     with PowerMeter(root) as meter:
         if command:
@@ -84,8 +81,6 @@ def _watch(root: Path, options: MonitorOptions, command: Sequence[str]) -> Watch
         root=root,
         idle_w=None if idle_total is None else idle_total.mean_w,
         meter=meter,
-        before=before,
-        after=heat(root),
         exit_code=code,
     )
 
@@ -141,9 +136,9 @@ def as_text(watched: Watched) -> str:
         lines += [f"NOTE: {rail.label}: {rail.why}" for rail in meter.by_rail() if rail.why]
         if total.energy_j is None:
             lines.append(f"NOTE: no total: {total.why}")
-    throttled = watched.after.was_throttled(watched.before)
+    throttled, first, last = meter.was_throttled, meter.heats[0], meter.heats[-1]
     state = NOT_AVAILABLE if throttled is None else "yes" if throttled else "no"
-    heats = f"{number(watched.before.hottest_c, 1)} -> {number(watched.after.hottest_c, 1)} °C in the hottest zone"
+    heats = f"{number(first.hottest_c, 1)} -> {number(last.hottest_c, 1)} °C in the hottest zone"
     lines.append(f"Heat      {heats}; slowed down: {state}")
     return "\n".join(lines)
 
@@ -171,8 +166,8 @@ def as_data(watched: Watched) -> str:
             "total": None if total is None else asdict(total),
             "total_rails": [rail.label for rail in total_rails(meter.rails)],
             "above_idle_j": watched.above_idle_j(total),
-            "hottest_c": [watched.before.hottest_c, watched.after.hottest_c],
-            "throttled": watched.after.was_throttled(watched.before),
+            "hottest_c": [meter.heats[0].hottest_c, meter.heats[-1].hottest_c],
+            "throttled": meter.was_throttled,
             "command_exit_code": watched.exit_code,
         },
         indent=1,

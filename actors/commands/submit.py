@@ -6,16 +6,17 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from actors.cluster import DASHBOARD_PORT
-from actors.cluster.jobs import connect, entrypoint, follow, stop, submit
+from actors.cluster.jobs import HeadSilent, connect, entrypoint, follow, stop, submit
 from actors.cluster.upload import files_to_upload, headline, stage, summary
-from actors.terminal.exit_codes import INTERNAL, INTERRUPTED, Stopped, say
+from actors.terminal.exit_codes import INTERRUPTED, RAY_LOST, Stopped, say
 from relief_ray.errors import UserError
 
 if TYPE_CHECKING:
@@ -31,12 +32,14 @@ class SubmitOptions:
         folder: folder to upload.
         detach: do not follow the job.
         dry_run: only list the files.
+        token: the cluster's token, which is not uploaded.
     """
 
     address: str | None
     folder: Path
     detach: bool
     dry_run: bool
+    token: Path
 
 
 def submit_command(arguments: Sequence[str], options: SubmitOptions) -> None:
@@ -48,7 +51,7 @@ def submit_command(arguments: Sequence[str], options: SubmitOptions) -> None:
     """
     words = list(arguments[1:] if arguments[0] == "relief-ray" else arguments)
     _refuse_no_command(words)
-    files = files_to_upload(options.folder, words)
+    files = files_to_upload(options.folder, words, options.token)
     if options.dry_run:
         print(headline(options.folder, files), *(file.path.as_posix() for file in files), sep="\n")
         return
@@ -58,7 +61,8 @@ def submit_command(arguments: Sequence[str], options: SubmitOptions) -> None:
     command = entrypoint(words, job)
     with TemporaryDirectory(prefix="relief-ray-") as place:
         stage(options.folder, files, Path(place))
-        submit(client, command, Path(place), job)
+        with _told_how_to_go_on(job, options.address):
+            submit(client, command, Path(place), job)
     say(f"job {job}: {command}")
     if options.detach:
         say(_how_to_go_on(job, options.address))
@@ -76,8 +80,10 @@ def attach_command(job: str, address: str | None) -> None:
 
 
 def stop_command(job: str, address: str | None) -> None:
-    """Ask a job to stop: its run or grid ends its round, and can be resumed."""
-    said = "is asked to stop after its round" if stop(connect(_url(address)), job) else "has ended already"
+    """Ask a job to stop: its run or grid ends within seconds, and can be resumed."""
+    client = connect(_url(address))
+    with _told_how_to_go_on(job, address):
+        said = "is asked to stop" if stop(client, job) else "has ended already"
     print(f"job {job} {said}")
 
 
@@ -85,17 +91,29 @@ def _follow(client: JobSubmissionClient, job: str, address: str | None) -> None:
     """Show a job's output until it ends.
 
     Raises:
-        Stopped: with the job's exit code; or 130 after Ctrl-C, and 1 where the head is gone: the job goes on.
+        Stopped: with the job's exit code; or 130 after Ctrl-C, and 9 where the head is gone: the job goes on.
     """
     try:
-        code = follow(client, job, _write)
+        with _told_how_to_go_on(job, address):
+            code = follow(client, job, _write)
     except KeyboardInterrupt:
         raise Stopped(INTERRUPTED, f"job {job} goes on\n{_how_to_go_on(job, address)}") from None
-    except OSError as error:
-        raise Stopped(INTERNAL, f"{error}; job {job} may go on\n{_how_to_go_on(job, address)}") from error
     if code:
         raise Stopped(code, f"job {job} ended with exit code {code}")
     say(f"job {job} is done")
+
+
+@contextmanager
+def _told_how_to_go_on(job: str, address: str | None) -> Iterator[None]:
+    """Ask a head about a job inside the block.
+
+    Raises:
+        Stopped: the head does not answer; the message has the commands for later.
+    """
+    try:
+        yield
+    except HeadSilent as error:
+        raise Stopped(RAY_LOST, f"{error}; job {job} may go on\n{_how_to_go_on(job, address)}") from error
 
 
 def _write(text: str) -> None:

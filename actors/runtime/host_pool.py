@@ -14,9 +14,9 @@ from math import inf
 import ray
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
-from actors.runtime.client_host import TrainAnswer, check, identify
+from actors.runtime.client_host import Identity, TrainAnswer, check, identify
 from actors.runtime.errors import Interrupted, raise_cause, reason
-from actors.runtime.hosts import Answer, Call, Flight, Host, Lost
+from actors.runtime.hosts import PROBE_S, Answer, Call, Flight, Host, Lost
 from actors.runtime.physical import AnswerBox
 from actors.runtime.watch import hanging_in
 from relief_ray.errors import Cause
@@ -25,9 +25,7 @@ from relief_ray.experiment.experiment import ignore_note
 # Calls that lie with a host: the one it works on and the next, so that it never waits for the driver.
 DEPTH = 2
 
-_POLL_S, _PROBE_S, _FETCH_S = 0.25, 0.2, 60.0
-
-_MAX_LOSSES = 5
+_POLL_S, _FETCH_S = 0.25, 60.0
 
 
 @dataclass(kw_only=True)
@@ -175,7 +173,7 @@ class HostPool:
                 raise Interrupted
             before_s = time.monotonic()
             self._probe()
-            time.sleep(_PROBE_S)
+            time.sleep(PROBE_S)
             for host in awaited:
                 host.waited_s += time.monotonic() - before_s
 
@@ -183,7 +181,7 @@ class HostPool:
         """Yield answers as they arrive; send a host its next call before its answer is processed."""
         awaited = {h.flights[0].ref: h for h in self.hosts if h.flights}
         if not awaited:
-            time.sleep(_PROBE_S if any(h.trouble for h in self.hosts) else 0.0)
+            time.sleep(PROBE_S if any(h.trouble for h in self.hosts) else 0.0)
             return
         ready, _ = ray.wait(list(awaited), num_returns=1, timeout=_POLL_S)
         for ref in ready:
@@ -219,7 +217,7 @@ class HostPool:
         except RayError as error:
             return flight.call, self._lose(host, reason(error), todo)
         check(identify(), answer.identity)
-        host.identity, host.num_losses = answer.identity, 0
+        host.identity, host.num_deaths = answer.identity, 0
         self.moved_bytes += answer.nbytes
         if isinstance(answer, TrainAnswer):
             self.busy_s += answer.busy_s
@@ -248,12 +246,9 @@ class HostPool:
     def _lose(self, host: Host, why: str, todo: deque[Call], cause: Cause = "lost") -> Lost:
         """The host is in trouble; calls that it had not begun go to another one, as if they had never been sent."""
         self.num_lost += 1
-        host.num_losses += 1
-        # Ray starts a dead process anew for ever; one that dies on every call is given up.
-        host.gone = host.num_losses >= _MAX_LOSSES
         todo.extendleft(reversed(host.suspect(why, cause)))
-        given_up = f"; it is given up after {_MAX_LOSSES} lost calls" if host.gone else ""
-        self.on_note(f"{host.name}: {why}{given_up}")
+        host.is_told = True
+        self.on_note(f"{host.name}: {why}")
         return Lost(why=f"{host.name}: {why}", cause=cause)
 
     def _probe(self) -> None:
@@ -271,16 +266,17 @@ class HostPool:
         assert host.probe is not None
         ref, host.probe = host.probe, None
         try:
-            host.identity = ray.get(ref, timeout=_FETCH_S)
+            identity: Identity = ray.get(ref, timeout=_FETCH_S)
         except ActorDiedError:
-            host.gone = True
+            host.gone = True  # Ray starts it no more
         except RayError:
-            host.probe_at_s, host.asked_in_vain = time.monotonic() + _PROBE_S, True
+            host.put_off()
         else:
-            check(identify(), host.identity)
-            if host.waited_s or host.num_losses:
-                self.on_note(f"{host.name}: answers again")
-            host.trouble = ""
+            check(identify(), identity)
+            host.welcome(identity)
+            if host.gone or host.is_told or host.waited_s:
+                self.on_note(f"{host.name}: {host.trouble or 'answers again'}")
+            host.is_told = False
 
 
 def _remove(todo: deque[Call], call: Call) -> None:

@@ -23,6 +23,12 @@ Answer = TrainAnswer | EvalAnswer | NeedsRows
 # A lost host that was waited for already gets this long to answer the question whether it is back.
 _GLANCE_S = 0.5
 
+# Pause before a lost host is asked again: twice as long after each question in vain, up to the second one.
+PROBE_S, _LONGEST_PAUSE_S = 0.2, 5.0
+
+# Ray starts a dead process anew for ever; one that dies so many times without finishing a call is given up.
+_MAX_DEATHS = 5
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lost:
@@ -96,12 +102,14 @@ class Host:
         work_s: seconds per unit of work in its last answer; None before the first.
         probe: pending question whether it is back.
         probe_at_s: monotonic clock at which it was asked, or from which on it is.
+        pause_s: seconds until it is asked again where the question fails.
         asked_in_vain: the question failed in this round.
         trouble: reason why it was lost; empty where it is well.
         cause: kind of that reason.
         waited_s: seconds that it was waited for since it was lost.
         passed_over: a round has gone on, or ended, without it since it was lost.
-        num_losses: calls lost since its last answer.
+        is_told: the user was told of the loss.
+        num_deaths: deaths of its process since its last answer; silence, its node's included, is none.
         gone: given up for good.
     """
 
@@ -113,12 +121,14 @@ class Host:
     work_s: float | None = None
     probe: ray.ObjectRef[Identity] | None = None
     probe_at_s: float = 0.0
+    pause_s: float = PROBE_S
     asked_in_vain: bool = False
     trouble: str = ""
     cause: Cause = "lost"
     waited_s: float = 0.0
     passed_over: bool = False
-    num_losses: int = 0
+    is_told: bool = False
+    num_deaths: int = 0
     gone: bool = False
 
     @property
@@ -127,8 +137,10 @@ class Host:
         return not self.trouble and not self.gone
 
     def is_absent(self, now_s: float) -> bool:
-        """True where a lost host was asked whether it is back, in this round or long ago, and did not say so."""
-        return self.asked_in_vain or (self.probe is not None and now_s > self.probe_at_s + _GLANCE_S)
+        """True where a lost host was asked whether it is back, in this round or a while ago, and did not say so."""
+        if self.probe is None:
+            return self.asked_in_vain or now_s < self.probe_at_s
+        return self.asked_in_vain or now_s > self.probe_at_s + _GLANCE_S
 
     def left_s(self, now_s: float) -> float:
         """Expected seconds until its pending calls are finished; infinite before its first answer."""
@@ -154,10 +166,29 @@ class Host:
     def suspect(self, why: str, cause: Cause = "lost") -> list[Call]:
         """Note that the host was lost; return the calls that it had not begun."""
         self.trouble, self.cause, self.waited_s, self.passed_over = why, cause, 0.0, False
-        self.probe, self.probe_at_s = None, 0.0
+        self.probe, self.probe_at_s, self.pause_s = None, 0.0, PROBE_S
         behind = [flight.call for flight in self.flights]
         self.flights.clear()
         return behind
+
+    def put_off(self) -> None:
+        """Note that it was asked in vain whether it is back, and when to ask again."""
+        self.asked_in_vain, self.probe_at_s = True, time.monotonic() + self.pause_s
+        self.pause_s = min(2 * self.pause_s, _LONGEST_PAUSE_S)
+
+    def welcome(self, identity: Identity) -> None:
+        """Take it back, as it has answered; give it up where its process has died too often.
+
+        It has died where another process answers from the node of the last one. After a timeout it was ended by us.
+        """
+        is_another = identity.node == self.identity.node and identity.pid != self.identity.pid
+        self.num_deaths += is_another and self.cause == "lost"
+        self.identity = identity
+        if self.num_deaths >= _MAX_DEATHS:
+            self.gone = True
+            self.trouble += f"; it is given up, since its process died {self.num_deaths} times without an answer"
+        else:
+            self.trouble = ""
 
 
 def await_hosts(handles: Sequence[Handle], names: Sequence[str], within_s: float) -> list[Host]:

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 import ray
 
 from actors.runtime.serialization import Packed
-from relief_ray.devices.board.facts import board_root, heat, power_mode
+from relief_ray.devices.board.facts import board_root, power_mode
 from relief_ray.devices.board.meter import PowerMeter
 from relief_ray.groups import Params
 from relief_ray.measured import Measured, OnDevice
@@ -53,18 +53,15 @@ class DeviceWatch:
         self._root = board_root()
         self._meter = PowerMeter(self._root)
         self._down_s: float | None = None
-        self._began_s = self._call_s = 0.0
 
     def __enter__(self) -> DeviceWatch:
         """Begin."""
-        self._before, self._began_s = heat(self._root), time.monotonic()
         self._meter.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
         """End."""
         self._meter.__exit__()
-        self._call_s = time.monotonic() - self._began_s
 
     def fetch(self, box: ModelBox) -> Packed[_Models]:
         """Fetch the model and take the time."""
@@ -75,18 +72,18 @@ class DeviceWatch:
 
     def told(self, device: Device) -> OnDevice:
         """Measurements of the call; ``device``: where the client was trained."""
-        total, after = self._meter.total(), heat(self._root)
+        total = self._meter.total()
         return OnDevice(
             host=socket.gethostname(),
             device=device_name(device),
             down_s=self._down_s,
-            call_s=self._call_s,
+            call_s=self._meter.span_s,
             energy_j=None if total is None else total.energy_j,
             energy_of=None if total is None or total.energy_j is None else total.sensor,
             energy_dropped=None if total is None else total.dropped,
             power_mode=power_mode(self._root),
-            temperature_c=after.hottest_c,
-            throttled=after.was_throttled(self._before),
+            temperature_c=self._meter.heats[-1].hottest_c,
+            throttled=self._meter.was_throttled,
         )
 
 

@@ -8,6 +8,7 @@ import secrets
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from actors.cluster.tokens import use_token
 from actors.runtime import processes
 from actors.runtime.head_watch import head_watched
 from relief_ray.cgroups import num_cores
@@ -58,8 +60,11 @@ def ray_session(options: SessionOptions, on_lost: Callable[[str], None] | None =
     in another thread, where Ray's head or the node's own process does not answer any more: nothing here would return.
 
     Raises:
-        UserError: the cluster at ``address`` cannot be joined.
+        UserError: the cluster at ``address`` cannot be joined, or others may read its token here.
     """
+    if options.address and "ray" not in sys.modules:
+        # Where Ray was imported before, it would not look at what is set now.
+        use_token(None)
     # Set before Ray is imported: it reads them then.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S", "0")
@@ -196,7 +201,7 @@ def _join(address: str, options: SessionOptions) -> None:
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(
             f"runtime.address = {address!r}: cannot join ({str(error).splitlines()[0][:200]}); expected a running Ray "
-            "cluster of the same Ray and Python version; where it asks for a token, export RAY_AUTH_MODE=token"
+            "cluster of the same Ray and Python version, and its token in ~/.ray/auth_token or RAY_AUTH_TOKEN_PATH"
         ) from error
 
 

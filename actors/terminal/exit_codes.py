@@ -44,7 +44,11 @@ EXIT_CODES = (
         "names its line",
     ),
     (MIRROR_BEHIND, "all runs are done, but their copy (`--mirror`) lacks something; `relief-ray resume DIR` sends it"),
-    (RAY_LOST, "Ray's own processes do not answer any more; go on with `relief-ray resume DIR`"),
+    (
+        RAY_LOST,
+        "Ray's own processes do not answer any more; go on with `relief-ray resume DIR`. Of `submit`: the head does "
+        "not answer; the message has the command that follows the job again",
+    ),
     (HUNG_UP, "stopped because the terminal was closed (SIGHUP); go on with `relief-ray resume DIR`"),
     (INTERRUPTED, "stopped by Ctrl-C (SIGINT); go on with `relief-ray resume DIR`"),
     (_READER_GONE, "whoever read the output went away (a closed pipe)"),

@@ -115,11 +115,25 @@ def find_shards(name: str) -> Shards:
     Raises:
         UserError: a ``shard.json`` cannot be read.
     """
+    fitting = [shard for shard in _all_shards() if shard.facts.dataset == name]
+    return {n: tuple(s for s in fitting if s.facts.client == n) for n in sorted({s.facts.client for s in fitting})}
+
+
+def shards_here() -> dict[str, tuple[int, ...]]:
+    """Clients whose shards are on this machine, by dataset.
+
+    Raises:
+        UserError: a ``shard.json`` cannot be read.
+    """
+    held = sorted({(shard.facts.dataset, shard.facts.client) for shard in _all_shards()})
+    return {name: tuple(client for dataset, client in held if dataset == name) for name, _ in held}
+
+
+def _all_shards() -> list[Shard]:
+    """All shards in the folders that are searched for data, and directly below them."""
     roots = [root for root in search_roots(None) if root.is_dir()]
     folders = [folder for root in roots for folder in (root, *sorted(root.iterdir()))]
-    shards = [_read(folder) for folder in folders if (folder / FACTS_FILE).is_file()]
-    fitting = [shard for shard in shards if shard.facts.dataset == name]
-    return {n: tuple(s for s in fitting if s.facts.client == n) for n in sorted({s.facts.client for s in fitting})}
+    return [_read(folder) for folder in folders if (folder / FACTS_FILE).is_file()]
 
 
 def _read(folder: Path) -> Shard:

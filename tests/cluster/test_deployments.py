@@ -261,6 +261,17 @@ def test_units_come_back_always_and_say_what_our_command_line_takes(name, capsys
 
 
 @pytest.mark.parametrize("name", UNITS)
+def test_the_units_user_owns_the_folder_in_which_it_writes_before_it_starts(name):
+    """The head writes its token there, and jobs their records."""
+    service = unit(name)["Service"]
+    page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+    steps = page.partition("## Systemd")[2].partition("```sh\n")[2].partition("```")[0]
+    owned = f"sudo chown {service['User']}: {service['WorkingDirectory']}"
+    assert owned in steps and steps.index(owned) < steps.index("systemctl enable")
+    assert variables()["RAY_AUTH_TOKEN_PATH"].startswith(service["WorkingDirectory"])
+
+
+@pytest.mark.parametrize("name", UNITS)
 def test_systemd_takes_the_units(name, tmp_path):
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not here")

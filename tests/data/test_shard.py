@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from relief_ray.data import DataConfig, Dataset, FederatedData, federate, num_clients, open_dataset
-from relief_ray.data.shard import FACTS_FILE, Shard, find_shards, open_shard, shard_command, write_shard
+from relief_ray.data.shard import FACTS_FILE, Shard, find_shards, open_shard, shard_command, shards_here, write_shard
 from relief_ray.errors import UserError
 
 CONFIG = DataConfig(stride_s=5.0)
@@ -45,6 +45,7 @@ def test_a_shard_holds_the_windows_of_one_client(shard: Shard, data: FederatedDa
 def test_it_is_found_as_the_data_folder_itself_too(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELIEF_DATA", str(shard.folder))
     assert find_shards("dsa_mini") == {3: (shard,)} and find_shards("dsa") == {}
+    assert shards_here() == {"dsa_mini": (3,)}
 
 
 def test_other_settings_are_refused_with_the_command_that_writes_it(

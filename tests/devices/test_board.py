@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.devices.board.facts import board_root, heat, model_name, power_mode, release
+from relief_ray.devices.board.facts import board_root, heat, model_name, power_mode, release, was_throttled
 from relief_ray.devices.board.meter import PERIOD_S, PowerMeter, Sample, energy_of, mean_w
 from relief_ray.devices.board.rails import find_rails, total_rails
 from tests.devices.boards import BOARDS, agx_orin, orin_nx, write
@@ -100,26 +100,65 @@ def test_a_rail_that_may_not_be_read_says_so():
     assert "in2_label (not readable)" in labels, "a rail without a name still belongs to the sum"
 
 
-def test_a_sensor_that_repeats_itself_for_fifty_samples_measures_nothing(board):
+def test_a_sensor_that_repeats_itself_for_five_seconds_measures_nothing(board):
     root = board("agx_orin")
     write(root / "sys/class/hwmon/hwmon3", {"curr3_input": 0})
-    assert all(rail.mean_w is not None for rail in measured(root, 49).by_rail())
-    meter = measured(root, 50)
+    assert all(rail.mean_w is not None for rail in measured(root, 50).by_rail())
+    meter = measured(root, 51)
     rows = {rail.label: rail for rail in meter.by_rail()}
     assert rows["VDD_CPU_CV"].mean_w is None and rows["VDD_CPU_CV"].why.startswith("stuck")
     assert rows["VIN_SYS_5V0"].mean_w == 0.0, "a rail without current may stay there"
 
 
+def lively(root, sensor, number, still=range(0)):
+    """A meter of a board whose first rail's current moves with every sample but those of ``still``."""
+    meter = PowerMeter(root)
+    for i in range(number):
+        if i not in still:
+            write(root / f"sys/class/hwmon/{sensor}", {"curr1_input": 1600 + 8 * (i % 2)})
+        meter.samples.append(Sample(at_s=i * PERIOD_S, readings=tuple(rail.read() for rail in meter.rails)))
+    meter.span_s = (number - 1) * PERIOD_S
+    return meter
+
+
 def test_a_living_board_is_not_stuck(board):
-    root = board("orin_nx")
-    meter = measured(root, 59)
-    write(root / "sys/class/hwmon/hwmon1", {"curr1_input": 2000})
-    readings = tuple(rail.read() for rail in meter.rails)
-    meter.samples.append(Sample(at_s=5.9, readings=readings))
-    meter.span_s = 5.9
-    total = meter.total()
-    assert total.mean_w == pytest.approx(8.0 + 2.0 * 0.05 / 5.9) and total.peak_w == pytest.approx(10.0)
-    assert total.why == ""
+    total = lively(board("orin_nx"), "hwmon1", 201, still=range(100, 148)).total()
+    assert total.energy_j == pytest.approx(8.02 * 20.0, rel=1e-3) and total.why == "" and total.dropped == 0.0
+
+
+def test_a_sensor_that_was_stuck_for_a_part_of_the_time_lacks_that_part(board):
+    total = lively(board("orin_nx"), "hwmon1", 201, still=range(100, 160)).total()
+    assert total.dropped == pytest.approx(0.31, abs=0.01) and total.why.startswith("stuck")
+    assert total.energy_j == pytest.approx(8.02 * 20.0, rel=1e-3), "the gap is bridged"
+    total = lively(board("jetpack_4"), "none", 201).total()
+    assert (total.energy_j, total.dropped) == (None, 1.0)
+
+
+def test_a_sum_with_a_rail_that_was_stuck_for_a_while_is_none(board):
+    root = board("agx_orin")
+    for channel in (2, 3):
+        write(root / "sys/class/hwmon/hwmon3", {f"curr{channel}_input": 0})
+    write(root / "sys/class/hwmon/hwmon4", {"curr2_input": 0})
+    assert lively(root, "hwmon3", 201).total().energy_j == pytest.approx(20.0 * 1.604 * 20.0, rel=1e-3)
+    total = lively(root, "hwmon3", 201, still=range(100, 160)).total()
+    assert total.energy_j is None and total.mean_w is None and total.why.startswith("VDD_GPU_SOC: stuck")
+
+
+def test_a_board_that_is_slowed_down_in_the_middle_of_a_measurement_was_throttled(tmp_path, monkeypatch):
+    """Neither at its beginning nor at its end."""
+    monkeypatch.setattr("relief_ray.devices.board.meter._HEAT_PERIOD_S", 0.01)
+    root, until_s = orin_nx(tmp_path), time.monotonic() + 30.0
+    alert = root / "sys/class/thermal/cooling_device1"
+    with PowerMeter(root, 0.01) as meter:
+        write(alert, {"cur_state": 1})
+        seen = len(meter.heats)
+        while len(meter.heats) < seen + 2 and time.monotonic() < until_s:
+            time.sleep(0.01)
+        write(alert, {"cur_state": 0})
+    assert (meter.heats[0].slowed, meter.heats[-1].slowed) == ((), ()) and meter.was_throttled is True
+    with PowerMeter(root, 0.01) as meter:
+        pass
+    assert meter.was_throttled is False
 
 
 def test_energy_is_the_trapezoid_over_what_is_there():
@@ -163,7 +202,7 @@ def test_what_a_machine_does_not_tell_is_none(board):
     root = board("none")
     assert (release(root), power_mode(root), model_name(root)) == (None, None, None)
     now = heat(root)
-    assert (now.hottest_c, now.slowed, now.num_overcurrent, now.was_throttled(now)) == (None, None, None, None)
+    assert (now.hottest_c, now.slowed, now.num_overcurrent, was_throttled([now])) == (None, None, None, None)
     write(root, {"var/lib/nvpmodel/status": "pmode:0007"})
     assert power_mode(root) == "mode 7", "without a list of names"
 
@@ -172,10 +211,10 @@ def test_throttling_is_told_from_a_fan_and_by_events(board):
     cool, warm = heat(board("orin_nx")), heat(board("slowed"))
     assert cool.hottest_c == 51.0, "a zone that is switched off does not count"
     assert cool.slowed == () and warm.slowed == ("cpu-throttle-alert",), "nor does a running fan"
-    assert cool.was_throttled(cool) is False and warm.was_throttled(cool) is True
+    assert was_throttled([cool, cool]) is False and was_throttled([cool, warm]) is True
     after = type(cool)(hottest_c=51.0, slowed=(), num_overcurrent=3)
-    assert after.was_throttled(cool) is True, "over-current events happened in between"
-    assert after.was_throttled(after) is False, "older ones do not count"
+    assert was_throttled([cool, after]) is True, "over-current events happened in between"
+    assert was_throttled([after, after]) is False, "older ones do not count"
 
 
 def test_the_root_can_be_named_by_a_variable(tmp_path, monkeypatch):

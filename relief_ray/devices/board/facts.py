@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,12 +47,16 @@ class Heat:
     slowed: tuple[str, ...] | None
     num_overcurrent: int | None
 
-    def was_throttled(self, before: Heat) -> bool | None:
-        """Whether the board was slowed down between ``before`` and now; None where nothing tells."""
-        if self.slowed is None and self.num_overcurrent is None:
-            return None
-        more = (self.num_overcurrent or 0) > (before.num_overcurrent or 0)
-        return bool(self.slowed or before.slowed or more)
+
+def was_throttled(seen: Sequence[Heat]) -> bool | None:
+    """Whether a board was slowed down at one of these moments, the first one first; None where nothing tells.
+
+    Over-current events are counted by the board, so that none is missed between two moments.
+    """
+    first, last = seen[0], seen[-1]
+    if last.slowed is None and last.num_overcurrent is None:
+        return None
+    return any(heat.slowed for heat in seen) or (last.num_overcurrent or 0) > (first.num_overcurrent or 0)
 
 
 def board_root() -> Path:

@@ -1,24 +1,27 @@
 """Energy of a board: its rails are read every 100 ms in a thread and added up by the trapezoidal rule.
 
-``E = sum_i (P_i + P_(i+1)) / 2 (t_(i+1) - t_i)`` over neighbouring samples, with one monotonic clock of the board.
+``E = sum_i (P_i + P_(i+1)) / 2 (t_(i+1) - t_i)`` over neighbouring samples, with one monotonic clock of the board. The
+thread also looks every second whether the board is slowed down.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
 from pathlib import Path
 from time import monotonic
 
+from relief_ray.devices.board.facts import Heat, heat, was_throttled
 from relief_ray.devices.board.rails import Rail, Reading, find_rails, total_rails
 
-PERIOD_S = 0.1
+PERIOD_S, _HEAT_PERIOD_S = 0.1, 1.0
 # Share of dropped samples above which an energy is no measurement any more; smaller gaps are bridged.
 MAX_DROPPED = 0.5
 # A sensor that repeats itself to the last digit for so long does not measure.
-_STUCK_SAMPLES, _STUCK = 50, "stuck, the same reading all the time"
+_STUCK_S = 5.0
+_STUCK = f"stuck, the same reading for {_STUCK_S:g} s or longer"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,22 +86,32 @@ def energy_of(
 
 
 class PowerMeter:
-    """Reads a board's rails in a thread while its ``with`` block runs."""
+    """Reads a board's rails and its heat in a thread while its ``with`` block runs.
+
+    Attributes:
+        rails: the rails, in the order of each sample's readings.
+        samples: what the rails read.
+        heats: temperature and throttling at the beginning, about every second, and at the end.
+        span_s: seconds of the block.
+    """
 
     def __init__(self, root: Path, period_s: float = PERIOD_S) -> None:
         """Look for the rails below ``root``."""
         self.rails = find_rails(root)
         self.samples: list[Sample] = []
+        self.heats: list[Heat] = []
         self.span_s = 0.0
+        self._root = root
         self._period_s, self._over = period_s, threading.Event()
         self._thread: threading.Thread | None = None
         self._began_s = 0.0
 
     def __enter__(self) -> PowerMeter:
-        """Begin; without rails no thread is started."""
+        """Begin; where neither rails nor slowing can be read, no thread is started."""
+        self.heats.append(heat(self._root))
         self._began_s = monotonic()
-        if self.rails:
-            self._sample()
+        self._sample()
+        if self.rails or self.heats[0].slowed is not None:
             self._thread = threading.Thread(target=self._loop, name="power", daemon=True)
             self._thread.start()
         return self
@@ -108,18 +121,28 @@ class PowerMeter:
         self._over.set()
         if self._thread is not None:
             self._thread.join()
-            self._sample()
+        self._sample()
         self.span_s = monotonic() - self._began_s
+        self.heats.append(heat(self._root))
 
     def _loop(self) -> None:
-        due_s = self._began_s + self._period_s
+        due_s, heat_due_s = self._began_s + self._period_s, self._began_s + _HEAT_PERIOD_S
         while not self._over.wait(due_s - monotonic()):
             self._sample()
+            if monotonic() >= heat_due_s:
+                self.heats.append(heat(self._root))
+                heat_due_s += _HEAT_PERIOD_S
             # A sample that comes late puts the next ones off: none are taken in a burst.
             due_s = max(due_s + self._period_s, monotonic())
 
     def _sample(self) -> None:
-        self.samples.append(Sample(at_s=monotonic(), readings=tuple(rail.read() for rail in self.rails)))
+        if self.rails:
+            self.samples.append(Sample(at_s=monotonic(), readings=tuple(rail.read() for rail in self.rails)))
+
+    @property
+    def was_throttled(self) -> bool | None:
+        """Whether the board slowed itself down during the block; None where nothing tells."""
+        return was_throttled(self.heats)
 
     def by_rail(self) -> tuple[RailEnergy, ...]:
         """Each rail over the block."""
@@ -128,15 +151,18 @@ class PowerMeter:
     def total(self) -> RailEnergy | None:
         """The board over the block: its input rail, else the sum of all; None where it has no sensor.
 
-        A sum needs all of its rails: with one missing it is None, since it would be too small.
+        A sum needs all of its rails: with one that is missing or was stuck it is None, since it would be too small or
+        count what nobody measured.
         """
         chosen = total_rails(self.rails)
         if not chosen:
             return None
         places = [self.rails.index(rail) for rail in chosen]
-        stuck = [self.rails[i].label for i in places if self._is_stuck(i)]
+        if len(places) == 1:
+            return replace(self._rail(places[0], chosen[0]), label="total", sensor=chosen[0].label)
+        stuck = [self.rails[i].label for i in places if self._stuck(i)]
         rows = [[sample.readings[i] for i in places] for sample in self.samples]
-        watts = [_sum(row) if len(stuck) < len(places) else None for row in rows]
+        watts = [None if stuck else _sum(row) for row in rows]
         whys = {f"{rail.label}: {r.why}" for row in rows for rail, r in zip(chosen, row, strict=True) if r.why}
         doubts = "; ".join([*sorted(whys), *(f"{label}: {_STUCK}" for label in stuck)])
         sensor = " + ".join(rail.label for rail in chosen)
@@ -146,22 +172,25 @@ class PowerMeter:
         readings = [sample.readings[index] for sample in self.samples]
         whys = [r.why for r in readings if r.why]
         why = whys[-1] if whys else ""
-        watts: list[float | None] = [r.watts for r in readings]
-        if self._is_stuck(index):
-            watts, why = [None] * len(watts), _STUCK
+        stuck = self._stuck(index)
+        watts = [None if place in stuck else r.watts for place, r in enumerate(readings)]
+        if stuck:
+            why = _STUCK
         return self._energy(rail.label, rail.sensor, watts, why)
 
     def _energy(self, label: str, sensor: str, watts: Sequence[float | None], why: str) -> RailEnergy:
         times_s = [sample.at_s for sample in self.samples]
         return energy_of(label, sensor, times_s, watts, self.span_s, why, self._period_s)
 
-    def _is_stuck(self, index: int) -> bool:
-        """True where a sensor has repeated itself for 5 s; a rail without any current may do so."""
-        raws = {sample.readings[index].raw for sample in self.samples}
-        if len(self.samples) < _STUCK_SAMPLES or len(raws) > 1:
-            return False
-        (raw,) = raws
-        return bool(raw) and 0 not in raw
+    def _stuck(self, index: int) -> set[int]:
+        """Places of the samples at which a sensor repeats itself for 5 s or longer; one without current may do so."""
+        stuck: set[int] = set()
+        for raw, run in groupby(enumerate(self.samples), key=lambda placed: placed[1].readings[index].raw):
+            samples = dict(run)
+            lasted_s = samples[max(samples)].at_s - samples[min(samples)].at_s
+            if raw and 0 not in raw and lasted_s >= _STUCK_S:
+                stuck |= samples.keys()
+        return stuck
 
 
 def _sum(row: Sequence[Reading]) -> float | None:

@@ -40,7 +40,7 @@ class Cluster:
         self.folder, self.temp = folder, Path(tempfile.mkdtemp(prefix="rc-", dir="/tmp"))
         first = free_range(NUM_PORTS)
         self.port, self.dashboard, self.next_port = first, first + 1, first + 2
-        self.token, self.processes = folder / "secret" / "token", []
+        self.token, self.processes = folder / ".ray" / "auth_token", []
         self.url = f"http://127.0.0.1:{self.dashboard}"
         self.env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {
             "PYTHONPATH": str(ROOT), "HOME": str(folder), "RELIEF_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1",
@@ -103,10 +103,9 @@ class Cluster:
             "--set=runtime.mode=actors",
             "--set=rounds=100000",
         ]
-        env = self.env | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.token)}
         command = [sys.executable, "-m", "actors.cli", *words, *SMALL, *FLEET]
         with (folder / "run.log").open("wb") as log:
-            process = subprocess.Popen(command, env=env, cwd=folder, stdout=log, stderr=log)
+            process = subprocess.Popen(command, env=self.env, cwd=folder, stdout=log, stderr=log)
         try:
             yield process
         finally:

@@ -6,9 +6,11 @@ from dataclasses import replace
 import pytest
 
 from actors.cluster.needs import changes, fit
-from actors.cluster.survey import NodeAnswer, NodeFacts, faults_of, warnings_of
-from actors.commands.cluster_check import Verdict, as_data, as_text, need_of
+from actors.cluster.survey import NodeAnswer, NodeFacts, data_faults, data_notes, faults_of, warnings_of
+from actors.commands import cluster_check
+from actors.commands.cluster_check import Verdict, as_data, as_text, check, need_of, trains
 from actors.runtime.session import MIB
+from actors.terminal.exit_codes import Stopped
 from relief_ray.errors import UserError
 
 HEAD = {"CPU": 4.0, "memory": 8192.0 * MIB, "server": 1.0}
@@ -39,7 +41,7 @@ def test_a_preset_is_judged_as_if_placed_by_type():
     """`demo` itself packs its clients: what `--placement typed` would make of it is the question."""
     need = need_of(["demo"], [], HEAD)
     assert sorted(tuple(b) for b in need.bundles) == [(t,) for t in ("type_a", "type_b", "type_c") for _ in range(2)]
-    assert need.num_cells is None and need.dataset == "dsa_mini" and not need.impossible
+    assert need.num_cells is None and need.data == {"dsa_mini": "auto"} and not need.impossible
     assert "mode actors, placement typed" in need.title
 
 
@@ -95,16 +97,72 @@ def test_nodes_that_a_run_would_refuse_are_faults():
     assert silent.startswith("10.0.0.7: no answer within 60 s")
 
 
-def test_absent_data_and_other_versions_of_torch_are_said():
-    bare, older = replace(ANSWER, datasets=()), replace(ANSWER, torch="2.5.0+cu124")
-    assert warnings_of([node("a"), node("b")], "dsa_mini") == []
-    assert warnings_of([node("a"), node("b", answer=bare)], "dsa_mini") == [
-        "dsa_mini is not on board-b (type_b); there: relief-ray data fetch dsa_mini"
+BARE = replace(ANSWER, datasets=())
+HOLDER = replace(BARE, shards={"dsa": (3,)})
+
+
+def test_data_that_a_node_lacks_are_sent_unless_they_have_to_lie_there():
+    nodes = [node("a"), node("b", answer=BARE)]
+    for rules in ({}, {"dsa_mini": "ship"}):
+        assert data_notes(nodes, rules) == [] and data_faults(nodes, rules) == []
+    assert data_notes(nodes, {"dsa_mini": "auto"}) == [
+        "dsa_mini is not on board-b (type_b): rows are sent there; without that: relief-ray data fetch dsa_mini"
     ]
-    (note,) = warnings_of([node("a"), node("b", answer=older)], None)
+    assert data_faults(nodes, {"dsa_mini": "auto"}) == [] and data_notes(nodes, {"dsa_mini": "node"}) == []
+    (fault,) = data_faults(nodes, {"dsa_mini": "node"})
+    assert fault.startswith("dsa_mini is not on board-b (type_b), and runtime.data=node ")
+
+
+def test_a_shard_is_data_and_is_shown():
+    nodes = [node("a", answer=HOLDER)]
+    assert data_faults(nodes, {"dsa": "node"}) == [] and data_notes(nodes, {"dsa": "auto"}) == []
+    assert len(data_faults(nodes, {"mhealth": "node"})) == 1
+    assert "data: the shard of client 3 of dsa" in as_text("h:1", nodes, None, [], [])
+
+
+def test_of_own_data_is_said_that_the_nodes_look_for_them():
+    """No node lists them, and no command fetches them."""
+    nodes = [node("a"), node("b", answer=BARE)]
+    for rule in ("auto", "node"):
+        assert data_faults(nodes, {"my:DATA": rule}) == []
+        (note,) = data_notes(nodes, {"my:DATA": rule})
+        assert note.startswith("my:DATA is your own: each node looks for its files") and "fetch" not in note
+
+
+def test_only_nodes_that_may_train_need_data():
+    head = replace(node("a", answer=BARE), is_head=True, resources=HEAD)
+    need = need_of(["demo"], ["runtime.physical=true"], HEAD)
+    assert need.data == {"dsa_mini": "node"} and "mode actors, placement typed" in need.title
+    other = replace(node("c"), resources={"CPU": 8.0})
+    assert [n.name for n in trains([head, node("b"), other, node("a")], need)] == ["board-b", "board-a"]
+    grid = need_of(["grid", "smoke"], ["runtime.data=node"], HEAD)
+    assert set(grid.data.values()) == {"node"}
+
+
+@pytest.mark.parametrize(("settings", "code"), [([], None), (["runtime.data=node"], 2), (["runtime.physical=true"], 2)])
+def test_a_run_that_the_data_rule_will_refuse_does_not_fit(monkeypatch, capsys, settings, code):
+    import contextlib
+
+    nodes = [node("a", 2), node("b", 2), node("c", 2, answer=BARE)]
+    total = HEAD | {f"type_{letter}": 2.0 for letter in "abc"}
+    monkeypatch.setattr(cluster_check, "survey", lambda: nodes)
+    monkeypatch.setattr(cluster_check, "ray_session", lambda options: contextlib.nullcontext())
+    monkeypatch.setattr("ray.cluster_resources", lambda: total)
+    with contextlib.ExitStack() as stack:
+        stopped = None if code is None else stack.enter_context(pytest.raises(Stopped))
+        check(["demo"], settings, "auto", as_json=False)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert (stopped.value.code if stopped else None) == code
+    assert ("FAULT: dsa_mini is not on board-c (type_c)" if code else "NOTE: dsa_mini is not on board-c") in shown
+
+
+def test_other_versions_of_torch_are_said():
+    older = replace(ANSWER, torch="2.5.0+cu124")
+    assert warnings_of([node("a"), node("b")]) == []
+    (note,) = warnings_of([node("a"), node("b", answer=older)])
     assert "2.13.0 and 2.5.0" in note
     builds = [node("a"), node("b", answer=replace(ANSWER, torch="2.13.0+cu130"))]
-    assert warnings_of(builds, None) == [], "builds of one version agree but for the last bits"
+    assert warnings_of(builds) == [], "builds of one version agree but for the last bits"
 
 
 def test_text_has_80_columns_and_json_the_same_facts():

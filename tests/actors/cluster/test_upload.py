@@ -38,6 +38,26 @@ def test_a_file_that_the_command_names_travels_although_it_is_ignored(study):
     assert any("named" in line and "results/tuned.json" in line for line in summary(files))
 
 
+def test_the_token_and_what_looks_like_one_stay_here(study):
+    """`submit --token ray_token` is typed in the folder where the copy of the token lies."""
+    secrets = {"cluster.key": "a" * 64, "lab/old_token": "b" * 64 + "\n"}
+    harmless = {"tokens.py": "def split(text): ...", "tokens.json": "{}", "open_token": "c" * 64}
+    for name, text in (secrets | harmless).items():
+        (study / name).write_text(text)
+        (study / name).chmod(0o644 if name == "open_token" else 0o600)
+    travelling = names(files_to_upload(study, ["grid", "smoke"], study / "cluster.key"))
+    assert travelling == sorted(["lab/helpers.py", "my_method.py", *harmless])
+    with pytest.raises(UserError, match="the cluster's token, which no job needs"):
+        files_to_upload(study, ["grid", "smoke", "--set=tuned=cluster.key"], study / "cluster.key")
+
+
+def test_submit_leaves_its_own_token_out(study, monkeypatch, invoke):
+    (study / "ray_key").write_text("a" * 64)
+    monkeypatch.chdir(study)
+    shown = invoke("submit", "--dry-run", "--token", "ray_key", "--", "grid", "smoke").stdout
+    assert "my_method.py" in shown and "ray_key" not in shown
+
+
 def test_ray_sends_what_was_staged(study, tmp_path_factory):
     """The folder that Ray packs holds no ignore files: they would drop what the command names."""
     from ray._private.runtime_env.packaging import create_package
@@ -86,6 +106,23 @@ def test_the_headline_has_number_and_size(study):
         (["grid", "smoke"], 'relief-ray grid smoke --out "$HOME"/relief-ray/j'),
         (["grid", "smoke", "--out", "/data/x"], "relief-ray grid smoke --out /data/x"),
         (["grid", "resume", "/data/x"], "relief-ray grid resume /data/x"),
+        (["grid", "resume", "s3://b/x"], 'relief-ray grid resume s3://b/x --out "$HOME"/relief-ray/j'),
+        (
+            ["grid", "resume", "--budget", "1h", "s3://b/x", "--out", "/x"],
+            "relief-ray grid resume --budget 1h s3://b/x --out /x",
+        ),
+        (
+            ["resume", "file:///m/x"],
+            'relief-ray resume file:///m/x --out "$HOME"/relief-ray/j --set runtime.address=auto',
+        ),
+        (
+            ["resume", "/data/x", "--set", "runtime.mirror=s3://b/x"],
+            "relief-ray resume /data/x --set runtime.mirror=s3://b/x --set runtime.address=auto",
+        ),
+        (["grid", "status", "s3://b/x"], "relief-ray grid status s3://b/x"),
+        (["grid", "resume", "~/relief-ray/grid-1"], 'relief-ray grid resume "$HOME"/relief-ray/grid-1'),
+        (["grid", "smoke", "--out=~/my runs"], "relief-ray grid smoke --out=\"$HOME\"'/my runs'"),
+        (["results", "~", "~you/x"], "relief-ray results \"$HOME\" '~you/x'"),
         (["grid", "smoke", "--dry-run"], "relief-ray grid smoke --dry-run"),
         (["run", "demo"], 'relief-ray run demo --out "$HOME"/relief-ray/j --address auto'),
         (["run", "demo", "--out=/x", "--address=h:1"], "relief-ray run demo --out=/x --address=h:1"),

@@ -23,6 +23,7 @@ class Player:
     def __init__(self, speeds, monkeypatch, known=True, places=None):
         self.now_s = 0.0
         monkeypatch.setattr("actors.runtime.host_pool.time.monotonic", lambda: self.now_s)
+        monkeypatch.setattr("actors.runtime.host_pool.hanging_in", lambda actor_id: "")  # asks Ray, which is not here
         identity = SimpleNamespace(node="n")
         handle = SimpleNamespace(train=SimpleNamespace(remote=lambda: object()), _actor_id=b"")
         self.speeds = speeds

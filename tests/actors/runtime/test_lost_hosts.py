@@ -4,13 +4,17 @@ import os
 import signal
 import time
 from collections import deque
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from ray.exceptions import ActorUnavailableError
 
+from actors.runtime.client_host import EvalAnswer, identify
 from actors.runtime.host_pool import HostPool
 from actors.runtime.hosts import Call, Host, Lost
 from actors.runtime.limits import FIRST_S, LEAST_S, Limits
+from actors.runtime.serialization import pack
 from relief_ray.training.serial_executor import SerialExecutor
 from tests.actors.runtime import federation
 from tests.actors.runtime.federation import make_job, make_states, make_tasks, same_round, start_models
@@ -58,12 +62,34 @@ class Played:
         monkeypatch.setattr("actors.runtime.host_pool.time.monotonic", lambda: self.now_s)
         monkeypatch.setattr("actors.runtime.host_pool.ray.kill", lambda handle, no_restart: None)
         monkeypatch.setattr("actors.runtime.host_pool.hanging_in", lambda actor_id: "")  # asks Ray, which is not here
-        handle = SimpleNamespace(train=SimpleNamespace(remote=lambda: object()), _actor_id=b"")
-        identity = SimpleNamespace(node="n")
-        self.hosts = [Host(index=i, name=f"host-{i}", handle=handle, identity=identity) for i in range(number)]
+        monkeypatch.setattr("actors.runtime.host_pool.ray.wait", lambda refs, num_returns, timeout: (refs, []))
+        monkeypatch.setattr("actors.runtime.host_pool.ray.get", self.get)
+        method, self.answer, self.num_asked = SimpleNamespace(remote=lambda: object()), None, 0
+        handle = SimpleNamespace(train=method, hello=method, _actor_id=b"")
+        self.identity = replace(identify(), node="n", pid=1)
+        self.hosts = [Host(index=i, name=f"host-{i}", handle=handle, identity=self.identity) for i in range(number)]
         self.pool = HostPool(
             hosts=self.hosts, per_node={"n": number}, should_stop=lambda: False, on_note=self.notes.append, **options
         )
+
+    def get(self, ref, timeout):
+        """What the hosts answer now; None: nothing."""
+        self.num_asked += 1
+        if self.answer is None:
+            raise ActorUnavailableError("it cannot be reached", None)
+        return self.answer
+
+    def lose(self, cause, seconds=0.0):
+        """The first host loses a call, is silent for so long, and answers as another process of its node."""
+        self.pool._lose(self.hosts[0], "no answer", deque(), cause)
+        self.answer = None
+        until_s = self.now_s + seconds
+        while self.now_s < until_s:
+            self.pool._probe()
+            self.now_s += 0.1
+        self.identity = self.answer = replace(self.identity, pid=self.identity.pid + 1)
+        self.now_s += 5.0
+        self.pool._probe()
 
     def hopeless(self, todo, elapsed_s):
         self.now_s += elapsed_s
@@ -179,6 +205,60 @@ def test_a_call_that_is_over_its_own_limit_is_not_said_to_be_over_the_rounds(mon
     played.now_s = 105.1
     ((_, lost),) = played.pool._overdue(deque())
     assert lost.why == "host-0: no answer within 5.1 s; raise runtime.client_timeout_s if it was only slow"
+
+
+def test_a_host_that_was_silent_six_times_is_used_again_once_it_answers(monkeypatch):
+    played = Played(monkeypatch)
+    (host,) = played.hosts
+    for _ in range(6):
+        played.lose("timeout")
+        assert host.usable
+    played.lose("timeout", seconds=60.0)
+    assert host.usable and played.notes[-1] == "host-0: answers again"
+    host.send(call())
+    assert len(host.flights) == 1
+
+
+def test_a_lost_node_costs_a_host_nothing_and_a_cut_link_neither(monkeypatch):
+    played = Played(monkeypatch)
+    for attempt in range(6):
+        played.identity = replace(played.identity, node=f"node-{attempt}")
+        played.lose("lost")
+        assert played.hosts[0].usable
+        played.identity = replace(played.identity, pid=played.identity.pid - 1)  # the same process as before
+        played.lose("lost")
+        assert played.hosts[0].usable and played.hosts[0].num_deaths == 0
+
+
+def test_a_host_whose_process_dies_on_every_call_is_given_up_and_an_answer_clears_it(monkeypatch):
+    played = Played(monkeypatch)
+    (host,) = played.hosts
+    for _ in range(4):
+        played.lose("lost")
+    host.send(call())
+    played.answer = EvalAnswer(identity=played.identity, counts=pack({}))
+    played.pool._take(host, host.land(), deque())
+    for _ in range(4):
+        played.lose("lost")
+    assert host.usable
+    played.lose("lost")
+    assert host.gone and not host.usable
+    why = "host-0: no answer; it is given up, since its process died 5 times without an answer"
+    assert played.notes[-1] == why
+    assert [lost.why for _, lost in played.hopeless(deque([call()]), 0.0)] == [why]
+
+
+def test_a_silent_host_is_asked_less_and_less_often_and_delays_no_round_meanwhile(monkeypatch):
+    played = Played(monkeypatch, lost_wait_s=60.0)
+    (host,) = played.hosts
+    played.pool._lose(host, "no answer", deque(), "timeout")
+    for _ in range(600):
+        played.pool._probe()
+        played.now_s += 0.1
+    assert 12 <= played.num_asked <= 20, "within a minute"
+    host.waited_s, host.asked_in_vain = 61.0, False
+    host.probe_at_s = played.now_s + 3.0
+    assert len(played.hopeless(deque([call()]), 0.0)) == 1, "asked a moment ago: a new round waits for no new question"
 
 
 # Real processes ----------------------------------------------------------------------------------------------------

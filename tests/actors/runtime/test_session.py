@@ -39,6 +39,36 @@ except UserError as error:
 """
 
 
+JOINING = """
+import os
+from actors.runtime import session
+
+session._join = lambda address, options: print(os.environ.get("RAY_AUTH_MODE"), os.environ.get("RAY_AUTH_TOKEN_PATH"))
+with session.ray_session(session.SessionOptions(address="10.0.0.1:6379")):
+    from ray._raylet import AuthenticationMode, get_authentication_mode
+
+    print(get_authentication_mode() == AuthenticationMode.TOKEN)
+"""
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o644, None])
+def test_a_cluster_is_joined_with_the_token_that_is_there(tmp_path, mode):
+    """As `run --address`, `grid`, `resume` and `conformance` do; Ray reads the variables once, when it is imported."""
+    token = tmp_path / ".ray" / "auth_token"
+    if mode is not None:
+        token.parent.mkdir()
+        token.write_text("a" * 64)
+        token.chmod(mode)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    environment |= {"PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", JOINING], env=environment, capture_output=True, text=True, timeout=120)
+    if mode == 0o644:
+        assert "mode 0644, others may use the cluster's token" in done.stderr
+    else:
+        expected = ["None None", "False"] if mode is None else [f"token {token}", "True"]
+        assert done.stdout.splitlines() == expected, done.stderr
+
+
 @pytest.mark.ray
 @pytest.mark.slow
 def test_a_machine_too_busy_for_ray_is_told_to_the_user(tmp_path):
