@@ -166,7 +166,7 @@ async def _tail(client: JobSubmissionClient, job: str, write: Callable[[str], No
 
 
 def _end_of(client: JobSubmissionClient, job: str) -> JobDetails:
-    """What became of a job whose output has ended; a head that stumbles is asked again for half a minute.
+    """Return what became of a job whose output has ended; a head that stumbles is asked again for half a minute.
 
     Raises:
         HeadSilent: it does not answer, or the job goes on.

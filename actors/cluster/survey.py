@@ -153,14 +153,14 @@ def data_faults(nodes: Sequence[NodeFacts], rules: Mapping[str, str]) -> list[st
     """
     return [
         f"{name} is not on {listed(lacking)}, and runtime.data=node (which runtime.physical=true implies) sends no "
-        f"rows; there: relief-ray data fetch {name}, or its client's shard (relief-ray data shard {name} --client N)"
+        f"rows; there: relief-ray data fetch {name}, or put a client's shard there (docs/jetson.md)"
         for name, rule in rules.items()
         if rule == "node" and (lacking := _lacking(nodes, name))
     ]
 
 
 def data_notes(nodes: Sequence[NodeFacts], rules: Mapping[str, str]) -> list[str]:
-    """What becomes of data that a node has not, or of which nobody can say whether it has them."""
+    """Say what becomes of data that a node has not, or of which nobody can say whether it has them."""
     notes = [
         f"{name} is your own: each node looks for its files when a run begins, below its own RELIEF_DATA"
         for name, rule in rules.items()

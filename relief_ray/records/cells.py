@@ -144,7 +144,7 @@ def judge(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Read:
-    """What a ledger holds: numbers of its rounds, and what is wrong with its last line (as in ``ledger.Lines``)."""
+    """Numbers of a ledger's rounds, and what is wrong with its last line (as in ``ledger.Lines``)."""
 
     rounds: tuple[int, ...] = ()
     torn: str | None = None

@@ -59,7 +59,7 @@ def _fast(comparison: Comparison, row: MethodResult) -> str:
 
 
 def _hidden(link_percent: float) -> str:
-    """What a link of nearly the whole round means: few windows a client, so that methods look alike in seconds."""
+    """Return what a link of nearly the whole round means: few windows a client, so methods look alike in seconds."""
     return ", so that less training hardly shows" if link_percent >= _MOSTLY_LINK else ""
 
 

@@ -1,4 +1,4 @@
-"""What a data set holds, in words and figures: `relief-ray data describe` and ``rr.describe_data``."""
+"""Describes a data set in words and figures: `relief-ray data describe` and ``rr.describe_data``."""
 
 from __future__ import annotations
 
