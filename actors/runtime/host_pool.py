@@ -215,7 +215,6 @@ class HostPool:
             answer = ray.get(flight.ref, timeout=_FETCH_S)
         except RayTaskError as error:
             raise_cause(error, f"{host.name}, {flight.call.method} of clients {list(flight.call.clients)}")
-            raise
         except RayError as error:
             return flight.call, self._lose(host, reason(error), todo)
         check(identify(), answer.identity)
