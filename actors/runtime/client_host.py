@@ -92,14 +92,14 @@ class TrainRequest:
         parts: assignments of consecutive clients, each part within one block of the reduction.
         states: committed personal state of the clients that have one.
         whole_blocks: where the parts are complete blocks, their ascending numbers and the number of all blocks.
-        limit_s: seconds after which the host is ended; None: never.
+        least_s: seconds for which the host is not ended; None: for ever.
     """
 
     round: int
     parts: tuple[tuple[Assignment, ...], ...]
     states: States
     whole_blocks: tuple[tuple[int, ...], int] | None = None
-    limit_s: float | None = None
+    least_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -207,7 +207,7 @@ class ClientHost:
             ClientFailed: a client's code raised; the client is named.
         """
         train_request = unpack(request)
-        with hang_watched(train_request.limit_s), errno_travels():
+        with hang_watched(train_request.least_s), errno_travels():
             return self._train(box, models, train_request, rows)
 
     def _train(
