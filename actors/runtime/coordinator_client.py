@@ -144,7 +144,7 @@ class Deaths:
         after = "before the first round" if self.seen < 0 else f"after round {self.seen}"
         return CoordinatorLost(
             f"the coordinator, which runs the rounds and saves them, is given up {after}: {why}\n"
-            f"what is recorded is intact; once the cause is mended, go on with: relief-ray resume {typed(self.path)}"
+            f"what is recorded is intact; once the cause is mended, go on with\n  relief-ray resume {typed(self.path)}"
         )
 
 
