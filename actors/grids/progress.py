@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from actors.grids.deaths import count_kills, describe_death
+from actors.runtime.deaths import count_kills, describe_death
 from actors.terminal.mlflow_export import Exports
 from actors.terminal.reporter import CellEnd, GridView, Leader, Reporter, RunningCell, headline_f1
 from relief_ray.errors import UserError
@@ -18,6 +18,7 @@ from relief_ray.records.tracking import Tracker
 from relief_ray.studies.plans import CellFolder, has_bootstrap, keep_error, look_at
 
 _REFRESH_S = 0.5
+_FEWER = "run fewer cells at a time (--jobs N)"
 
 
 def last_round(folder: Path) -> RoundRecord | None:
@@ -109,7 +110,8 @@ class GridProgress:
         running = self.running.pop(name, None)
         entry = look_at(self.by_name[name].cell, self.by_name[name].folder)
         if trouble and entry.state.is_open:
-            keep_error(entry.folder, describe_death(entry.folder, trouble, self.kills_before))
+            why = describe_death(entry.folder, trouble, self.kills_before, died="died twice", fewer=_FEWER)
+            keep_error(entry.folder, why)
             entry = look_at(entry.cell, entry.folder)
         if running is not None:
             self._follow(running)

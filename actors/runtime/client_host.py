@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from actors.runtime import user_code
+from actors.runtime.errors import errno_travels
 from actors.runtime.host_data import HostData, JobBox, NodeData, RowBoxes, Wanted
 from actors.runtime.physical import AnswerBox, DeviceWatch, ModelBox
 from actors.runtime.serialization import Packed, pack, unpack
@@ -91,14 +92,14 @@ class TrainRequest:
         parts: assignments of consecutive clients, each part within one block of the reduction.
         states: committed personal state of the clients that have one.
         whole_blocks: where the parts are complete blocks, their ascending numbers and the number of all blocks.
-        limit_s: seconds after which the host is ended; None: never.
+        least_s: seconds for which the host is not ended; None: for ever.
     """
 
     round: int
     parts: tuple[tuple[Assignment, ...], ...]
     states: States
     whole_blocks: tuple[tuple[int, ...], int] | None = None
-    limit_s: float | None = None
+    least_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -191,7 +192,8 @@ class ClientHost:
         Raises:
             UserError: other data than the driver's.
         """
-        return self._look(box, {}).node_data()
+        with errno_travels():
+            return self._look(box, {}).node_data()
 
     def train(
         self, box: JobBox, models: Packed[Models] | ModelBox, request: Packed[TrainRequest], rows: RowBoxes
@@ -205,7 +207,7 @@ class ClientHost:
             ClientFailed: a client's code raised; the client is named.
         """
         train_request = unpack(request)
-        with hang_watched(train_request.limit_s):
+        with hang_watched(train_request.least_s), errno_travels():
             return self._train(box, models, train_request, rows)
 
     def _train(
@@ -250,7 +252,13 @@ class ClientHost:
         Raises:
             UserError: this node may not have the windows, or has others than the driver.
         """
-        data, asked = self._look(box, rows), unpack(request)
+        with errno_travels():
+            return self._evaluate(box, models, unpack(request), rows)
+
+    def _evaluate(
+        self, box: JobBox, models: Packed[Models], asked: EvalRequest, rows: RowBoxes
+    ) -> EvalAnswer | NeedsRows:
+        data = self._look(box, rows)
         worker = self._ready(data)
         if missing := data.lacking(worker.tested_windows(asked.part, asked.share)):
             return NeedsRows(identity=identify(), wanted=missing)

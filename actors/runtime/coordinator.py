@@ -18,7 +18,7 @@ from threading import Lock
 import ray
 
 from actors.runtime import user_code
-from actors.runtime.errors import Interrupted
+from actors.runtime.errors import Interrupted, errno_travels
 from actors.runtime.executor import RayExecutor
 from actors.runtime.host_group import HostGroup, RuntimeOptions
 from actors.runtime.prometheus import Gauges
@@ -189,14 +189,12 @@ class Coordinator:
             UserError, RoundVoid, ClientFailed: as the rounds raise them.
         """
         try:
-            return self._run(request, user_code.get(request.setup))
-        except UserError as error:
-            # The cause does not travel, and it decides the exit code.
-            if isinstance(error.__cause__, OSError):
-                error.__dict__["errno"] = error.__cause__.errno
+            with errno_travels():
+                return self._run(request, user_code.get(request.setup))
+        except UserError:
             raise
         except Exception as error:
-            # Nor does the traceback, which says whose code it was.
+            # The traceback, which says whose code it was, does not travel either.
             if (theirs := blamed(error)) is not None:
                 raise theirs from error
             raise

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 
 from actors.runtime.client_host import Handle
 from actors.runtime.coordinator import Coordinator, Progress, RunRequest
+from actors.runtime.deaths import count_kills, describe_death
+from actors.runtime.errors import CoordinatorLost, raised_there, reason
 from actors.runtime.host_group import start_named
 from actors.runtime.nodes import stay_here
 from actors.runtime.session import process_options
@@ -26,7 +28,7 @@ from relief_ray.records.schema import RunRecord
 from relief_ray.text import typed
 
 # Where a process dies while Ray starts it, Ray notices after a minute, and others may wait for its place until then.
-_MAX_STARTS, _START_S, _POLL_S = 3, 180.0, 0.25
+_MAX_DEATHS, _START_S, _POLL_S = 3, 180.0, 0.25
 # A coordinator answers within milliseconds, also in mid-round; one that is silent for so long is frozen. After a stop
 # was requested nobody waits that long.
 _SILENT_S, _SILENT_AFTER_STOP_S = 30.0, 4.0
@@ -103,6 +105,49 @@ class _Frozen(Exception):
     """The coordinator's process does not answer any more."""
 
 
+@dataclass(kw_only=True)
+class Deaths:
+    """Deaths of a coordinator since a round was last heard of.
+
+    Attributes:
+        path: the run's folder.
+        number: of them; one that froze was ended.
+        seen: the last round that was heard of when it last died.
+        kills_before: ``count_kills`` when the run began.
+    """
+
+    path: Path
+    number: int = 0
+    seen: int = -1
+    kills_before: int | None = field(default_factory=count_kills)
+
+    def add(self, seen: int, error: RayError | _Frozen) -> None:
+        """Count a death after round ``seen``.
+
+        Raises:
+            CoordinatorLost: it was the third without another round.
+        """
+        self.number, self.seen = (self.number if seen == self.seen else 0) + 1, seen
+        if self.number == _MAX_DEATHS:
+            raise self.lost(
+                describe_death(
+                    self.path,
+                    f"{type(error).__name__}: {error}",
+                    self.kills_before,
+                    died=f"died or froze {self.number} times without finishing another round",
+                    fewer="use fewer hosts (runtime.num_hosts)",
+                )
+            )
+
+    def lost(self, why: str) -> CoordinatorLost:
+        """The error that ends the run, with the line that resumes it."""
+        after = "before the first round" if self.seen < 0 else f"after round {self.seen}"
+        return CoordinatorLost(
+            f"the coordinator, which runs the rounds and saves them, is given up {after}: {why}\n"
+            f"what is recorded is intact; once the cause is mended, go on with\n  relief-ray resume {typed(self.path)}"
+        )
+
+
 def start_coordinator(run: str = "run") -> Handle:
     """The coordinator's actor, ``RUN/coordinator``, on the driver's node: it writes the records into a folder there."""
     # Ray's typing does not know this option of actors.
@@ -131,9 +176,9 @@ def follow(
     Raises:
         UserError: the coordinator's process did not start in time.
         UserError, RoundVoid, ClientFailed: as the run raised them.
-        RayActorError, _Frozen: the coordinator died or froze again and again.
+        CoordinatorLost: the coordinator died or froze again and again, or did not start anew in time.
     """
-    starts, relay = 1, ProgressRelay(path=request.path, on_round=on_round, on_note=on_note)
+    relay, deaths = ProgressRelay(path=request.path, on_round=on_round, on_note=on_note), Deaths(path=request.path)
     run, pulse = coordinator.run.remote(request), Pulse(coordinator=coordinator)
     while True:
         try:
@@ -143,15 +188,14 @@ def follow(
             if _has_heard(pulse, relay, done, should_stop) and done:
                 return cast(RunRecord, ray.get(run))
         except RayTaskError as error:
-            raise _cause(error) from error
-        except (RayActorError, _Frozen) as error:
+            raise raised_there(error)  # noqa: B904 - it has its cause
+        except (RayError, _Frozen) as error:
             if should_stop() and isinstance(error, _Frozen):
                 return _interrupted(pulse, relay.path)
-            if starts == _MAX_STARTS:
-                raise
-            starts += 1
-            on_note(f"{_end(pulse, error)}; it goes on from the last checkpoint")
-            _await(coordinator, error)
+            how = _end(pulse, error)
+            deaths.add(relay.seen, error)
+            on_note(f"{how}; it goes on from the last checkpoint")
+            _await(coordinator, deaths)
             relay.num_notes, pulse = 0, Pulse(coordinator=coordinator)
             run = coordinator.run.remote(replace(request, reported=relay.seen if relay.seen >= 0 else None))
 
@@ -177,9 +221,9 @@ def _has_heard(pulse: Pulse, relay: ProgressRelay, done: bool, should_stop: Call
     return False
 
 
-def _end(pulse: Pulse, error: RayActorError | _Frozen) -> str:
+def _end(pulse: Pulse, error: RayError | _Frozen) -> str:
     """End a frozen process, which Ray starts anew; say what happened."""
-    if isinstance(error, RayActorError):
+    if isinstance(error, RayError):
         return "the coordinator's process died"
     _kill(pulse, no_restart=False)
     return f"{error}: its process was ended"
@@ -207,23 +251,18 @@ def _interrupted(pulse: Pulse, path: Path) -> RunRecord:
             time.sleep(_POLL_S)
 
 
-def _await(coordinator: Handle, error: RayActorError | _Frozen) -> None:
-    """Wait until Ray has started the process anew."""
-    until = time.monotonic() + _START_S
-    while time.monotonic() < until:
+def _await(coordinator: Handle, deaths: Deaths) -> None:
+    """Wait until Ray has started the process anew.
+
+    Raises:
+        CoordinatorLost: it does not answer in time.
+    """
+    until_s, why = time.monotonic() + _START_S, "no answer"
+    while (left_s := until_s - time.monotonic()) > 0:
         try:
-            ray.get(coordinator.progress.remote(0), timeout=_START_S)
+            ray.get(coordinator.progress.remote(0), timeout=left_s)
             return
-        except RayActorError:
+        except RayError as error:  # it died once more, or the time is over
+            why = reason(error)
             time.sleep(_POLL_S)
-    raise error
-
-
-def _cause(error: RayTaskError) -> BaseException:
-    """Exception that the coordinator raised, as it would have been raised here."""
-    cause = error.cause
-    assert isinstance(cause, BaseException)
-    errno = getattr(cause, "errno", None)
-    if isinstance(cause, ValueError) and isinstance(errno, int):
-        cause.__cause__ = OSError(errno, str(cause))
-    return cause
+    raise deaths.lost(f"it was not started anew within {_START_S:g} s ({why}); `ray status` shows what it waits for")

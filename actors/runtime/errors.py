@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
 from ray.exceptions import (
     ActorDiedError,
     ActorUnavailableError,
@@ -19,6 +23,10 @@ from relief_ray.federated import RoundVoid
 
 class EvaluationFailed(RoundVoid):
     """Raised where hosts were lost while a model was tested, twice; the round is not committed."""
+
+
+class CoordinatorLost(RuntimeError):
+    """Raised where the process that runs the rounds died or froze again and again; the folder stays resumable."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -45,16 +53,41 @@ def reason(error: RayError) -> str:
     return f"{known} ({detail[:200]})"
 
 
-def raise_cause(error: RayTaskError, where: str) -> None:
-    """Raise what user code raised, with the remote traceback behind it.
+@contextmanager
+def errno_travels() -> Iterator[None]:
+    """Keep the number of the system's error behind a ``UserError`` of the block, which decides the exit code.
+
+    An exception leaves its process without its cause.
+    """
+    try:
+        yield
+    except UserError as error:
+        if isinstance(error.__cause__, OSError):
+            error.__dict__["errno"] = error.__cause__.errno
+        raise
+
+
+def raised_there(error: RayTaskError) -> BaseException:
+    """The exception that another process raised: of its own class, with the system's error behind it.
+
+    To be raised without ``from``, which would put another cause in the place of that one.
+    """
+    cause = error.cause
+    assert isinstance(cause, BaseException)
+    errno = getattr(cause, "errno", None)
+    is_systems = isinstance(cause, UserError) and isinstance(errno, int)
+    cause.__cause__ = OSError(errno, str(cause)) if is_systems else error
+    return cause
+
+
+def raise_cause(error: RayTaskError, where: str) -> NoReturn:
+    """Raise what user code raised on a host.
 
     Raises:
         UserError: bad input, as the host found it.
         ClientFailed: everything else, with the client and the stage named.
     """
-    cause = error.cause
-    if isinstance(cause, UserError):
-        raise UserError(str(cause)) from error
-    if isinstance(cause, ClientFailed):
-        raise type(cause)(str(cause)) from error
+    cause = raised_there(error)
+    if isinstance(cause, UserError | ClientFailed):
+        raise cause
     raise ClientFailed(f"{where}: {type(cause).__name__}: {cause}") from error

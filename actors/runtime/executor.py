@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import ray
@@ -18,9 +18,9 @@ from actors.runtime.client_host import EvalAnswer, EvalRequest, Models, NeedsRow
 from actors.runtime.errors import EvaluationFailed
 from actors.runtime.host_group import HostGroup, RuntimeOptions, open_hosts
 from actors.runtime.host_pool import HostPool
-from actors.runtime.hosts import Call, Lost, Piece, await_hosts
+from actors.runtime.hosts import Call, Host, Lost, Piece, await_hosts
 from actors.runtime.job_data import JobData
-from actors.runtime.limits import Limits
+from actors.runtime.limits import Deadline, Limits
 from actors.runtime.physical import ModelBox, RoundLog
 from actors.runtime.placement import Resources, slots_per_node
 from actors.runtime.reduce import Gather, lost
@@ -58,6 +58,11 @@ def add_answer(gather: Gather, call: Call, answer: TrainAnswer) -> float:
 _START_S, _START_PER_HOST_S = 60.0, 10.0
 
 _MAX_ATTEMPTS = 2
+
+
+def _may_try_again(call: Call) -> bool:
+    """Whether a lost call has an attempt and time left."""
+    return call.attempt + 1 < _MAX_ATTEMPTS and time.monotonic() < call.until_s
 
 
 def open_executor(
@@ -129,14 +134,14 @@ class RayExecutor:
         """
         cut, log = blocks(tasks), RoundLog()
         gather, moved_before, busy_before_s = Gather(cut), self._pool.moved_bytes, self._pool.busy_s
-        until_s = time.monotonic() + self._limits.round_s(self._turns(tasks))
+        deadline = Deadline(limits=self._limits, began_s=time.monotonic(), num_turns=self._turns(tasks))
+        self._limits.due_work = max((self._scheduler.work(task) for task in tasks), default=0.0)
         supply = self._supply(models)
-        todo = deque(self._train_calls(cut, round_, supply, states, until_s))
-        num_missing = 0
+        todo = deque(self._train_calls(cut, round_, supply, states, deadline))
         for call, outcome in self._pool.run(todo):
             if isinstance(outcome, TrainAnswer):
                 log.add(call.clients[0], outcome.on_device, self._pool.up_s, call.nbytes, outcome.nbytes)
-                self._note_seconds(len(call.clients), outcome.busy_s, add_answer(gather, call, outcome))
+                self._note_seconds(call, outcome.busy_s, add_answer(gather, call, outcome))
                 continue
             if isinstance(outcome, NeedsRows):
                 todo.append(self._with_rows(call, outcome))
@@ -145,25 +150,23 @@ class RayExecutor:
             if self._is_tried_again(call, outcome):
                 again = [(block, (t,)) for block, part in call.pieces for t in part]
                 todo.extend(
-                    self._train_call((piece,), round_, supply, states, until_s, call.attempt + 1) for piece in again
+                    self._train_call((piece,), round_, supply, states, deadline, call.attempt + 1) for piece in again
                 )
             else:
-                num_missing += len(call.clients)
                 self._leave_out(gather, call, outcome)
         trained = replace(gather.finish(self._pool.moved_bytes - moved_before), measured=log.finish())
-        self._learn(trained, self._pool.busy_s - busy_before_s, len(tasks) - num_missing)
+        self._learn(trained, self._pool.busy_s - busy_before_s)
         return trained
 
-    def _learn(self, trained: Trained, busy_s: float, num_answers: int) -> None:
+    def _learn(self, trained: Trained, busy_s: float) -> None:
         """Take the round's seconds into account for the next one's limits and order."""
-        if num_answers:
-            self._limits.mean_s = busy_s / num_answers
+        self._limits.end_round()
         if news := self._limits.news():
             self._pool.on_note(news)
         self._scheduler.note(trained.worked, busy_s)
 
     def _leave_out(self, gather: Gather, call: Call, outcome: Lost) -> None:
-        is_over = outcome.cause == "timeout" or (call.until_s is not None and time.monotonic() > call.until_s)
+        is_over = outcome.cause == "timeout" or time.monotonic() > call.until_s
         if call.host is not None and is_over:
             self._pool.pass_over(call.host)
         for block, part in call.pieces:
@@ -172,19 +175,23 @@ class RayExecutor:
 
     def _is_tried_again(self, call: Call, outcome: Lost) -> bool:
         is_allowed = outcome.cause == "lost" or self._options.on_timeout == "retry"
-        is_time_left = call.until_s is None or time.monotonic() < call.until_s
-        return is_allowed and is_time_left and call.attempt + 1 < _MAX_ATTEMPTS
+        return is_allowed and _may_try_again(call)
 
-    def _note_seconds(self, num_clients: int, busy_s: float, slowest_s: float) -> None:
+    def _note_seconds(self, call: Call, busy_s: float, slowest_s: float) -> None:
         """Learn how long an answer took: that of its slowest client, and what is not training, such as a start."""
         beside_s = max(0.0, self._pool.took_s - busy_s)
-        self._limits.note(beside_s + max(slowest_s, busy_s / num_clients))
+        number, work = len(call.clients), max(self._scheduler.work(task) for _, part in call.pieces for task in part)
+        self._limits.note(beside_s + max(slowest_s, busy_s / number), self._pool.took_s, number, work)
 
     def _turns(self, tasks: Sequence[Assignment]) -> int:
         """The most clients that one core, or one host, trains in turn in this round."""
         if not self._host_of:
             return -(-len(tasks) // self._pool.num_places)
-        nodes = Counter(self._pool.hosts[self._host_of[t.client]].identity.node for t in tasks)
+        return self._turns_on(self._pool.hosts[self._host_of[t.client]] for t in tasks)
+
+    def _turns_on(self, hosts: Iterable[Host]) -> int:
+        """The most calls that a core has in turn, where each of these hosts has one."""
+        nodes = Counter(host.identity.node for host in hosts)
         return max((-(-number // self._pool.per_node.get(node, 1)) for node, number in nodes.items()), default=1)
 
     def _train_calls(
@@ -193,12 +200,12 @@ class RayExecutor:
         round_: int,
         supply: Supply,
         states: Mapping[ClientId, ClientState],
-        until_s: float,
+        deadline: Deadline,
     ) -> Iterator[Call]:
         for pieces in self._scheduler.calls(cut):
             # Whole blocks in one call: the host merges their sums as far as it can.
             is_whole = len(pieces) > 1
-            yield self._train_call(pieces, round_, supply, states, until_s, 0, len(cut) if is_whole else None)
+            yield self._train_call(pieces, round_, supply, states, deadline, 0, len(cut) if is_whole else None)
 
     def _train_call(
         self,
@@ -206,7 +213,7 @@ class RayExecutor:
         round_: int,
         supply: Supply,
         states: Mapping[ClientId, ClientState],
-        until_s: float,
+        deadline: Deadline,
         attempt: int,
         num_blocks: int | None = None,
     ) -> Call:
@@ -214,9 +221,9 @@ class RayExecutor:
         clients = tuple(t.client for tasks in parts for t in tasks)
         personal = {c: states[c] for c in clients if c in states}
         whole_blocks = None if num_blocks is None else (tuple(block for block, _ in pieces), num_blocks)
-        limit_s = self._limits.call_s(len(clients))
+        least_s = self._limits.least_s
         request = pack(
-            TrainRequest(round=round_, parts=parts, states=personal, whole_blocks=whole_blocks, limit_s=limit_s)
+            TrainRequest(round=round_, parts=parts, states=personal, whole_blocks=whole_blocks, least_s=least_s)
         )
         model = supply(parts[0][0].view)
         self._pool.moved_bytes += request.nbytes
@@ -225,8 +232,8 @@ class RayExecutor:
             args=(self._data.box, model, request, self._data.rows([client_windows(c) for c in clients])),
             clients=clients,
             nbytes=request.nbytes + (model.nbytes if isinstance(model, ModelBox) else 0),
-            limit_s=limit_s,
-            until_s=until_s,
+            limits=self._limits,
+            deadline=deadline,
             pieces=pieces,
             host=self._host_of.get(clients[0]),
             attempt=attempt,
@@ -245,7 +252,7 @@ class RayExecutor:
         Where test windows stay on the driver's node, over its hosts, or none but this process.
 
         Raises:
-            EvaluationFailed: a share was lost twice.
+            EvaluationFailed: a share was lost twice, or did not come within the limit of one answer, retries included.
         """
         hosts = self._data.testers
         if not hosts:
@@ -253,18 +260,21 @@ class RayExecutor:
             return dict(sorted(self._tester.evaluate(models, targets, states, part).items()))
         model = self._put(models)
         number = max(1, min(len(hosts), self._pool.num_places, len(self._job.parts[part])))
-        todo = deque(self._eval_call(i, number, model, targets, states, part) for i in range(number))
-        if len(hosts) < len(self._pool.hosts):
+        is_bound = len(hosts) < len(self._pool.hosts)
+        turns = self._turns_on(self._pool.hosts[i] for i in hosts[:number]) if is_bound else 1
+        deadline = Deadline(limits=self._test_limits, began_s=time.monotonic(), num_turns=turns)
+        todo = deque(self._eval_call(i, number, model, targets, states, part, deadline) for i in range(number))
+        if is_bound:
             todo = deque(replace(call, host=host) for call, host in zip(todo, hosts, strict=False))
         total: dict[str, Tensor] = {}
         for call, outcome in self._pool.run(todo):
             if isinstance(outcome, EvalAnswer):
-                self._test_limits.note(self._pool.took_s)
+                self._test_limits.note(self._pool.took_s, self._pool.took_s)
                 share = unpack(outcome.counts)
                 total = {label: counts + total[label] if total else counts.clone() for label, counts in share.items()}
             elif isinstance(outcome, NeedsRows):
                 todo.append(self._with_rows(call, outcome))
-            elif call.attempt + 1 < _MAX_ATTEMPTS:
+            elif _may_try_again(call):
                 todo.append(replace(call, attempt=call.attempt + 1))
             else:
                 assert isinstance(outcome, Lost)
@@ -279,12 +289,13 @@ class RayExecutor:
         targets: Sequence[EvalTarget],
         states: Mapping[ClientId, ClientState],
         part: str,
+        deadline: Deadline,
     ) -> Call:
         request = pack(EvalRequest(targets=tuple(targets), states=dict(states), part=part, share=(index, number)))
         self._pool.moved_bytes += request.nbytes
         rows = self._data.rows([part_windows(part, (index, number)), CALIBRATION])
         args = self._data.box, model, request, rows
-        return Call(method="evaluate", args=args, clients=(), limit_s=self._test_limits.call_s(1))
+        return Call(method="evaluate", args=args, clients=(), limits=self._test_limits, deadline=deadline)
 
     def _with_rows(self, call: Call, lack: NeedsRows) -> Call:
         """The same call once more, with the rows that its host cannot read."""

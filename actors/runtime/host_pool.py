@@ -141,7 +141,7 @@ class HostPool:
             if all(h.gone or (self._was_awaited(h) and h.is_absent(now_s)) for h in hosts):
                 _remove(todo, call)
                 yield call, Lost(why=f"{hosts[0].name}: {hosts[0].trouble}", cause=hosts[0].cause)
-        for call in [c for c in todo if c.until_s is not None and now_s > c.until_s]:
+        for call in [c for c in todo if now_s > c.until_s]:
             _remove(todo, call)
             lost = next((h for h in self._candidates(call) if h.trouble), None)
             if lost is None:
@@ -213,7 +213,6 @@ class HostPool:
             answer = ray.get(flight.ref, timeout=_FETCH_S)
         except RayTaskError as error:
             raise_cause(error, f"{host.name}, {flight.call.method} of clients {list(flight.call.clients)}")
-            raise
         except RayError as error:
             return flight.call, self._lose(host, reason(error), todo)
         check(identify(), answer.identity)
@@ -231,8 +230,8 @@ class HostPool:
         now_s = time.monotonic()
         for host in (h for h in self.hosts if h.flights):
             call, took_s = host.flights[0].call, now_s - host.flights[0].since_s
-            is_late = call.limit_s is not None and took_s > call.limit_s
-            if is_late or (call.until_s is not None and now_s > call.until_s):
+            is_late = took_s > call.limit_s
+            if is_late or now_s > call.until_s:
                 host.land()
                 place = hanging_in(host.handle._actor_id.hex())
                 # A hung process answers nothing, not even a polite end; Ray starts it anew.

@@ -13,6 +13,7 @@ from ray.exceptions import RayError
 
 from actors.runtime.client_host import EvalAnswer, Handle, Identity, NeedsRows, TrainAnswer, check, identify
 from actors.runtime.errors import reason
+from actors.runtime.limits import Deadline, Limits
 from relief_ray.errors import Cause, UserError
 from relief_ray.messages import Assignment, ClientId
 
@@ -51,8 +52,8 @@ class Call:
         method: its name.
         args: its arguments.
         clients: clients that it concerns.
-        limit_s: seconds that a host may take for it; None: without limit.
-        until_s: monotonic clock at which it is over, wherever it is by then; None: never.
+        limits: they say how long a host may take for it; None: as long as it likes.
+        deadline: when it is over, wherever it is by then; None: never.
         pieces: parts of its answer, consecutive clients of one block each.
         host: index of the only host that may take it; None: any.
         attempt: 0 for the first.
@@ -63,13 +64,23 @@ class Call:
     method: str
     args: tuple[object, ...]
     clients: tuple[ClientId, ...]
-    limit_s: float | None
-    until_s: float | None = None
+    limits: Limits | None = None
+    deadline: Deadline | None = None
     pieces: tuple[Piece, ...] = ()
     host: int | None = None
     attempt: int = 0
     work: float = 0.0
     nbytes: int = 0
+
+    @property
+    def limit_s(self) -> float:
+        """Seconds that a host may take for it, as far as is known now."""
+        return inf if self.limits is None else self.limits.call_s(len(self.clients))
+
+    @property
+    def until_s(self) -> float:
+        """Monotonic clock at which it is over, as far as is known now."""
+        return inf if self.deadline is None else self.deadline.at_s
 
 
 @dataclass(slots=True)

@@ -1,4 +1,7 @@
-"""Time limits of calls and rounds: fixed by the user, or ten times the slowest answer so far."""
+"""Time limits of calls and rounds: fixed by the user, or ten times the slowest answer so far.
+
+They are looked up while a call runs: what the first answers of a round teach holds for those that are still out.
+"""
 
 from __future__ import annotations
 
@@ -21,25 +24,60 @@ class Limits:
     Attributes:
         setting: the user's limit for one client in seconds, or ``auto``.
         slowest_s: seconds of the slowest answer for one client so far, start-up of its process included.
-        mean_s: mean seconds of a client in the last round; None before the first.
+        mean_s: mean seconds of a client in the last round, and during the first in the answers so far; None before.
         was_told_s: the automatic limit that the user was told of last.
+        due_work: the most work that a client of this round has, in any unit.
+        done_work: the most work that a client has answered for so far.
     """
 
     setting: float | Literal["auto"]
     slowest_s: float = 0.0
     mean_s: float | None = None
     was_told_s: float = 0.0
+    due_work: float = 0.0
+    done_work: float = 0.0
+    _is_first_round: bool = True
+    _took_s: float = 0.0
+    _num_clients: int = 0
 
-    def note(self, answer_s: float) -> None:
-        """Learn from an answer."""
-        self.slowest_s = max(self.slowest_s, answer_s)
+    def note(self, slowest_s: float, took_s: float, num_clients: int = 1, work: float = 0.0) -> None:
+        """Learn from an answer for some clients.
+
+        Args:
+            slowest_s: seconds of its slowest client.
+            took_s: seconds that it took altogether.
+            num_clients: number of its clients.
+            work: the most work that one of them had.
+        """
+        self.slowest_s, self.done_work = max(self.slowest_s, slowest_s), max(self.done_work, work)
+        self._took_s, self._num_clients = self._took_s + took_s, self._num_clients + num_clients
+        if self._is_first_round:
+            self.mean_s = self._took_s / self._num_clients
+
+    def end_round(self) -> None:
+        """Take the mean of a round's answers for the next one; what a client may take is that of any from now on."""
+        if self._num_clients:
+            self.mean_s, self._is_first_round = self._took_s / self._num_clients, False
+        self._took_s, self._num_clients, self.due_work = 0.0, 0, 0.0
 
     @property
     def one_s(self) -> float:
-        """Limit for one client, seconds."""
+        """Limit for one client, seconds.
+
+        While no client with as much work as the round's largest has answered, it is longer in that proportion.
+        """
         if self.setting != "auto":
             return self.setting
-        return max(LEAST_S, _SLACK * self.slowest_s) if self.slowest_s else FIRST_S
+        if not self.slowest_s:
+            return FIRST_S
+        usual_s = max(LEAST_S, _SLACK * self.slowest_s)
+        more = self.due_work / self.done_work if self.done_work else 1.0
+        return max(usual_s, min(FIRST_S, more * _SLACK * self.slowest_s))
+
+    @property
+    def least_s(self) -> float:
+        """Seconds that a client has in any case."""
+        return LEAST_S if self.setting == "auto" else self.setting
 
     def call_s(self, num_clients: int) -> float:
         """Limit of a call: each further client adds ``_CALL_SLACK`` times a client's mean, at most the limit of one."""
@@ -53,16 +91,36 @@ class Limits:
         return self._several_s(num_turns, _SLACK)
 
     def _several_s(self, number: int, slack: float) -> float:
-        further_s = self.one_s if self.mean_s is None else min(self.one_s, slack * self.mean_s)
+        # Before the first answer only the one client whose process may be starting has more than the least.
+        further_s = self.least_s if self.mean_s is None else min(self.one_s, slack * self.mean_s)
         return self.one_s + max(0, number - 1) * further_s
 
     def news(self) -> str | None:
-        """Sentence on an automatic limit above the least one that is new to the user; None where there is none."""
-        is_least = not self.slowest_s or self.one_s == LEAST_S
-        if self.setting != "auto" or is_least or self.one_s < _TELL * self.was_told_s:
+        """Sentence on an automatic limit: the first one, and one that has grown; None where nothing is new."""
+        if self.setting != "auto" or not self.slowest_s or self.one_s < _TELL * self.was_told_s:
             return None
         self.was_told_s = self.one_s
         return (
             f"a client has {self.one_s:.3g} s for its round from now on (runtime.client_timeout_s=auto: "
             f"{_SLACK:g} x the slowest answer so far, {self.slowest_s:.2g} s, at least {LEAST_S:g} s)"
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Deadline:
+    """End of a round, or of an evaluation, with all that is tried in it; it moves with what the answers teach.
+
+    Attributes:
+        limits: they decide how long it takes.
+        began_s: when it began (monotonic clock).
+        num_turns: the most clients that one host, or a core that several share, has in turn.
+    """
+
+    limits: Limits
+    began_s: float
+    num_turns: int = 1
+
+    @property
+    def at_s(self) -> float:
+        """Monotonic clock at which it is over."""
+        return self.began_s + self.limits.round_s(self.num_turns)

@@ -19,24 +19,45 @@ from ray.experimental import internal_kv
 
 from relief_ray.faults import line_running
 
-# Share of a call's time after which the host is looked at: early enough to be told before it is ended.
+# Share of the seconds that a call has in any case after which the host is looked at: early enough to be told before it
+# is ended. After that it is looked at again and again, since its limit is not known: answers of others move it.
 _LOOK_AFTER: Final = 0.8
 _NAMESPACE: Final = b"relief-ray"
 
 
 @contextmanager
-def hang_watched(limit_s: float | None) -> Iterator[None]:
-    """Run a block; note where it is, once most of its time is over."""
-    if limit_s is None or not ray.is_initialized():
+def hang_watched(least_s: float | None) -> Iterator[None]:
+    """Run a block that is not ended before ``least_s``; note where it is, once most of that is over."""
+    if least_s is None or not ray.is_initialized():
         yield
         return
-    timer = threading.Timer(_LOOK_AFTER * limit_s, _note, [threading.get_ident(), _key_here()])
-    timer.daemon = True
-    timer.start()
+    is_over, key = threading.Event(), _key_here()
+    arguments = (threading.get_ident(), key, least_s, is_over)
+    watch = threading.Thread(target=_look, args=arguments, name="hang-watch", daemon=True)
+    watch.start()
     try:
         yield
     finally:
-        timer.cancel()
+        is_over.set()
+
+
+def _look(thread: int, key: bytes, least_s: float, is_over: threading.Event) -> None:
+    """Leave the line that a thread runs, where it is in a user's file, and the next one until it is over."""
+    told, wait_s = b"", _LOOK_AFTER * least_s
+    while not is_over.wait(wait_s):
+        frame = sys._current_frames().get(thread)
+        line = (line_running(frame) if frame is not None else None) or ""
+        if line.encode() != told:
+            told = line.encode()
+            _tell(key, told)
+        wait_s = (1.0 - _LOOK_AFTER) * least_s
+    if told:  # a later hang is not to be told with this line
+        _tell(key, b"")
+
+
+def _tell(key: bytes, line: bytes) -> None:
+    with suppress(RayError, RuntimeError, ValueError):
+        internal_kv._internal_kv_put(key, line, overwrite=True, namespace=_NAMESPACE)
 
 
 def _key_here() -> bytes:
@@ -45,15 +66,6 @@ def _key_here() -> bytes:
 
 def _key(actor_id: str) -> bytes:
     return f"hang.{actor_id}".encode()
-
-
-def _note(thread: int, key: bytes) -> None:
-    """Leave the line that a thread runs, where it is in a user's file."""
-    frame = sys._current_frames().get(thread)
-    line = None if frame is None else line_running(frame)
-    if line is not None:
-        with suppress(RayError, RuntimeError, ValueError):
-            internal_kv._internal_kv_put(key, line.encode(), overwrite=True, namespace=_NAMESPACE)
 
 
 def hanging_in(actor_id: str) -> str:

@@ -46,8 +46,9 @@ EXIT_CODES = (
     (MIRROR_BEHIND, "all runs are done, but their copy (`--mirror`) lacks something; `relief-ray resume DIR` sends it"),
     (
         RAY_LOST,
-        "Ray's own processes do not answer any more; go on with `relief-ray resume DIR`. Of `submit`: the head does "
-        "not answer; the message has the command that follows the job again",
+        "Ray's own processes do not answer any more, or that of the rounds died thrice in a row; go on with "
+        "`relief-ray resume DIR`. Of `submit`: the head does not answer; the message has the command that follows the "
+        "job again",
     ),
     (HUNG_UP, "stopped because the terminal was closed (SIGHUP); go on with `relief-ray resume DIR`"),
     (INTERRUPTED, "stopped by Ctrl-C (SIGINT); go on with `relief-ray resume DIR`"),
@@ -78,6 +79,8 @@ def exit_code(error: BaseException) -> int:
         return _USER_CODE if isinstance(error, UserCodeError) else BAD_INPUT
     if _is_void(error):
         return ROUND_VOID
+    if _is_lost(error):
+        return RAY_LOST
     return INTERNAL if _theirs(error) is None else _USER_CODE
 
 
@@ -97,6 +100,12 @@ def _is_void(error: BaseException) -> bool:
     # Looked up only where rounds were run at all: importing it here would load torch for every `--help`.
     federated = sys.modules.get("relief_ray.federated")
     return isinstance(error, FloatingPointError) or (federated is not None and isinstance(error, federated.RoundVoid))
+
+
+def _is_lost(error: BaseException) -> bool:
+    # Looked up as above: it would load Ray.
+    runtime = sys.modules.get("actors.runtime.errors")
+    return runtime is not None and isinstance(error, runtime.CoordinatorLost)
 
 
 def report(error: BaseException) -> int:

@@ -149,9 +149,11 @@ class StopSignals:
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         now_s = time.monotonic()
-        is_same, self._last_s = now_s - self._last_s < _SAME_S, now_s
+        is_same = now_s - self._last_s < _SAME_S
         if is_same and self._num_signals:
             return
+        # Of signals that count alone: an impatient user's presses, each close to the one before, are no echo for ever.
+        self._last_s = now_s
         self._num_signals += 1
         if self._num_signals == 1:
             self.code = _CODES[signal.Signals(number)]

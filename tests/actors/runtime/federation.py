@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -14,7 +15,7 @@ import torch
 
 from relief_ray.client import ClientContext, ClientProgram
 from relief_ray.data.window_set import WindowSet
-from relief_ray.errors import UserError
+from relief_ray.errors import UserCodeError, UserError
 from relief_ray.messages import Assignment, ClientInfo, Collect, EvalTarget, Fleet, Update, WeightedSum
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
@@ -177,6 +178,19 @@ def raises(context: ClientContext, update: Update) -> Update:
 def refuses(context: ClientContext, update: Update) -> Update:
     """A user's mistake that only the host can see."""
     raise UserError("signal.npy: not there, expected the cache; run `relief-ray data fetch`")
+
+
+def cannot_be_built(context: ClientContext, update: Update) -> Update:
+    """A fault of the user's own file that only the host meets."""
+    raise UserCodeError("my.py, line 3, in build: ZeroDivisionError: division by zero")
+
+
+def full_disk(context: ClientContext, update: Update) -> Update:
+    """No room on the host's disk."""
+    try:
+        raise OSError(errno.ENOSPC, "No space left on device")
+    except OSError as error:
+        raise UserError("cache/signal.npy: no space left; free some space") from error
 
 
 def poisoned(context: ClientContext, update: Update) -> Update:

@@ -9,8 +9,9 @@ import torch
 from actors.runtime.client_host import ClientHost
 from actors.runtime.errors import Interrupted
 from actors.runtime.host_pool import DEPTH
+from actors.terminal.exit_codes import exit_code
 from relief_ray.client import ClientProgram
-from relief_ray.errors import ClientFailed, UserError
+from relief_ray.errors import ClientFailed, UserCodeError, UserError
 from relief_ray.server.reduction import blocks
 from relief_ray.training.job import combine
 from relief_ray.training.serial_executor import SerialExecutor
@@ -173,6 +174,17 @@ def test_a_users_mistake_keeps_its_type(on_warm_hosts, tmp_path):
     executor = on_warm_hosts(replace(job, program=ClientProgram(after=federation.refuses)), num_hosts=1)
     with pytest.raises(UserError, match="run `relief-ray data fetch`"):
         round_of(executor, job)
+
+
+@pytest.mark.parametrize(
+    ("program", "kind", "code"), [(federation.cannot_be_built, UserCodeError, 7), (federation.full_disk, UserError, 4)]
+)
+def test_what_a_host_raises_keeps_its_class_and_its_exit_code(on_warm_hosts, tmp_path, program, kind, code):
+    job = make_job(tmp_path, 4)
+    executor = on_warm_hosts(replace(job, program=ClientProgram(after=program)), num_hosts=1)
+    with pytest.raises(UserError) as caught:
+        round_of(executor, job)
+    assert type(caught.value) is kind and exit_code(caught.value) == code
 
 
 def test_an_update_with_nan_is_rejected_and_the_round_goes_on(on_warm_hosts, tmp_path):

@@ -9,12 +9,13 @@ import pytest
 from actors.runtime.client_host import EvalAnswer, identify
 from actors.runtime.host_pool import HostPool
 from actors.runtime.hosts import Call, Host
+from actors.runtime.limits import Limits
 from actors.runtime.serialization import pack
 from relief_ray.errors import UserError
 
 
 def call(work, **more):
-    return Call(method="train", args=(), clients=(0,), limit_s=None, work=work, **more)
+    return Call(method="train", args=(), clients=(0,), work=work, **more)
 
 
 class Player:
@@ -111,9 +112,10 @@ def test_calls_queued_behind_a_lost_one_come_back_in_order(monkeypatch):
 def test_a_host_whose_time_is_over_is_killed_since_it_would_hold_its_place(monkeypatch):
     killed = []
     monkeypatch.setattr("actors.runtime.host_pool.ray.kill", lambda handle, no_restart: killed.append(no_restart))
+    monkeypatch.setattr("actors.runtime.host_pool.hanging_in", lambda actor_id: "")  # asks Ray, which is not here
     player = Player([1, 1], monkeypatch)
     for host in player.hosts:
-        host.send(replace(call(1), limit_s=5.0))
+        host.send(replace(call(1), limits=Limits(setting=5.0)))
     player.now_s = 4.9
     assert list(player.pool._overdue(deque())) == [] and not killed
     player.hosts[1].land()

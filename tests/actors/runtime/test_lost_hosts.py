@@ -8,16 +8,19 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 from ray.exceptions import ActorUnavailableError
 
 from actors.runtime.client_host import EvalAnswer, identify
+from actors.runtime.errors import EvaluationFailed
 from actors.runtime.host_pool import HostPool
 from actors.runtime.hosts import Call, Host, Lost
-from actors.runtime.limits import FIRST_S, LEAST_S, Limits
+from actors.runtime.limits import FIRST_S, LEAST_S, Deadline, Limits
 from actors.runtime.serialization import pack
+from relief_ray.federated import RoundVoid
 from relief_ray.training.serial_executor import SerialExecutor
 from tests.actors.runtime import federation
-from tests.actors.runtime.federation import make_job, make_states, make_tasks, same_round, start_models
+from tests.actors.runtime.federation import make_job, make_states, make_targets, make_tasks, same_round, start_models
 
 # Limits ----------------------------------------------------------------------------------------------------------
 
@@ -28,27 +31,66 @@ def test_a_fixed_limit_is_that_of_one_client_and_grows_with_those_that_wait_for_
     limits.mean_s = 0.1
     assert (limits.call_s(1), limits.call_s(3)) == (10.0, 20.0)
     assert (limits.round_s(1), limits.round_s(4)) == (10.0, 13.0)
-    limits.note(99.0)
+    limits.note(99.0, 99.0)
     assert limits.one_s == 10.0 and limits.news() is None
 
 
 def test_an_automatic_limit_is_ten_times_the_slowest_answer_and_a_minute_at_least():
     limits = Limits(setting="auto")
     assert limits.one_s == FIRST_S and limits.news() is None
-    limits.note(0.4)
-    assert limits.one_s == LEAST_S and limits.news() is None, "the least one is in every page"
-    limits.note(8.0)
-    assert limits.one_s == 80.0
+    limits.note(0.4, 0.4)
+    assert limits.one_s == LEAST_S == 60.0
     assert limits.news() == (
-        "a client has 80 s for its round from now on (runtime.client_timeout_s=auto: 10 x the slowest answer so far, "
-        "8 s, at least 60 s)"
+        "a client has 60 s for its round from now on (runtime.client_timeout_s=auto: 10 x the slowest answer so far, "
+        "0.4 s, at least 60 s)"
     )
-    limits.note(0.2)
-    assert limits.one_s == 80.0 and limits.news() is None, "the slowest so far, told once"
-    limits.note(9.0)
-    assert limits.one_s == 90.0 and limits.news() is None, "not much longer"
-    limits.note(12.0)
-    assert limits.one_s == 120.0 and limits.news().startswith("a client has 120 s")
+    limits.note(0.5, 0.5)
+    assert limits.news() is None, "told once"
+    limits.note(5.9, 5.9)
+    assert limits.one_s == LEAST_S and limits.news() is None
+    limits.note(9.0, 9.0)
+    assert limits.one_s == 90.0
+    assert limits.news() == (
+        "a client has 90 s for its round from now on (runtime.client_timeout_s=auto: 10 x the slowest answer so far, "
+        "9 s, at least 60 s)"
+    )
+    limits.note(0.2, 0.2)
+    assert limits.one_s == 90.0 and limits.news() is None, "the slowest so far, told once"
+    limits.note(10.0, 10.0)
+    assert limits.one_s == 100.0 and limits.news() is None, "not much longer"
+    limits.note(14.0, 14.0)
+    assert limits.one_s == 140.0 and limits.news().startswith("a client has 140 s")
+
+
+def test_before_the_first_answer_one_client_has_ten_minutes_and_each_further_one_a_minute():
+    """A core with fifty clients in turn had more than eight hours before."""
+    limits = Limits(setting="auto")
+    assert (limits.call_s(1), limits.call_s(4), limits.round_s(50)) == (600.0, 780.0, 600.0 + 49 * 60.0)
+    limits.note(0.5, 2.0, num_clients=4)
+    assert limits.mean_s == 0.5 and limits.round_s(50) == 60.0 + 49 * 5.0, "the first answers shorten what is left"
+    limits.note(0.5, 6.0, num_clients=4)
+    assert limits.mean_s == 1.0
+    limits.end_round()
+    limits.note(0.5, 0.1)
+    assert limits.mean_s == 1.0, "that of the last round"
+    limits.end_round()
+    assert limits.mean_s == pytest.approx(0.1)
+    limits.end_round()
+    assert limits.mean_s == pytest.approx(0.1), "a round without answers teaches nothing"
+
+
+def test_a_client_with_more_work_than_any_that_answered_has_more_time_in_proportion():
+    limits = Limits(setting="auto", due_work=500.0)
+    limits.note(2.0, 2.0, work=100.0)
+    assert limits.one_s == 100.0, "five times as much work, and the slowest took 2 s"
+    limits.note(2.0, 2.0, work=1.0)
+    assert limits.one_s == 100.0, "the most work so far"
+    limits.due_work = 1e6
+    assert limits.one_s == FIRST_S, "never more than before any answer"
+    limits.note(70.0, 70.0, work=1.0)
+    assert limits.one_s == 700.0, "but for the slowest answer itself"
+    limits.end_round()
+    assert limits.one_s == 700.0 and limits.due_work == 0.0
 
 
 # A pool on a clock of its own --------------------------------------------------------------------------------------
@@ -102,7 +144,11 @@ class Played:
 
 
 def call(**more):
-    return Call(method="train", args=(), clients=(0,), **{"limit_s": 10.0, **more})
+    return Call(method="train", args=(), clients=(0,), **{"limits": Limits(setting=10.0), **more})
+
+
+def until(at_s):
+    return Deadline(limits=Limits(setting=at_s - 100.0), began_s=100.0)
 
 
 def test_a_lost_host_is_waited_for_once_per_loss(monkeypatch):
@@ -177,8 +223,8 @@ def test_time_in_which_no_call_needs_the_host_is_no_wait(monkeypatch):
 def test_at_the_rounds_end_nothing_is_waited_for(monkeypatch):
     played = Played(monkeypatch, number=2)
     played.hosts[1].suspect("its node died")
-    bound, free = call(host=1, until_s=110.0), call(until_s=110.0)
-    todo = deque([free, bound, call(until_s=111.0)])
+    bound, free = call(host=1, deadline=until(110.0)), call(deadline=until(110.0))
+    todo = deque([free, bound, call(deadline=until(111.0))])
     assert played.hopeless(todo, 9.9) == []
     over = played.hopeless(todo, 0.2)
     assert [c for c, _ in over] == [free, bound] and len(todo) == 1
@@ -188,7 +234,7 @@ def test_at_the_rounds_end_nothing_is_waited_for(monkeypatch):
 def test_a_call_that_runs_is_ended_with_the_round_whatever_its_own_limit(monkeypatch):
     played = Played(monkeypatch)
     (host,), todo = played.hosts, deque()
-    host.send(call(limit_s=None, until_s=105.0))
+    host.send(call(limits=None, deadline=until(105.0)))
     played.now_s = 104.9
     assert list(played.pool._overdue(todo)) == []
     played.now_s = 105.1
@@ -201,7 +247,7 @@ def test_a_call_that_runs_is_ended_with_the_round_whatever_its_own_limit(monkeyp
 
 def test_a_call_that_is_over_its_own_limit_is_not_said_to_be_over_the_rounds(monkeypatch):
     played = Played(monkeypatch)
-    played.hosts[0].send(call(limit_s=5.0, until_s=200.0))
+    played.hosts[0].send(call(limits=Limits(setting=5.0), deadline=until(200.0)))
     played.now_s = 105.1
     ((_, lost),) = played.pool._overdue(deque())
     assert lost.why == "host-0: no answer within 5.1 s; raise runtime.client_timeout_s if it was only slow"
@@ -261,6 +307,23 @@ def test_a_silent_host_is_asked_less_and_less_often_and_delays_no_round_meanwhil
     assert len(played.hopeless(deque([call()]), 0.0)) == 1, "asked a moment ago: a new round waits for no new question"
 
 
+def test_an_answer_shortens_the_time_of_calls_that_are_under_way(monkeypatch):
+    """Sent in the first round of a process, when nobody knows how long a client takes."""
+    played, limits = Played(monkeypatch, number=2), Limits(setting="auto")
+    deadline = Deadline(limits=limits, began_s=played.now_s)
+    for host in played.hosts:
+        host.send(call(limits=limits, deadline=deadline))
+    waiting = deque([call(limits=limits, deadline=deadline)])
+    played.now_s += 59.0
+    limits.note(0.5, 0.5)
+    played.hosts[0].land()
+    assert list(played.pool._overdue(deque())) == [] == played.hopeless(waiting, 0.0)
+    played.now_s += 2.0
+    ((_, lost),) = played.pool._overdue(deque())
+    assert lost.why.startswith("host-1: no answer within 61 s")
+    assert [lost.cause for _, lost in played.hopeless(waiting, 0.0)] == ["timeout"]
+
+
 # Real processes ----------------------------------------------------------------------------------------------------
 
 
@@ -291,6 +354,56 @@ def test_a_silent_host_costs_one_limit_and_is_used_again_once_it_answers(on_ray,
     while (trained := round_of(executor, job, 2)[0]).rejected and time.monotonic() < until_s:
         pass
     assert same_round(trained, expected) and any("answers again" in note for note in notes)
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_host_that_hangs_in_the_first_round_costs_the_least_limit_as_soon_as_another_has_answered(
+    on_ray, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("actors.runtime.limits.LEAST_S", 4.0)
+    job = make_job(tmp_path, 3)
+    executor = on_ray(job, federation.TYPES, mode="actors")
+    os.kill(executor._pool.hosts[2].identity.pid, signal.SIGSTOP)
+    trained, seconds = round_of(executor, job, 2)
+    assert list(trained.rejected) == [2] and trained.rejected[2].cause == "timeout"
+    assert seconds < 60.0, "600 s are for a round in which nobody answers"
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_host_that_hangs_in_a_test_costs_one_limit_and_its_round_is_tried_again(on_ray, tmp_path):
+    job = make_job(tmp_path, 3)
+    executor = on_ray(job, num_hosts=2, client_timeout_s=3.0)
+    arguments = start_models(job), make_targets(job), make_states(job), "test"
+    expected = SerialExecutor(job).evaluate(*arguments)
+    os.kill(executor._pool.hosts[1].identity.pid, signal.SIGSTOP)
+    began_s = time.monotonic()
+    with pytest.raises(EvaluationFailed, match=r"evaluation on 'test': .*: no answer within 3"):
+        executor.evaluate(*arguments)
+    assert time.monotonic() - began_s < 6.0, "no second limit, and no wait for the host"
+    executor.recover()
+    counts = executor.evaluate(*arguments)
+    assert all(torch.equal(counts[label], expected[label]) for label in expected)
+
+
+@pytest.mark.ci
+@pytest.mark.ray
+def test_a_share_of_a_test_that_is_lost_twice_makes_the_round_void(on_warm_hosts, tmp_path, monkeypatch):
+    job = make_job(tmp_path, 3)
+    executor, tries = on_warm_hosts(job, num_hosts=1), []
+    arguments = start_models(job), make_targets(job), make_states(job), "test"
+
+    def lose(pool, todo):
+        while todo:
+            tries.append(todo.popleft())
+            yield tries[-1], Lost(why="host-0: its process died")
+
+    monkeypatch.setattr(HostPool, "run", lose)
+    with pytest.raises(EvaluationFailed, match="evaluation on 'test': host-0: its process died") as caught:
+        executor.evaluate(*arguments)
+    assert isinstance(caught.value, RoundVoid) and [call.attempt for call in tries] == [0, 1]
+    assert tries[0].until_s == tries[1].until_s < time.monotonic() + FIRST_S, "one limit for both"
 
 
 @pytest.mark.ci

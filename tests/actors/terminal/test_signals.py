@@ -49,6 +49,20 @@ def test_a_second_signal_interrupts_and_leaves_as_the_line_that_resumes(monkeypa
     assert caught.value.code == 143, "the first signal's"
 
 
+def test_presses_in_quick_succession_are_not_echoes_of_one_another_for_ever(monkeypatch) -> None:
+    """Each comes half a second after the one before: the third is 1 s after the first, which is no echo any more."""
+    now_s, num_pressed = [100.0], 0
+    monkeypatch.setattr(signals.time, "monotonic", lambda: now_s[0])
+    # Its thread would wait on this clock.
+    monkeypatch.setattr(signals._Ending, "within", lambda self, seconds, code: None)
+    with pytest.raises(Stopped, match=ADVICE), StopSignals(ADVICE):
+        for _ in range(5):
+            num_pressed += 1
+            signal.raise_signal(signal.SIGINT)
+            now_s[0] += 0.5
+    assert num_pressed == 3
+
+
 def test_work_that_goes_on_is_interrupted_after_a_while(monkeypatch) -> None:
     monkeypatch.setattr(signals, "INTERRUPT_S", 0.2)
     began_s = time.monotonic()

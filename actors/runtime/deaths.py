@@ -1,4 +1,4 @@
-"""Reasons for the death of a trial's process, as far as they are known; out of memory only where something shows it."""
+"""Reasons for the death of the process that runs rounds, as far as they are known; out of memory only with evidence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from relief_ray.records.lock import LOCK_FILE
 _BY_RAY: Final = ("OutOfMemoryError", "NODE_OUT_OF_MEMORY", "node running low on memory")
 _COUNTERS: Final = Path("/proc/vmstat")
 _MAX_TAIL = 3
-_FEWER: Final = "run fewer cells at a time (--jobs N)"
 
 
 def count_kills(counters: Path = _COUNTERS) -> int | None:
@@ -28,24 +27,29 @@ def count_kills(counters: Path = _COUNTERS) -> int | None:
     return None
 
 
-def describe_death(folder: Path, trouble: str, kills_before: int | None) -> str:
-    """Say why a cell's process died, and the one that tried again, as far as that is known, and where to look.
+def describe_death(folder: Path, trouble: str, kills_before: int | None, *, died: str, fewer: str) -> str:
+    """Say why a run's process died, and those that tried again, as far as that is known, and where to look.
 
-    ``trouble``: what Ray said; ``kills_before``: ``count_kills`` before the cell began.
+    Args:
+        folder: the run's, which that process held.
+        trouble: what Ray said.
+        kills_before: ``count_kills`` before the run began.
+        died: the deaths in words, such as ``died twice``.
+        fewer: advice that leaves more memory to each process.
     """
     pid, kills = _pid(folder), count_kills()
     who = "its process" if pid is None else f"its process {pid}"
     if any(sign in trouble for sign in _BY_RAY):
-        return f"{who} was ended by Ray because this node ran low on memory; {_FEWER}, or give the node more"
+        return f"{who} was ended by Ray because this node ran low on memory; {fewer}, or give the node more"
     if kills is not None and kills_before is not None and kills > kills_before:
         return (
             f"{who} died, and the kernel's out-of-memory killer ended {kills - kills_before} processes on this node "
-            f"since the start (dmesg names them); {_FEWER}, or give the node more memory"
+            f"since the start (dmesg names them); {fewer}, or give the node more memory"
         )
     memory = "not known whether memory ran out" if kills is None else "no sign of a lack of memory on this node"
     tail = _last_words(pid)
     looked = f"its last words: {tail}" if tail else "it left no last words; see `dmesg` and Ray's logs of this node"
-    return f"{who} died twice ({_brief(trouble)}); {memory}; {looked}"
+    return f"{who} {died} ({_brief(trouble)}); {memory}; {looked}"
 
 
 def _pid(folder: Path) -> int | None:

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from actors.grids import deaths
-from actors.grids.deaths import count_kills, describe_death
+from actors.runtime import deaths
+from actors.runtime.deaths import count_kills, describe_death
 
 # Ray's words on any process that was killed: they name the kernel's killer as one of several guesses.
 KILLED = (
@@ -36,7 +36,7 @@ def folder(tmp_path):
 )
 def test_memory_is_named_only_where_something_shows_it(folder, monkeypatch, trouble, before, now, said, unsaid):
     monkeypatch.setattr(deaths, "count_kills", lambda: now)
-    text = describe_death(folder, trouble, before)
+    text = describe_death(folder, trouble, before, died="died twice", fewer="run fewer cells at a time (--jobs N)")
     assert all(words in text for words in said) and unsaid not in text, text
 
 
