@@ -8,8 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-import ray
-
 from relief_ray.records.lock import LOCK_FILE
 
 # What Ray writes where its own memory monitor ended a process. Its text on any other death lists the kernel's
@@ -69,6 +67,8 @@ def _brief(trouble: str) -> str:
 
 def _last_words(pid: int | None) -> str:
     """The last lines that a process of this node wrote to its standard error, in Ray's logs."""
+    import ray  # not before a command has set what Ray reads once
+
     node = getattr(ray._private.worker, "_global_node", None)
     if pid is None or node is None:
         return ""
