@@ -136,6 +136,7 @@ class RayExecutor:
         gather, moved_before, busy_before_s = Gather(cut), self._pool.moved_bytes, self._pool.busy_s
         deadline = Deadline(limits=self._limits, began_s=time.monotonic(), num_turns=self._turns(tasks))
         self._limits.due_work = max((self._scheduler.work(task) for task in tasks), default=0.0)
+        self._limits.due_types = frozenset(self._types(task.client for task in tasks))
         supply = self._supply(models)
         todo = deque(self._train_calls(cut, round_, supply, states, deadline))
         for call, outcome in self._pool.run(todo):
@@ -181,7 +182,13 @@ class RayExecutor:
         """Learn how long an answer took: that of its slowest client, and what is not training, such as a start."""
         beside_s = max(0.0, self._pool.took_s - busy_s)
         number, work = len(call.clients), max(self._scheduler.work(task) for _, part in call.pieces for task in part)
-        self._limits.note(beside_s + max(slowest_s, busy_s / number), self._pool.took_s, number, work)
+        seconds, types = beside_s + max(slowest_s, busy_s / number), self._types(call.clients)
+        self._limits.note(seconds, self._pool.took_s, number, work, types)
+
+    def _types(self, clients: Iterable[ClientId]) -> set[str]:
+        """Device types of clients that have machines of their types; none where seconds do not depend on the type."""
+        differ = self._options.physical or self._group.plan.placement == "typed"
+        return {self._job.fleet[client].device for client in clients} if differ else set()
 
     def _turns(self, tasks: Sequence[Assignment]) -> int:
         """The most clients that one core, or one host, trains in turn in this round."""

@@ -5,6 +5,7 @@ They are looked up while a call runs: what the first answers of a round teach ho
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,6 +29,8 @@ class Limits:
         was_told_s: the automatic limit that the user was told of last.
         due_work: the most work that a client of this round has, in any unit.
         done_work: the most work that a client has answered for so far.
+        due_types: device types of this round, where clients are on machines of their types; none elsewhere.
+        heard_types: those that have answered so far.
     """
 
     setting: float | Literal["auto"]
@@ -36,11 +39,15 @@ class Limits:
     was_told_s: float = 0.0
     due_work: float = 0.0
     done_work: float = 0.0
+    due_types: frozenset[str] = frozenset()
+    heard_types: frozenset[str] = frozenset()
     _is_first_round: bool = True
     _took_s: float = 0.0
     _num_clients: int = 0
 
-    def note(self, slowest_s: float, took_s: float, num_clients: int = 1, work: float = 0.0) -> None:
+    def note(
+        self, slowest_s: float, took_s: float, num_clients: int = 1, work: float = 0.0, types: Iterable[str] = ()
+    ) -> None:
         """Learn from an answer for some clients.
 
         Args:
@@ -48,7 +55,9 @@ class Limits:
             took_s: seconds that it took altogether.
             num_clients: number of its clients.
             work: the most work that one of them had.
+            types: their device types.
         """
+        self.heard_types |= frozenset(types)
         self.slowest_s, self.done_work = max(self.slowest_s, slowest_s), max(self.done_work, work)
         self._took_s, self._num_clients = self._took_s + took_s, self._num_clients + num_clients
         if self._is_first_round:
@@ -58,19 +67,20 @@ class Limits:
         """Take the mean of a round's answers for the next one; what a client may take is that of any from now on."""
         if self._num_clients:
             self.mean_s, self._is_first_round = self._took_s / self._num_clients, False
-        self._took_s, self._num_clients, self.due_work = 0.0, 0, 0.0
+        self._took_s, self._num_clients, self.due_work, self.due_types = 0.0, 0, 0.0, frozenset()
 
     @property
     def one_s(self) -> float:
         """Limit for one client, seconds.
 
-        While no client with as much work as the round's largest has answered, it is longer in that proportion.
+        While no client with as much work as the round's largest has answered, it is longer in that proportion. While
+        a device type with machines of its own was not heard, it is not below the first one: boards differ 50 times.
         """
         if self.setting != "auto":
             return self.setting
-        if not self.slowest_s:
-            return FIRST_S
         usual_s = max(LEAST_S, _SLACK * self.slowest_s)
+        if not self.slowest_s or self.due_types - self.heard_types:
+            return max(FIRST_S, usual_s)
         more = self.due_work / self.done_work if self.done_work else 1.0
         return max(usual_s, min(FIRST_S, more * _SLACK * self.slowest_s))
 

@@ -93,6 +93,19 @@ def test_a_client_with_more_work_than_any_that_answered_has_more_time_in_proport
     assert limits.one_s == 700.0 and limits.due_work == 0.0
 
 
+def test_a_device_type_that_was_not_heard_yet_keeps_the_first_limit():
+    """A type C that is 55 times slower than type A would be cut for ever, and never be heard."""
+    limits = Limits(setting="auto", due_types=frozenset("AC"))
+    limits.note(1.0, 1.0, types="A")
+    assert limits.one_s == FIRST_S
+    limits.note(55.0, 55.0, types="C")
+    assert limits.one_s == 550.0
+    limits.end_round()
+    limits.due_types = frozenset("ABC")
+    assert limits.one_s == FIRST_S, "a type that takes part for the first time"
+    assert Limits(setting=9.0, due_types=frozenset("C")).one_s == 9.0
+
+
 # A pool on a clock of its own --------------------------------------------------------------------------------------
 
 

@@ -39,6 +39,7 @@ def test_devices_have_the_plain_loops_bits_and_measure_themselves(on_ray, tmp_pa
     expected = serial.evaluate(start_models(job), make_targets(job), states, "test")
     assert all((counts[label] == expected[label]).all() for label in expected)
     assert devices.facts()["physical"] and devices.facts()["data"] == "node"
+    assert devices._limits.heard_types == {client.device for client in job.fleet.clients}
 
 
 @pytest.mark.slow
