@@ -100,7 +100,8 @@ def in_process(place, cluster, monkeypatch) -> Iterator[Shell]:
 
 @pytest.fixture(params=["in_process", pytest.param("as_typed", marks=pytest.mark.slow)])
 def shell(request, place) -> Shell:
-    shutil.rmtree(place / "runs", ignore_errors=True)
+    for made in ("runs", "gestures"):
+        shutil.rmtree(place / made, ignore_errors=True)
     return request.getfixturevalue(request.param)
 
 
