@@ -34,6 +34,7 @@ from relief_ray.devices.fleet import FleetConfig
 from relief_ray.errors import UserCodeError, UserError, clipped, nearest, shown
 from relief_ray.faults import call_users, fault_text
 from relief_ray.federated import Strategy
+from relief_ray.files import read_whole
 from relief_ray.frozen import FrozenConfig
 from relief_ray.keys import Key, all_keys, expectation, unknown_key, whole_key
 from relief_ray.models.backbone import BackboneConfig
@@ -280,7 +281,7 @@ class ExperimentConfig(FrozenConfig):
 
 def _sha256(path: Path) -> str:
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return hashlib.sha256(read_whole(path)).hexdigest()
     except OSError as error:
         raise UserError(
             f"costs.profile = {path}: cannot be read ({error.strerror}); name a file that `relief-ray` can read"

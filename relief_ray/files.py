@@ -22,6 +22,18 @@ from relief_ray.errors import UserError
 from relief_ray.seal import PAGE, sealed, unsealed
 
 
+def read_whole(path: Path) -> bytes:
+    """Contents of a file that a user named: a device or a pipe, which may have no end, is refused.
+
+    Raises:
+        OSError: no such file, no regular file, or it cannot be read.
+    """
+    if path.exists() and not path.is_file():
+        number = errno.EISDIR if path.is_dir() else errno.EINVAL
+        raise OSError(number, "Is a directory" if path.is_dir() else "Not a regular file", str(path))
+    return path.read_bytes()
+
+
 def sha256_file(path: Path) -> str:
     """Hash a file's bytes (sha256, hexadecimal)."""
     with path.open("rb") as file:

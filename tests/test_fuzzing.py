@@ -14,6 +14,7 @@ from relief_ray.models.cnn import CnnConfig
 from relief_ray.plain_yaml import MAX_BYTES, read_file, read_mapping, read_setting
 from relief_ray.studies.cells import parse_numbers
 from tests.fuzzing import BOMB, bounded, check, fuzz_files, fuzz_settings
+from tests.fuzzing_commands import fuzz_commands
 
 SHAPE = InputShape(channels=(("acc", 3), ("gyro", 3)), window=125, num_classes=8)
 
@@ -38,6 +39,16 @@ def test_what_is_nested_too_deep_is_refused_before_all_of_it_is_scanned(text):
     with pytest.raises(UserError, match="nested more than 50 deep"):
         read_setting(text, "--set x")
     assert time.process_time() - began_s < 0.1
+
+
+@pytest.mark.ci
+def test_command_lines_are_taken_or_refused(tmp_path):
+    refused(fuzz_commands(0, 60, tmp_path), 60)
+
+
+@pytest.mark.slow
+def test_a_thousand_command_lines(tmp_path):
+    refused(fuzz_commands(1, 1000, tmp_path), 1000)
 
 
 @pytest.mark.slow

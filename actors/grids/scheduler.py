@@ -19,6 +19,7 @@ import ray
 from ray import tune
 
 from actors.grids.early_stopping import rungs
+from actors.grids.low_memory import low_memory_ends_one_trial
 from actors.grids.places import bundles_of, explain_places, num_at_once, refuse_shortage
 from actors.grids.trial import CellTrial, TrialSpec
 from actors.runtime import user_code
@@ -72,10 +73,17 @@ class _TuneCallback(tune.Callback):
         self._listener.ended(trial.config["cell"], "")
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: object) -> None:
-        self._listener.ended(trial.config["cell"], str(trial.get_error() or trial.get_pickled_error() or "no reason"))
+        self._listener.ended(trial.config["cell"], _words_of(trial))
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: object) -> None:
         self._listener.tick()
+
+
+def _words_of(trial: Any) -> str:
+    """What Ray said of a trial's last failure: Tune brings it to its storage later, if at all."""
+    with suppress(OSError, TypeError):
+        return Path(trial.error_file).read_text(encoding="utf-8", errors="replace")
+    return str(trial.get_pickled_error() or "no reason")
 
 
 class _StopAll(tune.Stopper):
@@ -130,7 +138,8 @@ def fit(entries: Sequence[CellFolder], trials: TrialPlan, listener: Listener) ->
     stop_file = trials.out / STOP_FILE
     shutil.rmtree(trials.out / _SCRATCH, ignore_errors=True)
     try:
-        _tuner(_make_specs(entries, trials), _Places(entries, nodes, listener.note), trials, listener).fit()
+        with low_memory_ends_one_trial():
+            _tuner(_make_specs(entries, trials), _Places(entries, nodes, listener.note), trials, listener).fit()
     finally:
         shutil.rmtree(trials.out / _SCRATCH, ignore_errors=True)
     if not stop_file.exists():

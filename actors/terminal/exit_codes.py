@@ -77,6 +77,8 @@ def exit_code(error: BaseException) -> int:
         return DISK
     if isinstance(error, UserError):
         return _USER_CODE if isinstance(error, UserCodeError) else BAD_INPUT
+    if _is_long_name(error):
+        return BAD_INPUT
     if _is_void(error):
         return ROUND_VOID
     if _is_lost(error):
@@ -94,6 +96,20 @@ def _theirs(error: BaseException) -> BaseException | None:
 def _is_disk(error: BaseException) -> bool:
     cause = error if isinstance(error, OSError) else error.__cause__
     return isinstance(cause, OSError) and cause.errno in _DISK_ERRNOS
+
+
+def _is_long_name(error: BaseException) -> bool:
+    # Any command may be given such a path, and whoever looks at it first meets this error.
+    return isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG
+
+
+def _text(error: BaseException, code: int) -> str:
+    """What is said of an error that is no fault of this program."""
+    if isinstance(error, OSError) and _is_long_name(error):
+        name = str(error.filename)
+        length = f"a name of {len(name)} characters, longer than a file's may be"
+        return f"{name[:40]}..: {length}; expected a path or a name; shorten it"
+    return str((code == _USER_CODE and _theirs(error)) or error)
 
 
 def _is_void(error: BaseException) -> bool:
@@ -122,7 +138,7 @@ def report(error: BaseException) -> int:
             "       This is a fault of relief-ray, not of your input; what was recorded before it is intact."
         )
     else:
-        say(block("error: ", str(_theirs(error) or error if code == _USER_CODE else error)))
+        say(block("error: ", _text(error, code)))
     return code
 
 

@@ -18,6 +18,7 @@ from relief_ray.devices.paces import Stagewise
 from relief_ray.devices.types import DeviceType
 from relief_ray.devices.workload import Workload
 from relief_ray.errors import UserError
+from relief_ray.files import read_whole
 from relief_ray.frozen import FrozenConfig
 from relief_ray.messages import StageTimes
 from relief_ray.stages import Engine
@@ -295,7 +296,7 @@ def load_profile(path: Path) -> Profile:
         UserError: no such file, not JSON, another schema version, or a key that is missing, unknown or out of range.
     """
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(read_whole(path))
     except OSError as error:
         raise UserError(
             f"device profile {path}: cannot be read ({error.strerror}); give the path of a profile file"

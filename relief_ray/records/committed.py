@@ -16,7 +16,7 @@ from typing import Literal
 from pydantic import Field, JsonValue, ValidationError
 
 from relief_ray.errors import UserError, nearest
-from relief_ray.files import disk_errors, write_atomic
+from relief_ray.files import disk_errors, read_whole, write_atomic
 from relief_ray.records.base import SCHEMA_VERSION, Facts, Origin, Record, refuse_other_schema
 from relief_ray.records.costs import FedAvgRecord
 from relief_ray.records.data_facts import DataFacts, data_facts
@@ -289,7 +289,7 @@ def read_committed(path: Path) -> Committed:
     """
     file = path / FILE if path.is_dir() else path
     try:
-        data = file.read_bytes()
+        data = read_whole(file)
         content = json.loads(data)
     except FileNotFoundError:
         raise UserError(f"{file}: not there; name a file or folder that `relief-ray report --commit` wrote") from None

@@ -127,12 +127,17 @@ WRONG: list[tuple[str, tuple[str, ...]]] = [
     # other commands
     ("resume {none}", ("no run.json, expected a run folder", "name one that `relief-ray run` made")),
     ("resume", ("Missing argument", HELP)),
+    (
+        f"compare {'x' * 300}",
+        ("xxx..: a name of 300 characters, longer than a file's may be; expected a path", "shorten"),
+    ),
     ("compare {none}", ("no run.json there or one folder below", "name a folder that `relief-ray run` made")),
     ("report {none}", ("none: does not exist", "name a folder of runs")),
     ("report {empty}x", ("x: does not exist (did you mean 'empty'?)", "name a folder of runs")),
     ("report {empty}", ("found no run.json and no grid.json", "name folders that")),
     ("explain {none} --round 1 --client 0", ("no such folder; expected a run folder", "e.g.")),
     ("explain {none} --round x --client 0", ("--round x: expected a whole number", HELP)),
+    ("reproduce /dev/zero", ("/dev/zero: damaged", "Not a regular file", "restore it")),
     ("reproduce {none}", ("none: not there", "name a file or folder that `relief-ray report --commit` wrote")),
     ("reproduce {root}/results/smoke#nocell", ("no cell 'nocell'; expected", "e.g.")),
     ("config nothing", ("config nothing: no preset (demo", "unknown key 'nothing'")),

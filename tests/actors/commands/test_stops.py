@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.studies.plans import write_grid
-from tests.actors.conftest import SMALL, Invoke, Start
+from tests.actors.conftest import ROOT, SMALL, Invoke, Start, hear_signals
 from tests.actors.grids.tiny_plans import tiny_plan, tiny_search
 from tests.actors.runtime.test_launch import alive, descendants, wait_until_gone
 
@@ -55,6 +56,25 @@ def a_grid(folder: Path) -> list[str]:
     return ["grid", "resume", str(folder / "x")]
 
 
+def a_resume(folder: Path) -> list[str]:
+    """Of a run that was stopped after a few rounds."""
+    ledger = folder / "x" / "relief-s0" / "rounds.jsonl"
+    first = subprocess.Popen(
+        [sys.executable, "-m", "actors.cli", *a_run(folder)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=hear_signals,
+    )
+    until_s = time.monotonic() + 120.0
+    while not ledger.exists() or ledger.read_bytes().count(b"\n") < 3:
+        assert first.poll() is None and time.monotonic() < until_s
+        time.sleep(0.05)
+    first.send_signal(signal.SIGINT)
+    assert first.wait(60) == 130
+    return ["resume", str(folder / "x"), *ON_RAY]
+
+
 def a_search(folder: Path) -> list[str]:
     write_grid(tiny_search(folder / "x", rounds=100_000))
     return ["grid", "resume", str(folder / "x")]
@@ -69,19 +89,13 @@ STATES: dict[str, tuple[Callable[[Path], list[str]], str, float]] = {
     "a long round in this process": (
         lambda folder: a_run(folder, "--set=training.epochs=100000"), "8 clients in this process", 2.0,
     ),
+    "a run that is resumed": (a_resume, "/100000", 1.0),
     "a grid that starts": (a_grid, "one node: a process for each cell", 1.0),
     "a grid": (a_grid, "one node: a process for each cell", 20.0),
     "a search": (a_search, "one node: a process for each cell", 20.0),
 }  # fmt: skip
 SIGNALS = [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)]
-CASES = [
-    *(pytest.param(state, *SIGNALS[0], id=f"{state}-SIGTERM") for state in STATES),
-    *(
-        pytest.param(state, number, code, id=f"{state}-{number.name}")
-        for state in ("while Ray starts", "rounds on Ray", "a grid")
-        for number, code in SIGNALS[1:]
-    ),
-]
+CASES = [pytest.param(state, *pair, id=f"{state}-{pair[0].name}") for state in STATES for pair in SIGNALS]
 
 
 @pytest.mark.parametrize(("state", "number", "code"), CASES)

@@ -20,8 +20,8 @@ SETTINGS = ["--set", "rounds=5", "--set", "tracking.enabled=false"]
 NUM_KILLS = 5
 
 
-def grid(*words, log):
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+def grid(*words, log, **variables):
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **variables}
     with log.open("ab") as file:
         command = [sys.executable, "-m", "actors.cli", "grid", *words]
         return subprocess.Popen(command, stdout=file, stderr=file, env=env, cwd=log.parent, start_new_session=True)
@@ -77,3 +77,21 @@ def test_sigkill_of_the_driver_at_random_moments(tmp_path):
         assert (killed / name / "run.json").read_bytes() == content, name
     assert {read_run(killed / n).parent for n in expected} == {"smoke"}
     assert not (killed / ".tune").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_cells_that_ray_ends_for_memory_are_named_and_a_resume_computes_them(tmp_path):
+    """With a threshold below what any machine uses, Ray's monitor ends every cell's process."""
+    log, out = tmp_path / "log", tmp_path / "out"
+    words = ["smoke", *SETTINGS, "--strategies", "fedavg", "--folds", "[0]", "--seeds", "0,1", "--out", str(out)]
+    process = grid(*words, log=log, RAY_memory_usage_threshold="0.001")
+    assert process.wait(timeout=300) == 5, log.read_text()[-3000:]
+    said = " ".join(log.read_text().split())
+    assert "internal error" not in said and "Traceback" not in said
+    entries = read_grid(out).cell_folders()
+    assert [e.status for e in entries] == ["failed"] * len(entries)
+    for entry in entries:
+        assert "ended by Ray because this node ran low on memory" in entry.why, entry.why
+    finish("resume", str(out), log=log)
+    assert {e.status for e in read_grid(out).cell_folders()} == {"done"}

@@ -155,8 +155,9 @@ def test_a_frozen_node_costs_one_limit_and_is_used_again(what, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_at_quorum_1_the_run_ends_void_and_resumes_with_the_same_bits(tmp_path):
-    out = drive(tmp_path, "node", 1e6, runtime={"client_timeout_s": 6.0, "lost_wait_s": 5.0})
+@pytest.mark.parametrize("what", ["node", "raylet"])
+def test_at_quorum_1_the_run_ends_void_and_resumes_with_the_same_bits(what, tmp_path):
+    out = drive(tmp_path, what, 1e6, runtime={"client_timeout_s": 6.0, "lost_wait_s": 5.0})
     assert "the updates of 6 of 8 clients can be used, runtime.quorum = 1" in out["void"]
     tries = [note for note in out["notes"] if note.startswith("void, tried again")]
     assert len(tries) == 2 and out["void_s"] < 35.0, "one limit, one wait for the node, two rounds that do not wait"
