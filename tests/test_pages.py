@@ -139,20 +139,33 @@ def test_the_command_line_takes_what_a_page_says(parser, capsys, block, command)
         assert words[1] in known, f"{block}: {words[1]}"
 
 
-def inline_commands() -> Iterator[tuple[str, str]]:
-    """Commands in sentences of pages and notebooks. COMMAND and a|b stand for several, a letter for a number."""
+def sentences() -> Iterator[tuple[str, str]]:
+    """Texts of pages and notebooks without their blocks."""
     texts = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         texts[path.name] = "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
     for page, text in texts.items():
-        text = re.sub(r"^( *)```.*?^\1```", "", text, flags=re.M | re.S)
+        yield page, re.sub(r"^( *)```.*?^\1```", "", text, flags=re.M | re.S)
+
+
+def inline_commands() -> Iterator[tuple[str, str]]:
+    """Commands in sentences. COMMAND and a|b stand for several, a letter for a number."""
+    for page, text in sentences():
         for span in re.findall(r"`(relief-ray [^`]+)`", text):
             if "COMMAND" not in span and "|" not in span:
                 yield page, re.sub(r"=S\b", "=0", " ".join(span.split()))
 
 
 INLINE = sorted(set(inline_commands()))
+PROGRAMS = sorted(
+    {
+        (page, " ".join(span.split()))
+        for page, text in sentences()
+        for span in re.findall(r"`((?:python|pytest|sh bootstrap\.sh) [^`]+)`", text)
+        if "..." not in span and "|" not in span
+    }
+)
 
 
 @pytest.mark.parametrize(("page", "command"), INLINE, ids=[f"{page}-{i}" for i, (page, _) in enumerate(INLINE)])
@@ -163,6 +176,37 @@ def test_the_command_line_takes_what_a_sentence_says(parser, capsys, page, comma
     with pytest.raises(SystemExit) as end:
         parser.main([*words, "--help"] if is_named else words, prog_name="relief-ray")
     assert end.value.code == 0, f"{page}: {command}\n{capsys.readouterr().err}"
+
+
+def faults_of(command: str) -> list[str]:
+    """What a program, a test or an option in a command is not there; pytest's own options are not looked at."""
+    first, *words = shlex.split(command)
+    if first == "sh":
+        part = (ROOT / "bootstrap.sh").read_text(encoding="utf-8")
+        return [] if re.search(rf"^\s*(.*\|\s*)?{re.escape(words[1])}(\s*\|.*)?\)", part, flags=re.M) else words[1:]
+    if first == "python" and words[:2] == ["-m", "pytest"]:
+        first, words = "pytest", words[2:]
+    if first == "pytest":
+        return [word for word in words if word.startswith("tests/") and not (ROOT / word.partition("::")[0]).exists()]
+    name, rest = (
+        (words[1].replace(".", "/"), words[2:]) if words[0] == "-m" else (words[0].removesuffix(".py"), words[1:])
+    )
+    files = [ROOT / f"{name}.py", *sorted((ROOT / name).glob("*.py"))]
+    text = "".join(path.read_text(encoding="utf-8") for path in files if path.is_file())
+    options = [word.partition("=")[0] for word in rest if word.startswith("--")]
+    return ([] if text else [name]) + [option for option in options if f'"{option}"' not in text]
+
+
+@pytest.mark.parametrize(("page", "command"), PROGRAMS, ids=[f"{page}-{i}" for i, (page, _) in enumerate(PROGRAMS)])
+def test_programs_that_a_sentence_names_are_there_with_their_options(page, command):
+    assert not faults_of(command), f"{page}: {command}"
+
+
+def test_a_program_or_an_option_that_is_gone_would_show():
+    assert len(PROGRAMS) > 15
+    assert faults_of("python -m benchmarks.nothing --x") == ["benchmarks/nothing", "--x"]
+    assert faults_of("python -m benchmarks.memory --bogus") == ["--bogus"]
+    assert faults_of("pytest -m slow tests/none.py") == ["tests/none.py"] and faults_of("sh bootstrap.sh no") == ["no"]
 
 
 def test_a_wrong_option_of_a_page_would_show(parser, capsys):
