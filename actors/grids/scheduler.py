@@ -80,7 +80,7 @@ class _TuneCallback(tune.Callback):
 
 
 def _words_of(trial: Any) -> str:
-    """What Ray said of a trial's last failure: Tune brings it to its storage later, if at all."""
+    """Return what Ray said of a trial's last failure: Tune brings it to its storage later, if at all."""
     with suppress(OSError, TypeError):
         return Path(trial.error_file).read_text(encoding="utf-8", errors="replace")
     return str(trial.get_pickled_error() or "no reason")

@@ -104,7 +104,7 @@ def _is_long_name(error: BaseException) -> bool:
 
 
 def _text(error: BaseException, code: int) -> str:
-    """What is said of an error that is no fault of this program."""
+    """Return what is said of an error that is no fault of this program."""
     if isinstance(error, OSError) and _is_long_name(error):
         name = str(error.filename)
         length = f"a name of {len(name)} characters, longer than a file's may be"

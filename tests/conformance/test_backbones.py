@@ -68,6 +68,7 @@ def test_every_rule_is_kept(backbone):
     )
 
 
+@pytest.mark.ci
 def test_the_good_one_of_which_the_broken_ones_are_made(write):
     assert {v.status for v in judge(f"{write(module(GOOD))}:Mine").values()} == {"kept"}
 

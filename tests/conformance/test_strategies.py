@@ -56,6 +56,7 @@ def test_strategies_differ_from_one_another(folders):
     assert [read_run(folders(preset)).strategy for preset in PRESETS] == list(PRESETS), "labelled by the preset"
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("preset", PRESETS)
 def test_the_norm_rule_is_far_from_every_honest_update(preset, folders):
     """Both of its bounds must be broken; the first alone is kept by all, with a factor of ten to spare."""

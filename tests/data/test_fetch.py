@@ -133,6 +133,7 @@ def test_plain_with_progress(serve: Serve, good: bytes, tmp_path: Path) -> None:
     assert len(site.ranges) == 1  # what is there is not fetched again
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "behaviours",
     [

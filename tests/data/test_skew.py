@@ -189,6 +189,7 @@ def test_each_setting_gives_other_data_and_the_default_none(mini: Dataset) -> No
     assert all((a.starts == b.starts).all() for a, b in zip(first.clients, second.clients, strict=True))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("values", "said"),
     [

@@ -152,6 +152,7 @@ def test_adapters_and_routers_come_on_top(runs, case, role):
         assert a.times.forward_s == b.times.forward_s and a.times.backward_s == b.times.backward_s
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("mode", ["method", "table"])
 @pytest.mark.parametrize("case", sorted(CHARGED_WHOLE))
 def test_another_fleet_is_charged_in_the_accounting_of_the_run(runs, case, mode):
@@ -176,6 +177,7 @@ def test_an_interrupted_run_goes_on_in_its_accounting(runs, tmp_path):
     assert [r.costs for r in read_rounds(tmp_path / "run")] == [r.costs for r in of(runs, "harmony", "table")]
 
 
+@pytest.mark.ci
 def test_server_seconds_are_recorded_apart_and_counted_where_asked(run_cache, tmp_path):
     case = "darkdistill"
     for name, costs in (("apart", {}), ("counted", {"count_server_time": True})):

@@ -45,6 +45,7 @@ ASSIGNMENTS = {
 }
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("present", [("acc",), ("acc", "gyro", "hr")])
 @pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])
 @pytest.mark.parametrize("engine", ["naive", "reuse"])

@@ -70,6 +70,7 @@ def without(path, client=3, from_round=2, case="fedavg"):
     return read_rounds(path)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("case", ["fedavg", "relief", "fedlease"])
 def test_one_update_of_1e30_is_refused_and_the_others_train_as_if_that_client_were_away(case, tmp_path):
     rounds = run(tmp_path / "huge", spoiled(huge), case, runtime={"quorum": 0.8})

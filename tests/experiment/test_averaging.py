@@ -198,6 +198,7 @@ def test_training_is_the_same_and_what_is_tested_is_the_mean(case, run_cache, tm
     assert tail[1][-1].metrics != plain[1][-1].metrics or ema[1][-1].metrics != plain[1][-1].metrics
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_method_is_tested_by_averaged_models(preset, run_cache, tmp_path):
     """Two rounds of each: the record has the same figures as a second evaluation of the checkpoint."""

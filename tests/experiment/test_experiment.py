@@ -287,6 +287,7 @@ def relabelled(setup):
     return replace(setup, job=replace(setup.job, clients=clients))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("case", ["relief", "fedavg", "local"])
 def test_clients_with_one_class_only_run_and_learn_to_say_it(case, tmp_path):
     _, _, rounds = run(tmp_path / "run", case, relabelled, training={"epochs": 3, "lr": 0.05})

@@ -78,6 +78,7 @@ def inside(setup, folder, present, number):
         return backbone.forward({m: x if m in present else torch.zeros_like(x) for m, x in windows.items()})
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("kind", ["cnn", "moment"])
 def test_the_code_in_the_readme_is_the_runs_model(kind, request, tmp_path, monkeypatch):
     folder, setup = request.getfixturevalue(kind)

@@ -60,6 +60,7 @@ def test_a_resume_killed_at_any_change_ends_with_the_same_bits(scenario, rows, f
         assert scenario.outcome(path) == scenario.outcome(finished), row
 
 
+@pytest.mark.ci
 def test_a_disk_that_fills_up_at_any_change_stops_cleanly_and_resumes(scenario, finished, tmp_path):
     stopped = 0
     changes = scenario.points(tmp_path / "counted")
@@ -76,6 +77,7 @@ def test_a_disk_that_fills_up_at_any_change_stops_cleanly_and_resumes(scenario, 
     assert stopped >= len(changes) - 3
 
 
+@pytest.mark.ci
 def test_a_real_size_limit_stops_cleanly(scenario, program, finished, tmp_path):
     """The operating system itself refuses the bytes past a limit in the middle of a ledger line."""
     size = (finished / "rounds.jsonl").stat().st_size

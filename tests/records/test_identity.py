@@ -29,6 +29,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.ci
 @given(st.dictionaries(st.text(max_size=5), JSON, max_size=4))
 def test_a_cell_depends_on_contents_not_on_order(config):
     turned = dict(reversed(config.items()))

@@ -47,6 +47,7 @@ def test_a_lock_in_a_missing_folder_is_refused(tmp_path):
         FileLock(tmp_path / "missing" / "lock", "it")
 
 
+@pytest.mark.ci
 def test_a_second_driver_is_refused_until_the_first_is_killed(scenario, environment, finished, tmp_path):
     path = tmp_path / "run"
     scenario.drive(path, rounds=1)

@@ -30,6 +30,7 @@ def trained(engine, dtype, spec, present, groups, *, num=NUM_WINDOWS, epochs=1, 
     return scenario.train(groups, epochs, inputs=inputs, present=present)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("dataset", ["pamap2", pytest.param("dsa", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("present", [1, 2, None], ids=["type C", "type B", "type A"])
 @pytest.mark.parametrize("groups", ["everything", "own"])
@@ -42,6 +43,7 @@ def test_matrix_products_change_nothing_after_an_epoch(dataset, present, groups,
     assert naive.receipt.work.num_steps == 8 and 0.0 < distance(gemm, naive) <= tolerance
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("dataset", ["pamap2", pytest.param("dsa", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("present", [1, 2, None], ids=["type C", "type B", "type A"])
 @pytest.mark.parametrize("groups", ["everything", "own"])

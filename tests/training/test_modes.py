@@ -66,6 +66,7 @@ def test_training_is_the_plain_loop_to_the_bit():
     assert torch.equal(statistics["statistics:encoder.gyro.2.1.running_mean"], net.encoders["gyro"][5].running_mean)
 
 
+@pytest.mark.ci
 @nets
 @pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])
 @pytest.mark.parametrize("groups", ["everything", "head"])

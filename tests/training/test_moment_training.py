@@ -92,6 +92,7 @@ def session(
         return trainer.train(context, assignment, inputs, program), backbone
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])
 @pytest.mark.parametrize("groups", ASSIGNMENTS.values(), ids=ASSIGNMENTS)
 def test_reuse_is_exact(groups, missing):

@@ -91,6 +91,7 @@ def agree(singly, stacked, tolerance=1e-10):
             assert torch.allclose(values, other.state[name], atol=1e-9), name
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("groups", ASSIGNMENTS.values(), ids=ASSIGNMENTS)
 @pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])
 @pytest.mark.parametrize("engine", ["gemm", "reuse"])
@@ -101,6 +102,7 @@ def test_every_client_comes_to_what_it_would_alone(engine, missing, groups):
     agree(*both(tasks, engine=engine, missing=missing))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("settings", OTHER_RULES.values(), ids=OTHER_RULES)
 @pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])
 def test_every_optimizer_comes_to_what_it_would_alone(missing, settings):

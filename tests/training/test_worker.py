@@ -139,6 +139,7 @@ def test_training_after_an_evaluation_is_unharmed(job):
         assert torch.equal(part.plain, second.sums["global"][j].plain)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])
 @pytest.mark.parametrize("engine", ["naive", "reuse", "gemm"])
 @pytest.mark.parametrize("groups", [None, ("head.1",), ("fusion.A.acc", "encoder.acc.2")], ids=str)

@@ -84,6 +84,7 @@ def test_folds_stand_beside_datasets_without_any():
         cells_of(load_grid("main_cnn"), ["datasets=dsa_within", "folds=[2]"])
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", GRIDS)
 def test_every_grid_is_scaled_by_rounds_and_sizes(name):
     cells = cells_of(load_grid(name), ["rounds=6", "record.checkpoint_every=1"], skip_unknown=True)

@@ -29,6 +29,7 @@ def rounds_in(folder: Path) -> dict[str, list[object]]:
     return {path.parent.name: [comparable(r) for r in read_rounds(path.parent)] for path in folder.glob("*/run.json")}
 
 
+@pytest.mark.ci
 def test_a_copy_becomes_a_folder_that_a_resume_completes_to_the_same_bits(invoke: Invoke, tmp_path):
     here, copy, back = tmp_path / "here", tmp_path / "copy", tmp_path / "back"
     done = invoke(*RUN, "--out", here, "--mirror", f"file://{copy}")

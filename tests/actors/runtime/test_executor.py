@@ -145,6 +145,7 @@ def test_a_hanging_client_meets_our_own_deadline(on_ray, tmp_path):
 # Clients that share their steps ----------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("shares", [[5], [2, 3]])
 def test_hosts_train_their_clients_together(on_warm_hosts, tmp_path, shares):
     """One host of five clients, which share steps of four, or hosts of two and three: the bits of these very stacks."""

@@ -83,6 +83,7 @@ def test_lost_clients_leave_a_reason_and_nothing_else(tmp_path):
     assert all(4 not in part.members for part in gathered.reduced.sums["global"].values())
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("weight", [by_samples, uniform])
 @pytest.mark.parametrize("split", [0, 3, 4, 8])
 def test_blocks_merged_as_they_come_out_of_lent_memory_give_the_bits_of_the_plain_loop(tmp_path, weight, split):

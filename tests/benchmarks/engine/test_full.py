@@ -29,6 +29,7 @@ def test_rounding_is_the_same_work(whole):
     assert other_work(first_round(whole, nudged=True)) == ""
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("changes", [{"num_clients": 7}, {"lr": 1.2e-3}, {"seed": 1}, {"batch_size": 16}], ids=str)
 def test_other_work_is_reported(whole, changes):
     assert other_work(first_round(whole, **changes)).startswith("not the same work: its first round deviates by ")

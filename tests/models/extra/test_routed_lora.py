@@ -58,6 +58,7 @@ def test_groups_are_those_of_the_layers_behind_the_old_ones():
     assert [[t.shape for t in r.tensors] for r in rows] == [[(n, d) for d in widths] for n in (1, 2, 2)]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("most", "share"), [(2, 0.197), (3, 0.329), (4, 0.461)])
 def test_routers_of_small_take_the_share_of_its_adapters_that_their_shapes_say(most, share):
     """(2 M - 1) (3 * 512 + 1024) values beside 8 (2 * 896 + 2 * 1536) of a block's adapters."""

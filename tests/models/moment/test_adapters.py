@@ -51,6 +51,7 @@ def test_what_a_method_adds_comes_back_too(additions, tmp_path):
         load_adapters(TINY, tiny().layout, tmp_path)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [

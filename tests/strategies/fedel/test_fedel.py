@@ -411,6 +411,7 @@ def test_a_device_trains_the_best_of_all_selections_that_fit_where_passing_costs
     assert has_gap or limit_s == 10.0, "a gradient that passes a group which does not train"
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("share", [0.7, 0.8, 0.9])
 @pytest.mark.usefixtures("run_cache")
 def test_a_device_trains_the_best_of_all_selections_that_fit_on_a_real_backbone(share, monkeypatch):
