@@ -56,8 +56,12 @@ def test_installed_wheel_owns_its_package_names(wheel, tmp_path, monkeypatch):
     # `actors` is a generic name: were a dependency to ship one too, it would show here.
     zipfile.ZipFile(wheel).extractall(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    owners = importlib.metadata.packages_distributions()
-    assert {package: set(owners[package]) for package in PACKAGES} == {package: {"relief-ray"} for package in PACKAGES}
+    # Python 3.10's `packages_distributions` knows no wheel without a top_level.txt.
+    owners: dict[str, set[str]] = {package: set() for package in PACKAGES}
+    for distribution in importlib.metadata.distributions():
+        for name in {file.parts[0] for file in distribution.files or ()} & set(PACKAGES):
+            owners[name].add(distribution.metadata["Name"])
+    assert owners == {package: {"relief-ray"} for package in PACKAGES}
     (script,) = importlib.metadata.entry_points(name="relief-ray", group="console_scripts").select(
         value="actors.cli:main"
     )
