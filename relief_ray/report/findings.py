@@ -26,7 +26,6 @@ from relief_ray.strategies import PROPOSED, REFERENCE
 
 # row -> column -> mean
 Means = Mapping[str, Mapping[str, float]]
-PAIRS = ("both own it", "one owns it", "neither owns it")
 
 
 def _means_of(values: Iterable[tuple[str, str, float]]) -> Means:
@@ -62,20 +61,6 @@ def _divergences(loaded: Loaded) -> Iterator[tuple[str, str, float]]:
         yield group, "d", row["d"]
         if group in smoothed:
             yield group, "d_bar", smoothed[group]
-
-
-def agreement(runs: Sequence[Loaded]) -> Means:
-    """Mean cosine of two clients' updates of a fusion block: pairs in which both, one or none own the modality."""
-    return _means_of(
-        (block, PAIRS[2 - (a in owners) - (b in owners)], cosine)
-        for loaded in runs
-        for fleet in (fleet_of(loaded),)
-        if fleet is not None
-        for record in loaded.trained
-        for block, pairs in record.pairwise.items()
-        for owners in (set(fleet.cohort(block.removeprefix(FUSION_BLOCK))),)
-        for a, b, cosine in pairs
-    )
 
 
 def mean_cosine(runs: Sequence[Loaded], block: str, kinds: tuple[str, str]) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from relief_ray.report.document import NONE, Block, Cell, Document, Figure, Paragraphs, Section, Table, column_origins
+from relief_ray.report.document import Block, Cell, Document, Figure, Paragraphs, Section, Table, column_origins
 
 
 def markdown(document: Document, figures: str = "figures") -> str:
@@ -20,16 +20,6 @@ def _markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], numeric:
     """Table of texts; where it is ``numeric``, all columns but the first stand to the right."""
     dashes = ["---", *("---:" if numeric else "---" for _ in head[1:])]
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, dashes, *rows)) + "\n"
-
-
-def means_markdown(
-    means: Mapping[str, Mapping[str, float]], head: str, form: str = ".2f", columns: Sequence[str] = ()
-) -> str:
-    """Table of group -> column -> value; columns in order of appearance unless given, empty ones left out."""
-    known = list(dict.fromkeys(column for row in means.values() for column in row))
-    names = [c for c in columns or known if c in known]
-    rows = [[j, *(format(row[c], form) if c in row else NONE for c in names)] for j, row in means.items()]
-    return _markdown_table([head, *names], rows)
 
 
 def table_markdown(table: Table, number: str = "") -> str:
