@@ -103,4 +103,4 @@ def test_the_smoke_grid_as_a_job(head, tmp_path):
     assert {e.status for e in read_grid(out).cell_folders()} == {"done"}
     assert {read_run(e.folder).parent for e in read_grid(out).cell_folders()} == {"smoke"}
     assert "smoke: 12 done of 12 cells" in said and "Traceback" not in said
-    assert seen == set(FIGURES)
+    assert seen == set(FIGURES) - {"host_peak_mib"}, "processes of hosts are those of a `run`"

@@ -376,7 +376,7 @@ def test_a_host_that_hangs_in_the_first_round_costs_the_least_limit_as_soon_as_a
 ):
     monkeypatch.setattr("actors.runtime.limits.LEAST_S", 4.0)
     job = make_job(tmp_path, 3)
-    executor = on_ray(job, federation.TYPES, mode="actors")
+    executor = on_ray(job, mode="actors", placement="virtual")
     os.kill(executor._pool.hosts[2].identity.pid, signal.SIGSTOP)
     trained, seconds = round_of(executor, job, 2)
     assert list(trained.rejected) == [2] and trained.rejected[2].cause == "timeout"

@@ -46,6 +46,8 @@ def start(folder: Path) -> Cluster:
     theirs = {"RELIEF_CACHE": str(folder / "board" / "cache"), "RELIEF_DATA": str(folder / "board" / "data")}
     (folder / "board" / "data").mkdir(parents=True)
     common = {"object_store_memory": 80 * 2**20, "include_dashboard": False}
+    # `Cluster` writes its address there, whatever its own folder is.
+    Path("/tmp/ray").mkdir(mode=0o700, exist_ok=True)
     cluster = Cluster(
         initialize_head=True,
         head_node_args={
