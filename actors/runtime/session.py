@@ -93,20 +93,25 @@ def ray_session(options: SessionOptions, on_lost: Callable[[str], None] | None =
 
 @contextmanager
 def _own_handlers() -> Iterator[None]:
-    """Keep this process's handlers of signals: Ray ends it on SIGTERM; how a run is stopped is not its business."""
+    """Keep this process's handlers of signals: Ray ends it on SIGTERM; how a run is stopped is not its business.
+
+    Ray's handler raises ``SystemExit`` wherever Python is: in a callback of the import system, say, it would be lost
+    and the run go on. Ray knows no option for it; one that names the function otherwise has its handler replaced after
+    it has started.
+    """
+    from ray._private import utils
+
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    install = getattr(utils, "set_sigterm_handler", None)
+    utils.set_sigterm_handler = lambda handler: None
     try:
         yield
-    except SystemExit:
-        # Ray's handler, in force while it starts: what is meant is ours.
-        if callable(handler := handlers[signal.SIGTERM]):
-            handler(signal.SIGTERM, None)
-            raise KeyboardInterrupt from None
-        raise
     finally:
+        if install is not None:
+            utils.set_sigterm_handler = install
         for number, handler in handlers.items():
             signal.signal(number, handler)
 

@@ -38,6 +38,27 @@ except UserError as error:
     print(error)
 """
 
+SIGNALLED = """
+import os, signal, threading, time
+import ray
+from actors.runtime.session import SessionOptions, ray_session
+
+heard, sent, is_up = [], [], threading.Event()
+signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+
+def send():
+    while not is_up.wait(0.05):
+        sent.append(signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+sender = threading.Thread(target=send)
+sender.start()
+with ray_session(SessionOptions(num_cpus=1, object_store_mib=100)):
+    is_up.set()
+    sender.join()
+    print(ray.is_initialized(), bool(heard), len(sent) > 5)
+"""
+
 
 JOINING = """
 import os
@@ -77,6 +98,16 @@ def test_a_machine_too_busy_for_ray_is_told_to_the_user(tmp_path):
         [sys.executable, "-c", STOPPED], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180
     )
     assert done.returncode == 0 and "was not up within its 30 s" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.ray
+def test_a_signal_while_ray_starts_is_the_commands_own(tmp_path):
+    """Ray's handler would end the process, or be lost where Python cannot raise: the run would go on."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALLED], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180
+    )
+    assert done.stdout == "True True True\n", done.stdout + done.stderr
 
 
 @pytest.mark.ray
