@@ -6,7 +6,7 @@ full training and the assignments take turns; a ratio to full training comes fro
 over the turns. The profile sees other rounds than those that are predicted: seeded noise, fewer windows and epochs, and
 only the richest and the poorest set of sensors. Beside it stand two simpler predictions: one speed per phase, and
 FLOPs alone. ``--profile FILE``: a file that ``relief-ray device profile`` wrote before; what it predicts stands beside
-the rest, with the machine's drift since then in it.
+the rest, with the machine's drift since then in it. ``--device cuda``: profile and rounds on this machine's GPU.
 """
 
 from __future__ import annotations
@@ -57,17 +57,18 @@ class Row:
     groups: tuple[GroupId, ...]
 
 
-def cases() -> dict[str, Case]:
-    """Backbone 1 and the two sizes of Backbone 2, on the data that ship with the package."""
+def cases(device: str = "cpu") -> dict[str, Case]:
+    """Backbone 1 and the two sizes of Backbone 2, on the data that ship with the package; ``device`` trains."""
     data: Values = {"name": "dsa_mini", "stride_s": 5.0}
     common: Values = {"strategy": "relief", "runtime": {"mode": "inline"}, "tracking": {"enabled": False}}
     tiny, small = {"name": "moment_lora", "size": "tiny"}, {"name": "moment_lora", "size": "small"}
     brief: Values = {**data, "max_windows_per_client": 10}
-    return {
-        "cnn": Case(name="cnn", values={**common, "data": data, "backbone": "cnn"}),
-        "tiny": Case(name="tiny", values={**common, "data": data, "backbone": tiny, "training": {"epochs": 3}}),
-        "small": Case(name="small", values={**common, "data": brief, "backbone": small, "training": {"epochs": 2}}),
+    values: dict[str, Values] = {
+        "cnn": {"data": data, "backbone": "cnn", "training": {"device": device}},
+        "tiny": {"data": data, "backbone": tiny, "training": {"epochs": 3, "device": device}},
+        "small": {"data": brief, "backbone": small, "training": {"epochs": 2, "device": device}},
     }
+    return {name: Case(name=name, values={**common, **own}) for name, own in values.items()}
 
 
 def assignments(setup: Setup) -> list[Row]:
@@ -222,6 +223,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="Backbone 1 and `tiny` alone, two turns.")
     parser.add_argument("--cases", default="cnn,tiny,small", help="Which of cnn, tiny, small.")
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="What trains.")
     parser.add_argument("--json", type=Path, required=True, help="The file to write.")
     parser.add_argument("--profile", type=Path, help="A file of `relief-ray device profile`, for the one case asked.")
     options = parser.parse_args()
@@ -236,7 +238,7 @@ def main() -> None:
     results = []
     for name in names:
         try:
-            results.append(compare(cases()[name], turns, options.profile))
+            results.append(compare(cases(options.device)[name], turns, options.profile))
         except UserError as error:
             parser.error(str(error))
         print(f"\n{name}\n\n{table(results[-1])}", flush=True)
