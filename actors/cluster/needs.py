@@ -17,20 +17,21 @@ class Fit:
 
     Attributes:
         needed: resources of all processes together.
-        missing: resources of the processes that found none, together; empty where all did.
-        num_unplaced: number of those processes.
-        largest: the largest of them.
+        unplaced: processes that found none, the most demanding first; empty where all did.
     """
 
     needed: Bundle
-    missing: Bundle
-    num_unplaced: int
-    largest: Bundle
+    unplaced: tuple[Bundle, ...]
+
+    @property
+    def missing(self) -> Bundle:
+        """Resources of the processes that found no place, together."""
+        return total_of(self.unplaced)
 
     @property
     def fits(self) -> bool:
         """True where every process has a place."""
-        return self.num_unplaced == 0
+        return not self.unplaced
 
 
 def fit(bundles: Iterable[Bundle], nodes: Iterable[Bundle]) -> Fit:
@@ -40,13 +41,8 @@ def fit(bundles: Iterable[Bundle], nodes: Iterable[Bundle]) -> Fit:
     """
     wanted = sorted(bundles, key=_weight, reverse=True)
     free = [dict(node) for node in nodes]
-    unplaced = [bundle for bundle in wanted if not _place(bundle, free)]
-    return Fit(
-        needed=total_of(wanted),
-        missing=total_of(unplaced),
-        num_unplaced=len(unplaced),
-        largest=unplaced[0] if unplaced else {},
-    )
+    unplaced = tuple(bundle for bundle in wanted if not _place(bundle, free))
+    return Fit(needed=total_of(wanted), unplaced=unplaced)
 
 
 def _weight(bundle: Bundle) -> tuple[int, float]:
@@ -74,16 +70,20 @@ def total_of(bundles: Iterable[Bundle]) -> dict[str, float]:
 
 
 def changes(result: Fit, address: str) -> list[str]:
-    """The least that has to join for everything to fit, as commands; empty where it does."""
+    """The least that has to join for everything to fit, as commands; empty where it does.
+
+    A device's own line asks for the GPU or cores that its clients need: those of another node are of no use to them.
+    """
+    by_type: dict[str, list[Bundle]] = {}
+    for bundle in result.unplaced:
+        by_type.setdefault(next((name for name in bundle if name.startswith("type_")), ""), []).append(bundle)
     lines = []
-    for name, amount in sorted(result.missing.items()):
-        if name.startswith("type_"):
-            number = max(1, round(amount))
-            count = f" --count {number}" if number > 1 else ""
-            lines.append(f"relief-ray cluster join {address} --type {name.removeprefix('type_')}{count}")
-    plain = {name: amount for name, amount in result.missing.items() if not name.startswith("type_")}
-    if plain:
-        lines.append(f"relief-ray cluster join {address}{_options(plain)}")
+    for name, bundles in sorted(by_type.items(), key=lambda item: (not item[0], item[0])):
+        total = total_of(bundles)
+        number = max(1, round(total.get(name, 0.0)))
+        count = f" --count {number}" if number > 1 else ""
+        device = f" --type {name.removeprefix('type_')}{count}" if name else ""
+        lines.append(f"relief-ray cluster join {address}{device}{_options(total)}")
     return lines
 
 

@@ -220,7 +220,7 @@ def _verdict_lines(verdict: Verdict) -> list[str]:
     if verdict.fits:
         number = f"; {counted(verdict.at_once, 'cell')} at a time" if need.num_cells else ""
         return [*lines, f"  fits{number}"]
-    places = f"{result.num_unplaced} of {len(need.bundles)} processes have no place (each takes one node)"
+    places = f"{len(result.unplaced)} of {len(need.bundles)} processes have no place (each takes one node)"
     lines += wrapped(f"does not fit: {places}; missing: {in_words(result.missing)}", "  ", "    ")
     lines.append("  smallest change, on one machine each:")
     lines += [f"    {command}" for command in verdict.changes]

@@ -6,6 +6,7 @@ what it asks for.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -76,8 +77,10 @@ def plan_actors(
             cluster has none.
     """
     num_gpus = _gpu_share(len(fleet), cluster) if needs_gpu else 0.0
+    # One machine may stand for all devices of a type, whose clients share its GPU however many others have.
+    same_gpu = min(num_gpus, _share(1.0, max(Counter(c.device for c in fleet.clients).values())))
     typed = tuple(
-        HostSpec(name=f"client-{c.id}", client=c.id, num_cpus=0.0, num_gpus=num_gpus, resources=types.get(c.device, {}))
+        HostSpec(name=f"client-{c.id}", client=c.id, num_cpus=0.0, num_gpus=same_gpu, resources=types.get(c.device, {}))
         for c in fleet.clients
     )
     bare = sorted({c.device for c in fleet.clients if not types.get(c.device)})

@@ -21,7 +21,7 @@ def test_clients_of_a_type_fit_where_the_nodes_offer_as_many():
 
 def test_the_smallest_change_names_each_missing_type_and_number():
     result = fit([A, A, A, B, C, C], [HEAD, device("a"), device("c", 2)])
-    assert not result.fits and result.num_unplaced == 3
+    assert not result.fits and len(result.unplaced) == 3
     assert changes(result, "head:6379") == [
         "relief-ray cluster join head:6379 --type a --count 2",
         "relief-ray cluster join head:6379 --type b",
@@ -46,6 +46,17 @@ def test_a_process_takes_one_node_although_the_sum_would_do():
 def test_cores_gpus_and_memory_are_rounded_up_to_what_an_option_takes():
     result = fit([{"CPU": 0.5, "GPU": 0.25, "memory": 400.5 * MIB}] * 3, [{"CPU": 0.4}])
     assert changes(result, "h:1") == ["relief-ray cluster join h:1 --num-cpus 2 --num-gpus 1 --memory-mib 1202"]
+
+
+def test_the_line_of_a_device_asks_for_the_gpu_that_its_clients_share():
+    """The head's GPU is of no use to them, nor is that of a machine that joins without their type."""
+    sharing = [{**bundle, "GPU": 0.3333} for bundle in (A, A, A, C)]
+    result = fit([*sharing, {"CPU": 1.0}], [{"GPU": 1.0}])
+    assert changes(result, "h:1") == [
+        "relief-ray cluster join h:1 --type a --count 3 --num-gpus 1",
+        "relief-ray cluster join h:1 --type c --num-gpus 1",
+        "relief-ray cluster join h:1 --num-cpus 1",
+    ]
 
 
 def test_rare_resources_are_given_first():

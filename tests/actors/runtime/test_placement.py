@@ -1,6 +1,7 @@
 import pytest
 import ray
 
+from actors.cluster.needs import fit
 from actors.runtime.placement import HostSpec, Plan, plan_actors, plan_packed, reserve, shortage
 from relief_ray.errors import UserError
 from tests.actors.runtime.federation import TYPES, make_fleet
@@ -70,6 +71,14 @@ def test_hosts_share_gpus_and_none_lies_across_two(hosts, gpus, share):
         assert {h.num_gpus for h in plan.hosts} == {share} and not shortage(plan.hosts, cluster)
         assert hosts <= gpus * int(1 / share)
     assert {h.num_gpus for h in plan_packed(hosts, cluster).hosts} == {0.0}, "where the CPU computes nobody asks"
+
+
+def test_clients_of_a_type_share_the_gpu_of_its_machine_however_many_others_have():
+    """The head has a GPU that no client can use: an even share of all four, a half, would fit two of three clients."""
+    devices = [{"GPU": 1.0, f"type_{letter}": 3.0} for letter in "abc"]
+    cluster = {"CPU": 4.0, "GPU": 4.0, "type_a": 3.0, "type_b": 3.0, "type_c": 3.0}
+    plan = plan_actors(make_fleet(8), TYPES, "typed", cluster, True)
+    assert fit([host.bundle for host in plan.hosts], [{"CPU": 4.0, "GPU": 1.0}, *devices]).fits
 
 
 @pytest.mark.parametrize(("gpus", "expected"), [(1.0, 1), (2.0, 2)])
