@@ -167,8 +167,8 @@ def gpu(figures: Found) -> str:
         return ""
     if figures["gpu_name"] is None:
         text = (
-            "There was no CUDA device: GPU figures (`gpu_*`) are null, and nothing here was measured on one: neither "
-            "training there one client after the other nor all clients of a fleet at once (`training.stack`)."
+            "There was no CUDA device: GPU figures (`gpu_*`) are null, and nothing here was measured on one. "
+            "[On a GPU](gpu.md) has figures of another machine."
         )
     else:
         text = (
@@ -176,8 +176,7 @@ def gpu(figures: Found) -> str:
             f"clients (types 3/3/2, PAMAP2's shapes, {figures['gpu_windows']} windows, {figures['gpu_epochs']} epochs) "
             f"that train all of Backbone 1 there: {number(figures['gpu_eager_samples_per_s'])} samples/s by bare eager "
             f"PyTorch one after the other, {number(figures['gpu_single_samples_per_s'])} by our engine the same "
-            "way (it "
-            f"waits four times a step to time its phases), {number(figures['gpu_stacked_samples_per_s'])} in one stack "
+            f"way, {number(figures['gpu_stacked_samples_per_s'])} in one stack "
             f"(`training.stack=8`): {number(figures['gpu_stacked_vs_eager'])} and "
             f"{number(figures['gpu_stacked_vs_single'])} times as fast. At that rate Table I whole would take "
             f"{number(figures['gpu_table_1_h'])} h, not counting evaluation, methods that train clients alone, and "
