@@ -194,16 +194,16 @@ def _run_plan(plan: Plan, options: RunOptions) -> None:
         reporter = make_grid_reporter(options.as_json)
     else:
         reporter = make_reporter(options.as_json, len(cells), sum(rounds_to_do(cell) for cell in todo))
-    reporter.note(headline(plan, len(todo)))
-    for sentence in cannot_decide(plan) if todo else ():
-        reporter.note(f"NOTE: {sentence}")
     exports, disk_full = Exports(reporter.note), False
     with (
         closing(reporter),
         StopSignals(_how_to_resume(plan)) as stop,
         ExitStack() as session,
-        mirrored(plan, reporter.note, stop.requested) as mirror,
     ):
+        reporter.note(headline(plan, len(todo)))
+        for sentence in cannot_decide(plan) if todo else ():
+            reporter.note(f"NOTE: {sentence}")
+        mirror = session.enter_context(mirrored(plan, reporter.note, stop.requested))
         if options.jobs > 1 and len(todo) > 1:
             disk_full = _run_several(plan, cells, todo, options, reporter, stop, exports)
         else:
