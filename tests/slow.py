@@ -1,4 +1,4 @@
-"""Runs the slow tests, those that the default suite leaves out; resumable, and its result is kept.
+"""Runs the tests marked `slow`, which neither the default suite nor the check runs; resumable, its result is kept.
 
     python -m tests.slow [--jobs N] [--shard I/N] [--all] [--list] [--write] [PYTEST OPTION..]
 
@@ -15,10 +15,11 @@ import hashlib
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -29,9 +30,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 STATE, RESULTS = ROOT / ".slow_tests.jsonl", ROOT / "tests" / "slow_results.md"
-# An accelerator, root, a quiet machine: none is everywhere.
-MARKS = "(slow or ci) and not gpu and not lab and not lab_long"
+# An accelerator, root, a quiet machine: none is everywhere. What is marked `ci` alone runs with every check.
+MARKS = "slow and not gpu and not lab and not lab_long"
 NUM_SLOWEST = 20
+# Files that take less are not listed on the page.
+LISTED_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +53,7 @@ class Notes:
     def __init__(self, file: Path, sources: str) -> None:
         """``sources``: digest of what is tested."""
         self._file, self._sources = file, sources
-        self._seconds: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         self._outcome: dict[str, str] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -107,6 +110,15 @@ def part_of(tests: Sequence[str], shard: str) -> list[str]:
     return [test for test in tests if files[test.partition("::")[0]] % number == index - 1]
 
 
+def longest_first(tests: Iterable[str], text: str) -> list[str]:
+    """Orders the tests by how long their files took on the page ``text``, so that no process ends long after others.
+
+    The order within a file stays; files that the page does not list come last.
+    """
+    seconds = {name: float(number) for number, name in re.findall(r"^\| ([\d.]+) \| `([^`:]+)` \|$", text, re.M)}
+    return sorted(tests, key=lambda test: -seconds.get(test.partition("::")[0], 0.0))
+
+
 class _Collected:
     """A pytest plugin that remembers what was collected."""
 
@@ -128,7 +140,8 @@ def collect(marks: str = MARKS) -> list[str]:
 
 def run(tests: Sequence[str], jobs: int, sources: str, more: Sequence[str]) -> int:
     """Runs these tests; the exit status of pytest."""
-    several = ["-n", str(jobs), "--dist", "loadfile"] if jobs > 1 else []
+    # Else pytest-xdist would begin with the files of most tests, which are not those that take longest.
+    several = ["-n", str(jobs), "--dist", "loadfile", "--no-loadscope-reorder"] if jobs > 1 else []
     words = ["-q", "-m", MARKS, "-p", "no:cacheprovider", *several, *more, *tests]
     return int(pytest.main(words, plugins=[Notes(STATE, sources)]))
 
@@ -152,6 +165,10 @@ def page(tests: Sequence[str], ended: Mapping[str, Ended], commit: str, now: dat
     known = [ended[test] for test in tests if test in ended]
     counts = Counter(entry.outcome for entry in known)
     slowest = sorted(known, key=lambda entry: -entry.seconds)[:NUM_SLOWEST]
+    by_file: defaultdict[str, float] = defaultdict(float)
+    for entry in known:
+        by_file[entry.test.partition("::")[0]] += entry.seconds
+    files = sorted(((name, s) for name, s in by_file.items() if s >= LISTED_S), key=lambda pair: -pair[1])
     facts = {
         "date": f"{now:%Y-%m-%d %H:%M} UTC",
         "commit": commit,
@@ -177,6 +194,13 @@ def page(tests: Sequence[str], ended: Mapping[str, Ended], commit: str, now: dat
             "",
             "| seconds | test |\n|---|---|",
             *(f"| {entry.seconds:.1f} | `{entry.test}` |" for entry in slowest),
+            "",
+            f"## Files of {LISTED_S:g} s and more",
+            "",
+            "The longest are begun first.",
+            "",
+            "| seconds | file |\n|---|---|",
+            *(f"| {seconds:.1f} | `{name}` |" for name, seconds in files),
             "",
         ]
     )
@@ -206,7 +230,8 @@ def main(words: Sequence[str] | None = None) -> int:
         print(*left, sep="\n")
         return 0
     began = time.monotonic()
-    code = run(left, arguments.jobs, sources, more) if left else 0
+    last_page = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else ""
+    code = run(longest_first(left, last_page), arguments.jobs, sources, more) if left else 0
     ended = read_state(STATE, sources)
     seconds = sum(ended[test].seconds for test in mine if test in ended)
     print(

@@ -11,7 +11,7 @@ import pytest
 
 from tests import slow
 from tests.project.tree import ROOT
-from tests.slow import Ended, left_of, page, part_of, read_state
+from tests.slow import Ended, left_of, longest_first, page, part_of, read_state
 
 TESTS = """
 import pytest
@@ -91,3 +91,14 @@ def test_the_page_says_when_on_what_and_how_it_went() -> None:
     assert [f"| {name} | 1 |" in text for name in ("passed", "failed", "skipped", "not run")] == [True] * 4
     assert "| minutes, sum over the tests | 1.5 |" in text and "* `b`" in text
     assert text.index("| 90.0 | `b` |") < text.index("| 1.0 | `a` |")
+
+
+def test_files_that_took_longest_on_the_last_page_are_begun_first() -> None:
+    tests = ["new.py::t", "a.py::t", "b.py::t[2]", "b.py::t[1]", "c.py::t"]
+    known = [ended("a.py::t", seconds=20.0), ended("b.py::t[1]", seconds=15.0), ended("b.py::t[2]", seconds=15.0)]
+    short = ended("c.py::t", seconds=4.9)
+    now = datetime(2026, 1, 2, tzinfo=timezone.utc)
+    text = page(tests, {e.test: e for e in (*known, short)}, "0123", now, "a machine")
+    assert "| 30.0 | `b.py` |" in text and "`c.py` |" not in text
+    assert longest_first(tests, text) == ["b.py::t[2]", "b.py::t[1]", "a.py::t", "new.py::t", "c.py::t"]
+    assert longest_first(tests, "") == tests
