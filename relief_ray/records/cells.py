@@ -19,6 +19,7 @@ from relief_ray.errors import UserError
 from relief_ray.files import write_atomic
 from relief_ray.frozen import FrozenConfig
 from relief_ray.masking import mask_text
+from relief_ray.records.checkpoint import generations, round_of
 from relief_ray.records.claims import PlannedClaims
 from relief_ray.records.identity import other_program
 from relief_ray.records.ledger import scan
@@ -102,16 +103,37 @@ def look(
         read = _NOTHING if facts is None else _read(path, facts.st_mtime_ns, facts.st_size)
     except (OSError, UserError) as damaged:
         return CellState(status="failed", why=str(damaged), run=run)
-    return _with_last_line(judge(folder, run, read.rounds, error, bootstrap), read, path)
+    return with_ledger(judge(folder, run, read.rounds, error, bootstrap), folder)
 
 
-def _with_last_line(state: CellState, read: _Read, path: Path) -> CellState:
-    """The state of a cell, told of its ledger's last line where no driver is at work and rounds are missing."""
-    if read.damage and state.status not in ("done", "running"):
+def with_ledger(state: CellState, folder: Path) -> CellState:
+    """Return the state, told of what a ledger lacks or holds damaged where no driver is at work and rounds are missing.
+
+    Raises:
+        UserError: a line before the last is damaged.
+    """
+    path = folder / ROUNDS_FILE
+    if state.status in ("done", "running") or not path.exists():
+        return state
+    facts = path.stat()
+    read = _read(path, facts.st_mtime_ns, facts.st_size)
+    if read.damage:
         return replace(state, status="failed", why=read.damage)
-    if read.torn and state.status == "interrupted":
-        return replace(state, why=f"{path}: {read.torn}; a resume cuts it off")
+    if state.status == "interrupted" and (lacks := _lacks(read, path)):
+        return replace(state, why="; ".join(filter(None, (state.why, f"{path}: {lacks}"))))
     return state
+
+
+def _lacks(read: _Read, path: Path) -> str:
+    """What an interrupted run's ledger lacks; empty where nothing is known to be missing."""
+    if read.torn:
+        return f"{read.torn}; a resume cuts it off"
+    # A round's line is on the disk before its checkpoint is begun.
+    saved = max(map(round_of, generations(path.parent)), default=-1)
+    if saved <= max(read.rounds, default=-1):
+        return ""
+    last = f"round {read.rounds[-1]}" if read.rounds else "no round"
+    return f"ends with {last}, expected round {saved} of the checkpoint"
 
 
 def judge(

@@ -11,10 +11,9 @@ from relief_ray.files import disk_errors, folder_atomic, stamp
 from relief_ray.records import checkpoint
 from relief_ray.records.cells import GRID_FILE, PLAN_FILES, read_plan_file
 from relief_ray.records.claims import CLAIMS_FILE, claims_digest
-from relief_ray.records.ledger import scan
 from relief_ray.records.mirror import MIRROR_FILE, Memory, read_claim, whole_generation
 from relief_ray.records.mirror_store import MirrorStore
-from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, read_run
+from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, read_rounds, read_run
 from relief_ray.records.tracking import brief
 from relief_ray.text import typed
 
@@ -126,7 +125,7 @@ def _check_run(folder: Path, part: Path) -> list[str]:
         UserError: its record or its ledger is damaged.
     """
     read_run(folder)
-    last = max(scan(folder / ROUNDS_FILE).rounds.numbers, default=-1)
+    last = max(read_rounds(folder).numbers, default=-1)
     notes = []
     for generation in checkpoint.generations(folder):
         name = generation.relative_to(part)

@@ -22,7 +22,7 @@ from relief_ray.errors import UserError
 from relief_ray.records import checkpoint
 from relief_ray.records.base import refuse_other_schema
 from relief_ray.records.identity import state_sha256
-from relief_ray.records.ledger import Rounds, line_of, scan
+from relief_ray.records.ledger import Lines, Rounds, line_of, mend_breaks, scan
 from relief_ray.records.lock import FileLock, is_folder_locked, lock_folder
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.seal import PAGE, Unsealed, sealed, unsealed
@@ -114,19 +114,10 @@ class RunFolder:
         self._lock = lock
         for name in (RUN_FILE, ROUNDS_FILE):
             files.remove_parts(path / name)
-        lines = scan(path / ROUNDS_FILE)
-        self.repairs = (f"{ROUNDS_FILE}: {lines.torn}; it was cut off",) if lines.torn else ()
-        self._open_ledger(lines.num_bytes)
+        lines, self.repairs = _scan_and_mend(path / ROUNDS_FILE)
+        # What is behind the intact lines stays until a resume is sure to go on: `rewind` and `append` cut it off.
+        self._fd, self._num_bytes = _open_ledger(path), lines.num_bytes
         forget_error(path)
-
-    def _open_ledger(self, num_bytes: int) -> None:
-        path = self.path / ROUNDS_FILE
-        with files.disk_errors(path, "open"):
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-            self._num_bytes = num_bytes
-            self._cut()
-            os.fsync(self._fd)
-            files.sync(self.path)
 
     @classmethod
     def create(cls, path: Path, run: RunRecord, *, min_free_bytes: int = _MIN_FREE_BYTES) -> RunFolder:
@@ -150,7 +141,7 @@ class RunFolder:
 
     @classmethod
     def resume(cls, path: Path, *, min_free_bytes: int = _MIN_FREE_BYTES) -> RunFolder:
-        """Open an existing run for writing and cut off a torn last line.
+        """Open an existing run for writing; a torn last line is cut off by `rewind` or with the next round.
 
         Raises:
             UserError: there is no run, it cannot be read or written, or it has a driver.
@@ -215,7 +206,7 @@ class RunFolder:
 
     def rounds(self) -> Rounds:
         """Read all rounds in order; of a repeated round the last line counts."""
-        return read_rounds(self.path)
+        return scan(self.path / ROUNDS_FILE).rounds
 
     def rewind(self, round_: int | None) -> Rounds:
         """Drop the rounds after ``round_``, the checkpoint's (None: all), and return the others.
@@ -232,10 +223,14 @@ class RunFolder:
                 "restore the file or run the cell again"
             )
         if len(kept) == len(recorded):
+            with files.disk_errors(self.path / ROUNDS_FILE, "cut"):
+                self._cut()
+                os.fsync(self._fd)
             return recorded
         files.write_atomic(self.path / ROUNDS_FILE, kept.lines(), make_folder=False)
-        os.close(self._fd)
-        self._open_ledger(sum(place.num_bytes for place in kept.places))
+        before, self._fd = self._fd, _open_ledger(self.path)
+        os.close(before)
+        self._num_bytes = sum(place.num_bytes for place in kept.places)
         return self.rounds()
 
     def close(self) -> None:
@@ -250,6 +245,38 @@ class RunFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _scan_and_mend(path: Path) -> tuple[Lines, tuple[str, ...]]:
+    """Scan a driver's ledger, and mend line breaks where it is damaged; return it with lines about what was repaired.
+
+    Raises:
+        UserError: a line before the last is damaged.
+    """
+    repairs: list[str] = []
+    try:
+        lines = scan(path)
+        is_sound = lines.damage is None
+    except UserError:
+        is_sound = False
+    if not is_sound:
+        with files.disk_errors(path, "mend"):
+            mended = mend_breaks(path)
+        repairs += [
+            f"{ROUNDS_FILE}: the break after line {number} was damaged; it was written anew" for number in mended
+        ]
+        lines = scan(path)
+    repairs += [f"{ROUNDS_FILE}: {lines.torn}; it was cut off"] if lines.torn else []
+    return lines, tuple(repairs)
+
+
+def _open_ledger(folder: Path) -> int:
+    path = folder / ROUNDS_FILE
+    with files.disk_errors(path, "open"):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        os.fsync(descriptor)
+        files.sync(folder)
+    return descriptor
 
 
 def forget_error(folder: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Protocol
 from relief_ray.errors import UserError
 from relief_ray.masking import MASK, mask_text
 from relief_ray.records.mlflow_store import Exporter, Store, store_uri
-from relief_ray.records.run_folder import read_run
+from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.schema import RoundRecord, RunRecord, RunStatus
 from relief_ray.records.sync_state import write_failure
 from relief_ray.text import typed
@@ -231,9 +231,10 @@ def sync(folder: Path, uri: str | None = None, experiment: str | None = None) ->
     Store and experiment are those that the run was configured with, unless others are named.
 
     Raises:
-        UserError: no run there, another export is at work, or the store cannot be used.
+        UserError: no run there, its ledger is damaged, another export is at work, or the store cannot be used.
     """
     run = read_run(folder)
+    read_rounds(folder)  # refuses a damaged last line; an export alone would leave it out
     store = _configured_store(folder, run, uri, experiment)
     status = run.status
     exporter: Exporter | None = None

@@ -278,7 +278,7 @@ def look(name: str, folder: Path, row: PlannedCell | None = None, keep: bool = T
         loaded = Loaded(where=str(folder.resolve()), run=read_run(folder), rounds=kept)
     except UserError as damaged:
         return replace(planned, status="failed", why=str(damaged))
-    cell = cells.judge(folder, loaded.run, rounds.numbers, cells.read_error(folder))
+    cell = cells.with_ledger(cells.judge(folder, loaded.run, rounds.numbers, cells.read_error(folder)), folder)
     status, why = cell.status, cell.why.split("\n")[0]
     if status == "done" and all(r.metrics is None for r in reversed(kept) if r.round >= 1):
         status, why = "untested", "evaluation.parts lacks `test`"

@@ -14,7 +14,7 @@ from relief_ray.data.registry import get_spec
 from relief_ray.devices.fleet import FleetConfig, build_fleet
 from relief_ray.errors import UserError, nearest
 from relief_ray.messages import Fleet
-from relief_ray.records.cells import judge, read_error
+from relief_ray.records.cells import judge, read_error, with_ledger
 from relief_ray.records.committed import FILE as COMMITTED_FILE
 from relief_ray.records.committed import CommittedCell, RoundRow, read_committed, work_digest
 from relief_ray.records.costs import CostRecord, Totals
@@ -297,7 +297,7 @@ def _status(loaded: Loaded) -> str:
     """Status of a run, with the reason where one is known, in a line."""
     folder = Path(loaded.where)
     rounds = [r.round for r in loaded.rounds]
-    state = judge(folder, loaded.run, rounds, read_error(folder), loaded.has_bootstrap)
+    state = with_ledger(judge(folder, loaded.run, rounds, read_error(folder), loaded.has_bootstrap), folder)
     why = state.why.partition("\n")[0]
     return f"{state.status}: {why}" if why else state.status
 

@@ -212,9 +212,16 @@ def test_what_cannot_be_fetched_is_refused_and_leaves_nothing(place, tmp_path):
     here, uri = place
     with pytest.raises(UserError, match=r"there: no mirror.json there; expected the URI that --mirror named"):
         fetch(uri, tmp_path / "out")
+    change_run(here / "run", config={"rounds": 3})
     Copying(here, uri).copy()
     with pytest.raises(UserError, match=r"here: exists already; to go on with what is there: relief-ray resume"):
         fetch(uri, here)
+    ledger = there(uri) / "run" / "rounds.jsonl"
+    whole = ledger.read_bytes()
+    ledger.write_bytes(whole[:-100] + bytes([whole[-100] ^ 1]) + whole[-99:])
+    with pytest.raises(UserError, match=r"rounds.jsonl: line \d+.* damaged"):
+        fetch(uri, tmp_path / "out")
+    ledger.write_bytes(whole)
     (there(uri) / "run" / "run.json").write_text("{")
     with pytest.raises(UserError, match=r"run.json: unreadable"):
         fetch(uri, tmp_path / "out")

@@ -44,6 +44,8 @@ def test_a_torn_last_line_is_left_out_by_readers_and_cut_off_by_the_driver(path,
     with resume(path) as folder:
         what = "damaged" if tail.endswith(b"\n") else "torn"
         assert len(folder.repairs) == 1 and f"line 5 was {what}" in folder.repairs[0]
+        assert ledger.read_bytes().endswith(tail), "nothing is cut before it is sure that the run can go on"
+        folder.rewind(3)
     assert ledger.read_bytes() == (finished / "rounds.jsonl").read_bytes()
     with resume(path) as folder:
         assert folder.repairs == ()
@@ -248,7 +250,64 @@ def test_a_damaged_last_line_of_a_run_that_nobody_computes_is_refused_and_a_resu
     assert scenario.outcome(path) == scenario.outcome(finished)
 
 
-def test_a_line_without_its_break_is_told_by_the_cell_alone(path):
+@pytest.mark.parametrize("byte", [b"\x0b", b"\x8a", b"J"])
+def test_a_line_break_that_became_another_byte_is_written_anew_by_a_resume(path, finished, scenario, byte):
+    """Two lines then read as one: without it, of a run with two checkpoints, none would be reached by the ledger."""
+    ledger = path / "rounds.jsonl"
+    whole = ledger.read_bytes()
+    breaks = [place for place, each in enumerate(whole) if each == 10]
+    for number, place in enumerate(breaks[:-1], 1):
+        change_run(path, status="interrupted")
+        ledger.write_bytes(whole[:place] + byte + whole[place + 1 :])
+        with pytest.raises(UserError, match=rf"rounds\.jsonl: line {number}.* is damaged"):
+            read_rounds(path)
+        with resume(path) as folder:
+            restored = restore(folder, scenario.BINDING)
+        assert restored.repairs == (f"rounds.jsonl: the break after line {number} was damaged; it was written anew",)
+        assert restored.checkpoint.round == 3 and ledger.read_bytes() == whole
+    joined = whole
+    for place in breaks[:-1]:
+        joined = joined[:place] + byte + joined[place + 1 :]
+    ledger.write_bytes(joined)
+    resume(path).close()
+    assert ledger.read_bytes() == whole == (finished / "rounds.jsonl").read_bytes()
+
+
+def test_of_joined_lines_that_are_damaged_as_well_nothing_is_written(path):
+    ledger = path / "rounds.jsonl"
+    lines = ledger.read_bytes().splitlines(keepends=True)
+    damaged = lines[0].replace(b'"wall_s":', b'"wall_s":1')[:-1] + b"J" + b"".join(lines[1:])
+    ledger.write_bytes(damaged)
+    with pytest.raises(UserError, match="line 1 is damaged"):
+        resume(path)
+    assert ledger.read_bytes() == damaged
+
+
+def test_a_resume_that_cannot_go_on_leaves_the_ledger_as_it_was(path, scenario):
+    """Two lines are cut, so that no checkpoint is reached: what is left of the second one may yet be mended by hand."""
+    change_run(path, status="interrupted")
+    ledger = path / "rounds.jsonl"
+    lines = ledger.read_bytes().splitlines(keepends=True)
+    left = b"".join(lines[:2]) + lines[2][:-50]
+    ledger.write_bytes(left)
+    with resume(path) as folder, pytest.raises(UserError, match="no usable checkpoint"):
+        restore(folder, scenario.BINDING)
+    assert ledger.read_bytes() == left
+
+
+def test_a_ledger_that_ends_before_its_checkpoint_is_told(path):
+    """A cut at the end of a line leaves whole lines, so that no seal is broken."""
+    change_run(path, status="interrupted")
+    ledger = path / "rounds.jsonl"
+    ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:2]))
+    said = "rounds.jsonl: ends with round 1, expected round 3 of the checkpoint"
+    assert look(path).status == "interrupted" and said in look(path).why
+    assert said in take_inventory([path]).items[0].why, "of a report"
+    ledger.write_bytes(b"")
+    assert "ends with no round, expected round 3" in look(path).why
+
+
+def test_a_line_without_its_break_is_told_by_the_cell_and_its_report(path):
     """A killed driver leaves it: that is no damage."""
     change_run(path, status="running")
     ledger = path / "rounds.jsonl"
@@ -256,6 +315,7 @@ def test_a_line_without_its_break_is_told_by_the_cell_alone(path):
     assert len(read_rounds(path)) == 3
     state = look(path)
     assert state.status == "interrupted" and "rounds.jsonl: line 4 was torn after" in state.why
+    assert "rounds.jsonl: line 4 was torn after" in take_inventory([path]).items[0].why
 
 
 def test_every_flipped_bit_of_the_ledger_and_of_the_run_file_is_seen(path):

@@ -57,6 +57,17 @@ def test_sync_copies_everything_once(run):
     assert known >= {key for key, _ in expected(1)}
 
 
+@pytest.mark.parametrize("status", ["done", "interrupted"])
+def test_a_run_whose_last_line_is_damaged_is_not_exported_as_if_it_ended_there(run, status):
+    change_run(run, status=status, config=read_run(run).config | {"rounds": 3})
+    data = bytearray((run / "rounds.jsonl").read_bytes())
+    data[-100] ^= 1
+    (run / "rounds.jsonl").write_bytes(data)
+    with pytest.raises(UserError, match=r"rounds\.jsonl: line 4.* damaged"):
+        sync(run)
+    assert stored(run) == []
+
+
 def test_a_cell_that_is_computed_again_gets_a_run_of_its_own(run):
     """As `--rerun-stale` does: the same folder and cell, another parameter, other points."""
     old = sync(run)
