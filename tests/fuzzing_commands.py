@@ -137,7 +137,7 @@ def fault(words: list[str]) -> tuple[str, str]:
 
 def fuzz_commands(seed: int, number: int, folder: Path, limit_s: float = 15.0) -> Tally:
     """Try so many command lines in a folder, which is the working folder meanwhile."""
-    tally, before = Tally(), Path.cwd()
+    tally, before, searched = Tally(), Path.cwd(), list(sys.path)
     # One level down: `..` is ours as well.
     folder = folder / "in"
     folder.mkdir()
@@ -155,6 +155,8 @@ def fuzz_commands(seed: int, number: int, folder: Path, limit_s: float = 15.0) -
                 tally.wrong.append(f"relief-ray {' '.join(words)[:300]!r}: {wrong}")
     finally:
         os.chdir(before)
+        # A user's file becomes importable from the working folder; processes that are started later inherit that.
+        sys.path[:] = searched
     return tally
 
 

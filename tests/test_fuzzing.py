@@ -1,5 +1,6 @@
 """No input of a configuration ends in a traceback or takes long: seeded fuzzing, and the cases that once did."""
 
+import sys
 import time
 from pathlib import Path
 
@@ -43,7 +44,9 @@ def test_what_is_nested_too_deep_is_refused_before_all_of_it_is_scanned(text):
 
 @pytest.mark.ci
 def test_command_lines_are_taken_or_refused(tmp_path):
+    before = list(sys.path)
     refused(fuzz_commands(0, 60, tmp_path), 60)
+    assert sys.path == before, "files that it made would be imported by others"
 
 
 @pytest.mark.slow

@@ -23,7 +23,13 @@ from actors.grids.display import duration, make_reporter
 from actors.grids.early_stopping import asha
 from actors.grids.estimate import START_S, estimates, fitting, head_of, probe_missing
 from actors.grids.freeze import freeze
-from actors.grids.side_by_side import SideBySide, address_of, refuse_dashboard_elsewhere, run_side_by_side
+from actors.grids.side_by_side import (
+    SideBySide,
+    address_of,
+    refuse_dashboard_elsewhere,
+    remove_scratch,
+    run_side_by_side,
+)
 from actors.runtime.session import SessionOptions, ray_session
 from actors.terminal.exit_codes import CELLS_FAILED, DISK, Stopped, say
 from actors.terminal.mlflow_export import PATIENCE_AFTER_STOP_S, PATIENCE_S, Exports
@@ -300,6 +306,7 @@ def _carry_out(plan: Plan, options: GridOptions, stop: StopSignals) -> tuple[Pla
         todo = within_budget(plan, entries, todo, options)
         if todo:
             return plan, _run_cells(plan, entries, todo, options, stop)
+        remove_scratch(plan.out)
         with mirrored(plan, say) as mirror:
             return plan, mirror
 

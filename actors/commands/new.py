@@ -67,6 +67,10 @@ def names_of(name: str) -> dict[str, str]:
     return {"name": module, "Name": "".join(part.title() for part in module.split("_")), "NAME": module.upper()}
 
 
+# Modules that libraries import where they are installed.
+_OPTIONAL = {"cuda": "torch"}
+
+
 def _refuse_installed(module: str) -> None:
     """Check that the file would be the one that its import path names.
 
@@ -77,6 +81,8 @@ def _refuse_installed(module: str) -> None:
         raise UserError(
             f"new {module}: an installed module is called so and would be imported instead; choose another name"
         )
+    if module in _OPTIONAL:
+        raise UserError(f"new {module}: {_OPTIONAL[module]} would import that file as its own; choose another name")
 
 
 def _commands(kind: Kind, names: dict[str, str], out: Path) -> list[str]:

@@ -18,12 +18,12 @@ from actors.commands.run_mode import cause, overruled_mode, placed
 from actors.commands.run_plan import show_plan
 from actors.commands.study import cannot_decide
 from actors.grids.display import make_reporter as make_grid_reporter
-from actors.grids.side_by_side import SideBySide, refuse_dashboard_elsewhere, run_side_by_side
+from actors.grids.side_by_side import SideBySide, refuse_dashboard_elsewhere, remove_scratch, run_side_by_side
 from actors.launch import RunCallbacks, RunMode, choose_mode, local_session, run_experiment
 from actors.runtime.session import ray_session
 from actors.terminal.console import make_reporter
 from actors.terminal.exit_codes import CELLS_FAILED, DISK, Stopped, say
-from actors.terminal.mlflow_export import PATIENCE_AFTER_STOP_S, Exports
+from actors.terminal.mlflow_export import PATIENCE_AFTER_STOP_S, PATIENCE_S, Exports
 from actors.terminal.reporter import CellEnd, Reporter
 from actors.terminal.signals import StopSignals
 from relief_ray.errors import UserError, counted
@@ -198,25 +198,27 @@ def _run_plan(plan: Plan, options: RunOptions) -> None:
     with (
         closing(reporter),
         StopSignals(_how_to_resume(plan)) as stop,
-        ExitStack() as session,
     ):
         reporter.note(headline(plan, len(todo)))
         for sentence in cannot_decide(plan) if todo else ():
             reporter.note(f"NOTE: {sentence}")
-        mirror = session.enter_context(mirrored(plan, reporter.note, stop.requested))
-        if options.jobs > 1 and len(todo) > 1:
-            disk_full = _run_several(plan, cells, todo, options, reporter, stop, exports)
-        else:
-            context = RunContext(
-                name=plan.name, reporter=reporter, stop=stop, session=session, exports=exports, options=options
-            )
-            _run_all(cells, context)
+        remove_scratch(plan.out)
+        with ExitStack() as session, mirrored(plan, reporter.note, stop.requested) as mirror:
+            if options.jobs > 1 and len(todo) > 1:
+                disk_full = _run_several(plan, cells, todo, options, reporter, stop, exports)
+            else:
+                context = RunContext(
+                    name=plan.name, reporter=reporter, stop=stop, session=session, exports=exports, options=options
+                )
+                _run_all(cells, context)
+        is_whole = all(look_at(cell.cell, cell.folder).is_finished for cell in todo)
+        if is_whole:
+            stop.advise(f"stopped; all runs are finished\nthe rest of their export: relief-ray sync {typed(plan.out)}")
+        exports.close(PATIENCE_AFTER_STOP_S if stop.requested() else PATIENCE_S)
     if disk_full:
         raise Stopped(DISK, f"the disk is full; everything before is intact\n{_how_to_resume(plan)}")
-    if stop.requested() and not all(look_at(cell.cell, cell.folder).is_finished for cell in todo):
-        exports.close(PATIENCE_AFTER_STOP_S)
+    if stop.requested() and not is_whole:
         raise Stopped(stop.code, _how_to_resume(plan))
-    exports.close()
     _conclude(plan, mirror, options.as_json)
 
 

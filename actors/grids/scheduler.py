@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from ray import tune
 from actors.grids.early_stopping import rungs
 from actors.grids.low_memory import low_memory_ends_one_trial
 from actors.grids.places import bundles_of, explain_places, num_at_once, refuse_shortage
+from actors.grids.side_by_side import SCRATCH, remove_scratch
 from actors.grids.trial import CellTrial, TrialSpec
 from actors.runtime import user_code
 from actors.runtime.nodes import Nodes, look_around
@@ -28,7 +28,7 @@ from relief_ray.errors import UserError
 from relief_ray.records.cells import EarlyStopping
 from relief_ray.studies.plans import CellFolder, keep_error, look_at
 
-_SCRATCH, STOP_FILE = ".tune", ".stop"
+STOP_FILE = ".stop"
 _ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
@@ -136,12 +136,12 @@ def fit(entries: Sequence[CellFolder], trials: TrialPlan, listener: Listener) ->
     # Tune hands a free process to any trial that waits: few may wait, so that cells keep their order.
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(num_at_once(trial, nodes) for trial in bundles.values()))
     stop_file = trials.out / STOP_FILE
-    shutil.rmtree(trials.out / _SCRATCH, ignore_errors=True)
+    remove_scratch(trials.out)
     try:
         with low_memory_ends_one_trial():
             _tuner(_make_specs(entries, trials), _Places(entries, nodes, listener.note), trials, listener).fit()
     finally:
-        shutil.rmtree(trials.out / _SCRATCH, ignore_errors=True)
+        remove_scratch(trials.out)
     if not stop_file.exists():
         _explain_lost(entries)
 
@@ -215,7 +215,7 @@ def _tuner(specs: Mapping[str, TrialSpec], places: _Places, trials: TrialPlan, l
         ),
         run_config=tune.RunConfig(
             name="trials",
-            storage_path=str(trials.out / _SCRATCH),
+            storage_path=str(trials.out / SCRATCH),
             stop=_StopAll(trials.out / STOP_FILE),
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             failure_config=tune.FailureConfig(max_failures=1),

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from actors.runtime.session import SessionOptions, ray_session
 from actors.terminal.mlflow_export import Exports
@@ -52,6 +54,15 @@ class SideBySide:
     is_grid: bool = True
     other_code: bool = False
     out_of_time: Callable[[], bool] = _never
+
+
+# Tune's own notes, of no use after it has ended.
+SCRATCH = ".tune"
+
+
+def remove_scratch(out: Path) -> None:
+    """Remove what Tune left in a folder of cells, also a killed driver's whose cells have ended since."""
+    shutil.rmtree(out / SCRATCH, ignore_errors=True)
 
 
 def run_side_by_side(work: SideBySide) -> bool:

@@ -174,9 +174,8 @@ def follow(
     Where its process dies or freezes, the run goes on from its checkpoint in a new one.
 
     Raises:
-        UserError: the coordinator's process did not start in time.
         UserError, RoundVoid, ClientFailed: as the run raised them.
-        CoordinatorLost: the coordinator died or froze again and again, or did not start anew in time.
+        CoordinatorLost: the coordinator did not start in time, or died or froze again and again.
     """
     relay, deaths = ProgressRelay(path=request.path, on_round=on_round, on_note=on_note), Deaths(path=request.path)
     run, pulse = coordinator.run.remote(request), Pulse(coordinator=coordinator)
@@ -185,7 +184,7 @@ def follow(
             if should_stop():
                 coordinator.stop.remote()
             done = bool(ray.wait([run], timeout=_POLL_S)[0])
-            if _has_heard(pulse, relay, done, should_stop) and done:
+            if _has_heard(pulse, relay, deaths, done, should_stop) and done:
                 return cast(RunRecord, ray.get(run))
         except RayTaskError as error:
             raise raised_there(error)  # noqa: B904 - it has its cause
@@ -200,11 +199,11 @@ def follow(
             run = coordinator.run.remote(replace(request, reported=relay.seen if relay.seen >= 0 else None))
 
 
-def _has_heard(pulse: Pulse, relay: ProgressRelay, done: bool, should_stop: Callable[[], bool]) -> bool:
+def _has_heard(pulse: Pulse, relay: ProgressRelay, deaths: Deaths, done: bool, should_stop: Callable[[], bool]) -> bool:
     """Pass on what the coordinator answers, if it does; otherwise check that it may still be at work.
 
     Raises:
-        UserError: it has not answered since it was started.
+        CoordinatorLost: it has not answered since it was started.
         _Frozen: it has answered before.
     """
     progress = pulse.listen(relay, done)
@@ -214,10 +213,7 @@ def _has_heard(pulse: Pulse, relay: ProgressRelay, done: bool, should_stop: Call
     if pulse.is_frozen(should_stop()):
         raise _Frozen(f"the coordinator has not answered for {pulse.silent_s:.0f} s")
     if pulse.place is None and pulse.silent_s > _START_S:
-        raise UserError(
-            f"the coordinator did not answer for {_START_S:g} s; `ray status` shows what it waits for; what is done "
-            f"is kept: relief-ray resume {typed(relay.path)}"
-        )
+        raise deaths.lost(f"it did not answer for {_START_S:g} s; `ray status` shows what it waits for")
     return False
 
 

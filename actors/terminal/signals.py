@@ -139,6 +139,12 @@ class StopSignals:
         """True where a run should stop after its round."""
         return self.code != 0
 
+    def advise(self, advice: str) -> None:
+        """Replace the advice: what a stop leaves undone is another thing from now on."""
+        self._advice = advice
+        if self.code:
+            _ending.advice = f"{self._why}{advice}"
+
     def lost(self, why: str) -> None:
         """End the block because Ray does not answer; called in another thread than the block's."""
         if not self.code:

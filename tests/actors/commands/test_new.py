@@ -203,3 +203,10 @@ def test_a_name_that_an_installed_module_has_is_refused(invoke: Invoke, tmp_path
     for name in ("torch", "json", "relief_ray"):
         done = invoke("new", "method", name, "--out", tmp_path)
         assert done.exit_code == 2 and "an installed module is called so" in " ".join(done.stderr.split())
+
+
+def test_a_name_that_a_library_looks_for_is_refused(invoke: Invoke, tmp_path):
+    """``cuda.bindings`` is optional for torch, which would import the user's file in the midst of its own import."""
+    done = invoke("new", "method", "cuda", "--out", tmp_path)
+    assert done.exit_code == 2 and "torch would import that file" in " ".join(done.stderr.split())
+    assert not list(tmp_path.iterdir())

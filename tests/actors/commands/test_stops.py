@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -114,6 +115,35 @@ def test_a_signal_to_the_whole_group_ends_every_state_in_time(start: Start, tmp_
     assert seconds < LIMIT_S and "Traceback" not in said and "internal error" not in said, (seconds, said)
     assert "resume " + str(tmp_path / "x") in said
     assert not wait_until_gone(members), alive(members)
+
+
+@pytest.mark.parametrize(("number", "code"), SIGNALS)
+def test_a_signal_while_the_last_export_goes_on_names_the_line_that_completes_it(start: Start, tmp_path, number, code):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        store = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        words = ["run", "quick", "--out", tmp_path / "x", *SMALL, "--set=rounds=2"]
+        words += ["--set=tracking.enabled=true", f"--set=tracking.uri={store}"]
+        process = start(*words, preexec=os.setsid)
+        output = Output(process)
+        wait_until(lambda: is_done_in(tmp_path / "x" / "relief-s0"))
+        time.sleep(1.0)
+        began_s = time.monotonic()
+        os.killpg(process.pid, number)
+        process.wait(60)
+        seconds, said = time.monotonic() - began_s, output.whole()
+    assert process.returncode == code and seconds < LIMIT_S, (seconds, said)
+    assert f"relief-ray sync {tmp_path / 'x'}" in said and "resume with" not in said and "Traceback" not in said
+
+
+def wait_until(is_true: Callable[[], bool], seconds: float = 120.0) -> None:
+    until_s = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < until_s
+        time.sleep(0.05)
+
+
+def is_done_in(folder: Path) -> bool:
+    return (folder / "run.json").exists() and read_run(folder).status == "done"
 
 
 def test_a_report_that_is_stopped_says_so_in_a_line(start: Start, tmp_path: Path):

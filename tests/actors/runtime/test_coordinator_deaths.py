@@ -9,7 +9,7 @@ from ray.exceptions import ActorUnavailableError, GetTimeoutError, OutOfMemoryEr
 
 from actors.launch import RunCallbacks, run_experiment
 from actors.runtime import coordinator_client
-from actors.runtime.coordinator_client import Deaths
+from actors.runtime.coordinator_client import Deaths, ProgressRelay, Pulse
 from actors.runtime.errors import CoordinatorLost
 from actors.terminal.exit_codes import DISK, RAY_LOST, exit_code, report
 from relief_ray.errors import UserError
@@ -61,6 +61,22 @@ def test_a_process_that_does_not_start_anew_ends_the_run_in_time(tmp_path: Path,
     monkeypatch.setattr(coordinator_client.ray, "get", get)
     with pytest.raises(CoordinatorLost, match=r"not started anew within 180 s .*`ray status`"):
         coordinator_client._await(Silent, Deaths(path=tmp_path))
+
+
+def test_a_process_that_never_answers_ends_the_run_as_one_that_died(tmp_path: Path) -> None:
+    class Mute(Pulse):
+        def listen(self, relay: ProgressRelay, is_over: bool) -> None:
+            self.silent_s += 100.0
+
+    pulse = Mute(coordinator=Silent)
+    relay = ProgressRelay(path=tmp_path, on_round=lambda record: None, on_note=print)
+    asked = (pulse, relay, Deaths(path=tmp_path), False, lambda: False)
+    assert not coordinator_client._has_heard(*asked)
+    with pytest.raises(
+        CoordinatorLost, match=r"did not answer for 180 s; `ray status`.*\n.*\n.*relief-ray resume"
+    ) as caught:
+        coordinator_client._has_heard(*asked)
+    assert exit_code(caught.value) == RAY_LOST
 
 
 @pytest.mark.ci

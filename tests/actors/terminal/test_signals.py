@@ -49,6 +49,17 @@ def test_a_second_signal_interrupts_and_leaves_as_the_line_that_resumes(monkeypa
     assert caught.value.code == 143, "the first signal's"
 
 
+def test_a_promise_of_ten_seconds_is_one_of_the_constants():
+    assert signals.INTERRUPT_S < signals.END_S <= 9.0, "the line that is printed says END_S + 1"
+
+
+def test_what_a_stop_leaves_undone_may_change():
+    with pytest.raises(Stopped, match="sync with: X"), StopSignals(ADVICE) as stop:
+        stop.advise("sync with: X")
+        os.kill(os.getpid(), signal.SIGINT)
+        raise KeyboardInterrupt
+
+
 def test_presses_in_quick_succession_are_not_echoes_of_one_another_for_ever(monkeypatch) -> None:
     """Each comes half a second after the one before: the third is 1 s after the first, which is no echo any more."""
     now_s, num_pressed = [100.0], 0
