@@ -2,7 +2,7 @@
 # Set RELIEF-Ray up in ./.venv, then run its demo or its tests.
 #   sh bootstrap.sh demo      install what a server needs, run `relief-ray run demo`
 #   sh bootstrap.sh test      install the development tools too, run the tests
-#   sh bootstrap.sh slow      the same, then the tests that take long: under an hour; goes on where it was stopped
+#   sh bootstrap.sh slow      the same, then the tests that take long: about an hour on 2 cores; goes on where it was stopped
 #   sh bootstrap.sh setup     install what `test` needs, run nothing
 #   sh bootstrap.sh edge      install what a device of a cluster needs, keep the torch of its vendor, run nothing
 # Further words go to the command that is run. PYTHON names the interpreter (default python3), RELIEF_VENV the

@@ -36,8 +36,11 @@ LONG = (
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Puts the longest files first where several processes share the tests: the cluster's, then ``LONG``."""
-    if hasattr(config, "workerinput"):
+    """Puts the longest files first where several processes share the tests: the cluster's, then ``LONG``.
+
+    Tests that the command line names one by one stay in its order (``tests.slow`` has a better one).
+    """
+    if hasattr(config, "workerinput") and not any("::" in place for place in config.args):
         items.sort(key=lambda item: 2 - item.nodeid.startswith(LONG) - 2 * item.nodeid.startswith(ON_CLUSTER))
 
 

@@ -4,8 +4,9 @@
 
 Every test that ends is noted at once in ``.slow_tests.jsonl``, with the state of the sources that it saw. Stopped or
 killed, the next call runs what is left and what failed; other sources begin anew. ``--shard 2/3`` takes the second of
-three parts, by file, for several machines. ``--write`` puts the outcome into tests/slow_results.md: commit it.
-Exit status: that of pytest; 0 where nothing is left to run.
+three parts, by file, for several machines. ``--write`` puts the outcome of the whole set into tests/slow_results.md:
+commit it. Before it, concatenate the machines' ``.slow_tests.jsonl`` to one: of each test the last line counts.
+Exit status: that of pytest; 0 where nothing is left to run; 2 where ``--write`` finds tests that did not end yet.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from importlib.metadata import version
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -35,24 +38,40 @@ MARKS = "slow and not gpu and not lab and not lab_long"
 NUM_SLOWEST = 20
 # Files that take less are not listed on the page.
 LISTED_S = 5.0
+# A run that was stopped for longer has no duration of its own.
+LONGEST_PAUSE = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ended:
-    """A test that ended: how (``passed``, ``failed``, ``skipped``), after how long, and on which sources."""
+class Call:
+    """What the tests of one call run on: a digest of the sources, their commit, the machine, so many processes."""
+
+    sources: str
+    commit: str
+    machine: str
+    processes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ended(Call):
+    """A test that ended: how (``passed``, ``failed``, ``skipped``), after how long, and when (UTC, ISO 8601)."""
 
     test: str
     outcome: str
     seconds: float
-    sources: str
+    at: str
+
+    def span(self) -> tuple[datetime, datetime]:
+        """When it began and when it ended."""
+        end = datetime.fromisoformat(self.at)
+        return end - timedelta(seconds=self.seconds), end
 
 
 class Notes:
     """A pytest plugin: appends each test to the state file as it ends; with several processes it sits in the first."""
 
-    def __init__(self, file: Path, sources: str) -> None:
-        """``sources``: digest of what is tested."""
-        self._file, self._sources = file, sources
+    def __init__(self, file: Path, call: Call) -> None:
+        self._file, self._call = file, call
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._outcome: dict[str, str] = {}
 
@@ -64,7 +83,8 @@ class Notes:
             self._outcome[test] = max(self._outcome.get(test, ""), report.outcome, key=RANK.index)
         if report.when == "teardown":
             seconds, outcome = round(self._seconds.pop(test), 2), self._outcome.pop(test, "passed")
-            ended = Ended(test=test, outcome=outcome, seconds=seconds, sources=self._sources)
+            at = datetime.now(timezone.utc).isoformat(timespec="seconds")
+            ended = Ended(**asdict(self._call), test=test, outcome=outcome, seconds=seconds, at=at)
             with self._file.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(ended)) + "\n")
 
@@ -129,21 +149,21 @@ class _Collected:
         self.tests = [item.nodeid for item in session.items]
 
 
-def collect(marks: str = MARKS) -> list[str]:
-    """Lists the slow tests."""
-    collected = _Collected()
-    code = pytest.main(["--collect-only", "-qqq", "-m", marks], plugins=[collected])
+def collect(places: Sequence[str] = (), marks: str = MARKS) -> list[str]:
+    """Lists the slow tests in these files and folders; all of them by default. Prints nothing."""
+    collected, printed = _Collected(), StringIO()
+    with redirect_stdout(printed):
+        code = pytest.main(["--collect-only", "-qqq", "-m", marks, *places], plugins=[collected])
     if code != 0:
-        raise SystemExit(f"the tests could not be collected (pytest ended with {code})")
+        raise SystemExit(f"{printed.getvalue()}\nthe tests could not be collected (pytest ended with {int(code)})")
     return collected.tests
 
 
-def run(tests: Sequence[str], jobs: int, sources: str, more: Sequence[str]) -> int:
-    """Runs these tests; the exit status of pytest."""
-    # Else pytest-xdist would begin with the files of most tests, which are not those that take longest.
-    several = ["-n", str(jobs), "--dist", "loadfile", "--no-loadscope-reorder"] if jobs > 1 else []
+def run(tests: Sequence[str], call: Call, more: Sequence[str]) -> int:
+    """Runs these tests, begun in this order (tests/conftest.py keeps it); the exit status of pytest."""
+    several = ["-n", str(call.processes), "--dist", "loadfile"] if call.processes > 1 else []
     words = ["-q", "-m", MARKS, "-p", "no:cacheprovider", *several, *more, *tests]
-    return int(pytest.main(words, plugins=[Notes(STATE, sources)]))
+    return int(pytest.main(words, plugins=[Notes(STATE, call)]))
 
 
 def machine() -> str:
@@ -160,25 +180,43 @@ def _lines(path: str) -> list[str]:
     return Path(path).read_text(encoding="utf-8").splitlines() if Path(path).exists() else []
 
 
-def page(tests: Sequence[str], ended: Mapping[str, Ended], commit: str, now: datetime, where: str) -> str:
-    """Writes the results as Markdown."""
-    known = [ended[test] for test in tests if test in ended]
+def wall_minutes(ended: Iterable[Ended]) -> float | None:
+    """Minutes from the first begin to the last end; None: there was a pause of more than five minutes."""
+    spans = sorted(entry.span() for entry in ended)
+    first, until = spans[0]
+    for began, end in spans:
+        if began - until > LONGEST_PAUSE:
+            return None
+        until = max(until, end)
+    return (until - first).total_seconds() / 60
+
+
+def facts_of(known: Sequence[Ended]) -> dict[str, str]:
+    """What these tests ran on, when, and how they ended."""
+    in_time = sorted(known, key=lambda entry: entry.span())
     counts = Counter(entry.outcome for entry in known)
+    minutes = wall_minutes(known)
+    return {
+        "commit": ", ".join(dict.fromkeys(entry.commit for entry in in_time)),
+        "first test began": f"{in_time[0].span()[0]:%Y-%m-%d %H:%M} UTC",
+        "last test ended": f"{max(entry.span()[1] for entry in known):%Y-%m-%d %H:%M} UTC",
+        "machine": "; ".join(dict.fromkeys(entry.machine for entry in in_time)),
+        "processes on a machine": ", ".join(dict.fromkeys(str(entry.processes) for entry in in_time)),
+        "passed": str(counts["passed"]),
+        "failed": str(counts["failed"]),
+        "skipped": str(counts["skipped"]),
+        "minutes, first begin to last end": "n/a: not in one stretch" if minutes is None else f"{minutes:.1f}",
+        "minutes, sum over the tests": f"{sum(entry.seconds for entry in known) / 60:.1f}",
+    }
+
+
+def page(known: Sequence[Ended]) -> str:
+    """Writes the results as Markdown."""
     slowest = sorted(known, key=lambda entry: -entry.seconds)[:NUM_SLOWEST]
     by_file: defaultdict[str, float] = defaultdict(float)
     for entry in known:
         by_file[entry.test.partition("::")[0]] += entry.seconds
     files = sorted(((name, s) for name, s in by_file.items() if s >= LISTED_S), key=lambda pair: -pair[1])
-    facts = {
-        "date": f"{now:%Y-%m-%d %H:%M} UTC",
-        "commit": commit,
-        "machine": where,
-        "passed": str(counts["passed"]),
-        "failed": str(counts["failed"]),
-        "skipped": str(counts["skipped"]),
-        "not run": str(len(tests) - len(known)),
-        "minutes, sum over the tests": f"{sum(entry.seconds for entry in known) / 60:.1f}",
-    }
     failed = [f"* `{entry.test}`" for entry in known if entry.outcome == "failed"]
     return "\n".join(
         [
@@ -187,7 +225,7 @@ def page(tests: Sequence[str], ended: Mapping[str, Ended], commit: str, now: dat
             "Written by `python -m tests.slow --write`; `sh bootstrap.sh slow` runs them.",
             "",
             "| | |\n|---|---|",
-            *(f"| {name} | {value} |" for name, value in facts.items()),
+            *(f"| {name} | {value} |" for name, value in facts_of(known).items()),
             "",
             *(["## Failed", "", *failed, ""] if failed else []),
             f"## The slowest {len(slowest)}",
@@ -212,6 +250,20 @@ def commit_of(root: Path = ROOT) -> str:
     return subprocess.run(words, cwd=root, capture_output=True, text=True, check=True).stdout.strip()
 
 
+def write(tests: Sequence[str], ended: Mapping[str, Ended]) -> int:
+    """Writes the page if every test has ended; the exit status."""
+    missing = [test for test in tests if test not in ended]
+    if missing:
+        print(
+            f"{RESULTS.name} stays as it is: {len(missing)} of {len(tests)} slow tests did not end yet on these "
+            f"sources ({missing[0]}, ..); expected all; run them, or put all machines' {STATE.name} into one first",
+            file=sys.stderr,
+        )
+        return 2
+    RESULTS.write_text(page([ended[test] for test in tests]), encoding="utf-8")
+    return 0
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Does what the command line asks for; the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -223,6 +275,7 @@ def main(words: Sequence[str] | None = None) -> int:
     arguments, more = parser.parse_known_args(words)
     os.chdir(ROOT)
     tests, sources = collect(), digest_of_sources()
+    call = Call(sources=sources, commit=commit_of(), machine=machine(), processes=arguments.jobs)
     mine = part_of(tests, arguments.shard)
     left = mine if arguments.all else left_of(mine, read_state(STATE, sources))
     print(f"{len(left)} of {len(mine)} slow tests are left to run on the sources {sources}", flush=True)
@@ -231,15 +284,14 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0
     began = time.monotonic()
     last_page = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else ""
-    code = run(longest_first(left, last_page), arguments.jobs, sources, more) if left else 0
+    code = run(longest_first(left, last_page), call, more) if left else 0
     ended = read_state(STATE, sources)
     seconds = sum(ended[test].seconds for test in mine if test in ended)
     print(
         f"{len(left_of(mine, ended))} left or failed; {time.monotonic() - began:.0f} s, {seconds:.0f} s of tests so far"
     )
-    if arguments.write:
-        RESULTS.write_text(page(tests, ended, commit_of(), datetime.now(timezone.utc), machine()), encoding="utf-8")
-    return code
+    refused = write(tests, ended) if arguments.write else 0
+    return refused or code
 
 
 if __name__ == "__main__":

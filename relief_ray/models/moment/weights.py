@@ -38,9 +38,11 @@ from relief_ray.models.moment.encoder_config import CONFIG, read_config
 
 _HUB_ID = "AutonLab/MOMENT-1-small"
 FILES = (CONFIG, "model.safetensors")
-# Key in config.json that marks a randomly drawn encoder, with its seed: momentfm ignores it, and it is copied with the
-# folder.
-MARK = "relief_ray_random_seed"
+# Keys in config.json of a randomly drawn encoder, with its seed and ``digest``: momentfm ignores them, and they are
+# copied with the folder.
+MARK, DRAWN = "relief_ray_random_seed", "relief_ray_random_sha256"
+# End of a drawn encoder's folder: the form of its files, by which versions leave each other's alone.
+_FORM = ".2"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +73,8 @@ def load_frozen(size: Size, weights: str, weights_seed: int, revision: str | Non
     ``revision``: a branch, tag or commit at the hub (None: the hub's default branch).
 
     Raises:
-        UserError: momentfm is absent, the weights are missing, incomplete or of another size, or memory ran out.
+        UserError: momentfm is absent; the weights are missing, incomplete, of another size, or no longer those that
+            were drawn; or memory ran out.
     """
     require_momentfm()
     with enough_memory(size):
@@ -80,12 +83,14 @@ def load_frozen(size: Size, weights: str, weights_seed: int, revision: str | Non
         config = read_config(folder, SIZES[size], repair)
         tensors = map_tensors(folder / FILES[1], repair)
         pipeline = assemble(config, tensors, str(folder / FILES[1]), repair)
+        sha256 = digest(pipeline)
+        _refuse_changed(folder, config, sha256)
         origin = f"random, seed {weights_seed}" if is_random(weights) else weights
         num_values = sum(p.numel() for p in pipeline.parameters())
         return FrozenEncoder(
             pipeline=pipeline,
             origin=origin,
-            sha256=digest(pipeline),
+            sha256=sha256,
             num_values=num_values,
             # The hub's cache has a folder per commit.
             revision=folder.name if folder.parent.name == "snapshots" else None,
@@ -194,6 +199,10 @@ def _downloaded(name: str, revision: str | None) -> Path | None:
 def _sha256(size: Size, folder: Path, changed: tuple[tuple[int, int], ...]) -> str:
     """SHA-256 of a folder's encoder, computed once as long as ``changed`` (mtime and size of the files) stays."""
     require_momentfm()
+    return _digest_of_files(size, folder)
+
+
+def _digest_of_files(size: Size, folder: Path) -> str:
     path = folder / FILES[1]
     return digest(assemble(read_config(folder, SIZES[size]), map_tensors(path), str(path)))
 
@@ -241,7 +250,7 @@ def random_folder(size: Size, weights_seed: int) -> Path:
 def _draw(size: Size, weights_seed: int, folder: Path) -> None:
     pipeline: Any = seeded(lambda: build_pipeline(plain_config(SIZES[size])), weights_seed)
     pipeline.save_pretrained(folder)
-    _mark_random(folder, weights_seed)
+    _mark_random(folder, weights_seed, _digest_of_files(size, folder))
     for path in folder.iterdir():
         path.chmod(0o644)
     folder.chmod(0o755)
@@ -260,11 +269,30 @@ def _cache_errors(target: Path) -> Iterator[None]:
         ) from error
 
 
-def _mark_random(folder: Path, weights_seed: int) -> None:
+def _mark_random(folder: Path, weights_seed: int, sha256: str) -> None:
     """Mark an encoder as drawn, in its ``config.json``; no other process may be reading the folder yet."""
     path = folder / CONFIG
-    config = json.loads(path.read_text(encoding="utf-8")) | {MARK: weights_seed}
+    config = json.loads(path.read_text(encoding="utf-8")) | {MARK: weights_seed, DRAWN: sha256}
     path.write_text(json.dumps(config, indent=2, sort_keys=True), encoding="utf-8")
+
+
+def _refuse_changed(folder: Path, config: Mapping[str, object], found: str) -> None:
+    """Compare a drawn encoder with what was drawn.
+
+    Raises:
+        UserError: its tensors have another digest than the one noted beside them.
+    """
+    expected = config.get(DRAWN)
+    if found == expected or (expected is None and not _is_drawn_here(folder)):
+        return
+    repair = _repair_advice(folder)
+    if not _is_drawn_here(folder):
+        repair += f"; or, if you have trained this encoder, remove {MARK} and {DRAWN} from its {CONFIG}"
+    wanted = "one that is missing" if expected is None else str(expected)[:12]
+    raise UserError(
+        f"{folder / FILES[1]}: not the random encoder that was drawn: its tensors have the sha256 {found[:12]}, "
+        f"expected {wanted} ({DRAWN} in {CONFIG}); {repair}"
+    )
 
 
 def _drawn_seed(config: Mapping[str, object]) -> str | None:
@@ -286,4 +314,4 @@ def _is_drawn_here(folder: Path) -> bool:
 def random_target(size: Size, weights_seed: int) -> Path:
     """The cache folder of the encoder drawn from ``weights_seed``, whether it exists yet or not."""
     versions = f"{torch.__version__}".partition("+")[0]
-    return cache_root() / "moment" / f"{size}-random-{weights_seed}-{versions}"
+    return cache_root() / "moment" / f"{size}-random-{weights_seed}-{versions}{_FORM}"

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from relief_ray.errors import UserError
 from relief_ray.models.moment import weights as moment_random
-from relief_ray.models.moment.weights import MARK, load_frozen, random_folder, random_target
+from relief_ray.models.moment.weights import DRAWN, MARK, load_frozen, random_folder, random_target
 from tests.models.tiny_moment import tiny, windows
 
 
@@ -96,6 +96,44 @@ def test_a_damaged_one_is_to_be_deleted_not_fetched():
         load_frozen("tiny", "random", 0)
     shutil.rmtree(folder)
     assert load_frozen("tiny", "random", 0).num_values == 82_880
+
+
+def flipped(folder):
+    """Flips the lowest bit of one drawn value, in the file itself."""
+    path = folder / "model.safetensors"
+    whole = bytearray(path.read_bytes())
+    header = int.from_bytes(whole[:8], "little")
+    tensor = json.loads(whole[8 : 8 + header])["encoder.block.1.layer.0.SelfAttention.q.weight"]
+    whole[8 + header + tensor["data_offsets"][0]] ^= 1
+    path.write_bytes(whole)
+
+
+def test_a_flipped_bit_is_refused_and_never_another_encoder(tmp_path):
+    folder = random_folder("tiny", 4)
+    before = load_frozen("tiny", "random", 4).sha256
+    copy = shutil.copytree(folder, tmp_path / "copied")
+    for place, weights in ((folder, "random"), (copy, str(copy))):
+        flipped(place)
+        load_frozen.cache_clear()
+        with pytest.raises(UserError, match="not the random encoder that was drawn") as caught:
+            load_frozen("tiny", weights, 4)
+        said = str(caught.value)
+        assert said.startswith(f"{place}/model.safetensors: ") and f"expected {before[:12]} " in said
+        assert (f"delete {place}: it is drawn again" in said) == (place == folder)
+        assert (f"remove {MARK} and {DRAWN} from its config.json" in said) == (place == copy)
+    shutil.rmtree(folder)
+    assert load_frozen("tiny", "random", 4).sha256 == before
+    path = copy / "config.json"
+    path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k not in (MARK, DRAWN)}))
+    trained = load_frozen("tiny", str(copy), 4)
+    assert trained.random_seed is None and trained.sha256 != before
+
+
+def test_an_encoder_of_the_cache_without_its_digest_is_drawn_again():
+    path = random_folder("tiny", 0) / "config.json"
+    path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != DRAWN}))
+    with pytest.raises(UserError, match=f"expected one that is missing .*; delete {path.parent}: it is drawn again"):
+        load_frozen("tiny", "random", 0)
 
 
 def test_a_cache_that_cannot_be_written_is_named(cache, monkeypatch):
