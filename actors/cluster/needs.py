@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final, get_args
 
-from actors.runtime.placement import GRAIN
+from actors.cluster.start_line import DeviceLetter
+from actors.runtime.placement import GRAIN, total_of
 from actors.runtime.session import MIB
 
 Bundle = Mapping[str, float]
+# More processes than will ever share a GPU.
+_MANY: Final = 1000
+# Resources that any node may lend; every other one is a device's own.
+PLAIN: Final = ("CPU", "GPU", "memory")
+_JOINABLE: Final[Mapping[tuple[str, ...], str]] = {(f"type_{letter}",): letter for letter in get_args(DeviceLetter)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,31 +69,46 @@ def _place(bundle: Bundle, free: list[dict[str, float]]) -> bool:
     return False
 
 
-def total_of(bundles: Iterable[Bundle]) -> dict[str, float]:
-    """Resources of all bundles together."""
-    total: dict[str, float] = {}
-    for bundle in bundles:
-        for name, amount in bundle.items():
-            total[name] = total.get(name, 0.0) + amount
-    return total
+def wished(devices: Iterable[Bundle], nodes: Sequence[Bundle]) -> list[Bundle]:
+    """Machines that clients on such ``devices`` lack: one for all that are alike, with one GPU.
+
+    Where the cluster has GPUs, a node without one is no place for them; where it has none, they get none.
+    """
+    gpus = min(1.0, total_of(nodes).get("GPU", 0.0))
+    lacking = fit([{**device, "GPU": gpus / _MANY} for device in devices], nodes).unplaced
+    alike = Counter(tuple(device.items()) for device in lacking)
+    return [
+        {name: gpus if name == "GPU" else amount * number for name, amount in device}
+        for device, number in alike.items()
+    ]
 
 
 def changes(result: Fit, address: str) -> list[str]:
     """The least that has to join for everything to fit, as commands; empty where it does.
 
     A device's own line asks for the GPU or cores that its clients need: those of another node are of no use to them.
+    Where ``cluster join`` cannot offer a device's resources, a sentence says how Ray takes them.
     """
-    by_type: dict[str, list[Bundle]] = {}
+    alike: dict[tuple[str, ...], list[Bundle]] = {}
     for bundle in result.unplaced:
-        by_type.setdefault(next((name for name in bundle if name.startswith("type_")), ""), []).append(bundle)
-    lines = []
-    for name, bundles in sorted(by_type.items(), key=lambda item: (not item[0], item[0])):
-        total = total_of(bundles)
-        number = max(1, round(total.get(name, 0.0)))
-        count = f" --count {number}" if number > 1 else ""
-        device = f" --type {name.removeprefix('type_')}{count}" if name else ""
-        lines.append(f"relief-ray cluster join {address}{device}{_options(total)}")
-    return lines
+        alike.setdefault(tuple(sorted(name for name in bundle if name not in PLAIN)), []).append(bundle)
+    kinds = sorted(alike.items(), key=lambda item: (not item[0], item[0]))
+    return [_change(own, total_of(bundles), address) for own, bundles in kinds]
+
+
+def _change(own: tuple[str, ...], total: Bundle, address: str) -> str:
+    """How one machine joins that offers ``total``; ``own``: its device's resources."""
+    join = f"relief-ray cluster join {address}"
+    if own and own not in _JOINABLE:
+        offered = json.dumps({name: _ceil(total[name]) for name in own})
+        return (
+            f"`cluster join` has no option for {' with '.join(own)}: add --resources='{offered}' to the `ray start` "
+            f"that this prints: {join}{_options(total)} --print"
+        )
+    number = max(1, round(total[own[0]])) if own else 1
+    count = f" --count {number}" if number > 1 else ""
+    device = f" --type {_JOINABLE[own]}{count}" if own else ""
+    return f"{join}{device}{_options(total)}"
 
 
 def _options(plain: Bundle) -> str:

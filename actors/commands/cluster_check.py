@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from actors.cluster import GCS_PORT
-from actors.cluster.needs import Bundle, Fit, at_once, changes, fit, in_words, total_of
+from actors.cluster.needs import PLAIN, Bundle, Fit, at_once, changes, fit, in_words, wished
 from actors.cluster.survey import NodeFacts, data_faults, data_notes, faults_of, survey, warnings_of
 from actors.cluster.versions import refuse_other, versions_here, versions_of
 from actors.launch import choose_mode
 from actors.runtime.nodes import Nodes
+from actors.runtime.placement import total_of
 from actors.runtime.session import SessionOptions, ray_session
 from actors.terminal.exit_codes import BAD_INPUT, Stopped
 from relief_ray.config import ExperimentConfig
@@ -68,10 +69,8 @@ def check(target: Sequence[str], settings: Sequence[str], address: str | None, a
     """
     place = _place(address)
     with ray_session(SessionOptions(address=place)):
-        import ray
-
         nodes = survey()
-        verdict = _judge(target, settings, nodes, dict(ray.cluster_resources()), place) if target else None
+    verdict = _judge(target, settings, [node.resources for node in nodes], place) if target else None
     faults, notes = faults_of(nodes), warnings_of(nodes)
     if verdict is not None:
         training = trains(nodes, verdict.need)
@@ -107,11 +106,8 @@ def _place(address: str | None) -> str:
     return place
 
 
-def _judge(
-    target: Sequence[str], settings: Sequence[str], nodes: Sequence[NodeFacts], cluster: Mapping[str, float], place: str
-) -> Verdict:
-    need = need_of(target, settings, cluster, len(nodes))
-    offers = [node.resources for node in nodes]
+def _judge(target: Sequence[str], settings: Sequence[str], offers: Sequence[Bundle], place: str) -> Verdict:
+    need = need_of(target, settings, offers)
     result = fit(need.bundles, offers)
     most = min(need.num_cells or 1, _MOST_AT_ONCE)
     return Verdict(
@@ -122,10 +118,11 @@ def _judge(
     )
 
 
-def need_of(target: Sequence[str], settings: Sequence[str], cluster: Mapping[str, float], num_nodes: int = 1) -> Need:
+def need_of(target: Sequence[str], settings: Sequence[str], offers: Sequence[Bundle]) -> Need:
     """Needs of a target: of a preset or file placed by type, unless ``settings`` say otherwise; of a grid as it is.
 
     ``target``: the words after `relief-ray`, of which `run` may be left out, and `grid` where no preset has the name.
+    ``offers``: resources of each node.
 
     Raises:
         UserError: there is no such target.
@@ -135,22 +132,18 @@ def need_of(target: Sequence[str], settings: Sequence[str], cluster: Mapping[str
     verb, name = ("", target[0]) if len(target) == 1 else (target[0], target[1])
     if len(target) > 2 or verb not in ("", "run", "grid"):
         raise UserError(f"check {' '.join(target)}: expected a preset, FILE.yaml, or a grid: `demo`, `grid smoke`")
+    # As a command on a node of all its resources would see the cluster.
+    nodes = Nodes(each=tuple(offers), here=total_of(offers))
     if verb == "grid" or (not verb and (name.endswith(".py") or (name in GRIDS and name not in PRESETS))):
-        return _grid_need(name, cells_of(load_grid(name), settings), cluster, num_nodes)
+        return _grid_need(name, cells_of(load_grid(name), settings), nodes)
     keys = {setting.partition("=")[0] for setting in settings}
     typed = [] if keys & {"runtime.mode", "runtime.placement"} else ["runtime.mode=actors", "runtime.placement=typed"]
-    return _needed(target_config(name, [*typed, *settings]), f"run {name}", _nodes(cluster, num_nodes), is_trial=False)
+    return _needed(target_config(name, [*typed, *settings]), f"run {name}", nodes, is_trial=False)
 
 
-def _nodes(cluster: Mapping[str, float], number: int) -> Nodes:
-    """The cluster as one that a command on its largest node would see."""
-    return Nodes(total=dict(cluster), here=dict(cluster), number=number)
-
-
-def _grid_need(name: str, cells: Sequence[Cell], cluster: Mapping[str, float], num_nodes: int) -> Need:
+def _grid_need(name: str, cells: Sequence[Cell], nodes: Nodes) -> Need:
     """Needs of the most demanding cell of a grid."""
     kinds = {repr((c.config.fleet, c.config.data, c.config.runtime, c.config.training.device)): c for c in cells}
-    nodes = _nodes(cluster, num_nodes)
     needs = [_needed(cell.config, f"grid {name}", nodes, is_trial=True) for cell in kinds.values()]
     largest = max(needs, key=lambda n: (bool(n.impossible), len(n.bundles), sorted(total_of(n.bundles).values())))
     data: dict[str, str] = {}
@@ -163,11 +156,9 @@ def _needed(config: ExperimentConfig, title: str, nodes: Nodes, *, is_trial: boo
     """Bundles of one run; of a typed one as if the cluster had all devices."""
     from actors.grids.places import bundles_of, fleet_of, is_chosen_here, settled
 
-    wished = dict(nodes.total)
     fleet, types = fleet_of(config)
-    if config.runtime.placement == "typed":
-        for name, amount in total_of(types[client.device].ray_resources for client in fleet.clients).items():
-            wished[name] = max(amount, wished.get(name, 0.0))
+    is_typed = config.runtime.placement == "typed"
+    devices = [types[client.device].ray_resources for client in fleet.clients] if is_typed else []
     if is_trial and is_chosen_here(config.runtime):
         runtime = settled(config.runtime, config.runtime.num_hosts or int(nodes.number > 1))
     else:
@@ -177,7 +168,7 @@ def _needed(config: ExperimentConfig, title: str, nodes: Nodes, *, is_trial: boo
     title = f"{title}: {counted(len(fleet), 'client')}, mode {runtime.mode}, placement {config.runtime.placement}"
     data = {config.data.name: config.runtime.data}
     try:
-        bundles = bundles_of(config, replace(nodes, total=wished))
+        bundles = bundles_of(config, replace(nodes, each=(*nodes.each, *wished(devices, nodes.each))))
     except UserError as error:
         return Need(title=title, data=data, bundles=(), impossible=str(error))
     # The first is the process of a trial; a run's coordinator asks for nothing.
@@ -223,8 +214,10 @@ def _verdict_lines(verdict: Verdict) -> list[str]:
     places = f"{len(result.unplaced)} of {len(need.bundles)} processes have no place (each takes one node)"
     lines += wrapped(f"does not fit: {places}; missing: {in_words(result.missing)}", "  ", "    ")
     lines.append("  smallest change, on one machine each:")
-    lines += [f"    {command}" for command in verdict.changes]
-    if any(name.startswith("type_") for name in result.missing):
+    for change in verdict.changes:
+        # A command stays one line; a sentence does not.
+        lines += [f"    {change}"] if change.startswith("relief-ray") else wrapped(change, "    ", "      ")
+    if any(name not in PLAIN for name in result.missing):
         lines.append("  or without types: --set runtime.placement=virtual")
     return lines
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from actors.runtime.nodes import Nodes
-from actors.runtime.placement import GRAIN, HostSpec, Resources, plan_actors, plan_packed, shortage
+from actors.runtime.placement import GRAIN, HostSpec, Resources, plan_actors, plan_packed, shortage, total_of
 from relief_ray.config import ExperimentConfig
 from relief_ray.data import num_clients
 from relief_ray.devices.types import DeviceType
@@ -68,7 +68,7 @@ def bundles_of(config: ExperimentConfig, nodes: Nodes) -> Bundles:
     else:
         fleet, types = fleet_of(config)
         offered = {name: device.ray_resources for name, device in types.items()}
-        plan = plan_actors(fleet, offered, runtime.placement, nodes.total, needs_gpu)
+        plan = plan_actors(fleet, offered, runtime.placement, nodes.each, needs_gpu)
     return ({"memory": float(_TRIAL_BYTES)}, *(host.bundle or {"CPU": GRAIN} for host in plan.hosts))
 
 
@@ -107,10 +107,7 @@ def num_at_once(bundles: Bundles, nodes: Nodes) -> int:
 
 
 def _count(bundles: Bundles, offered: Resources) -> int:
-    total: dict[str, float] = {}
-    for bundle in bundles:
-        for name, amount in bundle.items():
-            total[name] = total.get(name, 0.0) + amount
+    total = total_of(bundles)
     return min(int(offered.get(name, 0.0) / amount + GRAIN) for name, amount in total.items() if amount)
 
 

@@ -14,6 +14,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from actors.runtime import user_code
 from actors.runtime.client_host import ClientHost, Handle
 from actors.runtime.host_data import DataMode
+from actors.runtime.nodes import look_around
 from actors.runtime.placement import HostSpec, Mode, Placement, Plan, Resources, plan_actors, plan_packed, reserve
 from actors.runtime.session import process_options
 from relief_ray.training.job import Job
@@ -81,11 +82,11 @@ def open_hosts(
     Raises:
         UserError: the cluster lacks a resource, named with the fix.
     """
-    cluster, needs_gpu = ray.cluster_resources(), job.trainer.device == "cuda" and not job.device_by_host
+    nodes, needs_gpu = look_around(), job.trainer.device == "cuda" and not job.device_by_host
     if options.mode == "actors":
-        plan = plan_actors(job.fleet, types or {}, options.placement, cluster, needs_gpu)
+        plan = plan_actors(job.fleet, types or {}, options.placement, nodes.each, needs_gpu)
     else:
-        plan = plan_packed(options.num_hosts, cluster, needs_gpu, job.trainer.stack)
+        plan = plan_packed(options.num_hosts, nodes.total, needs_gpu, job.trainer.stack)
     reservation = reserve(plan, _RESERVE_S)
     actor = ray.remote(ClientHost)
     hides = not job.device_by_host

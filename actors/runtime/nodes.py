@@ -13,7 +13,7 @@ from typing import Final
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.runtime.placement import Resources
+from actors.runtime.placement import Resources, total_of
 
 # Ray gives every node this label, with its id.
 _ID_LABEL: Final = "ray.io/node-id"
@@ -24,16 +24,24 @@ class Nodes:
     """The cluster as it is now.
 
     Attributes:
-        total: resources of all nodes together.
+        each: resources of every node that is alive.
         here: those of the driver's node.
-        number: nodes that are alive.
         selector: labels of the driver's node alone; a bundle with this selector is placed there.
     """
 
-    total: Resources
+    each: tuple[Resources, ...]
     here: Resources
-    number: int = 1
     selector: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def total(self) -> Resources:
+        """Resources of all nodes together."""
+        return total_of(self.each)
+
+    @property
+    def number(self) -> int:
+        """Nodes that are alive."""
+        return len(self.each)
 
     @property
     def cores(self) -> int:
@@ -48,10 +56,9 @@ def driver_node() -> str:
 
 def look_around() -> Nodes:
     """The nodes that are alive, seen from this process's node."""
-    alive = [node for node in ray.nodes() if node["Alive"]]
+    alive: dict[str, Resources] = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
     here = driver_node()
-    mine: Resources = next((node["Resources"] for node in alive if node["NodeID"] == here), {})
-    return Nodes(total=ray.cluster_resources(), here=mine, number=max(1, len(alive)), selector={_ID_LABEL: here})
+    return Nodes(each=tuple(alive.values()), here=alive.get(here, {}), selector={_ID_LABEL: here})
 
 
 def stay_here() -> NodeAffinitySchedulingStrategy:

@@ -7,7 +7,7 @@ what it asks for.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -66,23 +66,23 @@ def plan_packed(num_hosts: int | None, cluster: Resources, needs_gpu: bool = Fal
 
 
 def plan_actors(
-    fleet: Fleet, types: Mapping[str, Resources], placement: Placement, cluster: Resources, needs_gpu: bool = False
+    fleet: Fleet,
+    types: Mapping[str, Resources],
+    placement: Placement,
+    nodes: Sequence[Resources],
+    needs_gpu: bool = False,
 ) -> Plan:
     """One host per client.
 
-    ``types``: device type -> Ray resources (``DeviceType.ray_resources``).
+    ``types``: device type -> Ray resources (``DeviceType.ray_resources``); ``nodes``: what each node offers.
 
     Raises:
         UserError: ``typed`` placement, but a resource is missing or a device type names none; hosts need a GPU and the
             cluster has none.
     """
+    cluster = total_of(nodes)
     num_gpus = _gpu_share(len(fleet), cluster) if needs_gpu else 0.0
-    # One machine may stand for all devices of a type, whose clients share its GPU however many others have.
-    same_gpu = min(num_gpus, _share(1.0, max(Counter(c.device for c in fleet.clients).values())))
-    typed = tuple(
-        HostSpec(name=f"client-{c.id}", client=c.id, num_cpus=0.0, num_gpus=same_gpu, resources=types.get(c.device, {}))
-        for c in fleet.clients
-    )
+    typed = _typed_hosts(fleet, types, _typed_gpu_shares(fleet, types, nodes) if needs_gpu else {})
     bare = sorted({c.device for c in fleet.clients if not types.get(c.device)})
     short = f"device types {bare} name no Ray resource" if bare else shortage(typed, cluster)
     if placement == "typed" and short:
@@ -97,6 +97,41 @@ def plan_actors(
         HostSpec(name=f"client-{c.id}", client=c.id, num_cpus=share, num_gpus=num_gpus) for c in fleet.clients
     )
     return Plan(hosts=hosts, placement="virtual", why=short if placement == "auto" else "as configured")
+
+
+def _typed_hosts(fleet: Fleet, types: Mapping[str, Resources], gpu_shares: Mapping[str, float]) -> tuple[HostSpec, ...]:
+    return tuple(
+        HostSpec(
+            name=f"client-{c.id}",
+            client=c.id,
+            num_cpus=0.0,
+            num_gpus=gpu_shares.get(c.device, 0.0),
+            resources=types.get(c.device, {}),
+        )
+        for c in fleet.clients
+    )
+
+
+def _typed_gpu_shares(fleet: Fleet, types: Mapping[str, Resources], nodes: Iterable[Resources]) -> dict[str, float]:
+    """Share of a GPU by device type, so small that hosts fit on every node of their type, however they are spread.
+
+    As many hosts as a node's types let in share its GPUs: ceil(hosts / GPUs) on each. A type has the smallest share of
+    its nodes, so that a node that joins leaves the others' clients where they were.
+    """
+    clients = Counter(client.device for client in fleet.clients)
+    per_gpu = dict.fromkeys(clients, 1)
+    for node in nodes:
+        if not (gpus := int(node.get("GPU", 0))):
+            continue
+        hosts = {device: min(number, _room(types.get(device, {}), node)) for device, number in clients.items()}
+        for device in (device for device, number in hosts.items() if number):
+            per_gpu[device] = max(per_gpu[device], -(-sum(hosts.values()) // gpus))
+    return {device: _share(1.0, number) for device, number in per_gpu.items()}
+
+
+def _room(needed: Resources, node: Resources) -> int:
+    """Number of hosts with these needs that a node takes."""
+    return min((int(node.get(name, 0.0) / amount + GRAIN) for name, amount in needed.items() if amount), default=0)
 
 
 def _share(cores: float, number: int) -> float:
@@ -118,11 +153,11 @@ def _gpu_share(num_hosts: int, cluster: Resources) -> float:
     return _share(1.0, -(-num_hosts // number))
 
 
-def _demand(hosts: Sequence[HostSpec]) -> dict[str, float]:
-    """Resources that all hosts need together."""
+def total_of(amounts: Iterable[Resources]) -> dict[str, float]:
+    """Resources of nodes, or of the demands of processes, together."""
     total: dict[str, float] = {}
-    for host in hosts:
-        for name, amount in host.bundle.items():
+    for resources in amounts:
+        for name, amount in resources.items():
             total[name] = total.get(name, 0.0) + amount
     return total
 
@@ -131,7 +166,7 @@ def shortage(hosts: Sequence[HostSpec], cluster: Resources, whose: str = "the cl
     """The resources of which the cluster has too little, in words; empty where it has enough."""
     lacking = [
         f"{name}: needed {amount:g}, {whose} has {cluster.get(name, 0.0):g}"
-        for name, amount in _demand(hosts).items()
+        for name, amount in total_of(host.bundle for host in hosts).items()
         if amount > cluster.get(name, 0.0) + GRAIN
     ]
     return "; ".join(lacking)

@@ -96,8 +96,8 @@ def _own_handlers() -> Iterator[None]:
     """Keep this process's handlers of signals: Ray ends it on SIGTERM; how a run is stopped is not its business.
 
     Ray's handler raises ``SystemExit`` wherever Python is: in a callback of the import system, say, it would be lost
-    and the run go on. Ray knows no option for it; one that names the function otherwise has its handler replaced after
-    it has started.
+    and the run go on. Ray knows no option for it; one without this function is in charge of SIGTERM until it has
+    started, and its handler is replaced then.
     """
     from ray._private import utils
 
@@ -106,7 +106,8 @@ def _own_handlers() -> Iterator[None]:
         return
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     install = getattr(utils, "set_sigterm_handler", None)
-    utils.set_sigterm_handler = lambda handler: None
+    if install is not None:
+        utils.set_sigterm_handler = lambda handler: None
     try:
         yield
     finally:

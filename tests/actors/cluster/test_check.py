@@ -28,18 +28,14 @@ def node(letter, count=1, answer=ANSWER, why=""):
 
 def judge(target, settings=(), nodes=()):
     offers = [HEAD, *(n.resources for n in nodes)]
-    total = {}
-    for offer in offers:
-        for name, amount in offer.items():
-            total[name] = total.get(name, 0.0) + amount
-    need = need_of(target.split(), settings, total)
+    need = need_of(target.split(), settings, offers)
     result = fit(need.bundles, offers)
     return Verdict(need=need, fit=result, at_once=2 if need.num_cells else 0, changes=tuple(changes(result, "h:1")))
 
 
 def test_a_preset_is_judged_as_if_placed_by_type():
     """`demo` itself packs its clients: what `--placement typed` would make of it is the question."""
-    need = need_of(["demo"], [], HEAD)
+    need = need_of(["demo"], [], [HEAD])
     assert sorted(tuple(b) for b in need.bundles) == [(t,) for t in ("type_a", "type_b", "type_c") for _ in range(2)]
     assert need.num_cells is None and need.data == {"dsa_mini": "auto"} and not need.impossible
     assert "mode actors, placement typed" in need.title
@@ -56,23 +52,23 @@ def test_a_preset_fits_once_the_named_nodes_have_joined():
 
 
 def test_settings_choose_another_way_to_place():
-    need = need_of(["demo"], ["runtime.placement=virtual"], HEAD)
+    need = need_of(["demo"], ["runtime.placement=virtual"], [HEAD])
     assert not any(name.startswith("type_") for bundle in need.bundles for name in bundle)
     assert judge("demo", ["runtime.placement=virtual"]).fits
 
 
 def test_a_grid_is_judged_by_its_most_demanding_cell():
-    need = need_of(["main_cnn"], ["runtime.mode=actors", "runtime.placement=typed", "datasets=dsa_mini"], HEAD)
+    need = need_of(["main_cnn"], ["runtime.mode=actors", "runtime.placement=typed", "datasets=dsa_mini"], [HEAD])
     assert need.num_cells and need.num_cells > 1
     assert sum(name.startswith("type_") for bundle in need.bundles for name in bundle) >= 6
     assert not judge("main_cnn", ["runtime.mode=actors", "runtime.placement=typed", "datasets=dsa_mini"]).fits
 
 
 def test_a_name_that_preset_and_grid_share_is_the_presets_unless_grid_is_said():
-    assert need_of(["quick"], [], HEAD).num_cells is None and need_of(["run", "quick"], [], HEAD).num_cells is None
-    assert need_of(["grid", "smoke"], [], HEAD).num_cells == 12
+    assert need_of(["quick"], [], [HEAD]).num_cells is None and need_of(["run", "quick"], [], [HEAD]).num_cells is None
+    assert need_of(["grid", "smoke"], [], [HEAD]).num_cells == 12
     with pytest.raises(UserError, match="check resume smoke: expected a preset"):
-        need_of(["resume", "smoke"], [], HEAD)
+        need_of(["resume", "smoke"], [], [HEAD])
 
 
 def test_a_gpu_that_no_node_has_is_impossible_and_named(monkeypatch):
@@ -83,9 +79,22 @@ def test_a_gpu_that_no_node_has_is_impossible_and_named(monkeypatch):
     assert not verdict.fits and "knows of no GPU" in verdict.need.impossible
 
 
+def test_the_check_of_a_gpu_run_asks_for_the_shares_that_the_run_will(monkeypatch):
+    """The head's eight GPUs are of no use to types that other machines have."""
+    from actors.grids import places
+
+    monkeypatch.setattr(places, "choose_device", lambda device: "cuda")
+    offers = [{**HEAD, "GPU": 8.0}, {**node("b", 2).resources, "type_c": 2.0, "GPU": 1.0}]
+    need = need_of(["demo"], [], offers)
+    assert {name: bundle["GPU"] for bundle in need.bundles for name in bundle if name.startswith("type_")} == {
+        "type_a": 0.5, "type_b": 0.25, "type_c": 0.25,
+    }  # fmt: skip
+    assert changes(fit(need.bundles, offers), "h:1") == ["relief-ray cluster join h:1 --type a --count 2 --num-gpus 1"]
+
+
 def test_an_unknown_target_is_refused():
     with pytest.raises(UserError, match=r"did you mean 'demo'"):
-        need_of(["demmo"], [], HEAD)
+        need_of(["demmo"], [], [HEAD])
 
 
 def test_nodes_that_a_run_would_refuse_are_faults():
@@ -131,11 +140,11 @@ def test_of_own_data_is_said_that_the_nodes_look_for_them():
 
 def test_only_nodes_that_may_train_need_data():
     head = replace(node("a", answer=BARE), is_head=True, resources=HEAD)
-    need = need_of(["demo"], ["runtime.physical=true"], HEAD)
+    need = need_of(["demo"], ["runtime.physical=true"], [HEAD])
     assert need.data == {"dsa_mini": "node"} and "mode actors, placement typed" in need.title
     other = replace(node("c"), resources={"CPU": 8.0})
     assert [n.name for n in trains([head, node("b"), other, node("a")], need)] == ["board-b", "board-a"]
-    grid = need_of(["grid", "smoke"], ["runtime.data=node"], HEAD)
+    grid = need_of(["grid", "smoke"], ["runtime.data=node"], [HEAD])
     assert set(grid.data.values()) == {"node"}
 
 
@@ -144,10 +153,8 @@ def test_a_run_that_the_data_rule_will_refuse_does_not_fit(monkeypatch, capsys, 
     import contextlib
 
     nodes = [node("a", 2), node("b", 2), node("c", 2, answer=BARE)]
-    total = HEAD | {f"type_{letter}": 2.0 for letter in "abc"}
     monkeypatch.setattr(cluster_check, "survey", lambda: nodes)
     monkeypatch.setattr(cluster_check, "ray_session", lambda options: contextlib.nullcontext())
-    monkeypatch.setattr("ray.cluster_resources", lambda: total)
     with contextlib.ExitStack() as stack:
         stopped = None if code is None else stack.enter_context(pytest.raises(Stopped))
         check(["demo"], settings, "auto", as_json=False)
@@ -178,3 +185,12 @@ def test_text_has_80_columns_and_json_the_same_facts():
     facts = json.loads(as_data("10.0.0.1:6379", nodes, verdict, ["f"], []))
     assert [n["name"] for n in facts["nodes"]] == ["board-a", "board-c", "10.0.0.7"]
     assert facts["target"]["changes"] == list(verdict.changes) and facts["target"]["fits"] is False
+
+
+def test_what_join_has_no_option_for_is_a_sentence_of_80_columns():
+    short = fit([{"jetson": 1.0}] * 2, [HEAD])
+    verdict = replace(judge("demo"), fit=short, changes=tuple(changes(short, "10.0.0.1:6379")))
+    lines = as_text("10.0.0.1:6379", [node("a")], verdict, [], []).splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert "has no option for jetson: add --resources='{\"jetson\": 2}' to the" in " ".join(" ".join(lines).split())
+    assert "  or without types: --set runtime.placement=virtual" in lines

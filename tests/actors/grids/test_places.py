@@ -22,8 +22,8 @@ from tests.actors.grids.tiny_plans import tiny_plan
 from tests.actors.test_plans import spec_of
 
 HERE = {"CPU": 2.0, "memory": 8e9}
-ONE = Nodes(total={**HERE, "type_a": 3.0, "type_b": 3.0, "type_c": 2.0}, here=HERE)
-FOUR = Nodes(total={"CPU": 8.0, "memory": 32e9}, here=HERE, number=4)
+ONE = Nodes(each=({**HERE, "type_a": 3.0, "type_b": 3.0, "type_c": 2.0},), here=HERE)
+FOUR = Nodes(each=(HERE,) * 4, here=HERE)
 
 
 def config_of(**runtime):
@@ -46,12 +46,12 @@ def test_what_the_user_says_stays():
     for typed in (config_of(mode="actors"), config_of(placement="typed")):
         process, *hosts = bundles_of(typed, ONE)
         assert hosts == [{kind: 1.0} for kind in kinds] and num_at_once((process, *hosts), ONE) == 1
-    _, *hosts = bundles_of(config_of(mode="actors"), Nodes(total=HERE, here=HERE))
+    _, *hosts = bundles_of(config_of(mode="actors"), Nodes(each=(HERE,), here=HERE))
     assert hosts == [{"CPU": 0.25}] * 8
 
 
 def test_processes_of_trials_are_as_many_as_this_node_has_memory_for():
-    small = Nodes(total={"CPU": 64.0, "memory": 64e9}, here={"CPU": 2.0, "memory": 2e9}, number=8)
+    small = Nodes(each=({"CPU": 2.0, "memory": 2e9},) * 32, here={"CPU": 2.0, "memory": 2e9})
     bundles = bundles_of(config_of(), small)
     assert num_at_once(bundles, small) == int(2e9 / bundles[0]["memory"]) == 4
 
@@ -98,7 +98,7 @@ def test_the_choice_is_said_with_its_reason():
 def test_what_the_cluster_lacks_is_refused_at_once():
     with pytest.raises(UserError, match=r"a: the cluster is too small for one trial: CPU: needed 3, the cluster has 2"):
         refuse_shortage({"a": ({"memory": 1.0}, {"CPU": 3.0})}, ONE)
-    headless = Nodes(total={"CPU": 8.0, "memory": 8e9}, here={"memory": 4e9}, number=2)
+    headless = Nodes(each=({"memory": 4e9}, {"CPU": 8.0, "memory": 4e9}), here={"memory": 4e9})
     with pytest.raises(UserError, match=r"CPU: needed 1, this node has 0; .*or use --set runtime.mode=packed"):
         refuse_shortage({"a": bundles_of(config_of(mode="inline"), headless)}, headless)
     refuse_shortage({"a": bundles_of(config_of(), headless)}, headless)

@@ -1,7 +1,11 @@
+import re
+
 import pytest
 import ray
+from hypothesis import given
+from hypothesis import strategies as st
 
-from actors.cluster.needs import fit
+from actors.cluster.needs import changes, fit, wished
 from actors.runtime.placement import HostSpec, Plan, plan_actors, plan_packed, reserve, shortage
 from relief_ray.errors import UserError
 from tests.actors.runtime.federation import TYPES, make_fleet
@@ -11,14 +15,14 @@ SHORT = {"CPU": 2.0, "type_a": 2.0, "type_b": 1.0}
 
 
 def test_clients_go_to_their_device_type_where_the_cluster_has_it():
-    plan = plan_actors(make_fleet(6), TYPES, "auto", ENOUGH)
+    plan = plan_actors(make_fleet(6), TYPES, "auto", [ENOUGH])
     assert plan.placement == "typed"
     assert [dict(h.bundle) for h in plan.hosts] == [{f"type_{t}": 1.0} for t in "abcabc"]
     assert [h.client for h in plan.hosts] == list(range(6))
 
 
 def test_auto_falls_back_to_shares_of_the_cores_and_says_why():
-    plan = plan_actors(make_fleet(6), TYPES, "auto", SHORT)
+    plan = plan_actors(make_fleet(6), TYPES, "auto", [SHORT])
     assert plan.placement == "virtual"
     assert plan.why == "type_b: needed 2, the cluster has 1; type_c: needed 2, the cluster has 0"
     assert sum(h.num_cpus for h in plan.hosts) <= 2.0 and all(h.num_cpus > 0.3 for h in plan.hosts)
@@ -26,9 +30,9 @@ def test_auto_falls_back_to_shares_of_the_cores_and_says_why():
 
 def test_typed_placement_names_what_is_missing():
     with pytest.raises(UserError, match=r"type_c: needed 2, the cluster has 0.*ray start --resources"):
-        plan_actors(make_fleet(6), TYPES, "typed", SHORT)
+        plan_actors(make_fleet(6), TYPES, "typed", [SHORT])
     with pytest.raises(UserError, match=r"device types \['A', 'B', 'C'\] name no Ray resource"):
-        plan_actors(make_fleet(6), {}, "typed", ENOUGH)
+        plan_actors(make_fleet(6), {}, "typed", [ENOUGH])
 
 
 @pytest.mark.parametrize(("cores", "asked", "number"), [(4.0, None, 4), (4.0, 2, 2), (2.0, 7, 7), (0.5, None, 1)])
@@ -40,7 +44,7 @@ def test_packed_hosts_fit_the_cores(cores, asked, number):
 
 
 def test_hundred_actors_share_two_cores():
-    plan = plan_actors(make_fleet(100), TYPES, "virtual", {"CPU": 2.0})
+    plan = plan_actors(make_fleet(100), TYPES, "virtual", [{"CPU": 2.0}])
     assert {h.num_cpus for h in plan.hosts} == {0.02} and not shortage(plan.hosts, {"CPU": 2.0})
 
 
@@ -66,19 +70,85 @@ def test_resources_in_use_are_waited_for_up_to_the_time_limit(cluster):
 @pytest.mark.parametrize(("hosts", "gpus", "share"), [(1, 1.0, 1.0), (4, 1.0, 0.25), (3, 2.0, 0.5), (2, 4.0, 1.0)])
 def test_hosts_share_gpus_and_none_lies_across_two(hosts, gpus, share):
     cluster = {"CPU": 8.0, "GPU": gpus}
-    packed, actors = plan_packed(hosts, cluster, True), plan_actors(make_fleet(hosts), TYPES, "virtual", cluster, True)
-    for plan in (packed, actors):
+    actors = plan_actors(make_fleet(hosts), TYPES, "virtual", [cluster], True)
+    for plan in (plan_packed(hosts, cluster, True), actors):
         assert {h.num_gpus for h in plan.hosts} == {share} and not shortage(plan.hosts, cluster)
         assert hosts <= gpus * int(1 / share)
     assert {h.num_gpus for h in plan_packed(hosts, cluster).hosts} == {0.0}, "where the CPU computes nobody asks"
 
 
+def types_of(a, b, c):
+    return {f"type_{letter}": float(number) for letter, number in zip("abc", (a, b, c), strict=True) if number}
+
+
+def typed_plan(nodes, placement="typed"):
+    """Eight clients: three of type A, three of B, two of C."""
+    return plan_actors(make_fleet(8), TYPES, placement, nodes, needs_gpu=True)
+
+
+def gpus_by_type(plan):
+    return {name: host.num_gpus for host in plan.hosts for name in host.resources}
+
+
+def fits(plan, nodes):
+    return fit([host.bundle for host in plan.hosts], nodes).fits
+
+
+@pytest.mark.parametrize(("gpus", "share"), [(1.0, 0.125), (4.0, 0.5), (8.0, 1.0), (16.0, 1.0)])
+@pytest.mark.parametrize("placement", ["auto", "typed"])
+def test_hosts_of_all_types_on_one_server_leave_none_of_its_gpus_idle(gpus, share, placement):
+    server = {"GPU": gpus, **types_of(3, 3, 2)}
+    plan = typed_plan([server], placement)
+    assert plan.placement == "typed" and fits(plan, [server])
+    assert set(gpus_by_type(plan).values()) == {share}
+
+
 def test_clients_of_a_type_share_the_gpu_of_its_machine_however_many_others_have():
     """The head has a GPU that no client can use: an even share of all four, a half, would fit two of three clients."""
-    devices = [{"GPU": 1.0, f"type_{letter}": 3.0} for letter in "abc"]
-    cluster = {"CPU": 4.0, "GPU": 4.0, "type_a": 3.0, "type_b": 3.0, "type_c": 3.0}
-    plan = plan_actors(make_fleet(8), TYPES, "typed", cluster, True)
-    assert fit([host.bundle for host in plan.hosts], [{"CPU": 4.0, "GPU": 1.0}, *devices]).fits
+    devices = [{"GPU": 1.0, **types_of(3, 0, 0)}, {"GPU": 1.0, **types_of(0, 3, 0)}, {"GPU": 1.0, **types_of(0, 0, 2)}]
+    plan = typed_plan([{"GPU": 1.0}, *devices])
+    assert gpus_by_type(plan) == pytest.approx({"type_a": 0.3333, "type_b": 0.3333, "type_c": 0.5})
+    assert fits(plan, devices)
+
+
+def test_boards_with_a_client_each_have_a_gpu_each():
+    boards = [{"GPU": 1.0, **types_of(*(int(kind == letter) for kind in "abc"))} for letter in "aaabbbcc"]
+    plan = typed_plan(boards)
+    assert set(gpus_by_type(plan).values()) == {1.0} and fits(plan, boards)
+
+
+def joined(command):
+    """Resources of the machine that a line of ``changes`` describes."""
+    found = re.fullmatch(r"relief-ray cluster join h:1 --type (.)(?: --count (\d+))?(?: --num-gpus (\d+))?", command)
+    assert found, command
+    letter, count, gpus = found.groups()
+    return {f"type_{letter}": float(count or 1), "GPU": float(gpus or 0)}
+
+
+def followed(nodes):
+    """The advice for nodes that lack types, as `cluster check` makes it; once followed, the plan made anew fits."""
+    devices = [TYPES[client.device] for client in make_fleet(8).clients]
+    plan = typed_plan([*nodes, *wished(devices, nodes)])
+    advice = changes(fit([host.bundle for host in plan.hosts], nodes), "h:1")
+    grown = [*nodes, *(joined(command) for command in advice)]
+    assert fits(typed_plan(grown), grown), grown
+    return advice
+
+
+def test_a_machine_that_joins_as_advised_changes_no_other_machines_share():
+    machine = {"GPU": 1.0, **types_of(0, 3, 2)}
+    assert followed([{"CPU": 4.0}, machine]) == ["relief-ray cluster join h:1 --type a --count 3 --num-gpus 1"]
+    before, after = (typed_plan([machine, {"GPU": gpus, **types_of(3, 0, 0)}]) for gpus in (1.0, 4.0))
+    assert gpus_by_type(before) == pytest.approx({"type_a": 0.3333, "type_b": 0.2, "type_c": 0.2})
+    assert gpus_by_type(after) == pytest.approx({"type_a": 1.0, "type_b": 0.2, "type_c": 0.2})
+
+
+machines = st.tuples(st.sampled_from([0.0, 1.0, 2.0, 3.0, 8.0]), *[st.integers(0, 4)] * 3)
+
+
+@given(st.lists(machines, max_size=4))
+def test_following_the_advice_fits_whatever_the_nodes_were(nodes):
+    followed([{"CPU": 4.0, "GPU": 1.0}, *({"GPU": gpus, **types_of(*counts)} for gpus, *counts in nodes)])
 
 
 @pytest.mark.parametrize(("gpus", "expected"), [(1.0, 1), (2.0, 2)])

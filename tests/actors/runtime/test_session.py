@@ -1,4 +1,5 @@
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 import ray
 
-from actors.runtime.session import MAX_FOLDER_LENGTH, SessionOptions, ray_session, short_folder
+from actors.runtime.session import MAX_FOLDER_LENGTH, SessionOptions, _own_handlers, ray_session, short_folder
 
 ROOT = Path(__file__).parents[3]
 
@@ -51,7 +52,7 @@ def send():
         sent.append(signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
 
-sender = threading.Thread(target=send)
+sender = threading.Thread(target=send, daemon=True)
 sender.start()
 with ray_session(SessionOptions(num_cpus=1, object_store_mib=100)):
     is_up.set()
@@ -108,6 +109,17 @@ def test_a_signal_while_ray_starts_is_the_commands_own(tmp_path):
         [sys.executable, "-c", SIGNALLED], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180
     )
     assert done.stdout == "True True True\n", done.stdout + done.stderr
+
+
+def test_where_ray_lacks_the_function_nothing_is_put_in_its_place(monkeypatch):
+    from ray._private import utils
+
+    monkeypatch.delattr(utils, "set_sigterm_handler")
+    before = signal.getsignal(signal.SIGTERM)
+    with _own_handlers():
+        assert not hasattr(utils, "set_sigterm_handler")
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    assert not hasattr(utils, "set_sigterm_handler") and signal.getsignal(signal.SIGTERM) == before
 
 
 @pytest.mark.ray
