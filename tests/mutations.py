@@ -274,7 +274,7 @@ void-retries | test_coordinator.py | a void round ends the run at once
 + _MAX_VOID_RETRIES = 0
 
 void-recover | test_coordinator.py | a void round is tried again without waiting for lost hosts
-- with suppress(Interrupted):  # the run itself stops then\n                recover()
+- with suppress(Interrupted):  # a stop was asked for then\n                recover()
 + pass
 
 dropped-saved | test_coordinator.py | a stop that drops a round leaves no checkpoint of the one before

@@ -31,6 +31,7 @@ from relief_ray.experiment.setup import Setup
 from relief_ray.plugins import is_path
 from relief_ray.process import use_threads
 from relief_ray.records.checkpoint import generations
+from relief_ray.records.left_out import Alerts
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.report.runs import split_name
@@ -334,10 +335,10 @@ def saved_round(folder: Path) -> int | None:
 def follow(cell: CellFolder, setup: Setup, context: RunContext) -> RunRecord:
     """Run the missing rounds and pass each to the reporter and to MLflow."""
     config, title = cell.cell.config, title_of(cell.cell)
-    tracker = context.exports.begin(config.tracking, cell.folder)
+    tracker, alerts = context.exports.begin(config.tracking, cell.folder), Alerts()
 
     def on_round(record: RoundRecord) -> None:
-        context.reporter.committed(title, record, config.costs.planning_time)
+        context.reporter.committed(title, record, config.costs.planning_time, alerts.of(record))
         tracker.round(record)
 
     def on_note(text: str) -> None:

@@ -12,6 +12,7 @@ from actors.terminal.mlflow_export import Exports
 from actors.terminal.reporter import CellEnd, GridView, Leader, Reporter, RunningCell, headline_f1
 from relief_ray.errors import UserError
 from relief_ray.records.ledger import scan
+from relief_ray.records.left_out import Alerts
 from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_run
 from relief_ray.records.schema import RoundRecord
 from relief_ray.records.tracking import Tracker
@@ -49,6 +50,7 @@ class Running:
     num_bytes: int = 0
     num_rounds: int = 0
     f1: float | None = None
+    alerts: Alerts = field(default_factory=Alerts)
 
 
 @dataclass(kw_only=True)
@@ -166,7 +168,8 @@ class GridProgress:
         for record in new:
             if running.tracker is not None:
                 running.tracker.round(record)
-            self.reporter.committed(_title_of(entry), record, entry.cell.config.costs.planning_time)
+            clock = entry.cell.config.costs.planning_time
+            self.reporter.committed(_title_of(entry), record, clock, running.alerts.of(record))
             running.num_rounds = max(running.num_rounds, record.round + has_bootstrap(entry.cell))
             f1 = headline_f1(record)
             running.f1 = running.f1 if f1 is None else f1

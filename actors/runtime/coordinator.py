@@ -29,6 +29,7 @@ from relief_ray.faults import blamed
 from relief_ray.federated import RoundVoid
 from relief_ray.process import use_threads
 from relief_ray.records import checkpoint as checkpoints
+from relief_ray.records.base import Facts
 from relief_ray.records.run_folder import RunFolder
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.records.tracking import Tracker
@@ -105,27 +106,34 @@ def run_with_retries(
 ) -> RunRecord:
     """Run an experiment to its end or to a stop; a void round is tried thrice.
 
-    ``on_note`` hears why a round is tried again; ``recover`` waits for lost hosts before that.
+    ``on_note`` hears why a round is tried again; ``recover`` waits for lost hosts before that. A stop in the meantime
+    leaves in ``run.json`` why the round was void and whom it lacked.
 
     Raises:
         RoundVoid: the round stays void.
     """
     void_round, num_tries = -1, 0
+    void: Facts = {}
     while True:
         try:
             run = experiment.run(on_round, should_stop)
             break
         except Interrupted:
-            run = experiment.folder.update(status="interrupted")
+            said = void if experiment.next_round == void_round else {}
+            run = experiment.folder.update(status="interrupted", **said)
             break
         except RoundVoid as error:
             num_tries = num_tries + 1 if experiment.next_round == void_round else 1
             void_round = experiment.next_round
+            void = experiment.folder.run.model_dump(mode="json", include={"note", "left_out"})
             if num_tries > _MAX_VOID_RETRIES:
                 raise
             on_note(f"void, tried again ({num_tries} of {_MAX_VOID_RETRIES}): {error}")
-            with suppress(Interrupted):  # the run itself stops then
+            with suppress(Interrupted):  # a stop was asked for then
                 recover()
+            if should_stop():
+                run = experiment.folder.update(status="interrupted")
+                break
     if run.status == "interrupted":
         _save_point(experiment)
     return run

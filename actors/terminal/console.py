@@ -194,9 +194,10 @@ class ProgressBar(Reporter):
         self._bar.update(self._task, description=heading.replace("[", r"\["), state="")
 
     def round(self, title: str, record: RoundRecord, clock: str) -> None:
-        """Move the bar."""
+        """Move the bar; a round that went on without clients says how many it had."""
         self._scores = [" ".join(score.split()) for score in scores(record)] or self._scores
-        parts = [f"{record.round}/{self._rounds}", *self._scores, f"sim {record.totals[clock].time_s:.1f} s"]
+        clients = [summary_line(record)] if record.rejected else []
+        parts = [f"{record.round}/{self._rounds}", *clients, *self._scores, f"sim {record.totals[clock].time_s:.1f} s"]
         # On a narrow terminal the last ones are left out: a bar of two lines cannot be redrawn.
         fitting = [i for i in range(1, len(parts) + 1) if len("  ".join(parts[:i])) <= self._room]
         self._bar.update(self._task, advance=1, state="  ".join(parts[: max(fitting, default=1)]))

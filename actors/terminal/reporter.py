@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
 
-from relief_ray.records.left_out import newcomers
 from relief_ray.records.schema import RoundRecord, Status
 from relief_ray.text import WIDTH
 
@@ -115,13 +114,11 @@ class Reporter:
     def round(self, title: str, record: RoundRecord, clock: str) -> None:
         """Show a committed round; ``clock`` names the time model whose seconds and joules are shown."""
 
-    def committed(self, title: str, record: RoundRecord, clock: str) -> None:
-        """Show a committed round, whom it went on without and what it warns of."""
+    def committed(self, title: str, record: RoundRecord, clock: str, alerts: Sequence[str]) -> None:
+        """Show a committed round, and what is to be said of it (``relief_ray.records.left_out.Alerts``)."""
         self.round(title, record, clock)
-        for missing in newcomers(record):
-            self.note(f"{title}: WARNING: {missing}")
-        for warning in record.warnings:
-            self.note(f"{title}: WARNING: {warning}")
+        for alert in alerts:
+            self.note(f"{title}: WARNING: {alert}")
 
     def end(self, end: CellEnd) -> None:
         """Show how a cell ended."""

@@ -161,7 +161,7 @@ def judge(
         return state("stopped", run.note)
     if error is not None or run.status == "failed":
         return state("failed", error or run.note or "the run failed")
-    return state("interrupted")
+    return state("interrupted", run.note)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

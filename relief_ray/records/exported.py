@@ -18,13 +18,13 @@ _LEFT_OUT, _NOTE = "relief.left_out.", "relief.note"
 def exported_scalars(record: RoundRecord, clock: str) -> dict[str, float]:
     """A round's values by their names in a store, ``sim_`` before what a clock simulated; and F1 by sensor.
 
-    A round that went on without clients also says how many updates it used, as ``clients_used``.
+    Every round says how many updates it used, as ``clients_used``: that curve returns where a client does.
     """
     values = {SIMULATED.get(name, name): value for name, value in round_scalars(record, clock).items()}
-    if record.rejected:
-        values["clients_used"] = float(len(record.participants) - len(record.rejected))
+    used = float(len(record.participants) - len(record.rejected))
     sensors = record.metrics.f1_by_modality if record.metrics is not None else {}
-    return values | {f"f1_sensor_{sensor}": value for sensor, value in sensors.items() if isfinite(value)}
+    by_sensor = {f"f1_sensor_{sensor}": value for sensor, value in sensors.items() if isfinite(value)}
+    return {**values, "clients_used": used, **by_sensor}
 
 
 def ending_tags(run: RunRecord) -> dict[str, str]:

@@ -90,11 +90,28 @@ def summary_line(record: RoundRecord) -> str:
     return f"{number - len(record.rejected)}/{number} clients"
 
 
-def newcomers(record: RoundRecord) -> list[str]:
-    """A sentence for each client that this round left out and the one before did not, or for another cause."""
-    return [
-        f"round {record.round}: without client {client} (type {left.device}): {_IN_WORDS[left.cause]} "
-        f"({record.rejected[client]})"
-        for client, left in sorted(record.left_out.items())
-        if left.since == record.round
-    ]
+@dataclass(kw_only=True, slots=True)
+class Alerts:
+    """Says what a run's rounds warn of, to whoever hears of them in their order; one for each run and process.
+
+    Attributes:
+        last: clients that the last round heard of went on without; nobody before the first, which names all it lacks.
+    """
+
+    last: Mapping[ClientId, LeftOutFacts] = field(default_factory=dict)
+
+    def of(self, record: RoundRecord) -> list[str]:
+        """A line for each client that begins to be missing, or for another cause, and the round's own warnings."""
+        before, self.last = self.last, record.left_out
+        missing = [
+            f"{_place(record.round, client, left)}: {_IN_WORDS[left.cause]} ({record.rejected[client]})"
+            for client, left in sorted(record.left_out.items())
+            if client not in before or before[client].cause != left.cause
+        ]
+        return [*missing, *record.warnings]
+
+
+def _place(round_: int, client: ClientId, left: LeftOutFacts) -> str:
+    """``round 5: without client 3 (type A)``; ``round 5: still without client 3 (type A), since round 2``."""
+    who = f"without client {client} (type {left.device})"
+    return f"round {round_}: " + (who if left.since == round_ else f"still {who}, since round {left.since}")

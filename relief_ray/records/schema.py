@@ -143,7 +143,7 @@ class RunRecord(Record):
         data_warnings: oddities of the data, as `data describe` shows them.
         parent: the grid that the run is a cell of.
         finished: UTC, ISO 8601.
-        note: why the run failed or was stopped early; empty otherwise.
+        note: why the run failed or was stopped early, or why its last round was void; empty otherwise.
         num_resumes: how often the run was resumed.
         left_out: clients that rounds went on without, or that a void last round lacked, by cause; written when the run
             ends or stops.

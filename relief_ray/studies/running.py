@@ -16,7 +16,7 @@ from relief_ray.experiment.experiment import OnRound, run_inline
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.setup import Setup
 from relief_ray.process import threads
-from relief_ray.records.left_out import newcomers
+from relief_ray.records.left_out import Alerts
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.records.tracking import sync
@@ -72,11 +72,12 @@ def _run_cell(
             progress.warn(warning)
     for warning in setup.warnings:
         progress.note(f"{title}: NOTE: {warning}")
+    alerts = Alerts()
 
     def on_round(record: RoundRecord) -> None:
         progress.committed(record)
-        for missing in newcomers(record):
-            progress.note(f"{title}: WARNING: {missing}")
+        for alert in alerts.of(record):
+            progress.warn(f"{title}: {alert}")
 
     run = compute(setup, cell.folder, on_round, lambda text: progress.note(f"{title}: {text}"))
     record = last_evaluated(read_rounds(cell.folder))

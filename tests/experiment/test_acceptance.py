@@ -4,7 +4,6 @@ import pickle
 from dataclasses import replace
 
 import pytest
-import torch
 
 from relief_ray.errors import UserError
 from relief_ray.experiment.experiment import Experiment
@@ -12,62 +11,15 @@ from relief_ray.experiment.lifecycle import create
 from relief_ray.federated import RoundVoid
 from relief_ray.records import read_rounds, read_run
 from relief_ray.records.committed import condense
-from relief_ray.records.left_out import left_out_of, newcomers, sentence, summary_line
+from relief_ray.records.left_out import Alerts, left_out_of, sentence, summary_line
 from relief_ray.report.captions import remarks
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.runs import load_runs
 from relief_ray.training.serial_executor import SerialExecutor
 from tests.conformance.cases import config_of
+from tests.refusals import REASONS, Absent, huge, run, run_without, spoiled
 
 pytestmark = pytest.mark.usefixtures("run_cache")
-
-
-def spoiled(spoil, client=3, from_round=2):
-    """A client whose update is spoiled from one round on."""
-
-    def after(context, update):
-        if context.info.id != client or context.round < from_round:
-            return update
-        return replace(update, delta={j: spoil(d) for j, d in update.delta.items()})
-
-    return after
-
-
-def huge(delta):
-    wrong = delta.clone()
-    wrong[0] = 1e30
-    return wrong
-
-
-def run(path, after=None, case="fedavg", **changes):
-    setup, folder = create(config_of(case, rounds=3, **changes), path)
-    if after is not None:
-        setup = replace(setup, job=replace(setup.job, program=replace(setup.job.program, after=after)))
-    with folder:
-        Experiment(setup=setup, folder=folder, executor=SerialExecutor(setup.job)).run()
-    return read_rounds(path)
-
-
-class Absent:
-    """Runs a job without one client in some rounds: what is left where its update is refused."""
-
-    def __init__(self, job, client, from_round):
-        self._serial, self._client, self._from = SerialExecutor(job), client, from_round
-        self.evaluate = self._serial.evaluate
-
-    def train(self, round_, models, tasks, states):
-        kept = [t for t in tasks if round_ < self._from or t.client != self._client]
-        return self._serial.train(round_, models, kept, states)
-
-    def close(self):
-        self._serial.close()
-
-
-def without(path, client=3, from_round=2, case="fedavg"):
-    setup, folder = create(config_of(case, rounds=3), path)
-    with folder:
-        Experiment(setup=setup, folder=folder, executor=Absent(setup.job, client, from_round)).run()
-    return read_rounds(path)
 
 
 @pytest.mark.ci
@@ -76,35 +28,40 @@ def test_one_update_of_1e30_is_refused_and_the_others_train_as_if_that_client_we
     rounds = run(tmp_path / "huge", spoiled(huge), case, runtime={"quorum": 0.8})
     assert [sorted(r.rejected) for r in rounds if r.round >= 1] == [[], [3], [3]]
     assert all("norm rule" in r.rejected[3] for r in rounds if r.rejected)
-    expected = without(tmp_path / "away", case=case)
+    expected = run(tmp_path / "away", case=case, make=Absent)
     assert [r.model_sha256 for r in rounds] == [r.model_sha256 for r in expected]
     assert [c.client for c in rounds[-1].clients] == list(range(8)), "it has worked, and that is charged"
 
 
-@pytest.mark.parametrize(
-    ("spoil", "rule"),
-    [
-        (huge, "norm rule: its update has norm 3.32e+30"),
-        (lambda d: d * float("nan"), "is not finite"),
-        (lambda d: torch.cat([d, d]), "sent torch.float32 of shape"),
-        (lambda d: d.double(), "sent torch.float64 of shape"),
-    ],
-    ids=["norm", "nan", "shape", "dtype"],
-)
-def test_every_rule_names_the_client_in_records_and_reports(spoil, rule, tmp_path):
-    rounds = run(tmp_path / "run", spoiled(spoil), runtime={"quorum": 0.8})
+@pytest.mark.parametrize("reason", REASONS.values(), ids=REASONS)
+def test_every_rule_names_the_client_in_records_and_reports(reason, tmp_path):
+    rounds = run_without(tmp_path / "run", reason)
     last = rounds[-1]
-    assert rule in last.rejected[3] and summary_line(last) == "7/8 clients" and not newcomers(last)
+    assert reason.rule in last.rejected[3] and summary_line(last) == "7/8 clients"
     device = last.left_out[3].device
-    assert last.left_out[3].cause == "update" and last.left_out[3].since == 2
-    (news,) = newcomers(rounds[-2])
-    assert news.startswith(f"round 2: without client 3 (type {device}): its update was refused (") and rule in news
+    assert (last.left_out[3].cause, last.left_out[3].since) == (reason.cause, 2)
     (entry,) = read_run(tmp_path / "run").left_out
-    assert (entry.client, entry.device, entry.cause, entry.rounds) == (3, device, "update", (2, 3))
+    assert (entry.client, entry.device, entry.cause, entry.rounds) == (3, device, reason.cause, (2, 3))
     (loaded,) = load_runs([tmp_path / "run"])
-    told = f"client 3 (type {device}) was left out of 2 rounds (2-3): its update was refused ("
-    assert any(told in remark and rule in remark for remark in remarks(compare_runs([loaded])))
+    told = f"client 3 (type {device}) was left out of 2 rounds (2-3): "
+    assert any(told in remark and reason.rule in remark for remark in remarks(compare_runs([loaded])))
     assert any(told in warning for warning in condense(loaded.run, loaded.rounds).warnings)
+
+
+def test_a_missing_client_is_named_where_it_begins_and_in_the_first_round_that_a_process_hears_of(tmp_path):
+    rounds = run_without(tmp_path / "run", REASONS["norm"])
+    device, why = rounds[-1].left_out[3].device, [f"its update was refused ({r.rejected.get(3)})" for r in rounds]
+    alerts = Alerts()
+    first, (news,), again = map(alerts.of, rounds)
+    assert (first, again) == ([], []) and news == f"round 2: without client 3 (type {device}): {why[1]}"
+    (reminder,) = Alerts().of(rounds[-1])
+    assert reminder == f"round 3: still without client 3 (type {device}), since round 2: {why[2]}"
+    gone = {3: rounds[-1].left_out[3].model_copy(update={"cause": "lost", "since": 4})}
+    later = rounds[-1].model_copy(update={"round": 4, "left_out": gone, "warnings": ("round 4: fusion.B",)})
+    other_cause, warned = alerts.of(later)
+    assert other_cause.startswith("round 4: without client 3") and warned == "round 4: fusion.B"
+    back = later.model_copy(update={"rejected": {}, "left_out": {}, "warnings": ()})
+    assert alerts.of(back) == [] and len(alerts.of(rounds[-1])) == 1, "it is missing once more"
 
 
 @pytest.mark.parametrize(("quorum", "ends"), [(1.0, True), (0.9, True), (0.875, False)])

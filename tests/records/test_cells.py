@@ -49,6 +49,8 @@ def test_every_status_comes_from_the_folder_alone(change, tmp_path):
     assert (look(folder).status, look(folder).is_open) == ("interrupted", True)
     change(status="failed", note="round 3 was void")
     assert (look(folder).status, look(folder).why) == ("failed", "round 3 was void")
+    change(status="interrupted")
+    assert (look(folder).status, look(folder).why) == ("interrupted", "round 3 was void"), "stopped before another try"
     assert set(STATUS_TEXT) == set(get_args(Status)) and set(get_args(RunStatus)) < set(get_args(Status))
 
 

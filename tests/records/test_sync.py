@@ -24,7 +24,7 @@ from relief_ray.records.metrics import METRICS
 from relief_ray.records.mlflow_store import Store, StudySummary, log_run, log_study, store_uri
 from relief_ray.records.sync_state import read_sync
 from tests.records.stores import POINTS_A_ROUND, closed_port, configured, expected, points, stored
-from tests.sealed import change_run, put_run
+from tests.sealed import change_run, put_rounds, put_run
 
 if find_spec("mlflow") is None:
     pytest.skip("mlflow comes with the server extra", allow_module_level=True)
@@ -125,6 +125,18 @@ def test_why_a_run_failed_is_a_tag_until_the_run_has_gone_on(run):
     change_run(run, status="done", note="", left_out=[])
     sync(run)
     assert not [tag for tag in stored(run)[0].data.tags if tag.startswith(("relief.note", "relief.left_out"))]
+
+
+def test_the_curve_of_used_updates_has_every_round_and_returns_with_a_client(run):
+    from mlflow import MlflowClient
+
+    rounds = list(read_rounds(run))
+    whole = {"rejected": {}, "left_out": {}}
+    put_rounds(run, [r if r.round == 1 else r.model_copy(update=whole) for r in rounds])
+    client, run_id = MlflowClient(tracking_uri=store_uri(run)), sync(run).run_id
+    used = {point.step: point.value for point in client.get_metric_history(run_id, "clients_used")}
+    number = len(rounds[0].participants)
+    assert used == {0: number, 1: number - 1, 2: number, 3: number}
 
 
 def test_f1_of_each_sensor_alone_is_a_metric(run):

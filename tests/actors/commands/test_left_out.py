@@ -1,40 +1,38 @@
-"""A user's method whose client 2 sends 1e30: what the screen, JSON, `compare`, `report` and MLflow say of it.
+"""What the screen, JSON, `compare`, `report` and MLflow say of clients that rounds went on without, for every reason.
 
-NaN that a user's function returns is that function's fault (``tests/faulty.py``); the other rules are in
-``tests/experiment/test_acceptance.py``.
+A user's method whose client 2 sends 1e30 is run by the command line; NaN that a user's function returns is that
+function's fault (``tests/faulty.py``).
 """
 
+import html
+import io
 import json
+import re
+import sys
+from contextlib import redirect_stdout
 
 import pytest
 
+from actors.terminal.console import Lines, ProgressBar, make_reporter
 from relief_ray.records.cells import look
 from relief_ray.records.exported import ending_tags, exported_scalars
+from relief_ray.records.left_out import Alerts
 from relief_ray.records.run_folder import read_rounds, read_run
 from tests.actors.conftest import SMALL
-from tests.own import METHOD
-
-WRONG = """
-from dataclasses import replace
-
-from relief_ray.client import ClientProgram
+from tests.refusals import REASONS, SENDS_1E30, run_without
 
 
-def wrong(context, update):
-    if context.info.id != 2:
-        return update
-    return replace(update, delta={j: d * 0 + 1e30 for j, d in update.delta.items()})
+class Terminal(io.StringIO):
+    """An output that may be drawn on."""
 
-"""
+    def isatty(self):
+        return True
 
 
 @pytest.fixture
 def method(write):
-    """The method of ``tests.own``, with a client that sends 1e30."""
-    reduction = "reduction=reduction,"
-    code = METHOD.replace(reduction, f"{reduction} client=ClientProgram(after=wrong),")
-    assert code != METHOD
-    return f"{write(WRONG + code)}:Mine"
+    """A method with a client that sends 1e30."""
+    return f"{write(SENDS_1E30)}:Mine"
 
 
 @pytest.mark.ci
@@ -79,3 +77,86 @@ def test_by_default_a_refused_update_ends_the_run_with_code_3(invoke, method, tm
     assert "0 of 4 rounds (failed: round 1: the updates of 7 of 8 clients" in compared and "norm rule" in compared
     assert invoke("report", tmp_path / "runs", "--out", tmp_path / "page").exit_code == 0
     assert any("7 of 8 clients can be used" in page.read_text() for page in (tmp_path / "page").glob("*.html"))
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A run for each reason why its client 3 is left out, by its title: each has a seed of its own."""
+    out = tmp_path_factory.mktemp("reasons")
+    for seed, (name, reason) in enumerate(REASONS.items()):
+        run_without(out / name, reason, seed=seed)
+    return {f"fedavg, seed {seed}": out / name for seed, name in enumerate(REASONS)}
+
+
+def plain(text):
+    """What a reader sees: without colours, tags and line breaks."""
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
+    return " ".join(html.unescape(text).split())
+
+
+def show(title, rounds, stream=None):
+    """Shows rounds as `run` does, on standard output or another stream; returns what shows them."""
+    with redirect_stdout(stream or sys.stdout):
+        reporter, alerts = make_reporter(False, 1, 3), Alerts()
+        reporter.begin(title, "3 rounds", None, 3)
+        for record in rounds:
+            reporter.committed(title, record, "split_naive", alerts.of(record))
+        reporter.close()
+    return reporter
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """A terminal of 80 columns."""
+    for key, value in {"TERM": "xterm", "COLUMNS": "80"}.items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return Terminal()
+
+
+def warned(title, rule, text):
+    """How often a text warns of the client."""
+    told = rf"{title}: WARNING: round 2: without client 3 \(type [ABC]\): [^(]+\([^!]{{,200}}?{re.escape(rule)}"
+    return len(re.findall(told, plain(text)))
+
+
+@pytest.mark.parametrize(("seed", "name"), list(enumerate(REASONS)), ids=REASONS)
+def test_lines_name_client_and_reason(folders, seed, name, capsys):
+    title = f"fedavg, seed {seed}"
+    assert isinstance(show(title, read_rounds(folders[title])), Lines)
+    shown = capsys.readouterr().out
+    assert re.findall(r"(\d)/3  (7/8 clients)?", shown) == [("1", ""), ("2", "7/8 clients"), ("3", "7/8 clients")]
+    assert warned(title, REASONS[name].rule, shown) == 1
+
+
+@pytest.mark.parametrize(("seed", "name"), list(enumerate(REASONS)), ids=REASONS)
+def test_a_bar_names_client_and_reason(folders, seed, name, terminal):
+    title = f"fedavg, seed {seed}"
+    assert isinstance(show(title, read_rounds(folders[title]), terminal), ProgressBar)
+    assert warned(title, REASONS[name].rule, terminal.getvalue()) == 1
+    assert re.search(r"3/3 7/8 clients F1 +\d", last_frame(terminal))
+
+
+def last_frame(terminal):
+    return plain(terminal.getvalue()).rpartition("[1/1]")[2]
+
+
+def test_a_bar_that_goes_on_names_who_is_still_missing_and_counts_until_all_are_back(folders, terminal):
+    back, _, last = read_rounds(folders["fedavg, seed 0"])
+    show("fedavg", [last], terminal)
+    assert "fedavg: WARNING: round 3: still without client 3 (type" in plain(terminal.getvalue())
+    assert "3/3 7/8 clients" in last_frame(terminal)
+    show("fedavg", [last, back], terminal)
+    assert "1/3" in last_frame(terminal) and "clients" not in last_frame(terminal)
+
+
+@pytest.mark.ci
+def test_compare_and_report_name_client_and_reason(invoke, folders, tmp_path):
+    done = invoke("compare", *folders.values())
+    assert done.exit_code == 0, done.output
+    (out,) = {folder.parent for folder in folders.values()}
+    assert invoke("report", out, "--out", tmp_path / "page").exit_code == 0
+    for text in map(plain, (done.output, (tmp_path / "page" / "index.html").read_text())):
+        for title, folder in folders.items():
+            told = rf"{title}: client 3 \(type [ABC]\) was left out of 2 rounds \(2-3\): (.{{,300}})"
+            assert REASONS[folder.name].rule in " ".join(re.findall(told, text)), title

@@ -9,12 +9,14 @@ from torch import Tensor
 
 from actors.runtime.coordinator import GracePeriod, run_with_retries
 from actors.runtime.errors import Interrupted
+from relief_ray.errors import LeftOut
 from relief_ray.experiment.experiment import Experiment, ignore, never
 from relief_ray.experiment.lifecycle import create
 from relief_ray.federated import RoundVoid
 from relief_ray.messages import Assignment, ClientState, EvalTarget, Trained
+from relief_ray.records.cells import look
 from relief_ray.records.checkpoint import generations
-from relief_ray.records.run_folder import read_rounds
+from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.schema import RunRecord
 from relief_ray.training.serial_executor import SerialExecutor
 from tests.conformance.cases import config_of
@@ -42,7 +44,12 @@ class Failing:
         return self._plain.evaluate(models, targets, states, part)
 
 
-def run(path: Path, fail: Callable[[int], None], recover: Callable[[], None] = lambda: None) -> tuple[RunRecord, list]:
+def run(
+    path: Path,
+    fail: Callable[[int], None],
+    recover: Callable[[], None] = lambda: None,
+    should_stop: Callable[[], bool] = never,
+) -> tuple[RunRecord, list]:
     """The run's record, and what the user was told."""
     notes: list[str] = []
     changes = {"rounds": 3, "data": {"name": "dsa_mini", "max_windows_per_client": 4}, "evaluation": {"every": 99}}
@@ -50,7 +57,7 @@ def run(path: Path, fail: Callable[[int], None], recover: Callable[[], None] = l
     with folder:
         executor = Failing(SerialExecutor(setup.job), fail)
         experiment = Experiment(setup=setup, folder=folder, executor=executor)
-        return run_with_retries(experiment, ignore, never, notes.append, recover), notes
+        return run_with_retries(experiment, ignore, should_stop, notes.append, recover), notes
 
 
 def bits(path: Path) -> list[str]:
@@ -101,6 +108,30 @@ def test_a_round_dropped_by_a_stop_leaves_a_checkpoint_of_the_one_before(whole, 
     record, _ = run(tmp_path / "run", fail)
     assert record.status == "interrupted" and bits(tmp_path / "run") == whole[:2]
     assert [path.name for path in generations(tmp_path / "run")] == ["round-000002"]
+
+
+VOID = RoundVoid("round 2: 7 of 8 clients", rejected={3: LeftOut(cause="lost", why="its node died")})
+
+
+@pytest.mark.parametrize("stops", ["while hosts are waited for", "in the second try"])
+def test_a_stop_before_a_void_round_was_whole_leaves_its_reason(run_cache, tmp_path, stops) -> None:
+    tries, stopping = [], []
+
+    def fail(round_: int) -> None:
+        tries.append(round_)
+        if tries == [1, 2]:
+            raise VOID
+        if round_ == 2:
+            raise Interrupted
+
+    recover = (lambda: stopping.append(True)) if stops == "while hosts are waited for" else (lambda: None)
+    record, _ = run(tmp_path / "run", fail, recover, lambda: bool(stopping))
+    assert tries == ([1, 2] if stopping else [1, 2, 2])
+    assert record == read_run(tmp_path / "run") and (record.status, record.note) == ("interrupted", str(VOID))
+    (left,) = record.left_out
+    assert (left.client, left.cause, left.rounds, left.why) == (3, "lost", (2,), "its node died")
+    assert [path.name for path in generations(tmp_path / "run")] == ["round-000001"]
+    assert (look(tmp_path / "run").status, look(tmp_path / "run").why) == ("interrupted", str(VOID))
 
 
 def test_a_round_has_a_few_seconds_of_grace_by_default(monkeypatch) -> None:

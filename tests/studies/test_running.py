@@ -1,0 +1,50 @@
+"""Test what a study says while it is computed: warnings of rounds, also where all progress is left out."""
+
+import warnings
+
+import pytest
+
+import relief_ray as rr
+from relief_ray.studies import progress
+from tests.refusals import SENDS_1E30
+from tests.studies.conftest import SMALL
+
+
+def warned(ask) -> list[warnings.WarningMessage]:
+    """Warnings of rounds that a call gives."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ask()
+    return [w for w in caught if ": round " in str(w.message)]
+
+
+def test_a_quiet_study_warns_of_a_refused_client_and_once_more_after_a_resume(write, run_cache, tmp_path):
+    words = {"strategies": f"{write(SENDS_1E30)}:Mine", "backbone": SMALL, "out": tmp_path / "study", "quiet": True}
+
+    def study() -> None:
+        rr.run("quick", seeds=[0], rounds=4, runtime={"quorum": 0.8}, **words)
+
+    def stopped() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            study()
+
+    def stop(self, record):
+        if record.round == 3:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(progress.Quiet, "committed", stop)
+        (first,) = warned(stopped)
+    assert "seed 0: round 1: without client 2 (type A): its update was refused (" in str(first.message)
+    assert "norm rule" in str(first.message) and first.filename == __file__, "at the line that asked for the study"
+    (again,) = warned(study)
+    assert ": round 4: still without client 2 (type A), since round 1: its update was refused (" in str(again.message)
+
+
+def test_a_quiet_study_warns_of_groups_that_nobody_trains(run_cache, tmp_path):
+    starved = {"name": "relief", "deadline_s": 1e-6}
+    words = {"strategies": [starved], "seeds": [0], "backbone": SMALL, "out": tmp_path / "study", "quiet": True}
+    (shown,) = warned(lambda: rr.run("quick", rounds=5, **words))
+    (run,) = rr.load(tmp_path / "study").runs
+    (warning,) = (line for record in run.ledger for line in record.warnings)
+    assert "been trained by any client for 5 rounds" in warning and str(shown.message).endswith(f", seed 0: {warning}")
