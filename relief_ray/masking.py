@@ -5,21 +5,31 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
 MASK = "***"
-_SECRET = r"(?:token|password|passwd|pwd|secret|api_?key|access_?key|private_?key|credentials?|authorization)"
+_SECRET = r"(?:token|password|passwd|pwd|secret|api[_\-]?key|access_?key|private_?key|credentials?|authorization)"
 _KEY = re.compile(rf"(?:^|[_.\-]){_SECRET}$", re.IGNORECASE)
-_USERINFO = re.compile(r"(?<=://)[^/?#\s]*@")
-_QUERY = re.compile(rf"([?&;][\w.\-]*{_SECRET}=)[^&;#\s]+", re.IGNORECASE)
+# A password may hold what else would end it (`u:a/b@h`), where no port stands in its place (`host:5000/x@1`).
+_PASSWORD = r"""[^/?#\s:@\[]*:(?!\d*(?:[/?#,;:'"\s]|$))(?:(?!://)[^\s@"<>])*@"""
+_USERINFO = re.compile(rf"(?<=://)(?:{_PASSWORD}(?:[^/?#\s]*@)?|[^/?#\s]*@)")
+# Signed addresses of stores, and keys of services: only where `?` or `&` shows that an address has them.
+_SIGNED = r"(?<=[?&])(?:[\w.\-]*[_.\-])?(?:sig|key)"
+_QUERY = re.compile(rf"([?&;#](?:[\w.\-]*(?:{_SECRET}|signature|account_?key)|{_SIGNED})=)[^&;#\s]+", re.IGNORECASE)
+_HEADER = re.compile(r"""(\bauthorization["']?\s*[:=,]\s*b?["']?(?:basic|bearer)\s+)[^\s"',;]+""", re.IGNORECASE)
 
 
 def mask_text(text: str) -> str:
-    """Mask credentials in URIs: ``scheme://user:pass@host/?token=x`` becomes ``scheme://***@host/?token=***``."""
-    return _QUERY.sub(rf"\g<1>{MASK}", _USERINFO.sub(f"{MASK}@", text))
+    """Mask credentials in URIs: ``scheme://user:pass@host/?token=x`` becomes ``scheme://***@host/?token=***``.
+
+    Also those in a header: ``Authorization: Bearer x`` becomes ``Authorization: Bearer ***``.
+    """
+    text = _QUERY.sub(rf"\g<1>{MASK}", _HEADER.sub(rf"\g<1>{MASK}", text))
+    return _USERINFO.sub(f"{MASK}@", text)
 
 
 def redact(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
@@ -41,7 +51,8 @@ def mask_logs() -> None:
     """Mask credentials in whatever any library logs in this process, from now on; a second call changes nothing.
 
     A library that cannot reach a store names its address, and knows nothing of the tokens in it. It may name only the
-    part behind the host, so that every text is looked at and not only those with an address.
+    part behind the host, so that every text is looked at and not only those with an address: the message, the
+    traceback and the stack.
     """
     plain = logging.getLogRecordFactory()
     if getattr(plain, "masks", False):
@@ -49,10 +60,22 @@ def mask_logs() -> None:
 
     def make(*args: object, **kwargs: object) -> logging.LogRecord:
         record = plain(*args, **kwargs)
-        text = record.getMessage()
-        if (safe := mask_text(text)) != text:
-            record.msg, record.args = safe, None
+        with suppress(Exception):  # a wrong call, such as ("%d", "a"): logging says so itself, and raises nothing
+            _mask_record(record)
         return record
 
     make.masks = True  # type: ignore[attr-defined]
     logging.setLogRecordFactory(make)
+
+
+def _mask_record(record: logging.LogRecord) -> None:
+    """Mask a record in place; what holds no credential stays as it is, for handlers that format it themselves."""
+    text = record.getMessage()
+    if (safe := mask_text(text)) != text:
+        record.msg, record.args = safe, None
+    if record.stack_info:
+        record.stack_info = mask_text(record.stack_info)
+    if record.exc_info:
+        trace = logging.Formatter().formatException(record.exc_info)
+        if (safe := mask_text(trace)) != trace:
+            record.exc_text = safe  # formatters use it instead of `exc_info`

@@ -12,6 +12,7 @@ from relief_ray.data.config import DataConfig
 from relief_ray.errors import UserError
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
+from relief_ray.models.moment.backbone import MomentConfig
 from relief_ray.plain_yaml import MAX_BYTES, read_file, read_mapping, read_setting
 from relief_ray.studies.cells import parse_numbers
 from tests.fuzzing import BOMB, bounded, check, fuzz_files, fuzz_settings
@@ -132,11 +133,20 @@ def test_an_unknown_method_in_a_file_is_refused_with_the_files_name(tmp_path):
         check(str(path), [])
 
 
-@pytest.mark.parametrize("width", [{"conv1": 10**9}, {"fusion": 10**9}, {"conv2": 10**12}])
-def test_a_model_beyond_this_machines_memory_is_refused_before_it_is_built(width):
-    (key,) = width
-    with bounded(2.0), pytest.raises(UserError, match=rf"backbone\.{key}={width[key]}.* GiB to train; expected one"):
-        CnnConfig(**width).build(SHAPE, 0)
+@pytest.mark.parametrize(
+    ("kind", "width"),
+    [
+        (CnnConfig, {"conv1": 10**9}),
+        (CnnConfig, {"fusion": 10**9}),
+        (CnnConfig, {"conv2": 10**12}),
+        (MomentConfig, {"rank": 10**9}),
+    ],
+)
+def test_a_model_beyond_this_machines_memory_is_refused_before_it_is_built(kind, width):
+    ((key, value),) = width.items()
+    with bounded(2.0), pytest.raises(UserError, match=rf"backbone\.{key}={value}.* GiB to train; expected one") as said:
+        kind(**width).build(SHAPE, 0)
+    assert "seed" not in str(said.value), "what decides no size is not named"
 
 
 def test_the_count_of_values_is_the_models():

@@ -159,7 +159,10 @@ def test_settings_are_judged_by_their_key():
         ({"data": {"units": "torso"}}, r"data.units = 'torso': expected a list of text; write data.units=\[torso\]"),
         ({"training": {"lr": "fast"}}, r"lr = 'fast': expected a number, above 0, e.g. training.lr=0.001 \(the def"),
         ({"tracking": {"enabled": "maybe"}}, r"enabled = 'maybe': expected true or false, e.g. tracking.enabled=true"),
-        ({"data": {"num_clients": 1.5}}, r"data.num_clients = 1.5: expected a whole number, at least 1, or null$"),
+        (
+            {"data": {"num_clients": 1.5}},
+            r"data.num_clients = 1.5: expected a whole number, at least 1, at most 1e\+06, or null$",
+        ),
     ],
 )
 def test_a_wrong_value_is_answered_with_what_fits(values, message):

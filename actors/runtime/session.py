@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import secrets
@@ -50,6 +51,8 @@ class SessionOptions:
 
 # Folder of the cluster that this process has started, while it has one.
 _private_folders: list[Path] = []
+# Descriptors that hold the locks of the folders that this process has made.
+_locks: dict[Path, int] = {}
 
 
 @contextmanager
@@ -138,6 +141,8 @@ def _clear(folder: Path | None, members: list[processes.Process]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         with suppress(ValueError):
             _private_folders.remove(folder)
+        with suppress(KeyError):
+            os.close(_locks.pop(folder))
 
 
 def abandon() -> None:
@@ -230,14 +235,47 @@ def _is_alive(pid: int) -> bool:
 
 
 def short_folder() -> Path:
-    """A new folder that only this user may enter, in the usual place where its name is short enough.
+    """A new folder that only this user may enter, locked, in the usual place where its name is short enough.
 
     Folders of our own whose process was killed are removed: nothing else removes them.
     """
     usual = tempfile.gettempdir()
     place = Path(usual if len(usual) + _NAME_LENGTH <= MAX_FOLDER_LENGTH else "/tmp")
     for left in place.glob("rr-*-*"):
-        owner = left.name.split("-")[1]
-        if owner.isdecimal() and left.stat().st_uid == os.getuid() and not _is_alive(int(owner)):
-            shutil.rmtree(left, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"rr-{os.getpid()}-", dir=place))
+        with suppress(OSError):  # another process removed it, or holds it
+            _sweep(left)
+    folder = Path(tempfile.mkdtemp(prefix=f"rr-{os.getpid()}-", dir=place))
+    with suppress(OSError):  # a file system without locks of folders: nobody can sweep there either
+        _locks[folder] = _locked(folder, fcntl.LOCK_EX)
+    return folder if folder.exists() else short_folder()  # swept before it was locked
+
+
+def _sweep(folder: Path) -> None:
+    """Remove a folder of our own whose owner is gone.
+
+    The owner's number alone does not tell: it may count in another container that shares this place. Only the owner
+    holds the folder's lock, and it does so until it ends.
+
+    Raises:
+        OSError: there is no such folder any more, or its lock is held.
+    """
+    owner = folder.name.split("-")[1]
+    if owner.isdecimal() and folder.stat().st_uid == os.getuid() and not _is_alive(int(owner)):
+        descriptor = _locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _locked(folder: Path, operation: int) -> int:
+    """Lock a folder and return the descriptor that holds the lock.
+
+    Raises:
+        OSError: another process holds it, there is no such folder, or its file system has no such lock.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, operation)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor

@@ -7,8 +7,8 @@ import os
 import sys
 import traceback
 
-from actors.terminal.streams import masked
 from relief_ray.errors import UserCodeError, UserError
+from relief_ray.masking import mask_text
 from relief_ray.text import WIDTH, wrapped
 
 _OK = 0
@@ -156,6 +156,6 @@ def block(head: str, text: str) -> str:
 def say(text: str) -> None:
     """A line on stderr, without credentials; a closed pipe must not hide the exit code."""
     try:
-        print(masked(text), file=sys.stderr, flush=True)
+        print(mask_text(text), file=sys.stderr, flush=True)
     except BrokenPipeError:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")

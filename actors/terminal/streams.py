@@ -1,4 +1,4 @@
-"""Makes output safe to print: characters that a terminal has, streams that are open, texts without credentials."""
+"""Makes output safe to print: characters that a terminal has, streams that are open."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import sys
 from contextlib import suppress
 from io import TextIOWrapper
 from typing import Final
-
-from relief_ray.masking import mask_text
 
 # Characters of tables, figures and bars, in ASCII. Whatever else an encoding lacks becomes a question mark.
 _ASCII: Final = {
@@ -54,8 +52,3 @@ def _open_closed() -> None:
                 with suppress(OSError):
                     os.dup2(null, number)
                 os.close(null)
-
-
-def masked(text: str) -> str:
-    """The text without credentials in its addresses: ``http://***@host/?token=***``."""
-    return mask_text(text) if "://" in text else text

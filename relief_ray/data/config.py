@@ -14,6 +14,9 @@ from relief_ray.frozen import FrozenConfig
 SplitName = Literal["within_subject", "held_out_subject", "random_leaky"]
 PartitionName = Literal["subject", "dirichlet", "quantity"]
 
+# More are refused before any data are opened; how many a dataset has windows for is told later.
+MAX_CLIENTS: Final = 1_000_000
+
 # Added after results were computed: left out of the data's digest where they have their defaults.
 _ADDED: Final = frozenset({"window_s", "partition", "dirichlet_alpha", "min_partition_size", "self_balancing"})
 
@@ -48,7 +51,7 @@ class DataConfig(FrozenConfig):
     fold: int = Field(default=0, ge=0)
     window_s: float | None = Field(default=None, gt=0.0, le=600.0)
     stride_s: float = Field(default=1.0, gt=0.0, le=60.0)
-    num_clients: int | None = Field(default=None, ge=1)
+    num_clients: int | None = Field(default=None, ge=1, le=MAX_CLIENTS)
     partition: PartitionName = "subject"
     dirichlet_alpha: float = Field(default=0.5, gt=0.0, le=1e9)
     min_partition_size: int = Field(default=10, ge=1)

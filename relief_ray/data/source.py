@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 
 from relief_ray.data.loader import DatasetSpec, Members
 from relief_ray.errors import UserError, clipped
-from relief_ray.files import cache_root
+from relief_ray.files import cache_root, disk_errors
 from relief_ray.plugins import is_path
 
 _DAMAGE = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, NotImplementedError, RuntimeError)
@@ -290,17 +290,31 @@ def open_source(spec: DatasetSpec, source: Source) -> Iterator[Members]:
 
 def _inner_zip(stack: ExitStack, archive: zipfile.ZipFile, source: Source) -> zipfile.ZipFile:
     check_members(archive, source.path)
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="relief-ray-")))
-    copy = folder / "inner.zip"
-    with archive.open(source.inner) as packed, copy.open("wb") as out:
-        while chunk := packed.read(1 << 20):
-            out.write(chunk)
+    with disk_errors(Path(tempfile.gettempdir()), f"unpack {source.path}!{source.inner} there (TMPDIR)"):
+        copy = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="relief-ray-")), "inner.zip")
+        with copy.open("wb") as out:
+            for piece in _pieces(archive, source.inner, source.path):
+                out.write(piece)
     return stack.enter_context(open_zip(copy, shown=f"{source.path}!{source.inner}"))
 
 
+def _pieces(archive: zipfile.ZipFile, name: str, path: Path) -> Iterator[bytes]:
+    """A member's bytes, piece by piece."""
+    with _damage(name, path), archive.open(name) as member:
+        while piece := member.read(1 << 20):
+            yield piece
+
+
 def _read(archive: zipfile.ZipFile, name: str, path: Path) -> bytes:
-    """A member's bytes; a damaged member (CRC) is a UserError naming it."""
+    """A member's bytes; more than it claims is not unpacked, as ``archive.read`` would to cut it off then."""
+    with _damage(name, path), archive.open(name) as member:
+        return member.read(archive.getinfo(name).file_size + 1)
+
+
+@contextmanager
+def _damage(name: str, path: Path) -> Iterator[None]:
+    """Turn what a damaged member raises (another CRC or size, say) into a ``UserError`` that names it."""
     try:
-        return archive.read(name)
+        yield
     except _DAMAGE as error:
         raise UserError(f"{path}, member {name}: {error}; the archive is damaged: fetch it again") from None

@@ -274,9 +274,8 @@ def require_memory(config: BackboneConfig, num_values: int) -> None:
     """
     needed, here = _COPIES * _BYTES * num_values, memory_bytes()
     if needed > here:
-        keys = ", ".join(
-            f"backbone.{key}={shown(value)}" for key, value in config.model_dump().items() if key != "name"
-        )
+        values, others = config.model_dump(), {"name", *config.same_speed}
+        keys = ", ".join(f"backbone.{key}={shown(value)}" for key, value in values.items() if key not in others)
         raise UserError(
             f"{keys}: a model of {num_values} values, which takes {needed / 2**30:.0f} GiB to train; expected one that "
             f"fits into the {here / 2**30:.0f} GiB of this machine; lower the largest of these"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-import os
 import platform
 import subprocess
 import sys
@@ -19,6 +18,7 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
+from relief_ray.cgroups import num_cores
 from relief_ray.errors import UserError
 from relief_ray.groups import GroupLayout, Params
 from relief_ray.masking import redact
@@ -152,7 +152,7 @@ def machine_facts() -> Machine:
         cpu=cpu_name(Path("/proc/cpuinfo")),
         architecture=platform.machine(),
         system=platform.system(),
-        num_cores=os.cpu_count() or 1,
+        num_cores=num_cores(),
         num_threads=torch.get_num_threads(),
         python=".".join(map(str, sys.version_info[:3])),
         torch=str(torch.__version__),

@@ -19,8 +19,8 @@ _POLL_S = 0.05
 _LOOK_S = 2 * _POLL_S
 # Names the owner of a locked run folder. The folder itself is locked too: people delete files that look left over.
 LOCK_FILE = "driver.lock"
-# What file systems answer that have no such lock: those of networks may lock files only, and not folders.
-_NO_LOCKS = (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOTSUP)
+# What file systems answer that have no such lock: those of networks may lock files only and no folders, or nothing.
+_NO_LOCKS = (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
 
 
 class FileLock:
@@ -36,7 +36,8 @@ class FileLock:
             folder: folder to lock as well: a deleted ``path`` lets no second owner in then.
 
         Raises:
-            UserError: another process holds it (it is named), or the file cannot be written.
+            UserError: another process holds it (it is named), the file cannot be written, or its file system locks
+                nothing.
         """
         self.path = path
         self._folder_fd: int | None = None
@@ -44,11 +45,11 @@ class FileLock:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             until = time.monotonic() + wait_s
-            self._take(self._fd, purpose, until)
-            if folder is not None:
-                self._folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-                self._take(self._folder_fd, purpose, until)
             with disk_errors(path, "lock"):
+                self._take(self._fd, purpose, until)
+                if folder is not None:
+                    self._folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+                    self._take(self._folder_fd, purpose, until)
                 self._sign()
         except BaseException:
             self.release()
@@ -67,9 +68,17 @@ class FileLock:
                     ) from None
                 time.sleep(_POLL_S)
             except OSError as error:
-                if descriptor == self._folder_fd and error.errno in _NO_LOCKS:
-                    return
-                raise
+                if error.errno not in _NO_LOCKS:
+                    raise
+                if descriptor != self._folder_fd:
+                    raise self._without_locks(error) from error
+                return
+
+    def _without_locks(self, error: OSError) -> UserError:
+        return UserError(
+            f"{self.path}: this file system locks nothing ({error.strerror}); expected one that keeps a second writer "
+            "out; choose another folder (--out DIR), or have it mounted with locks (Lustre: -o flock)"
+        )
 
     def _sign(self) -> None:
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -95,7 +104,7 @@ def lock_folder(folder: Path, purpose: str, *, wait_s: float = _LOOK_S) -> FileL
     """Lock a run folder and its file ``driver.lock``.
 
     Raises:
-        UserError: another process holds it (it is named), or the file cannot be written.
+        UserError: as ``FileLock``.
     """
     return FileLock(folder / LOCK_FILE, purpose, wait_s=wait_s, folder=folder)
 

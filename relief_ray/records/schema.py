@@ -56,7 +56,7 @@ class Machine(Record):
         cpu: name of the processor.
         architecture: e.g. ``x86_64``.
         system: operating system.
-        num_cores: number of its cores.
+        num_cores: number of its cores that the process may use.
         num_threads: torch threads of the process that made the record.
         device: ``cpu``, or ``cuda: `` and the GPU's name.
         python: version of Python.

@@ -78,6 +78,11 @@ WRONG: list[tuple[str, tuple[str, ...]]] = [
         ("data.num_clients=1: fewer than the 8 training subjects", "use at least 8"),
     ),
     ("run quick --set data.num_clients=1000000", ("data.num_clients = 1000000: expected at most", "lower")),
+    ("run quick --set data.num_clients=1000000000", ("data.num_clients=1000000000: expected a whole", "at most 1e+06")),
+    (
+        "grid smoke --set data.num_clients=1000000000",
+        ("data.num_clients=1000000000: expected a whole", "at most 1e+06"),
+    ),
     ("run quick --set data.num_clients=300", ("have no training window", "data.")),
     ("run quick --set data.stride_s=0", ("data.stride_s=0: expected a number, above 0", "e.g.")),
     ("run quick --set data.window_s=1e9", ("data.window_s=1e9: expected a number, above 0, at most 600",)),

@@ -2,14 +2,18 @@
 
 import io
 import random
+import resource
 import stat
+import struct
+import tracemalloc
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from relief_ray.data import source
-from relief_ray.data.source import check_members, open_zip
+from relief_ray.data.registry import get_spec
+from relief_ray.data.source import check_members, find_source, open_source, open_zip
 from relief_ray.errors import UserError
 
 
@@ -65,6 +69,56 @@ def test_a_member_that_is_too_large_to_be_read(tmp_path: Path, monkeypatch: pyte
         monkeypatch.setattr(source, "MAX_MEMBERS", 1)
         with pytest.raises(UserError, match=r"2 members, expected at most 1"):
             check_members(opened, path)
+
+
+SUBJECT = "PAMAP2_Dataset/Protocol/subject101.dat"
+
+
+def packed(members: dict[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as made:
+        for name, content in members.items():
+            made.writestr(name, content)
+    return out.getvalue()
+
+
+def lying(whole: bytes, size: int) -> bytes:
+    """The archive of one member with another size of it in the directory at its end, which readers go by."""
+    at = whole.rindex(b"PK\x01\x02") + 24
+    return whole[:at] + struct.pack("<I", size) + whole[at + 4 :]
+
+
+@pytest.mark.parametrize("name", [SUBJECT, "inner.zip"])
+def test_a_member_that_unpacks_to_more_than_it_claims_is_cut_there_and_refused(tmp_path: Path, name: str) -> None:
+    """Also one that is an archive itself, and is copied: 50 MB that claim to be 100 bytes take no room."""
+    spec = get_spec("pamap2")
+    (tmp_path / "pamap2.zip").write_bytes(lying(packed({name: bytes(50_000_000)}), 100))
+    said = rf"pamap2\.zip, member {name}: Bad CRC-32 .*; the archive is damaged: fetch it again"
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError, match=said), open_source(spec, find_source(spec, tmp_path)) as opened:
+            opened.read(SUBJECT)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_full_disk_while_an_inner_zip_is_copied_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest size of a file stands in for the disk's end."""
+    spec, full = get_spec("pamap2"), tmp_path / "full"
+    full.mkdir()
+    (tmp_path / "pamap2.zip").write_bytes(packed({"inner.zip": packed({SUBJECT: random.Random(0).randbytes(50_000)})}))
+    source = find_source(spec, tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(full))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        said = r"full: cannot unpack .*pamap2\.zip!inner\.zip there .*; free some space"
+        with pytest.raises(UserError, match=said), open_source(spec, source):
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not list(full.iterdir())
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.99])

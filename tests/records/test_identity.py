@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -78,6 +79,15 @@ def test_machine_facts_name_this_machine():
     facts = machine_facts()
     assert facts.torch == torch.__version__ and facts.num_threads == torch.get_num_threads()
     assert facts.cpu and facts.python.startswith("3.")
+
+
+def test_machine_facts_count_the_cores_that_the_process_may_use():
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        assert machine_facts().num_cores == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 def test_cpu_name_of_a_board_without_one(tmp_path):

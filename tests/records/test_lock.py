@@ -14,6 +14,7 @@ import pytest
 
 from relief_ray.errors import UserError
 from relief_ray.records import RunFolder
+from relief_ray.records.cells import look
 from relief_ray.records.lock import LOCK_FILE, FileLock, is_folder_locked, lock_folder, owner
 
 
@@ -78,7 +79,7 @@ def test_a_deleted_lock_file_lets_no_second_owner_into_a_run_folder(tmp_path):
     lock_folder(tmp_path, "the run folder").release()
 
 
-@pytest.mark.parametrize("number", [errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOTSUP])
+@pytest.mark.parametrize("number", [errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP])
 def test_a_file_system_without_locks_of_folders_has_the_files_lock(tmp_path, monkeypatch, number):
     """As NFS does, where an exclusive lock needs a descriptor that may write."""
     flock = fcntl.flock
@@ -96,10 +97,25 @@ def test_a_file_system_without_locks_of_folders_has_the_files_lock(tmp_path, mon
     assert not is_folder_locked(tmp_path), "a reader asks for both locks, and has no answer to the second"
 
 
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
+def test_a_file_system_without_any_locks_refuses_drivers_and_lets_readers_go_on(tmp_path, monkeypatch, number):
+    """As Lustre without `-o flock` does."""
+
+    def nowhere(descriptor, operation):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", nowhere)
+    with pytest.raises(UserError, match=rf"{LOCK_FILE}: this file system locks nothing .*; choose another .*--out DIR"):
+        lock_folder(tmp_path, "the run folder")
+    assert not is_folder_locked(tmp_path) and look(tmp_path).status == "planned"
+
+
 def test_a_lock_that_cannot_be_asked_for_because_the_disk_fails_is_an_error(tmp_path, monkeypatch):
     def failing(descriptor, operation):
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(fcntl, "flock", failing)
+    with pytest.raises(UserError, match=rf"{LOCK_FILE}: cannot lock: Input/output error; .* check the disk"):
+        lock_folder(tmp_path, "the run folder")
     with pytest.raises(OSError, match="Input/output error"):
         is_folder_locked(tmp_path)

@@ -17,7 +17,16 @@ from torch import Tensor, nn
 
 from relief_ray.errors import UserError
 from relief_ray.groups import GroupId, Kind, Role
-from relief_ray.models.backbone import SHA256, Backbone, BackboneConfig, GroupParameters, InputShape, Stage, seeded
+from relief_ray.models.backbone import (
+    SHA256,
+    Backbone,
+    BackboneConfig,
+    GroupParameters,
+    InputShape,
+    Stage,
+    require_memory,
+    seeded,
+)
 from relief_ray.models.moment.encoder import (
     LONGEST,
     PATCH,
@@ -92,16 +101,28 @@ class MomentConfig(BackboneConfig):
         """The backbone on its (shared) frozen encoder; adapters, fusion and head are seeded.
 
         Raises:
-            UserError: weights, window length or engine do not fit.
+            UserError: weights, window length, engine or this machine's memory do not fit.
         """
         if fast:
             raise UserError("training.engine='gemm' is Backbone 1's; take 'reuse' or 'naive' for moment_lora")
+        require_memory(self, _num_values(self, shape))
         return _build(self, shape, seed, observed(shape.window, samples(shape.window, self.pad_to)))
 
     def frozen_here(self) -> Mapping[str, str | int]:
         """The hash of the encoder's weights that are now on this machine; empty if there are none."""
         sha256 = local_sha256(self.size, self.weights, self.weights_seed, self.revision)
         return {} if sha256 is None else {SHA256: sha256}
+
+
+def _num_values(config: MomentConfig, shape: InputShape) -> int:
+    """Number of trained values of the model: adapters of all encoders, of the fusion layer, and the head."""
+    size, modalities = SIZES[config.size], len(shape.modalities)
+    width, inner = size.d_model, size.num_heads * size.d_kv
+    widths = {"q": width + inner, "v": width + inner, "wi_0": width + size.d_ff, "wo": size.d_ff + width}
+    encoder = config.rank * size.num_layers * sum(widths[name] for name in TARGETS)
+    fusion = config.rank * (modalities + 1) * width
+    half = width // 2
+    return modalities * encoder + fusion + half * (width + 1) + shape.num_classes * (half + 1)
 
 
 def _build(config: MomentConfig, shape: InputShape, seed: int, mask_T: Tensor) -> Backbone:

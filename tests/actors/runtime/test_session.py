@@ -149,6 +149,39 @@ def test_folders_of_killed_processes_are_swept_and_no_others(monkeypatch, tmp_pa
     assert left == {f"rr-{os.getpid()}-mine", "rr-bench-x", "rr-old", made.name}
 
 
+HOLDING = """
+import sys
+from actors.runtime import session
+
+session.MAX_FOLDER_LENGTH = 1000
+folder = session.short_folder()
+folder.rename(folder.with_name(sys.argv[1]))
+print("holding", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_folder_of_another_container_is_kept_until_its_process_ends(monkeypatch, tmp_path):
+    """Its number means nothing here; a folder that vanishes while all are looked at is no error."""
+    monkeypatch.setattr("actors.runtime.session.MAX_FOLDER_LENGTH", 1000)
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    (tmp_path / f"rr-{gone.pid}-vanished").symlink_to(tmp_path / "nowhere")
+    theirs = tmp_path / f"rr-{gone.pid}-theirs"
+    line = [sys.executable, "-c", HOLDING, theirs.name]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(line, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
+        try:
+            assert owner.stdout.readline() == "holding\n"
+            short_folder()
+            assert theirs.is_dir()
+        finally:
+            owner.kill()
+    short_folder()
+    assert not theirs.exists()
+
+
 @pytest.mark.ray
 def test_nobody_else_may_enter_rays_folder(cluster):
     """Ray itself makes it writable for everybody (its logs, and the socket of the object store)."""

@@ -16,7 +16,7 @@ from relief_ray.models.backbone import InputShape
 from relief_ray.models.costs import count_costs
 from relief_ray.models.extra.build import with_extra_modules
 from relief_ray.models.moment.adapters import save_adapters
-from relief_ray.models.moment.backbone import MomentConfig
+from relief_ray.models.moment.backbone import MomentConfig, _num_values
 from relief_ray.models.moment.weights import load_frozen, local_folder, weights_folder
 from relief_ray.stages import RAW, most_windows
 from relief_ray.training.forward_plan import plan_forward
@@ -47,6 +47,11 @@ def feature(backbone, modality, x):
 
 
 # Counts ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_count_of_values_before_a_model_is_built_is_the_models(small):
+    assert _num_values(MomentConfig(), PAMAP2) == small.layout.numel
+    assert _num_values(TINY, SHAPE) == tiny().layout.numel
 
 
 def test_small_has_the_papers_counts(small):
