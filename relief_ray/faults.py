@@ -96,7 +96,7 @@ def users_function(function: object) -> Callable[..., object] | None:
     return None if module.partition(".")[0] in (*PROJECT, "builtins") else function
 
 
-def fault_in(function: Callable[..., object], found: str) -> UserCodeFailed:
+def _fault_in(function: Callable[..., object], found: str) -> UserCodeFailed:
     """The error of a user's function that returned something wrong: ``found``, then file, line and function."""
     return UserCodeFailed(f"{fault_text(function, found)}; what was recorded before it is intact")
 
@@ -113,9 +113,45 @@ def check_returned(value: object, kind: type, function: Callable[..., object], s
         UserCodeFailed: something else than a ``kind``; file, line and function are named.
     """
     if not isinstance(value, kind):
-        raise fault_in(
+        raise _fault_in(
             function, f"{step} returned a {type(value).__name__}, expected a {kind.__module__}.{kind.__name__}"
         )
+
+
+def called(function: Callable[..., T], step: str, *arguments: object) -> T:
+    """Call a user's function in a run; one that ends the process instead of returning is named by its ``step``.
+
+    Raises:
+        UserCodeFailed: it called ``sys.exit``.
+    """
+    try:
+        return function(*arguments)
+    except SystemExit as error:
+        raise _fault_in(
+            function, f"{step} ended the process (sys.exit({error.code!r})), expected that it returns"
+        ) from None
+
+
+def require(
+    function: Callable[..., object], step: str, expected: str, check: Callable[..., str], *arguments: object
+) -> None:
+    """Raise as the user's what ``check(*arguments)`` finds in what a function returned.
+
+    A value on which the check itself fails is the user's fault too: it is not ``expected``.
+
+    Raises:
+        UserCodeFailed: there is a fault; function, file and line are named.
+    """
+    cause = None
+    try:
+        fault = check(*arguments)
+    except Exception as error:
+        cause = error
+        fault = (
+            f"returned a value that cannot be checked ({type(error).__name__}: {text_of(error)}), expected {expected}"
+        )
+    if fault:
+        raise _fault_in(function, f"{step}{'' if fault.startswith('returned') else ':'} {fault}") from cause
 
 
 def user_line(error: BaseException) -> str | None:
@@ -156,4 +192,6 @@ def _line_of(function: Callable[..., object]) -> str:
         function = function.func
     called = vars(type(function)).get("__call__")  # of an object that is called like a function
     code = getattr(function, "__code__", None) or getattr(called, "__code__", None)
-    return repr(function) if code is None else f"{code.co_filename}, line {code.co_firstlineno}, in {code.co_name}"
+    if code is None:
+        return repr(function)
+    return f"{code.co_filename}, line {code.co_firstlineno}, in {code.co_name}"
