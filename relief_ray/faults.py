@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -17,6 +17,8 @@ PROJECT = ("relief_ray", "actors", "tune_configs")
 INSTALLED = frozenset({"site-packages", "dist-packages"})
 # Top modules of the import paths of methods, backbones and data that this process works with.
 _CONFIGURED: set[str] = set()
+# Files that this process imports as copies, by path, and where the user has each: there it is to be mended.
+_ORIGINALS: dict[str, str] = {}
 _PYTHON = frozenset(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
 # Characters of an error's message that are shown.
 _LONGEST = 2000
@@ -27,6 +29,16 @@ T = TypeVar("T")
 def take_as_users(modules: Iterable[str]) -> None:
     """Count the files of these modules' packages as a user's from now on, also where pip has installed them."""
     _CONFIGURED.update(module.partition(".")[0] for module in modules)
+
+
+def take_as_copies(originals: Mapping[str, str]) -> None:
+    """Name other files for these from now on: a copy's path, and the path of the user's own file."""
+    _ORIGINALS.update(originals)
+
+
+def original(file: str) -> str:
+    """Path of the user's own file where ``file`` is a copy that this process imports, else itself."""
+    return _ORIGINALS.get(file, file)
 
 
 def blamed(error: BaseException, where: str = "") -> UserCodeFailed | None:
@@ -177,7 +189,7 @@ def _innermost(frames: Iterable[tuple[FrameType, int]]) -> str | None:
         return None
     file, line, function = lines[-1]
     text = linecache.getline(file, line).strip()
-    return f"{file}, line {line}, in {function}" + (f": {text}" if text else "")
+    return f"{original(file)}, line {line}, in {function}" + (f": {text}" if text else "")
 
 
 def _is_library(file: str) -> bool:
@@ -194,4 +206,4 @@ def _line_of(function: Callable[..., object]) -> str:
     code = getattr(function, "__code__", None) or getattr(called, "__code__", None)
     if code is None:
         return repr(function)
-    return f"{code.co_filename}, line {code.co_firstlineno}, in {code.co_name}"
+    return f"{original(code.co_filename)}, line {code.co_firstlineno}, in {code.co_name}"
