@@ -282,9 +282,10 @@ class ExperimentConfig(FrozenConfig):
 def _sha256(path: Path) -> str:
     try:
         return hashlib.sha256(read_whole(path)).hexdigest()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: no path on any disk, a half of a character or a NUL
+        why = error.strerror if isinstance(error, OSError) else error
         raise UserError(
-            f"costs.profile = {path}: cannot be read ({error.strerror}); name a file that `relief-ray` can read"
+            f"costs.profile = {clipped(str(path))}: cannot be read ({why}); name a file that `relief-ray` can read"
         ) from error
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -17,6 +17,8 @@ PROJECT = ("relief_ray", "actors", "tune_configs")
 INSTALLED = frozenset({"site-packages", "dist-packages"})
 # Top modules of the import paths of methods, backbones and data that this process works with.
 _CONFIGURED: set[str] = set()
+# Files that this process imports as copies, by path, and where the user has each: there it is to be mended.
+_ORIGINALS: dict[str, str] = {}
 _PYTHON = frozenset(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
 # Characters of an error's message that are shown.
 _LONGEST = 2000
@@ -27,6 +29,16 @@ T = TypeVar("T")
 def take_as_users(modules: Iterable[str]) -> None:
     """Count the files of these modules' packages as a user's from now on, also where pip has installed them."""
     _CONFIGURED.update(module.partition(".")[0] for module in modules)
+
+
+def take_as_copies(originals: Mapping[str, str]) -> None:
+    """Name other files for these from now on: a copy's path, and the path of the user's own file."""
+    _ORIGINALS.update(originals)
+
+
+def original(file: str) -> str:
+    """Path of the user's own file where ``file`` is a copy that this process imports, else itself."""
+    return _ORIGINALS.get(file, file)
 
 
 def blamed(error: BaseException, where: str = "") -> UserCodeFailed | None:
@@ -96,7 +108,7 @@ def users_function(function: object) -> Callable[..., object] | None:
     return None if module.partition(".")[0] in (*PROJECT, "builtins") else function
 
 
-def fault_in(function: Callable[..., object], found: str) -> UserCodeFailed:
+def _fault_in(function: Callable[..., object], found: str) -> UserCodeFailed:
     """The error of a user's function that returned something wrong: ``found``, then file, line and function."""
     return UserCodeFailed(f"{fault_text(function, found)}; what was recorded before it is intact")
 
@@ -113,9 +125,45 @@ def check_returned(value: object, kind: type, function: Callable[..., object], s
         UserCodeFailed: something else than a ``kind``; file, line and function are named.
     """
     if not isinstance(value, kind):
-        raise fault_in(
+        raise _fault_in(
             function, f"{step} returned a {type(value).__name__}, expected a {kind.__module__}.{kind.__name__}"
         )
+
+
+def called(function: Callable[..., T], step: str, *arguments: object) -> T:
+    """Call a user's function in a run; one that ends the process instead of returning is named by its ``step``.
+
+    Raises:
+        UserCodeFailed: it called ``sys.exit``.
+    """
+    try:
+        return function(*arguments)
+    except SystemExit as error:
+        raise _fault_in(
+            function, f"{step} ended the process (sys.exit({error.code!r})), expected that it returns"
+        ) from None
+
+
+def require(
+    function: Callable[..., object], step: str, expected: str, check: Callable[..., str], *arguments: object
+) -> None:
+    """Raise as the user's what ``check(*arguments)`` finds in what a function returned.
+
+    A value on which the check itself fails is the user's fault too: it is not ``expected``.
+
+    Raises:
+        UserCodeFailed: there is a fault; function, file and line are named.
+    """
+    cause = None
+    try:
+        fault = check(*arguments)
+    except Exception as error:
+        cause = error
+        fault = (
+            f"returned a value that cannot be checked ({type(error).__name__}: {text_of(error)}), expected {expected}"
+        )
+    if fault:
+        raise _fault_in(function, f"{step}{'' if fault.startswith('returned') else ':'} {fault}") from cause
 
 
 def user_line(error: BaseException) -> str | None:
@@ -141,7 +189,7 @@ def _innermost(frames: Iterable[tuple[FrameType, int]]) -> str | None:
         return None
     file, line, function = lines[-1]
     text = linecache.getline(file, line).strip()
-    return f"{file}, line {line}, in {function}" + (f": {text}" if text else "")
+    return f"{original(file)}, line {line}, in {function}" + (f": {text}" if text else "")
 
 
 def _is_library(file: str) -> bool:
@@ -156,4 +204,6 @@ def _line_of(function: Callable[..., object]) -> str:
         function = function.func
     called = vars(type(function)).get("__call__")  # of an object that is called like a function
     code = getattr(function, "__code__", None) or getattr(called, "__code__", None)
-    return repr(function) if code is None else f"{code.co_filename}, line {code.co_firstlineno}, in {code.co_name}"
+    if code is None:
+        return repr(function)
+    return f"{original(code.co_filename)}, line {code.co_firstlineno}, in {code.co_name}"

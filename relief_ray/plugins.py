@@ -23,7 +23,7 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from relief_ray.errors import UserCodeError, UserError, nearest, shown
-from relief_ray.faults import INSTALLED, PROJECT, take_as_users, text_of, user_line
+from relief_ray.faults import INSTALLED, PROJECT, original, take_as_users, text_of, user_line
 
 _Config = TypeVar("_Config", bound=BaseModel)
 # Files beside a user's own that hold none, and modules that a message lists.
@@ -40,10 +40,12 @@ class SourceFile:
     Attributes:
         name: its path below the folder that Python found it in: ``my_lab/methods.py``.
         content: its bytes.
+        origin: where the user has it.
     """
 
     name: str
     content: bytes
+    origin: str
 
     @property
     def sha256(self) -> str:
@@ -286,7 +288,7 @@ def line_in(error: BaseException, module: str) -> str:
     """Return `` (FILE, line N)``, the innermost line of a user's ``module`` in the error's traceback, or nothing."""
     file = getattr(sys.modules.get(module), "__file__", None)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    return f" ({original(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
 
 
 def sources(modules: Iterable[str]) -> tuple[SourceFile, ...]:
@@ -300,7 +302,8 @@ def sources(modules: Iterable[str]) -> tuple[SourceFile, ...]:
         path = Path(file)
         root = path.parents[name.count(".") + (path.name == "__init__.py")]
         for place in _reachable(name if name != "__main__" else path.stem, root):
-            files[place] = SourceFile(name=place, content=(root / place).read_bytes())
+            origin = original(str(root / place))
+            files[place] = SourceFile(name=place, content=(root / place).read_bytes(), origin=origin)
     return tuple(files[place] for place in sorted(files))
 
 

@@ -6,16 +6,18 @@ The rules of `relief-ray conformance` and the rounds of a run with a user's own 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import fields
 from math import isfinite, isnan
 
 import torch
 from torch import Tensor
 
+from relief_ray.client import LocalStep
 from relief_ray.codec import encoded_nbytes, sparse_nbytes
 from relief_ray.errors import shown
-from relief_ray.groups import GroupId, GroupLayout, Part, Selection, all_finite
+from relief_ray.extra_modules import Classifier, Connector, Experts
+from relief_ray.groups import GroupId, GroupLayout, Params, Part, Selection, all_finite
 from relief_ray.messages import (
     Assignment,
     ClientId,
@@ -24,10 +26,12 @@ from relief_ray.messages import (
     Fleet,
     Receipt,
     ServerState,
+    StageTimes,
     Update,
     Work,
 )
 
+_SECONDS = tuple(field.name for field in fields(StageTimes))
 _SELECTIONS = ("down", "train", "up", "keep")
 # What a client's `after` may change of its receipt: what it sends, what it reports, and what both cost.
 _MAY_CHANGE = frozenset({"assignment", "bytes_up", "stats", "sq_norm"})
@@ -50,7 +54,7 @@ def _is(value: object, kind: type) -> bool:
     return isinstance(value, kind)
 
 
-def is_number(value: object) -> bool:
+def _is_number(value: object) -> bool:
     """Whether a value is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 
@@ -68,7 +72,7 @@ def tasks_fault(
     for task in tasks:
         if fault := kind_fault(task, Assignment):
             return f"{fault} for each participant"
-        if fault := task_fault(task, models, layout):
+        if fault := _task_fault(task, models, layout):
             return fault
         if task.client not in participants:
             return f"client {task.client} does not take part in this round; participants are {list(participants)}"
@@ -78,7 +82,7 @@ def tasks_fault(
     return ""
 
 
-def task_fault(task: Assignment, models: Collection[str], layout: GroupLayout) -> str:
+def _task_fault(task: Assignment, models: Collection[str], layout: GroupLayout) -> str:
     """Fault of one assignment by itself."""
     who = f"client {shown(task.client)}"
     if not _is(task.client, int):
@@ -86,7 +90,7 @@ def task_fault(task: Assignment, models: Collection[str], layout: GroupLayout) -
     if task.view not in models:
         return f"{who} starts from model {shown(task.view)}; models are {sorted(models)}"
     for name in _SELECTIONS:
-        if fault := _selection_fault(getattr(task, name), layout):
+        if fault := _selection_fault(getattr(task, name), layout, layout.ids):
             return f"{who}, {name}: {fault}"
     if not _is(task.epochs, int) or task.epochs < 1:
         return f"{who} trains {shown(task.epochs)} epochs, expected at least 1"
@@ -94,16 +98,16 @@ def task_fault(task: Assignment, models: Collection[str], layout: GroupLayout) -
         if wrong := _first_no_number(getattr(task, name)):
             return f"{who}, {name}: {wrong}, expected finite numbers by name"
     for name in ("step_flops", "lora_scale"):
-        if not is_number(value := getattr(task, name)):
+        if not _is_number(value := getattr(task, name)):
             return f"{who}, {name} = {shown(value)}, expected a finite number"
     return _flow_fault(who, task, layout)
 
 
-def _selection_fault(selection: object, layout: GroupLayout) -> str:
+def _selection_fault(selection: object, known: Container[object], ids: Iterable[GroupId]) -> str:
     if not isinstance(selection, Mapping):
         return f"found {_a(selection)}, expected groups and their parts, as layout.select(..) gives them"
-    if unknown := [j for j in selection if j not in layout]:
-        return f"groups {shown(unknown)} are unknown; there are {list(layout.ids)}"
+    if unknown := [j for j in selection if j not in known]:
+        return f"groups {shown(unknown)} are unknown; there are {list(ids)}"
     wrong = next((part for part in selection.values() if not isinstance(part, Part)), None)
     return "" if wrong is None else f"found the part {shown(wrong)}, expected a relief_ray.groups.Part"
 
@@ -111,7 +115,7 @@ def _selection_fault(selection: object, layout: GroupLayout) -> str:
 def _first_no_number(values: object) -> str:
     if not isinstance(values, Mapping):
         return f"found {_a(values)}"
-    return next((f"found {shown(name)}: {shown(v)}" for name, v in values.items() if not is_number(v)), "")
+    return next((f"found {shown(name)}: {shown(v)}" for name, v in values.items() if not _is_number(v)), "")
 
 
 def _flow_fault(who: str, task: Assignment, layout: GroupLayout) -> str:
@@ -175,16 +179,18 @@ def _extras_fault(state: ServerState) -> str:
     return "" if again == state.facts else f"facts {shown(state.facts)} come back from JSON as {shown(again)}"
 
 
-def not_finite(state: ServerState) -> str:
-    """Name of the first group of a state with NaN or infinity; empty where all are finite."""
+def not_finite_fault(state: ServerState) -> str:
+    """Fault of a state whose models have NaN or infinity: the first such group is named."""
     for name, params in state.models.items():
         for j, theta in params.items():
             if not all_finite(theta):
-                return f"model {name!r}: group {j!r}"
+                return (
+                    f"model {name!r}: group {j!r} has NaN or infinity, expected finite values; its inputs were finite"
+                )
     return ""
 
 
-def plan_fault(plan: EvalPlan, models: Collection[str], layout: GroupLayout | None, fleet: Fleet) -> str:
+def plan_fault(plan: EvalPlan, models: Mapping[str, Params], fleet: Fleet) -> str:
     """Fault of a plan of evaluation: labels, models, clients, groups and sensors."""
     targets = (*((plan.canonical,) if plan.canonical else ()), *plan.clients)
     labels = [getattr(t, "label", None) for t in targets]
@@ -192,14 +198,118 @@ def plan_fault(plan: EvalPlan, models: Collection[str], layout: GroupLayout | No
     for target in targets:
         if fault := kind_fault(target, EvalTarget):
             return f"{fault} for each model to test"
-        unknown = [j for j in target.keep if layout is not None and j not in layout]
+        if not _is(target.label, str):
+            return f"a target is labelled {shown(target.label)}, expected a text"
         if labels.count(target.label) > 1:
             return f"two targets are labelled {target.label!r}"
-        if target.view not in models or unknown or not ({target.client} - {None}) <= known:
-            return f"{target}: unknown model, client or group; models are {sorted(models)}"
+        if target.view not in models or not ({target.client} - {None}) <= known:
+            return f"{target}: unknown model or client; models are {sorted(models)}"
+        if fault := _selection_fault(target.keep, models[target.view], models[target.view]):
+            return f"{target.label!r}, keep: {fault}"
+        if wrong := _first_no_number(target.mean_of):
+            return f"{target.label!r}, mean_of: {wrong}, expected finite numbers by client"
         if lacking := [m for m in target.modalities or () if m not in fleet.modalities]:
             return f"{target.label!r} has the sensors {lacking}, expected some of {list(fleet.modalities)}"
     return "" if targets else "names no model to test, expected a canonical one or one for each client"
+
+
+def modules_fault(modules: object) -> str:
+    """Fault of the modules that a method adds to the backbone."""
+    if isinstance(modules, list | tuple) and all(isinstance(m, Classifier | Experts | Connector) for m in modules):
+        return ""
+    return f"returned {shown(modules)}, expected a tuple of Classifier, Experts or Connector; (): none"
+
+
+def averaged_fault(groups: Mapping[str, Collection[GroupId]], models: Collection[str], layout: GroupLayout) -> str:
+    """Fault of the groups, by model, whose change is a mean of updates."""
+    if unknown := [name for name in groups if name not in models]:
+        return f"models {shown(unknown)} are unknown; there are {sorted(models)}"
+    wrong = [j for each in groups.values() for j in each if j not in layout]
+    return f"groups {shown(wrong)} are unknown; there are {list(layout.ids)}" if wrong else ""
+
+
+def identities_fault(names: object, models: Collection[str]) -> str:
+    """Fault of what the models stand for."""
+    if isinstance(names, Mapping) and set(names) == set(models) and all(isinstance(v, str) for v in names.values()):
+        return ""
+    return f"returned {shown(names)}, expected a text for each of {list(models)}"
+
+
+def tables_fault(tables: Mapping[object, object]) -> str:
+    """Fault of the numbers about a state that a record keeps."""
+    for name, table in tables.items():
+        if not isinstance(table, Mapping) or not all(isinstance(v, int | float) for v in table.values()):
+            return f"table {name!r} is {shown(table)}, expected a number by row"
+    return ""
+
+
+def sentences_fault(lines: object) -> str:
+    """Fault of a method's warnings."""
+    if isinstance(lines, list | tuple) and all(isinstance(line, str) for line in lines):
+        return ""
+    return f"returned {shown(lines)}, expected a tuple of sentences; (): none"
+
+
+def deadline_fault(seconds: object) -> str:
+    """Fault of a deadline in seconds."""
+    is_one = _is_number(seconds) and float(seconds) > 0.0  # type: ignore[arg-type]
+    return "" if is_one else f"returned {shown(seconds)}, expected seconds, above 0"
+
+
+def weight_fault(weight: object, client: ClientId) -> str:
+    """Fault of the weight of a client's update; a tensor of one value is a number too."""
+    value = weight.item() if isinstance(weight, Tensor) and weight.numel() == 1 else weight
+    if _is_number(value) and float(value) >= 0.0:  # type: ignore[arg-type]
+        return ""
+    return f"returned {shown(value)} for client {client}, expected a number, at least 0"
+
+
+def times_fault(times: object) -> str:
+    """Fault of a clock's seconds."""
+    if fault := kind_fault(times, StageTimes):
+        return fault
+    for name in _SECONDS:
+        value = getattr(times, name)
+        if not _is_number(value) or value < 0:
+            return f"{name} = {shown(value)}, expected a finite number of seconds, at least 0"
+    return ""
+
+
+# The client's half ----------------------------------------------------------------------------------------------------
+
+
+def refined_fault(refined: Assignment, task: Assignment, layout: GroupLayout) -> str:
+    """Fault of a task as the client's ``refine`` changed it."""
+    if (refined.client, refined.view) != (task.client, task.view):
+        return (
+            f"found client {refined.client!r} and model {refined.view!r}, expected client {task.client} and "
+            f"{task.view!r} as they were assigned; change what is trained, not whose task it is"
+        )
+    return _task_fault(refined, [task.view], layout)
+
+
+def loss_fault(loss: Tensor, step: LocalStep) -> str:
+    """Fault of the loss of a mini-batch: one finite number that depends on the model."""
+    if loss.ndim or not loss.is_floating_point():
+        return f"returned {loss.dtype} of shape {tuple(loss.shape)}, expected one number: a loss"
+    reads = (step.logits, *step.taps.values())
+    if not loss.requires_grad and torch.is_grad_enabled() and any(x.requires_grad for x in reads):
+        return (
+            "the loss does not depend on the model (it has no gradient), expected one computed from step.logits, "
+            "step.taps or step.params, without detach(), item() or no_grad()"
+        )
+    if not bool(torch.isfinite(loss.detach())) and all(bool(torch.isfinite(x.detach()).all()) for x in reads):
+        return f"returned {float(loss.detach())} for finite logits, expected a finite loss"
+    return ""
+
+
+def observed_fault(rows: Mapping[object, object]) -> str:
+    """Fault of the rows about a batch."""
+    for name, value in rows.items():
+        if not isinstance(value, Tensor) or not value.ndim:
+            what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else _a(value)
+            return f"{name!r} is {what}, expected a tensor with a row per window"
+    return ""
 
 
 def sent_fault(sent: Update, made: Update, layout: GroupLayout) -> str:
@@ -217,7 +327,7 @@ def sent_fault(sent: Update, made: Update, layout: GroupLayout) -> str:
         return f"the update of client {asked.client} claims {claim}; leave what it says about itself as it is"
     if claim := _differing(sent.receipt, made.receipt, _MAY_CHANGE | {"work"}):
         return f"the update of client {asked.client} claims {claim}; leave what it says about itself as it is"
-    if fault := _selection_fault(task.up, layout) or _flow_fault(f"client {task.client}", task, layout):
+    if fault := _selection_fault(task.up, layout, layout.ids) or _flow_fault(f"client {task.client}", task, layout):
         return f"up: {fault}"
     if asked.up and not task.up:
         return f"client {task.client} sends no group, expected those of its assignment, {sorted(asked.up)}, or some"
@@ -275,3 +385,9 @@ def values_fault(sent: Update) -> str:
             if value.is_floating_point() and not all_finite(value):
                 return f"{name}[{key!r}]"
     return ""
+
+
+def sent_not_finite_fault(sent: Update) -> str:
+    """Fault of an update with NaN or infinity where what it was made of had none."""
+    part = values_fault(sent)
+    return f"{part} has NaN or infinity, expected finite values as it was given" if part else ""

@@ -1,12 +1,18 @@
-"""Plug-ins at fault: methods, backbones and data sets whose functions raise, exit, or return something wrong.
+"""Plug-ins at fault: methods, backbones and clocks whose functions raise, exit, or return something wrong.
 
-Each method works in round 1 and goes wrong in round 2, so that a test sees what became of round 1; once the variable
-``WORKS`` is set it is sound.
+A method's function that is told the round works in round 1 and goes wrong in round 2, so that a test sees what became
+of round 1; any other is wrong from its first call. Once the variable ``WORKS`` is set methods and clocks are sound, but
+for those whose ``build`` is at fault. Data sets at fault are in ``tests/loaders.py``.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+
+from actors.terminal.exit_codes import exit_code
+from relief_ray.errors import UserError
+from relief_ray.faults import blamed
 
 HEAD = """
 import os
@@ -67,6 +73,15 @@ class Fault:
     round: int = 2
 
 
+def judge(error: BaseException, fault: Fault, name: str) -> None:
+    """The exit code, what is said, and the file, line and function; never a fault of ours."""
+    said = str(error if isinstance(error, UserError) else blamed(error) or error)
+    assert (exit_code(error), fault.said in said) == (fault.code, True), said
+    if fault.code == 7:
+        assert re.search(rf"{name}\.py, line \d+, in {fault.function}\b", said) and "mend it there" in said, said
+    assert len(said) < 4000
+
+
 def method(name: str, arguments: str, line: str, said: str, sound: str, code: int = 7) -> Fault:
     """A method whose function ``name`` runs ``line`` where it is wrong, and otherwise returns ``sound``."""
     number = {"context, task": "context.round", "context, update": "context.round", "state, context": "context.round",
@@ -92,6 +107,14 @@ def aggregate(line: str, said: str, code: int = 7) -> Fault:
     return method("aggregate", "state, reduced, tools", line, said, sound, code)
 
 
+def evaluate(line: str, said: str) -> Fault:
+    return method("evaluate", "state, fleet", line, said, "EvalPlan(canonical=EvalTarget(label='x'))")
+
+
+def averaged(line: str, said: str) -> Fault:
+    return method("averaged", "state, reduced, layout, fleet", line, said, "{}")
+
+
 def after(line: str, said: str, code: int = 7) -> Fault:
     return method("after", "context, update", line, said, "update", code)
 
@@ -108,6 +131,7 @@ def build(expression: str, said: str, function: str = "build", code: int = 7) ->
     return Fault(text=HEAD + TAIL.format(expression=expression), function=function, said=said, code=code, round=0)
 
 
+UNCHECKED = "returned a value that cannot be checked"
 METHODS: dict[str, Fault] = {
     "build raises": build("1 / 0", "ZeroDivisionError: division by zero"),
     "build raises a ValueError": build("int('x')", "ValueError: invalid literal for int"),
@@ -139,14 +163,42 @@ METHODS: dict[str, Fault] = {
                                    "model 'global': group 'fusion.A.acc' has NaN or infinity, expected finite"),
     "more memory than there is": aggregate("return torch.empty(10**15)", "can't allocate memory"),
     "facts that are no JSON": aggregate("return replace(sound, facts={'x': {1, 2}})", "aggregate: facts are no JSON ("),
-    "a weight of NaN": method("weight", "*_", "return float('nan')", "reduction.weight returned nan for client 0,",
+    "a weight of NaN": method("weight", "*_", "return float('nan')", "reduction.weight returned nan for client",
                               "uniform(*_)"),
     "a bucket without a name": method("bucket", "task", "return None", "reduction.bucket returned None, expected",
                                       "one_bucket(task)"),
-    "evaluate names another model": method(
-        "evaluate", "state, fleet", "return EvalPlan(canonical=EvalTarget(label='x', view='y'))", "unknown model",
-        "EvalPlan(canonical=EvalTarget(label='x'))",
+    "evaluate names another model": evaluate(
+        "return EvalPlan(canonical=EvalTarget(label='x', view='y'))", "evaluate: EvalTarget(label='x', view='y'",
     ),
+    "evaluate names another group": evaluate(
+        "return EvalPlan(canonical=EvalTarget(label='x', keep={'hed.1': WHOLE}))",
+        "evaluate: 'x', keep: groups ['hed.1'] are unknown; there are ['fusion.A.acc'",
+    ),
+    "evaluate keeps nothing": evaluate("return EvalPlan(canonical=EvalTarget(label='x', keep=None))",
+                                       "'x', keep: found None, expected groups and their parts"),
+    "evaluate tests no clients": evaluate("return EvalPlan(canonical=None, clients=None)",
+                                          f"evaluate {UNCHECKED} (TypeError: Value after * must be an iterable"),
+    "evaluate names a list": evaluate("return EvalPlan(canonical=EvalTarget(label='x', view=[]))",
+                                      f"evaluate {UNCHECKED} (TypeError: unhashable type: 'list'), expected what it is "
+                                      "declared as, Callable[[ServerState, Fleet], EvalPlan]"),
+    "evaluate without a label": evaluate("return EvalPlan(canonical=EvalTarget(label=1))",
+                                         "a target is labelled 1, expected a text"),
+    "evaluate weighs by text": evaluate("return EvalPlan(canonical=EvalTarget(label='x', mean_of={0: '1'}))",
+                                        "'x', mean_of: found 0: '1', expected finite numbers by client"),
+    "a task that starts from a list": allocate("return tuple(replace(t, view=[]) for t in sound)",
+                                               f"allocate {UNCHECKED} (TypeError: unhashable type: 'list')"),
+    "no tensors": aggregate("return replace(sound, tensors=None)",
+                            f"aggregate {UNCHECKED} (TypeError: 'NoneType' object is not iterable), expected what it "
+                            "is declared as, Callable[[ServerState, Reduced, ServerTools], ServerState]"),
+    "no groups are averaged": averaged("return {'global': None}",
+                                       f"averaged {UNCHECKED} (TypeError: 'NoneType' object is not iterable)"),
+    "another model is averaged": averaged("return {'x': ['head.1']}",
+                                          "averaged: models ['x'] are unknown; there are ['global']"),
+    "another group is averaged": averaged("return {'global': ['hed.1']}", "averaged: groups ['hed.1'] are unknown;"),
+    "an identity that is no text": method("identities", "state", "return {'global': 1}", "identities returned {'glob"
+                                          "al': 1}, expected a text for each of ['global']", "{'global': 'global'}"),
+    "a weight beyond a float": method("weight", "*_", "return 10**400", f"reduction.weight {UNCHECKED} (OverflowErr",
+                                      "uniform(*_)"),
     "refine takes another client": method("refine", "context, task", "return replace(task, client=task.client + 1)",
                                           "client.refine: found client 1 and", "task"),
     "refine returns nothing": method("refine", "context, task", "return None", "client.refine returned None,",
@@ -174,6 +226,8 @@ METHODS: dict[str, Fault] = {
     "more windows than it has": claims("work=replace(update.receipt.work, num_windows=10**6)",
                                        "claims num_windows = 1000000,"),
     "another loss": claims("work=replace(update.receipt.work, loss=0.0)", "claims loss = 0.0, expected"),
+    "a loss of two values": claims("work=replace(update.receipt.work, loss=torch.ones(2))",
+                                   f"client.after {UNCHECKED} (RuntimeError: Boolean value of Tensor"),
     "bytes of its own": claims("bytes_up=1", "receipt: bytes_up = 1, its payload has at least"),
     "a state of numbers": after("return replace(update, state={'x': 1})", "state['x'] is a int, expected a tensor"),
     # Values that are finite and far off are refused like any client's, whoever wrote the method.
@@ -220,5 +274,41 @@ BACKBONES: dict[str, Fault] = {
     "build returns a number": Fault(
         text=f"{NET_HEAD}\nclass Mine(BackboneConfig):\n    def build(self, shape, seed, fast=0):\n        return 1",
         function="build", said="build returned a int, expected a relief_ray.models.backbone.Backbone", round=0,
+    ),
+}  # fmt: skip
+
+CLOCK_HEAD = """
+import os
+import sys
+
+from relief_ray.devices.time import TimeModel
+from relief_ray.messages import StageTimes
+
+
+class Mine(TimeModel):
+"""
+
+
+def clock(line: str, said: str) -> Fault:
+    """A clock whose ``times`` runs this line, and otherwise says one second."""
+    body = f"        if 'WORKS' not in os.environ:\n            {line}\n        return StageTimes(forward_s=1.0)\n"
+    text = f"{CLOCK_HEAD}    def times(self, device, load):\n{body}"
+    return Fault(text=text, function="times", said=said, round=0)
+
+
+CLOCKS: dict[str, Fault] = {
+    "times raises": clock("load.nowhere", "AttributeError: 'Workload' object has no attribute 'nowhere'"),
+    "times exits": clock("sys.exit(0)", "Mine.times ended the process (sys.exit(0)), expected that it returns"),
+    "times returns nothing": clock("return None", "Mine.times returned None, expected a relief_ray.messages.StageTim"),
+    "times returns seconds": clock("return 1.0", "Mine.times returned a float, expected a relief_ray.messages.StageTi"),
+    "NaN": clock("return StageTimes(up_s=float('nan'))", "Mine.times: up_s = nan, expected a finite number of seconds"),
+    "infinity": clock("return StageTimes(down_s=float('inf'))", "down_s = inf, expected a finite number of seconds"),
+    "below zero": clock("return StageTimes(optimizer_s=-1.0)", "optimizer_s = -1.0, expected a finite number of seco"),
+    "a text": clock("return StageTimes(backward_s='1')", "backward_s = '1', expected a finite number of seconds"),
+    "beyond a float": clock("return StageTimes(forward_s=10**400)", "Mine.times returned a value that cannot be check"),
+    "build returns nothing": Fault(
+        text=f"{CLOCK_HEAD}    @classmethod\n    def build(cls, context):\n        return None\n\n"
+        "    def times(self, device, load):\n        return StageTimes()\n",
+        function="build", said="Mine.build returned None, expected a relief_ray.devices.time.TimeModel", round=0,
     ),
 }  # fmt: skip

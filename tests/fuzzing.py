@@ -1,10 +1,12 @@
 """A seeded fuzzer of configurations: settings and YAML files that a user, or a broken script, might write.
 
-``python -m tests.fuzzing 20000 5000`` tries more than the tests do, and prints whatever is no answer.
+``python -m tests.fuzzing 20000 5000 1 2000`` tries more than the tests do, and prints whatever is no answer. Numbers:
+of settings, of files, the seed, and of settings with which runs are made ready to start.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import signal
@@ -13,14 +15,18 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+from relief_ray.devices.types import DeviceType
 from relief_ray.errors import UserCodeFailed, UserError
+from relief_ray.experiment.setup import prepare
 from relief_ray.key_checks import refuse_wrong_run
-from relief_ray.keys import all_keys, value_text
+from relief_ray.keys import Key, all_keys, value_text
+from relief_ray.strategies import PRESETS
 from relief_ray.studies.planning import cells_of, load_preset
 
 SCALARS = [
@@ -47,6 +53,13 @@ TEXTS = [
     b'{"rounds": 2}', b"rounds: 2 # ok\n", "\u2028rounds: 2\n".encode(), b"rounds: 2\n" * 3000, b"x" * 400_000,
     b"".join(b" " * i + b"a:\n" for i in range(300)), b"name: |\n" + b"  x\n" * 60_000, b"#" * 200_000,
 ]  # fmt: skip
+
+
+# Sections whose values matter when a run is made ready. Keys that name other data, files or hosts are left out.
+READ_LATE = ("strategy", "data", "fleet", "backbone", "training", "costs", "evaluation", "participation", "seed")
+ELSEWHERE = ("data.name", "backbone")
+# Small enough that a run is ready in a fraction of a second.
+SMALL = ["data.stride_s=30", *(f"backbone.{key}=2" for key in ("conv1", "conv2", "steps", "fusion"))]
 
 
 class Hang(BaseException):
@@ -88,16 +101,27 @@ def check(target: str, settings: list[str]) -> None:
     tuple(cells_of(load_preset(target), settings))
 
 
+def check_ready(settings: list[str]) -> None:
+    """Check settings as a run of `quick` does before its first round: with its data, fleet, backbone and clocks."""
+    check("quick", settings)
+    prepare(next(cells_of(load_preset("quick"), [*SMALL, *settings])).config)
+
+
+# Words of what is expected or wrong, and of what to do.
+EXPECTS = re.compile(r"expected|unknown|known:|did you mean|cannot|is not|needs|has no|no such|stands|holds|only|but ")
+FIXES = re.compile(
+    r"[;:,] (change|choose|flatten|give|leave|lower|mend|name|raise|remove|say|set|shorten|start|take|type|use|write)\b"
+)
+
+
 def complaint(message: str, places: list[str]) -> str:
-    """What a refusal lacks: the place, what was found, what is expected, or a fix; empty where it has all."""
+    """What a refusal lacks: the place, what is expected or else a fix, or brevity; empty where it has all."""
     flat = " ".join(message.split())
     lacks = []
     if not any(place and place in flat for place in places):
         lacks.append("place")
-    if not re.search(
-        r"expected|unknown|known:|did you mean|cannot|is not|needs|has no|no such|stands|holds|only|but ", flat
-    ):
-        lacks.append("expectation")
+    if not EXPECTS.search(flat) and not FIXES.search(flat):
+        lacks.append("expectation and fix")
     if len(flat) > 6000:
         lacks.append("brevity")
     return ", ".join(lacks)
@@ -177,11 +201,42 @@ def key(rng: random.Random) -> str:
                        "replicate", "replicates", "lr", "strategy.name.x", "fleet.owned..C"])  # fmt: skip
 
 
+def read_late(rng: random.Random) -> str:
+    """A setting that only a run made ready can judge: of a key in ``READ_LATE``, with a value that may fit."""
+    known = rng.choice(
+        [k for k in all_keys() if k.of in ("", "cnn") and k.key.split(".")[0] in READ_LATE and k.key not in ELSEWHERE]
+    )
+    return f"{known.key}={likely(rng, known)}"
+
+
+def likely(rng: random.Random, known: Key) -> str:
+    """A value for a key that its class takes more often than ``fitting``'s."""
+    sensors = [rng.choice(["acc", "gyro", "mag", "x"]) for _ in range(rng.randrange(4))]
+    figure = rng.choice([*DeviceType.model_fields, "flops"])
+    number = rng.choice(["0", "1e-320", "1e-9", "0.5", "1", "1e12", "1e300", "-1", "null", "x"])
+    made = {
+        "backbone": rng.choice(["0", "1", "2", "3", "7", "100", "1e9", str(10**9), str(10**18)]),
+        "data.subjects": str([rng.randrange(10) for _ in range(rng.randrange(5))]),
+        "data.units": rng.choice(["[]", "[T]", "[T, RA]", "[LL]", "[x]"]),
+        "fleet.counts": str([rng.choice([0, 1, 3, 8, 10**6, 10**18]) for _ in range(rng.choice([3, 3, 3, 2]))]),
+        "fleet.owned": f"{{{rng.choice('ABCD')}: [{', '.join(sensors)}]}}",
+        "fleet.types": f"{{{rng.choice('ABC')}: {{{figure}: {number}}}}}",
+        "costs.planning_time": rng.choice(["split_naive", "split_reuse", "measured", "x"]),
+        "costs.utilisation": number,
+        "strategy": rng.choice(list(PRESETS)),
+    }
+    return made.get(known.key) or made.get(known.key.split(".")[0]) or fitting(rng, known.type)
+
+
 def settings_of(seed: int, number: int) -> Iterator[list[str]]:
     """So many lists of one to three settings."""
+    yield from _lists_of(setting, seed, number)
+
+
+def _lists_of(draw: Callable[[random.Random], str], seed: int, number: int) -> Iterator[list[str]]:
     rng = random.Random(seed)
     for _ in range(number):
-        yield [setting(rng) for _ in range(rng.choice([1, 1, 1, 2, 3]))]
+        yield [draw(rng) for _ in range(rng.choice([1, 1, 1, 2, 3]))]
 
 
 def files_of(seed: int, number: int) -> Iterator[bytes]:
@@ -201,10 +256,19 @@ def files_of(seed: int, number: int) -> Iterator[bytes]:
 
 def fuzz_settings(seed: int, number: int, limit_s: float = 2.0) -> Tally:
     """Try so many lists of settings on the preset ``quick``."""
+    return _fuzz(settings_of(seed, number), partial(check, "quick"), limit_s)
+
+
+def fuzz_ready(seed: int, number: int, limit_s: float = 10.0) -> Tally:
+    """Try so many lists of settings on runs of ``quick`` that are made ready to start."""
+    return _fuzz(_lists_of(read_late, seed, number), check_ready, limit_s)
+
+
+def _fuzz(lists: Iterable[list[str]], call: Callable[[list[str]], None], limit_s: float) -> Tally:
     tally = Tally()
-    for settings in settings_of(seed, number):
+    for settings in lists:
         places = [part for s in settings for part in (s.partition("=")[0].partition(".")[0][:60], "--set")]
-        attempt(tally, " ".join(settings), lambda s=settings: check("quick", s), places, limit_s)  # type: ignore[misc]
+        attempt(tally, " ".join(settings), partial(call, settings), places, limit_s)
     return tally
 
 
@@ -214,19 +278,20 @@ def fuzz_files(seed: int, number: int, folder: Path, limit_s: float = 2.0) -> Ta
     for i, content in enumerate(files_of(seed, number)):
         path = folder / f"{i}.yaml"
         path.write_bytes(content)
-        attempt(
-            tally, repr(content), lambda p=path: check(str(p), []), [str(path), f"{i} (", *map(str, range(0))], limit_s
-        )  # type: ignore[misc]
+        attempt(tally, repr(content), partial(check, str(path), []), [str(path), f"{i} ("], limit_s)
     return tally
 
 
 def main() -> int:
-    """Fuzz with the numbers of settings and files, and the seed, that the command line has; 1: one has no answer."""
-    num_settings, num_files, seed = (int(word) for word in (*sys.argv[1:], "2000", "500", "0")[:3])
+    """Fuzz with the numbers and the seed that the command line has (above); 1: one input has no answer."""
+    given = [int(word) for word in sys.argv[1:5]]
+    num_settings, num_files, seed, num_ready = (*given, *(2000, 500, 0, 200)[len(given) :])
     with tempfile.TemporaryDirectory() as folder:
+        os.environ["RELIEF_CACHE"] = str(Path(folder) / "cache")
         tallies = {
             "settings": fuzz_settings(seed, num_settings),
             "files": fuzz_files(seed, num_files, Path(folder)),
+            "settings of runs made ready": fuzz_ready(seed, num_ready),
         }
     for name, tally in tallies.items():
         print(name, dict(tally.counts), f"slowest {tally.slowest_s:.2f} s")

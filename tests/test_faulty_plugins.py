@@ -24,7 +24,7 @@ from relief_ray.records import CheckpointStateStore, read_rounds, read_run
 from relief_ray.server.aggregation import one_bucket
 from relief_ray.strategies import PRESETS
 from relief_ray.training.serial_executor import SerialExecutor
-from tests.faulty import BACKBONES, METHODS
+from tests.faulty import BACKBONES, CLOCKS, METHODS, judge
 from tests.own import METHOD, NUMBERS
 
 pytestmark = pytest.mark.usefixtures("run_cache")
@@ -67,20 +67,12 @@ def one_round(ready, name):
     executor, store = Accepting(executor=SerialExecutor(job), quorum=1.0), CheckpointStateStore({})
     state = strategy.init(ready.layout, ready.fleet, ready.streams, ready.start)
     done = federated.run_round(strategy, state, context_of(ready, 2), executor, store, ready.accountant)
+    strategy.identities(done.state)
     strategy.evaluate(done.state, ready.fleet)
 
 
-def judge(error, fault, name):
-    """The exit code, what is said, and the file, line and function; never a fault of ours."""
-    said = str(error if isinstance(error, UserError) else blamed(error) or error)
-    assert (exit_code(error), fault.said in said) == (fault.code, True), said
-    if fault.code == 7:
-        assert re.search(rf"{name}\.py, line \d+, in {fault.function}\b", said) and "mend it there" in said, said
-    assert len(said) < 4000
-
-
-def test_there_are_as_many_as_the_audit_had():
-    assert len(METHODS) + len(BACKBONES) >= 39
+def test_none_of_the_faults_was_lost():
+    assert len(METHODS) + len(BACKBONES) + len(CLOCKS) >= 60
 
 
 @pytest.mark.parametrize("which", METHODS)
@@ -115,6 +107,38 @@ def test_a_backbone_at_fault_is_named(which, write):
     with pytest.raises(BaseException) as caught:
         prepare(parse({**TINY, "backbone": f"{name}:Mine"}))
     judge(caught.value, fault, name)
+
+
+@pytest.mark.parametrize("which", CLOCKS)
+def test_a_clock_at_fault_is_named(which, write):
+    fault = CLOCKS[which]
+    name = write(fault.text)
+    with pytest.raises(BaseException) as caught:
+        prepare(parse({**TINY, "costs": {"planning_time": f"{name}:Mine"}}))
+    judge(caught.value, fault, name)
+
+
+def test_a_clock_at_fault_in_a_round_is_named_and_the_round_is_not_committed(write, tmp_path, monkeypatch):
+    """FedAvg plans nothing: it is the charges that ask the clock."""
+    fault = CLOCKS["NaN"]
+    name = write(fault.text)
+    monkeypatch.setenv("WORKS", "1")
+    setup, folder = create(
+        parse({**TINY, "strategy": "fedavg", "costs": {"planning_time": f"{name}:Mine"}}), tmp_path / "run"
+    )
+    monkeypatch.delenv("WORKS")
+    with pytest.raises(UserCodeFailed) as caught:
+        go_on(setup, folder)
+    judge(caught.value, fault, name)
+    assert not read_rounds(tmp_path / "run") and fault.said in read_run(tmp_path / "run").note
+
+
+def test_figures_that_no_clock_of_ours_can_use_are_bad_input():
+    with pytest.raises(
+        UserError, match=r"clock \w+, device type A: .*; figures are far out of range: change"
+    ) as caught:
+        prepare(parse({**TINY, "costs": {"utilisation": 1e-320}}))
+    assert exit_code(caught.value) == 2
 
 
 def test_a_file_that_cannot_be_loaded_is_the_users(write):

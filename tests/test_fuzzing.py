@@ -15,7 +15,7 @@ from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.moment.backbone import MomentConfig
 from relief_ray.plain_yaml import MAX_BYTES, read_file, read_mapping, read_setting
 from relief_ray.studies.cells import parse_numbers
-from tests.fuzzing import BOMB, bounded, check, fuzz_files, fuzz_settings
+from tests.fuzzing import BOMB, bounded, check, check_ready, complaint, fuzz_files, fuzz_ready, fuzz_settings
 from tests.fuzzing_commands import fuzz_commands
 
 SHAPE = InputShape(channels=(("acc", 3), ("gyro", 3)), window=125, num_classes=8)
@@ -33,6 +33,11 @@ def test_settings_are_taken_or_refused_and_every_refusal_says_where_and_what():
 
 def test_files_are_taken_or_refused_and_every_refusal_says_where_and_what(tmp_path):
     refused(fuzz_files(0, 60, tmp_path), 60)
+
+
+@pytest.mark.usefixtures("run_cache")
+def test_settings_that_only_a_run_made_ready_can_judge_are_taken_or_refused():
+    refused(fuzz_ready(0, 15), 15)
 
 
 @pytest.mark.parametrize("text", ["[" * 3000, "{" * 3000])
@@ -59,6 +64,12 @@ def test_a_thousand_command_lines(tmp_path):
 def test_two_thousand_settings_and_five_hundred_files(tmp_path):
     refused(fuzz_settings(1, 2000), 2000)
     refused(fuzz_files(1, 500, tmp_path), 500)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("run_cache")
+def test_two_hundred_settings_of_runs_made_ready():
+    refused(fuzz_ready(1, 200), 200)
 
 
 @pytest.mark.parametrize(
@@ -131,6 +142,30 @@ def test_an_unknown_method_in_a_file_is_refused_with_the_files_name(tmp_path):
     path.write_bytes(b"strategy: a=b")
     with pytest.raises(UserError, match=r"a\.yaml: strategy: unknown strategy 'a=b'; expected one of: fedavg, "):
         check(str(path), [])
+
+
+@pytest.mark.usefixtures("run_cache")
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("costs.utilisation=1e300", r"T\* needs finite times .*: change it, costs\.utilisation or fleet\.types"),
+        ('costs.profile="\\ud800"', r"costs\.profile = \\ud800: cannot be read \(.*; name a file"),
+        ('costs.profile="a\\0b"', r"costs\.profile = a\x00b: cannot be read \(.*; name a file"),
+        ("fleet.types={B: {name: 0.5}}", r"fleet\.types\.B has the unknown keys \['name'\]; known are"),
+        ("fleet.types={B: {ray_resources: 3}}", r"fleet\.types\.B\.ray_resources = 3.0: expected a mapping"),
+        ("fleet.types={B: {latency_s: {a: 1}}}", r"fleet\.types\.B\.latency_s = {'a': 1.0}: expected a number"),
+    ],
+)
+def test_what_only_a_run_made_ready_can_judge_is_refused_by_its_place(setting, said):
+    with pytest.raises(UserError, match=said):
+        check_ready([setting])
+
+
+def test_a_refusal_without_place_expectation_or_fix_is_noticed():
+    assert complaint("data.num_clients=3: fewer than the 8 subjects; use at least 8", ["data"]) == ""
+    assert complaint("data.num_clients=3: fewer than the 8 subjects", ["data"]) == "expectation and fix"
+    assert complaint("found 3, expected 8", ["data"]) == "place"
+    assert complaint(f"data: expected {'x' * 6000}", ["data"]) == "brevity"
 
 
 @pytest.mark.parametrize(

@@ -366,10 +366,3 @@ def terminal(command: str, place: Path, env: dict[str, str], log: BinaryIO) -> I
 def num_nodes(printed: str) -> int:
     """Nodes in the JSON of `cluster check`; 0 while the head does not answer."""
     return len(json.loads(printed)["nodes"]) if printed else 0
-
-
-def test_every_test_that_the_page_on_reliability_names_exists():
-    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?", (ROOT / "docs" / "reliability.md").read_text())
-    assert len(named) > 10
-    for path, name in named:
-        assert f"def {name}(" in (ROOT / path).read_text() if name else (ROOT / path).is_file(), f"{path}::{name}"

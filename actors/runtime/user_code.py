@@ -17,7 +17,7 @@ import ray
 from ray import cloudpickle
 
 from relief_ray.errors import UserError
-from relief_ray.faults import take_as_users
+from relief_ray.faults import take_as_copies, take_as_users
 from relief_ray.files import cache_root, disk_errors, folder_atomic
 from relief_ray.plugins import SourceFile, digests, sources
 
@@ -68,6 +68,7 @@ def install(modules: Sequence[str], files: Sequence[SourceFile]) -> None:
     key = hashlib.sha256(repr(sorted(wanted.items())).encode()).hexdigest()[:16]
     folder = cache_root() / "modules" / key
     _write(folder, files)
+    take_as_copies({str(folder / file.name): file.origin for file in files})
     for name in [name for name in sys.modules if _place_of(name) in wanted]:
         del sys.modules[name]
     sys.path.insert(0, str(folder))

@@ -40,8 +40,8 @@ EXIT_CODES = (
     (DIFFERENT, "a cell that was computed again gave other results (`relief-ray reproduce`)"),
     (
         _USER_CODE,
-        "a file of your own (method, data set, backbone) raised an error or returned something wrong; the message "
-        "names its line",
+        "a file of your own (method, data set, backbone, clock) raised an error or returned something wrong; the "
+        "message names its line",
     ),
     (MIRROR_BEHIND, "all runs are done, but their copy (`--mirror`) lacks something; `relief-ray resume DIR` sends it"),
     (

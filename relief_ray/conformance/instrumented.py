@@ -114,7 +114,7 @@ def _check_bytes(update: Update, layout: GroupLayout) -> None:
             raise Broken("bytes", f"client {task.client}: {charged} bytes {name}, its payload has at least {least}")
 
 
-def instrument(strategy: Strategy, fleet: Fleet, layout: GroupLayout) -> Strategy:
+def instrument(strategy: Strategy) -> Strategy:
     """Wrap all functions of a strategy; a call that breaks a rule raises ``Broken``."""
     return replace(
         strategy,
@@ -122,7 +122,7 @@ def instrument(strategy: Strategy, fleet: Fleet, layout: GroupLayout) -> Strateg
         allocate=partial(_allocate, strategy),
         aggregate=partial(_aggregate, strategy),
         client=_instrument_client(strategy.client),
-        evaluate=partial(_evaluate, strategy, layout),
+        evaluate=partial(_evaluate, strategy),
     )
 
 
@@ -153,11 +153,11 @@ def _aggregate(strategy: Strategy, state: ServerState, reduced: Reduced, tools: 
     return after
 
 
-def _evaluate(strategy: Strategy, layout: GroupLayout, state: ServerState, fleet: Fleet) -> EvalPlan:
+def _evaluate(strategy: Strategy, state: ServerState, fleet: Fleet) -> EvalPlan:
     before, drawn = _sha256(state), _generators()
     plan = strategy.evaluate(state, fleet)
     _same("evaluate", before, state, drawn)
-    if fault := plan_fault(plan, state.models.keys(), layout, fleet):
+    if fault := plan_fault(plan, state.models, fleet):
         raise Broken("evaluation", fault)
     return plan
 

@@ -115,7 +115,7 @@ def drive(
     with folder:
         if instrumented:
             # As it was written: the guards of a run would name a fault before its rule does.
-            strategy = instrument(setup.config.strategy.build(), setup.fleet, setup.layout)
+            strategy = instrument(setup.config.strategy.build())
             setup = replace(setup, strategy=strategy, job=replace(setup.job, program=strategy.client))
         executor = make_executor(setup.job)
         try:

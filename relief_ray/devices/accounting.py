@@ -15,7 +15,7 @@ from pydantic import Field, field_validator
 from relief_ray.codec import encoded_nbytes
 from relief_ray.devices.clocks import clock_name
 from relief_ray.devices.planner import CostPlanner, Counter, assumed_engine
-from relief_ray.devices.time import TimeModel
+from relief_ray.devices.time import TimeModel, checked_times
 from relief_ray.devices.types import DeviceType
 from relief_ray.devices.workload import num_steps
 from relief_ray.frozen import FrozenConfig
@@ -192,11 +192,13 @@ class CostAccountant:
             bytes_down=receipt.bytes_down,
         )
         device = self.types[info.device]
-        times = clock.times(device, replace(load, extra_flops=work.extra_flops) if work.extra_flops else load)
+        charged = replace(load, extra_flops=work.extra_flops) if work.extra_flops else load
+        times = checked_times(clock, device, charged)
         for trial, num_windows in receipt.probes:
             spent = self.counter.footprint(info.modalities, trial, engine)
             load = spent.workload(num_windows=num_windows, epochs=2, num_steps=1, bytes_up=0, bytes_down=0)
-            times = _with_probe(times, clock.times(device, replace(load, extra_flops=2 * trial.step_flops)))
+            load = replace(load, extra_flops=2 * trial.step_flops)
+            times = _with_probe(times, checked_times(clock, device, load))
         return times
 
 

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from relief_ray.devices.time import ClockContext, FlopProportional, Measured, SplitNaive, SplitReuse, TimeModel
-from relief_ray.errors import UserError, nearest, shown
+from relief_ray.errors import UserCodeError, UserError, nearest, shown
+from relief_ray.faults import call_users, fault_text
 from relief_ray.plugins import import_path, is_path, load_kind
+from relief_ray.returned import kind_fault
 
 _KEY = "costs.planning_time"
 _BUILT_IN: tuple[type[TimeModel], ...] = (
@@ -55,11 +57,17 @@ def _build_clock(name: str, context: ClockContext) -> TimeModel:
 
     Raises:
         UserError: it needs a device profile and the run has none.
+        UserCodeError: a user's ``build`` raised an error, or gave something that is no clock; file and line are named.
     """
     clock = _find_clock(name)
     if clock.needs_profile and context.profile is None:
         raise UserError(f"{_KEY} = {name!r} needs a device profile; set costs.profile=FILE")
-    return clock.build(context) if isinstance(clock, type) else clock
+    if not isinstance(clock, type):
+        return clock
+    built = call_users(clock.build, context)
+    if fault := kind_fault(built, TimeModel):
+        raise UserCodeError(fault_text(clock.build, f"{clock.__name__}.build {fault}"))
+    return built
 
 
 def build_clocks(context: ClockContext, planning: str) -> dict[str, TimeModel]:

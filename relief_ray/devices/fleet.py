@@ -17,6 +17,7 @@ from relief_ray.streams import Streams
 
 TYPES = ("A", "B", "C")
 TypeCounts = tuple[int, int, int]
+_FIGURES = frozenset(DeviceType.model_fields) - {"name"}
 # A client's subject, and the sensors that it lacks; only clients of such subjects.
 Lacking = Mapping[int, tuple[int, tuple[str, ...]]]
 _OWNED: Mapping[str, tuple[str, ...] | None] = {"A": None, "B": ("acc", "gyro"), "C": ("acc",)}
@@ -66,10 +67,12 @@ class FleetConfig(FrozenConfig):
                 f"fleet.counts = {list(self.counts)}: expected three numbers (A, B, C), none negative, not all 0"
             )
         for name, figures in self.types.items():
-            if unknown := sorted(set(figures) - set(DeviceType.model_fields)):
-                raise ValueError(
-                    f"fleet.types.{name} has the unknown keys {unknown}; known are {sorted(DeviceType.model_fields)}"
-                )
+            if unknown := sorted(set(figures) - _FIGURES):
+                raise ValueError(f"fleet.types.{name} has the unknown keys {unknown}; known are {sorted(_FIGURES)}")
+            for key, value in figures.items():
+                if isinstance(value, dict) != (key == "ray_resources"):
+                    kind = "a mapping from text to number" if key == "ray_resources" else "a number"
+                    raise ValueError(f"fleet.types.{name}.{key} = {value}: expected {kind}")
         device_types(self)
         return self
 

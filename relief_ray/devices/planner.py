@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from relief_ray.codec import encoded_nbytes
-from relief_ray.devices.time import TimeModel
+from relief_ray.devices.time import TimeModel, checked_times
 from relief_ray.devices.types import DeviceType
 from relief_ray.devices.workload import (
     ADAM_FLOPS_PER_VALUE,
@@ -107,7 +107,7 @@ class CostPlanner:
 
     def times(self, client: ClientId, assignment: Assignment) -> StageTimes:
         """Predicted stage times of ``assignment`` on the client's device."""
-        return self.model.times(self.types[self.fleet[client].device], self.load(client, assignment))
+        return checked_times(self.model, self.types[self.fleet[client].device], self.load(client, assignment))
 
 
 def assumed_engine(name: str) -> Engine:

@@ -18,9 +18,11 @@ from relief_ray.devices.paces import Stagewise
 from relief_ray.devices.types import DeviceType
 from relief_ray.devices.workload import Workload
 from relief_ray.errors import UserError
+from relief_ray.faults import called, require, users_function
 from relief_ray.files import read_whole
 from relief_ray.frozen import FrozenConfig
 from relief_ray.messages import StageTimes
+from relief_ray.returned import times_fault
 from relief_ray.stages import Engine
 
 _PROFILE_SCHEMA = 1
@@ -71,6 +73,34 @@ class TimeModel(FrozenConfig):
     def times(self, device: DeviceType, load: Workload) -> StageTimes:
         """Seconds per stage of ``load`` on ``device``; every clock has its own."""
         raise NotImplementedError
+
+
+def checked_times(clock: TimeModel, device: DeviceType, load: Workload) -> StageTimes:
+    """Ask a clock for seconds, and check them; planning and charges both ask here.
+
+    Raises:
+        UserCodeFailed: a user's clock gave something else than finite seconds of at least 0; file and line are named.
+        UserError: a built-in clock did, since a figure of the device or of the costs is far out of range.
+    """
+    if users_function(clock.times) is None:
+        return _built_in_times(clock, device, load)
+    step = f"{type(clock).__name__}.times"
+    times = called(clock.times, step, device, load)
+    require(clock.times, step, "relief_ray.messages.StageTimes", times_fault, times)
+    return times
+
+
+def _built_in_times(clock: TimeModel, device: DeviceType, load: Workload) -> StageTimes:
+    try:
+        times = clock.times(device, load)
+        if not (fault := times_fault(times)):
+            return times
+    except ArithmeticError as error:  # a speed that rounds to 0, or seconds beyond a float's range
+        fault = f"{type(error).__name__}: {error}, expected seconds"
+    raise UserError(
+        f"clock {clock.name}, device type {device.name}: {fault}; figures are far out of range: change those of "
+        f"fleet.types.{device.name}, fleet.gap, costs.utilisation or costs.profile"
+    )
 
 
 class FlopProportional(TimeModel):

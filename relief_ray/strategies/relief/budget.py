@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from relief_ray.errors import UserError
 from relief_ray.groups import GroupId
 
 Seconds = Callable[[Sequence[GroupId]], float]
@@ -35,7 +36,7 @@ class Load:
         seconds: ``t_n``, the planned seconds of a round that trains a set of groups, link included.
 
     Raises:
-        ValueError: a group takes no time, or its time is not finite.
+        UserError: a group takes no time, or its time is not finite: a figure of devices or costs is far out of range.
     """
 
     accessible: tuple[GroupId, ...]
@@ -47,9 +48,10 @@ class Load:
     def __post_init__(self) -> None:
         """Check that times are finite and a group's is positive."""
         if not (self.tau_s > 0.0 and math.isfinite(self.tau_s) and math.isfinite(self.overhead_s)):
-            raise ValueError(
+            raise UserError(
                 f"T* needs finite times and a positive time per group, found {self.overhead_s} s of overhead and "
-                f"{self.tau_s} s for each of {len(self.accessible)} groups"
+                f"{self.tau_s} s for each of {len(self.accessible)} groups; these are the seconds of "
+                "costs.planning_time: change it, costs.utilisation or fleet.types"
             )
 
 

@@ -9,21 +9,23 @@ import pytest
 
 from actors.runtime.user_code import install
 from relief_ray.config import parse
-from relief_ray.errors import UserError
+from relief_ray.errors import UserCodeFailed, UserError
 from relief_ray.federated import RoundVoid
 from relief_ray.plugins import SourceFile, load, sources
+from relief_ray.records import read_rounds, read_run
 from tests.conformance.cases import BASE, THREE, config_of, drive, outcome
+from tests.faulty import METHODS, judge
 from tests.own import METHOD
 
 PROBE = """
 import sys
 from actors.runtime.user_code import install
 from relief_ray.plugins import SourceFile
-files = [SourceFile(name=f"{sys.argv[1]}.py", content=open(sys.argv[2], "rb").read())]
+files = [SourceFile(name=f"{sys.argv[1]}.py", content=open(sys.argv[2], "rb").read(), origin=sys.argv[2])]
 install([sys.argv[1]], files)
 module = sys.modules[sys.argv[1]]
 print(module.__file__, module.VALUE)
-install([sys.argv[1]], [SourceFile(name=f"{sys.argv[1]}.py", content=b"VALUE = 'second'")])
+install([sys.argv[1]], [SourceFile(name=f"{sys.argv[1]}.py", content=b"VALUE = 'second'", origin=sys.argv[2])])
 print(sys.modules[sys.argv[1]].VALUE)
 """
 
@@ -50,7 +52,7 @@ def test_a_module_that_the_host_takes_from_elsewhere_is_refused(tmp_path, monkey
     monkeypatch.setenv("RELIEF_CACHE", str(tmp_path))
     monkeypatch.setattr(sys, "path", list(sys.path))
     with pytest.raises(UserError, match=r"other sources .* than the driver's .*; rename the module"):
-        install(["sys"], [SourceFile(name="sys.py", content=b"")])
+        install(["sys"], [SourceFile(name="sys.py", content=b"", origin="sys.py")])
 
 
 @pytest.mark.ci
@@ -69,6 +71,29 @@ def test_hosts_of_a_built_in_strategy_go_on_with_a_users_strategy(write, on_warm
     drive(config_of("fedavg", data=THREE), tmp_path / "ours", make)
     drive(config, tmp_path / "ray", make)
     assert outcome(tmp_path / "ray") == outcome(tmp_path / "plain")
+
+
+# Functions that hosts run: those of the client, and the weights and names of the sums that they add up.
+IN_HOSTS = (
+    "refine returns nothing", "no loss", "observe returns numbers", "after raises", "after returns nothing",
+    "a weight of NaN", "a bucket without a name",
+)  # fmt: skip
+
+
+@pytest.mark.ci
+@pytest.mark.ray
+@pytest.mark.parametrize("layout", [{"num_hosts": 2}, {"mode": "actors"}], ids=["packed", "actors"])
+@pytest.mark.usefixtures("run_cache", "cluster")
+def test_a_function_at_fault_in_a_host_is_named_as_in_one_process(write, on_warm_hosts, layout, tmp_path):
+    for which in IN_HOSTS:
+        fault, place = METHODS[which], tmp_path / which
+        name = write(fault.text)
+        config = parse({**BASE, "strategy": f"{name}:Mine", "data": THREE})
+        with pytest.raises(UserCodeFailed) as caught:
+            drive(config, place, lambda job: on_warm_hosts(job, **layout))
+        judge(caught.value, fault, name)
+        assert f"({Path.cwd() / name}.py, line" in str(caught.value), "the user's own file, not the host's copy of it"
+        assert len(read_rounds(place)) == fault.round - 1 and fault.said in read_run(place).note
 
 
 HANGS = (
