@@ -97,7 +97,7 @@ def changes(result: Fit, address: str) -> list[str]:
 
 
 def _change(own: tuple[str, ...], total: Bundle, address: str) -> str:
-    """How one machine joins that offers ``total``; ``own``: its device's resources."""
+    """Say how one machine joins that offers ``total``; ``own``: its device's resources."""
     join = f"relief-ray cluster join {address}"
     if own and own not in _JOINABLE:
         offered = json.dumps({name: _ceil(total[name]) for name in own})

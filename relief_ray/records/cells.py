@@ -125,7 +125,7 @@ def with_ledger(state: CellState, folder: Path) -> CellState:
 
 
 def _lacks(read: _Read, path: Path) -> str:
-    """What an interrupted run's ledger lacks; empty where nothing is known to be missing."""
+    """Return what an interrupted run's ledger lacks; empty where nothing is known to be missing."""
     if read.torn:
         return f"{read.torn}; a resume cuts it off"
     # A round's line is on the disk before its checkpoint is begun.

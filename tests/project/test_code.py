@@ -187,7 +187,6 @@ FILES_UNDER_60 = {
     "actors/commands/explain.py": "a command is a file: the library words the reasons, for notebooks too",
     "actors/commands/model.py": "a command is a file: the library describes and exports models, for notebooks too",
     "actors/commands/run_mode.py": "which mode follows from settings: rules, apart from what carries runs out",
-    "actors/runtime/nodes.py": "what grids and runs ask of the cluster, apart from what hosts ask for",
     "actors/terminal/streams.py": "makes streams safe before anything is printed: to be checked by itself",
     "relief_ray/measured.py": "what devices tell: the messages of a round hold it, and records and devices make it",
     "relief_ray/citations.py": "reads citations.bib, which methods and data sets name",
