@@ -83,13 +83,18 @@ def read_rounds(folder: Path) -> Rounds:
     lines = scan(folder / ROUNDS_FILE)
     if lines.torn and not is_done(run := read_run(folder), lines.rounds.numbers):
         if run.status == "done":
-            raise UserError(
-                f"{folder / ROUNDS_FILE}: {lines.torn}, expected the last round of a finished run; restore the file, "
-                "or remove the folder and run the cell again"
-            )
+            raise UserError(torn_at_the_end(folder, lines.torn))
         if lines.damage and not is_folder_locked(folder):
             raise UserError(lines.damage)
     return lines.rounds
+
+
+def torn_at_the_end(folder: Path, torn: str) -> str:
+    """Return the error text for a finished run whose last line is ``torn`` (as in ``ledger.Lines``)."""
+    return (
+        f"{folder / ROUNDS_FILE}: {torn}, expected the last round of a finished run; restore the file, or remove the "
+        "folder and run the cell again"
+    )
 
 
 ERROR_FILE = "error.json"
@@ -104,7 +109,8 @@ class RunFolder:
     Attributes:
         path: the folder.
         run: its ``run.json``.
-        repairs: lines about what was repaired when it was opened.
+        mended: lines about what was repaired when it was opened.
+        repairs: the same, and what is going to be cut off.
     """
 
     def __init__(self, path: Path, lock: FileLock, run: RunRecord) -> None:
@@ -114,7 +120,8 @@ class RunFolder:
         self._lock = lock
         for name in (RUN_FILE, ROUNDS_FILE):
             files.remove_parts(path / name)
-        lines, self.repairs = _scan_and_mend(path / ROUNDS_FILE)
+        lines, self.mended = _scan_and_mend(path / ROUNDS_FILE)
+        self.repairs = (*self.mended, *([f"{ROUNDS_FILE}: {lines.torn}; it was cut off"] if lines.torn else []))
         # What is behind the intact lines stays until a resume is sure to go on: `rewind` and `append` cut it off.
         self._fd, self._num_bytes = _open_ledger(path), lines.num_bytes
         forget_error(path)
@@ -248,26 +255,20 @@ class RunFolder:
 
 
 def _scan_and_mend(path: Path) -> tuple[Lines, tuple[str, ...]]:
-    """Scan a driver's ledger, and mend line breaks where it is damaged; return it with lines about what was repaired.
+    """Scan a driver's ledger, and mend line breaks where it is damaged; return it with lines about those.
 
     Raises:
         UserError: a line before the last is damaged.
     """
-    repairs: list[str] = []
     try:
-        lines = scan(path)
-        is_sound = lines.damage is None
+        if (lines := scan(path)).damage is None:
+            return lines, ()
     except UserError:
-        is_sound = False
-    if not is_sound:
-        with files.disk_errors(path, "mend"):
-            mended = mend_breaks(path)
-        repairs += [
-            f"{ROUNDS_FILE}: the break after line {number} was damaged; it was written anew" for number in mended
-        ]
-        lines = scan(path)
-    repairs += [f"{ROUNDS_FILE}: {lines.torn}; it was cut off"] if lines.torn else []
-    return lines, tuple(repairs)
+        pass  # raised again below, where it cannot be mended
+    with files.disk_errors(path, "mend"):
+        mended = mend_breaks(path)
+    said = (f"{ROUNDS_FILE}: the break after line {number} was damaged; it was written anew" for number in mended)
+    return scan(path), tuple(said)
 
 
 def _open_ledger(folder: Path) -> int:

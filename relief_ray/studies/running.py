@@ -124,7 +124,7 @@ def title_of(cell: Cell, name: str = "") -> str:
 def open_cell(cell: CellFolder, other_code: bool) -> Setup:
     """Create or reopen the run; `runtime` may have changed since it was started, what it computes has not.
 
-    What was repaired in its folder is a warning of the setup: the driver that opens the folder next finds it whole.
+    What was mended in its folder is a warning of the setup: the driver that opens the folder next finds it whole.
     """
     config = cell.cell.config
     if cell.state.run is not None:
@@ -132,7 +132,7 @@ def open_cell(cell: CellFolder, other_code: bool) -> Setup:
     else:
         setup, folder = create(config, cell.folder)
     folder.close()
-    return replace(setup, warnings=(*setup.warnings, *(f"repaired: {line}" for line in folder.repairs)))
+    return replace(setup, warnings=(*setup.warnings, *(f"repaired: {line}" for line in folder.mended)))
 
 
 def last_evaluated(rounds: Sequence[RoundRecord]) -> RoundRecord | None:
