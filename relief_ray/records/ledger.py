@@ -1,7 +1,7 @@
 """The ledger of a run, ``rounds.jsonl``: a sealed line per round, checked whole, parsed a round at a time.
 
 A long run's rounds are hundreds of megabytes as objects. So reading a ledger means to check the seal of every line and
-to note where each round stands (about 1 ms per megabyte). A round is parsed when it is needed, and nothing is kept.
+to note where each round stands (0.7 ms per megabyte). A round is parsed when it is needed, and nothing is kept.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from pydantic import ValidationError
 
 from relief_ray.errors import UserError
 from relief_ray.records.schema import RoundRecord
-from relief_ray.seal import LINE, Unsealed, sealed, unsealed
+from relief_ray.seal import LINE, Unsealed, check, sealed, unsealed
 from relief_ray.text import typed
 
+# Lines of a hundred clients are longer than Python's usual buffer.
+_BUFFER_BYTES = 2**20
 # The first key of every record.
 _ROUND = re.compile(rb'\{"round": ?(\d+),')
 
@@ -155,7 +157,7 @@ def scan(path: Path, start: int = 0) -> Lines:
     """
     places: dict[int, Place] = {}
     end, torn, damage = 0, None, None
-    with suppress(FileNotFoundError), path.open("rb") as file:
+    with suppress(FileNotFoundError), path.open("rb", buffering=_BUFFER_BYTES) as file:
         end = _seek(file, start)
         for line in file:
             try:
@@ -245,7 +247,9 @@ def _round_of(line: bytes) -> int:
     Raises:
         Unsealed: the line is not whole, or not a round's.
     """
-    match = _ROUND.match(_whole(line))
+    if not line.endswith(b"\n"):
+        raise Unsealed("it has no end")
+    match = _ROUND.match(check(memoryview(line)[:-1], LINE))
     if match is None:
         raise Unsealed("it does not begin with a round's number")
     return int(match[1])
