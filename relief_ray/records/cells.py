@@ -24,7 +24,7 @@ from relief_ray.records.claims import PlannedClaims
 from relief_ray.records.identity import other_program
 from relief_ray.records.ledger import scan
 from relief_ray.records.lock import is_folder_locked
-from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, is_done, read_run, torn_at_the_end
+from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, is_done, read_run
 from relief_ray.records.schema import MethodFacts, RunRecord, Status
 from relief_ray.seal import PAGE, sealed, unsealed
 from relief_ray.text import typed
@@ -118,7 +118,7 @@ def with_ledger(state: CellState, folder: Path) -> CellState:
     facts = path.stat()
     read = _read(path, facts.st_mtime_ns, facts.st_size)
     if read.torn and state.run is not None and state.run.status == "done":
-        return replace(state, why=torn_at_the_end(folder, read.torn))
+        return replace(state, why=f"{state.why}; {read.torn}")
     if read.damage:
         return replace(state, status="failed", why=read.damage)
     if state.status == "interrupted" and (lacks := _lacks(read, path)):

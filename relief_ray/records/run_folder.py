@@ -83,18 +83,13 @@ def read_rounds(folder: Path) -> Rounds:
     lines = scan(folder / ROUNDS_FILE)
     if lines.torn and not is_done(run := read_run(folder), lines.rounds.numbers):
         if run.status == "done":
-            raise UserError(torn_at_the_end(folder, lines.torn))
+            raise UserError(
+                f"{folder / ROUNDS_FILE}: {lines.torn}, expected the last round of a finished run; restore the file, "
+                "or remove the folder and run the cell again"
+            )
         if lines.damage and not is_folder_locked(folder):
             raise UserError(lines.damage)
     return lines.rounds
-
-
-def torn_at_the_end(folder: Path, torn: str) -> str:
-    """Return the error text for a finished run whose last line is ``torn`` (as in ``ledger.Lines``)."""
-    return (
-        f"{folder / ROUNDS_FILE}: {torn}, expected the last round of a finished run; restore the file, or remove the "
-        "folder and run the cell again"
-    )
 
 
 ERROR_FILE = "error.json"
