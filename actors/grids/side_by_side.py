@@ -56,12 +56,12 @@ class SideBySide:
     out_of_time: Callable[[], bool] = _never
 
 
-# Tune's own notes, of no use after it has ended.
+# Folder of Tune's own state, of no use once its driver has ended.
 SCRATCH = ".tune"
 
 
 def remove_scratch(out: Path) -> None:
-    """Remove what Tune left in a folder of cells, also a killed driver's whose cells have ended since."""
+    """Remove Tune's files from a folder of cells; a killed driver leaves them, though its trials may end all cells."""
     shutil.rmtree(out / SCRATCH, ignore_errors=True)
 
 

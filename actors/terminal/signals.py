@@ -140,7 +140,7 @@ class StopSignals:
         return self.code != 0
 
     def advise(self, advice: str) -> None:
-        """Replace the advice: what a stop leaves undone is another thing from now on."""
+        """Replace the advice, once a stop would leave something else undone."""
         self._advice = advice
         if self.code:
             _ending.advice = f"{self._why}{advice}"

@@ -97,26 +97,21 @@ def look(
             return CellState(status="failed", why=f"{folder}: holds another run; set it aside", run=run)
     if other_weights is not None and (other := other_weights(run)):
         return CellState(status="stale", why=other, num_rounds=_count_lines(folder), run=run)
-    path = folder / ROUNDS_FILE
     try:
-        facts = path.stat() if path.exists() else None
-        read = _NOTHING if facts is None else _read(path, facts.st_mtime_ns, facts.st_size)
+        return with_ledger(judge(folder, run, _ledger_of(folder).rounds, error, bootstrap), folder)
     except (OSError, UserError) as damaged:
         return CellState(status="failed", why=str(damaged), run=run)
-    return with_ledger(judge(folder, run, read.rounds, error, bootstrap), folder)
 
 
 def with_ledger(state: CellState, folder: Path) -> CellState:
-    """Return the state, told of what a ledger lacks or holds damaged where no driver is at work and rounds are missing.
+    """Return the state, with what is missing or damaged in the ledger of a run that is neither done nor running.
 
     Raises:
         UserError: a line before the last is damaged.
     """
-    path = folder / ROUNDS_FILE
-    if state.status in ("done", "running") or not path.exists():
+    if state.status in ("done", "running"):
         return state
-    facts = path.stat()
-    read = _read(path, facts.st_mtime_ns, facts.st_size)
+    path, read = folder / ROUNDS_FILE, _ledger_of(folder)
     if read.torn and state.run is not None and state.run.status == "done":
         return replace(state, why=f"{state.why}; {read.torn}")
     if read.damage:
@@ -176,6 +171,19 @@ class _Read:
 
 
 _NOTHING = _Read()
+
+
+def _ledger_of(folder: Path) -> _Read:
+    """Content of a folder's ledger as it is now; without one, nothing.
+
+    Raises:
+        UserError: a line before the last is damaged.
+    """
+    path = folder / ROUNDS_FILE
+    if not path.exists():
+        return _NOTHING
+    facts = path.stat()
+    return _read(path, facts.st_mtime_ns, facts.st_size)
 
 
 @lru_cache(maxsize=4096)

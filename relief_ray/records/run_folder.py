@@ -104,8 +104,8 @@ class RunFolder:
     Attributes:
         path: the folder.
         run: its ``run.json``.
-        mended: lines about what was repaired when it was opened.
-        repairs: the same, and what is going to be cut off.
+        mended: a sentence for each line break that was mended when it was opened.
+        repairs: the same, and one about a torn last line, which is cut off once the run goes on.
     """
 
     def __init__(self, path: Path, lock: FileLock, run: RunRecord) -> None:
@@ -117,7 +117,7 @@ class RunFolder:
             files.remove_parts(path / name)
         lines, self.mended = _scan_and_mend(path / ROUNDS_FILE)
         self.repairs = (*self.mended, *([f"{ROUNDS_FILE}: {lines.torn}; it was cut off"] if lines.torn else []))
-        # What is behind the intact lines stays until a resume is sure to go on: `rewind` and `append` cut it off.
+        # Bytes after the last whole line stay until a resume is sure to go on: `rewind` and `append` cut them off.
         self._fd, self._num_bytes = _open_ledger(path), lines.num_bytes
         forget_error(path)
 
@@ -250,7 +250,7 @@ class RunFolder:
 
 
 def _scan_and_mend(path: Path) -> tuple[Lines, tuple[str, ...]]:
-    """Scan a driver's ledger, and mend line breaks where it is damaged; return it with lines about those.
+    """Scan a driver's ledger and mend damaged line breaks; return the scan, and a sentence for each mended break.
 
     Raises:
         UserError: a line before the last is damaged.
