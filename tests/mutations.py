@@ -245,7 +245,7 @@ checkpoint-digest | test_checkpoint.py | a damaged state is loaded
 - if _sha256(data) != sha256:
 + if not data:
 
-ledger-torn | test_ledger.py | a torn last line stays in the ledger, in front of the next round
+ledger-torn | test_run_folder_ledger.py | a torn last line stays in the ledger, in front of the next round
 - os.ftruncate(self._fd, self._num_bytes)
 + os.fsync(self._fd)
 
