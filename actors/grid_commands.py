@@ -129,8 +129,8 @@ def _axes(
     """
     if strategies is None and seeds is None and folds is None and rounds is None:
         return []
-    from relief_ray.errors import UserError
     from relief_ray.studies.axes import parse_axes
+    from relief_ray.support.errors import UserError
 
     axes = parse_axes(strategies, seeds, folds, rounds)
     chosen = {"methods": axes.strategies, "seeds": axes.seeds, "folds": axes.folds}
@@ -156,7 +156,7 @@ def _refuse_unread(chosen: str | None, reader: str, numbers: dict[str, int | Non
     Raises:
         UserError: one was given.
     """
-    from relief_ray.errors import UserError
+    from relief_ray.support.errors import UserError
 
     for option, number in numbers.items() if chosen is None else ():
         if number is not None:

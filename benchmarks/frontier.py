@@ -16,8 +16,8 @@ from statistics import fmean, stdev
 
 from benchmarks.marked import table
 from benchmarks.scores import Score, Setting, scores_of, write
-from relief_ray.errors import UserError
 from relief_ray.strategies import REFERENCE
+from relief_ray.support.errors import UserError
 from tune_configs.frontier import RATES_REPLICATE, WHOLE_MEAN
 
 SCORES = Path(__file__).parent.parent / "results" / "frontier.csv"

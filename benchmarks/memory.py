@@ -30,11 +30,11 @@ from relief_ray.messages import NO_STATE, Assignment, ClientInfo, EvalTarget, Fl
 from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.models.moment.backbone import MomentConfig
 from relief_ray.models.moment.encoder import Size
-from relief_ray.process import peak_mib, use_threads
 from relief_ray.profiling.profile import noise
 from relief_ray.server.aggregation import by_samples, one_bucket
 from relief_ray.stages import most_windows
 from relief_ray.streams import Streams
+from relief_ray.support.process import peak_mib, use_threads
 from relief_ray.training.config import TrainerConfig
 from relief_ray.training.job import Job
 from relief_ray.training.trainer import Trainer

@@ -25,10 +25,10 @@ from relief_ray.experiment.setup import Setup, context_of, prepare
 from relief_ray.federated import server_tools
 from relief_ray.groups import GroupId, Params
 from relief_ray.messages import Receipt, Reduced, StageTimes, Update, Work
-from relief_ray.process import use_threads
 from relief_ray.server.aggregation import mix_models
 from relief_ray.strategies.pilot.mixing import LocalModels, Matrix, distances, mix_with_nearest, mixing
 from relief_ray.strategies.pilot.strategy import Pilot, backbone_of
+from relief_ray.support.process import use_threads
 
 # Length of a random update relative to a random start, as in a run's later rounds.
 STEP = 0.05

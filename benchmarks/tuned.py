@@ -16,7 +16,7 @@ from statistics import fmean
 
 from benchmarks.marked import table
 from benchmarks.scores import Score, scores_of, write
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 SCORES = Path(__file__).parent.parent / "results" / "search_optimizer.csv"
 

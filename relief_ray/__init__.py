@@ -11,7 +11,7 @@ The rooms follow Algorithm 1 of the paper: `server` allocates and aggregates, `t
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from relief_ray.version import __version__
+from relief_ray.support.version import __version__
 
 if TYPE_CHECKING:
     from relief_ray.client import ClientContext, ClientProgram, LocalStep
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from relief_ray.devices.accounting import CostConfig
     from relief_ray.devices.fleet import FleetConfig
     from relief_ray.devices.time import TimeModel, link_times
-    from relief_ray.errors import UserCodeFailed, UserError
     from relief_ray.extra_modules import Classifier, Connector, Experts
     from relief_ray.federated import ExplainRequest, PlannedRun, RoundContext, ServerTools, Strategy
     from relief_ray.groups import WHOLE, GroupLayout, ParamGroup
@@ -63,6 +62,7 @@ if TYPE_CHECKING:
     from relief_ray.studies.shown import Page, Picture
     from relief_ray.studies.single import Run
     from relief_ray.studies.study import Study, load
+    from relief_ray.support.errors import UserCodeFailed, UserError
     from relief_ray.training.config import TrainingConfig
 
 # Module of every public name; the imports above say the same to type checkers and editors.
@@ -75,7 +75,7 @@ _PUBLIC = {
     "devices.accounting": ("CostConfig",),
     "devices.fleet": ("FleetConfig",),
     "devices.time": ("TimeModel", "link_times"),
-    "errors": ("UserCodeFailed", "UserError"),
+    "support.errors": ("UserCodeFailed", "UserError"),
     "extra_modules": ("Classifier", "Connector", "Experts"),
     "federated": ("ExplainRequest", "PlannedRun", "RoundContext", "ServerTools", "Strategy"),
     "groups": ("WHOLE", "GroupLayout", "ParamGroup"),
@@ -200,7 +200,7 @@ def __getattr__(name: str) -> object:
 
 
 def _hint(name: str) -> str:
-    from relief_ray.errors import nearest
+    from relief_ray.support.errors import nearest
 
     return nearest(name, _MODULES)
 

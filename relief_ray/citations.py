@@ -8,7 +8,7 @@ from functools import lru_cache
 from importlib.resources import files
 from types import MappingProxyType
 
-from relief_ray.errors import UserError, nearest
+from relief_ray.support.errors import UserError, nearest
 
 
 @lru_cache(maxsize=1)

@@ -31,22 +31,22 @@ from relief_ray.class_keys import own_message, own_words
 from relief_ray.data import DataConfig
 from relief_ray.devices.accounting import CostConfig
 from relief_ray.devices.fleet import FleetConfig
-from relief_ray.errors import UserCodeError, UserError, clipped, nearest, shown
 from relief_ray.faults import call_users, fault_text
 from relief_ray.federated import Strategy
-from relief_ray.files import read_whole
-from relief_ray.frozen import FrozenConfig
 from relief_ray.keys import Key, all_keys, expectation, unknown_key, whole_key
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.registry import BACKBONES, backbone_name, choose_backbone
-from relief_ray.plain_yaml import read_setting
 from relief_ray.plugins import configured, is_own, is_path, load_kind, modules_of, path_of, what_to_type
 from relief_ray.records.identity import NOT_DECIDING
 from relief_ray.runtime_config import RuntimeConfig, TrackingConfig
 from relief_ray.server.optimizer import ServerConfig
 from relief_ray.strategies import PRESETS, REFERENCE, AnyStrategy
 from relief_ray.strategies.common import StrategyConfig
+from relief_ray.support.errors import UserCodeError, UserError, clipped, nearest, shown
+from relief_ray.support.files import read_whole
+from relief_ray.support.frozen import FrozenConfig
+from relief_ray.support.user_yaml import read_setting
 from relief_ray.training.config import TrainingConfig
 
 # Raised by one when the default of a deciding setting changes, so that the same settings get other ids from then on.

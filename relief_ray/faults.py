@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TypeVar
 
-from relief_ray.errors import ClientFailed, UserCodeError, UserCodeFailed, UserError
+from relief_ray.support.errors import ClientFailed, UserCodeError, UserCodeFailed, UserError
 
 PROJECT = ("relief_ray", "actors", "tune_configs")
 INSTALLED = frozenset({"site-packages", "dist-packages"})

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from relief_ray.client import ClientProgram
-from relief_ray.errors import LeftOut
 from relief_ray.extra_modules import ExtraModule
 from relief_ray.faults import check_returned
 from relief_ray.groups import GroupLayout, Params, all_finite
@@ -43,6 +42,7 @@ from relief_ray.protocols import (
     sent_groups,
 )
 from relief_ray.streams import Streams
+from relief_ray.support.errors import LeftOut
 from relief_ray.uncollected import as_reduced
 
 

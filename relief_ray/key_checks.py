@@ -14,10 +14,10 @@ from typing import Annotated, Final, Literal, Optional
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from relief_ray.errors import UserError, clipped, shown
 from relief_ray.keys import CHOSEN, Key, all_keys, expectation, suggested, unknown_key
-from relief_ray.plain_yaml import read_mapping, read_setting
 from relief_ray.plugins import is_path
+from relief_ray.support.errors import UserError, clipped, shown
+from relief_ray.support.user_yaml import read_mapping, read_setting
 
 _KINDS: Final[Mapping[str, type]] = {"whole number": int, "number": float, "true or false": bool, "text": str}
 _BOUNDS: Final[Mapping[str, str]] = {"at least ": "ge", "above ": "gt", "at most ": "le", "below ": "lt"}

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from relief_ray.errors import UserError, clipped, shown
+from relief_ray.support.errors import UserError, clipped, shown
 
 KEYS_FILE: Final = Path(__file__).with_name("keys.json")
 # The sections whose keys depend on which method and which backbone is chosen.

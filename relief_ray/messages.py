@@ -12,9 +12,9 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from relief_ray.errors import LeftOut
 from relief_ray.groups import GroupId, ParamGroup, Params, Selection
 from relief_ray.measured import Measured
+from relief_ray.support.errors import LeftOut
 
 ClientId = int
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"

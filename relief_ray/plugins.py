@@ -22,8 +22,8 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from relief_ray.errors import UserCodeError, UserError, nearest, shown
 from relief_ray.faults import INSTALLED, PROJECT, original, take_as_users, text_of, user_line
+from relief_ray.support.errors import UserCodeError, UserError, nearest, shown
 
 _Config = TypeVar("_Config", bound=BaseModel)
 # Files beside a user's own that hold none, and modules that a message lists.

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from relief_ray.client import LocalStep
 from relief_ray.codec import encoded_nbytes, sparse_nbytes
-from relief_ray.errors import shown
 from relief_ray.extra_modules import Classifier, Connector, Experts
 from relief_ray.groups import GroupId, GroupLayout, Params, Part, Selection, all_finite
 from relief_ray.messages import (
@@ -30,6 +29,7 @@ from relief_ray.messages import (
     Update,
     Work,
 )
+from relief_ray.support.errors import shown
 
 _SECONDS = tuple(field.name for field in fields(StageTimes))
 _SELECTIONS = ("down", "train", "up", "keep")

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveFloat, ValidationInfo, field_validator, model_validator
 
-from relief_ray.frozen import FrozenConfig
+from relief_ray.support.frozen import FrozenConfig
 
 # Choices of a physical run: every client on a device of its type, with the data that lie there.
 _PHYSICAL: Mapping[str, str] = MappingProxyType({"mode": "actors", "placement": "typed", "data": "node"})

@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass
 
 from actors.terminal.exit_codes import exit_code
-from relief_ray.errors import UserError
 from relief_ray.faults import blamed
+from relief_ray.support.errors import UserError
 
 HEAD = """
 import os

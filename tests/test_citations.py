@@ -5,8 +5,8 @@ import re
 import pytest
 
 from relief_ray.citations import cite, read_entries
-from relief_ray.errors import UserError
 from relief_ray.strategies import DESCRIBED
+from relief_ray.support.errors import UserError
 
 ENTRIES = read_entries()
 OTHERS = {"reiss2012pamap2", "banos2014mhealth", "altun2010dsa", "barshan2014dsa", "goswami2024moment", "hu2022lora"}

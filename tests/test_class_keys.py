@@ -4,8 +4,8 @@ import pytest
 
 from relief_ray.class_keys import type_in_words
 from relief_ray.config import ExperimentConfig, parse
-from relief_ray.errors import UserError
 from relief_ray.keys import all_keys
+from relief_ray.support.errors import UserError
 from tests.own import METHOD
 
 

@@ -10,12 +10,12 @@ from pydantic import BaseModel, ValidationError
 
 from relief_ray import config as module
 from relief_ray.config import SCHEMA, ExperimentConfig, explain, override, parse, preset
-from relief_ray.errors import UserError, nearest
-from relief_ray.frozen import FrozenConfig
 from relief_ray.models.registry import BACKBONES
-from relief_ray.plain_yaml import read_mapping
 from relief_ray.records.identity import cell_id, config_hash
 from relief_ray.strategies import PRESETS
+from relief_ray.support.errors import UserError, nearest
+from relief_ray.support.frozen import FrozenConfig
+from relief_ray.support.user_yaml import read_mapping
 from relief_ray.training.config import TrainingConfig
 
 DEFAULTS = Path(__file__).with_name("defaults.json")

@@ -23,9 +23,9 @@ from actors.cli import app
 from relief_ray.conformance.backbones import BACKBONE_RULES
 from relief_ray.conformance.rules import RULES
 from relief_ray.conformance.runner import outcome
-from relief_ray.errors import UserError
 from relief_ray.experiment.setup import choose_engine
 from relief_ray.records import checkpoint, read_rounds
+from relief_ray.support.errors import UserError
 from tests.conformance.cases import config_of, drive
 from tests.training.scenario import NUM_WINDOWS, SHAPE, Scenario, distance
 

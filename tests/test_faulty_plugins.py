@@ -13,7 +13,6 @@ import torch
 from actors.terminal.exit_codes import exit_code
 from relief_ray import federated, guarded
 from relief_ray.config import parse
-from relief_ray.errors import UserCodeError, UserCodeFailed, UserError
 from relief_ray.experiment.acceptance import Accepting
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create, reopen
@@ -23,6 +22,7 @@ from relief_ray.messages import WeightedSum
 from relief_ray.records import CheckpointStateStore, read_rounds, read_run
 from relief_ray.server.aggregation import one_bucket
 from relief_ray.strategies import PRESETS
+from relief_ray.support.errors import UserCodeError, UserCodeFailed, UserError
 from relief_ray.training.serial_executor import SerialExecutor
 from tests.faulty import BACKBONES, CLOCKS, METHODS, judge
 from tests.own import METHOD, NUMBERS

@@ -9,12 +9,12 @@ import pytest
 from relief_ray.config import override, parse
 from relief_ray.data import num_clients, open_dataset
 from relief_ray.data.config import DataConfig
-from relief_ray.errors import UserError
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.moment.backbone import MomentConfig
-from relief_ray.plain_yaml import MAX_BYTES, read_file, read_mapping, read_setting
 from relief_ray.studies.cells import parse_numbers
+from relief_ray.support.errors import UserError
+from relief_ray.support.user_yaml import MAX_BYTES, read_file, read_mapping, read_setting
 from tests.fuzzing import BOMB, bounded, check, check_ready, complaint, fuzz_files, fuzz_ready, fuzz_settings
 from tests.fuzzing_commands import fuzz_commands
 

@@ -3,9 +3,9 @@
 import pytest
 
 from relief_ray.config import override, parse
-from relief_ray.errors import UserError
 from relief_ray.key_checks import refuse_wrong_run, refuse_wrong_values, whole_first
 from relief_ray.keys import all_keys, value_text
+from relief_ray.support.errors import UserError
 from tests.own import METHOD
 
 VALUES = ["null", "-1", "0", "0.3", "1", "2.5", "1e12", ".inf", "true", "'yes'", "'3'", "dsa", "[1, 2]", "{a: 1}"]

@@ -9,12 +9,12 @@ import pytest
 from pydantic import BaseModel
 
 from relief_ray.config import ExperimentConfig, parse
-from relief_ray.errors import UserError
-from relief_ray.frozen import FrozenConfig, explained
 from relief_ray.key_table import PAGE, keys_of_all, page
 from relief_ray.keys import KEYS_FILE, Key, all_keys, refuse_unknown, suggested, write_keys
 from relief_ray.models.registry import BACKBONES
 from relief_ray.strategies import PRESETS
+from relief_ray.support.errors import UserError
+from relief_ray.support.frozen import FrozenConfig, explained
 from tests.test_config import ALL_KEYS
 
 # Words that say nothing about a key by themselves.

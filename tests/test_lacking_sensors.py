@@ -22,9 +22,7 @@ from relief_ray.data.describe import describe
 from relief_ray.data.partition import available, lacking
 from relief_ray.data.registry import get_spec, load_own
 from relief_ray.devices.fleet import FleetConfig, build_fleet
-from relief_ray.errors import UserError
 from relief_ray.experiment.setup import prepare
-from relief_ray.files import sha256_json
 from relief_ray.groups import GroupLayout, ParamGroup, pack
 from relief_ray.messages import WeightedSum
 from relief_ray.records import read_rounds
@@ -34,6 +32,8 @@ from relief_ray.report.experiments import experiments
 from relief_ray.report.inventory import take_inventory
 from relief_ray.report.tables.data import data_tables
 from relief_ray.server import aggregation as agg
+from relief_ray.support.errors import UserError
+from relief_ray.support.files import sha256_json
 from relief_ray.training.evaluation import CHUNK, predict
 from tests.loaders import write_lab
 from tests.own import Write

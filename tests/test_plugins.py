@@ -11,7 +11,6 @@ from actors.commands.fleet import show
 from actors.commands.results import bibtex_command
 from relief_ray.config import ExperimentConfig, override, parse
 from relief_ray.conformance.trial import heading
-from relief_ray.errors import UserError
 from relief_ray.experiment.lifecycle import reopen
 from relief_ray.plugins import digests, is_own, load, path_of, sources
 from relief_ray.records.committed import write_committed
@@ -27,6 +26,7 @@ from relief_ray.report.runs import is_pooled, load_runs
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.studies.axes import Axes
 from relief_ray.studies.planning import make_plan, write_plan
+from relief_ray.support.errors import UserError
 from tests.conformance.cases import BASE, after_rounds, drive, outcome
 from tests.own import METHOD
 from tune_configs.cells import cells_of, load_grid
@@ -116,7 +116,9 @@ def test_sources_are_the_file_and_what_it_imports_from_beside_it(write):
     write("from . import base\n", "lab.more")
     write("", "lab.unused")
     write("import relief_ray.config\nVALUE = 1\n", "beside")
-    module = write("from beside import VALUE\nfrom lab.more import base\nfrom relief_ray.errors import UserError\n")
+    module = write(
+        "from beside import VALUE\nfrom lab.more import base\nfrom relief_ray.support.errors import UserError\n"
+    )
     load(f"{module}:VALUE", "x")
     assert [s.name for s in sources([module])] == sorted(
         ["beside.py", "lab/__init__.py", "lab/base.py", "lab/more.py", f"{module}.py"]

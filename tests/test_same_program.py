@@ -3,10 +3,10 @@
 import pytest
 
 from relief_ray.devices.time import Profile, Throughput, save_profile
-from relief_ray.errors import UserError
 from relief_ray.experiment.lifecycle import reopen
 from relief_ray.records.identity import other_program, source_digest
 from relief_ray.records.run_folder import read_rounds, read_run
+from relief_ray.support.errors import UserError
 from tests.conformance.cases import after_rounds, config_of, drive
 from tests.sealed import change_run
 

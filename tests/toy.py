@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from relief_ray.data.window_set import WindowSet
-from relief_ray.errors import LeftOut
 from relief_ray.extra_modules import ExtraModule
 from relief_ray.federated import RoundContext, RoundResult, Strategy, nothing_added, run_round
 from relief_ray.groups import GroupLayout
@@ -44,6 +43,7 @@ from relief_ray.server.aggregation import check_update
 from relief_ray.server.reduction import Accumulator, Sums, blocks, leaf, measured, merge_blocks
 from relief_ray.stages import StageSpec
 from relief_ray.streams import Streams
+from relief_ray.support.errors import LeftOut
 from relief_ray.training.config import TrainerConfig
 from relief_ray.training.job import BlockResult, Job, combine
 from relief_ray.training.optimizer import UpdateRule

@@ -14,12 +14,12 @@ from types import MappingProxyType
 
 from relief_ray.config import Choice, ExperimentConfig, override, parse
 from relief_ray.data.loader import Loader
-from relief_ray.errors import UserError, nearest
 from relief_ray.plugins import import_path, is_path, what_to_type
 from relief_ray.records.identity import config_hash
 from relief_ray.strategies import PRESETS
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.studies.cells import Cell
+from relief_ray.support.errors import UserError, nearest
 from tune_configs import frontier, paper_grids, search_lr
 from tune_configs.grid import (
     DATASETS,

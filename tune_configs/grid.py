@@ -13,10 +13,10 @@ from types import MappingProxyType
 
 from relief_ray.data import get_spec
 from relief_ray.data.config import SplitName
-from relief_ray.errors import UserError
 from relief_ray.plugins import import_path, is_path
 from relief_ray.strategies import presets_of
 from relief_ray.studies.cells import Draw, draw_of
+from relief_ray.support.errors import UserError
 
 Settings = Mapping[str, object]
 

@@ -9,12 +9,12 @@ from typing import cast, get_args
 from relief_ray.config import ExperimentConfig, override
 from relief_ray.data.config import SplitName
 from relief_ray.data.loader import Loader
-from relief_ray.errors import UserError, nearest
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.plugins import import_path, is_path, what_to_type
 from relief_ray.strategies import PRESETS
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.studies.cells import numbers
+from relief_ray.support.errors import UserError, nearest
 from tune_configs.grid import CNN, DATASETS, LORA, Axis, Dataset, Grid, own_backbone, own_dataset
 
 # Axes whose levels may be a user's own, by import path.

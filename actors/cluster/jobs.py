@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from relief_ray.errors import UserError
 from relief_ray.records.mirror_store import is_uri
+from relief_ray.support.errors import UserError
 
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient

@@ -16,7 +16,7 @@ from actors.cluster import FIRST_PORT
 from actors.cluster.limits import Capacity
 from actors.cluster.tokens import MODE, PATH, WORD
 from actors.runtime.session import MAX_FOLDER_LENGTH, MIB
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 DeviceLetter = Literal["a", "b", "c"]
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from relief_ray.errors import listed, several
 from relief_ray.plugins import is_path
+from relief_ray.support.errors import listed, several
 
 _ANSWER_S = 60.0
 _OWN = ("node:", "object_store_memory", "accelerator_type:")
@@ -70,9 +70,9 @@ def _describe_here() -> NodeAnswer:
     from relief_ray import __version__
     from relief_ray.data.describe import list_datasets
     from relief_ray.data.shard import shards_here
-    from relief_ray.files import cache_root
-    from relief_ray.process import choose_device, device_name
     from relief_ray.records.identity import machine_facts, source_digest
+    from relief_ray.support.files import cache_root
+    from relief_ray.support.process import choose_device, device_name
 
     device = choose_device("auto")
     parsed = cache_root() / "parsed"

@@ -7,8 +7,8 @@ import secrets
 import stat
 from pathlib import Path
 
-from relief_ray.errors import UserError
-from relief_ray.files import disk_errors
+from relief_ray.support.errors import UserError
+from relief_ray.support.files import disk_errors
 
 MODE, PATH, WORD = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_TOKEN"
 _PRIVATE = 0o600

@@ -10,7 +10,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from actors.cluster.tokens import holds_token
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 MIB = 2**20
 # The head takes no larger request.

@@ -6,8 +6,8 @@ import platform
 import socket
 from dataclasses import dataclass
 
-from relief_ray.errors import UserError
-from relief_ray.text import pip
+from relief_ray.support.errors import UserError
+from relief_ray.support.text import pip
 
 _KNOCK_S = 10.0
 

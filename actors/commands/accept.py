@@ -13,15 +13,15 @@ from relief_ray.config import override, parse
 from relief_ray.data import open_dataset
 from relief_ray.data.describe import describe
 from relief_ray.data.verify import verify
-from relief_ray.errors import UserError
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create
-from relief_ray.files import write_atomic
-from relief_ray.process import use_threads
 from relief_ray.records.identity import machine_facts, source_digest
 from relief_ray.strategies import PRESETS
 from relief_ray.studies.data_description import data_config
-from relief_ray.text import table
+from relief_ray.support.errors import UserError
+from relief_ray.support.files import write_atomic
+from relief_ray.support.process import use_threads
+from relief_ray.support.text import table
 from relief_ray.training.serial_executor import SerialExecutor
 
 _ROUNDS = 2

@@ -17,11 +17,11 @@ from actors.runtime.placement import total_of
 from actors.runtime.session import SessionOptions, ray_session
 from actors.terminal.exit_codes import BAD_INPUT, Stopped
 from relief_ray.config import ExperimentConfig
-from relief_ray.errors import UserError, counted
 from relief_ray.studies.cells import Cell
 from relief_ray.studies.planning import target_config
 from relief_ray.studies.presets import PRESETS
-from relief_ray.text import wrapped
+from relief_ray.support.errors import UserError, counted
+from relief_ray.support.text import wrapped
 
 _MOST_AT_ONCE = 1000
 

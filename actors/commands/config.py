@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
-from relief_ray.errors import UserError
 from relief_ray.keys import CHOSEN, Key, all_keys, unknown_key, value_text
-from relief_ray.text import WIDTH, wrapped
+from relief_ray.support.errors import UserError
+from relief_ray.support.text import WIDTH, wrapped
 
 if TYPE_CHECKING:
     from relief_ray.config import ExperimentConfig

@@ -13,11 +13,11 @@ from actors.launch import ray_executors
 from relief_ray.citations import cite
 from relief_ray.conformance.trial import line, names_dataset, trial_of
 from relief_ray.data.registry import DATASETS, load_own
-from relief_ray.errors import UserError
 from relief_ray.plugins import is_path
 from relief_ray.strategies import DESCRIBED
 from relief_ray.studies.data_description import owners_of
-from relief_ray.text import WIDTH, filled, table
+from relief_ray.support.errors import UserError
+from relief_ray.support.text import WIDTH, filled, table
 
 
 def strategies_command(bibtex: bool, as_json: bool) -> None:

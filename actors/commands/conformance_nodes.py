@@ -11,7 +11,7 @@ import typer
 
 from actors.runtime.session import SessionOptions, process_options, ray_session
 from relief_ray.conformance.reference import WITHIN, Agreement, ReferenceNumbers, agreement, reference_numbers
-from relief_ray.errors import counted
+from relief_ray.support.errors import counted
 
 # A board may have to import torch and parse the excerpt first.
 _ANSWER_S = 600.0
@@ -59,7 +59,7 @@ def _compute() -> tuple[str, list[ReferenceNumbers]]:
     """This node's host name, and its numbers: on the CPU, and on its GPU where it has one."""
     import platform
 
-    from relief_ray.process import choose_device
+    from relief_ray.support.process import choose_device
 
     numbers = [reference_numbers()]
     if choose_device("auto") == "cuda":

@@ -11,11 +11,11 @@ from relief_ray.config import override, parse
 from relief_ray.devices.fleet import TYPES
 from relief_ray.devices.paces import Pace
 from relief_ray.devices.time import Profile, profile_text
-from relief_ray.errors import UserError
-from relief_ray.files import disk_errors, write_atomic
 from relief_ray.models.registry import BACKBONES, backbone_name
 from relief_ray.profiling.profile import profile_device
-from relief_ray.text import si, table, typed
+from relief_ray.support.errors import UserError
+from relief_ray.support.files import disk_errors, write_atomic
+from relief_ray.support.text import si, table, typed
 
 _BUSY = 0.7
 

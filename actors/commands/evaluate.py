@@ -10,7 +10,7 @@ from actors.commands.next_steps import refuse_nested
 from relief_ray.experiment.evaluation import Evaluation, Part, Score, evaluate_run
 from relief_ray.records.cells import find_runs
 from relief_ray.records.run_folder import read_run
-from relief_ray.text import table
+from relief_ray.support.text import table
 
 HEAD = ["model", "sensors", "clients with them", "F1 %"]
 

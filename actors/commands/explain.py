@@ -7,7 +7,7 @@ from pathlib import Path
 
 from actors.commands.next_steps import refuse_several
 from relief_ray.studies.reasons import reasons_for
-from relief_ray.text import WIDTH
+from relief_ray.support.text import WIDTH
 
 
 def explain_command(folder: Path, round_: int, client: int, as_json: bool) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from actors.terminal.exit_codes import MIRROR_BEHIND, Stopped, say
-from relief_ray.errors import UserError
-from relief_ray.masking import mask_text
 from relief_ray.records.mirror_fetch import fetch
 from relief_ray.records.mirror_store import is_uri
 from relief_ray.studies.mirrored import MirrorState
+from relief_ray.support.errors import UserError
+from relief_ray.support.masking import mask_text
 
 _FOLDER = Path("runs")
 _KEY = "runtime.mirror"

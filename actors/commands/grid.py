@@ -36,8 +36,6 @@ from actors.terminal.mlflow_export import PATIENCE_AFTER_STOP_S, PATIENCE_S, Exp
 from actors.terminal.signals import StopSignals
 from relief_ray.cgroups import num_cores
 from relief_ray.data import open_dataset
-from relief_ray.errors import UserError
-from relief_ray.files import disk_errors
 from relief_ray.records.lock import FileLock
 from relief_ray.studies.mirrored import MirrorState, mirrored
 from relief_ray.studies.plans import (
@@ -50,7 +48,9 @@ from relief_ray.studies.plans import (
     set_stale_aside,
     write_grid,
 )
-from relief_ray.text import typed
+from relief_ray.support.errors import UserError
+from relief_ray.support.files import disk_errors
+from relief_ray.support.text import typed
 from tune_configs.cells import cells_of, load_grid
 from tune_configs.grid import Grid
 

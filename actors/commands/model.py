@@ -9,11 +9,11 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from actors.commands.next_steps import refuse_several
-from relief_ray.errors import counted
 from relief_ray.experiment.export import export_model
 from relief_ray.studies.description import description
 from relief_ray.studies.planning import target_config
-from relief_ray.text import typed
+from relief_ray.support.errors import counted
+from relief_ray.support.text import typed
 
 
 def export(run: Path, out: Path, round_: int | None, with_encoder: bool, as_json: bool) -> None:

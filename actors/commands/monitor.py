@@ -12,8 +12,8 @@ from pathlib import Path
 from relief_ray.devices.board.facts import board_root, model_name, power_mode, release
 from relief_ray.devices.board.meter import PERIOD_S, PowerMeter, RailEnergy
 from relief_ray.devices.board.rails import total_rails
-from relief_ray.errors import UserError
-from relief_ray.text import table
+from relief_ray.support.errors import UserError
+from relief_ray.support.text import table
 
 NOT_AVAILABLE = "n/a"
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from string import Template
 from typing import Literal
 
-from relief_ray.errors import UserError
-from relief_ray.files import disk_errors, write_atomic
-from relief_ray.text import pip
+from relief_ray.support.errors import UserError
+from relief_ray.support.files import disk_errors, write_atomic
+from relief_ray.support.text import pip
 
 Kind = Literal["method", "dataset", "backbone", "grid"]
 _TEMPLATES = "actors.templates"

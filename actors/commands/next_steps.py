@@ -7,11 +7,11 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from relief_ray.errors import UserError
 from relief_ray.records.cells import PLAN_FILES
 from relief_ray.records.run_folder import RUN_FILE, read_rounds
 from relief_ray.studies.plans import STALE_FOLDER, CellFolder, Plan
-from relief_ray.text import typed
+from relief_ray.support.errors import UserError
+from relief_ray.support.text import typed
 
 _MAX_LINES = 8
 

@@ -11,11 +11,11 @@ from actors.grids.estimate import Estimate
 from actors.grids.progress import f1_heading, last_round
 from actors.terminal.mlflow_export import where_to_look
 from actors.terminal.reporter import headline_f1
-from relief_ray.errors import counted
 from relief_ray.records.cells import STATUS_TEXT
 from relief_ray.report.runs import split_name
 from relief_ray.studies.plans import CellFolder, Plan
-from relief_ray.text import WIDTH, filled, table, typed, wrapped
+from relief_ray.support.errors import counted
+from relief_ray.support.text import WIDTH, filled, table, typed, wrapped
 
 MIB = 2**20
 

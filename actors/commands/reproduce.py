@@ -12,7 +12,7 @@ import typer
 
 from actors.terminal.exit_codes import DIFFERENT
 from relief_ray.records.committed import pick
-from relief_ray.text import filled
+from relief_ray.support.text import filled
 
 if TYPE_CHECKING:
     from relief_ray.experiment.reproduce import Verdict

@@ -26,10 +26,8 @@ from actors.terminal.exit_codes import CELLS_FAILED, DISK, Stopped, say
 from actors.terminal.mlflow_export import PATIENCE_AFTER_STOP_S, PATIENCE_S, Exports
 from actors.terminal.reporter import CellEnd, Reporter
 from actors.terminal.signals import StopSignals
-from relief_ray.errors import UserError, counted
 from relief_ray.experiment.setup import Setup
 from relief_ray.plugins import is_path
-from relief_ray.process import use_threads
 from relief_ray.records.checkpoint import generations
 from relief_ray.records.left_out import Alerts
 from relief_ray.records.run_folder import read_rounds
@@ -41,7 +39,9 @@ from relief_ray.studies.planning import make_plan, read_plan, without_stale, wri
 from relief_ray.studies.plans import CellFolder, Plan, look_at, set_stale_aside
 from relief_ray.studies.presets import PRESETS
 from relief_ray.studies.running import check_reusable, last_evaluated, open_cell, refuse_stale, rounds_to_do, title_of
-from relief_ray.text import typed
+from relief_ray.support.errors import UserError, counted
+from relief_ray.support.process import use_threads
+from relief_ray.support.text import typed
 
 if TYPE_CHECKING:
     from actors.runtime.warm_pool import WorkerCache

@@ -13,12 +13,12 @@ from actors.grids.side_by_side import address_of
 from actors.terminal.exit_codes import say
 from relief_ray.cgroups import num_cores
 from relief_ray.config import ExperimentConfig
-from relief_ray.errors import counted
 from relief_ray.records.sync_state import flat_params
 from relief_ray.report.runs import split_name
 from relief_ray.strategies import PRESETS
 from relief_ray.studies.plans import CellFolder, Plan
-from relief_ray.text import table
+from relief_ray.support.errors import counted
+from relief_ray.support.text import table
 
 # How long the plan waits for timed rounds in all.
 _PLAN_S = 60.0

@@ -10,10 +10,10 @@ from pathlib import Path
 from actors.grids.early_stopping import rungs, scores_at, sentence
 from actors.grids.freeze import score
 from actors.grids.optuna_search import Sampler, require_optuna
-from relief_ray.errors import UserError
 from relief_ray.records.cells import EarlyStopping, SuggestedSearch
 from relief_ray.studies.cells import Cell
 from relief_ray.studies.plans import CellFolder, Plan
+from relief_ray.support.errors import UserError
 from tune_configs.cells import cells_of, load_grid
 from tune_configs.grid import Grid
 from tune_configs.scaling import scale, split_own

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from relief_ray.errors import UserError, counted
 from relief_ray.records.claims import CLAIMS_FILE, FIGURE_TEXT, Claims, Figure, figure_named, read_claims
 from relief_ray.studies.plans import Plan, row_of
-from relief_ray.text import filled, table
+from relief_ray.support.errors import UserError, counted
+from relief_ray.support.text import filled, table
 
 if TYPE_CHECKING:
     from relief_ray.report.statistics import Sides

@@ -17,7 +17,7 @@ from actors.cluster import DASHBOARD_PORT
 from actors.cluster.jobs import HeadSilent, connect, entrypoint, follow, stop, submit
 from actors.cluster.upload import files_to_upload, headline, stage, summary
 from actors.terminal.exit_codes import INTERRUPTED, RAY_LOST, Stopped, say
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient

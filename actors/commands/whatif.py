@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.commands.next_steps import refuse_nested
-from relief_ray.errors import UserError
-from relief_ray.plain_yaml import read_mapping
 from relief_ray.records.cells import find_runs
 from relief_ray.report.runs import Loaded, load_runs
 from relief_ray.report.summary import ClockSummary, summarise_run
-from relief_ray.text import filled, table, typed
+from relief_ray.support.errors import UserError
+from relief_ray.support.text import filled, table, typed
+from relief_ray.support.user_yaml import read_mapping
 
 if TYPE_CHECKING:
     from pydantic import JsonValue

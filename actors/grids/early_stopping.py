@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from relief_ray.config import ExperimentConfig
-from relief_ray.errors import UserError, several
 from relief_ray.records.cells import EarlyStopping
 from relief_ray.records.run_folder import RUN_FILE, RunFolder, read_rounds
 from relief_ray.studies.cells import Cell
+from relief_ray.support.errors import UserError, several
 from tune_configs.tuned import Place, place_of
 
 _REDUCTION_FACTOR = 3

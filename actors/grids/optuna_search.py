@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from relief_ray.errors import UserError
-from relief_ray.text import install
+from relief_ray.support.errors import UserError
+from relief_ray.support.text import install
 from tune_configs.grid import Level
 from tune_configs.space import Dimension, SearchPlace
 

@@ -15,11 +15,11 @@ from actors.runtime.placement import GRAIN, HostSpec, Resources, plan_actors, pl
 from relief_ray.config import ExperimentConfig
 from relief_ray.data import num_clients
 from relief_ray.devices.types import DeviceType
-from relief_ray.errors import UserError, counted
 from relief_ray.experiment.setup import configured_fleet
 from relief_ray.messages import Fleet
-from relief_ray.process import choose_device
 from relief_ray.runtime_config import RuntimeConfig
+from relief_ray.support.errors import UserError, counted
+from relief_ray.support.process import choose_device
 
 # What a trial's process needs, and what it needs where all clients live in it.
 _TRIAL_BYTES: Final = 400 * 2**20

@@ -10,13 +10,13 @@ from pathlib import Path
 from actors.runtime.deaths import count_kills, describe_death
 from actors.terminal.mlflow_export import Exports
 from actors.terminal.reporter import CellEnd, GridView, Leader, Reporter, RunningCell, headline_f1
-from relief_ray.errors import UserError
 from relief_ray.records.ledger import scan
 from relief_ray.records.left_out import Alerts
 from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_run
 from relief_ray.records.schema import RoundRecord
 from relief_ray.records.tracking import Tracker
 from relief_ray.studies.plans import CellFolder, has_bootstrap, keep_error, look_at
+from relief_ray.support.errors import UserError
 
 _REFRESH_S = 0.5
 _FEWER = "run fewer cells at a time (--jobs N)"

@@ -24,9 +24,9 @@ from actors.grids.side_by_side import SCRATCH, remove_scratch
 from actors.grids.trial import CellTrial, TrialSpec
 from actors.runtime import user_code
 from actors.runtime.nodes import Nodes, look_around
-from relief_ray.errors import UserError
 from relief_ray.records.cells import EarlyStopping
 from relief_ray.studies.plans import CellFolder, keep_error, look_at
+from relief_ray.support.errors import UserError
 
 STOP_FILE = ".stop"
 _ENVIRONMENT = {

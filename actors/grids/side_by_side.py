@@ -16,8 +16,8 @@ from actors.terminal.mlflow_export import Exports
 from actors.terminal.reporter import Reporter
 from actors.terminal.signals import StopSignals
 from relief_ray.cgroups import num_cores
-from relief_ray.errors import UserError
 from relief_ray.studies.plans import CellFolder, Plan
+from relief_ray.support.errors import UserError
 
 
 def _never() -> bool:

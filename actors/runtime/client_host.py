@@ -21,13 +21,13 @@ from actors.runtime.physical import AnswerBox, DeviceWatch, ModelBox
 from actors.runtime.serialization import Packed, pack, unpack
 from actors.runtime.watch import hang_watched
 from relief_ray import __version__
-from relief_ray.errors import UserError
 from relief_ray.groups import Params
 from relief_ray.measured import OnDevice
 from relief_ray.messages import Assignment, ClientId, ClientState, EvalTarget
-from relief_ray.process import peak_mib
 from relief_ray.records.identity import source_digest
 from relief_ray.server.reduction import Accumulator, Node, Sums, Tree
+from relief_ray.support.errors import UserError
+from relief_ray.support.process import peak_mib
 from relief_ray.training.job import BlockResult
 from relief_ray.training.worker import Worker, client_windows
 

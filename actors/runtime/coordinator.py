@@ -22,17 +22,17 @@ from actors.runtime.errors import Interrupted, errno_travels
 from actors.runtime.executor import RayExecutor
 from actors.runtime.host_group import HostGroup, RuntimeOptions
 from actors.runtime.prometheus import Gauges
-from relief_ray.errors import UserError
 from relief_ray.experiment.experiment import Experiment, OnRound
 from relief_ray.experiment.setup import Setup
 from relief_ray.faults import blamed
 from relief_ray.federated import RoundVoid
-from relief_ray.process import use_threads
 from relief_ray.records import checkpoint as checkpoints
 from relief_ray.records.base import Facts
 from relief_ray.records.run_folder import RunFolder
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.records.tracking import Tracker
+from relief_ray.support.errors import UserError
+from relief_ray.support.process import use_threads
 
 _MAX_VOID_RETRIES = 2
 _GRACE_S = 3.0

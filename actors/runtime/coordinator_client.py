@@ -21,11 +21,11 @@ from actors.runtime.errors import CoordinatorLost, raised_there, reason
 from actors.runtime.host_group import start_named
 from actors.runtime.nodes import stay_here
 from actors.runtime.session import process_options
-from relief_ray.errors import UserError
 from relief_ray.experiment.experiment import OnRound
 from relief_ray.records.run_folder import RunFolder, read_run
 from relief_ray.records.schema import RunRecord
-from relief_ray.text import typed
+from relief_ray.support.errors import UserError
+from relief_ray.support.text import typed
 
 # Where a process dies while Ray starts it, Ray notices after a minute, and others may wait for its place until then.
 _MAX_DEATHS, _START_S, _POLL_S = 3, 180.0, 0.25

@@ -17,8 +17,8 @@ from ray.exceptions import (
     RayTaskError,
 )
 
-from relief_ray.errors import ClientFailed, UserError
 from relief_ray.federated import RoundVoid
+from relief_ray.support.errors import ClientFailed, UserError
 
 
 class EvaluationFailed(RoundVoid):

@@ -17,7 +17,7 @@ import ray
 from relief_ray.data.reference import SignalAbsent, find_signal
 from relief_ray.data.shard import Shards, find_shards, open_shard, shard_command
 from relief_ray.data.window_set import WindowSet
-from relief_ray.errors import UserError, listed, several
+from relief_ray.support.errors import UserError, listed, several
 from relief_ray.training.job import Job
 from relief_ray.training.worker import client_windows
 

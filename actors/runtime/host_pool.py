@@ -19,8 +19,8 @@ from actors.runtime.errors import Interrupted, raise_cause, reason
 from actors.runtime.hosts import PROBE_S, Answer, Call, Flight, Host, Lost
 from actors.runtime.physical import AnswerBox
 from actors.runtime.watch import hanging_in
-from relief_ray.errors import Cause
 from relief_ray.experiment.experiment import ignore_note
+from relief_ray.support.errors import Cause
 
 # Calls that lie with a host: the one it works on and the next, so that it never waits for the driver.
 DEPTH = 2

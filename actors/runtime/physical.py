@@ -21,7 +21,7 @@ from relief_ray.devices.board.meter import PowerMeter
 from relief_ray.groups import Params
 from relief_ray.measured import Measured, OnDevice
 from relief_ray.messages import ClientId
-from relief_ray.process import Device, device_name
+from relief_ray.support.process import Device, device_name
 
 T = TypeVar("T")
 _Models = Mapping[str, Params]

@@ -22,7 +22,7 @@ from actors.cluster.tokens import use_token
 from actors.runtime import processes
 from actors.runtime.head_watch import head_watched
 from relief_ray.cgroups import num_cores
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 MIB = 2**20
 # Ray's sockets lie about 75 characters below its folder, and a socket's path has at most 107.

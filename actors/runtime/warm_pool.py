@@ -12,7 +12,7 @@ from actors.runtime.client_host import Handle
 from actors.runtime.coordinator_client import start_coordinator
 from actors.runtime.host_group import HostGroup, RuntimeOptions, open_hosts
 from actors.runtime.placement import Resources
-from relief_ray.process import Device
+from relief_ray.support.process import Device
 from relief_ray.training.job import Job
 
 _ALIVE_S = 5.0

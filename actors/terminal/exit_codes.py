@@ -7,9 +7,9 @@ import os
 import sys
 import traceback
 
-from relief_ray.errors import UserCodeError, UserError
-from relief_ray.masking import mask_text
-from relief_ray.text import WIDTH, wrapped
+from relief_ray.support.errors import UserCodeError, UserError
+from relief_ray.support.masking import mask_text
+from relief_ray.support.text import WIDTH, wrapped
 
 _OK = 0
 INTERNAL = 1

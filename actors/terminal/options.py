@@ -13,8 +13,8 @@ from typer.core import TyperGroup
 from actors.terminal.exit_codes import INTERRUPTED, report, say
 from actors.terminal.signals import interrupted, leave_at_once
 from actors.terminal.streams import prepare_streams
-from relief_ray.errors import clipped
-from relief_ray.masking import mask_logs
+from relief_ray.support.errors import clipped
+from relief_ray.support.masking import mask_logs
 
 # Keys of `--set` that are no part of a configuration: axes of a plan or a grid, and a search's frozen choices.
 _AXES = frozenset({"replicates", "seeds", "folds", "datasets", "methods", "tuned"})

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from relief_ray.records.schema import RoundRecord, Status
-from relief_ray.text import WIDTH
+from relief_ray.support.text import WIDTH
 
 
 def make_console(stderr: bool = False) -> Console:

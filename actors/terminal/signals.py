@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from actors.runtime.session import abandon
 from actors.terminal.exit_codes import HUNG_UP, INTERRUPTED, RAY_LOST, TERMINATED, Stopped, block
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 _CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGHUP: HUNG_UP}
 # After the first signal: a round may still come to its end, then whatever runs is interrupted, then the process ends.

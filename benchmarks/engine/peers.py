@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.engine.machine import ROOT
-from relief_ray.process import KEPT_BYTES, LARGEST_HEAP_BLOCK_BYTES
+from relief_ray.support.process import KEPT_BYTES, LARGEST_HEAP_BLOCK_BYTES
 
 INSTALL_S, RUN_S = 600.0, 900.0
 When = Literal["first", "last"]

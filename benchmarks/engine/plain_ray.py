@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from relief_ray.process import use_threads
+from relief_ray.support.process import use_threads
 
 Flat = NDArray[np.float32]
 Sum = NDArray[np.float32] | NDArray[np.float64]

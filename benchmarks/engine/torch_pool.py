@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, multiprocessing
 
 from benchmarks.engine.eager import EagerCnn, read_task, train_clients
-from relief_ray.process import use_threads
+from relief_ray.support.process import use_threads
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,8 @@ import typer
 from cluster.lab import lab, network, running
 from cluster.lab.plan import GCS_PORT, HEAD, HOME, make_plan
 from cluster.lab.state import Link, Place
-from relief_ray.errors import UserError
-from relief_ray.text import table
+from relief_ray.support.errors import UserError
+from relief_ray.support.text import table
 
 app = typer.Typer(
     name="python -m cluster.lab",

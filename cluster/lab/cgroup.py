@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 _PERIOD_US = 100_000
 _WAIT_S = 5.0

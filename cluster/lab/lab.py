@@ -16,7 +16,7 @@ from cluster.lab.cgroup import find_controller
 from cluster.lab.node import Setup
 from cluster.lab.plan import HEAD, HOME, NodePlan
 from cluster.lab.state import MARK, Link, Node, Place, Process, State, end, inside, marked
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 SOURCES = Path(__file__).resolve().parents[2]
 _POLL_S = 0.01

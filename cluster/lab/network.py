@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from cluster.lab.plan import NodePlan
 from cluster.lab.state import Link, Process
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 _BRIDGE = "br0"
 # A burst of one large packet (64 KiB) keeps the mean at the rate; what would wait longer is dropped, as in a router.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 HEAD = "head"
 # Where every node has its own memory disk; all else is shared and read-only.

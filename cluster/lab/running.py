@@ -17,7 +17,7 @@ from cluster.lab.lab import SOURCES, group_of, init_of, node_of
 from cluster.lab.node import enter
 from cluster.lab.plan import GCS_PORT, HEAD, HOME, environment, ray_line
 from cluster.lab.state import Node, Place, Process
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 # Whoever reads the log sees each end and each new start.
 _SUPERVISED = 'while :; do "$@"; echo "ended with $?, starts again"; sleep 1; done'

@@ -39,7 +39,7 @@ from relief_ray.data.partition import available
 from relief_ray.data.source import Source, open_source
 from relief_ray.data.verify import structure
 from relief_ray.data.window_set import WindowSet
-from relief_ray.errors import UserError, listed
+from relief_ray.support.errors import UserError, listed
 
 DATA_RULES: Mapping[str, Rule] = MappingProxyType(
     {

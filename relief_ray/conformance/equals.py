@@ -19,8 +19,8 @@ from torch import Tensor
 from relief_ray.config import ExperimentConfig
 from relief_ray.conformance.rules import Rule, Verdict, what_broke
 from relief_ray.conformance.runner import after_rounds, drive
-from relief_ray.errors import UserError
 from relief_ray.records import checkpoint
+from relief_ray.support.errors import UserError
 
 # Several optimizer steps a round: in the first one FedProx's term is zero whatever mu is.
 STEPS: Mapping[str, object] = MappingProxyType({"epochs": 2, "lr": 0.01, "batch_size": 4})

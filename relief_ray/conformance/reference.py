@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from relief_ray.config import override, parse
 from relief_ray.conformance.runner import PROBLEM, drive
 from relief_ray.experiment.setup import prepare
-from relief_ray.process import Device, device_name, use_threads
 from relief_ray.records import checkpoint
 from relief_ray.records.identity import machine_facts
 from relief_ray.records.schema import Machine
+from relief_ray.support.process import Device, device_name, use_threads
 
 WITHIN = 1e-4
 _SETTINGS = (

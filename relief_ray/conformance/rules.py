@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from relief_ray.errors import ClientFailed, UserCodeFailed
+from relief_ray.support.errors import ClientFailed, UserCodeFailed
 
 RuleOutcome = Literal["kept", "broken", "not judged"]
 

@@ -13,15 +13,15 @@ from relief_ray.conformance.rules import RULES, Rule, Verdict
 from relief_ray.conformance.runner import PROBLEM, check
 from relief_ray.data.loader import Loader
 from relief_ray.data.registry import DATASETS, load_own
-from relief_ray.errors import UserError, counted
 from relief_ray.experiment.experiment import MakeExecutor
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.registry import BACKBONES
 from relief_ray.plugins import is_path, load, what_to_type
-from relief_ray.process import threads
 from relief_ray.strategies import PRESETS, about_of, facts_of
 from relief_ray.strategies.common import StrategyConfig
-from relief_ray.text import Printed, filled
+from relief_ray.support.errors import UserError, counted
+from relief_ray.support.process import threads
+from relief_ray.support.text import Printed, filled
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)

@@ -23,8 +23,10 @@ from numpy.typing import NDArray
 
 from relief_ray.data.loader import NULL, DatasetSpec, Recording
 from relief_ray.data.source import MARKER, Source, open_source
-from relief_ray.errors import UserError
-from relief_ray.files import (
+from relief_ray.plugins import digests, modules_of
+from relief_ray.seal import PAGE, sealed, unsealed
+from relief_ray.support.errors import UserError
+from relief_ray.support.files import (
     CHUNK_BYTES,
     cache_root,
     digest_files,
@@ -34,8 +36,6 @@ from relief_ray.files import (
     sha256_json,
     stamp,
 )
-from relief_ray.plugins import digests, modules_of
-from relief_ray.seal import PAGE, sealed, unsealed
 
 PARSER_VERSION = 1
 # End of an entry's folder: the form of its files, not their contents, by which versions leave each other's alone.

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relief_ray.data.loader import DatasetSpec, Recording
-from relief_ray.errors import UserError, clipped, listed, several
+from relief_ray.support.errors import UserError, clipped, listed, several
 
 DataRule = Literal["description", "subjects", "labels", "channels", "rates", "finite", "bouts"]
 

@@ -9,7 +9,7 @@ from relief_ray.data.checks import window_fault
 from relief_ray.data.formats.dsa import UNITS, with_units
 from relief_ray.data.loader import DatasetSpec
 from relief_ray.data.registry import get_spec
-from relief_ray.frozen import FrozenConfig
+from relief_ray.support.frozen import FrozenConfig
 
 SplitName = Literal["within_subject", "held_out_subject", "random_leaky"]
 PartitionName = Literal["subject", "dirichlet", "quantity"]

@@ -12,7 +12,7 @@ from relief_ray.data.oddities import activity_s, data_warnings, null_rows
 from relief_ray.data.partition import available
 from relief_ray.data.registry import DATASETS, get_spec
 from relief_ray.data.source import find_source
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 _CHUNK = 1 << 16
 

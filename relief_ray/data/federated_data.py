@@ -18,8 +18,8 @@ from relief_ray.data.loader import DatasetSpec
 from relief_ray.data.partition import Plan, Starts, Table, lacking, make_plan, stride_rows, training_positions
 from relief_ray.data.reference import DataReference
 from relief_ray.data.window_set import WindowSet, pool
-from relief_ray.errors import UserError, listed
-from relief_ray.files import sha256_json
+from relief_ray.support.errors import UserError, listed
+from relief_ray.support.files import sha256_json
 
 _CHUNK = 1 << 16
 

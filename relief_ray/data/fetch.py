@@ -32,9 +32,9 @@ from relief_ray.data.source import (
     some_of,
 )
 from relief_ray.data.verify import VerifyReport, verify_source
-from relief_ray.errors import UserError
-from relief_ray.files import move, sync, write_atomic
 from relief_ray.plugins import is_path
+from relief_ray.support.errors import UserError
+from relief_ray.support.files import move, sync, write_atomic
 
 Progress = Callable[[int, int | None], None]
 _CHUNK = 1 << 18

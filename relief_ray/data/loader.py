@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from relief_ray.errors import UserError
 from relief_ray.plugins import is_path
+from relief_ray.support.errors import UserError
 
 Facts = Mapping[str, float | str | list[int] | list[float]]
 # The class index of rows without a known activity.

@@ -25,7 +25,7 @@ from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import Dataset
 from relief_ray.data.loader import NULL
 from relief_ray.data.skew import Dealer
-from relief_ray.errors import UserError, listed
+from relief_ray.support.errors import UserError, listed
 
 Starts = NDArray[np.int64]
 Table = NDArray[np.int64]

@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from relief_ray.data import cache
 from relief_ray.data.dataset import load_dataset
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

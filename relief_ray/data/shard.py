@@ -23,8 +23,8 @@ from relief_ray.data.partition import available
 from relief_ray.data.reference import DataReference
 from relief_ray.data.source import search_roots
 from relief_ray.data.window_set import WindowSet
-from relief_ray.errors import UserError
-from relief_ray.files import disk_errors, folder_atomic, sha256_file
+from relief_ray.support.errors import UserError
+from relief_ray.support.files import disk_errors, folder_atomic, sha256_file
 
 FACTS_FILE = "shard.json"
 _ROWS_FILE, _WINDOWS_FILE = "rows.npy", "windows.npz"

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relief_ray.data.config import DataConfig
-from relief_ray.errors import UserError
 from relief_ray.streams import Streams
+from relief_ray.support.errors import UserError
 
 Labels = NDArray[np.int64]
 Shares = NDArray[np.float64]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relief_ray.data.loader import DatasetSpec
-from relief_ray.files import write_atomic
+from relief_ray.support.files import write_atomic
 
 Array = NDArray[np.float64]
 Timeline = list[tuple[int, "Motion", int]]

@@ -13,7 +13,7 @@ from relief_ray.data.dataset import locate, parse_source
 from relief_ray.data.loader import DatasetSpec, Recording
 from relief_ray.data.registry import get_loader, get_spec
 from relief_ray.data.source import Source, open_source
-from relief_ray.files import sha256_file
+from relief_ray.support.files import sha256_file
 
 FileCheck = Literal["known", "differs", "unlisted"]
 

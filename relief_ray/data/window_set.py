@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -18,7 +18,6 @@ from relief_ray.devices.planner import CostPlanner, Counter, assumed_engine
 from relief_ray.devices.time import TimeModel, checked_times
 from relief_ray.devices.types import DeviceType
 from relief_ray.devices.workload import num_steps
-from relief_ray.frozen import FrozenConfig
 from relief_ray.groups import GroupLayout, Selection
 from relief_ray.messages import (
     Assignment,
@@ -32,6 +31,7 @@ from relief_ray.messages import (
     Work,
 )
 from relief_ray.stages import Engine
+from relief_ray.support.frozen import FrozenConfig
 
 Accounting = Literal["method", "table"]
 

@@ -10,10 +10,10 @@ from typing import Literal, cast
 from pydantic import Field, field_validator, model_validator
 
 from relief_ray.devices.types import PRESET_GAP, PRESETS, DeviceType, with_gap
-from relief_ray.errors import UserError, counted, listed, several
-from relief_ray.frozen import FrozenConfig
 from relief_ray.messages import ClientInfo, Fleet
 from relief_ray.streams import Streams
+from relief_ray.support.errors import UserError, counted, listed, several
+from relief_ray.support.frozen import FrozenConfig
 
 TYPES = ("A", "B", "C")
 TypeCounts = tuple[int, int, int]

@@ -17,13 +17,13 @@ from pydantic import Field, ValidationError
 from relief_ray.devices.paces import Stagewise
 from relief_ray.devices.types import DeviceType
 from relief_ray.devices.workload import Workload
-from relief_ray.errors import UserError
 from relief_ray.faults import called, require, users_function
-from relief_ray.files import read_whole
-from relief_ray.frozen import FrozenConfig
 from relief_ray.messages import StageTimes
 from relief_ray.returned import times_fault
 from relief_ray.stages import Engine
+from relief_ray.support.errors import UserError
+from relief_ray.support.files import read_whole
+from relief_ray.support.frozen import FrozenConfig
 
 _PROFILE_SCHEMA = 1
 

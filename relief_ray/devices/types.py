@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from pydantic import Field, model_validator
 
-from relief_ray.frozen import FrozenConfig
+from relief_ray.support.frozen import FrozenConfig
 
 TERA = 1e12
 

@@ -14,7 +14,6 @@ from relief_ray.devices.planner import CostPlanner, Counter, assumed_engine
 from relief_ray.devices.time import ClockContext, Measured, Profile, TimeModel, load_profile
 from relief_ray.devices.types import DeviceType
 from relief_ray.devices.workload import ADAM_FLOPS_PER_VALUE
-from relief_ray.errors import UserError
 from relief_ray.groups import GroupLayout
 from relief_ray.messages import Fleet
 from relief_ray.models.backbone import InputShape
@@ -22,6 +21,7 @@ from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.registry import backbone_name
 from relief_ray.plugins import is_path
 from relief_ray.stages import Engine
+from relief_ray.support.errors import UserError
 
 Settings = dict[str, "str | int | float | None"]
 # The one setting of a profile that a run may have otherwise.

@@ -14,20 +14,20 @@ from torch import Tensor
 
 from relief_ray.config import parse
 from relief_ray.data.window_set import WindowSet
-from relief_ray.errors import UserError, nearest
 from relief_ray.experiment.averaging import NO_AVERAGES, with_averages
 from relief_ray.experiment.lifecycle import as_begun
 from relief_ray.experiment.recording import binding_of
 from relief_ray.experiment.setup import Setup
 from relief_ray.groups import GroupLayout, Params
 from relief_ray.messages import ClientId, ClientState, ClientView, EvalPlan, EvalTarget, Fleet, ServerState
-from relief_ray.process import use_threads
 from relief_ray.records import checkpoint
 from relief_ray.records.checkpoint import Averages
 from relief_ray.records.metrics import macro_f1
 from relief_ray.records.run_folder import read_run
 from relief_ray.server.aggregation import mean_personal
-from relief_ray.text import typed
+from relief_ray.support.errors import UserError, nearest
+from relief_ray.support.process import use_threads
+from relief_ray.support.text import typed
 from relief_ray.training.job import Job
 from relief_ray.training.serial_executor import SerialExecutor
 

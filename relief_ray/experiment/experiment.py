@@ -15,7 +15,6 @@ from time import perf_counter, time
 
 from pydantic import JsonValue
 
-from relief_ray.errors import UserError
 from relief_ray.experiment.acceptance import Accepting
 from relief_ray.experiment.averaging import NO_AVERAGES, advanced, is_tested
 from relief_ray.experiment.evaluation import client_views, evaluation_inputs
@@ -37,6 +36,7 @@ from relief_ray.records.run_folder import RunFolder, restore
 from relief_ray.records.schema import Metrics, RoundRecord, RunRecord, RunStatus
 from relief_ray.records.tracking import NullTracker, Tracker
 from relief_ray.server.optimizer import server_step
+from relief_ray.support.errors import UserError
 from relief_ray.training.job import Job
 from relief_ray.training.serial_executor import SerialExecutor
 

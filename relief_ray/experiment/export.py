@@ -12,12 +12,10 @@ from safetensors.torch import save_file
 from torch import Tensor, cat
 
 from relief_ray.config import parse
-from relief_ray.errors import UserError
 from relief_ray.experiment.evaluation import evaluation_inputs
 from relief_ray.experiment.lifecycle import as_begun
 from relief_ray.experiment.recording import binding_of
 from relief_ray.experiment.setup import Setup, build_backbone, input_shape
-from relief_ray.files import disk_errors, folder_atomic
 from relief_ray.groups import Params
 from relief_ray.models.backbone import Backbone
 from relief_ray.models.moment.adapters import save_adapters
@@ -29,7 +27,9 @@ from relief_ray.records.identity import commit, other_program, params_sha256, so
 from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import RunRecord
 from relief_ray.server.aggregation import mean_personal
-from relief_ray.text import typed
+from relief_ray.support.errors import UserError
+from relief_ray.support.files import disk_errors, folder_atomic
+from relief_ray.support.text import typed
 from relief_ray.training.evaluation import calibrate
 from relief_ray.training.inputs import prepare
 

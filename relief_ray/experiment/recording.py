@@ -16,7 +16,6 @@ from relief_ray.federated import RoundContext, RoundResult
 from relief_ray.groups import GroupId
 from relief_ray.messages import Assignment, ClientInfo, Receipt, RoundCost, StageTimes, Trained, Update
 from relief_ray.plugins import digests
-from relief_ray.process import device_name
 from relief_ray.records.checkpoint import Binding
 from relief_ray.records.costs import ClientCostRecord, CostRecord, FedAvgRecord, Stages, Totals
 from relief_ray.records.identity import (
@@ -42,7 +41,8 @@ from relief_ray.records.schema import (
 from relief_ray.records.selection_text import tokens
 from relief_ray.server.aggregation import divergence
 from relief_ray.strategies import facts_of
-from relief_ray.version import __version__
+from relief_ray.support.process import device_name
+from relief_ray.support.version import __version__
 
 MAX_STAT_VALUES = 64
 Pairs = dict[GroupId, tuple[tuple[int, int, float], ...]]

@@ -19,7 +19,6 @@ from relief_ray.devices.accounting import CostAccountant
 from relief_ray.devices.fleet import build_fleet, with_windows
 from relief_ray.devices.planner import CostPlanner, Counter, assumed_engine
 from relief_ray.devices.types import DeviceType
-from relief_ray.errors import UserError, several
 from relief_ray.experiment.clocks import foreign_profile, make_accountant, make_planner, run_clocks, uncalibrated
 from relief_ray.extra_modules import ExtraModule
 from relief_ray.faults import take_as_users
@@ -33,6 +32,7 @@ from relief_ray.models.extra.build import with_extra_modules
 from relief_ray.models.registry import build_checked, require_gemm
 from relief_ray.stages import Engine
 from relief_ray.streams import Streams
+from relief_ray.support.errors import UserError, several
 from relief_ray.training.config import trainer_config
 from relief_ray.training.evaluation import CHUNK
 from relief_ray.training.job import Job

@@ -16,7 +16,6 @@ from pydantic import ValidationError
 from relief_ray.config import ExperimentConfig, parse
 from relief_ray.devices.clocks import restore_clock
 from relief_ray.devices.time import TimeModel
-from relief_ray.errors import UserError
 from relief_ray.experiment.clocks import run_clocks
 from relief_ray.experiment.hardware import Hardware, price_fleet
 from relief_ray.experiment.lifecycle import stored_engine
@@ -27,6 +26,7 @@ from relief_ray.records.costs import Totals
 from relief_ray.records.schema import ClientRecord, ProbeRecord, RoundRecord
 from relief_ray.records.selection_text import selection
 from relief_ray.report.runs import Loaded
+from relief_ray.support.errors import UserError
 
 _TOLERANCE = 1e-9
 SAID = (

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
-from relief_ray.errors import UserError
 from relief_ray.messages import ClientState
 from relief_ray.models.stage import Stage
+from relief_ray.support.errors import UserError
 
 # Prefix of running statistics in a client's personal state; no group's name has a colon.
 _PREFIX = "statistics:"

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from relief_ray.client import LocalStep, task_loss
 from relief_ray.models.backbone import Backbone
-from relief_ray.process import Moment, moment, seconds_between
+from relief_ray.support.process import Moment, moment, seconds_between
 
 Phase = Literal["live", "frozen", "weights", "input", "both"]
 FORWARD: frozenset[Phase] = frozenset({"live", "frozen"})

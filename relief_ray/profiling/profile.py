@@ -27,11 +27,11 @@ from relief_ray.groups import GroupId, GroupLayout
 from relief_ray.messages import NO_STATE, Assignment, ClientInfo, StageTimes, Update
 from relief_ray.models.backbone import Backbone
 from relief_ray.models.registry import backbone_name
-from relief_ray.process import device_name, use_device, use_threads
 from relief_ray.profiling.fit import TimedRound, stagewise
 from relief_ray.profiling.probe import Probes
 from relief_ray.records.identity import commit, machine_facts
 from relief_ray.streams import Streams
+from relief_ray.support.process import device_name, use_device, use_threads
 from relief_ray.training.forward_plan import CHUNK
 from relief_ray.training.inputs import CPU, ClientInputs
 from relief_ray.training.trainer import Trainer

@@ -8,9 +8,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, ConfigDict, JsonValue
 
-from relief_ray.errors import UserError
-from relief_ray.frozen import FrozenConfig
-from relief_ray.masking import mask_text, redact
+from relief_ray.support.errors import UserError
+from relief_ray.support.frozen import FrozenConfig
+from relief_ray.support.masking import mask_text, redact
 
 SCHEMA_VERSION: Final = 3
 

@@ -15,10 +15,6 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from relief_ray.errors import UserError
-from relief_ray.files import write_atomic
-from relief_ray.frozen import FrozenConfig
-from relief_ray.masking import mask_text
 from relief_ray.records.checkpoint import generations, round_of
 from relief_ray.records.claims import PlannedClaims
 from relief_ray.records.identity import other_program
@@ -27,7 +23,11 @@ from relief_ray.records.lock import is_folder_locked
 from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, is_done, read_run
 from relief_ray.records.schema import MethodFacts, RunRecord, Status
 from relief_ray.seal import PAGE, sealed, unsealed
-from relief_ray.text import typed
+from relief_ray.support.errors import UserError
+from relief_ray.support.files import write_atomic
+from relief_ray.support.frozen import FrozenConfig
+from relief_ray.support.masking import mask_text
+from relief_ray.support.text import typed
 
 PLAN_FILE, GRID_FILE = "plan.json", "grid.json"
 PLAN_FILES = (GRID_FILE, PLAN_FILE)

@@ -14,10 +14,10 @@ from typing import Literal
 
 from pydantic import Field, JsonValue, ValidationError, model_validator
 
-from relief_ray.errors import UserError, nearest, shown
-from relief_ray.files import disk_errors, write_atomic
-from relief_ray.frozen import FrozenConfig
-from relief_ray.plain_yaml import read_bytes
+from relief_ray.support.errors import UserError, nearest, shown
+from relief_ray.support.files import disk_errors, write_atomic
+from relief_ray.support.frozen import FrozenConfig
+from relief_ray.support.user_yaml import read_bytes
 
 MAX_CLAIMS = 6
 CLAIMS_FILE = "claims.yaml"

@@ -15,8 +15,6 @@ from typing import Literal
 
 from pydantic import Field, JsonValue, ValidationError
 
-from relief_ray.errors import UserError, nearest
-from relief_ray.files import disk_errors, read_whole, write_atomic
 from relief_ray.records.base import SCHEMA_VERSION, Facts, Origin, Record, refuse_other_schema
 from relief_ray.records.costs import FedAvgRecord
 from relief_ray.records.data_facts import DataFacts, data_facts
@@ -24,6 +22,8 @@ from relief_ray.records.left_out import left_out_of, sentence
 from relief_ray.records.metrics import chance_f1
 from relief_ray.records.schema import Machine, MethodFacts, Metrics, RoundRecord, RunRecord
 from relief_ray.seal import PAGE, sealed, unsealed
+from relief_ray.support.errors import UserError, nearest
+from relief_ray.support.files import disk_errors, read_whole, write_atomic
 
 FILE = "cells.json"
 

@@ -17,10 +17,10 @@ from typing import BinaryIO, overload
 
 from pydantic import ValidationError
 
-from relief_ray.errors import UserError
 from relief_ray.records.schema import RoundRecord
 from relief_ray.seal import LINE, Unsealed, check, sealed
-from relief_ray.text import typed
+from relief_ray.support.errors import UserError
+from relief_ray.support.text import typed
 
 # Lines of a hundred clients are longer than Python's usual buffer.
 _BUFFER_BYTES = 2**20

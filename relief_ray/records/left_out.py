@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from relief_ray.errors import Cause, LeftOut, spans
 from relief_ray.messages import ClientId, Fleet
 from relief_ray.records.schema import LeftOutFacts, LeftOutRecord, RoundRecord
+from relief_ray.support.errors import Cause, LeftOut, spans
 
 _IN_WORDS: dict[Cause, str] = {
     "timeout": "no answer in time",

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from relief_ray.errors import UserError
-from relief_ray.files import disk_errors
+from relief_ray.support.errors import UserError
+from relief_ray.support.files import disk_errors
 
 _POLL_S = 0.05
 # `is_locked` holds a lock for microseconds; whoever wants it meanwhile tries again.

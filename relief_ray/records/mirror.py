@@ -17,14 +17,14 @@ from pathlib import Path
 from shlex import quote
 from uuid import uuid4
 
-from relief_ray.errors import UserError
-from relief_ray.files import stamp, write_atomic
 from relief_ray.records import checkpoint
 from relief_ray.records.cells import PLAN_FILES
 from relief_ray.records.claims import CLAIMS_FILE
 from relief_ray.records.mirror_store import MirrorStore
 from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE
 from relief_ray.seal import PAGE, sealed, unsealed
+from relief_ray.support.errors import UserError
+from relief_ray.support.files import stamp, write_atomic
 
 # In the copy: whose it is and who writes it. In the local folder: what the copy has.
 MIRROR_FILE, MEMORY_FILE = "mirror.json", ".mirror.json"

@@ -6,8 +6,6 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from relief_ray.errors import UserError, counted
-from relief_ray.files import disk_errors, folder_atomic, stamp
 from relief_ray.records import checkpoint
 from relief_ray.records.cells import GRID_FILE, PLAN_FILES, read_plan_file
 from relief_ray.records.claims import CLAIMS_FILE, claims_digest
@@ -15,7 +13,9 @@ from relief_ray.records.mirror import MIRROR_FILE, Memory, read_claim, whole_gen
 from relief_ray.records.mirror_store import MirrorStore
 from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, read_rounds, read_run
 from relief_ray.records.tracking import brief
-from relief_ray.text import typed
+from relief_ray.support.errors import UserError, counted
+from relief_ray.support.files import disk_errors, folder_atomic, stamp
+from relief_ray.support.text import typed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

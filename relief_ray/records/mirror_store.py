@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
-from relief_ray.errors import UserError
-from relief_ray.masking import mask_logs, mask_text
+from relief_ray.support.errors import UserError
+from relief_ray.support.masking import mask_logs, mask_text
 
 # Stores whose single put is atomic; the others can rename.
 _OBJECT_STORES: Final = frozenset(

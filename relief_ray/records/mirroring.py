@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from relief_ray.errors import UserError
 from relief_ray.records.mirror import Copying, TakenOver
 from relief_ray.records.tracking import brief
+from relief_ray.support.errors import UserError
 
 # From one look at the folder to the next, and after a failure; doubled with each further one up to the last.
 _INTERVAL_S, _RETRY_S, _LONGEST_RETRY_S = 1.0, 2.0, 60.0

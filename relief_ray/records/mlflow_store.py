@@ -16,14 +16,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from relief_ray.files import move
-from relief_ray.masking import mask_logs, mask_text
 from relief_ray.records.exported import ending_tags, exported_scalars, is_of_an_end
 from relief_ray.records.ledger import scan
 from relief_ray.records.lock import FileLock
 from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_run
 from relief_ray.records.schema import RoundRecord, RunRecord, RunStatus
 from relief_ray.records.sync_state import Target, flat_params, read_sync, write_sync
+from relief_ray.support.files import move
+from relief_ray.support.masking import mask_logs, mask_text
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -17,8 +17,6 @@ from types import TracebackType
 
 from pydantic import JsonValue, ValidationError
 
-from relief_ray import files
-from relief_ray.errors import UserError
 from relief_ray.records import checkpoint
 from relief_ray.records.base import refuse_other_schema
 from relief_ray.records.identity import state_sha256
@@ -26,6 +24,8 @@ from relief_ray.records.ledger import Lines, Rounds, line_of, mend_breaks, scan
 from relief_ray.records.lock import FileLock, is_folder_locked, lock_folder
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.seal import PAGE, Unsealed, sealed, unsealed
+from relief_ray.support import files
+from relief_ray.support.errors import UserError
 
 RUN_FILE = "run.json"
 

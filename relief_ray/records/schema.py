@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from relief_ray.errors import Cause
 from relief_ray.records.base import SCHEMA_VERSION, Facts, Origin, Record, Text
 from relief_ray.records.costs import CostRecord, FedAvgRecord, Stages, Totals
 from relief_ray.records.physical import PhysicalRecord
+from relief_ray.support.errors import Cause
 
 # Status of a run as `run.json` keeps it, and of a cell as its folder shows it: the only words for either, everywhere.
 RunStatus = Literal["running", "interrupted", "stopped", "failed", "done"]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from pydantic import Field, JsonValue, ValidationError
 
-from relief_ray.files import write_atomic
-from relief_ray.masking import mask_text
 from relief_ray.records.base import Record, Text
 from relief_ray.records.schema import RunStatus
 from relief_ray.seal import PAGE, Unsealed, sealed, unsealed
+from relief_ray.support.files import write_atomic
+from relief_ray.support.masking import mask_text
 
 _SYNC_FILE = "sync.json"
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from relief_ray.errors import UserError
-from relief_ray.masking import MASK, mask_text
 from relief_ray.records.mlflow_store import Exporter, Store, store_uri
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.schema import RoundRecord, RunRecord, RunStatus
 from relief_ray.records.sync_state import write_failure
-from relief_ray.text import typed
+from relief_ray.support.errors import UserError
+from relief_ray.support.masking import MASK, mask_text
+from relief_ray.support.text import typed
 
 _LOG = logging.getLogger(__name__)
 _FINISH_S = 5.0

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from relief_ray.errors import counted, listed
-from relief_ray.files import disk_errors, write_atomic
 from relief_ray.report.captions import STAND_IN, remarks
 from relief_ray.report.claims import Judgement, judge, last_lines, scatter, verdict_table
 from relief_ray.report.document import Block, Document, Figure, Number, Paragraphs, Section, Table
@@ -37,6 +35,8 @@ from relief_ray.report.tables.physical import physical_table
 from relief_ray.report.tables.sensitivity import sensitivity_tables
 from relief_ray.report.tables.testbed import device_table, testbed_table
 from relief_ray.report.tables.tuned import search_table, with_tuned
+from relief_ray.support.errors import counted, listed
+from relief_ray.support.files import disk_errors, write_atomic
 
 KEYS = ("mean", "std", "n", "paper", "paper_std", "deviation", "origin")
 

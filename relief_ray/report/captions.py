@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from math import isfinite, log
 from typing import TypeVar
 
-from relief_ray.errors import counted, listed, several
 from relief_ray.models.registry import BACKBONES
 from relief_ray.plugins import is_path
 from relief_ray.records.identity import changed_files
@@ -14,7 +13,8 @@ from relief_ray.report.comparison import Comparison, MethodResult
 from relief_ray.report.experiments import Experiment, data_title
 from relief_ray.report.inventory import GridItem
 from relief_ray.report.runs import Loaded, config_int, config_text, has_folds, run_value, split_name
-from relief_ray.text import install
+from relief_ray.support.errors import counted, listed, several
+from relief_ray.support.text import install
 
 # Mark of a method for LoRA that was run on a backbone without it.
 STAND_IN = "\N{DOUBLE DAGGER}"

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from relief_ray.errors import counted, listed
 from relief_ray.records.claims import FIGURE_TEXT, Claim, Claims
 from relief_ray.report.comparison import Comparison
 from relief_ray.report.document import NONE, Cell, Paragraphs, Row, Table, Tone
@@ -30,7 +29,8 @@ from relief_ray.report.testing import (
     too_short,
 )
 from relief_ray.strategies import DESCRIBED
-from relief_ray.text import with_title
+from relief_ray.support.errors import counted, listed
+from relief_ray.support.text import with_title
 
 Verdict = Literal[
     "supported",

@@ -12,7 +12,6 @@ from pydantic import JsonValue
 
 from relief_ray.config import parse
 from relief_ray.data.registry import get_spec
-from relief_ray.errors import UserError
 from relief_ray.records.schema import MethodFacts, RunRecord
 from relief_ray.report.inventory import choice_kind, chosen_keys, searched_keys, variant_names
 from relief_ray.report.runs import Loaded, Repetition, Replicate, flat, load_runs, require_complete, run_value
@@ -20,6 +19,7 @@ from relief_ray.report.statistics import Paired, paired
 from relief_ray.report.summary import RunSummary, Values, measures, summarise_run
 from relief_ray.report.variance import MIN_REPLICATES, units_of
 from relief_ray.strategies import PRESETS, REFERENCE, by_registry, method_name
+from relief_ray.support.errors import UserError
 
 # Keys that may differ inside one comparison: the method, what means are taken over, and how a run was carried out.
 _FREE = (

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from relief_ray.errors import UserError, nearest
 from relief_ray.records.claims import Figure, figure_named
 from relief_ray.records.committed import CommittedCell, RoundRow, condense
 from relief_ray.records.metrics import extra_columns
@@ -33,6 +32,7 @@ from relief_ray.report.statistics import Paired, holm
 from relief_ray.report.summary import MIB, RunSummary, Values, summarise_run, values_of
 from relief_ray.report.testing import figure_of
 from relief_ray.strategies import REFERENCE, by_registry
+from relief_ray.support.errors import UserError, nearest
 
 FlatRow = dict[str, str | int | float | bool | None]
 # Columns that every row has, for tables without rows.

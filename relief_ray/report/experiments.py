@@ -10,13 +10,13 @@ from functools import cached_property
 from pydantic import JsonValue
 
 from relief_ray.data.registry import get_spec
-from relief_ray.errors import UserError, counted, listed
 from relief_ray.plugins import is_path
 from relief_ray.records.schema import RunRecord
 from relief_ray.report.comparison import Comparison, compare_runs, flat_setting, renamed
 from relief_ray.report.inventory import GridItem, Inventory, choice_kind, searched_keys
 from relief_ray.report.paper import PAPER_DATA
 from relief_ray.report.runs import Loaded, config_int, config_text, config_value, has_folds, run_value, split_name
+from relief_ray.support.errors import UserError, counted, listed
 
 HEADLINE_CLOCK = "flop_proportional"
 BACKBONES = {"cnn": "Backbone 1 (CNN)", "moment_lora": "Backbone 2 (MOMENT + LoRA)"}

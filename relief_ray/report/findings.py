@@ -12,7 +12,6 @@ from itertools import pairwise
 from math import sqrt
 from statistics import mean
 
-from relief_ray.errors import counted, listed
 from relief_ray.messages import Fleet
 from relief_ray.plugins import is_path
 from relief_ray.report.captions import clock_words, twins
@@ -23,6 +22,7 @@ from relief_ray.report.runs import Loaded, config_text, device_types, fleet_of
 from relief_ray.report.statistics import MIN_INTERVAL, Paired
 from relief_ray.report.summary import FUSION_BLOCK
 from relief_ray.strategies import PROPOSED, REFERENCE
+from relief_ray.support.errors import counted, listed
 
 # row -> column -> mean
 Means = Mapping[str, Mapping[str, float]]

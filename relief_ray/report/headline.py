@@ -6,11 +6,11 @@ whole run has one round more than the rounds whose speed is compared; both are s
 
 from __future__ import annotations
 
-from relief_ray.errors import counted, listed
 from relief_ray.report.comparison import Comparison, MethodResult, is_own_method
 from relief_ray.report.variance import MIN_REPLICATES
 from relief_ray.strategies import PROPOSED, REFERENCE
-from relief_ray.text import percent
+from relief_ray.support.errors import counted, listed
+from relief_ray.support.text import percent
 
 # Methods that the first sentence describes: more would be the table again.
 _MOST_DESCRIBED = 3

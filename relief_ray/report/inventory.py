@@ -8,7 +8,6 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from relief_ray.errors import UserError
 from relief_ray.plugins import is_path
 from relief_ray.records import cells
 from relief_ray.records.cells import PLAN_FILES, STATUS_TEXT, PlannedCell, read_plan_file
@@ -18,6 +17,7 @@ from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import MethodFacts, Status
 from relief_ray.report.runs import Loaded, below, check_folder, config_value, flat, has_folds, is_committed, read_small
 from relief_ray.strategies import PRESETS, method_name
+from relief_ray.support.errors import UserError
 
 # A report reads runs of any program, so no cell is stale here.
 STATUSES: tuple[Status, ...] = tuple(status for status in STATUS_TEXT if status != "stale")

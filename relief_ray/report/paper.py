@@ -6,8 +6,8 @@ import json
 from functools import lru_cache
 from importlib.resources import files
 
-from relief_ray.frozen import FrozenConfig
 from relief_ray.strategies import DESCRIBED, PRESETS, PROPOSED, method_name
+from relief_ray.support.frozen import FrozenConfig
 
 _TABLES_FILE = "paper.json"
 VARIANT_ROWS = {PROPOSED: "V0", "v1": "V1", "v2": "V2", "v3": "V3"}

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from math import erfc, isnan, sqrt
 
-from relief_ray.errors import UserError
 from relief_ray.report.statistics import POWER, Sides, smallest_p, special
-from relief_ray.text import install
+from relief_ray.support.errors import UserError
+from relief_ray.support.text import install
 
 _MAX_PAIRS = 100_000
 

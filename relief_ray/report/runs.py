@@ -12,7 +12,6 @@ from relief_ray.data.config import DataConfig
 from relief_ray.data.partition import lacking
 from relief_ray.data.registry import get_spec
 from relief_ray.devices.fleet import FleetConfig, build_fleet
-from relief_ray.errors import UserError, nearest
 from relief_ray.messages import Fleet
 from relief_ray.records.cells import judge, read_error, with_ledger
 from relief_ray.records.committed import FILE as COMMITTED_FILE
@@ -22,6 +21,7 @@ from relief_ray.records.left_out import left_out_of, sentence
 from relief_ray.records.metrics import chance_f1
 from relief_ray.records.run_folder import RUN_FILE, is_done, read_rounds, read_run
 from relief_ray.records.schema import Metrics, RoundRecord, RunRecord
+from relief_ray.support.errors import UserError, nearest
 
 Replicate = tuple[int, int, int]
 # The number of a replicate and -1; where the configuration has none, seed and rotation.

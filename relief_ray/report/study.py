@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 
-from relief_ray.errors import UserError, nearest
 from relief_ray.plugins import import_path, is_path
 from relief_ray.records.cells import PlannedCell
 from relief_ray.records.claims import Claim, Claims, Figure
@@ -16,6 +15,7 @@ from relief_ray.report.registered import planned_replicates
 from relief_ray.report.runs import Repetition, Replicate, config_value, repetition_of
 from relief_ray.report.statistics import ALPHA, Sides, smallest_p, special
 from relief_ray.report.variance import MIN_REPLICATES, VarianceShares, variance_shares
+from relief_ray.support.errors import UserError, nearest
 
 Key = tuple[int, Repetition]
 # Fewer means of replicates may lie close together by chance: then the unit that promises less is planned with.

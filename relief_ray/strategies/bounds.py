@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal
 
-from relief_ray.errors import UserError
 from relief_ray.federated import RoundContext, ServerTools, Strategy
 from relief_ray.groups import WHOLE
 from relief_ray.messages import Assignment, EvalPlan, EvalTarget, Fleet, Reduced, ServerState
@@ -18,6 +17,7 @@ from relief_ray.strategies.common import Preset, StrategyConfig, allocate_everyt
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.relief import Relief
 from relief_ray.strategies.relief.strategy import planned_round_s
+from relief_ray.support.errors import UserError
 
 
 class Central(StrategyConfig):

@@ -10,11 +10,11 @@ from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
-from relief_ray.errors import UserError
 from relief_ray.federated import PlannedRun, RoundContext, ServerTools, Strategy
-from relief_ray.frozen import FrozenConfig
 from relief_ray.messages import Assignment, ClientInfo, Fleet, Reduced, ServerState, StageTimes, WeightedSum
 from relief_ray.server.aggregation import apply_step, by_samples, mean_step, one_bucket, over_participants, uniform
+from relief_ray.support.errors import UserError
+from relief_ray.support.frozen import FrozenConfig
 
 Weighting = Literal["uniform", "samples"]
 # A switch, the value it must have, and the keys that are read only then.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from relief_ray.errors import UserError
 from relief_ray.extra_modules import Classifier
 from relief_ray.groups import GroupId, GroupLayout, ParamGroup
 from relief_ray.messages import ClientInfo, EvalPlan, EvalTarget, Fleet, Json, Receipt, ServerState, StageTimes
+from relief_ray.support.errors import UserError
 
 EXIT = "exit"
 # Fact of the server's state: the output that each device type runs to, by type.

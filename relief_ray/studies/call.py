@@ -10,7 +10,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from relief_ray.errors import UserError, listed
 from relief_ray.faults import blamed
 from relief_ray.federated import RoundVoid
 from relief_ray.plugins import sources
@@ -21,6 +20,7 @@ from relief_ray.studies.plans import Plan, set_stale_aside
 from relief_ray.studies.request import Folds, Request, Seeds, Target, plan_of
 from relief_ray.studies.running import Compute, here, refuse_stale, run_plan
 from relief_ray.studies.study import Study
+from relief_ray.support.errors import UserError, listed
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack

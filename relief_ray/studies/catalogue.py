@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, overload
 from relief_ray.strategies import DESCRIBED
 from relief_ray.studies.shown import html_table
 from relief_ray.studies.single import as_frame
-from relief_ray.text import table
+from relief_ray.support.text import table
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 
 from relief_ray.config import ExperimentConfig
-from relief_ray.errors import UserError, clipped, counted, shown
 from relief_ray.plugins import is_path
 from relief_ray.strategies import method_name
+from relief_ray.support.errors import UserError, clipped, counted, shown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,7 +15,6 @@ from relief_ray.data.federated_data import Coverage
 from relief_ray.data.loader import DatasetSpec, Loader
 from relief_ray.data.registry import DATASETS
 from relief_ray.devices.fleet import owners_lines, type_counts_for
-from relief_ray.errors import UserError, listed
 from relief_ray.keys import value_text
 from relief_ray.plugins import is_path
 from relief_ray.records.run_folder import RUN_FILE
@@ -24,7 +23,8 @@ from relief_ray.studies.objects import data_name, settings_of
 from relief_ray.studies.planning import target_config
 from relief_ray.studies.presets import PRESETS as RUNS
 from relief_ray.studies.presets import make_preset
-from relief_ray.text import WIDTH, Printed, filled, table, tables, wrapped
+from relief_ray.support.errors import UserError, listed
+from relief_ray.support.text import WIDTH, Printed, filled, table, tables, wrapped
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)

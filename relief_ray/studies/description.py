@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, cast
 from relief_ray.config import ExperimentConfig
 from relief_ray.data import num_clients
 from relief_ray.devices.planner import Counter
-from relief_ray.errors import counted
 from relief_ray.experiment.clocks import uncalibrated
 from relief_ray.experiment.setup import build_backbone, choose_engine, configured_fleet, count
 from relief_ray.groups import GroupLayout, ParamGroup
@@ -21,7 +20,8 @@ from relief_ray.report.dataframes import FlatRow
 from relief_ray.studies.keywords import check_words, in_python, refuse_unknown_keywords
 from relief_ray.studies.request import Target, config_of
 from relief_ray.studies.single import as_frame
-from relief_ray.text import WIDTH, Printed, filled, si, tables
+from relief_ray.support.errors import counted
+from relief_ray.support.text import WIDTH, Printed, filled, si, tables
 
 if TYPE_CHECKING:
     from pandas import DataFrame

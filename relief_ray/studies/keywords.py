@@ -16,8 +16,8 @@ import yaml
 from pydantic import BaseModel
 
 from relief_ray.config import ExperimentConfig
-from relief_ray.errors import UserError, shown
 from relief_ray.keys import suggested
+from relief_ray.support.errors import UserError, shown
 
 Place = Literal["here", "ray"]
 # Those of ``run`` itself; all others are sections or keys of the configuration.

@@ -11,12 +11,9 @@ from functools import partial
 from pathlib import Path
 
 from relief_ray.config import ExperimentConfig, override, parse, preset
-from relief_ray.errors import UserError, clipped, listed, nearest, shown
 from relief_ray.experiment.lifecycle import stored_engine
 from relief_ray.experiment.recording import now
 from relief_ray.experiment.setup import Setup, prepare
-from relief_ray.files import disk_errors
-from relief_ray.plain_yaml import read_mapping
 from relief_ray.plugins import is_path, load_kind
 from relief_ray.records.cells import PLAN_FILE, PlanFile, count_begun, read_plan_file, write_plan_file
 from relief_ray.records.claims import register_claims
@@ -38,7 +35,10 @@ from relief_ray.studies.plans import (
     set_stale_aside,
 )
 from relief_ray.studies.presets import PRESETS, Preset, make_preset
-from relief_ray.text import typed
+from relief_ray.support.errors import UserError, clipped, listed, nearest, shown
+from relief_ray.support.files import disk_errors
+from relief_ray.support.text import typed
+from relief_ray.support.user_yaml import read_mapping
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 

@@ -14,11 +14,8 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from relief_ray.config import ExperimentConfig, override, parse
-from relief_ray.errors import UserError
 from relief_ray.experiment.recording import now
 from relief_ray.faults import reason
-from relief_ray.files import disk_errors, move, unused, write_atomic
-from relief_ray.masking import MASK, mask_text, redact
 from relief_ray.models.backbone import frozen_mismatch
 from relief_ray.records.cells import (
     GRID_FILE,
@@ -41,6 +38,9 @@ from relief_ray.records.sync_state import flat_params
 from relief_ray.seal import PAGE, sealed
 from relief_ray.strategies import facts_of
 from relief_ray.studies.cells import Cell
+from relief_ray.support.errors import UserError
+from relief_ray.support.files import disk_errors, move, unused, write_atomic
+from relief_ray.support.masking import MASK, mask_text, redact
 
 STALE_FOLDER = "stale"
 # How long a driver that was killed may take to be gone with all its processes.

@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from relief_ray.errors import UserError, counted, listed
 from relief_ray.experiment.setup import Setup, context_of
 from relief_ray.federated import ExplainRequest
 from relief_ray.groups import GroupId
@@ -21,7 +20,8 @@ from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RoundRecord
 from relief_ray.strategies import PRESETS, method_name
 from relief_ray.studies.planning import open_run
-from relief_ray.text import Printed, table
+from relief_ray.support.errors import UserError, counted, listed
+from relief_ray.support.text import Printed, table
 
 _INDENT = "   "
 _WIDTH = 100

@@ -10,7 +10,6 @@ from typing import SupportsIndex, cast
 
 from relief_ray.config import ExperimentConfig, override
 from relief_ray.data.loader import DatasetSpec, Loader
-from relief_ray.errors import UserError, shown
 from relief_ray.key_checks import whole_first
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.strategies import REFERENCE
@@ -31,6 +30,7 @@ from relief_ray.studies.objects import (
 from relief_ray.studies.planning import cells_of, check_folder, load_preset, preset_of, refuse_others, target_config
 from relief_ray.studies.plans import Plan
 from relief_ray.studies.presets import PRESETS, Preset
+from relief_ray.support.errors import UserError, shown
 
 Target = str | Path | ExperimentConfig | Mapping[str, object] | None
 # Numbers may be numpy's, and several of them any iterable: a list, a range, an array.

@@ -11,11 +11,9 @@ from pathlib import Path
 
 from relief_ray.data import federate, num_clients, open_dataset
 from relief_ray.data.partition import available
-from relief_ray.errors import UserError, counted
 from relief_ray.experiment.experiment import OnRound, run_inline
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.setup import Setup
-from relief_ray.process import threads
 from relief_ray.records.left_out import Alerts
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RoundRecord, RunRecord
@@ -26,6 +24,8 @@ from relief_ray.studies.cells import Cell
 from relief_ray.studies.mirrored import mirrored
 from relief_ray.studies.plans import STALE_FOLDER, CellFolder, Plan
 from relief_ray.studies.progress import Watcher, watcher
+from relief_ray.support.errors import UserError, counted
+from relief_ray.support.process import threads
 
 _LOG = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from relief_ray.files import disk_errors, write_atomic
+from relief_ray.support.files import disk_errors, write_atomic
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from relief_ray.config import ExperimentConfig, parse
-from relief_ray.errors import UserError
 from relief_ray.plugins import import_path
 from relief_ray.records.committed import condense
 from relief_ray.records.run_folder import RUN_FILE
@@ -19,7 +18,8 @@ from relief_ray.report.dataframes import FinishedCell, FlatRow, Measured, measur
 from relief_ray.report.inventory import GridItem
 from relief_ray.report.runs import Loaded, run_value
 from relief_ray.studies.objects import StrategyLike, method_of
-from relief_ray.text import install
+from relief_ray.support.errors import UserError
+from relief_ray.support.text import install
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from relief_ray.errors import UserError, counted, listed, nearest, shown
 from relief_ray.plugins import is_path
 from relief_ray.records.cells import PLAN_FILES
 from relief_ray.records.run_folder import RUN_FILE
@@ -35,6 +34,7 @@ from relief_ray.studies.objects import StrategyLike
 from relief_ray.studies.shown import Page, Picture, drawn
 from relief_ray.studies.single import Run, as_frame, name_in_tables, names_of
 from relief_ray.studies.verdicts import Verdicts, judged
+from relief_ray.support.errors import UserError, counted, listed, nearest, shown
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -19,7 +19,7 @@ from relief_ray.client import ClientContext, ClientProgram, LocalStep, task_loss
 from relief_ray.groups import GroupId, Params
 from relief_ray.messages import Assignment, StageTimes
 from relief_ray.models.modes import TrainingMode
-from relief_ray.process import Autocast, Moment, casting, moment, seconds_between
+from relief_ray.support.process import Autocast, Moment, casting, moment, seconds_between
 from relief_ray.training.forward_plan import BatchBuffers, ForwardPlan, Values, run_stages, spread
 from relief_ray.training.inputs import ClientInputs
 

@@ -17,8 +17,8 @@ from relief_ray.client import observe_nothing
 from relief_ray.devices.workload import num_steps
 from relief_ray.groups import WHOLE
 from relief_ray.messages import Update
-from relief_ray.process import seconds_between
 from relief_ray.stages import MAX_STEP_BYTES
+from relief_ray.support.process import seconds_between
 from relief_ray.training.cuda_graph import GraphMemory
 from relief_ray.training.forward_plan import ForwardPlan
 from relief_ray.training.inputs import LazyRows

@@ -18,13 +18,13 @@ from torch import Tensor
 from relief_ray.client import ClientContext, ClientProgram, Probed, task_loss
 from relief_ray.codec import cut, encoded_nbytes
 from relief_ray.devices.workload import num_steps
-from relief_ray.errors import UserError
 from relief_ray.groups import GroupId, GroupLayout, Params, Part, Selection
 from relief_ray.messages import Assignment, Receipt, Update, Work
 from relief_ray.models.backbone import Backbone, move_frozen
 from relief_ray.models.modes import TrainingMode, of_statistics, without_statistics
-from relief_ray.process import casting, seconds_between
 from relief_ray.stages import MAX_KEPT_BYTES, missing_mode, most_windows
+from relief_ray.support.errors import UserError
+from relief_ray.support.process import casting, seconds_between
 from relief_ray.training.config import TrainerConfig
 from relief_ray.training.forward_plan import (
     BatchBuffers,

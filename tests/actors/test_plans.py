@@ -9,13 +9,13 @@ from actors.commands.grid import GridOptions, _finish
 from actors.grids.trial import TrialSpec, run_trial
 from actors.runtime.warm_pool import WorkerCache
 from actors.terminal.exit_codes import Stopped
-from relief_ray.errors import UserError
 from relief_ray.experiment.lifecycle import create
 from relief_ray.models.moment.weights import load_frozen
 from relief_ray.records.identity import source_digest
 from relief_ray.records.run_folder import ERROR_FILE, RunFolder, read_run
 from relief_ray.studies.mirrored import MirrorState
 from relief_ray.studies.plans import CellFolder, Plan, keep_error, read_grid, set_stale_aside, write_grid
+from relief_ray.support.errors import UserError
 from tests.actors.grids.tiny_plans import tiny_plan
 from tests.models.test_backbone_frozen import put_weights
 from tune_configs.cells import cells_of, load_grid

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.frontier import SCORES, rows_of
 from benchmarks.scores import Score, read, write
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 FEDAVG = Score(
     method="fedavg", order="", slots=0, optimizer="adam", rate=0.001, fold=0, replicate=1, seed=10100,

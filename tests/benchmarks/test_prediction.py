@@ -9,10 +9,10 @@ from benchmarks.moment import paired
 from benchmarks.prediction import Case, assignments, cases, compare, earlier_profile, load_of, main, table
 from relief_ray.config import parse
 from relief_ray.devices.time import save_profile
-from relief_ray.errors import UserError
 from relief_ray.experiment.setup import prepare
-from relief_ray.process import use_threads
 from relief_ray.profiling.profile import profile_device
+from relief_ray.support.errors import UserError
+from relief_ray.support.process import use_threads
 
 SMALL = {
     "strategy": "relief",

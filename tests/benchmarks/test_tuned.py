@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.scores import Score, read
 from benchmarks.tuned import SCORES, page_table
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 ADAM = Score(
     method="fedavg", optimizer="adam", rate=0.001, fold=0, seed=1000, validation_f1=0.8, round_s=1.0, config_hash="a",

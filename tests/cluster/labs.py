@@ -18,8 +18,8 @@ from cluster.lab.cgroup import find_controller
 from cluster.lab.lab import check_machine
 from cluster.lab.plan import GCS_PORT
 from cluster.lab.state import Place, marked
-from relief_ray.errors import UserError
 from relief_ray.records import read_rounds
+from relief_ray.support.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 ADDRESS = f"--address=10.77.0.1:{GCS_PORT}"

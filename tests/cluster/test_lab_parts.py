@@ -19,7 +19,7 @@ from cluster.lab.members import missing_of
 from cluster.lab.network import qdisc_lines
 from cluster.lab.plan import GCS_PORT, HEAD, HOME, environment, make_plan, ray_line
 from cluster.lab.state import Node, Place, Process, State, end, marked
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,7 +6,7 @@ import pytest
 
 from relief_ray.conformance.datasets import DATA_RULES, check_loader
 from relief_ray.data.registry import load_own
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 from tests.loaders import ABSENT, BROKEN, SHIFTED, write_lab
 
 pytestmark = pytest.mark.usefixtures("run_cache")

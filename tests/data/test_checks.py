@@ -13,7 +13,7 @@ from relief_ray.data.dataset import locate
 from relief_ray.data.fetch import import_from
 from relief_ray.data.loader import Recording
 from relief_ray.data.registry import DATASETS, get_loader, get_spec
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 from tests.loaders import BROKEN, SHIFTED, write_lab, write_people
 
 SPEC = get_spec("mhealth_partial")  # 6 channels, labels 1 to 12

@@ -13,7 +13,7 @@ from relief_ray.data.dataset import parse_source
 from relief_ray.data.fetch import synth
 from relief_ray.data.registry import get_spec
 from relief_ray.data.source import find_source
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 
 def test_the_second_load_does_not_parse(mhealth_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from relief_ray.data import DataConfig, Dataset, FederatedData, federate, get_spec, num_clients, open_dataset
 from relief_ray.data.window_set import WindowSet
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 
 def made(mini: Dataset, purpose: str = "run", **given: object) -> FederatedData:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relief_ray.data.federated_data import row_counts, standardisation
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 COLUMNS = (("acc", 0, 2), ("mag", 2, 3))
 

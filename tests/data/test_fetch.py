@@ -14,7 +14,7 @@ import pytest
 
 from relief_ray.data import load_dataset
 from relief_ray.data.fetch import Patience, fetch, import_from
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 QUICK = Patience(attempts=4, pause_s=0.01, timeout_s=5.0)
 NAME = "mhealth+dataset.zip"

@@ -10,7 +10,7 @@ import pytest
 from relief_ray.data import load_dataset
 from relief_ray.data.file_faults import Reading, columns, file_fault
 from relief_ray.data.loader import Members
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 from tests.loaders import write_lab
 
 # The lab's loader, but for CSV files with a heading.

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relief_ray.data.partition import clients_of, cut_pieces, pieces_per_subject, thin
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 
 @given(st.integers(1, 12), st.integers(0, 120))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from relief_ray.data.config import DataConfig
 from relief_ray.data.partition import BoutWindows, _shorter, cut_tail, held_out, notes, split_bouts
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 lengths = st.lists(st.integers(0, 3000), min_size=1, max_size=6)
 

@@ -11,8 +11,8 @@ from relief_ray.data import DataConfig, Dataset, cache, federate, load_dataset, 
 from relief_ray.data import dataset as loading
 from relief_ray.data.fetch import synth
 from relief_ray.data.reference import DataReference, SignalAbsent, find_signal
-from relief_ray.errors import UserError
-from relief_ray.files import sha256_file
+from relief_ray.support.errors import UserError
+from relief_ray.support.files import sha256_file
 from tests.loaders import write_lab
 from tests.own import Write
 

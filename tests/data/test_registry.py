@@ -8,7 +8,7 @@ from relief_ray.data.cache import cache_key
 from relief_ray.data.config import DataConfig
 from relief_ray.data.formats.dsa import with_units
 from relief_ray.data.registry import DATASETS, get_spec
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 
 @pytest.mark.parametrize("name", sorted(DATASETS))

@@ -8,7 +8,7 @@ import pytest
 
 from relief_ray.data import DataConfig, Dataset, FederatedData, federate, num_clients, open_dataset
 from relief_ray.data.shard import FACTS_FILE, Shard, find_shards, open_shard, shard_command, shards_here, write_shard
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 CONFIG = DataConfig(stride_s=5.0)
 

@@ -11,8 +11,8 @@ import pytest
 from relief_ray.data.loader import require_members
 from relief_ray.data.registry import get_spec
 from relief_ray.data.source import MARKER, find_source, narrow, open_source, search_roots
-from relief_ray.errors import UserError
-from relief_ray.files import cache_root
+from relief_ray.support.errors import UserError
+from relief_ray.support.files import cache_root
 
 MHEALTH = get_spec("mhealth")
 

@@ -14,7 +14,7 @@ import pytest
 from relief_ray.data import source
 from relief_ray.data.registry import get_spec
 from relief_ray.data.source import check_members, find_source, open_source, open_zip
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 
 def archive(path: Path, name: str, mode: int = 0) -> zipfile.ZipFile:

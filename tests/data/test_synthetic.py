@@ -12,7 +12,7 @@ from relief_ray.data.fetch import synth
 from relief_ray.data.registry import get_spec
 from relief_ray.data.source import MARKER, find_source
 from relief_ray.data.verify import digests
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 
 def test_the_seed_decides_every_byte(tmp_path: Path) -> None:

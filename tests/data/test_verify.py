@@ -12,7 +12,7 @@ from relief_ray.data import Dataset, cache, load_dataset
 from relief_ray.data.loader import Recording
 from relief_ray.data.registry import get_spec
 from relief_ray.data.verify import structure, verify
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 SPEC = get_spec("mhealth")
 

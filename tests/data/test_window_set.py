@@ -7,7 +7,7 @@ import pytest
 
 from relief_ray.data import DataConfig, Dataset, federate, num_clients, pool
 from relief_ray.data.window_set import WindowSet
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 
 @pytest.fixture(scope="module")

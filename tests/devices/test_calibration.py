@@ -19,11 +19,11 @@ from relief_ray.devices.calibration import (
     utilisations,
 )
 from relief_ray.devices.time import FlopProportional, Split
-from relief_ray.errors import UserError
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.costs import count_costs
 from relief_ray.models.moment.backbone import MomentConfig
+from relief_ray.support.errors import UserError
 
 PAMAP2 = InputShape(channels=(("acc", 9), ("gyro", 9), ("mag", 9), ("hr", 1)), window=256, num_classes=12)
 DOCS = Path(__file__).parents[2] / "docs" / "costs.md"

@@ -14,7 +14,7 @@ from relief_ray.devices.time import (
 )
 from relief_ray.devices.types import PRESETS
 from relief_ray.devices.workload import Workload
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 from tests.own import CLOCK
 
 ROW = Throughput(forward_flops_per_s=1e3, backward_flops_per_s=2e3, optimizer_flops_per_s=3e3)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from relief_ray.devices.fleet import FleetConfig, build_fleet, type_counts_for, with_windows
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 MODALITIES = ("acc", "gyro", "mag", "hr")
 COUNTS = (3, 3, 2)

@@ -17,8 +17,8 @@ from relief_ray.devices.time import (
 )
 from relief_ray.devices.types import DeviceType
 from relief_ray.devices.workload import Workload
-from relief_ray.errors import UserError
 from relief_ray.messages import StageTimes
+from relief_ray.support.errors import UserError
 
 DEVICE = DeviceType(
     name="C", peak_tops=2.0, utilisation=0.5, active_power_w=10.0, uplink_bytes_per_s=100.0, downlink_bytes_per_s=200.0

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from relief_ray.errors import UserError
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create
 from relief_ray.federated import RoundVoid
@@ -15,6 +14,7 @@ from relief_ray.records.left_out import Alerts, left_out_of, sentence, summary_l
 from relief_ray.report.captions import remarks
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.runs import load_runs
+from relief_ray.support.errors import UserError
 from relief_ray.training.serial_executor import SerialExecutor
 from tests.conformance.cases import config_of
 from tests.refusals import REASONS, Absent, huge, run, run_without, spoiled

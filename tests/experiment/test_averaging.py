@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relief_ray.config import parse
-from relief_ray.errors import UserError
 from relief_ray.experiment.averaging import NO_AVERAGES, advanced, is_tested, with_averages
 from relief_ray.experiment.evaluation import evaluate_run
 from relief_ray.experiment.export import common_model
@@ -18,6 +17,7 @@ from relief_ray.experiment.recording import binding_of
 from relief_ray.messages import ServerState
 from relief_ray.records import checkpoint, read_rounds
 from relief_ray.strategies import PRESETS
+from relief_ray.support.errors import UserError
 from relief_ray.training.serial_executor import SerialExecutor
 from tests.conformance.cases import after_rounds, config_of, drive
 

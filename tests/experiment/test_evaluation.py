@@ -7,7 +7,6 @@ import pytest
 
 from actors.commands.evaluate import text
 from relief_ray.conformance.runner import after_rounds
-from relief_ray.errors import UserError
 from relief_ray.experiment.evaluation import evaluate_run, sensor_sets
 from relief_ray.experiment.evaluation import evaluation_inputs as plan_of
 from relief_ray.experiment.lifecycle import create, reopen
@@ -15,6 +14,7 @@ from relief_ray.experiment.recording import binding_of
 from relief_ray.experiment.setup import prepare
 from relief_ray.records import checkpoint, read_rounds
 from relief_ray.records.metrics import macro_f1
+from relief_ray.support.errors import UserError
 from relief_ray.training.serial_executor import SerialExecutor
 from tests.conformance.cases import config_of, drive
 

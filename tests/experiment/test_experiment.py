@@ -10,7 +10,6 @@ import torch
 
 from relief_ray.codec import encode
 from relief_ray.devices.types import PRESETS as DEVICES
-from relief_ray.errors import UserError
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.setup import context_of
@@ -21,6 +20,7 @@ from relief_ray.records.selection_text import selection
 from relief_ray.report.runs import load_runs
 from relief_ray.report.summary import summarise_run
 from relief_ray.strategies.relief.strategy import planned_round_s
+from relief_ray.support.errors import UserError
 from relief_ray.training.serial_executor import SerialExecutor
 from tests.conformance.cases import config_of, drive
 

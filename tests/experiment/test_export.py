@@ -10,7 +10,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from relief_ray.errors import UserError
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.export import common_model, export_model, readme
 from relief_ray.experiment.lifecycle import create, reopen
@@ -20,6 +19,7 @@ from relief_ray.messages import ServerState
 from relief_ray.records.checkpoint import Checkpoint, load
 from relief_ray.records.metrics import macro_f1
 from relief_ray.records.run_folder import read_rounds, read_run
+from relief_ray.support.errors import UserError
 from relief_ray.training.serial_executor import SerialExecutor
 from tests.conformance.cases import config_of
 from tests.models.test_backbone_frozen import put_weights

@@ -2,11 +2,11 @@
 
 import pytest
 
-from relief_ray.errors import UserError
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create
 from relief_ray.experiment.reproduce import judge, reproduce
 from relief_ray.records.committed import condense
+from relief_ray.support.errors import UserError
 from relief_ray.training.serial_executor import SerialExecutor
 from tests.conformance.cases import config_of
 

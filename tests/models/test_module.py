@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from relief_ray.errors import UserError
 from relief_ray.models.backbone import BackboneNetwork
 from relief_ray.models.costs import count_costs
 from relief_ray.models.module import from_module
+from relief_ray.support.errors import UserError
 from tests.nets import Attentive, Net, NormedFusion
 from tests.training.scenario import SHAPE
 

@@ -6,7 +6,6 @@ import pytest
 
 from relief_ray.config import ExperimentConfig, parse
 from relief_ray.devices.time import Profile, load_profile, save_profile
-from relief_ray.errors import UserError
 from relief_ray.experiment.setup import prepare
 from relief_ray.messages import Assignment
 from relief_ray.profiling.profile import (
@@ -20,6 +19,7 @@ from relief_ray.profiling.profile import (
 )
 from relief_ray.records.identity import commit
 from relief_ray.stages import descendants
+from relief_ray.support.errors import UserError
 
 SMALL = {"name": "cnn", "conv1": 2, "conv2": 2, "steps": 2, "fusion": 2}
 VALUES = {"backbone": SMALL, "data": {"name": "dsa_mini", "stride_s": 10.0}, "runtime": {"mode": "inline"}}

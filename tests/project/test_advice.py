@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from actors.cli import app
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 from tests.project.tree import functions, name_of, sources
 
 # What is filled in when a text is shown, where a number or a path would be none that an option takes.

@@ -23,7 +23,6 @@ from types import SimpleNamespace
 
 import torch
 
-from relief_ray.errors import LeftOut, UserError
 from relief_ray.experiment.recording import round_record
 from relief_ray.federated import RoundResult
 from relief_ray.groups import WHOLE, GroupLayout, ParamGroup, Part, pack
@@ -53,6 +52,7 @@ from relief_ray.records import (
 from relief_ray.records.identity import cell_id, config_hash, machine_facts
 from relief_ray.strategies.relief.ranking import diagnose
 from relief_ray.streams import Streams
+from relief_ray.support.errors import LeftOut, UserError
 
 CONFIG = {"strategy": {"name": "toy"}, "seed": 3}
 BINDING = Binding(config_hash=config_hash(CONFIG), layout_digest="layout", engine="naive")

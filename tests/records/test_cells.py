@@ -5,7 +5,6 @@ from typing import get_args
 
 import pytest
 
-from relief_ray.errors import UserError
 from relief_ray.records.cells import (
     STATUS_TEXT,
     CellState,
@@ -21,6 +20,7 @@ from relief_ray.records.lock import LOCK_FILE, FileLock, is_locked
 from relief_ray.records.run_folder import ERROR_FILE, RUN_FILE, RunFolder, read_rounds
 from relief_ray.records.schema import MethodFacts, RunStatus, Status
 from relief_ray.seal import PAGE, sealed
+from relief_ray.support.errors import UserError
 from tests.sealed import page, put_page
 
 

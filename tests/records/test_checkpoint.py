@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import relief_ray.records
-from relief_ray.errors import UserError
 from relief_ray.messages import ServerState
 from relief_ray.records import Checkpoint, checkpoint, state_sha256
 from relief_ray.records.identity import tensors_sha256
+from relief_ray.support.errors import UserError
 from tests.sealed import page, put_page
 
 NAMES = st.text(min_size=1, max_size=8)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from relief_ray.errors import UserError
 from relief_ray.records.cells import PlanFile, PlannedCell, count_begun, read_plan_file, write_plan_file
 from relief_ray.records.claims import CLAIMS_FILE, Claim, PlannedClaims, parse_claims, read_claims, register_claims
 from relief_ray.records.schema import MethodFacts
+from relief_ray.support.errors import UserError
 
 HEAD = "data: dsa\nsplit: held_out_subject\nclaims:\n"
 ONE = HEAD + "  - {first: v1, second: fedavg}\n"

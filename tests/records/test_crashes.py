@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.errors import UserError
 from relief_ray.records import checkpoint, read_rounds, read_run
+from relief_ray.support.errors import UserError
 
 
 def assert_previous_or_new(scenario, path: Path, saved: int) -> None:

@@ -17,8 +17,6 @@ import numpy as np
 import pytest
 
 from relief_ray.data import cache
-from relief_ray.errors import UserError
-from relief_ray.files import digest_files
 from relief_ray.records import Binding, checkpoint, read_rounds, read_run, state_sha256
 from relief_ray.records.cells import PlanFile, PlannedCell, look, read_error, read_plan_file, write_plan_file
 from relief_ray.records.claims import CLAIMS_FILE, PlannedClaims, claims_digest
@@ -28,6 +26,8 @@ from relief_ray.records.mirror import MEMORY_FILE, Memory
 from relief_ray.records.sync_state import SyncState, Target, read_sync, write_sync
 from relief_ray.report.registered import registry_of
 from relief_ray.studies.plans import keep_error
+from relief_ray.support.errors import UserError
+from relief_ray.support.files import digest_files
 from tests.conformance.cases import config_of, drive
 from tests.sealed import change_run, page, put_page
 from tune_configs.tuned import read_tuned

@@ -9,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relief_ray.errors import UserError
 from relief_ray.groups import GroupLayout, ParamGroup, pack
 from relief_ray.messages import ServerState
 from relief_ray.records import (
@@ -22,6 +21,7 @@ from relief_ray.records import (
     state_sha256,
 )
 from relief_ray.records.identity import cpu_name, digest_files
+from relief_ray.support.errors import UserError
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),

@@ -12,10 +12,10 @@ import time
 
 import pytest
 
-from relief_ray.errors import UserError
 from relief_ray.records import RunFolder
 from relief_ray.records.cells import look
 from relief_ray.records.lock import LOCK_FILE, FileLock, is_folder_locked, lock_folder, owner
+from relief_ray.support.errors import UserError
 
 
 def test_one_owner_at_a_time(tmp_path):

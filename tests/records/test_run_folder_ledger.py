@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.errors import UserError
 from relief_ray.records import RunFolder, read_rounds, read_run, restore
 from relief_ray.records.cells import look
 from relief_ray.records.ledger import scan
@@ -18,6 +17,7 @@ from relief_ray.records.run_folder import ROUNDS_FILE
 from relief_ray.report.inventory import take_inventory
 from relief_ray.report.runs import load_runs
 from relief_ray.seal import LINE, PAGE, sealed, unsealed
+from relief_ray.support.errors import UserError
 from tests.sealed import change_rounds, change_run
 
 

@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from relief_ray.errors import UserError
 from relief_ray.records import RunFolder, checkpoint, read_rounds, read_run, restore
+from relief_ray.support.errors import UserError
 
 
 def test_rounds_after_the_checkpoint_are_dropped_and_said(finished, scenario, tmp_path):

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.errors import UserError
 from relief_ray.records import (
     Metrics,
     mlflow_store,
@@ -23,6 +22,7 @@ from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import METRICS
 from relief_ray.records.mlflow_store import Store, StudySummary, log_run, log_study, store_uri
 from relief_ray.records.sync_state import read_sync
+from relief_ray.support.errors import UserError
 from tests.records.stores import POINTS_A_ROUND, closed_port, configured, expected, points, stored
 from tests.sealed import change_run, put_rounds, put_run
 

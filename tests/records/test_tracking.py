@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.errors import UserError
 from relief_ray.records import (
     MlflowTracker,
     NullTracker,
@@ -28,6 +27,7 @@ from relief_ray.records import (
     tracking,
 )
 from relief_ray.records.sync_state import read_sync
+from relief_ray.support.errors import UserError
 from tests.records.stores import POINTS_A_ROUND, START_S, closed_port, expected, points, stored, wait_for
 
 if find_spec("mlflow") is None:

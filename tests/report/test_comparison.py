@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from relief_ray.errors import UserError
 from relief_ray.report.captions import caption, remarks, twins
 from relief_ray.report.comparison import compare, compare_runs, run_differences, stat
 from relief_ray.report.headline import alike_pairs
 from relief_ray.report.summary import summarise_run
 from relief_ray.report.testing import judge_pairs, run_pairs
+from relief_ray.support.errors import UserError
 
 
 def test_mean_and_sample_deviation_by_hand():

@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
-from relief_ray.errors import UserError
 from relief_ray.records.committed import condense, write_committed
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.dataframes import cell_rows, gain, gain_rows, name_settings, read_cells, round_rows, run_gains
 from relief_ray.report.statistics import paired
+from relief_ray.support.errors import UserError
 
 
 def cells_of(runs):

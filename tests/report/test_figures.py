@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from relief_ray.errors import UserError
 from relief_ray.records.costs import CostRecord
 from relief_ray.records.schema import MethodFacts
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.figures.progress import curve_points, curves
 from relief_ray.report.figures.timeline import MAX_BARS, Bar, Panel, _busiest, featured, panel, timeline
+from relief_ray.support.errors import UserError
 
 matplotlib = pytest.importorskip("matplotlib")
 

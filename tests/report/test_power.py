@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relief_ray.errors import UserError
 from relief_ray.report.power import detectable, pairs_needed, power
 from relief_ray.report.statistics import sign_flip
+from relief_ray.support.errors import UserError
 
 
 def test_forty_eight_pairs_find_two_points_in_three_of_four_studies():

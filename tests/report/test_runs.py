@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.errors import UserError
 from relief_ray.report.runs import load_runs, require_complete
+from relief_ray.support.errors import UserError
 from tests.sealed import put_page
 
 

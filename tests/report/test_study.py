@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from relief_ray.errors import UserError
 from relief_ray.records.cells import PlannedCell
 from relief_ray.records.claims import Claim, Claims
 from relief_ray.records.committed import condense
 from relief_ray.report.dataframes import name_settings
 from relief_ray.report.study import outlooks, scatter_of
 from relief_ray.strategies import PRESETS, facts_of
+from relief_ray.support.errors import UserError
 
 GAINS = np.array([[0.05, 0.03, 0.04], [0.03, 0.05, 0.04], [0.04, 0.04, 0.04], [0.04, 0.04, 0.04]])
 

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from relief_ray.errors import UserError
 from relief_ray.groups import WHOLE
 from relief_ray.messages import ServerState
 from relief_ray.strategies.bounds import Central, DropSlow, FullOnly, Local, allocate_fast
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.relief import Relief
 from relief_ray.strategies.relief.strategy import planned_round_s
+from relief_ray.support.errors import UserError
 from tests.toy import ACC, FOUR, FULL, LinearPlanner, bench, build, context_of, fleet_of
 
 LAYOUT = build().layout

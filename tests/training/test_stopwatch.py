@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from relief_ray.process import seconds_between
+from relief_ray.support.process import seconds_between
 from relief_ray.training.local_step import Stopwatch
 
 
@@ -43,7 +43,7 @@ def test_phases_on_a_gpu_are_read_only_at_the_end(monkeypatch):
 
 def test_phases_on_the_cpu_add_up(monkeypatch):
     now = iter([1.0, 3.0, 3.5])
-    monkeypatch.setattr("relief_ray.process.perf_counter", lambda: next(now))
+    monkeypatch.setattr("relief_ray.support.process.perf_counter", lambda: next(now))
     clock = Stopwatch()
     clock.add("optimizer", clock.add("forward", clock.read()))
     assert (clock.forward_s, clock.optimizer_s) == (2.0, 0.5)

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from relief_ray.client import ClientProgram
-from relief_ray.errors import ClientFailed, UserError
+from relief_ray.support.errors import ClientFailed, UserError
 from relief_ray.training.stacked_step import StackedModels
 from relief_ray.training.trainer import Trainer
 from relief_ray.training.worker import Worker

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from relief_ray.config import parse
-from relief_ray.errors import UserError
 from relief_ray.records.identity import config_hash
 from relief_ray.strategies import PRESETS
+from relief_ray.support.errors import UserError
 from tune_configs.cells import GRIDS, cells_of, load_grid
 from tune_configs.grid import Axis, Grid, Level
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 from tune_configs.cells import GRIDS, load_grid
 
 

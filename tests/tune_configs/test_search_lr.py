@@ -4,10 +4,10 @@ import pytest
 
 from actors.grids.trial import run_trial
 from actors.runtime.warm_pool import WorkerCache
-from relief_ray.errors import UserError
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.strategies import DESCRIBED
 from relief_ray.studies.plans import Plan
+from relief_ray.support.errors import UserError
 from tests.actors.grids.tiny_plans import TINY
 from tests.actors.test_plans import spec_of
 from tune_configs.cells import cells_of, load_grid

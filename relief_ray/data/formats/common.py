@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relief_ray.data.loader import DatasetSpec
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 _Arrays = Mapping[str, NDArray[np.generic]]
 _NULL_CODE = 0

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from relief_ray.data.formats.common import is_signature, read_table, require_finite, signature
 from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, require_members
 from relief_ray.data.synthetic import MOTIONS, make_person, moving, write_table
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 UNITS = ("T", "RA", "LA", "RL", "LL")
 _SEGMENT_ROWS = 125

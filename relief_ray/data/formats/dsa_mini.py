@@ -15,7 +15,7 @@ from relief_ray.data.formats import dsa
 from relief_ray.data.formats.common import read_arrays
 from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, bouts_of, require_members
 from relief_ray.data.source import Source, open_source
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 FILE = "dsa_mini.npz"
 NUM_SEGMENTS = 24

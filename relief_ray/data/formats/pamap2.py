@@ -45,7 +45,7 @@ from relief_ray.data.synthetic import (
     timeline_rows,
     write_table,
 )
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 NUM_COLUMNS = 54
 _HEART_RATE = 2

@@ -8,7 +8,7 @@ import numpy as np
 from relief_ray.data.formats import mhealth
 from relief_ray.data.formats.common import read_arrays, require_finite
 from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, bouts_of, require_members
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 SPEC = replace(
     mhealth.SPEC,

@@ -17,9 +17,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from relief_ray.errors import UserError
 from relief_ray.groups import all_finite
-from relief_ray.text import install, pip
+from relief_ray.support.errors import UserError
+from relief_ray.support.text import install, pip
 
 Size = Literal["small", "tiny"]
 

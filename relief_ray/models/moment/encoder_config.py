@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from relief_ray.errors import UserError
 from relief_ray.models.moment.encoder import PATCH, Dimensions, plain_config
+from relief_ray.support.errors import UserError
 
 CONFIG = "config.json"
 SHAPE = ("d_model", "d_ff", "d_kv", "num_heads", "num_layers")

@@ -22,8 +22,6 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from relief_ray.errors import UserError
-from relief_ray.files import cache_root, folder_atomic
 from relief_ray.models.backbone import seeded
 from relief_ray.models.moment.encoder import (
     SIZES,
@@ -35,6 +33,8 @@ from relief_ray.models.moment.encoder import (
     require_momentfm,
 )
 from relief_ray.models.moment.encoder_config import CONFIG, read_config
+from relief_ray.support.errors import UserError
+from relief_ray.support.files import cache_root, folder_atomic
 
 _HUB_ID = "AutonLab/MOMENT-1-small"
 FILES = (CONFIG, "model.safetensors")

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from relief_ray.errors import counted, listed
 from relief_ray.records.schema import RoundRecord
 from relief_ray.report.captions import mark, own_models
 from relief_ray.report.comparison import Comparison
@@ -29,7 +28,8 @@ from relief_ray.report.figures.style import (
 )
 from relief_ray.report.runs import config_text, is_pooled, split_name
 from relief_ray.report.summary import MIB
-from relief_ray.text import percent
+from relief_ray.support.errors import counted, listed
+from relief_ray.support.text import percent
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from relief_ray.errors import UserError, listed
 from relief_ray.records.costs import ClientCostRecord, CostRecord
 from relief_ray.records.schema import RoundRecord
 from relief_ray.report.captions import mark
@@ -22,7 +21,8 @@ from relief_ray.report.experiments import Experiment, data_title
 from relief_ray.report.figures.style import FAINT, FOOTER_IN, INK, footnote, save, sheet
 from relief_ray.report.runs import Loaded, fleet_of, is_pooled, run_value
 from relief_ray.strategies import PRESETS, PROPOSED, REFERENCE, presets_of
-from relief_ray.text import percent, with_title
+from relief_ray.support.errors import UserError, listed
+from relief_ray.support.text import percent, with_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,7 +11,6 @@ from textwrap import fill
 
 from pydantic import JsonValue
 
-from relief_ray.errors import UserError
 from relief_ray.report.captions import caption, remarks
 from relief_ray.report.comparison import Comparison, MethodResult
 from relief_ray.report.document import Table
@@ -27,6 +26,7 @@ from relief_ray.report.tables.comparison import (
     scores_table,
     wide_table,
 )
+from relief_ray.support.errors import UserError
 
 # Characters of a line: with all figures; of a usual terminal; and the fewest that hold a table.
 WIDTH, NARROW, LEAST = 120, 80, 60

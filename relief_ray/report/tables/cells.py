@@ -14,7 +14,7 @@ from relief_ray.report.paper import PAPER_DATA, Paper, PaperCell
 from relief_ray.report.statistics import Paired, interval_text
 from relief_ray.report.tables.columns import ROUNDS_TO_85, Column
 from relief_ray.strategies import REFERENCE
-from relief_ray.text import with_title
+from relief_ray.support.text import with_title
 
 # The paper's protocol, Section VI-A and Eq. (2): key, value; it does not say how subjects are split.
 _PROTOCOL = (

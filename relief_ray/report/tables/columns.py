@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from relief_ray.report.paper import PAPER_DATA
-from relief_ray.text import percent
+from relief_ray.support.text import percent
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

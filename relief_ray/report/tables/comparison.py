@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from relief_ray.errors import listed
 from relief_ray.report.captions import STAND_IN, stand_ins
 from relief_ray.report.comparison import Comparison
 from relief_ray.report.document import NONE, Cell, Row, Table
@@ -16,6 +15,7 @@ from relief_ray.report.tables import columns as col
 from relief_ray.report.tables.cells import name_of, number_text
 from relief_ray.report.tables.columns import Column
 from relief_ray.strategies import REFERENCE
+from relief_ray.support.errors import listed
 
 # Before the headings of the paper's columns.
 OF_PAPER = "paper's "

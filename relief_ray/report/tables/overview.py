@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from relief_ray.errors import counted, listed
 from relief_ray.records.cells import STATUS_TEXT
 from relief_ray.records.identity import source_digest
 from relief_ray.records.schema import Status
@@ -15,6 +14,7 @@ from relief_ray.report.document import ORIGINS, Cell, Paragraphs, Row, Section, 
 from relief_ray.report.experiments import Experiment, distinct, settings_rows
 from relief_ray.report.inventory import STATUSES, GridItem, Inventory, choice_kind
 from relief_ray.report.runs import Loaded
+from relief_ray.support.errors import counted, listed
 
 # Rows up to which a list of gaps stands open on the page.
 _MOST_ROWS = 12

@@ -22,7 +22,6 @@ from pydantic import Field
 
 from relief_ray import messages as msg
 from relief_ray.client import ClientContext, ClientProgram
-from relief_ray.errors import UserError
 from relief_ray.extra_modules import Experts
 from relief_ray.federated import PlannedRun, RoundContext, ServerTools, Strategy
 from relief_ray.groups import WHOLE, GroupId, GroupLayout, Params
@@ -45,6 +44,7 @@ from relief_ray.strategies.fedlease.clustering import (
     warmup_steps,
     warmups,
 )
+from relief_ray.support.errors import UserError
 
 ID = "expert"
 

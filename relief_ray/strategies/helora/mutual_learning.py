@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from relief_ray.errors import UserError
 from relief_ray.federated import ServerTools
 from relief_ray.groups import GroupId, GroupLayout, Params, Selection
 from relief_ray.messages import ClientId, ClientInfo, EvalPlan, EvalTarget, Fleet, Reduced, ServerState, Update
@@ -23,6 +22,7 @@ from relief_ray.protocols import Network
 from relief_ray.server.aggregation import apply_parts, mix_models, model_of, normalised, richest
 from relief_ray.server.reduction import one_thread
 from relief_ray.streams import Streams
+from relief_ray.support.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

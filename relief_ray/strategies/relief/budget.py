@@ -17,8 +17,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from relief_ray.errors import UserError
 from relief_ray.groups import GroupId
+from relief_ray.support.errors import UserError
 
 Seconds = Callable[[Sequence[GroupId]], float]
 SLACK = 1e-9

@@ -11,7 +11,7 @@ from actors.commands import cluster_check
 from actors.commands.cluster_check import Verdict, as_data, as_text, check, need_of, trains
 from actors.runtime.session import MIB
 from actors.terminal.exit_codes import Stopped
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 HEAD = {"CPU": 4.0, "memory": 8192.0 * MIB, "server": 1.0}
 ANSWER = NodeAnswer(

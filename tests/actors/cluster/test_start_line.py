@@ -13,7 +13,7 @@ from actors.cluster import tokens
 from actors.cluster.limits import Capacity
 from actors.cluster.start_line import HEALTH_CHECK, NodeOptions, head_line, join_line
 from actors.cluster.versions import Versions, refuse_other
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 CAPACITY = Capacity(num_cpus=4, num_gpus=1, memory_mib=2048, object_store_mib=256)
 NODE = NodeOptions(host="10.0.0.5", capacity=CAPACITY, token=Path("/etc/relief/ray_token"))

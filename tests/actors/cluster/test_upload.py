@@ -5,7 +5,7 @@ import pytest
 from actors.cluster import upload
 from actors.cluster.jobs import entrypoint
 from actors.cluster.upload import files_to_upload, headline, stage, summary
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 
 @pytest.fixture

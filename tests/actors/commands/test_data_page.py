@@ -12,8 +12,8 @@ import pytest
 from relief_ray.conformance.datasets import DATA_RULES
 from relief_ray.data import load_dataset
 from relief_ray.data.config import _ADDED
-from relief_ray.errors import UserError
 from relief_ray.records.run_folder import read_run
+from relief_ray.support.errors import UserError
 
 PAGE = (Path(__file__).parents[3] / "docs" / "data.md").read_text()
 FILES = dict(re.findall(r"```python\n# file: (\S+)\n(.*?)```", PAGE, re.DOTALL))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from actors.commands.new import names_of
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 from tests.actors.conftest import Invoke
 
 ROOT = Path(__file__).parents[3]

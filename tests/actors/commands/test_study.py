@@ -9,9 +9,9 @@ import pytest
 from actors.commands.study import cannot_decide, claims_text
 from actors.grids.trial import run_trial
 from actors.runtime.warm_pool import WorkerCache
-from relief_ray.errors import UserError
 from relief_ray.report.dataframes import read_cells
 from relief_ray.studies.plans import read_grid, write_grid
+from relief_ray.support.errors import UserError
 from tests.actors.conftest import Invoke
 from tests.actors.grids.tiny_plans import tiny_plan
 from tests.actors.test_plans import spec_of

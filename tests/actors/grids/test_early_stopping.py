@@ -15,13 +15,13 @@ from actors.grids.trial import CellTrial, run_part
 from actors.runtime.warm_pool import WorkerCache
 from actors.terminal.reporter import CellEnd, GridView, Leader, RunningCell
 from relief_ray.config import parse
-from relief_ray.errors import UserError
 from relief_ray.records.base import comparable
 from relief_ray.records.cells import EarlyStopping
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.report.build import build
 from relief_ray.report.inventory import take_inventory
 from relief_ray.studies.plans import read_grid, write_grid
+from relief_ray.support.errors import UserError
 from tests.actors.conftest import Invoke
 from tests.actors.grids.test_optuna_search import SETTINGS
 from tests.actors.grids.tiny_plans import tiny_plan, tiny_search

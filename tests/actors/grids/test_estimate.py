@@ -22,9 +22,9 @@ from actors.grids.estimate import (
 from actors.grids.trial import run_trial
 from actors.runtime.warm_pool import WorkerCache
 from actors.terminal.signals import TimeIsUp, time_limit
-from relief_ray.errors import UserError
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.studies.plans import Plan, write_grid
+from relief_ray.support.errors import UserError
 from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan
 from tests.actors.test_plans import spec_of
 from tune_configs.cells import cells_of

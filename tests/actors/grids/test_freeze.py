@@ -9,9 +9,9 @@ from actors.commands.grid import freeze_choices
 from actors.grids.freeze import Search, choose, freeze
 from actors.grids.trial import run_trial
 from actors.runtime.warm_pool import WorkerCache
-from relief_ray.errors import UserError
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.studies.plans import read_grid, write_grid
+from relief_ray.support.errors import UserError
 from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan, tiny_search
 from tests.actors.test_plans import spec_of
 from tests.sealed import change_rounds, change_run

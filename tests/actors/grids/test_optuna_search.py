@@ -11,9 +11,9 @@ from actors.grids.freeze import freeze
 from actors.grids.progress import f1_heading
 from actors.grids.trial import run_trial
 from actors.runtime.warm_pool import WorkerCache
-from relief_ray.errors import UserError
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.studies.plans import read_grid, write_grid
+from relief_ray.support.errors import UserError
 from tests.actors.conftest import Invoke
 from tests.actors.grids.tiny_plans import TINY
 from tests.actors.test_plans import spec_of

@@ -6,9 +6,9 @@ import pytest
 
 from actors.grids.trial import run_trial
 from actors.runtime.warm_pool import WorkerCache
-from relief_ray.errors import UserError
 from relief_ray.records.cells import GRID_FILE
 from relief_ray.studies.plans import Plan, read_grid, write_grid
+from relief_ray.support.errors import UserError
 from tests.actors.conftest import Invoke
 from tests.actors.test_plans import spec_of
 from tune_configs.cells import cells_of, load_grid

@@ -13,11 +13,11 @@ from actors.grids.trial import run_trial
 from actors.runtime.nodes import Nodes
 from actors.runtime.warm_pool import WorkerCache
 from relief_ray.config import parse
-from relief_ray.errors import UserError
 from relief_ray.records.base import comparable
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.runtime_config import RuntimeConfig
 from relief_ray.studies.plans import read_grid, write_grid
+from relief_ray.support.errors import UserError
 from tests.actors.grids.tiny_plans import tiny_plan
 from tests.actors.test_plans import spec_of
 

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from actors.runtime.coordinator import GracePeriod, run_with_retries
 from actors.runtime.errors import Interrupted
-from relief_ray.errors import LeftOut
 from relief_ray.experiment.experiment import Experiment, ignore, never
 from relief_ray.experiment.lifecycle import create
 from relief_ray.federated import RoundVoid
@@ -18,6 +17,7 @@ from relief_ray.records.cells import look
 from relief_ray.records.checkpoint import generations
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.schema import RunRecord
+from relief_ray.support.errors import LeftOut
 from relief_ray.training.serial_executor import SerialExecutor
 from tests.conformance.cases import config_of
 

@@ -12,9 +12,9 @@ from actors.runtime import coordinator_client
 from actors.runtime.coordinator_client import Deaths, ProgressRelay, Pulse
 from actors.runtime.errors import CoordinatorLost
 from actors.terminal.exit_codes import DISK, RAY_LOST, exit_code, report
-from relief_ray.errors import UserError
 from relief_ray.records.run_folder import read_run
 from relief_ray.records.tracking import NullTracker, Tracker
+from relief_ray.support.errors import UserError
 from tests.actors.runtime.test_launch import new_run, results
 
 DIED = ActorUnavailableError("The actor is dead. Worker exit type: SYSTEM_ERROR", None)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 from tests.actors.runtime.federation import make_tasks, start_models
 from tests.models.test_backbone_frozen import moment_job, put_weights
 

@@ -11,7 +11,7 @@ from actors.runtime.host_pool import HostPool
 from actors.runtime.hosts import Call, Host
 from actors.runtime.limits import Limits
 from actors.runtime.serialization import pack
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 
 def call(work, **more):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from actors.cluster.needs import changes, fit, wished
 from actors.runtime.placement import HostSpec, Plan, plan_actors, plan_packed, reserve, shortage
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 from tests.actors.runtime.federation import TYPES, make_fleet
 
 ENOUGH = {"CPU": 2.0, "type_a": 2.0, "type_b": 2.0, "type_c": 2.0}

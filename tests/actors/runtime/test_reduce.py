@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from actors.runtime.client_host import merge_whole
 from actors.runtime.reduce import Gather, lost
-from relief_ray.errors import LeftOut
 from relief_ray.messages import WeightedSum
 from relief_ray.server.aggregation import by_samples, one_bucket, uniform
 from relief_ray.server.reduction import blocks
+from relief_ray.support.errors import LeftOut
 from relief_ray.training.serial_executor import SerialExecutor
 from relief_ray.training.worker import Worker
 from tests.actors.runtime.federation import make_job, make_states, make_tasks, same_round, start_models

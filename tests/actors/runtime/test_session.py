@@ -16,7 +16,7 @@ STOPPED = """
 import os, signal, threading, time
 from pathlib import Path
 from actors.runtime.session import SessionOptions, ray_session
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 def stop_the_raylet():
     while True:
@@ -193,7 +193,7 @@ def test_nobody_else_may_enter_rays_folder(cluster):
 @pytest.mark.ray
 def test_an_address_without_a_cluster_is_named():
     script = (
-        "from actors.runtime.session import *\nfrom relief_ray.errors import UserError\n"
+        "from actors.runtime.session import *\nfrom relief_ray.support.errors import UserError\n"
         "try:\n    with ray_session(SessionOptions(address='127.0.0.1:1')): pass\n"
         "except UserError as error: print(error)\n"
     )

@@ -9,10 +9,10 @@ import pytest
 
 from actors.runtime.user_code import install
 from relief_ray.config import parse
-from relief_ray.errors import UserCodeFailed, UserError
 from relief_ray.federated import RoundVoid
 from relief_ray.plugins import SourceFile, load, sources
 from relief_ray.records import read_rounds, read_run
+from relief_ray.support.errors import UserCodeFailed, UserError
 from tests.conformance.cases import BASE, THREE, config_of, drive, outcome
 from tests.faulty import METHODS, judge
 from tests.own import METHOD

@@ -17,10 +17,10 @@ from actors.runtime.session import short_folder
 from relief_ray.config import ExperimentConfig, parse
 from relief_ray.data import open_dataset
 from relief_ray.data.shard import write_shard
-from relief_ray.errors import UserError
 from relief_ray.experiment.lifecycle import create
 from relief_ray.records.base import comparable
 from relief_ray.records.run_folder import read_rounds, read_run
+from relief_ray.support.errors import UserError
 from tests.loaders import MODULE, write_people
 
 MINI = {"data": {"name": "dsa_mini", "subjects": [1, 2, 3], "stride_s": 10.0, "max_windows_per_client": 20}}

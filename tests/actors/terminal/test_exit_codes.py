@@ -5,8 +5,8 @@ import errno
 import pytest
 
 from actors.terminal.exit_codes import BAD_INPUT, DISK, EXIT_CODES, INTERNAL, ROUND_VOID, Stopped, exit_code, report
-from relief_ray.errors import UserError
 from relief_ray.federated import RoundVoid
+from relief_ray.support.errors import UserError
 
 
 def disk_error(number: int) -> UserError:

@@ -12,7 +12,7 @@ import pytest
 from actors.terminal import signals
 from actors.terminal.exit_codes import Stopped
 from actors.terminal.signals import StopSignals
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 ROOT = Path(__file__).parents[3]
 ADVICE = "resume with: relief-ray resume runs/x"

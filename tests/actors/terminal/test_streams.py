@@ -9,7 +9,7 @@ import pytest
 
 from actors.terminal.exit_codes import report, say
 from actors.terminal.streams import prepare_streams
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 CLOSED = """
 import os, sys

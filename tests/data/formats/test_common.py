@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relief_ray.data.formats.common import read_table, require_finite, require_not_empty
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 GOOD = [b"1,2,3", b"4,-5.5,6e-2", b"7,NaN,9"]
 

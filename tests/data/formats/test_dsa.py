@@ -11,7 +11,7 @@ from relief_ray.data.formats import dsa
 from relief_ray.data.loader import Members
 from relief_ray.data.registry import get_spec
 from relief_ray.data.source import Source, open_source
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 SPEC = get_spec("dsa")
 HERE = Path("archive.zip")

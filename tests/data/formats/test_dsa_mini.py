@@ -10,7 +10,7 @@ from relief_ray.data.formats.dsa import UNITS, read_segment
 from relief_ray.data.formats.dsa_mini import make_mini
 from relief_ray.data.source import Source, open_source
 from relief_ray.data.verify import known_digests
-from relief_ray.files import sha256_file
+from relief_ray.support.files import sha256_file
 
 
 def test_the_excerpt_is_small_and_complete(mini: Dataset) -> None:

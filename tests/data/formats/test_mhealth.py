@@ -12,7 +12,7 @@ from relief_ray.data.formats import mhealth
 from relief_ray.data.loader import Members
 from relief_ray.data.registry import get_spec
 from relief_ray.data.source import find_source
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 SPEC = get_spec("mhealth")
 NAME = "MHEALTHDATASET/mHealth_subject2.log"

@@ -9,7 +9,7 @@ import pytest
 from relief_ray.data.formats import pamap2
 from relief_ray.data.loader import Members, Recording
 from relief_ray.data.registry import get_spec
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 SPEC = get_spec("pamap2")
 NAME = "PAMAP2_Dataset/Protocol/subject101.dat"

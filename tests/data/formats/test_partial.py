@@ -12,7 +12,7 @@ from relief_ray.data.formats import partial
 from relief_ray.data.formats.common import read_arrays
 from relief_ray.data.loader import Members
 from relief_ray.data.registry import get_spec
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 SPEC = get_spec("mhealth_partial")
 KEYS = ("signal", "label", "sample_index", "segment")

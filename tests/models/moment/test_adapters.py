@@ -6,10 +6,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from relief_ray.errors import UserError
 from relief_ray.extra_modules import Classifier, Connector, Experts
 from relief_ray.models.extra.build import with_extra_modules
 from relief_ray.models.moment.adapters import load_adapters, save_adapters
+from relief_ray.support.errors import UserError
 from tests.models.tiny_moment import TINY, stirred, tiny
 
 pytestmark = pytest.mark.usefixtures("run_cache")

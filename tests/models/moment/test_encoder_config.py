@@ -5,10 +5,10 @@ import json
 import pytest
 from momentfm import MOMENTPipeline
 
-from relief_ray.errors import UserError
 from relief_ray.models.moment.encoder import SIZES, plain_config
 from relief_ray.models.moment.encoder_config import read_config
 from relief_ray.models.moment.weights import load_frozen
+from relief_ray.support.errors import UserError
 from tests.models.tiny_moment import windows
 
 # Keys that published files carry beside those which decide anything, and their null.

@@ -10,11 +10,11 @@ import torch
 from momentfm import MOMENTPipeline
 from safetensors.torch import load_file, save_file
 
-from relief_ray.errors import UserError
 from relief_ray.models.moment import encoder
 from relief_ray.models.moment.backbone import MomentConfig
 from relief_ray.models.moment.encoder import SIZES, enough_memory, plain_config
 from relief_ray.models.moment.weights import digest, load_frozen, map_tensors, weights_folder
+from relief_ray.support.errors import UserError
 from tests.models.tiny_moment import stirred, tiny, windows
 
 pytestmark = pytest.mark.usefixtures("run_cache")

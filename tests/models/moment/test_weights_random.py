@@ -10,9 +10,9 @@ import pytest
 from momentfm import MOMENTPipeline
 from safetensors.torch import load_file, save_file
 
-from relief_ray.errors import UserError
 from relief_ray.models.moment import weights as moment_random
 from relief_ray.models.moment.weights import DRAWN, MARK, load_frozen, random_folder, random_target
+from relief_ray.support.errors import UserError
 from tests.models.tiny_moment import tiny, windows
 
 

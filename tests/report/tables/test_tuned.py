@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 
 from actors.grids.freeze import Search, choose
-from relief_ray.errors import UserError
 from relief_ray.report.build import build
 from relief_ray.report.captions import STAND_IN
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.document import Paragraphs
 from relief_ray.report.inventory import Inventory, labelled, merged
 from relief_ray.strategies import PRESETS
+from relief_ray.support.errors import UserError
 from tune_configs.search_lr import METHODS, tries
 
 USUAL = {"training": {"epochs": 2, "missing": "zero_input", "lr": 0.001, "batch_size": 32}}

@@ -10,7 +10,6 @@ from torch.nn import functional
 
 from relief_ray.client import LocalStep
 from relief_ray.codec import encoded_nbytes
-from relief_ray.errors import UserError
 from relief_ray.groups import WHOLE
 from relief_ray.messages import EvalTarget, StageTimes, WeightedSum
 from relief_ray.models.backbone import BackboneNetwork
@@ -21,6 +20,7 @@ from relief_ray.strategies.darkdistill import strategy as darkdistill
 from relief_ray.strategies.darkdistill.strategy import JUDGE, early_exits
 from relief_ray.strategies.early_exits import depths_by_speed, last_layers, level
 from relief_ray.strategies.fedavg import FedAvg
+from relief_ray.support.errors import UserError
 from relief_ray.training.forward_plan import plan_forward
 from tests.toy import FOUR, bench, build, context_of
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from relief_ray.errors import UserError
 from relief_ray.extra_modules import Experts
 from relief_ray.messages import Reduced, ServerState
 from relief_ray.strategies.fedavg import FedAvg
@@ -21,6 +20,7 @@ from relief_ray.strategies.fedlease.clustering import (
 )
 from relief_ray.strategies.fedlease.strategy import ALLOCATION, ALONE, aggregate, clusters_of, experts_for
 from relief_ray.streams import Streams
+from relief_ray.support.errors import UserError
 from tests.toy import ACC, FOUR, FULL, bench, build, context_of, fleet_of, sum_of
 
 PLAIN = build().layout.ids

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from relief_ray.errors import UserError
 from relief_ray.experiment.setup import context_of as setup_context
 from relief_ray.experiment.setup import prepare
 from relief_ray.groups import Part
@@ -14,6 +13,7 @@ from relief_ray.models.backbone import BackboneNetwork
 from relief_ray.records import read_rounds
 from relief_ray.strategies.helora import HeLoRA, mutual_learning
 from relief_ray.strategies.helora.strategy import sizes
+from relief_ray.support.errors import UserError
 from tests.conformance.cases import config_of, drive
 from tests.toy import ACC, FOUR, bench, build, context_of, fleet_of, windows_for
 

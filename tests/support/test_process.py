@@ -4,12 +4,12 @@ import sys
 import pytest
 import torch
 
-from relief_ray.errors import UserError
-from relief_ray.process import casting, choose_device, device_name, keep_freed_memory, use_device, use_threads
+from relief_ray.support.errors import UserError
+from relief_ray.support.process import casting, choose_device, device_name, keep_freed_memory, use_device, use_threads
 
 FAULTS = """
 import resource, torch
-from relief_ray.process import use_threads
+from relief_ray.support.process import use_threads
 def step():
     blocks = [torch.ones(2_000_000) for _ in range(8)]
     del blocks

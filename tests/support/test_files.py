@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray import files
-from relief_ray.errors import UserError
+from relief_ray.support import files
+from relief_ray.support.errors import UserError
 
 
 def test_write_atomic_writes_and_leaves_nothing_else(tmp_path):
@@ -39,7 +39,7 @@ def test_missing_folders_are_made_and_the_mode_is_the_users(tmp_path):
 RACE = """
 import sys
 from pathlib import Path
-from relief_ray.files import folder_atomic, write_atomic
+from relief_ray.support.files import folder_atomic, write_atomic
 
 name, root = sys.argv[1], Path(sys.argv[2])
 body = name.encode() * 100_000

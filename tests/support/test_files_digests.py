@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.errors import UserError
-from relief_ray.files import digest_files, sha256_file, sha256_json, write_atomic
+from relief_ray.support.errors import UserError
+from relief_ray.support.files import digest_files, sha256_file, sha256_json, write_atomic
 
 
 def test_digests_follow_changes_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,7 +17,7 @@ def test_digests_follow_changes_only(tmp_path: Path, monkeypatch: pytest.MonkeyP
     expected = {"file": hashlib.sha256(b"one").hexdigest()}
     assert digest_files({"file": file}, memory) == expected == {"file": sha256_file(file)}
     with monkeypatch.context() as patch:
-        patch.setattr("relief_ray.files.sha256_file", lambda path: pytest.fail(f"read {path} again"))
+        patch.setattr("relief_ray.support.files.sha256_file", lambda path: pytest.fail(f"read {path} again"))
         assert digest_files({"file": file}, memory) == expected
     file.write_bytes(b"longer")
     assert digest_files({"file": file}, memory) == {"file": hashlib.sha256(b"longer").hexdigest()}

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 Device = Literal["cpu", "cuda"]
 Autocast = Literal["none", "bf16"]

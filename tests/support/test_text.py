@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.text import install, percent, pip, table, tables
+from relief_ray.support.text import install, percent, pip, table, tables
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 HEAD = ["client", "all", "walking", "standing"]
 ROWS = [["0", "120", "1", "119"], ["1", "7", "7", "0"]]
 
@@ -32,7 +32,7 @@ def test_an_extra_is_installed_by_a_mode_of_bootstrap_that_has_it(extra):
 def test_every_pip_command_of_a_message_comes_from_one_place():
     files = [f for folder in ("relief_ray", "actors", "tune_configs") for f in (ROOT / folder).rglob("*.py")]
     having = {f.relative_to(ROOT).as_posix() for f in files if "pip install" in f.read_text(encoding="utf-8")}
-    assert having == {"relief_ray/text.py"} and pip("torch") == "pip install torch"
+    assert having == {"relief_ray/support/text.py"} and pip("torch") == "pip install torch"
 
 
 def test_nothing_says_that_an_index_has_this_package():

@@ -18,8 +18,8 @@ from itertools import count
 from pathlib import Path
 from uuid import uuid4
 
-from relief_ray.errors import UserError
 from relief_ray.seal import PAGE, sealed, unsealed
+from relief_ray.support.errors import UserError
 
 
 def read_whole(path: Path) -> bytes:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relief_ray.masking import mask_logs, mask_text, redact
 from relief_ray.records.identity import cell_id
+from relief_ray.support.masking import mask_logs, mask_text, redact
 
 CANARY = "canary-7f3a"
 

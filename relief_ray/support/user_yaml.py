@@ -13,7 +13,7 @@ from typing import Final
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode
 
-from relief_ray.errors import UserError
+from relief_ray.support.errors import UserError
 
 MAX_BYTES: Final = 256 * 1024
 _MAX_DEPTH: Final = 50

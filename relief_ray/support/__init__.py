@@ -1,0 +1,1 @@
+"""Errors, text, files, processes and frozen values: what every room stands on."""
