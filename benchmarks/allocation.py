@@ -16,9 +16,9 @@ from statistics import mean
 
 from benchmarks.marked import filled, table
 from relief_ray.config import parse
+from relief_ray.core.groups import GroupId
+from relief_ray.core.messages import Assignment, RoundCost, ServerState
 from relief_ray.experiment.hardware import Hardware, price_fleet
-from relief_ray.groups import GroupId
-from relief_ray.messages import Assignment, RoundCost, ServerState
 from relief_ray.report.paper import read_paper
 from relief_ray.server.aggregation import to_tensor
 from relief_ray.strategies.relief import Relief, budget

@@ -24,16 +24,16 @@ import numpy as np
 
 from actors.runtime.session import SessionOptions, ray_session
 from benchmarks.engine.machine import Figures, facts
-from relief_ray.client import ClientContext, ClientProgram
+from relief_ray.core.client import ClientContext, ClientProgram
+from relief_ray.core.messages import NO_STATE, Assignment, ClientInfo, EvalTarget, Fleet, WeightedSum
+from relief_ray.core.stages import most_windows
+from relief_ray.core.streams import Streams
 from relief_ray.data.window_set import WindowSet
-from relief_ray.messages import NO_STATE, Assignment, ClientInfo, EvalTarget, Fleet, WeightedSum
 from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.models.moment.backbone import MomentConfig
 from relief_ray.models.moment.encoder import Size
 from relief_ray.profiling.profile import noise
 from relief_ray.server.aggregation import by_samples, one_bucket
-from relief_ray.stages import most_windows
-from relief_ray.streams import Streams
 from relief_ray.support.process import peak_mib, use_threads
 from relief_ray.training.config import TrainerConfig
 from relief_ray.training.job import Job

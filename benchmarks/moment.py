@@ -14,12 +14,12 @@ from statistics import median, quantiles
 from time import perf_counter
 
 from benchmarks.engine.machine import Figures, facts
-from relief_ray.client import ClientContext, ClientProgram
 from relief_ray.config import parse
+from relief_ray.core.client import ClientContext, ClientProgram
+from relief_ray.core.messages import NO_STATE, Assignment, ClientInfo
+from relief_ray.core.stages import Engine
+from relief_ray.core.streams import Streams
 from relief_ray.experiment.setup import Setup, prepare
-from relief_ray.messages import NO_STATE, Assignment, ClientInfo
-from relief_ray.stages import Engine
-from relief_ray.streams import Streams
 from relief_ray.support.process import peak_mib
 from relief_ray.training.config import TrainerConfig
 from relief_ray.training.inputs import prepare as prepare_inputs

@@ -21,10 +21,10 @@ import torch
 from benchmarks.engine.machine import Figures, facts
 from benchmarks.engine.pairs import Segment, take_turns, timed
 from relief_ray.config import ExperimentConfig, parse
+from relief_ray.core.federated import server_tools
+from relief_ray.core.groups import GroupId, Params
+from relief_ray.core.messages import Receipt, Reduced, StageTimes, Update, Work
 from relief_ray.experiment.setup import Setup, context_of, prepare
-from relief_ray.federated import server_tools
-from relief_ray.groups import GroupId, Params
-from relief_ray.messages import Receipt, Reduced, StageTimes, Update, Work
 from relief_ray.server.aggregation import mix_models
 from relief_ray.strategies.pilot.mixing import LocalModels, Matrix, distances, mix_with_nearest, mixing
 from relief_ray.strategies.pilot.strategy import Pilot, backbone_of

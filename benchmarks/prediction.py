@@ -20,17 +20,17 @@ from statistics import median, quantiles
 from time import perf_counter
 
 from benchmarks.engine.machine import Figures, facts
-from relief_ray.client import ClientContext, ClientProgram
 from relief_ray.config import parse
+from relief_ray.core.client import ClientContext, ClientProgram
+from relief_ray.core.groups import GroupId
+from relief_ray.core.messages import NO_STATE, Assignment, ClientInfo, ServerState
+from relief_ray.core.streams import Streams
 from relief_ray.devices.time import Measured, Profile
 from relief_ray.devices.workload import Workload, num_steps, shares, workload
 from relief_ray.experiment.clocks import foreign_profile, run_clocks
 from relief_ray.experiment.setup import Setup, context_of, prepare
-from relief_ray.groups import GroupId
-from relief_ray.messages import NO_STATE, Assignment, ClientInfo, ServerState
 from relief_ray.profiling.profile import Profiler
 from relief_ray.records.identity import machine_facts
-from relief_ray.streams import Streams
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import use_threads
 from relief_ray.training.inputs import prepare as prepare_inputs

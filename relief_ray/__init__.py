@@ -14,17 +14,12 @@ from typing import TYPE_CHECKING
 from relief_ray.support.version import __version__
 
 if TYPE_CHECKING:
-    from relief_ray.client import ClientContext, ClientProgram, LocalStep
     from relief_ray.config import EvaluationConfig, ExperimentConfig, RecordConfig
-    from relief_ray.data.config import DataConfig
-    from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, bouts_of, require_members
-    from relief_ray.devices.accounting import CostConfig
-    from relief_ray.devices.fleet import FleetConfig
-    from relief_ray.devices.time import TimeModel, link_times
-    from relief_ray.extra_modules import Classifier, Connector, Experts
-    from relief_ray.federated import ExplainRequest, PlannedRun, RoundContext, ServerTools, Strategy
-    from relief_ray.groups import WHOLE, GroupLayout, ParamGroup
-    from relief_ray.messages import (
+    from relief_ray.core.client import ClientContext, ClientProgram, LocalStep
+    from relief_ray.core.extra_modules import Classifier, Connector, Experts
+    from relief_ray.core.federated import ExplainRequest, PlannedRun, RoundContext, ServerTools, Strategy
+    from relief_ray.core.groups import WHOLE, GroupLayout, ParamGroup
+    from relief_ray.core.messages import (
         Assignment,
         ClientInfo,
         Collect,
@@ -38,10 +33,16 @@ if TYPE_CHECKING:
         Update,
         WeightedSum,
     )
+    from relief_ray.core.protocols import Explanation, ExplanationSection
+    from relief_ray.core.stages import RAW, StageSpec
+    from relief_ray.data.config import DataConfig
+    from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, bouts_of, require_members
+    from relief_ray.devices.accounting import CostConfig
+    from relief_ray.devices.fleet import FleetConfig
+    from relief_ray.devices.time import TimeModel, link_times
     from relief_ray.models.backbone import Backbone, BackboneConfig, GroupParameters, InputShape, Stage, seeded
     from relief_ray.models.cnn import CnnConfig
     from relief_ray.models.module import ModuleBackbone, from_module
-    from relief_ray.protocols import Explanation, ExplanationSection
     from relief_ray.runtime_config import RuntimeConfig, TrackingConfig
     from relief_ray.server.aggregation import (
         apply_step,
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
         uniform,
     )
     from relief_ray.server.optimizer import ServerConfig
-    from relief_ray.stages import RAW, StageSpec
     from relief_ray.strategies.common import StrategyConfig, allocate_everything, average, averaging, train_everything
     from relief_ray.studies.call import run
     from relief_ray.studies.catalogue import MethodInfo, methods
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
 # Module of every public name; the imports above say the same to type checkers and editors.
 _PUBLIC = {
-    "client": ("ClientContext", "ClientProgram", "LocalStep"),
+    "core.client": ("ClientContext", "ClientProgram", "LocalStep"),
     "config": ("EvaluationConfig", "ExperimentConfig", "RecordConfig"),
     "runtime_config": ("RuntimeConfig", "TrackingConfig"),
     "data.config": ("DataConfig",),
@@ -76,22 +76,22 @@ _PUBLIC = {
     "devices.fleet": ("FleetConfig",),
     "devices.time": ("TimeModel", "link_times"),
     "support.errors": ("UserCodeFailed", "UserError"),
-    "extra_modules": ("Classifier", "Connector", "Experts"),
-    "federated": ("ExplainRequest", "PlannedRun", "RoundContext", "ServerTools", "Strategy"),
-    "groups": ("WHOLE", "GroupLayout", "ParamGroup"),
-    "messages": (
+    "core.extra_modules": ("Classifier", "Connector", "Experts"),
+    "core.federated": ("ExplainRequest", "PlannedRun", "RoundContext", "ServerTools", "Strategy"),
+    "core.groups": ("WHOLE", "GroupLayout", "ParamGroup"),
+    "core.messages": (
         "Assignment", "ClientInfo", "Collect", "EvalPlan", "EvalTarget", "Fleet", "Receipt", "Reduced", "ServerState",
         "StageTimes", "Update", "WeightedSum",
     ),
     "models.backbone": ("Backbone", "BackboneConfig", "GroupParameters", "InputShape", "Stage", "seeded"),
     "models.cnn": ("CnnConfig",),
     "models.module": ("ModuleBackbone", "from_module"),
-    "protocols": ("Explanation", "ExplanationSection"),
+    "core.protocols": ("Explanation", "ExplanationSection"),
     "server.aggregation": (
         "apply_step", "by_samples", "mean_step", "one_bucket", "over_members", "over_participants", "uniform",
     ),
     "server.optimizer": ("ServerConfig",),
-    "stages": ("RAW", "StageSpec"),
+    "core.stages": ("RAW", "StageSpec"),
     "strategies.common": ("StrategyConfig", "allocate_everything", "average", "averaging", "train_everything"),
     "studies.call": ("run",),
     "studies.catalogue": ("MethodInfo", "methods"),

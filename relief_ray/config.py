@@ -28,11 +28,11 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from relief_ray.class_keys import own_message, own_words
+from relief_ray.core.federated import Strategy
 from relief_ray.data import DataConfig
 from relief_ray.devices.accounting import CostConfig
 from relief_ray.devices.fleet import FleetConfig
 from relief_ray.faults import call_users, fault_text
-from relief_ray.federated import Strategy
 from relief_ray.keys import Key, all_keys, expectation, unknown_key, whole_key
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.cnn import CnnConfig

@@ -14,12 +14,11 @@ from typing import TypeVar
 from torch import Tensor
 
 from relief_ray import returned
-from relief_ray.client import ClientContext, ClientProgram, LocalStep
-from relief_ray.extra_modules import ExtraModule
-from relief_ray.faults import called, require, users_function
-from relief_ray.federated import Diagnostics, ExplainRequest, PlannedRun, RoundContext, ServerTools, Strategy
-from relief_ray.groups import GroupLayout, ParamGroup, Params
-from relief_ray.messages import (
+from relief_ray.core.client import ClientContext, ClientProgram, LocalStep
+from relief_ray.core.extra_modules import ExtraModule
+from relief_ray.core.federated import Diagnostics, ExplainRequest, PlannedRun, RoundContext, ServerTools, Strategy
+from relief_ray.core.groups import GroupLayout, ParamGroup, Params
+from relief_ray.core.messages import (
     Assignment,
     ClientInfo,
     EvalPlan,
@@ -30,8 +29,9 @@ from relief_ray.messages import (
     Update,
     WeightedSum,
 )
-from relief_ray.protocols import Explanation, ModelGroups
-from relief_ray.streams import Streams
+from relief_ray.core.protocols import Explanation, ModelGroups
+from relief_ray.core.streams import Streams
+from relief_ray.faults import called, require, users_function
 
 T = TypeVar("T")
 _Function = Callable[..., object]

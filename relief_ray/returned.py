@@ -13,11 +13,11 @@ from math import isfinite, isnan
 import torch
 from torch import Tensor
 
-from relief_ray.client import LocalStep
-from relief_ray.codec import encoded_nbytes, sparse_nbytes
-from relief_ray.extra_modules import Classifier, Connector, Experts
-from relief_ray.groups import GroupId, GroupLayout, Params, Part, Selection, all_finite
-from relief_ray.messages import (
+from relief_ray.core.client import LocalStep
+from relief_ray.core.codec import encoded_nbytes, sparse_nbytes
+from relief_ray.core.extra_modules import Classifier, Connector, Experts
+from relief_ray.core.groups import GroupId, GroupLayout, Params, Part, Selection, all_finite
+from relief_ray.core.messages import (
     Assignment,
     ClientId,
     EvalPlan,
@@ -67,7 +67,7 @@ def tasks_fault(
 ) -> str:
     """Fault of a round's assignments: wrong kind, client, model, group, or flow of a group."""
     if not isinstance(tasks, Sequence) or isinstance(tasks, str):
-        return f"returned {_a(tasks)}, expected a tuple of relief_ray.messages.Assignment"
+        return f"returned {_a(tasks)}, expected a tuple of relief_ray.core.messages.Assignment"
     seen: set[ClientId] = set()
     for task in tasks:
         if fault := kind_fault(task, Assignment):
@@ -109,7 +109,7 @@ def _selection_fault(selection: object, known: Container[object], ids: Iterable[
     if unknown := [j for j in selection if j not in known]:
         return f"groups {shown(unknown)} are unknown; there are {list(ids)}"
     wrong = next((part for part in selection.values() if not isinstance(part, Part)), None)
-    return "" if wrong is None else f"found the part {shown(wrong)}, expected a relief_ray.groups.Part"
+    return "" if wrong is None else f"found the part {shown(wrong)}, expected a relief_ray.core.groups.Part"
 
 
 def _first_no_number(values: object) -> str:

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
-from relief_ray.groups import GroupId
-from relief_ray.messages import Collect, GroupSum, Reduced, Reduction, Update
+from relief_ray.core.groups import GroupId
+from relief_ray.core.messages import Collect, GroupSum, Reduced, Reduction, Update
 
 
 class NotCollected(LookupError):

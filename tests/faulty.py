@@ -22,10 +22,10 @@ from functools import partial
 
 import torch
 
-from relief_ray.client import ClientProgram, send_all, task_loss
-from relief_ray.federated import Strategy, single_model
-from relief_ray.groups import WHOLE
-from relief_ray.messages import EvalPlan, EvalTarget, ServerState, WeightedSum
+from relief_ray.core.client import ClientProgram, send_all, task_loss
+from relief_ray.core.federated import Strategy, single_model
+from relief_ray.core.groups import WHOLE
+from relief_ray.core.messages import EvalPlan, EvalTarget, ServerState, WeightedSum
 from relief_ray.server.aggregation import one_bucket, uniform
 from relief_ray.strategies.common import StrategyConfig, allocate_everything, average
 
@@ -135,7 +135,7 @@ UNCHECKED = "returned a value that cannot be checked"
 METHODS: dict[str, Fault] = {
     "build raises": build("1 / 0", "ZeroDivisionError: division by zero"),
     "build raises a ValueError": build("int('x')", "ValueError: invalid literal for int"),
-    "build returns nothing": build("None", "returned a NoneType, expected a relief_ray.federated.Strategy"),
+    "build returns nothing": build("None", "returned a NoneType, expected a relief_ray.core.federated.Strategy"),
     "init returns nothing": method("init", "*_", "return None", "init returned None, expected a relief_",
                                    "single_model(*_)"),
     "init forgets groups": method("init", "*_", "return ServerState(models={'global': {}})",
@@ -282,7 +282,7 @@ import os
 import sys
 
 from relief_ray.devices.time import TimeModel
-from relief_ray.messages import StageTimes
+from relief_ray.core.messages import StageTimes
 
 
 class Mine(TimeModel):
@@ -299,8 +299,8 @@ def clock(line: str, said: str) -> Fault:
 CLOCKS: dict[str, Fault] = {
     "times raises": clock("load.nowhere", "AttributeError: 'Workload' object has no attribute 'nowhere'"),
     "times exits": clock("sys.exit(0)", "Mine.times ended the process (sys.exit(0)), expected that it returns"),
-    "times returns nothing": clock("return None", "Mine.times returned None, expected a relief_ray.messages.StageTim"),
-    "times returns seconds": clock("return 1.0", "Mine.times returned a float, expected a relief_ray.messages.StageTi"),
+    "times returns nothing": clock("return None", "Mine.times returned None, expected a relief_ray.core.messages.StageTim"),
+    "times returns seconds": clock("return 1.0", "Mine.times returned a float, expected a relief_ray.core.messages.StageTi"),
     "NaN": clock("return StageTimes(up_s=float('nan'))", "Mine.times: up_s = nan, expected a finite number of seconds"),
     "infinity": clock("return StageTimes(down_s=float('inf'))", "down_s = inf, expected a finite number of seconds"),
     "below zero": clock("return StageTimes(optimizer_s=-1.0)", "optimizer_s = -1.0, expected a finite number of seco"),

@@ -15,7 +15,7 @@ Write = Callable[..., str]
 METHOD = """
 from functools import partial
 
-from relief_ray.federated import Strategy
+from relief_ray.core.federated import Strategy
 from relief_ray.strategies.common import StrategyConfig, allocate_everything, average
 
 
@@ -40,7 +40,7 @@ class Mine(StrategyConfig):
 
 CLOCK = """
 from relief_ray.devices.time import TimeModel, link_times
-from relief_ray.messages import StageTimes
+from relief_ray.core.messages import StageTimes
 
 CONTEXT = 3
 

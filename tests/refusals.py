@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from relief_ray.client import ClientContext
+from relief_ray.core.client import ClientContext
+from relief_ray.core.messages import Assignment, ClientState, Trained, Update
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create
-from relief_ray.messages import Assignment, ClientState, Trained, Update
 from relief_ray.records import RoundRecord, read_rounds
 from relief_ray.support.errors import Cause, LeftOut
 from relief_ray.training.job import Job
@@ -28,7 +28,7 @@ After = Callable[[ClientContext, Update], Update]
 SENDS_1E30 = """
 from dataclasses import replace
 
-from relief_ray.client import ClientProgram
+from relief_ray.core.client import ClientProgram
 
 
 def wrong(context, update):

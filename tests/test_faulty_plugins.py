@@ -11,14 +11,15 @@ import pytest
 import torch
 
 from actors.terminal.exit_codes import exit_code
-from relief_ray import federated, guarded
+from relief_ray import guarded
 from relief_ray.config import parse
+from relief_ray.core import federated
+from relief_ray.core.messages import WeightedSum
 from relief_ray.experiment.acceptance import Accepting
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.setup import context_of, prepare
 from relief_ray.faults import blamed, take_as_users, users_function
-from relief_ray.messages import WeightedSum
 from relief_ray.records import CheckpointStateStore, read_rounds, read_run
 from relief_ray.server.aggregation import one_bucket
 from relief_ray.strategies import PRESETS

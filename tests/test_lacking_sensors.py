@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from relief_ray.config import parse
 from relief_ray.conformance.datasets import check_loader
 from relief_ray.conformance.runner import PROBLEM, drive
+from relief_ray.core.groups import GroupLayout, ParamGroup, pack
+from relief_ray.core.messages import WeightedSum
 from relief_ray.data import DataConfig, FederatedData, cache, federate, load_dataset, open_dataset
 from relief_ray.data.describe import describe
 from relief_ray.data.partition import available, lacking
 from relief_ray.data.registry import get_spec, load_own
 from relief_ray.devices.fleet import FleetConfig, build_fleet
 from relief_ray.experiment.setup import prepare
-from relief_ray.groups import GroupLayout, ParamGroup, pack
-from relief_ray.messages import WeightedSum
 from relief_ray.records import read_rounds
 from relief_ray.records.data_facts import data_facts
 from relief_ray.records.run_folder import read_run

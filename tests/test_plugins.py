@@ -158,7 +158,7 @@ def test_a_run_is_resumed_with_the_same_bits_and_refused_once_the_file_has_chang
 HOOKS = """
 from dataclasses import replace
 
-from relief_ray.protocols import Explanation, ExplanationSection
+from relief_ray.core.protocols import Explanation, ExplanationSection
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.strategies.fedsa_lora import FedSALoRA
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from relief_ray.core.federated import RoundVoid
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create, reopen
-from relief_ray.federated import RoundVoid
 from relief_ray.records import checkpoint, read_rounds, read_run
 from relief_ray.support.errors import UserError
 from relief_ray.training.serial_executor import SerialExecutor

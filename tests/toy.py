@@ -15,11 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from relief_ray.data.window_set import WindowSet
-from relief_ray.extra_modules import ExtraModule
-from relief_ray.federated import RoundContext, RoundResult, Strategy, nothing_added, run_round
-from relief_ray.groups import GroupLayout
-from relief_ray.messages import (
+from relief_ray.core.extra_modules import ExtraModule
+from relief_ray.core.federated import RoundContext, RoundResult, Strategy, nothing_added, run_round
+from relief_ray.core.groups import GroupLayout
+from relief_ray.core.messages import (
     Assignment,
     ClientCost,
     ClientId,
@@ -35,14 +34,15 @@ from relief_ray.messages import (
     Update,
     Work,
 )
+from relief_ray.core.protocols import Planner
+from relief_ray.core.stages import StageSpec
+from relief_ray.core.streams import Streams
+from relief_ray.data.window_set import WindowSet
 from relief_ray.models.backbone import Backbone, GroupParameters, InputShape, Stage
 from relief_ray.models.extra.build import with_extra_modules
-from relief_ray.protocols import Planner
 from relief_ray.records.checkpoint import CheckpointStateStore
 from relief_ray.server.aggregation import check_update
 from relief_ray.server.reduction import Accumulator, Sums, blocks, leaf, measured, merge_blocks
-from relief_ray.stages import StageSpec
-from relief_ray.streams import Streams
 from relief_ray.support.errors import LeftOut
 from relief_ray.training.config import TrainerConfig
 from relief_ray.training.job import BlockResult, Job, combine

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from actors.commands.next_steps import refuse_several
+from relief_ray.core.messages import Assignment
 from relief_ray.experiment.setup import Setup, choose_engine, context_of
-from relief_ray.messages import Assignment
 from relief_ray.strategies import PRESETS, PROPOSED, method_name
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.studies.planning import open_target

@@ -22,10 +22,10 @@ from actors.runtime.errors import Interrupted, errno_travels
 from actors.runtime.executor import RayExecutor
 from actors.runtime.host_group import HostGroup, RuntimeOptions
 from actors.runtime.prometheus import Gauges
+from relief_ray.core.federated import RoundVoid
 from relief_ray.experiment.experiment import Experiment, OnRound
 from relief_ray.experiment.setup import Setup
 from relief_ray.faults import blamed
-from relief_ray.federated import RoundVoid
 from relief_ray.records import checkpoint as checkpoints
 from relief_ray.records.base import Facts
 from relief_ray.records.run_folder import RunFolder

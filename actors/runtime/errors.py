@@ -17,7 +17,7 @@ from ray.exceptions import (
     RayTaskError,
 )
 
-from relief_ray.federated import RoundVoid
+from relief_ray.core.federated import RoundVoid
 from relief_ray.support.errors import ClientFailed, UserError
 
 

@@ -26,9 +26,9 @@ from actors.runtime.placement import Resources, slots_per_node
 from actors.runtime.reduce import Gather, lost
 from actors.runtime.scheduling import Scheduler
 from actors.runtime.serialization import Packed, pack, unpack
+from relief_ray.core.groups import Params
+from relief_ray.core.messages import Assignment, ClientId, ClientState, EvalTarget, Json, Trained
 from relief_ray.experiment.experiment import ignore_note, never
-from relief_ray.groups import Params
-from relief_ray.messages import Assignment, ClientId, ClientState, EvalTarget, Json, Trained
 from relief_ray.server.reduction import Sums, blocks
 from relief_ray.support.errors import LeftOut
 from relief_ray.training.job import BlockResult, Job

@@ -14,7 +14,7 @@ from ray.exceptions import RayError
 from actors.runtime.client_host import EvalAnswer, Handle, Identity, NeedsRows, TrainAnswer, check, identify
 from actors.runtime.errors import reason
 from actors.runtime.limits import Deadline, Limits
-from relief_ray.messages import Assignment, ClientId
+from relief_ray.core.messages import Assignment, ClientId
 from relief_ray.support.errors import Cause, UserError
 
 Piece = tuple[int, tuple[Assignment, ...]]

@@ -12,8 +12,8 @@ from actors.runtime.client_host import NeedsRows, identify
 from actors.runtime.errors import raise_cause
 from actors.runtime.host_data import DataMode, JobBox, NodeData, refusal
 from actors.runtime.hosts import Host
+from relief_ray.core.messages import ClientId, Json
 from relief_ray.data.window_set import WindowSet
-from relief_ray.messages import ClientId, Json
 from relief_ray.support.errors import UserError
 from relief_ray.training.job import Job
 

@@ -14,7 +14,7 @@ from typing import Literal
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
-from relief_ray.messages import ClientId, Fleet
+from relief_ray.core.messages import ClientId, Fleet
 from relief_ray.support.errors import UserError
 
 Mode = Literal["packed", "actors"]

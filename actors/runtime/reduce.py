@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from relief_ray.messages import Assignment, ClientId, Trained
+from relief_ray.core.messages import Assignment, ClientId, Trained
 from relief_ray.server.reduction import Accumulator, Node, Sums, Tree
 from relief_ray.support.errors import LeftOut
 from relief_ray.training.job import BlockResult, combine

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from actors.runtime.host_pool import HostPool
 from actors.runtime.hosts import Piece
-from relief_ray.messages import Assignment, ClientId, Receipt, WeightedSum
+from relief_ray.core.messages import Assignment, ClientId, Receipt, WeightedSum
 from relief_ray.server.reduction import evenly
 from relief_ray.training.job import Job
 

@@ -114,7 +114,7 @@ def _text(error: BaseException, code: int) -> str:
 
 def _is_void(error: BaseException) -> bool:
     # Looked up only where rounds were run at all: importing it here would load torch for every `--help`.
-    federated = sys.modules.get("relief_ray.federated")
+    federated = sys.modules.get("relief_ray.core.federated")
     return isinstance(error, FloatingPointError) or (federated is not None and isinstance(error, federated.RoundVoid))
 
 

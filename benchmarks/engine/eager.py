@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from relief_ray.streams import Streams
+from relief_ray.core.streams import Streams
 
 CONV1, CONV2, STEPS, FUSION, KERNEL = 16, 32, 32, 304, 5
 

@@ -16,13 +16,13 @@ from benchmarks.engine.machine import Figures
 from benchmarks.engine.pairs import Times, take_turns, timed
 from benchmarks.engine.product import Product, deviation, straggler_s
 from benchmarks.engine.scenario import Scenario, federated, setup, window_sets, write
-from relief_ray.client import ClientContext, ClientProgram
+from relief_ray.core.client import ClientContext, ClientProgram
+from relief_ray.core.messages import Assignment, ClientInfo, Update
+from relief_ray.core.stages import Engine
+from relief_ray.core.streams import Streams
 from relief_ray.experiment.setup import input_shape
-from relief_ray.messages import Assignment, ClientInfo, Update
 from relief_ray.models.backbone import Backbone
 from relief_ray.models.cnn import CnnConfig
-from relief_ray.stages import Engine
-from relief_ray.streams import Streams
 from relief_ray.training.config import TrainerConfig
 from relief_ray.training.inputs import ClientInputs
 from relief_ray.training.trainer import Trainer

@@ -19,10 +19,10 @@ from actors.runtime.host_data import JobBox
 from actors.runtime.reduce import Gather
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.product import Product, Stopwatch
+from relief_ray.core.messages import StageTimes
 from relief_ray.devices.accounting import CostAccountant
 from relief_ray.experiment.recording import round_record
 from relief_ray.experiment.setup import Setup, context_of
-from relief_ray.messages import StageTimes
 from relief_ray.records.checkpoint import Saver
 from relief_ray.records.identity import state_sha256
 from relief_ray.records.run_folder import RunFolder

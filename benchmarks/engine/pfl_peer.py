@@ -30,7 +30,7 @@ from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
 
 from benchmarks.engine.eager import EagerCnn, load_client, read_task
-from relief_ray.streams import Streams
+from relief_ray.core.streams import Streams
 
 NEVER = 10**9
 

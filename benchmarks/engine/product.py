@@ -12,11 +12,11 @@ from torch import Tensor
 from actors.runtime.executor import RayExecutor
 from actors.runtime.host_group import RuntimeOptions, open_hosts
 from benchmarks.engine.machine import Figures
+from relief_ray.core.messages import Assignment, EvalTarget, Trained
+from relief_ray.core.protocols import Executor, Models, States
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.recording import run_record
 from relief_ray.experiment.setup import Setup
-from relief_ray.messages import Assignment, EvalTarget, Trained
-from relief_ray.protocols import Executor, Models, States
 from relief_ray.records.run_folder import RunFolder
 from relief_ray.records.schema import RoundRecord
 from relief_ray.support.process import use_threads

@@ -17,8 +17,8 @@ from benchmarks.engine.local import Local, make_backbone, make_client
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.pairs import timed
 from benchmarks.engine.scenario import Scenario, setup, start_of, write
-from relief_ray.client import ClientProgram
-from relief_ray.messages import EvalTarget
+from relief_ray.core.client import ClientProgram
+from relief_ray.core.messages import EvalTarget
 from relief_ray.profiling.probe import FORWARD, Probes
 from relief_ray.training.worker import Worker
 

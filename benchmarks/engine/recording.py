@@ -21,10 +21,10 @@ from benchmarks.engine.noop import scenario_of
 from benchmarks.engine.pairs import averaged, take_turns, timed
 from benchmarks.engine.product import Product
 from benchmarks.engine.scenario import NEVER, setup, without_training, write
+from relief_ray.core.federated import run_round
+from relief_ray.core.protocols import Executor
 from relief_ray.experiment.recording import run_record
 from relief_ray.experiment.setup import Setup, context_of
-from relief_ray.federated import run_round
-from relief_ray.protocols import Executor
 from relief_ray.records.checkpoint import CheckpointStateStore
 from relief_ray.records.run_folder import RunFolder
 from relief_ray.records.schema import RoundRecord

@@ -17,19 +17,19 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from relief_ray.client import ClientContext, ClientProgram
-from relief_ray.codec import decode, encode
 from relief_ray.config import ExperimentConfig, parse
 from relief_ray.conformance.rules import Broken, Rule, Verdict, not_judged, what_broke
 from relief_ray.conformance.runner import after_rounds, drive, outcome
-from relief_ray.groups import GroupId
-from relief_ray.messages import NO_STATE, Assignment, ClientInfo, Update
+from relief_ray.core.client import ClientContext, ClientProgram
+from relief_ray.core.codec import decode, encode
+from relief_ray.core.groups import GroupId
+from relief_ray.core.messages import NO_STATE, Assignment, ClientInfo, Update
+from relief_ray.core.stages import RAW, Engine, Missing, descendants, modalities_below
+from relief_ray.core.streams import Streams
 from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.models.checks import DeclarationError, run_checked
 from relief_ray.models.costs import count_costs, forward_flops
 from relief_ray.models.module import ModuleBackbone
-from relief_ray.stages import RAW, Engine, Missing, descendants, modalities_below
-from relief_ray.streams import Streams
 from relief_ray.support.errors import UserError
 from relief_ray.training.config import TrainerConfig
 from relief_ray.training.inputs import ClientInputs

@@ -17,14 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relief_ray.client import ClientContext, ClientProgram, LocalStep
-from relief_ray.codec import encoded_nbytes, sparse_nbytes
 from relief_ray.config import ExperimentConfig
 from relief_ray.conformance.rules import Broken
-from relief_ray.faults import check_returned
-from relief_ray.federated import RoundContext, ServerTools, Strategy
-from relief_ray.groups import GroupLayout, Params
-from relief_ray.messages import (
+from relief_ray.core.client import ClientContext, ClientProgram, LocalStep
+from relief_ray.core.codec import encoded_nbytes, sparse_nbytes
+from relief_ray.core.federated import RoundContext, ServerTools, Strategy
+from relief_ray.core.groups import GroupLayout, Params
+from relief_ray.core.messages import (
     NO_STATE,
     Assignment,
     ClientId,
@@ -35,10 +34,11 @@ from relief_ray.messages import (
     ServerState,
     Update,
 )
+from relief_ray.core.streams import Streams
+from relief_ray.faults import check_returned
 from relief_ray.plugins import sources
 from relief_ray.records.identity import state_sha256
 from relief_ray.returned import plan_fault, state_fault, tasks_fault
-from relief_ray.streams import Streams
 from relief_ray.training.local_step import is_mean_over_windows
 
 _Snapshot = dict[tuple[str, str], bytes]

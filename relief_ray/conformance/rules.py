@@ -39,7 +39,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
     {
         "configuration": Rule(
             says="its fields survive JSON and build() returns a Strategy",
-            fix="keep plain numbers, texts and tuples in fields; let build() return relief_ray.federated.Strategy(..)",
+            fix="keep plain numbers, texts and tuples in fields; let build() return relief_ray.core.federated.Strategy(..)",
         ),
         "travels": Rule(
             says="what build() returns can be sent to another process",
@@ -56,7 +56,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         ),
         "bytes": Rule(
             says="receipts charge at least the length of what is sent, its statistics too",
-            fix="leave Receipt.bytes_up as it is, or take relief_ray.codec.encoded_nbytes or sparse_nbytes",
+            fix="leave Receipt.bytes_up as it is, or take relief_ray.core.codec.encoded_nbytes or sparse_nbytes",
         ),
         "state": Rule(
             says="the state is float32 vectors of all groups per model, tensors, and JSON values",

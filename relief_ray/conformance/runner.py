@@ -20,13 +20,13 @@ from relief_ray.config import ExperimentConfig, parse
 from relief_ray.conformance.instrumented import global_state, instrument
 from relief_ray.conformance.isolation import IsolationCheck
 from relief_ray.conformance.rules import Broken, Verdict, not_judged, what_broke
+from relief_ray.core.federated import Strategy
+from relief_ray.core.groups import Params
 from relief_ray.experiment.evaluation import evaluation_inputs, served
 from relief_ray.experiment.experiment import Experiment, MakeExecutor, never
 from relief_ray.experiment.lifecycle import as_begun, create, reopen
 from relief_ray.experiment.recording import binding_of
 from relief_ray.experiment.setup import context_of
-from relief_ray.federated import Strategy
-from relief_ray.groups import Params
 from relief_ray.records import checkpoint, read_rounds, read_run
 from relief_ray.records.base import comparable
 from relief_ray.records.schema import RunRecord

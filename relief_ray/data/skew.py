@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from relief_ray.core.streams import Streams
 from relief_ray.data.config import DataConfig
-from relief_ray.streams import Streams
 from relief_ray.support.errors import UserError
 
 Labels = NDArray[np.int64]

@@ -12,14 +12,9 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from relief_ray.codec import encoded_nbytes
-from relief_ray.devices.clocks import clock_name
-from relief_ray.devices.planner import CostPlanner, Counter, assumed_engine
-from relief_ray.devices.time import TimeModel, checked_times
-from relief_ray.devices.types import DeviceType
-from relief_ray.devices.workload import num_steps
-from relief_ray.groups import GroupLayout, Selection
-from relief_ray.messages import (
+from relief_ray.core.codec import encoded_nbytes
+from relief_ray.core.groups import GroupLayout, Selection
+from relief_ray.core.messages import (
     Assignment,
     ClientCost,
     ClientId,
@@ -30,7 +25,12 @@ from relief_ray.messages import (
     StageTimes,
     Work,
 )
-from relief_ray.stages import Engine
+from relief_ray.core.stages import Engine
+from relief_ray.devices.clocks import clock_name
+from relief_ray.devices.planner import CostPlanner, Counter, assumed_engine
+from relief_ray.devices.time import TimeModel, checked_times
+from relief_ray.devices.types import DeviceType
+from relief_ray.devices.workload import num_steps
 from relief_ray.support.frozen import FrozenConfig
 
 Accounting = Literal["method", "table"]

@@ -14,11 +14,11 @@ from typing import Literal
 
 from pydantic import Field
 
+from relief_ray.core.stages import RAW, CostTable
 from relief_ray.devices.accounting import round_cost
 from relief_ray.devices.fleet import FleetConfig, build_fleet, with_windows
 from relief_ray.devices.time import FlopProportional, Split
 from relief_ray.devices.workload import num_steps, workload
-from relief_ray.stages import RAW, CostTable
 from relief_ray.support.errors import UserError
 from relief_ray.support.frozen import FrozenConfig
 

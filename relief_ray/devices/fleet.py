@@ -9,9 +9,9 @@ from typing import Literal, cast
 
 from pydantic import Field, field_validator, model_validator
 
+from relief_ray.core.messages import ClientInfo, Fleet
+from relief_ray.core.streams import Streams
 from relief_ray.devices.types import PRESET_GAP, PRESETS, DeviceType, with_gap
-from relief_ray.messages import ClientInfo, Fleet
-from relief_ray.streams import Streams
 from relief_ray.support.errors import UserError, counted, listed, several
 from relief_ray.support.frozen import FrozenConfig
 

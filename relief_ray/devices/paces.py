@@ -10,8 +10,8 @@ from math import ceil
 
 from pydantic import Field
 
+from relief_ray.core.stages import most_windows
 from relief_ray.devices.workload import BackwardMode, StageRun, Workload
-from relief_ray.stages import most_windows
 from relief_ray.support.frozen import FrozenConfig
 
 

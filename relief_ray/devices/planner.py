@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from relief_ray.codec import encoded_nbytes
+from relief_ray.core.codec import encoded_nbytes
+from relief_ray.core.groups import GroupId, GroupLayout, Part, Selection
+from relief_ray.core.messages import Assignment, ClientId, Fleet, StageTimes
+from relief_ray.core.stages import CostTable, Engine, Missing, missing_mode
 from relief_ray.devices.time import TimeModel, checked_times
 from relief_ray.devices.types import DeviceType
 from relief_ray.devices.workload import (
@@ -20,9 +23,6 @@ from relief_ray.devices.workload import (
     num_steps,
     shares,
 )
-from relief_ray.groups import GroupId, GroupLayout, Part, Selection
-from relief_ray.messages import Assignment, ClientId, Fleet, StageTimes
-from relief_ray.stages import CostTable, Engine, Missing, missing_mode
 
 CACHE_LIMIT = 20_000
 _Parts = frozenset[tuple[GroupId, Part]]

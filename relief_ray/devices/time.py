@@ -14,13 +14,13 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, ValidationError
 
+from relief_ray.core.messages import StageTimes
+from relief_ray.core.stages import Engine
 from relief_ray.devices.paces import Stagewise
 from relief_ray.devices.types import DeviceType
 from relief_ray.devices.workload import Workload
 from relief_ray.faults import called, require, users_function
-from relief_ray.messages import StageTimes
 from relief_ray.returned import times_fault
-from relief_ray.stages import Engine
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import read_whole
 from relief_ray.support.frozen import FrozenConfig
@@ -86,7 +86,7 @@ def checked_times(clock: TimeModel, device: DeviceType, load: Workload) -> Stage
         return _built_in_times(clock, device, load)
     step = f"{type(clock).__name__}.times"
     times = called(clock.times, step, device, load)
-    require(clock.times, step, "relief_ray.messages.StageTimes", times_fault, times)
+    require(clock.times, step, "relief_ray.core.messages.StageTimes", times_fault, times)
     return times
 
 

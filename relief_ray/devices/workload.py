@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from relief_ray.groups import GroupId, GroupLayout, Selection
-from relief_ray.stages import (
+from relief_ray.core.groups import GroupId, GroupLayout, Selection
+from relief_ray.core.stages import (
     MAX_KEPT_BYTES,
     CostTable,
     Engine,

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from relief_ray.federated import RoundVoid
-from relief_ray.groups import Params
-from relief_ray.messages import Assignment, ClientId, ClientState, EvalTarget, Trained
-from relief_ray.protocols import Executor
+from relief_ray.core.federated import RoundVoid
+from relief_ray.core.groups import Params
+from relief_ray.core.messages import Assignment, ClientId, ClientState, EvalTarget, Trained
+from relief_ray.core.protocols import Executor
 from relief_ray.server.aggregation import NOT_FINITE
 from relief_ray.server.outliers import outliers
 from relief_ray.support.errors import LeftOut, spans

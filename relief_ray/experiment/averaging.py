@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from relief_ray.config import EvaluationConfig, ExperimentConfig
-from relief_ray.groups import GroupId, Params
-from relief_ray.messages import ServerState
+from relief_ray.core.groups import GroupId, Params
+from relief_ray.core.messages import ServerState
 from relief_ray.records.checkpoint import Averages
 
 NO_AVERAGES = Averages()

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from relief_ray.config import ExperimentConfig
+from relief_ray.core.groups import GroupLayout
+from relief_ray.core.messages import Fleet
+from relief_ray.core.stages import Engine
 from relief_ray.devices.accounting import CostAccountant, WholeRounds
 from relief_ray.devices.calibration import utilisations
 from relief_ray.devices.clocks import build_clocks
@@ -14,13 +17,10 @@ from relief_ray.devices.planner import CostPlanner, Counter, assumed_engine
 from relief_ray.devices.time import ClockContext, Measured, Profile, TimeModel, load_profile
 from relief_ray.devices.types import DeviceType
 from relief_ray.devices.workload import ADAM_FLOPS_PER_VALUE
-from relief_ray.groups import GroupLayout
-from relief_ray.messages import Fleet
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.registry import backbone_name
 from relief_ray.plugins import is_path
-from relief_ray.stages import Engine
 from relief_ray.support.errors import UserError
 
 Settings = dict[str, "str | int | float | None"]

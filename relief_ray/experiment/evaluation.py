@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from relief_ray.config import parse
+from relief_ray.core.groups import GroupLayout, Params
+from relief_ray.core.messages import ClientId, ClientState, ClientView, EvalPlan, EvalTarget, Fleet, ServerState
 from relief_ray.data.window_set import WindowSet
 from relief_ray.experiment.averaging import NO_AVERAGES, with_averages
 from relief_ray.experiment.lifecycle import as_begun
 from relief_ray.experiment.recording import binding_of
 from relief_ray.experiment.setup import Setup
-from relief_ray.groups import GroupLayout, Params
-from relief_ray.messages import ClientId, ClientState, ClientView, EvalPlan, EvalTarget, Fleet, ServerState
 from relief_ray.records import checkpoint
 from relief_ray.records.checkpoint import Averages
 from relief_ray.records.metrics import macro_f1

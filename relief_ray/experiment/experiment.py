@@ -15,6 +15,10 @@ from time import perf_counter, time
 
 from pydantic import JsonValue
 
+from relief_ray.core.federated import RoundResult, RoundVoid, run_round
+from relief_ray.core.groups import GroupId
+from relief_ray.core.messages import ClientInfo
+from relief_ray.core.protocols import Executor
 from relief_ray.experiment.acceptance import Accepting
 from relief_ray.experiment.averaging import NO_AVERAGES, advanced, is_tested
 from relief_ray.experiment.evaluation import client_views, evaluation_inputs
@@ -23,10 +27,6 @@ from relief_ray.experiment.recording import Noted, binding_of, now, round_record
 from relief_ray.experiment.setup import Setup, context_of, deadline_s, subject_names
 from relief_ray.experiment.untrained import UntrainedGroups
 from relief_ray.faults import reason
-from relief_ray.federated import RoundResult, RoundVoid, run_round
-from relief_ray.groups import GroupId
-from relief_ray.messages import ClientInfo
-from relief_ray.protocols import Executor
 from relief_ray.records.base import Facts
 from relief_ray.records.checkpoint import NO_TALLY, Averages, Checkpoint, CheckpointStateStore, Saver, Tally
 from relief_ray.records.costs import Totals

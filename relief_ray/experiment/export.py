@@ -12,11 +12,11 @@ from safetensors.torch import save_file
 from torch import Tensor, cat
 
 from relief_ray.config import parse
+from relief_ray.core.groups import Params
 from relief_ray.experiment.evaluation import evaluation_inputs
 from relief_ray.experiment.lifecycle import as_begun
 from relief_ray.experiment.recording import binding_of
 from relief_ray.experiment.setup import Setup, build_backbone, input_shape
-from relief_ray.groups import Params
 from relief_ray.models.backbone import Backbone
 from relief_ray.models.moment.adapters import save_adapters
 from relief_ray.models.moment.backbone import MomentConfig

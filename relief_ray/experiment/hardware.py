@@ -10,6 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from relief_ray.config import ExperimentConfig
+from relief_ray.core.federated import RoundContext, Strategy
+from relief_ray.core.groups import GroupLayout
+from relief_ray.core.messages import Assignment, Fleet, Receipt, RoundCost, StageTimes, Work
+from relief_ray.core.stages import Engine
+from relief_ray.core.streams import Streams
 from relief_ray.devices.accounting import CostAccountant
 from relief_ray.devices.fleet import with_windows
 from relief_ray.devices.planner import CostPlanner
@@ -18,12 +23,7 @@ from relief_ray.devices.types import DeviceType
 from relief_ray.devices.workload import num_steps
 from relief_ray.experiment.clocks import make_accountant, make_planner, run_clocks
 from relief_ray.experiment.setup import build_backbone, configured_fleet, count, fedavg_reference
-from relief_ray.federated import RoundContext, Strategy
-from relief_ray.groups import GroupLayout
-from relief_ray.messages import Assignment, Fleet, Receipt, RoundCost, StageTimes, Work
 from relief_ray.models.backbone import InputShape
-from relief_ray.stages import Engine
-from relief_ray.streams import Streams
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

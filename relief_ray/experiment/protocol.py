@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from relief_ray.core.messages import ClientInfo, Receipt
 from relief_ray.devices.calibration import NOMINAL_EPOCHS, NOMINAL_WINDOWS
 from relief_ray.devices.fleet import with_windows
 from relief_ray.devices.planner import assumed_engine
 from relief_ray.devices.workload import num_steps
 from relief_ray.experiment.setup import Setup
-from relief_ray.messages import ClientInfo, Receipt
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

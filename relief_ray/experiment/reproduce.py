@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from relief_ray.config import parse
+from relief_ray.core.stages import Engine
 from relief_ray.experiment.experiment import Experiment, OnRound, ignore
 from relief_ray.experiment.recording import run_record
 from relief_ray.experiment.setup import prepare
@@ -16,7 +17,6 @@ from relief_ray.records.committed import CommittedCell, condense
 from relief_ray.records.identity import other_processor, other_program
 from relief_ray.records.run_folder import RunFolder, read_rounds, read_run
 from relief_ray.records.schema import Metrics
-from relief_ray.stages import Engine
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import use_threads
 from relief_ray.training.serial_executor import SerialExecutor

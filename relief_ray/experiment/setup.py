@@ -10,6 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from relief_ray.config import ExperimentConfig
+from relief_ray.core.extra_modules import ExtraModule
+from relief_ray.core.federated import PlannedRun, RoundContext, Strategy
+from relief_ray.core.groups import GroupLayout, Params
+from relief_ray.core.messages import ClientInfo, Fleet, RoundCost
+from relief_ray.core.stages import Engine
+from relief_ray.core.streams import Streams
 from relief_ray.data import FederatedData, federate, num_clients, open_dataset, pool
 from relief_ray.data.federated_data import Purpose
 from relief_ray.data.oddities import data_warnings
@@ -20,18 +26,12 @@ from relief_ray.devices.fleet import build_fleet, with_windows
 from relief_ray.devices.planner import CostPlanner, Counter, assumed_engine
 from relief_ray.devices.types import DeviceType
 from relief_ray.experiment.clocks import foreign_profile, make_accountant, make_planner, run_clocks, uncalibrated
-from relief_ray.extra_modules import ExtraModule
 from relief_ray.faults import take_as_users
-from relief_ray.federated import PlannedRun, RoundContext, Strategy
-from relief_ray.groups import GroupLayout, Params
 from relief_ray.guarded import guarded
-from relief_ray.messages import ClientInfo, Fleet, RoundCost
 from relief_ray.models.backbone import Backbone, BackboneNetwork, InputShape, build_verified
 from relief_ray.models.costs import count_costs
 from relief_ray.models.extra.build import with_extra_modules
 from relief_ray.models.registry import build_checked, require_gemm
-from relief_ray.stages import Engine
-from relief_ray.streams import Streams
 from relief_ray.support.errors import UserError, several
 from relief_ray.training.config import trainer_config
 from relief_ray.training.evaluation import CHUNK

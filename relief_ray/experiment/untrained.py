@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from relief_ray.groups import GroupId, GroupLayout
-from relief_ray.messages import ClientInfo
+from relief_ray.core.groups import GroupId, GroupLayout
+from relief_ray.core.messages import ClientInfo
 
 NUM_ROUNDS = 5
 

@@ -14,6 +14,7 @@ from math import isclose
 from pydantic import ValidationError
 
 from relief_ray.config import ExperimentConfig, parse
+from relief_ray.core.messages import Assignment, ClientId, Fleet, Receipt, RoundCost, StageTimes, Work
 from relief_ray.devices.clocks import restore_clock
 from relief_ray.devices.time import TimeModel
 from relief_ray.experiment.clocks import run_clocks
@@ -21,7 +22,6 @@ from relief_ray.experiment.hardware import Hardware, price_fleet
 from relief_ray.experiment.lifecycle import stored_engine
 from relief_ray.experiment.protocol import LocalRound, resized
 from relief_ray.experiment.recording import as_json, cost_record, fedavg_records, totals_after
-from relief_ray.messages import Assignment, ClientId, Fleet, Receipt, RoundCost, StageTimes, Work
 from relief_ray.records.costs import Totals
 from relief_ray.records.schema import ClientRecord, ProbeRecord, RoundRecord
 from relief_ray.records.selection_text import selection

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from relief_ray.cgroups import memory_bytes
-from relief_ray.groups import GroupId, GroupLayout, Params
+from relief_ray.core.groups import GroupId, GroupLayout, Params
+from relief_ray.core.protocols import Reading
+from relief_ray.core.stages import RAW, Missing, StageSpec, ancestors
 from relief_ray.models.checks import DeclarationError, check_modules, check_owners
 from relief_ray.models.modes import Statistics, in_test_mode
 from relief_ray.models.stage import GroupParameters as GroupParameters
 from relief_ray.models.stage import InputShape as InputShape
 from relief_ray.models.stage import Stage as Stage
-from relief_ray.protocols import Reading
-from relief_ray.stages import RAW, Missing, StageSpec, ancestors
 from relief_ray.support.errors import UserError, shown
 from relief_ray.support.frozen import FrozenConfig
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
-from relief_ray.groups import GroupId
+from relief_ray.core.groups import GroupId
 from relief_ray.models.modes import dropout_rate
 from relief_ray.models.stage import GroupParameters, Stage
 from relief_ray.support.errors import UserError

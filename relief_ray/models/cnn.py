@@ -15,7 +15,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from relief_ray.groups import GroupId, Kind, Role
+from relief_ray.core.groups import GroupId, Kind, Role
+from relief_ray.core.stages import RAW, StageSpec
 from relief_ray.models.backbone import (
     Backbone,
     BackboneConfig,
@@ -27,7 +28,6 @@ from relief_ray.models.backbone import (
     seeded,
 )
 from relief_ray.models.gemm import ChannelsFirst, FusedConv1, FusedConv2, columns
-from relief_ray.stages import RAW, StageSpec
 
 KERNEL = 5
 

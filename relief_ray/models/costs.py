@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from relief_ray.core.stages import RAW, CostTable, StageFlops
 from relief_ray.models.backbone import Backbone, Stage
 from relief_ray.models.checks import check_windows, run_checked
-from relief_ray.stages import RAW, CostTable, StageFlops
 
 
 def count_costs(backbone: Backbone) -> CostTable:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
-from relief_ray.messages import ClientState
+from relief_ray.core.messages import ClientState
 from relief_ray.models.stage import Stage
 from relief_ray.support.errors import UserError
 

@@ -17,12 +17,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from relief_ray.groups import GroupId, Kind, Role
+from relief_ray.core.groups import GroupId, Kind, Role
+from relief_ray.core.stages import RAW, StageSpec
 from relief_ray.models.backbone import Backbone, BackboneConfig, GroupParameters, InputShape, Stage, seeded
 from relief_ray.models.checks import DeclarationError
 from relief_ray.models.cnn import ColumnBlock
 from relief_ray.models.modes import in_test_mode, switched_in_training
-from relief_ray.stages import RAW, StageSpec
 from relief_ray.support.errors import UserError, shown
 
 

@@ -9,8 +9,8 @@ from typing import Annotated
 import torch
 from pydantic import Field, TypeAdapter
 
+from relief_ray.core.groups import all_finite
 from relief_ray.faults import call_users, fault_text
-from relief_ray.groups import all_finite
 from relief_ray.models.backbone import Backbone, BackboneConfig, InputShape
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.module import ModuleBackbone

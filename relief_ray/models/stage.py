@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from relief_ray.groups import GroupId, Kind, ParamGroup, Role, pack
-from relief_ray.stages import StageSpec
+from relief_ray.core.groups import GroupId, Kind, ParamGroup, Role, pack
+from relief_ray.core.stages import StageSpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

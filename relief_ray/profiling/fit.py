@@ -10,9 +10,9 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from relief_ray.core.messages import StageTimes
 from relief_ray.devices.paces import Overheads, Pace, StagePaces, Stagewise
 from relief_ray.devices.workload import ADAM_FLOPS_PER_VALUE, BackwardMode, Workload
-from relief_ray.messages import StageTimes
 from relief_ray.profiling.probe import FORWARD, Phase, Span
 
 _MODES: tuple[BackwardMode, ...] = ("weights", "input", "both")

@@ -15,7 +15,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from relief_ray.client import LocalStep, task_loss
+from relief_ray.core.client import LocalStep, task_loss
 from relief_ray.models.backbone import Backbone
 from relief_ray.support.process import Moment, moment, seconds_between
 

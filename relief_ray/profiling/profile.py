@@ -15,22 +15,22 @@ from time import perf_counter
 
 import torch
 
-from relief_ray.client import ClientContext, ClientProgram
 from relief_ray.config import ExperimentConfig
+from relief_ray.core.client import ClientContext, ClientProgram
+from relief_ray.core.groups import GroupId, GroupLayout
+from relief_ray.core.messages import NO_STATE, Assignment, ClientInfo, StageTimes, Update
+from relief_ray.core.streams import Streams
 from relief_ray.devices.board.facts import board_root, power_mode
 from relief_ray.devices.board.meter import PowerMeter, mean_w
 from relief_ray.devices.time import Conditions, Profile, Throughput, throughput
 from relief_ray.devices.workload import Workload, num_steps, shares, workload
 from relief_ray.experiment.clocks import BATCH, profile_settings
 from relief_ray.experiment.setup import Setup, prepare
-from relief_ray.groups import GroupId, GroupLayout
-from relief_ray.messages import NO_STATE, Assignment, ClientInfo, StageTimes, Update
 from relief_ray.models.backbone import Backbone
 from relief_ray.models.registry import backbone_name
 from relief_ray.profiling.fit import TimedRound, stagewise
 from relief_ray.profiling.probe import Probes
 from relief_ray.records.identity import commit, machine_facts
-from relief_ray.streams import Streams
 from relief_ray.support.process import device_name, use_device, use_threads
 from relief_ray.training.forward_plan import CHUNK
 from relief_ray.training.inputs import CPU, ClientInputs

@@ -22,8 +22,8 @@ from pydantic import Field, JsonValue, ValidationError
 from safetensors import SafetensorError
 from torch import Tensor
 
-from relief_ray.groups import Params
-from relief_ray.messages import NO_STATE, ClientId, ClientState, ServerState
+from relief_ray.core.groups import Params
+from relief_ray.core.messages import NO_STATE, ClientId, ClientState, ServerState
 from relief_ray.records.base import SCHEMA_VERSION, Record, refuse_other_schema
 from relief_ray.records.schema import LeftOutRecord
 from relief_ray.records.tensor_file import tensor_pieces

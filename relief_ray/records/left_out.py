@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from relief_ray.messages import ClientId, Fleet
+from relief_ray.core.messages import ClientId, Fleet
 from relief_ray.records.schema import LeftOutFacts, LeftOutRecord, RoundRecord
 from relief_ray.support.errors import Cause, LeftOut, spans
 

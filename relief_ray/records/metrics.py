@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from relief_ray.messages import ClientId, ClientView, EvalPlan, masked_label
+from relief_ray.core.messages import ClientId, ClientView, EvalPlan, masked_label
 from relief_ray.records.schema import Metrics, RoundRecord
 
 Unit = Literal["share", "nats", "ratio", "s", "J", "bytes"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import cast, get_args
 
-from relief_ray.groups import WHOLE, Kind, Part, Selection
+from relief_ray.core.groups import WHOLE, Kind, Part, Selection
 
 _TOKEN = re.compile(r"(?P<group>[^\[\]]+)(?:\[(?P<kinds>[a-z_,]*);(?P<rank>r\d+)?(?:;o(?P<rows>[\d.e-]+))?\])?")
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import sqrt
 from statistics import mean
 
-from relief_ray.messages import Fleet
+from relief_ray.core.messages import Fleet
 from relief_ray.plugins import is_path
 from relief_ray.report.captions import clock_words, twins
 from relief_ray.report.comparison import Comparison

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
+from relief_ray.core.messages import Fleet
 from relief_ray.data.config import DataConfig
 from relief_ray.data.partition import lacking
 from relief_ray.data.registry import get_spec
 from relief_ray.devices.fleet import FleetConfig, build_fleet
-from relief_ray.messages import Fleet
 from relief_ray.records.cells import judge, read_error, with_ledger
 from relief_ray.records.committed import FILE as COMMITTED_FILE
 from relief_ray.records.committed import CommittedCell, RoundRow, read_committed, work_digest

@@ -10,8 +10,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from relief_ray.groups import GroupId, GroupLayout, ParamGroup, Params, Selection, all_finite
-from relief_ray.messages import (
+from relief_ray.core.groups import GroupId, GroupLayout, ParamGroup, Params, Selection, all_finite
+from relief_ray.core.messages import (
     Assignment,
     ClientId,
     ClientInfo,

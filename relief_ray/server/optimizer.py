@@ -20,9 +20,9 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from relief_ray.groups import GroupId, Params
-from relief_ray.messages import ServerState
-from relief_ray.protocols import ModelGroups
+from relief_ray.core.groups import GroupId, Params
+from relief_ray.core.messages import ServerState
+from relief_ray.core.protocols import ModelGroups
 from relief_ray.support.frozen import FrozenConfig
 
 # The moments' names in ``ServerState.tensors``: ``server.m/global/fusion.B``.

@@ -15,8 +15,8 @@ from functools import cache
 from math import sqrt
 from statistics import median_low
 
-from relief_ray.groups import Params
-from relief_ray.messages import ClientId, Receipt
+from relief_ray.core.groups import Params
+from relief_ray.core.messages import ClientId, Receipt
 
 MEDIAN_FACTOR, MODEL_FACTOR, LONE_FACTOR = 1e3, 10.0, 1e6
 _LEAST_CLIENTS = 3

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relief_ray.groups import GroupId, GroupLayout
-from relief_ray.messages import Assignment, Fleet, GroupSum, Update, WeightedSum
+from relief_ray.core.groups import GroupId, GroupLayout
+from relief_ray.core.messages import Assignment, Fleet, GroupSum, Update, WeightedSum
 
 
 @contextmanager

@@ -10,9 +10,9 @@ from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal
 
-from relief_ray.federated import RoundContext, ServerTools, Strategy
-from relief_ray.groups import WHOLE
-from relief_ray.messages import Assignment, EvalPlan, EvalTarget, Fleet, Reduced, ServerState
+from relief_ray.core.federated import RoundContext, ServerTools, Strategy
+from relief_ray.core.groups import WHOLE
+from relief_ray.core.messages import Assignment, EvalPlan, EvalTarget, Fleet, Reduced, ServerState
 from relief_ray.strategies.common import Preset, StrategyConfig, allocate_everything, train_everything
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.relief import Relief

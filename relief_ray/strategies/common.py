@@ -10,8 +10,8 @@ from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
-from relief_ray.federated import PlannedRun, RoundContext, ServerTools, Strategy
-from relief_ray.messages import Assignment, ClientInfo, Fleet, Reduced, ServerState, StageTimes, WeightedSum
+from relief_ray.core.federated import PlannedRun, RoundContext, ServerTools, Strategy
+from relief_ray.core.messages import Assignment, ClientInfo, Fleet, Reduced, ServerState, StageTimes, WeightedSum
 from relief_ray.server.aggregation import apply_step, by_samples, mean_step, one_bucket, over_participants, uniform
 from relief_ray.support.errors import UserError
 from relief_ray.support.frozen import FrozenConfig

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from relief_ray.extra_modules import Classifier
-from relief_ray.groups import GroupId, GroupLayout, ParamGroup
-from relief_ray.messages import ClientInfo, EvalPlan, EvalTarget, Fleet, Json, Receipt, ServerState, StageTimes
+from relief_ray.core.extra_modules import Classifier
+from relief_ray.core.groups import GroupId, GroupLayout, ParamGroup
+from relief_ray.core.messages import ClientInfo, EvalPlan, EvalTarget, Fleet, Json, Receipt, ServerState, StageTimes
 from relief_ray.support.errors import UserError
 
 EXIT = "exit"

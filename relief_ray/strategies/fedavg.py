@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from relief_ray.federated import Strategy
+from relief_ray.core.federated import Strategy
 from relief_ray.strategies.common import Preset, StrategyConfig, allocate_everything, averaging
 
 

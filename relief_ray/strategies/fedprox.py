@@ -16,9 +16,9 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from torch import Tensor
 
-from relief_ray.client import ClientProgram, LocalStep, task_loss
-from relief_ray.federated import RoundContext, Strategy
-from relief_ray.messages import Assignment, ClientInfo, ServerState
+from relief_ray.core.client import ClientProgram, LocalStep, task_loss
+from relief_ray.core.federated import RoundContext, Strategy
+from relief_ray.core.messages import Assignment, ClientInfo, ServerState
 from relief_ray.strategies.common import (
     Preset,
     ReadWith,

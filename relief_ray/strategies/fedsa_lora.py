@@ -13,12 +13,12 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar, Literal
 
-from relief_ray.federated import RoundContext, ServerTools, Strategy
-from relief_ray.groups import WHOLE, GroupLayout, ParamGroup, Params, Part, Role, Selection
-from relief_ray.messages import Assignment, EvalPlan, EvalTarget, Fleet, Json, Reduced, ServerState, WeightedSum
+from relief_ray.core.federated import RoundContext, ServerTools, Strategy
+from relief_ray.core.groups import WHOLE, GroupLayout, ParamGroup, Params, Part, Role, Selection
+from relief_ray.core.messages import Assignment, EvalPlan, EvalTarget, Fleet, Json, Reduced, ServerState, WeightedSum
+from relief_ray.core.streams import Streams
 from relief_ray.server.aggregation import apply_parts, mean_step, over_participants
 from relief_ray.strategies.common import Preset, StrategyConfig
-from relief_ray.streams import Streams
 
 DenseLocal = Literal["head", "head+fusion_bias", "none"]
 LOCAL_ROLES: dict[DenseLocal, frozenset[Role]] = {

@@ -8,8 +8,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from relief_ray.core.stages import Engine, Missing
 from relief_ray.devices.workload import optimizer_flops_per_value
-from relief_ray.stages import Engine, Missing
 from relief_ray.support.frozen import FrozenConfig
 from relief_ray.support.process import Autocast, Device, choose_device
 from relief_ray.training.optimizer import ADAM, OptimizerName, UpdateRule

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from relief_ray.core.stages import RAW, Missing, modalities_below
 from relief_ray.models.backbone import Backbone, zero_input
-from relief_ray.stages import RAW, Missing, modalities_below
 from relief_ray.training.forward_plan import spread, stages_for
 from relief_ray.training.inputs import Rows
 

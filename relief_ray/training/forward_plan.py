@@ -14,9 +14,8 @@ from math import prod
 import torch
 from torch import Tensor
 
-from relief_ray.groups import GroupId
-from relief_ray.models.backbone import Backbone, Stage, output_shapes, zero_input
-from relief_ray.stages import (
+from relief_ray.core.groups import GroupId
+from relief_ray.core.stages import (
     FLOAT_BYTES,
     RAW,
     Missing,
@@ -27,6 +26,7 @@ from relief_ray.stages import (
     read_by,
     recomputed,
 )
+from relief_ray.models.backbone import Backbone, Stage, output_shapes, zero_input
 from relief_ray.training.inputs import LazyRows, Rows
 
 Values = dict[str, Tensor]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from relief_ray.client import ClientProgram
+from relief_ray.core.client import ClientProgram
+from relief_ray.core.messages import ClientId, ClientState, Fleet, Receipt, Reduced, Reduction, Trained, Update
+from relief_ray.core.protocols import Planner
+from relief_ray.core.streams import Streams
 from relief_ray.data.reference import DataReference
 from relief_ray.data.window_set import WindowSet
-from relief_ray.messages import ClientId, ClientState, Fleet, Receipt, Reduced, Reduction, Trained, Update
 from relief_ray.models.backbone import Backbone
-from relief_ray.protocols import Planner
 from relief_ray.server.reduction import Sums, merge_blocks
-from relief_ray.streams import Streams
 from relief_ray.support.errors import LeftOut
 from relief_ray.support.process import Device, choose_device
 from relief_ray.training.config import TrainerConfig

@@ -15,9 +15,9 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from relief_ray.client import ClientContext, ClientProgram, LocalStep, task_loss
-from relief_ray.groups import GroupId, Params
-from relief_ray.messages import Assignment, StageTimes
+from relief_ray.core.client import ClientContext, ClientProgram, LocalStep, task_loss
+from relief_ray.core.groups import GroupId, Params
+from relief_ray.core.messages import Assignment, StageTimes
 from relief_ray.models.modes import TrainingMode
 from relief_ray.support.process import Autocast, Moment, casting, moment, seconds_between
 from relief_ray.training.forward_plan import BatchBuffers, ForwardPlan, Values, run_stages, spread

@@ -13,11 +13,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from relief_ray.client import observe_nothing
+from relief_ray.core.client import observe_nothing
+from relief_ray.core.groups import WHOLE
+from relief_ray.core.messages import Update
+from relief_ray.core.stages import MAX_STEP_BYTES
 from relief_ray.devices.workload import num_steps
-from relief_ray.groups import WHOLE
-from relief_ray.messages import Update
-from relief_ray.stages import MAX_STEP_BYTES
 from relief_ray.support.process import seconds_between
 from relief_ray.training.cuda_graph import GraphMemory
 from relief_ray.training.forward_plan import ForwardPlan

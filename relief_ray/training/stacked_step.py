@@ -20,10 +20,10 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional
 
-from relief_ray.client import ClientProgram, LocalStep, task_loss
-from relief_ray.groups import GroupId
+from relief_ray.core.client import ClientProgram, LocalStep, task_loss
+from relief_ray.core.groups import GroupId
+from relief_ray.core.stages import RAW
 from relief_ray.models.backbone import Backbone, Stage
-from relief_ray.stages import RAW
 from relief_ray.support.process import casting
 from relief_ray.training.cuda_graph import CudaGraphStep, GraphMemory
 from relief_ray.training.forward_plan import ForwardPlan, Values, compute_sources, stages_for

@@ -15,14 +15,14 @@ from functools import lru_cache, partial
 import torch
 from torch import Tensor
 
-from relief_ray.client import ClientContext, ClientProgram, Probed, task_loss
-from relief_ray.codec import cut, encoded_nbytes
+from relief_ray.core.client import ClientContext, ClientProgram, Probed, task_loss
+from relief_ray.core.codec import cut, encoded_nbytes
+from relief_ray.core.groups import GroupId, GroupLayout, Params, Part, Selection
+from relief_ray.core.messages import Assignment, Receipt, Update, Work
+from relief_ray.core.stages import MAX_KEPT_BYTES, missing_mode, most_windows
 from relief_ray.devices.workload import num_steps
-from relief_ray.groups import GroupId, GroupLayout, Params, Part, Selection
-from relief_ray.messages import Assignment, Receipt, Update, Work
 from relief_ray.models.backbone import Backbone, move_frozen
 from relief_ray.models.modes import TrainingMode, of_statistics, without_statistics
-from relief_ray.stages import MAX_KEPT_BYTES, missing_mode, most_windows
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import casting, seconds_between
 from relief_ray.training.config import TrainerConfig

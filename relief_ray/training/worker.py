@@ -16,11 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from relief_ray.client import ClientContext, send_all
-from relief_ray.data.window_set import WindowSet
-from relief_ray.faults import blamed
-from relief_ray.groups import Params
-from relief_ray.messages import (
+from relief_ray.core.client import ClientContext, send_all
+from relief_ray.core.groups import Params
+from relief_ray.core.messages import (
     NO_STATE,
     Assignment,
     ClientId,
@@ -31,11 +29,13 @@ from relief_ray.messages import (
     WeightedSum,
     masked_label,
 )
+from relief_ray.core.stages import missing_mode
+from relief_ray.data.window_set import WindowSet
+from relief_ray.faults import blamed
 from relief_ray.models.backbone import build_verified
 from relief_ray.models.modes import of_statistics
 from relief_ray.server.aggregation import check_update, without
 from relief_ray.server.reduction import Accumulator, leaf, measured
-from relief_ray.stages import missing_mode
 from relief_ray.support.errors import ClientFailed, LeftOut, UserError
 from relief_ray.support.process import use_device, use_threads
 from relief_ray.training.evaluation import CHUNK, calibrate, confusion, predict, share_rows

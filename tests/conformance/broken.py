@@ -9,9 +9,9 @@ from functools import partial
 
 import torch
 
-from relief_ray.client import ClientProgram
-from relief_ray.federated import Strategy
-from relief_ray.messages import EvalPlan, EvalTarget, ServerState
+from relief_ray.core.client import ClientProgram
+from relief_ray.core.federated import Strategy
+from relief_ray.core.messages import EvalPlan, EvalTarget, ServerState
 from relief_ray.strategies.common import StrategyConfig, allocate_everything, average
 from relief_ray.strategies.fedavg import FedAvg
 
@@ -232,7 +232,7 @@ BROKEN: dict[str, tuple[str, tuple[str, str], str]] = {
     "reads sums that are not made": (
         "finishes",
         (
-            "from relief_ray.messages import Collect\n"
+            "from relief_ray.core.messages import Collect\n"
             "def aggregate(state, reduced, tools):\n    return plain().aggregate(state, reduced, tools)\n",
             _build("change(aggregate=aggregate, reduction=Collect(), no_average='none')"),
         ),

@@ -11,8 +11,8 @@ pytestmark = pytest.mark.usefixtures("run_cache")
 METHOD = """
 from functools import partial
 
-from relief_ray.federated import Strategy
-from relief_ray.messages import Collect, ServerState
+from relief_ray.core.federated import Strategy
+from relief_ray.core.messages import Collect, ServerState
 from relief_ray.server.aggregation import apply_step
 from relief_ray.strategies.common import StrategyConfig, allocate_everything, average
 

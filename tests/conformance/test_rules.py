@@ -38,7 +38,7 @@ def test_a_wrong_return_value_is_said_as_run_says_it(write):
     """The file, the line and the class that was expected; no attribute that is missing in our code."""
     name = write(module(*_returning("{'global': state.models['global']}")))
     verdict = judge(f"{name}:Mine")["finishes"]
-    wanted = "aggregate returned a dict, expected a relief_ray.messages.ServerState ("
+    wanted = "aggregate returned a dict, expected a relief_ray.core.messages.ServerState ("
     assert verdict.status == "broken" and verdict.found.startswith(wanted)
     assert verdict.found.endswith(", in aggregate)") and f"{name}.py, line " in verdict.found
 

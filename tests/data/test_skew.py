@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from relief_ray.core.streams import Streams
 from relief_ray.data import DataConfig, Dataset, FederatedData, federate, num_clients
 from relief_ray.data.skew import Dealer, apportion, draw_shares
-from relief_ray.streams import Streams
 from relief_ray.support.errors import UserError
 
 NOBODY = [False] * 100

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.codec import encoded_nbytes
+from relief_ray.core.codec import encoded_nbytes
 from relief_ray.devices.calibration import (
     MODELS,
     TARGET_ENERGY_J,

@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from relief_ray.client import ClientContext, ClientProgram
+from relief_ray.core.client import ClientContext, ClientProgram
+from relief_ray.core.messages import Assignment, ClientInfo
+from relief_ray.core.streams import Streams
 from relief_ray.devices.workload import num_steps, workload
-from relief_ray.messages import Assignment, ClientInfo
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.costs import count_costs
-from relief_ray.streams import Streams
 from relief_ray.training.config import TrainerConfig
 from relief_ray.training.inputs import ClientInputs
 from relief_ray.training.trainer import Trainer

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relief_ray.core.messages import StageTimes
 from relief_ray.devices.time import (
     FlopProportional,
     Measured,
@@ -17,7 +18,6 @@ from relief_ray.devices.time import (
 )
 from relief_ray.devices.types import DeviceType
 from relief_ray.devices.workload import Workload
-from relief_ray.messages import StageTimes
 from relief_ray.support.errors import UserError
 
 DEVICE = DeviceType(

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relief_ray.core.groups import Part
 from relief_ray.devices.workload import ADAM_FLOPS_PER_VALUE, footprint, num_steps, shares, workload
-from relief_ray.groups import Part
 
 ENGINES = ("naive", "reuse", "gemm")
 GROUPS = [f"{kind}.{m}" for m in ("acc", "gyro", "hr") for kind in ("e1", "e2", "A")] + ["B", "head"]

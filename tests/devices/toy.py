@@ -1,7 +1,7 @@
 """Small cost tables whose sums can be done by hand."""
 
-from relief_ray.groups import GroupLayout, ParamGroup, pack
-from relief_ray.stages import CostTable, StageFlops, StageSpec
+from relief_ray.core.groups import GroupLayout, ParamGroup, pack
+from relief_ray.core.stages import CostTable, StageFlops, StageSpec
 
 
 def chain() -> CostTable:

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from relief_ray.core.federated import RoundVoid
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create
-from relief_ray.federated import RoundVoid
 from relief_ray.records import read_rounds, read_run
 from relief_ray.records.committed import condense
 from relief_ray.records.left_out import Alerts, left_out_of, sentence, summary_line

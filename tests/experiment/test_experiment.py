@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from relief_ray.codec import encode
+from relief_ray.core.codec import encode
+from relief_ray.core.federated import RoundVoid
 from relief_ray.devices.types import PRESETS as DEVICES
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.setup import context_of
-from relief_ray.federated import RoundVoid
 from relief_ray.records import read_rounds, read_run
 from relief_ray.records.cells import look
 from relief_ray.records.selection_text import selection

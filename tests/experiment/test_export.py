@@ -10,12 +10,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from relief_ray.core.messages import ServerState
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.export import common_model, export_model, readme
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.recording import binding_of
 from relief_ray.experiment.setup import build_backbone, input_shape, prepare
-from relief_ray.messages import ServerState
 from relief_ray.records.checkpoint import Checkpoint, load
 from relief_ray.records.metrics import macro_f1
 from relief_ray.records.run_folder import read_rounds, read_run

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
+from relief_ray.core.groups import WHOLE
+from relief_ray.core.messages import Assignment, Receipt, StageTimes, Update, Work
 from relief_ray.experiment.recording import pairwise_cosine
-from relief_ray.groups import WHOLE
-from relief_ray.messages import Assignment, Receipt, StageTimes, Update, Work
 
 
 def sent(client, **delta):

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from relief_ray.config import parse
+from relief_ray.core.messages import Assignment
 from relief_ray.devices.fleet import FleetConfig, device_types
 from relief_ray.devices.time import Profile, Throughput, save_profile
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.hardware import price_fleet
 from relief_ray.experiment.lifecycle import create, stored_engine
 from relief_ray.experiment.what_if import SAID, what_if
-from relief_ray.messages import Assignment
 from relief_ray.plugins import digests
 from relief_ray.records.identity import other_program
 from relief_ray.records.selection_text import selection

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
+from relief_ray.core.stages import StageSpec
 from relief_ray.models.backbone import Backbone, GroupParameters, InputShape, Stage, seeded
-from relief_ray.stages import StageSpec
 
 SHAPE = InputShape(channels=(("acc", 2),), window=4, num_classes=3)
 

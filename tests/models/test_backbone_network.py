@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from relief_ray.extra_modules import Classifier
+from relief_ray.core.extra_modules import Classifier
 from relief_ray.models.backbone import BackboneNetwork
 from relief_ray.models.extra.build import with_extra_modules
 from tests.training.scenario import SHAPE, TINY

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+from relief_ray.core.stages import StageSpec
 from relief_ray.models.backbone import Backbone, GroupParameters, InputShape, Stage
 from relief_ray.models.costs import count_costs
 from relief_ray.models.modes import TrainingMode
-from relief_ray.stages import StageSpec
 from relief_ray.support.errors import UserError
 
 SHAPE = InputShape(channels=(("acc", 2),), window=4, num_classes=3)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import nn
 
-from relief_ray.codec import encoded_nbytes
+from relief_ray.core.codec import encoded_nbytes
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
 

@@ -6,9 +6,9 @@ from statistics import median
 import pytest
 
 from relief_ray.config import parse
+from relief_ray.core.messages import Assignment
 from relief_ray.devices.time import Measured
 from relief_ray.experiment.setup import prepare
-from relief_ray.messages import Assignment
 from relief_ray.profiling.profile import Profiler
 from relief_ray.training.serial_executor import SerialExecutor
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from relief_ray.client import ClientProgram
+from relief_ray.core.client import ClientProgram
 from relief_ray.profiling.probe import FORWARD, Probes
 from tests.training.scenario import ASSIGNMENTS, NUM_WINDOWS, Scenario
 

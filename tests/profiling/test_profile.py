@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from relief_ray.config import ExperimentConfig, parse
+from relief_ray.core.messages import Assignment
+from relief_ray.core.stages import descendants
 from relief_ray.devices.time import Profile, load_profile, save_profile
 from relief_ray.experiment.setup import prepare
-from relief_ray.messages import Assignment
 from relief_ray.profiling.profile import (
     EVERYTHING,
     LEAST,
@@ -18,7 +19,6 @@ from relief_ray.profiling.profile import (
     spread,
 )
 from relief_ray.records.identity import commit
-from relief_ray.stages import descendants
 from relief_ray.support.errors import UserError
 
 SMALL = {"name": "cnn", "conv1": 2, "conv2": 2, "steps": 2, "fusion": 2}
@@ -66,7 +66,7 @@ TINY = {"name": "moment_lora", "size": "tiny"}
 def test_scenes_time_every_stage_in_every_mode_that_a_client_can_ask_for(
     backbone, micro_batch, max_step_bytes, run_cache, monkeypatch
 ):
-    monkeypatch.setattr("relief_ray.stages.MAX_STEP_BYTES", max_step_bytes)
+    monkeypatch.setattr("relief_ray.core.stages.MAX_STEP_BYTES", max_step_bytes)
     setup = prepare(config(backbone=backbone, training={"batch_size": 4, "micro_batch": micro_batch}))
     bench = open_bench(setup)
     timed = profile_device(setup.config, ("A",), turns=1).devices["A"].stagewise

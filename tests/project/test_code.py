@@ -199,7 +199,7 @@ FILES_UNDER_60 = {
     "relief_ray/records/tensor_file.py": "writes a format of others, apart from what a checkpoint puts in",
     "relief_ray/server/outliers.py": "a rule about clients that are broken: to be checked by itself",
     "relief_ray/strategies/fedavg.py": METHOD,
-    "relief_ray/streams.py": LEAF,
+    "relief_ray/core/streams.py": LEAF,
     "relief_ray/training/serial_executor.py": "an executor is a file: those on Ray are in another package",
     "relief_ray/studies/verdicts.py": "judges a study, apart from study.py, which reads and shows one",
     "relief_ray/support/version.py": LEAF,

@@ -40,7 +40,7 @@ def test_nothing_is_fetched_from_elsewhere(site: Path):
 
 def test_links_to_files_of_the_repository_are_named_not_broken(site: Path):
     page = (site / "extending.html").read_text(encoding="utf-8")
-    assert 'href="../relief_ray' not in page and "relief_ray/federated.py" in page
+    assert 'href="../relief_ray' not in page and "relief_ray/core/federated.py" in page
 
 
 def test_bars_in_a_tables_code_are_shown_without_their_backslash(site: Path):

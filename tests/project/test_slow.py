@@ -85,7 +85,7 @@ def test_what_pytest_prints_while_it_collects_is_seen_only_if_it_fails(tmp_path:
 
 
 QUICK = [
-    "tests/test_streams.py::test_minus_one_is_a_key_of_its_own",
+    "tests/core/test_streams.py::test_minus_one_is_a_key_of_its_own",
     "tests/support/test_text.py::test_a_table_within_the_width_stays_whole",
     "tests/records/test_lock.py::test_one_owner_at_a_time",
     "tests/records/test_lock.py::test_an_unsigned_lock_has_an_unknown_owner",

@@ -23,10 +23,9 @@ from types import SimpleNamespace
 
 import torch
 
-from relief_ray.experiment.recording import round_record
-from relief_ray.federated import RoundResult
-from relief_ray.groups import WHOLE, GroupLayout, ParamGroup, Part, pack
-from relief_ray.messages import (
+from relief_ray.core.federated import RoundResult
+from relief_ray.core.groups import WHOLE, GroupLayout, ParamGroup, Part, pack
+from relief_ray.core.messages import (
     Assignment,
     ClientCost,
     Receipt,
@@ -37,6 +36,8 @@ from relief_ray.messages import (
     Trained,
     Work,
 )
+from relief_ray.core.streams import Streams
+from relief_ray.experiment.recording import round_record
 from relief_ray.records import (
     Binding,
     Checkpoint,
@@ -51,7 +52,6 @@ from relief_ray.records import (
 )
 from relief_ray.records.identity import cell_id, config_hash, machine_facts
 from relief_ray.strategies.relief.ranking import diagnose
-from relief_ray.streams import Streams
 from relief_ray.support.errors import LeftOut, UserError
 
 CONFIG = {"strategy": {"name": "toy"}, "seed": 3}

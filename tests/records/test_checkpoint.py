@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import relief_ray.records
-from relief_ray.messages import ServerState
+from relief_ray.core.messages import ServerState
 from relief_ray.records import Checkpoint, checkpoint, state_sha256
 from relief_ray.records.identity import tensors_sha256
 from relief_ray.support.errors import UserError

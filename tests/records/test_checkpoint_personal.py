@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from relief_ray.protocols import StateStore
+from relief_ray.core.protocols import StateStore
 from relief_ray.records import CheckpointStateStore
 
 

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relief_ray.groups import GroupLayout, ParamGroup, pack
-from relief_ray.messages import ServerState
+from relief_ray.core.groups import GroupLayout, ParamGroup, pack
+from relief_ray.core.messages import ServerState
 from relief_ray.records import (
     cell_id,
     config_hash,

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relief_ray.groups import WHOLE
-from relief_ray.messages import ClientView, EvalPlan, EvalTarget
+from relief_ray.core.groups import WHOLE
+from relief_ray.core.messages import ClientView, EvalPlan, EvalTarget
 from relief_ray.records.metrics import accuracy, class_f1, constant_f1, macro_f1, summarise
 from relief_ray.training.evaluation import confusion
 

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relief_ray.core.groups import WHOLE, Part
 from relief_ray.experiment.recording import MAX_STAT_VALUES, _stat
-from relief_ray.groups import WHOLE, Part
 from relief_ray.records import Totals, read_rounds, selection, tokens
 
 KINDS = st.none() | st.frozensets(st.sampled_from(["weight", "bias", "lora_a", "lora_b"]))

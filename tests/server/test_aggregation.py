@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relief_ray.groups import WHOLE, GroupLayout, ParamGroup, Part, pack
-from relief_ray.messages import Assignment, Reduced, WeightedSum
+from relief_ray.core.groups import WHOLE, GroupLayout, ParamGroup, Part, pack
+from relief_ray.core.messages import Assignment, Reduced, WeightedSum
 from relief_ray.server import aggregation as agg
 from relief_ray.server import reduction as red
 from relief_ray.strategies.relief import Relief

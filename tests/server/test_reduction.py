@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.runtime.client_host import merge_whole
-from relief_ray.groups import GroupLayout, ParamGroup, pack
-from relief_ray.messages import GroupSum, WeightedSum
+from relief_ray.core.groups import GroupLayout, ParamGroup, pack
+from relief_ray.core.messages import GroupSum, WeightedSum
 from relief_ray.server.aggregation import check_update, one_bucket
 from relief_ray.server.reduction import CHUNK, Accumulator, Node, Tree, leaf, merge_blocks
 from relief_ray.training.job import BlockResult

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from relief_ray.core.messages import GroupSum, Reduced, ServerState
 from relief_ray.experiment.lifecycle import reopen
 from relief_ray.experiment.recording import binding_of
 from relief_ray.experiment.setup import prepare
-from relief_ray.messages import GroupSum, Reduced, ServerState
 from relief_ray.records import checkpoint, read_rounds
 from relief_ray.strategies.fedlease.clustering import clusters_of, exchange
 from relief_ray.strategies.fedlease.strategy import averaged, experts_for

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from relief_ray.federated import RoundContext, ServerTools, Strategy
-from relief_ray.groups import GroupLayout, Kind, Part, Selection
-from relief_ray.messages import Assignment, EvalPlan, EvalTarget, Fleet, Reduced, ServerState, WeightedSum
+from relief_ray.core.federated import RoundContext, ServerTools, Strategy
+from relief_ray.core.groups import GroupLayout, Kind, Part, Selection
+from relief_ray.core.messages import Assignment, EvalPlan, EvalTarget, Fleet, Reduced, ServerState, WeightedSum
 from relief_ray.server.aggregation import apply_parts, mean_step, one_bucket, over_participants, uniform
 
 SHARED, PERSONAL = Part(kinds=frozenset({"lora_a"})), Part(kinds=frozenset({"lora_b", "weight", "bias"}))

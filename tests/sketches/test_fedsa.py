@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from relief_ray.codec import encoded_nbytes
+from relief_ray.core.codec import encoded_nbytes
 from relief_ray.records.checkpoint import CheckpointStateStore
 from relief_ray.strategies.fedavg import FedAvg
 from tests.sketches.fedsa import PERSONAL, SHARED, fedsa, having

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from relief_ray.groups import WHOLE
-from relief_ray.messages import ServerState
+from relief_ray.core.groups import WHOLE
+from relief_ray.core.messages import ServerState
 from relief_ray.strategies.bounds import Central, DropSlow, FullOnly, Local, allocate_fast
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.relief import Relief

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from relief_ray.messages import StageTimes
+from relief_ray.core.messages import StageTimes
 from relief_ray.strategies import PRESETS, AnyStrategy
 from relief_ray.strategies.common import StrategyConfig, of_fastest_type
 from relief_ray.strategies.darkdistill import DarkDistill

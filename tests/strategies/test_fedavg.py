@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relief_ray.codec import encoded_nbytes
-from relief_ray.federated import server_tools
-from relief_ray.messages import ServerState
+from relief_ray.core.codec import encoded_nbytes
+from relief_ray.core.federated import server_tools
+from relief_ray.core.messages import ServerState
 from relief_ray.strategies import PRESETS
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.training.inputs import prepare

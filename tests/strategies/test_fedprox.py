@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from relief_ray.client import LocalStep, task_loss
-from relief_ray.messages import ServerState, StageTimes
+from relief_ray.core.client import LocalStep, task_loss
+from relief_ray.core.messages import ServerState, StageTimes
 from relief_ray.records import read_rounds
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.fedprox import FedProx, proximal_loss

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from relief_ray.groups import WHOLE
-from relief_ray.messages import ServerState
+from relief_ray.core.groups import WHOLE
+from relief_ray.core.messages import ServerState
 from relief_ray.server.aggregation import mean_personal
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.fedsa_lora import A_ONLY, ALL_BUT_A, FedSALoRA, split

@@ -10,8 +10,11 @@ from statistics import mean
 import pytest
 import torch
 
-from relief_ray.client import ClientContext, Probed
 from relief_ray.config import parse
+from relief_ray.core.client import ClientContext, Probed
+from relief_ray.core.federated import RoundContext, Strategy
+from relief_ray.core.messages import Assignment, Fleet, Receipt, ServerState, StageTimes, Update, Work
+from relief_ray.core.streams import Streams
 from relief_ray.devices.accounting import CostAccountant
 from relief_ray.devices.calibration import NOMINAL_WINDOWS, PAMAP2_TYPE_COUNTS
 from relief_ray.devices.fleet import build_fleet, with_windows
@@ -19,14 +22,11 @@ from relief_ray.devices.planner import CostPlanner
 from relief_ray.devices.workload import num_steps
 from relief_ray.experiment.clocks import make_accountant, make_planner, run_clocks
 from relief_ray.experiment.setup import build_backbone, count
-from relief_ray.federated import RoundContext, Strategy
-from relief_ray.messages import Assignment, Fleet, Receipt, ServerState, StageTimes, Update, Work
 from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.report.paper import read_paper
 from relief_ray.server.aggregation import to_tensor
 from relief_ray.strategies.fedel import strategy as fedel
 from relief_ray.strategies.fedicu.strategy import IMPORTANCE
-from relief_ray.streams import Streams
 
 PAMAP2 = InputShape(channels=(("acc", 9), ("gyro", 9), ("mag", 9), ("hr", 1)), window=256, num_classes=12)
 B1, B2 = {"name": "cnn"}, {"name": "moment_lora", "size": "small"}

@@ -2,10 +2,10 @@
 
 import pytest
 
+from relief_ray.core.federated import PlannedRun
+from relief_ray.core.messages import ServerState
 from relief_ray.experiment.recording import run_record
 from relief_ray.experiment.setup import context_of, deadline_s, prepare
-from relief_ray.federated import PlannedRun
-from relief_ray.messages import ServerState
 from relief_ray.server.aggregation import to_tensor
 from relief_ray.strategies.relief import PRESETS, Relief
 from relief_ray.strategies.relief.ranking import D_BAR

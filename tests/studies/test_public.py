@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 
 import relief_ray as rr
-from relief_ray.extra_modules import ExtraModule
+from relief_ray.core.extra_modules import ExtraModule
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "ray", "pandas", "numpy", "pydantic", "rich")

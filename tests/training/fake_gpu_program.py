@@ -12,10 +12,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from relief_ray.client import ClientContext, ClientProgram
-from relief_ray.messages import NO_STATE
+from relief_ray.core.client import ClientContext, ClientProgram
+from relief_ray.core.messages import NO_STATE
+from relief_ray.core.streams import Streams
 from relief_ray.models.moment.weights import load_frozen
-from relief_ray.streams import Streams
 from relief_ray.training import stacked as stacked_module
 from relief_ray.training import trainer as trainer_module
 from relief_ray.training.config import TrainerConfig

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relief_ray.client import ClientContext, ClientProgram
+from relief_ray.core.client import ClientContext, ClientProgram
+from relief_ray.core.groups import WHOLE, Selection
+from relief_ray.core.messages import NO_STATE, Assignment, ClientInfo, Update
+from relief_ray.core.streams import Streams
 from relief_ray.data.window_set import WindowSet
-from relief_ray.groups import WHOLE, Selection
-from relief_ray.messages import NO_STATE, Assignment, ClientInfo, Update
 from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.models.cnn import CnnConfig
-from relief_ray.streams import Streams
 from relief_ray.training.config import TrainerConfig
 from relief_ray.training.inputs import ClientInputs
 from relief_ray.training.trainer import Trainer

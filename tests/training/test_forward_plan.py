@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 import torch
 
+from relief_ray.core.stages import RAW
 from relief_ray.models.backbone import zero_input
-from relief_ray.stages import RAW
 from relief_ray.training.forward_plan import BatchBuffers, compute_sources, plan_forward, run_stages
 from tests.training.scenario import NUM_WINDOWS, SHAPE, TYPE_B, Scenario, build, windows
 

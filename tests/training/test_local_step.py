@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch.nn import functional
 
-from relief_ray.client import ClientContext, ClientProgram, task_loss
-from relief_ray.extra_modules import Connector
-from relief_ray.messages import NO_STATE
+from relief_ray.core.client import ClientContext, ClientProgram, task_loss
+from relief_ray.core.extra_modules import Connector
+from relief_ray.core.messages import NO_STATE
+from relief_ray.core.streams import Streams
 from relief_ray.models.extra.connector import with_connector
 from relief_ray.strategies.fedprox import proximal_loss
 from relief_ray.strategies.pilot.losses import balance_loss, difference_loss, z_loss
-from relief_ray.streams import Streams
 from relief_ray.training.config import TrainerConfig
 from relief_ray.training.inputs import ClientInputs
 from relief_ray.training.local_step import ClientRun, accumulate_gradients, is_mean_over_windows, observed_rows

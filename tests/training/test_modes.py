@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from relief_ray.client import ClientProgram, task_loss
-from relief_ray.messages import Assignment, ClientInfo, EvalTarget, Fleet, WeightedSum
+from relief_ray.core.client import ClientProgram, task_loss
+from relief_ray.core.messages import Assignment, ClientInfo, EvalTarget, Fleet, WeightedSum
+from relief_ray.core.streams import Streams
 from relief_ray.models.modes import of_statistics, without_statistics
 from relief_ray.server.aggregation import one_bucket, uniform
 from relief_ray.server.reduction import blocks
-from relief_ray.streams import Streams
 from relief_ray.support.errors import UserError
 from relief_ray.training.config import TrainerConfig
 from relief_ray.training.inputs import prepare

@@ -10,15 +10,15 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 
-from relief_ray.client import ClientContext, ClientProgram, task_loss
+from relief_ray.core.client import ClientContext, ClientProgram, task_loss
+from relief_ray.core.groups import WHOLE, Part
+from relief_ray.core.messages import NO_STATE
+from relief_ray.core.streams import Streams
 from relief_ray.devices import workload as workload_module
 from relief_ray.devices.workload import workload
-from relief_ray.groups import WHOLE, Part
-from relief_ray.messages import NO_STATE
 from relief_ray.models.costs import count_costs
 from relief_ray.models.moment.backbone import MomentConfig
 from relief_ray.models.moment.weights import digest, load_frozen
-from relief_ray.streams import Streams
 from relief_ray.training import trainer as trainer_module
 from relief_ray.training.config import TrainerConfig
 from relief_ray.training.evaluation import predict
@@ -192,7 +192,7 @@ def test_only_what_a_gradient_passes_is_kept_of_every_window():
 
 def test_batches_go_in_parts_by_what_their_stages_keep(monkeypatch):
     plan = plan_forward(tiny(), PRESENT, tiny().layout.ids, "zero_input", reuse=True)
-    monkeypatch.setattr("relief_ray.stages.MAX_STEP_BYTES", 3 * plan.step_bytes + 1)
+    monkeypatch.setattr("relief_ray.core.stages.MAX_STEP_BYTES", 3 * plan.step_bytes + 1)
     seen = Seen()
     parts, _ = session("reuse", None, program=ClientProgram(objective=seen, is_mean=True))
     assert [rows for rows, _ in seen.passes] == EPOCHS * [3, 3, 2, 3, 3, 2, 3, 2]

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from relief_ray.client import ClientProgram, task_loss
-from relief_ray.groups import Part
-from relief_ray.messages import NO_STATE
+from relief_ray.core.client import ClientProgram, task_loss
+from relief_ray.core.groups import Part
+from relief_ray.core.messages import NO_STATE
+from relief_ray.core.stages import MAX_STEP_BYTES
 from relief_ray.models.moment.weights import load_frozen
-from relief_ray.stages import MAX_STEP_BYTES
 from relief_ray.training.config import Schedule
 from relief_ray.training.cuda_graph import CudaGraphStep
 from relief_ray.training.inputs import ClientInputs

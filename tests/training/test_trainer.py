@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from relief_ray.client import ClientProgram, task_loss
-from relief_ray.codec import encode
-from relief_ray.groups import Part
-from relief_ray.streams import Streams
+from relief_ray.core.client import ClientProgram, task_loss
+from relief_ray.core.codec import encode
+from relief_ray.core.groups import Part
+from relief_ray.core.streams import Streams
 from relief_ray.training.config import Schedule
 from relief_ray.training.inputs import ClientInputs
 from relief_ray.training.optimizer import UpdateRule

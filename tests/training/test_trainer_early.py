@@ -6,8 +6,8 @@ from time import sleep
 import pytest
 import torch
 
-from relief_ray.client import ClientProgram, task_loss
-from relief_ray.groups import Part
+from relief_ray.core.client import ClientProgram, task_loss
+from relief_ray.core.groups import Part
 from relief_ray.training import optimizer, trainer
 from relief_ray.training.optimizer import LocalOptimizer, UpdateRule
 from tests.training.scenario import ASSIGNMENTS, BATCH, Scenario

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from relief_ray.client import ClientContext, ClientProgram
-from relief_ray.groups import Part
-from relief_ray.messages import Assignment, ClientInfo
-from relief_ray.streams import Streams
+from relief_ray.core.client import ClientContext, ClientProgram
+from relief_ray.core.groups import Part
+from relief_ray.core.messages import Assignment, ClientInfo
+from relief_ray.core.streams import Streams
 from relief_ray.training.config import TrainerConfig
 from relief_ray.training.inputs import ClientInputs
 from relief_ray.training.optimizer import ADAM, UpdateRule

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from relief_ray.client import ClientProgram
-from relief_ray.groups import WHOLE
-from relief_ray.messages import Assignment, ClientInfo, Collect, EvalTarget, Fleet, WeightedSum
+from relief_ray.core.client import ClientProgram
+from relief_ray.core.groups import WHOLE
+from relief_ray.core.messages import Assignment, ClientInfo, Collect, EvalTarget, Fleet, WeightedSum
+from relief_ray.core.streams import Streams
 from relief_ray.server.aggregation import by_samples, one_bucket, uniform
 from relief_ray.server.reduction import blocks
-from relief_ray.streams import Streams
 from relief_ray.training import worker as worker_module
 from relief_ray.training.config import TrainerConfig
 from relief_ray.training.inputs import ClientInputs, InputCache, LazyRows, prepare, prepared_bytes

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from relief_ray.client import ClientProgram
+from relief_ray.core.client import ClientProgram
 from relief_ray.support.errors import ClientFailed, UserError
 from relief_ray.training.stacked_step import StackedModels
 from relief_ray.training.trainer import Trainer

@@ -8,12 +8,12 @@ from zlib import crc32
 import torch
 from torch import Tensor, nn
 
-from relief_ray.extra_modules import Classifier, Connector, Experts, ExtraModule
-from relief_ray.groups import GroupId, Kind
+from relief_ray.core.extra_modules import Classifier, Connector, Experts, ExtraModule
+from relief_ray.core.groups import GroupId, Kind
+from relief_ray.core.stages import StageSpec
 from relief_ray.models.backbone import Backbone, GroupParameters, Stage, output_shapes, seeded
 from relief_ray.models.extra.connector import with_connector
 from relief_ray.models.extra.experts import with_experts
-from relief_ray.stages import StageSpec
 
 
 def with_extra_modules(backbone: Backbone, extra_modules: Sequence[ExtraModule], seed: int) -> Backbone:

@@ -12,11 +12,11 @@ from zlib import crc32
 import torch
 from torch import Tensor, nn
 
-from relief_ray.extra_modules import Connector
-from relief_ray.groups import GroupId
+from relief_ray.core.extra_modules import Connector
+from relief_ray.core.groups import GroupId
+from relief_ray.core.stages import StageSpec
 from relief_ray.models.backbone import Backbone, GroupParameters, Stage, seeded
 from relief_ray.models.extra.rewire import feature_stages, feature_widths, module_group, rewired_stages
-from relief_ray.stages import StageSpec
 
 
 def with_connector(backbone: Backbone, connector: Connector, seed: int) -> Backbone:

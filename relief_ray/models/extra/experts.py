@@ -12,11 +12,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from relief_ray.extra_modules import Experts
+from relief_ray.core.extra_modules import Experts
+from relief_ray.core.stages import StageSpec, ancestors
 from relief_ray.models.backbone import Backbone, GroupParameters, Stage
 from relief_ray.models.extra.rewire import feature_stages, feature_widths, rewired_stages
 from relief_ray.models.extra.routed_lora import RoutedStage, Router, routed_stages, router_rows
-from relief_ray.stages import StageSpec, ancestors
 
 
 def with_experts(backbone: Backbone, experts: Experts, seed: int) -> Backbone:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from relief_ray.groups import Kind, Role
+from relief_ray.core.groups import Kind, Role
+from relief_ray.core.stages import ancestors
 from relief_ray.models.backbone import Backbone, GroupParameters, Stage, output_shapes
-from relief_ray.stages import ancestors
 
 
 def feature_stages(backbone: Backbone, stage: str) -> tuple[Stage, ...]:

@@ -13,8 +13,8 @@ from zlib import crc32
 import torch
 from torch import Tensor, nn
 
-from relief_ray.extra_modules import Experts
-from relief_ray.groups import GroupId
+from relief_ray.core.extra_modules import Experts
+from relief_ray.core.groups import GroupId
 from relief_ray.models.backbone import Backbone, GroupParameters, Stage, seeded
 
 _Factors = tuple[nn.Parameter, nn.Parameter]

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from relief_ray.groups import GroupId, GroupLayout, Params, all_finite
+from relief_ray.core.groups import GroupId, GroupLayout, Params, all_finite
 from relief_ray.models.moment.backbone import TARGETS, MomentConfig
 from relief_ray.support.errors import UserError
 

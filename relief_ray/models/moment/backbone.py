@@ -15,7 +15,8 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 
-from relief_ray.groups import GroupId, Kind, Role
+from relief_ray.core.groups import GroupId, Kind, Role
+from relief_ray.core.stages import FLOAT_BYTES, RAW, StageSpec
 from relief_ray.models.backbone import (
     SHA256,
     Backbone,
@@ -41,7 +42,6 @@ from relief_ray.models.moment.encoder import (
 )
 from relief_ray.models.moment.mdlora import Fusion, build_fusion
 from relief_ray.models.moment.weights import FrozenEncoder, load_frozen, local_folder, local_sha256
-from relief_ray.stages import FLOAT_BYTES, RAW, StageSpec
 from relief_ray.support.errors import UserError
 
 TARGETS = ("q", "v", "wi_0", "wo")

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from relief_ray.groups import all_finite
+from relief_ray.core.groups import all_finite
 from relief_ray.support.errors import UserError
 from relief_ray.support.text import install, pip
 

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from relief_ray.groups import GroupId, Params
-from relief_ray.protocols import Network
+from relief_ray.core.groups import GroupId, Params
+from relief_ray.core.protocols import Network
+from relief_ray.core.streams import Streams
 from relief_ray.server.reduction import one_thread
 from relief_ray.strategies.darkdistill.generator import Generator, from_vector, generator_loss, seeded, to_vector
 from relief_ray.strategies.darkdistill.losses import angle_loss, distance_loss, leave_at
-from relief_ray.streams import Streams
 
 DISTANCE, ANGLE = 5.0, 10.0
 SCORES = "scores"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from relief_ray.protocols import Network
+from relief_ray.core.protocols import Network
 from relief_ray.strategies.darkdistill.losses import leave_at
 
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from relief_ray.client import LocalStep
-from relief_ray.federated import RoundContext
-from relief_ray.groups import GroupLayout
-from relief_ray.messages import ClientInfo
+from relief_ray.core.client import LocalStep
+from relief_ray.core.federated import RoundContext
+from relief_ray.core.groups import GroupLayout
+from relief_ray.core.messages import ClientInfo
 from relief_ray.strategies.common import batch_sizes
 from relief_ray.strategies.early_exits import EXIT
 

@@ -17,12 +17,21 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from pydantic import Field
 
-from relief_ray.client import ClientContext, ClientProgram
-from relief_ray.codec import encoded_nbytes
-from relief_ray.extra_modules import Classifier
-from relief_ray.federated import RoundContext, ServerTools, Strategy
-from relief_ray.groups import GroupLayout
-from relief_ray.messages import Assignment, ClientInfo, Fleet, Reduced, ServerState, StageTimes, Update, WeightedSum
+from relief_ray.core.client import ClientContext, ClientProgram
+from relief_ray.core.codec import encoded_nbytes
+from relief_ray.core.extra_modules import Classifier
+from relief_ray.core.federated import RoundContext, ServerTools, Strategy
+from relief_ray.core.groups import GroupLayout
+from relief_ray.core.messages import (
+    Assignment,
+    ClientInfo,
+    Fleet,
+    Reduced,
+    ServerState,
+    StageTimes,
+    Update,
+    WeightedSum,
+)
 from relief_ray.server.aggregation import apply_step, mean_step, over_members, weighted_mean
 from relief_ray.strategies.common import Preset, ReadWith, Search, StrategyConfig, Weighting, search_over
 from relief_ray.strategies.darkdistill.distillation import DepthModel, Recipe, distil

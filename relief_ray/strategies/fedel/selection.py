@@ -17,8 +17,8 @@ from math import floor
 import numpy as np
 from numpy.typing import NDArray
 
-from relief_ray.client import Probed
-from relief_ray.groups import GroupId
+from relief_ray.core.client import Probed
+from relief_ray.core.groups import GroupId
 
 Seconds = Callable[[Collection[GroupId]], float]
 UNITS = 1000

@@ -26,11 +26,11 @@ from typing import ClassVar, Literal
 import torch
 from pydantic import Field
 
-from relief_ray.client import ClientContext, ClientProgram
-from relief_ray.extra_modules import Classifier
-from relief_ray.federated import RoundContext, ServerTools, Strategy
-from relief_ray.groups import GroupId, GroupLayout, Params
-from relief_ray.messages import Assignment, ClientInfo, Fleet, Reduced, ServerState, Update
+from relief_ray.core.client import ClientContext, ClientProgram
+from relief_ray.core.extra_modules import Classifier
+from relief_ray.core.federated import RoundContext, ServerTools, Strategy
+from relief_ray.core.groups import GroupId, GroupLayout, Params
+from relief_ray.core.messages import Assignment, ClientInfo, Fleet, Reduced, ServerState, Update
 from relief_ray.server.aggregation import apply_step, mean_step, over_members
 from relief_ray.strategies.common import Preset, Search, StrategyConfig, of_fastest_type, search_over, train_everything
 from relief_ray.strategies.early_exits import block, exits, num_blocks, output_of, own_groups

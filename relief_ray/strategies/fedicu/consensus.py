@@ -13,8 +13,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from relief_ray.groups import ROUNDING, GroupId, GroupLayout, Params, TensorSpec
-from relief_ray.messages import Update
+from relief_ray.core.groups import ROUNDING, GroupId, GroupLayout, Params, TensorSpec
+from relief_ray.core.messages import Update
 
 # Keeps relative importance finite where a parameter is zero.
 ORIGIN_EPS = 1e-8

@@ -28,11 +28,11 @@ from typing import ClassVar, Literal
 import torch
 from pydantic import Field
 
-from relief_ray.client import ClientContext, ClientProgram
-from relief_ray.codec import sparse_nbytes
-from relief_ray.federated import RoundContext, ServerTools, Strategy
-from relief_ray.groups import GroupId, GroupLayout, Selection
-from relief_ray.messages import Assignment, ClientInfo, Collect, Reduced, ServerState, Update
+from relief_ray.core.client import ClientContext, ClientProgram
+from relief_ray.core.codec import sparse_nbytes
+from relief_ray.core.federated import RoundContext, ServerTools, Strategy
+from relief_ray.core.groups import GroupId, GroupLayout, Selection
+from relief_ray.core.messages import Assignment, ClientInfo, Collect, Reduced, ServerState, Update
 from relief_ray.server.aggregation import apply_step, from_tensor, to_tensor
 from relief_ray.strategies.common import Preset, ReadWith, Search, StrategyConfig, batch_sizes, search_over
 from relief_ray.strategies.fedicu.consensus import (

@@ -13,13 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from relief_ray.extra_modules import Experts
-from relief_ray.federated import Diagnostics
-from relief_ray.groups import GroupId, GroupLayout, Params
-from relief_ray.messages import Assignment, ClientId, Fleet, GroupSum, Json, ServerState
+from relief_ray.core.extra_modules import Experts
+from relief_ray.core.federated import Diagnostics
+from relief_ray.core.groups import GroupId, GroupLayout, Params
+from relief_ray.core.messages import Assignment, ClientId, Fleet, GroupSum, Json, ServerState
+from relief_ray.core.streams import Streams
 from relief_ray.server.aggregation import apply_step, means
 from relief_ray.strategies.common import cluster_sizes
-from relief_ray.streams import Streams
 
 Matrix = NDArray[np.float64]
 

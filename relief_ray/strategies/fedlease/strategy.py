@@ -20,11 +20,11 @@ from typing import ClassVar, Literal
 import torch
 from pydantic import Field
 
-from relief_ray import messages as msg
-from relief_ray.client import ClientContext, ClientProgram
-from relief_ray.extra_modules import Experts
-from relief_ray.federated import PlannedRun, RoundContext, ServerTools, Strategy
-from relief_ray.groups import WHOLE, GroupId, GroupLayout, Params
+from relief_ray.core import messages as msg
+from relief_ray.core.client import ClientContext, ClientProgram
+from relief_ray.core.extra_modules import Experts
+from relief_ray.core.federated import PlannedRun, RoundContext, ServerTools, Strategy
+from relief_ray.core.groups import WHOLE, GroupId, GroupLayout, Params
 from relief_ray.strategies.common import Preset, Search, StrategyConfig, first_phase_only, search_over
 from relief_ray.strategies.fedlease.clustering import (
     ALLOCATION,

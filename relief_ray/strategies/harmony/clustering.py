@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from relief_ray.messages import ClientInfo, Fleet, Json, Receipt
+from relief_ray.core.messages import ClientInfo, Fleet, Json, Receipt
 
 MAX_STEPS = 100
 ENERGY = 0.9

@@ -21,13 +21,14 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 from torch.nn import functional
 
-from relief_ray import federated as fed
-from relief_ray import messages as msg
-from relief_ray.client import ClientContext, ClientProgram, LocalStep, task_loss
-from relief_ray.extra_modules import Classifier
-from relief_ray.federated import RoundContext
-from relief_ray.groups import WHOLE, GroupLayout, Params, Selection
-from relief_ray.messages import Assignment, ClientInfo, Fleet, Update
+from relief_ray.core import federated as fed
+from relief_ray.core import messages as msg
+from relief_ray.core.client import ClientContext, ClientProgram, LocalStep, task_loss
+from relief_ray.core.extra_modules import Classifier
+from relief_ray.core.federated import RoundContext
+from relief_ray.core.groups import WHOLE, GroupLayout, Params, Selection
+from relief_ray.core.messages import Assignment, ClientInfo, Fleet, Update
+from relief_ray.core.streams import Streams
 from relief_ray.server.aggregation import apply_step, mean_models, mean_of
 from relief_ray.strategies.common import (
     Preset,
@@ -40,7 +41,6 @@ from relief_ray.strategies.common import (
     search_over,
 )
 from relief_ray.strategies.harmony.clustering import Rule, alike, last_reports, num_by_size, texts
-from relief_ray.streams import Streams
 
 # Phases of a task, and the name of the reported drift of encoders.
 UNIMODAL, FUSION, DRIFT = "unimodal", "fusion", "drift"

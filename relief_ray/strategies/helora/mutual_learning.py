@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from relief_ray.federated import ServerTools
-from relief_ray.groups import GroupId, GroupLayout, Params, Selection
-from relief_ray.messages import ClientId, ClientInfo, EvalPlan, EvalTarget, Fleet, Reduced, ServerState, Update
-from relief_ray.protocols import Network
+from relief_ray.core.federated import ServerTools
+from relief_ray.core.groups import GroupId, GroupLayout, Params, Selection
+from relief_ray.core.messages import ClientId, ClientInfo, EvalPlan, EvalTarget, Fleet, Reduced, ServerState, Update
+from relief_ray.core.protocols import Network
+from relief_ray.core.streams import Streams
 from relief_ray.server.aggregation import apply_parts, mix_models, model_of, normalised, richest
 from relief_ray.server.reduction import one_thread
-from relief_ray.streams import Streams
 from relief_ray.support.errors import UserError
 
 

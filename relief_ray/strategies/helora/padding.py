@@ -11,8 +11,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from relief_ray.groups import GroupId, GroupLayout, ParamGroup, Params, Part, Selection, TensorSpec
-from relief_ray.messages import GroupSum
+from relief_ray.core.groups import GroupId, GroupLayout, ParamGroup, Params, Part, Selection, TensorSpec
+from relief_ray.core.messages import GroupSum
 
 # Fills with zero; the mean of the whole matrix; the mean rank (row, column); a copy of the last one.
 Padding = Literal["zero", "mean", "linear", "adjacent"]

@@ -23,9 +23,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from relief_ray.federated import RoundContext, ServerTools, Strategy
-from relief_ray.groups import ROUNDING, WHOLE, GroupId, GroupLayout, ParamGroup, Part, Selection
-from relief_ray.messages import Assignment, ClientInfo, Collect, Reduced, ServerState, WeightedSum
+from relief_ray.core.federated import RoundContext, ServerTools, Strategy
+from relief_ray.core.groups import ROUNDING, WHOLE, GroupId, GroupLayout, ParamGroup, Part, Selection
+from relief_ray.core.messages import Assignment, ClientInfo, Collect, Reduced, ServerState, WeightedSum
 from relief_ray.server.aggregation import apply_step, model_of
 from relief_ray.strategies.common import Preset, ReadWith, Search, StrategyConfig
 from relief_ray.strategies.helora import mutual_learning

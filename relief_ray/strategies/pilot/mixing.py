@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from relief_ray.extra_modules import Connector
-from relief_ray.groups import GroupId, Params
-from relief_ray.messages import ClientId, Fleet
+from relief_ray.core.extra_modules import Connector
+from relief_ray.core.groups import GroupId, Params
+from relief_ray.core.messages import ClientId, Fleet
 from relief_ray.server.aggregation import mix_models, model_of, normalised, richest
 
 

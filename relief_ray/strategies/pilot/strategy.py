@@ -19,11 +19,12 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from torch import Tensor
 
-from relief_ray.client import ClientProgram, LocalStep, task_loss
-from relief_ray.extra_modules import Connector
-from relief_ray.federated import PlannedRun, RoundContext, ServerTools, Strategy
-from relief_ray.groups import WHOLE, GroupId, GroupLayout, Params
-from relief_ray.messages import Assignment, Collect, EvalPlan, EvalTarget, Fleet, Reduced, ServerState
+from relief_ray.core.client import ClientProgram, LocalStep, task_loss
+from relief_ray.core.extra_modules import Connector
+from relief_ray.core.federated import PlannedRun, RoundContext, ServerTools, Strategy
+from relief_ray.core.groups import WHOLE, GroupId, GroupLayout, Params
+from relief_ray.core.messages import Assignment, Collect, EvalPlan, EvalTarget, Fleet, Reduced, ServerState
+from relief_ray.core.streams import Streams
 from relief_ray.server.aggregation import model_of, richest
 from relief_ray.strategies.common import (
     Preset,
@@ -46,7 +47,6 @@ from relief_ray.strategies.pilot.mixing import (
     next_adapters,
     tasks_of,
 )
-from relief_ray.streams import Streams
 
 ID, STAGE1 = "connector", "stage1"
 

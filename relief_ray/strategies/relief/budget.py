@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from relief_ray.groups import GroupId
+from relief_ray.core.groups import GroupId
 from relief_ray.support.errors import UserError
 
 Seconds = Callable[[Sequence[GroupId]], float]

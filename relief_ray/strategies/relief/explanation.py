@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from relief_ray.groups import GroupId
-from relief_ray.messages import ClientInfo
-from relief_ray.protocols import Explanation, ExplanationSection
+from relief_ray.core.groups import GroupId
+from relief_ray.core.messages import ClientInfo
+from relief_ray.core.protocols import Explanation, ExplanationSection
 from relief_ray.strategies.relief import budget
 
 VERDICTS = {"mandatory": "always", "chosen": "yes", "budget": "no: all slots are taken", "time": "no: too slow"}

@@ -21,9 +21,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from relief_ray.federated import Diagnostics, RoundContext
-from relief_ray.groups import GroupId, GroupLayout
-from relief_ray.messages import ClientId, ClientInfo, Fleet, Receipt, ServerState
+from relief_ray.core.federated import Diagnostics, RoundContext
+from relief_ray.core.groups import GroupId, GroupLayout
+from relief_ray.core.messages import ClientId, ClientInfo, Fleet, Receipt, ServerState
 from relief_ray.server.aggregation import from_tensor, to_tensor
 
 Select = Literal["divergence", "per_element", "oldest", "random", "none", "all"]

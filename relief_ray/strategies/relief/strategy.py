@@ -20,10 +20,10 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from relief_ray.federated import ExplainRequest, PlannedRun, RoundContext, ServerTools, Strategy
-from relief_ray.groups import GroupId, ParamGroup
-from relief_ray.messages import Assignment, ClientId, ClientInfo, Reduced, ServerState, StageTimes, WeightedSum
-from relief_ray.protocols import Explanation
+from relief_ray.core.federated import ExplainRequest, PlannedRun, RoundContext, ServerTools, Strategy
+from relief_ray.core.groups import GroupId, ParamGroup
+from relief_ray.core.messages import Assignment, ClientId, ClientInfo, Reduced, ServerState, StageTimes, WeightedSum
+from relief_ray.core.protocols import Explanation
 from relief_ray.server.aggregation import (
     apply_step,
     divergence,

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from relief_ray.client import ClientContext, ClientProgram
+from relief_ray.core.client import ClientContext, ClientProgram
+from relief_ray.core.messages import Assignment, ClientInfo, Collect, EvalTarget, Fleet, Update, WeightedSum
+from relief_ray.core.streams import Streams
 from relief_ray.data.window_set import WindowSet
-from relief_ray.messages import Assignment, ClientInfo, Collect, EvalTarget, Fleet, Update, WeightedSum
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.server.aggregation import by_samples, one_bucket
-from relief_ray.streams import Streams
 from relief_ray.support.errors import UserCodeError, UserError
 from relief_ray.training.config import TrainerConfig
 from relief_ray.training.job import Job

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from actors.runtime.coordinator import GracePeriod, run_with_retries
 from actors.runtime.errors import Interrupted
+from relief_ray.core.federated import RoundVoid
+from relief_ray.core.messages import Assignment, ClientState, EvalTarget, Trained
 from relief_ray.experiment.experiment import Experiment, ignore, never
 from relief_ray.experiment.lifecycle import create
-from relief_ray.federated import RoundVoid
-from relief_ray.messages import Assignment, ClientState, EvalTarget, Trained
 from relief_ray.records.cells import look
 from relief_ray.records.checkpoint import generations
 from relief_ray.records.run_folder import read_rounds, read_run

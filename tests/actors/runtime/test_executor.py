@@ -10,7 +10,7 @@ from actors.runtime.client_host import ClientHost
 from actors.runtime.errors import Interrupted
 from actors.runtime.host_pool import DEPTH
 from actors.terminal.exit_codes import exit_code
-from relief_ray.client import ClientProgram
+from relief_ray.core.client import ClientProgram
 from relief_ray.server.reduction import blocks
 from relief_ray.support.errors import ClientFailed, UserCodeError, UserError
 from relief_ray.training.job import combine

@@ -17,7 +17,7 @@ from actors.runtime.host_pool import HostPool
 from actors.runtime.hosts import Call, Host, Lost
 from actors.runtime.limits import FIRST_S, LEAST_S, Deadline, Limits
 from actors.runtime.serialization import pack
-from relief_ray.federated import RoundVoid
+from relief_ray.core.federated import RoundVoid
 from relief_ray.training.serial_executor import SerialExecutor
 from tests.actors.runtime import federation
 from tests.actors.runtime.federation import make_job, make_states, make_targets, make_tasks, same_round, start_models

@@ -32,7 +32,7 @@ from ray.cluster_utils import Cluster
 from actors.launch import RunCallbacks, run_experiment
 from relief_ray.config import parse
 from relief_ray.experiment.lifecycle import create, reopen
-from relief_ray.federated import RoundVoid
+from relief_ray.core.federated import RoundVoid
 from relief_ray.records import read_rounds, read_run
 
 folder, values = Path(sys.argv[1]), json.loads(sys.argv[2])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from actors.runtime.client_host import merge_whole
 from actors.runtime.reduce import Gather, lost
-from relief_ray.messages import WeightedSum
+from relief_ray.core.messages import WeightedSum
 from relief_ray.server.aggregation import by_samples, one_bucket, uniform
 from relief_ray.server.reduction import blocks
 from relief_ray.support.errors import LeftOut

@@ -15,7 +15,7 @@ from actors.runtime.scheduling import (
     single_calls,
     stacked_calls,
 )
-from relief_ray.messages import Assignment, StageTimes
+from relief_ray.core.messages import Assignment, StageTimes
 
 # Bytes whose travel takes 10 ms.
 NBYTES = round(0.01 / ANSWER_S_PER_BYTE)

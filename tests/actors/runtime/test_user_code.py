@@ -9,7 +9,7 @@ import pytest
 
 from actors.runtime.user_code import install
 from relief_ray.config import parse
-from relief_ray.federated import RoundVoid
+from relief_ray.core.federated import RoundVoid
 from relief_ray.plugins import SourceFile, load, sources
 from relief_ray.records import read_rounds, read_run
 from relief_ray.support.errors import UserCodeFailed, UserError
@@ -113,7 +113,7 @@ class Stuck(Mine):
     def build(self):
         from dataclasses import replace
 
-        from relief_ray.client import ClientProgram
+        from relief_ray.core.client import ClientProgram
 
         return replace(super().build(), allocate=with_arguments, client=ClientProgram(objective=stuck))
 

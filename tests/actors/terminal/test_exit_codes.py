@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from actors.terminal.exit_codes import BAD_INPUT, DISK, EXIT_CODES, INTERNAL, ROUND_VOID, Stopped, exit_code, report
-from relief_ray.federated import RoundVoid
+from relief_ray.core.federated import RoundVoid
 from relief_ray.support.errors import UserError
 
 

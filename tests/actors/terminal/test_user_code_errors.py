@@ -14,7 +14,7 @@ from tests.own import METHOD
 BROKEN = {
     "divides": ("return 1 / 0", "ZeroDivisionError: division by zero"),
     "a missing key": ("return reduced.sums['nowhere']", "KeyError: 'nowhere'"),
-    "a dict": ("return {'global': {}}", "aggregate returned a dict, expected a relief_ray.messages.ServerState"),
+    "a dict": ("return {'global': {}}", "aggregate returned a dict, expected a relief_ray.core.messages.ServerState"),
     "through ours": ("return average(reduction, None, reduced, tools)", "AttributeError: 'NoneType' object has no"),
 }
 

@@ -1,8 +1,8 @@
 import torch
 
 from benchmarks.engine.scenario import Scenario, setup, start_of, without_training, write
+from relief_ray.core.federated import run_round
 from relief_ray.experiment.setup import context_of
-from relief_ray.federated import run_round
 from relief_ray.records.checkpoint import CheckpointStateStore
 from relief_ray.training.serial_executor import SerialExecutor
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from relief_ray.extra_modules import Experts
+from relief_ray.core.extra_modules import Experts
 from relief_ray.models.costs import count_costs
 from relief_ray.models.extra.build import with_extra_modules
 from relief_ray.models.extra.routed_lora import RoutedLora

@@ -9,15 +9,15 @@ from momentfm import MOMENTPipeline
 from peft import PeftModel
 
 from relief_ray.config import parse
+from relief_ray.core.extra_modules import Classifier
+from relief_ray.core.stages import RAW, most_windows
 from relief_ray.experiment.setup import prepare
-from relief_ray.extra_modules import Classifier
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.costs import count_costs
 from relief_ray.models.extra.build import with_extra_modules
 from relief_ray.models.moment.adapters import save_adapters
 from relief_ray.models.moment.backbone import MomentConfig, _num_values
 from relief_ray.models.moment.weights import load_frozen, local_folder, weights_folder
-from relief_ray.stages import RAW, most_windows
 from relief_ray.support.errors import UserError
 from relief_ray.training.forward_plan import plan_forward
 from tests.models.tiny_moment import PAMAP2, SHAPE, TINY, stirred, tiny, windows

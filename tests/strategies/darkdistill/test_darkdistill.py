@@ -8,10 +8,10 @@ import torch
 from pydantic import ValidationError
 from torch.nn import functional
 
-from relief_ray.client import LocalStep
-from relief_ray.codec import encoded_nbytes
-from relief_ray.groups import WHOLE
-from relief_ray.messages import EvalTarget, StageTimes, WeightedSum
+from relief_ray.core.client import LocalStep
+from relief_ray.core.codec import encoded_nbytes
+from relief_ray.core.groups import WHOLE
+from relief_ray.core.messages import EvalTarget, StageTimes, WeightedSum
 from relief_ray.models.backbone import BackboneNetwork
 from relief_ray.server.aggregation import apply_step, mean_step, one_bucket, over_members
 from relief_ray.strategies.common import average

@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-from relief_ray.extra_modules import Classifier
+from relief_ray.core.extra_modules import Classifier
+from relief_ray.core.protocols import Reading
+from relief_ray.core.streams import Streams
 from relief_ray.models.backbone import BackboneNetwork
 from relief_ray.models.extra.build import with_extra_modules
-from relief_ray.protocols import Reading
 from relief_ray.strategies.darkdistill import distillation
 from relief_ray.strategies.darkdistill.distillation import (
     DepthModel,
@@ -28,7 +29,6 @@ from relief_ray.strategies.darkdistill.generator import (
     seeded,
     to_vector,
 )
-from relief_ray.streams import Streams
 from tests.training.scenario import SHAPE, TINY
 
 EARLY = Classifier(id="exit.1", after=tuple(f"encoder.{m}.1" for m in SHAPE.modalities), layer=1)

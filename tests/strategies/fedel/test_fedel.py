@@ -10,11 +10,12 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from relief_ray.client import ClientContext, Probed, no_probe
+from relief_ray.core.client import ClientContext, Probed, no_probe
+from relief_ray.core.groups import WHOLE
+from relief_ray.core.messages import NO_STATE, Fleet, Receipt, ServerState, StageTimes, Update, Work
+from relief_ray.core.streams import Streams
 from relief_ray.experiment.setup import context_of as setup_context
 from relief_ray.experiment.setup import prepare
-from relief_ray.groups import WHOLE
-from relief_ray.messages import NO_STATE, Fleet, Receipt, ServerState, StageTimes, Update, Work
 from relief_ray.records import read_rounds, selection_text
 from relief_ray.strategies import fedprox
 from relief_ray.strategies.early_exits import block, num_blocks, own_groups
@@ -23,7 +24,6 @@ from relief_ray.strategies.fedel import FedEL, selection
 from relief_ray.strategies.fedel import strategy as fedel
 from relief_ray.strategies.fedel.strategy import GLOBAL, WINDOW, all_exits, global_importance
 from relief_ray.strategies.fedprox import FedProx
-from relief_ray.streams import Streams
 from relief_ray.training.worker import Worker
 from tests import toy
 from tests.conformance.cases import config_of, drive

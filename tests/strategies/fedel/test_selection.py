@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from relief_ray.client import Probed
+from relief_ray.core.client import Probed
 from relief_ray.strategies.fedel import selection
 from relief_ray.strategies.fedel.selection import UNITS, Tree, Unit, best, cost, in_units, price, slide, solve
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relief_ray.groups import GroupLayout, ParamGroup, pack
+from relief_ray.core.groups import GroupLayout, ParamGroup, pack
 from relief_ray.strategies.fedicu.consensus import (
     agreement,
     balanced_steps,

@@ -6,16 +6,16 @@ from math import ceil, exp, hypot, log2
 import pytest
 import torch
 
-from relief_ray.client import ClientContext
-from relief_ray.codec import encode_sparse, encoded_nbytes
-from relief_ray.groups import GroupLayout, ParamGroup, pack
-from relief_ray.messages import Reduced, ServerState
+from relief_ray.core.client import ClientContext
+from relief_ray.core.codec import encode_sparse, encoded_nbytes
+from relief_ray.core.groups import GroupLayout, ParamGroup, pack
+from relief_ray.core.messages import Reduced, ServerState
+from relief_ray.core.streams import Streams
 from relief_ray.server.aggregation import to_tensor
 from relief_ray.strategies import PRESETS
 from relief_ray.strategies.fedicu import FedICU
 from relief_ray.strategies.fedicu.consensus import importance
 from relief_ray.strategies.fedicu.strategy import IMPORTANCE, aggregate, choosing_flops, frozen, send_important
-from relief_ray.streams import Streams
 from tests.toy import FOUR, FULL, bench, build, context_of, fleet_of, task_of, update_of
 from tests.training.scenario import build as build_cnn
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from relief_ray.codec import encoded_nbytes
-from relief_ray.messages import Assignment, ServerState
+from relief_ray.core.codec import encoded_nbytes
+from relief_ray.core.messages import Assignment, ServerState
+from relief_ray.core.streams import Streams
 from relief_ray.records import read_rounds
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.harmony import Harmony
 from relief_ray.strategies.harmony.strategy import DRIFT, unimodal_heads
-from relief_ray.streams import Streams
 from tests.conformance.cases import config_of, drive
 from tests.toy import ACC, FULL, bench, build, context_of, fleet_of, task_of, update_of
 
@@ -155,7 +155,7 @@ def test_a_client_that_changes_cluster_keeps_its_starting_model():
 
 
 def reduced_nothing():
-    from relief_ray.messages import Reduced
+    from relief_ray.core.messages import Reduced
 
     return Reduced(sums={}, receipts=())
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from relief_ray.client import ClientContext, LocalStep
+from relief_ray.core.client import ClientContext, LocalStep
+from relief_ray.core.streams import Streams
 from relief_ray.strategies.harmony.strategy import (
     DRIFT,
     head_of,
@@ -15,7 +16,6 @@ from relief_ray.strategies.harmony.strategy import (
     train_unimodal,
     unimodal_heads,
 )
-from relief_ray.streams import Streams
 from tests.toy import ACC, FOUR, FULL, build, context_of, fleet_of, task_of, update_of
 
 LAYOUT = build(unimodal_heads, layers=2).layout

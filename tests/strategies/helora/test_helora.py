@@ -6,9 +6,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from relief_ray.codec import encoded_nbytes
-from relief_ray.groups import WHOLE, Part
-from relief_ray.messages import Assignment, ServerState
+from relief_ray.core.codec import encoded_nbytes
+from relief_ray.core.groups import WHOLE, Part
+from relief_ray.core.messages import Assignment, ServerState
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.helora import HeLoRA
 from relief_ray.strategies.helora.padding import filling, relative_size

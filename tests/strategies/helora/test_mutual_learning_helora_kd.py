@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from relief_ray.core.groups import Part
+from relief_ray.core.messages import EvalTarget
 from relief_ray.experiment.setup import context_of as setup_context
 from relief_ray.experiment.setup import prepare
-from relief_ray.groups import Part
-from relief_ray.messages import EvalTarget
 from relief_ray.models.backbone import BackboneNetwork
 from relief_ray.records import read_rounds
 from relief_ray.strategies.helora import HeLoRA, mutual_learning

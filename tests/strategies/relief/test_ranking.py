@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relief_ray.federated import server_tools
-from relief_ray.messages import ServerState
+from relief_ray.core.federated import server_tools
+from relief_ray.core.messages import ServerState
 from relief_ray.server.aggregation import divergence, from_tensor, to_tensor
 from relief_ray.strategies.relief import Relief
 from relief_ray.strategies.relief.ranking import D_BAR, LAST_ROUND, diagnose, diagnosed_state, ranking, smooth

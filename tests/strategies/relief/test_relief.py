@@ -5,10 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relief_ray.codec import encoded_nbytes
-from relief_ray.federated import server_tools
-from relief_ray.groups import Part
-from relief_ray.messages import ServerState
+from relief_ray.core.codec import encoded_nbytes
+from relief_ray.core.federated import server_tools
+from relief_ray.core.groups import Part
+from relief_ray.core.messages import ServerState
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.server.aggregation import from_tensor, to_tensor

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relief_ray.streams import Streams
+from relief_ray.core.streams import Streams
 
 seeds = st.integers(0, 2**31 - 1)
 keys = st.lists(st.integers(0, 5000), max_size=3).map(tuple)

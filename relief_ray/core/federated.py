@@ -9,11 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from relief_ray.client import ClientProgram
-from relief_ray.extra_modules import ExtraModule
-from relief_ray.faults import check_returned
-from relief_ray.groups import GroupLayout, Params, all_finite
-from relief_ray.messages import (
+from relief_ray.core.client import ClientProgram
+from relief_ray.core.extra_modules import ExtraModule
+from relief_ray.core.groups import GroupLayout, Params, all_finite
+from relief_ray.core.messages import (
     Assignment,
     ClientId,
     ClientInfo,
@@ -27,7 +26,7 @@ from relief_ray.messages import (
     ServerState,
     Trained,
 )
-from relief_ray.protocols import (
+from relief_ray.core.protocols import (
     Accountant,
     Executor,
     Explanation,
@@ -41,7 +40,8 @@ from relief_ray.protocols import (
     by_name,
     sent_groups,
 )
-from relief_ray.streams import Streams
+from relief_ray.core.streams import Streams
+from relief_ray.faults import check_returned
 from relief_ray.support.errors import LeftOut
 from relief_ray.uncollected import as_reduced
 

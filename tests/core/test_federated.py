@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from relief_ray.client import ClientContext, ClientProgram, LocalStep, keep_assignment, send_all, task_loss
-from relief_ray.federated import RoundVoid, check_finite, nothing_added, run_round, server_tools, single_model
-from relief_ray.messages import NO_STATE, Assignment, ClientCost, EvalTarget, RoundCost, ServerState, StageTimes
+from relief_ray.core.client import ClientContext, ClientProgram, LocalStep, keep_assignment, send_all, task_loss
+from relief_ray.core.federated import RoundVoid, check_finite, nothing_added, run_round, server_tools, single_model
+from relief_ray.core.messages import NO_STATE, Assignment, ClientCost, EvalTarget, RoundCost, ServerState, StageTimes
+from relief_ray.core.streams import Streams
 from relief_ray.records.checkpoint import CheckpointStateStore
 from relief_ray.server.aggregation import from_tensor, to_tensor
 from relief_ray.strategies import PRESETS
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.relief import Relief
 from relief_ray.strategies.relief.ranking import D_BAR
-from relief_ray.streams import Streams
 from relief_ray.support.errors import LeftOut
 from tests.toy import ACC, EQUAL, FOUR, FULL, Given, PlannedCosts, build, context_of, fleet_of, task_of, update_of
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relief_ray.groups import WHOLE, GroupLayout, ParamGroup, Part, all_finite, pack
+from relief_ray.core.groups import WHOLE, GroupLayout, ParamGroup, Part, all_finite, pack
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
 from tests.toy import CHANNELS, FEATURES, RANK, SCALE, SHAPE, build

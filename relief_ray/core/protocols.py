@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from relief_ray.groups import GroupId, GroupLayout, Params
-from relief_ray.messages import (
+from relief_ray.core.groups import GroupId, GroupLayout, Params
+from relief_ray.core.messages import (
     Assignment,
     ClientId,
     ClientInfo,

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relief_ray.groups import WHOLE, GroupId, GroupLayout, Kind, Part, Selection
+from relief_ray.core.groups import WHOLE, GroupId, GroupLayout, Kind, Part, Selection
 
 MAGIC, SPARSE = b"RLF1", b"RLS1"
 

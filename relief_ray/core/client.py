@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
-from relief_ray.groups import GroupLayout, Params
-from relief_ray.messages import Assignment, ClientInfo, ClientState, Update
-from relief_ray.protocols import Planner
-from relief_ray.streams import Streams
+from relief_ray.core.groups import GroupLayout, Params
+from relief_ray.core.messages import Assignment, ClientInfo, ClientState, Update
+from relief_ray.core.protocols import Planner
+from relief_ray.core.streams import Streams
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

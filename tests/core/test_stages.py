@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relief_ray.stages import CostTable, StageFlops, StageSpec, descendants, modalities_below
+from relief_ray.core.stages import CostTable, StageFlops, StageSpec, descendants, modalities_below
 from tests.toy import build
 
 

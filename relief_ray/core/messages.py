@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from relief_ray.groups import GroupId, ParamGroup, Params, Selection
+from relief_ray.core.groups import GroupId, ParamGroup, Params, Selection
 from relief_ray.measured import Measured
 from relief_ray.support.errors import LeftOut
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from relief_ray.groups import GroupId, Role
+from relief_ray.core.groups import GroupId, Role
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

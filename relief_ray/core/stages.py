@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from relief_ray.groups import GroupId
+from relief_ray.core.groups import GroupId
 
 # Prefix of a stage's input that is a modality's raw window.
 RAW = "x."

@@ -8,8 +8,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relief_ray.codec import MAGIC, cut, decode, decode_sparse, encode, encode_sparse, encoded_nbytes, sparse_nbytes
-from relief_ray.groups import WHOLE, GroupLayout, ParamGroup, Part, pack
+from relief_ray.core.codec import (
+    MAGIC,
+    cut,
+    decode,
+    decode_sparse,
+    encode,
+    encode_sparse,
+    encoded_nbytes,
+    sparse_nbytes,
+)
+from relief_ray.core.groups import WHOLE, GroupLayout, ParamGroup, Part, pack
 from tests.toy import build
 
 LAYOUT = build().layout
