@@ -13,7 +13,6 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from relief_ray import returned
 from relief_ray.core.client import ClientContext, ClientProgram, LocalStep
 from relief_ray.core.extra_modules import ExtraModule
 from relief_ray.core.federated import Diagnostics, ExplainRequest, PlannedRun, RoundContext, ServerTools, Strategy
@@ -31,7 +30,8 @@ from relief_ray.core.messages import (
 )
 from relief_ray.core.protocols import Explanation, ModelGroups
 from relief_ray.core.streams import Streams
-from relief_ray.faults import called, require, users_function
+from relief_ray.plugins import contract as returned
+from relief_ray.plugins.blame import called, require, users_function
 
 T = TypeVar("T")
 _Function = Callable[..., object]
@@ -68,7 +68,7 @@ def _reduction(reduction: Reduction) -> Reduction:
 
 
 def _require(function: _Function, step: str, check: Callable[..., str], *arguments: object) -> None:
-    """Raise what a check of ``relief_ray.returned`` finds, or that it cannot judge the value, as the user's.
+    """Raise what a check of ``relief_ray.plugins.contract`` finds, or that it cannot judge the value, as the user's.
 
     Raises:
         UserCodeFailed: there is a fault.

@@ -16,7 +16,7 @@ from relief_ray.config import ExperimentConfig
 from relief_ray.keys import CHOSEN, Key, value_text, write_keys
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.registry import BACKBONES
-from relief_ray.plugins import fields_read
+from relief_ray.plugins.load import fields_read
 from relief_ray.strategies import PRESETS
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.support.errors import UserError

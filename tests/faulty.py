@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 from actors.terminal.exit_codes import exit_code
-from relief_ray.faults import blamed
+from relief_ray.plugins.blame import blamed
 from relief_ray.support.errors import UserError
 
 HEAD = """

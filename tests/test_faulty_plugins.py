@@ -19,7 +19,7 @@ from relief_ray.experiment.acceptance import Accepting
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.setup import context_of, prepare
-from relief_ray.faults import blamed, take_as_users, users_function
+from relief_ray.plugins.blame import blamed, take_as_users, users_function
 from relief_ray.records import CheckpointStateStore, read_rounds, read_run
 from relief_ray.server.aggregation import one_bucket
 from relief_ray.strategies import PRESETS

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from relief_ray.config import Choice, ExperimentConfig, override, parse
 from relief_ray.data.loader import Loader
-from relief_ray.plugins import import_path, is_path, what_to_type
+from relief_ray.plugins.load import import_path, is_path, what_to_type
 from relief_ray.records.identity import config_hash
 from relief_ray.strategies import PRESETS
 from relief_ray.strategies.common import StrategyConfig

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from relief_ray.data import get_spec
 from relief_ray.data.config import SplitName
-from relief_ray.plugins import import_path, is_path
+from relief_ray.plugins.load import import_path, is_path
 from relief_ray.strategies import presets_of
 from relief_ray.studies.cells import Draw, draw_of
 from relief_ray.support.errors import UserError

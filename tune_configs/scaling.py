@@ -10,7 +10,7 @@ from relief_ray.config import ExperimentConfig, override
 from relief_ray.data.config import SplitName
 from relief_ray.data.loader import Loader
 from relief_ray.models.backbone import BackboneConfig
-from relief_ray.plugins import import_path, is_path, what_to_type
+from relief_ray.plugins.load import import_path, is_path, what_to_type
 from relief_ray.strategies import PRESETS
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.studies.cells import numbers

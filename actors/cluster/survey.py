@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from relief_ray.plugins import is_path
+from relief_ray.plugins.load import is_path
 from relief_ray.support.errors import listed, several
 
 _ANSWER_S = 60.0

@@ -75,7 +75,7 @@ def _of_target(target: str, wanted: str | None) -> _Shown:
     """
     from relief_ray.key_table import own_keys
     from relief_ray.models.registry import backbone_name
-    from relief_ray.plugins import is_own, path_of
+    from relief_ray.plugins.load import is_own, path_of
     from relief_ray.studies.planning import target_config
     from relief_ray.studies.presets import PRESETS
 
@@ -102,7 +102,7 @@ def _of_own(path: str, wanted: str | None) -> _Shown:
         UserError: there is none, or it has no key ``wanted``.
     """
     from relief_ray.key_table import own_keys
-    from relief_ray.plugins import load
+    from relief_ray.plugins.load import load
 
     found = load(path, "config")
     keys = list(own_keys(found if isinstance(found, type) else type(found), path))

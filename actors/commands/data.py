@@ -16,7 +16,7 @@ from relief_ray.data.loader import how_to_bring
 from relief_ray.data.shard import write_shard
 from relief_ray.data.source import search_roots
 from relief_ray.data.verify import VerifyReport, verify
-from relief_ray.plugins import is_path
+from relief_ray.plugins.load import is_path
 from relief_ray.studies.data_description import data_config, data_description
 from relief_ray.support.errors import UserError
 from relief_ray.support.text import WIDTH, table

@@ -27,7 +27,7 @@ from actors.terminal.mlflow_export import PATIENCE_AFTER_STOP_S, PATIENCE_S, Exp
 from actors.terminal.reporter import CellEnd, Reporter
 from actors.terminal.signals import StopSignals
 from relief_ray.experiment.setup import Setup
-from relief_ray.plugins import is_path
+from relief_ray.plugins.load import is_path
 from relief_ray.records.checkpoint import generations
 from relief_ray.records.left_out import Alerts
 from relief_ray.records.run_folder import read_rounds

@@ -25,7 +25,7 @@ from actors.runtime.prometheus import Gauges
 from relief_ray.core.federated import RoundVoid
 from relief_ray.experiment.experiment import Experiment, OnRound
 from relief_ray.experiment.setup import Setup
-from relief_ray.faults import blamed
+from relief_ray.plugins.blame import blamed
 from relief_ray.records import checkpoint as checkpoints
 from relief_ray.records.base import Facts
 from relief_ray.records.run_folder import RunFolder

@@ -16,8 +16,8 @@ from typing import Generic, TypeVar, cast
 import ray
 from ray import cloudpickle
 
-from relief_ray.faults import take_as_copies, take_as_users
-from relief_ray.plugins import SourceFile, digests, sources
+from relief_ray.plugins.blame import take_as_copies, take_as_users
+from relief_ray.plugins.load import SourceFile, digests, sources
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import cache_root, disk_errors, folder_atomic
 

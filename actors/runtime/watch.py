@@ -17,7 +17,7 @@ import ray
 from ray.exceptions import RayError
 from ray.experimental import internal_kv
 
-from relief_ray.faults import line_running
+from relief_ray.plugins.blame import line_running
 
 # Share of the seconds that a call has in any case after which the host is looked at: early enough to be told before it
 # is ended. After that it is looked at again and again, since its limit is not known: answers of others move it.

@@ -88,7 +88,7 @@ def exit_code(error: BaseException) -> int:
 
 def _theirs(error: BaseException) -> BaseException | None:
     """The error as one of a user's own file; None where it is ours."""
-    from relief_ray.faults import blamed
+    from relief_ray.plugins.blame import blamed
 
     return blamed(error)
 

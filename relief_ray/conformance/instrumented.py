@@ -35,10 +35,10 @@ from relief_ray.core.messages import (
     Update,
 )
 from relief_ray.core.streams import Streams
-from relief_ray.faults import check_returned
-from relief_ray.plugins import sources
+from relief_ray.plugins.blame import check_returned
+from relief_ray.plugins.contract import plan_fault, state_fault, tasks_fault
+from relief_ray.plugins.load import sources
 from relief_ray.records.identity import state_sha256
-from relief_ray.returned import plan_fault, state_fault, tasks_fault
 from relief_ray.training.local_step import is_mean_over_windows
 
 _Snapshot = dict[tuple[str, str], bytes]

@@ -16,7 +16,7 @@ from relief_ray.data.registry import DATASETS, load_own
 from relief_ray.experiment.experiment import MakeExecutor
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.registry import BACKBONES
-from relief_ray.plugins import is_path, load, what_to_type
+from relief_ray.plugins.load import is_path, load, what_to_type
 from relief_ray.strategies import PRESETS, about_of, facts_of
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.support.errors import UserError, counted

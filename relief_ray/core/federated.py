@@ -41,7 +41,7 @@ from relief_ray.core.protocols import (
     sent_groups,
 )
 from relief_ray.core.streams import Streams
-from relief_ray.faults import check_returned
+from relief_ray.plugins.blame import check_returned
 from relief_ray.support.errors import LeftOut
 from relief_ray.uncollected import as_reduced
 

@@ -24,7 +24,7 @@ from relief_ray.data.formats.dsa import unit_columns, with_units
 from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, require_members
 from relief_ray.data.registry import get_loader, get_spec
 from relief_ray.data.source import Source, find_source, narrow, open_source
-from relief_ray.plugins import is_path, line_in
+from relief_ray.plugins.load import is_path, line_in
 from relief_ray.support.errors import UserCodeError, UserError
 from relief_ray.support.files import cache_root, exclusive
 

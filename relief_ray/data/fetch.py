@@ -32,7 +32,7 @@ from relief_ray.data.source import (
     some_of,
 )
 from relief_ray.data.verify import VerifyReport, verify_source
-from relief_ray.plugins import is_path
+from relief_ray.plugins.load import is_path
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import move, sync, write_atomic
 

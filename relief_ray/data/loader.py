@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from relief_ray.plugins import is_path
+from relief_ray.plugins.load import is_path
 from relief_ray.support.errors import UserError
 
 Facts = Mapping[str, float | str | list[int] | list[float]]

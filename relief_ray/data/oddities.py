@@ -9,7 +9,7 @@ from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import Dataset
 from relief_ray.data.federated_data import Coverage
 from relief_ray.data.partition import chosen_positions, held_out
-from relief_ray.plugins import is_path
+from relief_ray.plugins.load import is_path
 from relief_ray.support.errors import listed, several
 
 # A class with less data than so many windows side by side is too small to be learned or tested.

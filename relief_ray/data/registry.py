@@ -11,7 +11,7 @@ from relief_ray.data.formats.mhealth import MHEALTH
 from relief_ray.data.formats.pamap2 import PAMAP2
 from relief_ray.data.formats.partial import MHEALTH_PARTIAL
 from relief_ray.data.loader import DatasetSpec, Loader
-from relief_ray.plugins import import_path, is_path, load, what_to_type
+from relief_ray.plugins.load import import_path, is_path, load, what_to_type
 from relief_ray.support.errors import UserError, nearest
 
 _BUILT_IN = (

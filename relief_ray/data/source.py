@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from relief_ray.data.loader import DatasetSpec, Members
-from relief_ray.plugins import is_path
+from relief_ray.plugins.load import is_path
 from relief_ray.support.errors import UserError, clipped
 from relief_ray.support.files import cache_root, disk_errors
 

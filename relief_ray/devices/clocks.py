@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from relief_ray.devices.time import ClockContext, FlopProportional, Measured, SplitNaive, SplitReuse, TimeModel
-from relief_ray.faults import call_users, fault_text
-from relief_ray.plugins import import_path, is_path, load_kind
-from relief_ray.returned import kind_fault
+from relief_ray.plugins.blame import call_users, fault_text
+from relief_ray.plugins.contract import kind_fault
+from relief_ray.plugins.load import import_path, is_path, load_kind
 from relief_ray.support.errors import UserCodeError, UserError, nearest, shown
 
 _KEY = "costs.planning_time"

@@ -19,8 +19,8 @@ from relief_ray.core.stages import Engine
 from relief_ray.devices.paces import Stagewise
 from relief_ray.devices.types import DeviceType
 from relief_ray.devices.workload import Workload
-from relief_ray.faults import called, require, users_function
-from relief_ray.returned import times_fault
+from relief_ray.plugins.blame import called, require, users_function
+from relief_ray.plugins.contract import times_fault
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import read_whole
 from relief_ray.support.frozen import FrozenConfig

@@ -20,7 +20,7 @@ from relief_ray.devices.workload import ADAM_FLOPS_PER_VALUE
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.registry import backbone_name
-from relief_ray.plugins import is_path
+from relief_ray.plugins.load import is_path
 from relief_ray.support.errors import UserError
 
 Settings = dict[str, "str | int | float | None"]

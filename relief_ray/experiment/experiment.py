@@ -26,7 +26,7 @@ from relief_ray.experiment.protocol import speedup_at_paper
 from relief_ray.experiment.recording import Noted, binding_of, now, round_record
 from relief_ray.experiment.setup import Setup, context_of, deadline_s, subject_names
 from relief_ray.experiment.untrained import UntrainedGroups
-from relief_ray.faults import reason
+from relief_ray.plugins.blame import reason
 from relief_ray.records.base import Facts
 from relief_ray.records.checkpoint import NO_TALLY, Averages, Checkpoint, CheckpointStateStore, Saver, Tally
 from relief_ray.records.costs import Totals

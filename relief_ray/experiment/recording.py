@@ -15,7 +15,7 @@ from relief_ray.core.federated import RoundContext, RoundResult
 from relief_ray.core.groups import GroupId
 from relief_ray.core.messages import Assignment, ClientInfo, Receipt, RoundCost, StageTimes, Trained, Update
 from relief_ray.experiment.setup import Setup, deadline_s, fedavg_costs
-from relief_ray.plugins import digests
+from relief_ray.plugins.load import digests
 from relief_ray.records.checkpoint import Binding
 from relief_ray.records.costs import ClientCostRecord, CostRecord, FedAvgRecord, Stages, Totals
 from relief_ray.records.identity import (

@@ -10,12 +10,12 @@ import torch
 from pydantic import Field, TypeAdapter
 
 from relief_ray.core.groups import all_finite
-from relief_ray.faults import call_users, fault_text
 from relief_ray.models.backbone import Backbone, BackboneConfig, InputShape
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.module import ModuleBackbone
 from relief_ray.models.moment.backbone import MomentConfig
-from relief_ray.plugins import configured, is_own, is_path, path_of, what_to_type
+from relief_ray.plugins.blame import call_users, fault_text
+from relief_ray.plugins.load import configured, is_own, is_path, path_of, what_to_type
 from relief_ray.support.errors import UserCodeError, UserError, nearest, shown
 
 AnyBackbone = Annotated[CnnConfig | MomentConfig, Field(discriminator="name")]

@@ -7,7 +7,7 @@ from math import isfinite, log
 from typing import TypeVar
 
 from relief_ray.models.registry import BACKBONES
-from relief_ray.plugins import is_path
+from relief_ray.plugins.load import is_path
 from relief_ray.records.identity import changed_files
 from relief_ray.report.comparison import Comparison, MethodResult
 from relief_ray.report.experiments import Experiment, data_title

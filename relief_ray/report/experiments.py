@@ -10,7 +10,7 @@ from functools import cached_property
 from pydantic import JsonValue
 
 from relief_ray.data.registry import get_spec
-from relief_ray.plugins import is_path
+from relief_ray.plugins.load import is_path
 from relief_ray.records.schema import RunRecord
 from relief_ray.report.comparison import Comparison, compare_runs, flat_setting, renamed
 from relief_ray.report.inventory import GridItem, Inventory, choice_kind, searched_keys

@@ -13,7 +13,7 @@ from math import sqrt
 from statistics import mean
 
 from relief_ray.core.messages import Fleet
-from relief_ray.plugins import is_path
+from relief_ray.plugins.load import is_path
 from relief_ray.report.captions import clock_words, twins
 from relief_ray.report.comparison import Comparison
 from relief_ray.report.experiments import Experiment

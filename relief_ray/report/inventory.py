@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from relief_ray.plugins import is_path
+from relief_ray.plugins.load import is_path
 from relief_ray.records import cells
 from relief_ray.records.cells import PLAN_FILES, STATUS_TEXT, PlannedCell, read_plan_file
 from relief_ray.records.committed import read_committed

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 
-from relief_ray.plugins import import_path, is_path
+from relief_ray.plugins.load import import_path, is_path
 from relief_ray.records.cells import PlannedCell
 from relief_ray.records.claims import Claim, Claims, Figure
 from relief_ray.report.dataframes import FinishedCell, cell_scores

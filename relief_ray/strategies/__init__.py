@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from relief_ray.citations import cite
-from relief_ray.plugins import is_own, is_path, load_kind
+from relief_ray.plugins.load import is_own, is_path, load_kind
 from relief_ray.records.schema import MethodFacts
 from relief_ray.strategies.common import Preset, Search, StrategyConfig
 

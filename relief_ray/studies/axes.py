@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from relief_ray.config import override
-from relief_ray.plugins import import_path
+from relief_ray.plugins.load import import_path
 from relief_ray.studies.cells import lone_seed, parse_numbers
 from relief_ray.studies.presets import Preset
 from relief_ray.support.errors import UserError

@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from relief_ray.core.federated import RoundVoid
-from relief_ray.faults import blamed
-from relief_ray.plugins import sources
+from relief_ray.plugins.blame import blamed
+from relief_ray.plugins.load import sources
 from relief_ray.studies.keywords import Place, check_words, in_python
 from relief_ray.studies.objects import StrategyLike
 from relief_ray.studies.planning import write_plan

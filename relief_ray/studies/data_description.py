@@ -16,7 +16,7 @@ from relief_ray.data.loader import DatasetSpec, Loader
 from relief_ray.data.registry import DATASETS
 from relief_ray.devices.fleet import owners_lines, type_counts_for
 from relief_ray.keys import value_text
-from relief_ray.plugins import is_path
+from relief_ray.plugins.load import is_path
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.studies.keywords import check_words, in_python
 from relief_ray.studies.objects import data_name, settings_of

@@ -20,7 +20,7 @@ from relief_ray.config import ExperimentConfig
 from relief_ray.data.loader import DatasetSpec, Loader
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.registry import backbone_name
-from relief_ray.plugins import import_path, importable_name, is_own, path_of
+from relief_ray.plugins.load import import_path, importable_name, is_own, path_of
 from relief_ray.strategies import PRESETS
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.support.errors import UserError

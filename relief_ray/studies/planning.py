@@ -14,7 +14,7 @@ from relief_ray.config import ExperimentConfig, override, parse, preset
 from relief_ray.experiment.lifecycle import stored_engine
 from relief_ray.experiment.recording import now
 from relief_ray.experiment.setup import Setup, prepare
-from relief_ray.plugins import is_path, load_kind
+from relief_ray.plugins.load import is_path, load_kind
 from relief_ray.records.cells import PLAN_FILE, PlanFile, count_begun, read_plan_file, write_plan_file
 from relief_ray.records.claims import register_claims
 from relief_ray.records.lock import FileLock, lock_folder

@@ -15,8 +15,8 @@ from pydantic import JsonValue
 
 from relief_ray.config import ExperimentConfig, override, parse
 from relief_ray.experiment.recording import now
-from relief_ray.faults import reason
 from relief_ray.models.backbone import frozen_mismatch
+from relief_ray.plugins.blame import reason
 from relief_ray.records.cells import (
     GRID_FILE,
     CellState,

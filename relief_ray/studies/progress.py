@@ -10,7 +10,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from relief_ray.faults import PROJECT
+from relief_ray.plugins.blame import PROJECT
 from relief_ray.records.schema import RoundRecord
 from relief_ray.support.errors import counted
 

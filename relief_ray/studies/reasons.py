@@ -15,7 +15,7 @@ from relief_ray.core.groups import GroupId
 from relief_ray.core.messages import ClientInfo
 from relief_ray.core.protocols import Explanation, ExplanationSection
 from relief_ray.experiment.setup import Setup, context_of
-from relief_ray.plugins import is_own
+from relief_ray.plugins.load import is_own
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RoundRecord
 from relief_ray.strategies import PRESETS, method_name

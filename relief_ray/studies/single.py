@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from relief_ray.config import ExperimentConfig, parse
-from relief_ray.plugins import import_path
+from relief_ray.plugins.load import import_path
 from relief_ray.records.committed import condense
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.records.schema import RoundRecord, RunRecord, Status

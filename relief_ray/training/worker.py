@@ -31,9 +31,9 @@ from relief_ray.core.messages import (
 )
 from relief_ray.core.stages import missing_mode
 from relief_ray.data.window_set import WindowSet
-from relief_ray.faults import blamed
 from relief_ray.models.backbone import build_verified
 from relief_ray.models.modes import of_statistics
+from relief_ray.plugins.blame import blamed
 from relief_ray.server.aggregation import check_update, without
 from relief_ray.server.reduction import Accumulator, leaf, measured
 from relief_ray.support.errors import ClientFailed, LeftOut, UserError

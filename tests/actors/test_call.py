@@ -9,7 +9,7 @@ import pytest
 
 import actors
 import relief_ray as rr
-from relief_ray.plugins import load
+from relief_ray.plugins.load import load
 from relief_ray.strategies import PRESETS
 from tests.own import METHOD
 

@@ -14,7 +14,7 @@ from relief_ray.devices.workload import Workload
 from relief_ray.experiment.clocks import foreign_profile, profile_settings, run_clocks
 from relief_ray.experiment.recording import calibration_of
 from relief_ray.experiment.setup import prepare
-from relief_ray.plugins import digests
+from relief_ray.plugins.load import digests
 from tests.conformance.cases import BASE, config_of
 from tests.models.tiny_moment import SHAPE
 from tests.own import CLOCK

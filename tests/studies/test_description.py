@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 import relief_ray as rr
 from actors.cli import app
 from relief_ray.data.formats.dsa_mini import DSA_MINI
-from relief_ray.plugins import load
+from relief_ray.plugins.load import load
 from relief_ray.strategies import PRESETS
 from tests.studies.conftest import SMALL
 

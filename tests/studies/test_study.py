@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import relief_ray as rr
-from relief_ray.plugins import load
+from relief_ray.plugins.load import load
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.report import compare, last_line
 from relief_ray.report.dataframes import GAIN_COLUMNS, cell_rows, read_cells

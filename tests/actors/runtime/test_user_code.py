@@ -10,7 +10,7 @@ import pytest
 from actors.runtime.user_code import install
 from relief_ray.config import parse
 from relief_ray.core.federated import RoundVoid
-from relief_ray.plugins import SourceFile, load, sources
+from relief_ray.plugins.load import SourceFile, load, sources
 from relief_ray.records import read_rounds, read_run
 from relief_ray.support.errors import UserCodeFailed, UserError
 from tests.conformance.cases import BASE, THREE, config_of, drive, outcome
@@ -20,7 +20,7 @@ from tests.own import METHOD
 PROBE = """
 import sys
 from actors.runtime.user_code import install
-from relief_ray.plugins import SourceFile
+from relief_ray.plugins.load import SourceFile
 files = [SourceFile(name=f"{sys.argv[1]}.py", content=open(sys.argv[2], "rb").read(), origin=sys.argv[2])]
 install([sys.argv[1]], files)
 module = sys.modules[sys.argv[1]]

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from relief_ray.config import override
-from relief_ray.faults import blamed
+from relief_ray.plugins.blame import blamed
 from relief_ray.records.cells import read_error
 from relief_ray.records.run_folder import read_rounds, read_run
 from tests.actors.conftest import SMALL, Invoke

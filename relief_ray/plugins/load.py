@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from relief_ray.faults import INSTALLED, PROJECT, original, take_as_users, text_of, user_line
+from relief_ray.plugins.blame import INSTALLED, PROJECT, original, take_as_users, text_of, user_line
 from relief_ray.support.errors import UserCodeError, UserError, nearest, shown
 
 _Config = TypeVar("_Config", bound=BaseModel)

@@ -12,7 +12,7 @@ from actors.commands.results import bibtex_command
 from relief_ray.config import ExperimentConfig, override, parse
 from relief_ray.conformance.trial import heading
 from relief_ray.experiment.lifecycle import reopen
-from relief_ray.plugins import digests, is_own, load, path_of, sources
+from relief_ray.plugins.load import digests, is_own, load, path_of, sources
 from relief_ray.records.committed import write_committed
 from relief_ray.records.identity import other_program
 from relief_ray.records.run_folder import read_rounds, read_run

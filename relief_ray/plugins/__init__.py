@@ -1,0 +1,1 @@
+"""Users' code: loading it, checking what it returns, naming the line at fault."""
