@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from actors.runtime.session import SessionOptions, ray_session
+from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.core.protocols import Executor
 from relief_ray.experiment.experiment import Experiment, MakeExecutor, OnRound, ignore, ignore_note, never, run_inline
 from relief_ray.experiment.setup import Setup
 from relief_ray.records.run_folder import RunFolder
 from relief_ray.records.schema import RunRecord
 from relief_ray.records.tracking import NullTracker, Tracker
-from relief_ray.runtime_config import RuntimeConfig
 from relief_ray.support.process import use_threads
 from relief_ray.training.job import Job
 

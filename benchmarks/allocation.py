@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import mean
 
 from benchmarks.marked import filled, table
-from relief_ray.config import parse
+from relief_ray.config.experiment import parse
 from relief_ray.core.groups import GroupId
 from relief_ray.core.messages import Assignment, RoundCost, ServerState
 from relief_ray.experiment.hardware import Hardware, price_fleet

@@ -14,7 +14,7 @@ from statistics import median, quantiles
 from time import perf_counter
 
 from benchmarks.engine.machine import Figures, facts
-from relief_ray.config import parse
+from relief_ray.config.experiment import parse
 from relief_ray.core.client import ClientContext, ClientProgram
 from relief_ray.core.messages import NO_STATE, Assignment, ClientInfo
 from relief_ray.core.stages import Engine

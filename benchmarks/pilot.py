@@ -20,7 +20,7 @@ import torch
 
 from benchmarks.engine.machine import Figures, facts
 from benchmarks.engine.pairs import Segment, take_turns, timed
-from relief_ray.config import ExperimentConfig, parse
+from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.core.federated import server_tools
 from relief_ray.core.groups import GroupId, Params
 from relief_ray.core.messages import Receipt, Reduced, StageTimes, Update, Work

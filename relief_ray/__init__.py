@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from relief_ray.support.version import __version__
 
 if TYPE_CHECKING:
-    from relief_ray.config import EvaluationConfig, ExperimentConfig, RecordConfig
+    from relief_ray.config.experiment import EvaluationConfig, ExperimentConfig, RecordConfig
+    from relief_ray.config.runtime import RuntimeConfig, TrackingConfig
     from relief_ray.core.client import ClientContext, ClientProgram, LocalStep
     from relief_ray.core.extra_modules import Classifier, Connector, Experts
     from relief_ray.core.federated import ExplainRequest, PlannedRun, RoundContext, ServerTools, Strategy
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from relief_ray.models.backbone import Backbone, BackboneConfig, GroupParameters, InputShape, Stage, seeded
     from relief_ray.models.cnn import CnnConfig
     from relief_ray.models.module import ModuleBackbone, from_module
-    from relief_ray.runtime_config import RuntimeConfig, TrackingConfig
     from relief_ray.server.aggregation import (
         apply_step,
         by_samples,
@@ -68,8 +68,8 @@ if TYPE_CHECKING:
 # Module of every public name; the imports above say the same to type checkers and editors.
 _PUBLIC = {
     "core.client": ("ClientContext", "ClientProgram", "LocalStep"),
-    "config": ("EvaluationConfig", "ExperimentConfig", "RecordConfig"),
-    "runtime_config": ("RuntimeConfig", "TrackingConfig"),
+    "config.experiment": ("EvaluationConfig", "ExperimentConfig", "RecordConfig"),
+    "config.runtime": ("RuntimeConfig", "TrackingConfig"),
     "data.config": ("DataConfig",),
     "data.loader": ("DatasetSpec", "Loader", "Members", "Recording", "bouts_of", "require_members"),
     "devices.accounting": ("CostConfig",),

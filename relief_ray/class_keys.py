@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from relief_ray.keys import CHOSEN, Key
+from relief_ray.config.keys import CHOSEN, Key
 
 _NAMES: Final[Mapping[object, str]] = {
     int: "whole number", float: "number", bool: "true or false", str: "text", type(None): "null",

@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal, Optional
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from relief_ray.keys import CHOSEN, Key, all_keys, expectation, suggested, unknown_key
+from relief_ray.config.keys import CHOSEN, Key, all_keys, expectation, suggested, unknown_key
 from relief_ray.plugins.load import is_path
 from relief_ray.support.errors import UserError, clipped, shown
 from relief_ray.support.user_yaml import read_mapping, read_setting

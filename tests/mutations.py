@@ -235,7 +235,7 @@ metrics-absent | test_metrics.py | classes that neither occur nor are predicted 
 - scores[~scores.isnan()].mean()
 + scores.nan_to_num().mean()
 
-config-hash | test_config.py | runs of two seeds have the same name
+config-hash | test_experiment.py | runs of two seeds have the same name
 - NOT_DECIDING = frozenset({"name",
 + NOT_DECIDING = frozenset({"seed", "name",
 - ("name", "runtime", "tracking", "choice", "replicate")

@@ -12,7 +12,7 @@ import torch
 
 from actors.terminal.exit_codes import exit_code
 from relief_ray import guarded
-from relief_ray.config import parse
+from relief_ray.config.experiment import parse
 from relief_ray.core import federated
 from relief_ray.core.messages import WeightedSum
 from relief_ray.experiment.acceptance import Accepting

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.config import override, parse
+from relief_ray.config.experiment import override, parse
 from relief_ray.data import num_clients, open_dataset
 from relief_ray.data.config import DataConfig
 from relief_ray.models.backbone import InputShape

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relief_ray.config import parse
+from relief_ray.config.experiment import parse
 from relief_ray.conformance.datasets import check_loader
 from relief_ray.conformance.runner import PROBLEM, drive
 from relief_ray.core.groups import GroupLayout, ParamGroup, pack

@@ -22,7 +22,7 @@ import pytest
 import typer
 
 from actors.cli import app
-from relief_ray.config import parse
+from relief_ray.config.experiment import parse
 from relief_ray.studies.presets import PRESETS, make_preset
 from relief_ray.support.user_yaml import read_mapping
 from tests.pages import PAGES, ROOT, Block, Session, all_blocks, blocks, commands, copy_runs, environment, make_place

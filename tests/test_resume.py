@@ -175,7 +175,7 @@ def test_a_changed_configuration_is_refused(halfway):
 
 def test_a_program_that_hashes_the_configuration_otherwise_goes_on_where_it_may(halfway, golden, monkeypatch):
     begun_under = read_run(halfway).config_hash
-    monkeypatch.setattr("relief_ray.config.SCHEMA", 2)
+    monkeypatch.setattr("relief_ray.config.experiment.SCHEMA", 2)
     change_run(halfway, source_digest="f" * 64)
     with pytest.raises(UserError, match=r"was begun by another program \(sources ffffffffffff there"):
         reopen(halfway)

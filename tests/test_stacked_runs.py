@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from relief_ray.config import parse
+from relief_ray.config.experiment import parse
 from relief_ray.conformance.runner import drive
 from relief_ray.records import checkpoint, read_rounds
 from relief_ray.strategies import PRESETS

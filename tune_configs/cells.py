@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from relief_ray.config import Choice, ExperimentConfig, override, parse
+from relief_ray.config.experiment import Choice, ExperimentConfig, override, parse
 from relief_ray.data.loader import Loader
 from relief_ray.plugins.load import import_path, is_path, what_to_type
 from relief_ray.records.identity import config_hash

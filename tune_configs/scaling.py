@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import cast, get_args
 
-from relief_ray.config import ExperimentConfig, override
+from relief_ray.config.experiment import ExperimentConfig, override
 from relief_ray.data.config import SplitName
 from relief_ray.data.loader import Loader
 from relief_ray.models.backbone import BackboneConfig

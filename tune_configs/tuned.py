@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import JsonValue, ValidationError
 
-from relief_ray.config import Choice, ExperimentConfig
+from relief_ray.config.experiment import Choice, ExperimentConfig
 from relief_ray.models.registry import backbone_name
 from relief_ray.plugins.load import is_path
 from relief_ray.seal import PAGE, Unsealed, unsealed

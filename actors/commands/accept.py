@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from relief_ray import __version__
-from relief_ray.config import override, parse
+from relief_ray.config.experiment import override, parse
 from relief_ray.data import open_dataset
 from relief_ray.data.describe import describe
 from relief_ray.data.verify import verify

@@ -16,7 +16,7 @@ from actors.runtime.nodes import Nodes
 from actors.runtime.placement import total_of
 from actors.runtime.session import SessionOptions, ray_session
 from actors.terminal.exit_codes import BAD_INPUT, Stopped
-from relief_ray.config import ExperimentConfig
+from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.studies.cells import Cell
 from relief_ray.studies.planning import target_config
 from relief_ray.studies.presets import PRESETS

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
-from relief_ray.keys import CHOSEN, Key, all_keys, unknown_key, value_text
+from relief_ray.config.keys import CHOSEN, Key, all_keys, unknown_key, value_text
 from relief_ray.support.errors import UserError
 from relief_ray.support.text import WIDTH, wrapped
 
 if TYPE_CHECKING:
-    from relief_ray.config import ExperimentConfig
+    from relief_ray.config.experiment import ExperimentConfig
 
 _MARK: Final = "*"
 
@@ -24,7 +24,7 @@ def config_command(first: str | None, second: str | None, as_json: bool, markdow
         UserError: no such preset, file, method or key.
     """
     if markdown:
-        from relief_ray.key_table import keys_of_all, page
+        from relief_ray.config.table import keys_of_all, page
 
         print(page(keys_of_all()), end="")
         return
@@ -73,7 +73,7 @@ def _of_target(target: str, wanted: str | None) -> _Shown:
     Raises:
         UserError: it is none of these and no key either, or it has no key ``wanted``.
     """
-    from relief_ray.key_table import own_keys
+    from relief_ray.config.table import own_keys
     from relief_ray.models.registry import backbone_name
     from relief_ray.plugins.load import is_own, path_of
     from relief_ray.studies.planning import target_config
@@ -101,7 +101,7 @@ def _of_own(path: str, wanted: str | None) -> _Shown:
     Raises:
         UserError: there is none, or it has no key ``wanted``.
     """
-    from relief_ray.key_table import own_keys
+    from relief_ray.config.table import own_keys
     from relief_ray.plugins.load import load
 
     found = load(path, "config")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from actors.commands.monitor import NOT_AVAILABLE, number
-from relief_ray.config import override, parse
+from relief_ray.config.experiment import override, parse
 from relief_ray.devices.fleet import TYPES
 from relief_ray.devices.paces import Pace
 from relief_ray.devices.time import Profile, profile_text

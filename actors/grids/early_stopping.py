@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from relief_ray.config import ExperimentConfig
+from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.records.cells import EarlyStopping
 from relief_ray.records.run_folder import RUN_FILE, RunFolder, read_rounds
 from relief_ray.studies.cells import Cell

@@ -12,13 +12,13 @@ from pathlib import Path
 from time import perf_counter
 
 from actors.terminal.signals import TimeIsUp, time_limit
-from relief_ray.config import ExperimentConfig
+from relief_ray.config.experiment import ExperimentConfig
+from relief_ray.config.runtime import TrackingConfig
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create
 from relief_ray.models.registry import backbone_name
 from relief_ray.records.checkpoint import KEEP, generations
 from relief_ray.records.run_folder import ROUNDS_FILE, read_rounds
-from relief_ray.runtime_config import TrackingConfig
 from relief_ray.studies.plans import CellFolder
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import use_threads

@@ -12,7 +12,7 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from relief_ray.config import Choice
+from relief_ray.config.experiment import Choice
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.report.runs import config_value
 from relief_ray.seal import PAGE, sealed

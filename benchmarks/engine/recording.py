@@ -21,6 +21,7 @@ from benchmarks.engine.noop import scenario_of
 from benchmarks.engine.pairs import averaged, take_turns, timed
 from benchmarks.engine.product import Product
 from benchmarks.engine.scenario import NEVER, setup, without_training, write
+from relief_ray.config.runtime import TrackingConfig
 from relief_ray.core.federated import run_round
 from relief_ray.core.protocols import Executor
 from relief_ray.experiment.recording import run_record
@@ -29,7 +30,6 @@ from relief_ray.records.checkpoint import CheckpointStateStore
 from relief_ray.records.run_folder import RunFolder
 from relief_ray.records.schema import RoundRecord
 from relief_ray.records.tracking import sync
-from relief_ray.runtime_config import TrackingConfig
 
 NUM_CLIENTS = 8
 # Hosts learn the job and what clients take in the first ones; the last one is also evaluated.

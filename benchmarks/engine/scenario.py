@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from benchmarks.engine.eager import Task
 from benchmarks.engine.effort import Dataset
-from relief_ray.config import EvaluationConfig, ExperimentConfig, preset
+from relief_ray.config.experiment import EvaluationConfig, ExperimentConfig, preset
+from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.core.federated import RoundContext, Strategy
 from relief_ray.core.messages import Assignment, ServerState
 from relief_ray.core.stages import Engine
@@ -23,7 +24,6 @@ from relief_ray.data.registry import get_spec
 from relief_ray.data.window_set import WindowSet
 from relief_ray.devices.fleet import FleetConfig, build_fleet, with_windows
 from relief_ray.experiment.setup import Setup, assemble
-from relief_ray.runtime_config import RuntimeConfig
 from relief_ray.training.config import TrainingConfig
 
 NEVER = 10**6

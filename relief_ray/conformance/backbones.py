@@ -17,7 +17,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from relief_ray.config import ExperimentConfig, parse
+from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.conformance.rules import Broken, Rule, Verdict, not_judged, what_broke
 from relief_ray.conformance.runner import after_rounds, drive, outcome
 from relief_ray.core.client import ClientContext, ClientProgram

@@ -16,7 +16,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from relief_ray.config import ExperimentConfig
+from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.conformance.rules import Rule, Verdict, what_broke
 from relief_ray.conformance.runner import after_rounds, drive
 from relief_ray.records import checkpoint

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relief_ray.config import ExperimentConfig
+from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.conformance.rules import Broken
 from relief_ray.core.client import ClientContext, ClientProgram, LocalStep
 from relief_ray.core.codec import encoded_nbytes, sparse_nbytes

@@ -17,7 +17,7 @@ import numpy as np
 import safetensors.torch
 from numpy.typing import NDArray
 
-from relief_ray.config import override, parse
+from relief_ray.config.experiment import override, parse
 from relief_ray.conformance.runner import PROBLEM, drive
 from relief_ray.experiment.setup import prepare
 from relief_ray.records import checkpoint

@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from pydantic import JsonValue
 
-from relief_ray.config import ExperimentConfig, parse
+from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.conformance.instrumented import global_state, instrument
 from relief_ray.conformance.isolation import IsolationCheck
 from relief_ray.conformance.rules import Broken, Verdict, not_judged, what_broke

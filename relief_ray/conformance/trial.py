@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from relief_ray.config import ExperimentConfig, override, parse
+from relief_ray.config.experiment import ExperimentConfig, override, parse
 from relief_ray.conformance.backbones import BACKBONE_RULES, check_backbone
 from relief_ray.conformance.datasets import DATA_RULES, check_loader
 from relief_ray.conformance.equals import EQUALS_RULES, STEPS, check_equals

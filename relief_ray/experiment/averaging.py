@@ -16,7 +16,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from relief_ray.config import EvaluationConfig, ExperimentConfig
+from relief_ray.config.experiment import EvaluationConfig, ExperimentConfig
 from relief_ray.core.groups import GroupId, Params
 from relief_ray.core.messages import ServerState
 from relief_ray.records.checkpoint import Averages

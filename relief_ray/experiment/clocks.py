@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from relief_ray.config import ExperimentConfig
+from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.core.groups import GroupLayout
 from relief_ray.core.messages import Fleet
 from relief_ray.core.stages import Engine

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relief_ray.config import parse
+from relief_ray.config.experiment import parse
 from relief_ray.core.groups import GroupLayout, Params
 from relief_ray.core.messages import ClientId, ClientState, ClientView, EvalPlan, EvalTarget, Fleet, ServerState
 from relief_ray.data.window_set import WindowSet

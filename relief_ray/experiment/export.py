@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from safetensors.torch import save_file
 from torch import Tensor, cat
 
-from relief_ray.config import parse
+from relief_ray.config.experiment import parse
 from relief_ray.core.groups import Params
 from relief_ray.experiment.evaluation import evaluation_inputs
 from relief_ray.experiment.lifecycle import as_begun

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from relief_ray.config import ExperimentConfig
+from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.core.federated import RoundContext, Strategy
 from relief_ray.core.groups import GroupLayout
 from relief_ray.core.messages import Assignment, Fleet, Receipt, RoundCost, StageTimes, Work

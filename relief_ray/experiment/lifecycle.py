@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-from relief_ray.config import ExperimentConfig, parse
+from relief_ray.config.experiment import ExperimentConfig, parse
+from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.core.stages import Engine
 from relief_ray.experiment.recording import calibration_of, run_record
 from relief_ray.experiment.setup import Setup, prepare
@@ -14,7 +15,6 @@ from relief_ray.models.backbone import differing_facts
 from relief_ray.records.identity import other_program
 from relief_ray.records.run_folder import RunFolder, read_run
 from relief_ray.records.schema import RunRecord
-from relief_ray.runtime_config import RuntimeConfig
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import choose_device
 from relief_ray.support.text import typed

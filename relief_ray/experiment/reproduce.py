@@ -8,7 +8,7 @@ from math import isclose, isfinite
 from pathlib import Path
 from typing import Literal, cast
 
-from relief_ray.config import parse
+from relief_ray.config.experiment import parse
 from relief_ray.core.stages import Engine
 from relief_ray.experiment.experiment import Experiment, OnRound, ignore
 from relief_ray.experiment.recording import run_record

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from relief_ray.config import ExperimentConfig
+from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.core.extra_modules import ExtraModule
 from relief_ray.core.federated import PlannedRun, RoundContext, Strategy
 from relief_ray.core.groups import GroupLayout, Params

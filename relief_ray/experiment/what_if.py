@@ -13,7 +13,7 @@ from math import isclose
 
 from pydantic import ValidationError
 
-from relief_ray.config import ExperimentConfig, parse
+from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.core.messages import Assignment, ClientId, Fleet, Receipt, RoundCost, StageTimes, Work
 from relief_ray.devices.clocks import restore_clock
 from relief_ray.devices.time import TimeModel

@@ -15,7 +15,7 @@ from time import perf_counter
 
 import torch
 
-from relief_ray.config import ExperimentConfig
+from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.core.client import ClientContext, ClientProgram
 from relief_ray.core.groups import GroupId, GroupLayout
 from relief_ray.core.messages import NO_STATE, Assignment, ClientInfo, StageTimes, Update

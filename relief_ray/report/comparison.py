@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 from pydantic import JsonValue
 
-from relief_ray.config import parse
+from relief_ray.config.experiment import parse
 from relief_ray.data.registry import get_spec
 from relief_ray.records.schema import MethodFacts, RunRecord
 from relief_ray.report.inventory import choice_kind, chosen_keys, searched_keys, variant_names

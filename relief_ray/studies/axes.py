@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from relief_ray.config import override
+from relief_ray.config.experiment import override
 from relief_ray.plugins.load import import_path
 from relief_ray.studies.cells import lone_seed, parse_numbers
 from relief_ray.studies.presets import Preset

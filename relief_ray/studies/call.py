@@ -25,12 +25,12 @@ from relief_ray.support.errors import UserError, listed
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
 
-    from relief_ray.config import EvaluationConfig, RecordConfig
+    from relief_ray.config.experiment import EvaluationConfig, RecordConfig
+    from relief_ray.config.runtime import RuntimeConfig, TrackingConfig
     from relief_ray.data.config import DataConfig
     from relief_ray.data.loader import Loader
     from relief_ray.devices.accounting import CostConfig
     from relief_ray.devices.fleet import FleetConfig
-    from relief_ray.runtime_config import RuntimeConfig, TrackingConfig
     from relief_ray.server.optimizer import ServerConfig
     from relief_ray.studies.objects import BackboneLike
     from relief_ray.training.config import TrainingConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from relief_ray.config import ExperimentConfig
+from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.plugins.load import is_path
 from relief_ray.strategies import method_name
 from relief_ray.support.errors import UserError, clipped, counted, shown

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from relief_ray.config import explain, override
+from relief_ray.config.experiment import explain, override
+from relief_ray.config.keys import value_text
 from relief_ray.data import DataConfig, get_spec, open_dataset
 from relief_ray.data.describe import Description, describe
 from relief_ray.data.federated_data import Coverage
 from relief_ray.data.loader import DatasetSpec, Loader
 from relief_ray.data.registry import DATASETS
 from relief_ray.devices.fleet import owners_lines, type_counts_for
-from relief_ray.keys import value_text
 from relief_ray.plugins.load import is_path
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.studies.keywords import check_words, in_python

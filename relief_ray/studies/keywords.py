@@ -15,8 +15,8 @@ from typing import Final, Literal, cast
 import yaml
 from pydantic import BaseModel
 
-from relief_ray.config import ExperimentConfig
-from relief_ray.keys import suggested
+from relief_ray.config.experiment import ExperimentConfig
+from relief_ray.config.keys import suggested
 from relief_ray.support.errors import UserError, shown
 
 Place = Literal["here", "ray"]

@@ -16,7 +16,7 @@ from types import ModuleType
 import yaml
 from pydantic import BaseModel
 
-from relief_ray.config import ExperimentConfig
+from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.data.loader import DatasetSpec, Loader
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.registry import backbone_name

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from relief_ray.config import ExperimentConfig, override, parse, preset
+from relief_ray.config.experiment import ExperimentConfig, override, parse, preset
 from relief_ray.experiment.lifecycle import stored_engine
 from relief_ray.experiment.recording import now
 from relief_ray.experiment.setup import Setup, prepare

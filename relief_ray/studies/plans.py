@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from relief_ray.config import ExperimentConfig, override, parse
+from relief_ray.config.experiment import ExperimentConfig, override, parse
 from relief_ray.experiment.recording import now
 from relief_ray.models.backbone import frozen_mismatch
 from relief_ray.plugins.blame import reason

@@ -8,7 +8,7 @@ from operator import index
 from pathlib import Path
 from typing import SupportsIndex, cast
 
-from relief_ray.config import ExperimentConfig, override
+from relief_ray.config.experiment import ExperimentConfig, override
 from relief_ray.data.loader import DatasetSpec, Loader
 from relief_ray.key_checks import whole_first
 from relief_ray.records.run_folder import RUN_FILE

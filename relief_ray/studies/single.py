@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from relief_ray.config import ExperimentConfig, parse
+from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.plugins.load import import_path
 from relief_ray.records.committed import condense
 from relief_ray.records.run_folder import RUN_FILE

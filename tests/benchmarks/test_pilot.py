@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks import pilot
-from relief_ray.config import parse
+from relief_ray.config.experiment import parse
 
 SMALL = {
     "strategy": "pilot",

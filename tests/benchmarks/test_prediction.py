@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.moment import paired
 from benchmarks.prediction import Case, assignments, cases, compare, earlier_profile, load_of, main, table
-from relief_ray.config import parse
+from relief_ray.config.experiment import parse
 from relief_ray.devices.time import save_profile
 from relief_ray.experiment.setup import prepare
 from relief_ray.profiling.profile import profile_device

@@ -16,7 +16,7 @@ import yaml
 
 from actors.cli import app
 from actors.runtime.placement import plan_actors
-from relief_ray.config import parse
+from relief_ray.config.experiment import parse
 from relief_ray.data.formats.dsa import SPEC
 from relief_ray.devices.fleet import build_fleet
 

@@ -15,7 +15,7 @@ from typing import Literal
 import pytest
 from _pytest.mark import ParameterSet
 
-from relief_ray.config import ExperimentConfig, parse
+from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.conformance.runner import FAST_LINK, after_rounds, drive, outcome
 from relief_ray.strategies import PRESETS
 

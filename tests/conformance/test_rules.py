@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from relief_ray.config import override, parse
+from relief_ray.config.experiment import override, parse
 from relief_ray.conformance.rules import RULES
 from relief_ray.conformance.runner import PROBLEM, check
 from relief_ray.strategies import PRESETS

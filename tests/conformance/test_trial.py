@@ -2,7 +2,7 @@
 
 import pytest
 
-from relief_ray.config import override, parse
+from relief_ray.config.experiment import override, parse
 from relief_ray.conformance.rules import RULES, Verdict
 from relief_ray.conformance.runner import PROBLEM
 from relief_ray.conformance.trial import Conformance, asked_for, summary, trial_of

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relief_ray.config import parse
+from relief_ray.config.experiment import parse
 from relief_ray.core.messages import ServerState
 from relief_ray.experiment.averaging import NO_AVERAGES, advanced, is_tested, with_averages
 from relief_ray.experiment.evaluation import evaluate_run

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from relief_ray.config import parse
+from relief_ray.config.experiment import parse
 from relief_ray.core.codec import encoded_nbytes
 from relief_ray.experiment.hardware import price_fleet
 from relief_ray.experiment.setup import choose_engine, context_of, deadline_s, input_shape, prepare, subject_names

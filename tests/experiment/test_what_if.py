@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.config import parse
+from relief_ray.config.experiment import parse
 from relief_ray.core.messages import Assignment
 from relief_ray.devices.fleet import FleetConfig, device_types
 from relief_ray.devices.time import Profile, Throughput, save_profile

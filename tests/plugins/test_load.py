@@ -9,7 +9,7 @@ import pytest
 from actors.commands.explain import explain_command
 from actors.commands.fleet import show
 from actors.commands.results import bibtex_command
-from relief_ray.config import ExperimentConfig, override, parse
+from relief_ray.config.experiment import ExperimentConfig, override, parse
 from relief_ray.conformance.trial import heading
 from relief_ray.experiment.lifecycle import reopen
 from relief_ray.plugins.load import digests, is_own, load, path_of, sources
@@ -115,7 +115,7 @@ def test_sources_are_the_file_and_what_it_imports_from_beside_it(write):
     write("", "lab.__init__")
     write("from . import base\n", "lab.more")
     write("", "lab.unused")
-    write("import relief_ray.config\nVALUE = 1\n", "beside")
+    write("import relief_ray.config.experiment\nVALUE = 1\n", "beside")
     module = write(
         "from beside import VALUE\nfrom lab.more import base\nfrom relief_ray.support.errors import UserError\n"
     )
@@ -123,7 +123,7 @@ def test_sources_are_the_file_and_what_it_imports_from_beside_it(write):
     assert [s.name for s in sources([module])] == sorted(
         ["beside.py", "lab/__init__.py", "lab/base.py", "lab/more.py", f"{module}.py"]
     )
-    assert sources(["relief_ray.config", "never_imported"]) == ()
+    assert sources(["relief_ray.config.experiment", "never_imported"]) == ()
 
 
 def test_of_an_installed_package_only_its_own_modules_count(write):

@@ -5,7 +5,7 @@ from statistics import median
 
 import pytest
 
-from relief_ray.config import parse
+from relief_ray.config.experiment import parse
 from relief_ray.core.messages import Assignment
 from relief_ray.devices.time import Measured
 from relief_ray.experiment.setup import prepare

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.config import ExperimentConfig, parse
+from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.core.messages import Assignment
 from relief_ray.core.stages import descendants
 from relief_ray.devices.time import Profile, load_profile, save_profile

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relief_ray.config import parse
+from relief_ray.config.experiment import parse
 from relief_ray.core.messages import ServerState
 from relief_ray.server.optimizer import MOMENTS, ServerConfig, server_step
 from relief_ray.support.errors import UserError

@@ -74,7 +74,7 @@ ROLES = {
         "relief_ray/studies/request.py": (1, "the method of a study that names none"),
         "relief_ray/studies/study.py": (2, COMPARED),
         "relief_ray/studies/planning.py": (1, "the method of a file that names none"),
-        "relief_ray/config.py": (1, "the default"),
+        "relief_ray/config/experiment.py": (1, "the default"),
         "relief_ray/report/budgets.py": (1, "the cheaper of the two sets the budget of equal cost"),
         "relief_ray/report/comparison.py": (4, COMPARED),
         "relief_ray/report/dataframes.py": (4, COMPARED),

@@ -10,7 +10,7 @@ from statistics import mean
 import pytest
 import torch
 
-from relief_ray.config import parse
+from relief_ray.config.experiment import parse
 from relief_ray.core.client import ClientContext, Probed
 from relief_ray.core.federated import RoundContext, Strategy
 from relief_ray.core.messages import Assignment, Fleet, Receipt, ServerState, StageTimes, Update, Work

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, StepLR
 
-from relief_ray.config import parse
+from relief_ray.config.experiment import parse
 from relief_ray.support.errors import UserError
 from relief_ray.training.config import Schedule, TrainingConfig, trainer_config
 from relief_ray.training.optimizer import UpdateRule

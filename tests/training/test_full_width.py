@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from relief_ray.config import TrainingConfig
+from relief_ray.config.experiment import TrainingConfig
 from relief_ray.data.registry import get_spec
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig

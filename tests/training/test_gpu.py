@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from relief_ray.config import parse
+from relief_ray.config.experiment import parse
 from relief_ray.conformance.runner import drive, outcome
 from relief_ray.records import checkpoint, read_rounds, read_run
 from tests.conformance.cases import BASE, MOMENT, strategy_values

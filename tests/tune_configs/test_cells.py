@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from relief_ray.config import parse
+from relief_ray.config.experiment import parse
 from relief_ray.records.identity import config_hash
 from relief_ray.strategies import PRESETS
 from relief_ray.support.errors import UserError

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from relief_ray.key_table import PAGE
-from relief_ray.keys import all_keys
+from relief_ray.config.keys import all_keys
+from relief_ray.config.table import PAGE
 
 
 def blocks(text):

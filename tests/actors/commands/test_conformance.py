@@ -1,6 +1,6 @@
 """Test which targets the command `conformance` takes, and what it answers to others."""
 
-from relief_ray.config import override, parse
+from relief_ray.config.experiment import override, parse
 from relief_ray.conformance.runner import PROBLEM
 
 

@@ -147,7 +147,7 @@ def test_a_begun_cell_keeps_its_hash_whatever_this_program_would_give_it(
     before = make_plan("quick", [], Axes(strategies=("relief", "v1")), tmp_path)
     write_plan(before)
     create(before.cells[0].config, tmp_path / "relief-s0")[1].close()
-    monkeypatch.setattr("relief_ray.config.SCHEMA", 99)
+    monkeypatch.setattr("relief_ray.config.experiment.SCHEMA", 99)
     begun, planned = read_plan(tmp_path, ["runtime.mode=inline"]).cells
     assert begun.hash == before.cells[0].hash and begun.config.runtime.mode == "inline"
     assert planned.hash == config_hash(planned.config.identity()) != before.cells[1].hash, "this program begins it"

@@ -14,7 +14,7 @@ from actors.grids.optuna_search import Sampler
 from actors.grids.trial import CellTrial, run_part
 from actors.runtime.warm_pool import WorkerCache
 from actors.terminal.reporter import CellEnd, GridView, Leader, RunningCell
-from relief_ray.config import parse
+from relief_ray.config.experiment import parse
 from relief_ray.records.base import comparable
 from relief_ray.records.cells import EarlyStopping
 from relief_ray.records.run_folder import read_rounds, read_run

@@ -12,10 +12,10 @@ from actors.grids.places import bundles_of, explain_places, num_at_once, refuse_
 from actors.grids.trial import run_trial
 from actors.runtime.nodes import Nodes
 from actors.runtime.warm_pool import WorkerCache
-from relief_ray.config import parse
+from relief_ray.config.experiment import parse
+from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.records.base import comparable
 from relief_ray.records.run_folder import read_rounds, read_run
-from relief_ray.runtime_config import RuntimeConfig
 from relief_ray.studies.plans import read_grid, write_grid
 from relief_ray.support.errors import UserError
 from tests.actors.grids.tiny_plans import tiny_plan

@@ -10,7 +10,7 @@ from actors.runtime.client_host import Identity
 from actors.runtime.host_data import HostData, JobBox, NodeData, refusal
 from actors.runtime.hosts import Host
 from actors.runtime.job_data import JobData
-from relief_ray.config import parse
+from relief_ray.config.experiment import parse
 from relief_ray.data import open_dataset
 from relief_ray.data.shard import write_shard
 from relief_ray.data.window_set import WindowSet

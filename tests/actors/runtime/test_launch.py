@@ -15,13 +15,13 @@ import ray
 from actors.launch import RunCallbacks, choose_mode, local_session, run_experiment
 from actors.runtime.coordinator import GracePeriod
 from actors.runtime.warm_pool import WorkerCache
-from relief_ray.config import parse
+from relief_ray.config.experiment import parse
+from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.setup import prepare
 from relief_ray.records.base import comparable
 from relief_ray.records.checkpoint import generations
 from relief_ray.records.run_folder import RunFolder, read_rounds, read_run
-from relief_ray.runtime_config import RuntimeConfig
 from relief_ray.support.errors import UserError
 from tests.actors.conftest import hear_signals
 
@@ -259,7 +259,7 @@ import ray
 from actors.launch import RunCallbacks, run_experiment
 from actors.runtime.session import SessionOptions, ray_session
 from actors.terminal.signals import StopSignals
-from relief_ray.config import parse
+from relief_ray.config.experiment import parse
 from relief_ray.experiment.lifecycle import create
 
 session_folders = set()

@@ -30,7 +30,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 from actors.launch import RunCallbacks, run_experiment
-from relief_ray.config import parse
+from relief_ray.config.experiment import parse
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.core.federated import RoundVoid
 from relief_ray.records import read_rounds, read_run
@@ -123,7 +123,7 @@ def drive(folder, what, thaw_s, **changes):
 
 def undisturbed(folder):
     from actors.launch import run_experiment
-    from relief_ray.config import parse
+    from relief_ray.config.experiment import parse
     from relief_ray.experiment.lifecycle import create
     from relief_ray.records import read_rounds
 

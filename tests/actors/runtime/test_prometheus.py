@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from actors.runtime.prometheus import FIGURES, figures, num_stragglers
-from relief_ray.config import parse
+from relief_ray.config.experiment import parse
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create
 from relief_ray.records.run_folder import read_rounds

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from actors.runtime.user_code import install
-from relief_ray.config import parse
+from relief_ray.config.experiment import parse
 from relief_ray.core.federated import RoundVoid
 from relief_ray.plugins.load import SourceFile, load, sources
 from relief_ray.records import read_rounds, read_run

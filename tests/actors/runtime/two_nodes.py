@@ -14,7 +14,7 @@ from ray.cluster_utils import Cluster
 
 from actors.launch import RunCallbacks, run_experiment
 from actors.runtime.session import short_folder
-from relief_ray.config import ExperimentConfig, parse
+from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.data import open_dataset
 from relief_ray.data.shard import write_shard
 from relief_ray.experiment.lifecycle import create

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from relief_ray.config import override
+from relief_ray.config.experiment import override
 from relief_ray.plugins.blame import blamed
 from relief_ray.records.cells import read_error
 from relief_ray.records.run_folder import read_rounds, read_run

@@ -8,7 +8,7 @@ import torch
 from momentfm import MOMENTPipeline
 from peft import PeftModel
 
-from relief_ray.config import parse
+from relief_ray.config.experiment import parse
 from relief_ray.core.extra_modules import Classifier
 from relief_ray.core.stages import RAW, most_windows
 from relief_ray.experiment.setup import prepare

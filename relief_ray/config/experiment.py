@@ -28,18 +28,18 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from relief_ray.class_keys import own_message, own_words
+from relief_ray.config.keys import Key, all_keys, expectation, unknown_key, whole_key
+from relief_ray.config.runtime import RuntimeConfig, TrackingConfig
 from relief_ray.core.federated import Strategy
 from relief_ray.data import DataConfig
 from relief_ray.devices.accounting import CostConfig
 from relief_ray.devices.fleet import FleetConfig
-from relief_ray.keys import Key, all_keys, expectation, unknown_key, whole_key
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.registry import BACKBONES, backbone_name, choose_backbone
 from relief_ray.plugins.blame import call_users, fault_text
 from relief_ray.plugins.load import configured, is_own, is_path, load_kind, modules_of, path_of, what_to_type
 from relief_ray.records.identity import NOT_DECIDING
-from relief_ray.runtime_config import RuntimeConfig, TrackingConfig
 from relief_ray.server.optimizer import ServerConfig
 from relief_ray.strategies import PRESETS, REFERENCE, AnyStrategy
 from relief_ray.strategies.common import StrategyConfig

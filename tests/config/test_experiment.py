@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from relief_ray import config as module
-from relief_ray.config import SCHEMA, ExperimentConfig, explain, override, parse, preset
+from relief_ray.config import experiment as module
+from relief_ray.config.experiment import SCHEMA, ExperimentConfig, explain, override, parse, preset
 from relief_ray.models.registry import BACKBONES
 from relief_ray.records.identity import cell_id, config_hash
 from relief_ray.strategies import PRESETS
@@ -349,7 +349,9 @@ def test_a_changed_default_raises_the_schema_number():
     recorded, now = json.loads(DEFAULTS.read_text()), deciding_defaults()
     fix = f"Then write {DEFAULTS.name} anew: {{'schema': SCHEMA, 'defaults': deciding_defaults()}}."
     changed = {k: (v, now[k]) for k, v in recorded["defaults"].items() if k in now and now[k] != v}
-    assert not changed, f"defaults changed (before, now): {changed}. Raise relief_ray.config.SCHEMA by one. {fix}"
+    assert not changed, (
+        f"defaults changed (before, now): {changed}. Raise relief_ray.config.experiment.SCHEMA by one. {fix}"
+    )
     assert recorded["schema"] == SCHEMA, fix
     assert now.keys() == recorded["defaults"].keys(), f"keys were added or removed: SCHEMA stays as it is. {fix}"
 

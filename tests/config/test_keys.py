@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from relief_ray.config import ExperimentConfig, parse
-from relief_ray.key_table import PAGE, keys_of_all, page
-from relief_ray.keys import KEYS_FILE, Key, all_keys, refuse_unknown, suggested, write_keys
+from relief_ray.config.experiment import ExperimentConfig, parse
+from relief_ray.config.keys import KEYS_FILE, Key, all_keys, refuse_unknown, suggested, write_keys
+from relief_ray.config.table import PAGE, keys_of_all, page
 from relief_ray.models.registry import BACKBONES
 from relief_ray.strategies import PRESETS
 from relief_ray.support.errors import UserError
 from relief_ray.support.frozen import FrozenConfig, explained
-from tests.test_config import ALL_KEYS
+from tests.config.test_experiment import ALL_KEYS
 
 # Words that say nothing about a key by themselves.
 EMPTY = frozenset("a an the of or and its is this for in to by value key setting option number".split())
-REGENERATE = "write the table anew: python -m relief_ray.key_table"
+REGENERATE = "write the table anew: python -m relief_ray.config.table"
 
 
 def test_the_table_and_the_page_are_those_of_the_classes():
@@ -190,7 +190,7 @@ def test_what_is_wrong_is_answered_without_loading_the_library(tmp_path, words, 
     (tmp_path / "mine.yaml").write_text("strategy: relief\ntraining:\n  epochs: 0\n")
     line = f"import sys; sys.argv = ['relief-ray', 'run', *{words}]; import actors.cli as c\n"
     line += "try: c.main()\nexcept SystemExit as end: print(end.code, *{'torch', 'ray', 'numpy'} & {*sys.modules})"
-    root = str(Path(__file__).parents[1])
+    root = str(Path(__file__).parents[2])
     done = subprocess.run(
         [sys.executable, "-c", line], capture_output=True, text=True, check=True, cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": root},

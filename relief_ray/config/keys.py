@@ -1,7 +1,7 @@
 """The keys of the configuration as a table: what each is, and which one a user meant who wrote another.
 
 The table is a file, ``keys.json``, so that a wrong key is answered without loading torch and every method. It is
-written from the configuration's classes by ``python -m relief_ray.key_table``; a test compares the two.
+written from the configuration's classes by ``python -m relief_ray.config.table``; a test compares the two.
 """
 
 from __future__ import annotations

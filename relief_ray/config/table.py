@@ -1,6 +1,6 @@
 """The table of all configuration keys, taken from the classes, and the page that shows it.
 
-``python -m relief_ray.key_table`` writes ``keys.json`` and, in a checkout, ``docs/configuration.md``.
+``python -m relief_ray.config.table`` writes ``keys.json`` and, in a checkout, ``docs/configuration.md``.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Final
 from pydantic import BaseModel
 
 from relief_ray.class_keys import keys_of
-from relief_ray.config import ExperimentConfig
-from relief_ray.keys import CHOSEN, Key, value_text, write_keys
+from relief_ray.config.experiment import ExperimentConfig
+from relief_ray.config.keys import CHOSEN, Key, value_text, write_keys
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.registry import BACKBONES
 from relief_ray.plugins.load import fields_read
@@ -21,14 +21,14 @@ from relief_ray.strategies import PRESETS
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.support.errors import UserError
 
-PAGE: Final = Path(__file__).parents[1] / "docs" / "configuration.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "configuration.md"
 _HEAD: Final = """# Configuration
 
 Every key of a run, with its type, its default and its meaning. `relief-ray config` prints the same table,
 `relief-ray config demo` a preset's values, `relief-ray config demo training` one section of them. A key is changed by
 `--set training.epochs=2`, in a YAML file, or by `rr.run("demo", set={"training.epochs": 2})` in Python.
 
-This page is generated: `python -m relief_ray.key_table` writes it from the classes.
+This page is generated: `python -m relief_ray.config.table` writes it from the classes.
 """
 
 

@@ -1,0 +1,1 @@
+"""The typed configuration of one run, and the names of all its keys."""
