@@ -299,8 +299,8 @@ def clock(line: str, said: str) -> Fault:
 CLOCKS: dict[str, Fault] = {
     "times raises": clock("load.nowhere", "AttributeError: 'Workload' object has no attribute 'nowhere'"),
     "times exits": clock("sys.exit(0)", "Mine.times ended the process (sys.exit(0)), expected that it returns"),
-    "times returns nothing": clock("return None", "Mine.times returned None, expected a relief_ray.core.messages.StageTim"),
-    "times returns seconds": clock("return 1.0", "Mine.times returned a float, expected a relief_ray.core.messages.StageTi"),
+    "times returns nothing": clock("return None", "Mine.times returned None, expected a relief_ray.core.messages.St"),
+    "times returns seconds": clock("return 1.0", "Mine.times returned a float, expected a relief_ray.core.messages.St"),
     "NaN": clock("return StageTimes(up_s=float('nan'))", "Mine.times: up_s = nan, expected a finite number of seconds"),
     "infinity": clock("return StageTimes(down_s=float('inf'))", "down_s = inf, expected a finite number of seconds"),
     "below zero": clock("return StageTimes(optimizer_s=-1.0)", "optimizer_s = -1.0, expected a finite number of seco"),

@@ -10,11 +10,11 @@ from typing import Literal
 import typer
 
 from actors.launch import ray_executors
-from relief_ray.citations import cite
 from relief_ray.conformance.trial import line, names_dataset, trial_of
 from relief_ray.data.registry import DATASETS, load_own
 from relief_ray.plugins.load import is_path
 from relief_ray.strategies import DESCRIBED
+from relief_ray.strategies.citations import cite
 from relief_ray.studies.data_description import owners_of
 from relief_ray.support.errors import UserError
 from relief_ray.support.text import WIDTH, filled, table

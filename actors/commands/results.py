@@ -16,11 +16,11 @@ from pydantic import JsonValue
 
 from actors.commands.next_steps import next_steps, refuse_nested
 from actors.terminal.mlflow_export import DATABASE, export_report, export_study, where_to_look
-from relief_ray.citations import cite
 from relief_ray.config.runtime import TrackingConfig
 from relief_ray.records.cells import PLAN_FILES, find_runs, read_plan_file
 from relief_ray.records.run_folder import RUN_FILE, read_run
 from relief_ray.records.tracking import sync
+from relief_ray.strategies.citations import cite
 from relief_ray.studies.plans import Plan
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import disk_errors, write_atomic

@@ -39,7 +39,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
     {
         "configuration": Rule(
             says="its fields survive JSON and build() returns a Strategy",
-            fix="keep plain numbers, texts and tuples in fields; let build() return relief_ray.core.federated.Strategy(..)",
+            fix="keep plain numbers, texts and tuples in fields; let build() return rr.Strategy(..)",
         ),
         "travels": Rule(
             says="what build() returns can be sent to another process",

@@ -15,9 +15,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from relief_ray.citations import cite
 from relief_ray.plugins.load import is_own, is_path, load_kind
 from relief_ray.records.schema import MethodFacts
+from relief_ray.strategies.citations import cite
 from relief_ray.strategies.common import Preset, Search, StrategyConfig
 
 # The one order of methods (that of the paper's Table I) in lists, tables, figures and grids; each name is a module with

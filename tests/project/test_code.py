@@ -189,7 +189,7 @@ FILES_UNDER_60 = {
     "actors/commands/run_mode.py": "which mode follows from settings: rules, apart from what carries runs out",
     "actors/terminal/streams.py": "makes streams safe before anything is printed: to be checked by itself",
     "relief_ray/measured.py": "what devices tell: the messages of a round hold it, and records and devices make it",
-    "relief_ray/citations.py": "reads citations.bib, which methods and data sets name",
+    "relief_ray/strategies/citations.py": "reads citations.bib, which methods and data sets name",
     "relief_ray/data/formats/partial.py": "a data set is a file",
     "relief_ray/experiment/untrained.py": "counts one thing over rounds, for the loop that has no room for it",
     "relief_ray/support/frozen.py": LEAF,

@@ -48,7 +48,13 @@ def test_wheel_holds_the_three_packages_and_nothing_else(wheel):
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
     files = {name_of(path) for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()}
     assert {name for name in files if "__pycache__" not in name} <= set(names)
-    data = ("data/assets/dsa_mini.npz", "keys.json", "citations.bib", "report/paper.json", "devices/calibration.json")
+    data = (
+        "data/assets/dsa_mini.npz",
+        "config/keys.json",
+        "strategies/citations.bib",
+        "report/paper.json",
+        "devices/calibration.json",
+    )
     assert {f"relief_ray/{name}" for name in data} | {"relief_ray/studies/claims/demo.yaml"} <= set(names)
 
 

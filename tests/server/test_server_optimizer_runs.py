@@ -10,9 +10,8 @@ from relief_ray.experiment.lifecycle import reopen
 from relief_ray.experiment.recording import binding_of
 from relief_ray.experiment.setup import prepare
 from relief_ray.records import checkpoint, read_rounds
-from relief_ray.strategies.fedlease.clustering import clusters_of, exchange
-from relief_ray.strategies.fedlease.strategy import averaged, experts_for
-from relief_ray.strategies.harmony.strategy import members_of_clusters
+from relief_ray.strategies.fedlease import averaged, clusters_of, exchange, experts_for
+from relief_ray.strategies.harmony import members_of_clusters
 from relief_ray.training.serial_executor import SerialExecutor
 from tests.conformance.cases import config_of, drive
 

@@ -25,8 +25,8 @@ from relief_ray.experiment.setup import build_backbone, count
 from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.report.paper import read_paper
 from relief_ray.server.aggregation import to_tensor
-from relief_ray.strategies.fedel import strategy as fedel
-from relief_ray.strategies.fedicu.strategy import IMPORTANCE
+from relief_ray.strategies import fedel
+from relief_ray.strategies.fedicu import IMPORTANCE
 
 PAMAP2 = InputShape(channels=(("acc", 9), ("gyro", 9), ("mag", 9), ("hr", 1)), window=256, num_classes=12)
 B1, B2 = {"name": "cnn"}, {"name": "moment_lora", "size": "small"}

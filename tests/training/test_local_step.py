@@ -12,7 +12,7 @@ from relief_ray.core.messages import NO_STATE
 from relief_ray.core.streams import Streams
 from relief_ray.models.extra.connector import with_connector
 from relief_ray.strategies.fedprox import proximal_loss
-from relief_ray.strategies.pilot.losses import balance_loss, difference_loss, z_loss
+from relief_ray.strategies.pilot import balance_loss, difference_loss, z_loss
 from relief_ray.training.config import TrainerConfig
 from relief_ray.training.inputs import ClientInputs
 from relief_ray.training.local_step import ClientRun, accumulate_gradients, is_mean_over_windows, observed_rows

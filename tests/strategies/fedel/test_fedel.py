@@ -17,12 +17,11 @@ from relief_ray.core.streams import Streams
 from relief_ray.experiment.setup import context_of as setup_context
 from relief_ray.experiment.setup import prepare
 from relief_ray.records import read_rounds, selection_text
-from relief_ray.strategies import fedprox
+from relief_ray.strategies import fedel, fedprox
+from relief_ray.strategies import fedel as selection
 from relief_ray.strategies.early_exits import block, num_blocks, own_groups
 from relief_ray.strategies.fedavg import FedAvg
-from relief_ray.strategies.fedel import FedEL, selection
-from relief_ray.strategies.fedel import strategy as fedel
-from relief_ray.strategies.fedel.strategy import GLOBAL, WINDOW, all_exits, global_importance
+from relief_ray.strategies.fedel import GLOBAL, WINDOW, FedEL, all_exits, global_importance
 from relief_ray.strategies.fedprox import FedProx
 from relief_ray.training.worker import Worker
 from tests import toy

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from relief_ray.core.client import Probed
-from relief_ray.strategies.fedel import selection
-from relief_ray.strategies.fedel.selection import UNITS, Tree, Unit, best, cost, in_units, price, slide, solve
+from relief_ray.strategies import fedel as selection
+from relief_ray.strategies.fedel import UNITS, Tree, Unit, best, cost, in_units, price, slide, solve
 
 
 def random_chain(make, size, name, inner=True):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relief_ray.core.groups import GroupLayout, ParamGroup, pack
-from relief_ray.strategies.fedicu.consensus import (
+from relief_ray.strategies.fedicu import (
     agreement,
     balanced_steps,
     merge_columns,

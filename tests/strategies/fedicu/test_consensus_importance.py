@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relief_ray.strategies.fedicu.consensus import group_importance, importance, keep_top
+from relief_ray.strategies.fedicu import group_importance, importance, keep_top
 
 
 @given(st.integers(1, 40), st.floats(0.01, 1.0), st.integers(0, 99))

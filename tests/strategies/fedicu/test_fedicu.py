@@ -13,9 +13,15 @@ from relief_ray.core.messages import Reduced, ServerState
 from relief_ray.core.streams import Streams
 from relief_ray.server.aggregation import to_tensor
 from relief_ray.strategies import PRESETS
-from relief_ray.strategies.fedicu import FedICU
-from relief_ray.strategies.fedicu.consensus import importance
-from relief_ray.strategies.fedicu.strategy import IMPORTANCE, aggregate, choosing_flops, frozen, send_important
+from relief_ray.strategies.fedicu import (
+    IMPORTANCE,
+    FedICU,
+    aggregate,
+    choosing_flops,
+    frozen,
+    importance,
+    send_important,
+)
 from tests.toy import FOUR, FULL, bench, build, context_of, fleet_of, task_of, update_of
 from tests.training.scenario import build as build_cnn
 
@@ -218,7 +224,7 @@ def test_a_group_that_nobody_changed_stays():
 
 def test_a_client_that_lacks_a_sensor_gains_weight_on_the_fusion_matrix():
     """Masked features, 3 of 8 own the rare sensor, a third of the columns: unchanged LoRA columns agree perfectly."""
-    from relief_ray.strategies.fedicu.consensus import agreement, split_columns
+    from relief_ray.strategies.fedicu import agreement, split_columns
 
     make = torch.Generator().manual_seed(0)
     common, rare = torch.randn(8, 80, generator=make), torch.randn(8, 40, generator=make)

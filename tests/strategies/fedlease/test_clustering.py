@@ -10,7 +10,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 from sklearn.metrics import silhouette_score
 
-from relief_ray.strategies.fedlease.clustering import (
+from relief_ray.strategies.fedlease import (
     average_linkage,
     cluster,
     distances,

@@ -9,17 +9,21 @@ from relief_ray.core.extra_modules import Experts
 from relief_ray.core.messages import Reduced, ServerState
 from relief_ray.core.streams import Streams
 from relief_ray.strategies.fedavg import FedAvg
-from relief_ray.strategies.fedlease import FedLEASE
-from relief_ray.strategies.fedlease.clustering import (
+from relief_ray.strategies.fedlease import (
+    ALLOCATION,
+    ALONE,
+    FedLEASE,
+    aggregate,
     average_linkage,
     cluster,
+    clusters_of,
     distances,
     exchange,
+    experts_for,
     layers,
     nearest,
     silhouette,
 )
-from relief_ray.strategies.fedlease.strategy import ALLOCATION, ALONE, aggregate, clusters_of, experts_for
 from relief_ray.support.errors import UserError
 from tests.toy import ACC, FOUR, FULL, bench, build, context_of, fleet_of, sum_of
 

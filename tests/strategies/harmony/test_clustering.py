@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relief_ray.strategies.harmony.clustering import (
+from relief_ray.strategies.harmony import (
     alike,
     k_means,
     last_reports,

@@ -11,8 +11,7 @@ from relief_ray.core.messages import Assignment, ServerState
 from relief_ray.core.streams import Streams
 from relief_ray.records import read_rounds
 from relief_ray.strategies.fedavg import FedAvg
-from relief_ray.strategies.harmony import Harmony
-from relief_ray.strategies.harmony.strategy import DRIFT, unimodal_heads
+from relief_ray.strategies.harmony import DRIFT, Harmony, unimodal_heads
 from tests.conformance.cases import config_of, drive
 from tests.toy import ACC, FULL, bench, build, context_of, fleet_of, task_of, update_of
 

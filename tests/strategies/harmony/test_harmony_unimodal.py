@@ -7,7 +7,7 @@ import torch
 
 from relief_ray.core.client import ClientContext, LocalStep
 from relief_ray.core.streams import Streams
-from relief_ray.strategies.harmony.strategy import (
+from relief_ray.strategies.harmony import (
     DRIFT,
     head_of,
     reached,

@@ -10,9 +10,7 @@ from relief_ray.core.codec import encoded_nbytes
 from relief_ray.core.groups import WHOLE, Part
 from relief_ray.core.messages import Assignment, ServerState
 from relief_ray.strategies.fedavg import FedAvg
-from relief_ray.strategies.helora import HeLoRA
-from relief_ray.strategies.helora.padding import filling, relative_size
-from relief_ray.strategies.helora.strategy import allocate, sizes, weight
+from relief_ray.strategies.helora import HeLoRA, allocate, filling, relative_size, sizes, weight
 from tests import toy
 from tests.toy import ACC, FOUR, FULL, RANK, bench, build, context_of, reduced_of, update_of
 from tests.training.scenario import build as build_cnn

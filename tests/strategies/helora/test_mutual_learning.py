@@ -7,7 +7,7 @@ from torch.nn import functional
 from relief_ray.core.groups import WHOLE, Part
 from relief_ray.core.streams import Streams
 from relief_ray.models.backbone import BackboneNetwork
-from relief_ray.strategies.helora.mutual_learning import Pupil, Recipe, pull, teach_each_other, truncated
+from relief_ray.strategies.helora import Pupil, Recipe, pull, teach_each_other, truncated
 from tests import toy
 from tests.training import scenario
 

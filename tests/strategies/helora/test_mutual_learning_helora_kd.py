@@ -11,8 +11,8 @@ from relief_ray.experiment.setup import context_of as setup_context
 from relief_ray.experiment.setup import prepare
 from relief_ray.models.backbone import BackboneNetwork
 from relief_ray.records import read_rounds
-from relief_ray.strategies.helora import HeLoRA, mutual_learning
-from relief_ray.strategies.helora.strategy import sizes
+from relief_ray.strategies import helora as mutual_learning
+from relief_ray.strategies.helora import HeLoRA, sizes
 from relief_ray.support.errors import UserError
 from tests.conformance.cases import config_of, drive
 from tests.toy import ACC, FOUR, bench, build, context_of, fleet_of, windows_for

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relief_ray.strategies.helora.padding import filling
+from relief_ray.strategies.helora import filling
 
 PADDINGS = ("zero", "mean", "linear", "adjacent")
 

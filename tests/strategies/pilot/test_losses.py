@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from relief_ray.strategies.pilot.losses import balance_loss, difference_flops, difference_loss, router_flops, z_loss
+from relief_ray.strategies.pilot import balance_loss, difference_flops, difference_loss, router_flops, z_loss
 
 
 def noise(*shape, seed=0):

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relief_ray.server.aggregation import mix_models, normalised
-from relief_ray.strategies.pilot import mixing as module
-from relief_ray.strategies.pilot.mixing import LocalModels, distances, mix_with_nearest, mixing
+from relief_ray.strategies import pilot as module
+from relief_ray.strategies.pilot import LocalModels, distances, mix_with_nearest, mixing
 
 GROUPS = ("a", "b")
 

@@ -8,9 +8,7 @@ import torch
 from relief_ray.core.client import LocalStep
 from relief_ray.core.streams import Streams
 from relief_ray.server.aggregation import mix_models, normalised
-from relief_ray.strategies.pilot import Pilot
-from relief_ray.strategies.pilot.mixing import LocalModels, mix_with_nearest
-from relief_ray.strategies.pilot.strategy import backbone_of, objective
+from relief_ray.strategies.pilot import LocalModels, Pilot, backbone_of, mix_with_nearest, objective
 from tests.toy import ACC, FOUR, FULL, bench, build, context_of, fleet_of
 
 PLAIN = build().layout.ids

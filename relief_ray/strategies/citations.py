@@ -14,7 +14,7 @@ from relief_ray.support.errors import UserError, nearest
 @lru_cache(maxsize=1)
 def read_entries() -> Mapping[str, str]:
     """Every entry of ``citations.bib`` as it stands there, by its BibTeX key."""
-    text = files("relief_ray").joinpath("citations.bib").read_text(encoding="utf-8")
+    text = files("relief_ray.strategies").joinpath("citations.bib").read_text(encoding="utf-8")
     entries = re.finditer(r"^@\w+\{(?P<key>\w+),\n.*?^\}", text, flags=re.MULTILINE | re.DOTALL)
     return MappingProxyType({entry["key"]: entry.group() for entry in entries})
 

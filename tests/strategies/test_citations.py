@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from relief_ray.citations import cite, read_entries
 from relief_ray.strategies import DESCRIBED
+from relief_ray.strategies.citations import cite, read_entries
 from relief_ray.support.errors import UserError
 
 ENTRIES = read_entries()

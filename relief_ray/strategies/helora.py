@@ -1,0 +1,479 @@
+"""HeLoRA: every device trains LoRA of a rank that it can afford; the server pads to its own rank and averages.
+
+Client ``k`` gets ``A[:r_k]`` and ``B[:, :r_k]``, trains and returns them; with ``pad`` filling ranks ``r_k + 1 .. R``
+
+``A = sum_k w_k pad(A_k)``, ``B = sum_k w_k pad(B_k)``, ``w_k = p_k r_k / sum_i p_i r_i``.
+
+``pad`` (``padding``): ``zero``; ``mean`` of the matrix; ``linear``, the mean rank; ``adjacent``, the last rank. A model
+without LoRA has no ranks: there client ``k`` trains the first ``ceil(kappa_k d_out)`` output rows of every weight but
+the head's, and the missing rows of its *update* are padded (our reconstruction). Sensors play no part.
+``variant="kd"`` (``mutual_learning``): models stay apart and teach each other on public windows.
+
+Fan et al., "HeLoRA: LoRA-heterogeneous Federated Fine-tuning for Foundation Models", ACM TOIT 2025.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import ceil
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from relief_ray.core.federated import RoundContext, ServerTools, Strategy
+from relief_ray.core.groups import (
+    ROUNDING,
+    WHOLE,
+    GroupId,
+    GroupLayout,
+    ParamGroup,
+    Params,
+    Part,
+    Selection,
+    TensorSpec,
+)
+from relief_ray.core.messages import (
+    Assignment,
+    ClientId,
+    ClientInfo,
+    Collect,
+    EvalPlan,
+    EvalTarget,
+    Fleet,
+    GroupSum,
+    Reduced,
+    ServerState,
+    Update,
+    WeightedSum,
+)
+from relief_ray.core.protocols import Network
+from relief_ray.core.streams import Streams
+from relief_ray.server.aggregation import apply_parts, apply_step, mix_models, model_of, normalised, richest
+from relief_ray.server.reduction import one_thread
+from relief_ray.strategies.common import Preset, ReadWith, Search, StrategyConfig
+from relief_ray.support.errors import UserError
+
+# HeLoRA-KD: deep mutual learning on the server; models of any size teach each other on windows without labels.
+#
+# Per batch of public windows: ``t = sum_k p_k z_k`` of the models' logits ``z_k``, a constant; every model takes one
+# step of AdamW on ``KL(softmax(t) | softmax(z_k))``, whose gradient in ``z_k`` is ``(softmax(z_k) - softmax(t)) / B``.
+#
+# Client ``k`` trains ``theta_k`` of its own rank and sends it; after mutual learning it gets its own model back, at the
+# same rank. The canonical model, a diagnostic, is the mean of the largest of those with all sensors.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pupil:
+    """Client's model: its trainable parts (``own``), its sensors, and its weight in the common target."""
+
+    params: Params
+    own: Selection
+    modalities: tuple[str, ...]
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """Hyperparameters of AdamW, whose moments start afresh in every round; the defaults are the official code's."""
+
+    epochs: int = 10
+    batch_size: int = 32
+    lr: float = 5e-5
+    weight_decay: float = 0.01
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Learner:
+    """Model during learning; ``fixed``: views of the ranks and rows that it does not have, with their values."""
+
+    pupil: Pupil
+    network: Network
+    parameters: list[nn.Parameter]
+    optimizer: torch.optim.AdamW
+    fixed: list[tuple[Tensor, Tensor]]
+
+    def logits(self, windows: Mapping[str, Tensor]) -> Tensor:
+        """Logits (B, K) from its own sensors alone."""
+        seen = {m: x for m, x in windows.items() if m in self.pupil.modalities}
+        return self.network.read(seen, (None,))[None].logits
+
+
+def teach_each_other(
+    pupils: Sequence[Pupil],
+    windows: Mapping[str, Tensor],
+    layout: GroupLayout,
+    build: Callable[[], Network],
+    recipe: Recipe,
+    draws: tuple[Streams, int],
+) -> list[dict[GroupId, Tensor]]:
+    """Train the models on each other; all outside a pupil's ``own`` parts stays bit for bit.
+
+    ``windows``: modality -> (n, C, T), standardised; ``draws``: the run's streams and the round.
+    """
+    num = len(next(iter(windows.values())))
+    with one_thread():
+        learners = [_learner(pupil, layout, build(), recipe) for pupil in pupils]
+        for epoch in range(recipe.epochs):
+            order = torch.randperm(num, generator=draws[0].torch("mutual", draws[1], epoch))
+            for index in torch.split(order, recipe.batch_size):
+                _learn_step(learners, {m: x[index] for m, x in windows.items()})
+        return [_values(learner.network) for learner in learners]
+
+
+def pull(logits_BK: Tensor, target_BK: Tensor) -> Tensor:
+    """Gradient of the batch's mean ``KL(softmax(target) | softmax(logits))`` in ``logits``: 0 where they agree."""
+    return (torch.softmax(logits_BK, 1) - torch.softmax(target_BK, 1)) / len(logits_BK)
+
+
+def truncated(theta: Params, own: Selection, layout: GroupLayout) -> dict[GroupId, Tensor]:
+    """Cut ``theta`` to the ranks of ``own``: LoRA factors are zero beyond them; other groups stay whole."""
+    after = dict(theta)
+    for j, part in own.items():
+        if part.rank is not None:
+            index = layout.indices(j, part)
+            after[j] = torch.zeros_like(theta[j])
+            after[j][index] = theta[j][index]
+    return after
+
+
+def _learner(pupil: Pupil, layout: GroupLayout, network: Network, recipe: Recipe) -> _Learner:
+    network.load(pupil.params)
+    parameters = [p for j in pupil.own for p in network.parameters[j]]
+    fixed = []
+    for j, part in pupil.own.items():
+        for spec, p in zip(layout[j].tensors, network.parameters[j], strict=True):
+            axis, number = part.lead(spec)
+            if number < spec.shape[axis]:
+                beyond = p.detach().narrow(axis, number, spec.shape[axis] - number)
+                fixed.append((beyond, beyond.clone()))
+    adam = torch.optim.AdamW(parameters, lr=recipe.lr, weight_decay=recipe.weight_decay, foreach=False)
+    return _Learner(pupil=pupil, network=network, parameters=parameters, optimizer=adam, fixed=fixed)
+
+
+def _learn_step(learners: Sequence[_Learner], windows: Mapping[str, Tensor]) -> None:
+    """Take one step of every model towards the mean of all models' logits before the step."""
+    logits_of_all = [learner.logits(windows) for learner in learners]
+    # In float64 the mean of equal logits is that logit to the bit: models that agree do not move.
+    weighted = [m.pupil.weight * z.detach().to(torch.float64) for m, z in zip(learners, logits_of_all, strict=True)]
+    target = (torch.stack(weighted).sum(0) / sum(m.pupil.weight for m in learners)).to(torch.float32)
+    for learner, logits in zip(learners, logits_of_all, strict=True):
+        wanted = pull(logits.detach(), target)
+        gradients = torch.autograd.grad(logits, learner.parameters, grad_outputs=wanted, allow_unused=True)
+        for p, gradient in zip(learner.parameters, gradients, strict=True):
+            p.grad = gradient
+        learner.optimizer.step()
+        for beyond, value in learner.fixed:
+            beyond.copy_(value)
+
+
+def _values(network: Network) -> dict[GroupId, Tensor]:
+    return {j: torch.cat([p.detach().reshape(-1) for p in ps]) for j, ps in network.parameters.items()}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KdSettings:
+    """Settings of HeLoRA-KD.
+
+    Attributes:
+        sizes: parts of the model that a client has.
+        shares: weights of all clients.
+        recipe: hyperparameters of mutual learning.
+        num_windows: number of public windows, at most.
+    """
+
+    sizes: Callable[[GroupLayout, ClientInfo], Selection]
+    shares: Callable[[Fleet], list[float]]
+    recipe: Recipe
+    num_windows: int
+
+
+def own_models(settings: KdSettings, layout: GroupLayout, fleet: Fleet, streams: Streams, start: Params) -> ServerState:
+    """Initial state: the common start for every client, at its own rank."""
+    models = {model_of(c.id): truncated(start, settings.sizes(layout, c), layout) for c in fleet.clients}
+    return ServerState(models={**models, "global": canonical(settings, models, layout, fleet)})
+
+
+def teach(settings: KdSettings, state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
+    """Let the participants' models learn from each other; absent clients keep their models."""
+    layout, fleet, draws = tools.layout, tools.fleet, (tools.streams, tools.round)
+    shares = settings.shares(fleet)
+    pupils = [_pupil(state, update, tools, shares) for update in reduced.updates]
+    windows = public_windows(tools, settings.num_windows)
+    after = teach_each_other(pupils, windows, layout, tools.build, settings.recipe, draws)
+    names = [model_of(u.receipt.assignment.client) for u in reduced.updates]
+    models = {**state.models, **dict(zip(names, after, strict=True))}
+    return replace(state, models={**models, "global": canonical(settings, models, layout, fleet)})
+
+
+def _pupil(state: ServerState, update: Update, tools: ServerTools, shares: list[float]) -> Pupil:
+    task = update.receipt.assignment
+    theta = apply_parts(state.models[task.view], update.delta, task.up, tools.layout)
+    modalities = tools.fleet[task.client].modalities
+    return Pupil(params=theta, own=task.up, modalities=modalities, weight=shares[task.client])
+
+
+def fullest(settings: KdSettings, layout: GroupLayout, fleet: Fleet) -> list[ClientId]:
+    """Clients that have most of the model among those with most sensors."""
+    numel = {n: layout.num_values(settings.sizes(layout, fleet[n])) for n in richest(fleet)}
+    return [n for n in numel if numel[n] == max(numel.values())]
+
+
+def canonical(settings: KdSettings, models: Mapping[str, Params], layout: GroupLayout, fleet: Fleet) -> Params:
+    """Mean of the fullest clients' models; it averages both factors of ``B A``, so it is a diagnostic only."""
+    chosen, shares = fullest(settings, layout, fleet), settings.shares(fleet)
+    return mix_models([models[model_of(n)] for n in chosen], normalised([shares[n] for n in chosen]), layout.ids)
+
+
+def public_windows(tools: ServerTools, most: int) -> dict[str, Tensor]:
+    """Take at most ``most`` public windows at even distances: modality -> (n, C, T), standardised.
+
+    Raises:
+        UserError: there are none.
+    """
+    if tools.public is None or not len(tools.public):
+        raise UserError("strategy helora, variant=kd: found no public windows, expected some; take variant=pad")
+    num = min(most, len(tools.public))
+    chosen = tools.public.take([i * len(tools.public) // num for i in range(num)])
+    return {m: torch.from_numpy(x) for m, x in chosen.load().items()}
+
+
+def each_its_own(state: ServerState, fleet: Fleet) -> EvalPlan:
+    """Evaluate every client's model with its own sensors; canonical: the mean of the fullest."""
+    targets = (
+        EvalTarget(label=model_of(c.id), view=model_of(c.id), client=c.id, modalities=c.modalities)
+        for c in fleet.clients
+    )
+    return EvalPlan(canonical=EvalTarget(label="global"), clients=tuple(targets))
+
+
+# Padding: fills the ranks and rows that smaller models lack, to bring their updates to the server's size.
+#
+# Every rule is linear in what it pads, so that the padded sum of clients of one size is the sum of the padded clients.
+
+
+# Fills with zero; the mean of the whole matrix; the mean rank (row, column); a copy of the last one.
+Padding = Literal["zero", "mean", "linear", "adjacent"]
+
+
+def rank_of(group: ParamGroup) -> int | None:
+    """Rank ``R`` of a LoRA group; None for a dense one."""
+    return next((t.shape[0 if t.kind == "lora_a" else 1] for t in group.tensors if "lora" in t.kind), None)
+
+
+def relative_size(group: ParamGroup, part: Part) -> float:
+    """Relative size ``r_k / R`` or ``kappa_k``; 1 for a group that every client trains whole."""
+    full = rank_of(group)
+    return part.rank / full if full and part.rank is not None else 1.0 if part.rows is None else part.rows
+
+
+def filling(values: Tensor, axis: int, number: int, padding: Padding, mean: Tensor | None = None) -> Tensor:
+    """Values to append to ``values`` so that they grow by ``number`` along ``axis``.
+
+    ``mean``: the mean of the whole matrix where ``values`` are a block of it.
+    """
+    shape = [number if i == axis else size for i, size in enumerate(values.shape)]
+    if padding == "zero" or not number:
+        return values.new_zeros(shape)
+    if padding == "mean":
+        return (values.mean() if mean is None else mean).expand(shape)
+    last = values.narrow(axis, values.shape[axis] - 1, 1)
+    return (values.mean(axis, keepdim=True) if padding == "linear" else last).expand(shape)
+
+
+def padded_sums(
+    sums: Mapping[GroupId, GroupSum], up: Selection, theta: Params, layout: GroupLayout, padding: Padding
+) -> dict[GroupId, Tensor]:
+    """``sum_n w_n (pad(X_n) - theta_j)`` per group, in float64, over clients that all sent the parts ``up``.
+
+    ``X_n`` is a client's LoRA factor, which is padded by rank; of dense tensors the update is padded, by rows.
+    """
+    leading = {j: _leading(part, up, theta, layout, j) for j, part in sums.items()}
+    blocks = [values for j, tensors in leading.items() if layout[j].role == "fusion_a" for values in tensors.values()]
+    mean = torch.cat([b.reshape(-1) for b in blocks]).mean() if blocks else None
+    steps: dict[GroupId, Tensor] = {}
+    for j, part in sums.items():
+        step = _scatter(part, up, layout, j)
+        for spec in layout[j].tensors:
+            axis, number = up[j].lead(spec)
+            beyond = spec.shape[axis] - number
+            base = part.weight * _view(theta[j].to(torch.float64), spec).narrow(axis, number, beyond)
+            shared = mean if layout[j].role == "fusion_a" else None
+            filled = filling(leading[j][spec.name], axis, beyond, padding, shared)
+            _view(step, spec).narrow(axis, number, beyond).copy_(filled - base if _is_factor(spec) else filled)
+        steps[j] = step
+    return steps
+
+
+def _is_factor(spec: TensorSpec) -> bool:
+    return spec.kind in ("lora_a", "lora_b")
+
+
+def _view(vector: Tensor, spec: TensorSpec) -> Tensor:
+    return vector[spec.offset : spec.offset + spec.numel].view(spec.shape)
+
+
+def _scatter(part: GroupSum, up: Selection, layout: GroupLayout, group: GroupId) -> Tensor:
+    """Sum of updates at the group's full length, zero where nothing was sent."""
+    step = torch.zeros(layout[group].numel, dtype=torch.float64)
+    step[layout.indices(group, up[group])] = part.weighted
+    return step
+
+
+def _leading(part: GroupSum, up: Selection, theta: Params, layout: GroupLayout, group: GroupId) -> dict[str, Tensor]:
+    """Values to pad, by tensor: the weighted sum of clients' LoRA factors, or of their updates of dense tensors."""
+    moved, origin = _scatter(part, up, layout, group), theta[group].to(torch.float64)
+    leading = {}
+    for spec in layout[group].tensors:
+        axis, number = up[group].lead(spec)
+        sent, start = (_view(values, spec).narrow(axis, 0, number) for values in (moved, origin))
+        leading[spec.name] = sent + part.weight * start if _is_factor(spec) else sent
+    return leading
+
+
+Share = dict[Literal["A", "B", "C"], Annotated[float, Field(gt=0.0, le=1.0)]]
+
+
+def _sizes_tried(middle: float, least: float, width_b: float, width_c: float) -> dict[str, object]:
+    """Ranks and, without LoRA, widths of types B and C; Type A always has all."""
+    return {"rank_share": {"A": 1.0, "B": middle, "C": least}, "width": {"A": 1.0, "B": width_b, "C": width_c}}
+
+
+class HeLoRA(StrategyConfig):
+    """Configuration of HeLoRA.
+
+    Attributes:
+        variant: ``pad`` averages padded models; ``kd`` averages none: models learn from each other on public windows.
+        padding: filling of missing ranks or rows.
+        by_rank: whether clients weigh by their rank (reconstructed), besides ``weighting``.
+        rank_share: share of ``R`` by device type (8/6/4 of 8); types left out: 1.
+        width: share of the output rows by device type, for models without LoRA; types left out: 1.
+        kd_epochs: epochs of mutual learning after a round.
+        kd_lr: learning rate of AdamW in mutual learning.
+        public_windows: number of windows for mutual learning, at most.
+        alpha_over: adapters are scaled by alpha over the server's rank ``R``, or over the client's own (official code).
+    """
+
+    title: ClassVar[str] = "HeLoRA"
+    kind: ClassVar[str] = "baseline"
+    about: ClassVar[str] = "LoRA rank (dense model: output rows) by device type; the server pads and averages"
+    citation: ClassVar[str | None] = "fan2025helora"
+    dense_stand_in: ClassVar[str] = "ranks are leading output rows of every weight, and updates are padded"
+    search_trades_speed: ClassVar[str] = "the larger the share of a slow device, the longer its round"
+    search: ClassVar[Search] = {
+        "sizes0.5": _sizes_tried(0.5, 0.25, 0.75, 0.5),
+        "sizes0.75": _sizes_tried(0.75, 0.5, 0.875, 0.75),
+        "sizes0.9": _sizes_tried(0.875, 0.75, 0.95, 0.9),
+    }
+    read_with: ClassVar[ReadWith] = (
+        ("variant", "pad", ("padding", "by_rank", "alpha_over")),
+        ("variant", "kd", ("kd_epochs", "kd_lr", "public_windows")),
+    )
+    name: Literal["helora"] = "helora"
+    variant: Literal["pad", "kd"] = "pad"
+    padding: Padding = "linear"
+    by_rank: bool = True
+    rank_share: Share = Field(default={"A": 1.0, "B": 0.75, "C": 0.5})
+    width: Share = Field(default={"A": 1.0, "B": 0.875, "C": 0.75})
+    kd_epochs: int = Field(default=10, ge=1)
+    kd_lr: float = Field(default=5e-5, gt=0.0)
+    public_windows: int = Field(default=256, ge=1)
+    alpha_over: Literal["server_rank", "own_rank"] = "server_rank"
+
+    def build(self) -> Strategy:
+        """Build the strategy."""
+        pad = Strategy(
+            name=self.name,
+            allocate=partial(allocate, self),
+            reduction=WeightedSum(weight=partial(weight, self), bucket=by_size),
+            aggregate=partial(aggregate, self),
+        )
+        if self.variant == "pad":
+            return pad
+        settings = KdSettings(
+            sizes=partial(sizes, self),
+            shares=self.shares,
+            recipe=Recipe(epochs=self.kd_epochs, lr=self.kd_lr),
+            num_windows=self.public_windows,
+        )
+        return replace(
+            pad,
+            init=partial(own_models, settings),
+            reduction=Collect(),
+            aggregate=partial(teach, settings),
+            evaluate=each_its_own,
+            no_average="the clients' models learn from each other on the server and are never averaged",
+        )
+
+
+PRESETS = {
+    "helora": Preset(HeLoRA()),
+    "helora_table": Preset(
+        HeLoRA(rank_share={"A": 0.75, "B": 0.75, "C": 0.75}, width={"A": 1.0, "B": 0.89, "C": 0.67}),
+        title="HeLoRA, table",
+        kind="baseline, FITTED",
+        about="HeLoRA of the sizes that the paper's speedups and bytes imply",
+    ),
+}
+
+
+def by_type(shares: Share, client: ClientInfo) -> float:
+    """Share of the client's device type; 1 where it has none."""
+    return next((share for name, share in shares.items() if name == client.device), 1.0)
+
+
+def sizes(config: HeLoRA, layout: GroupLayout, client: ClientInfo) -> Selection:
+    """Parts of each group that a client has: leading ranks, or leading rows of a model without LoRA; the head whole."""
+    share, width = (by_type(shares, client) for shares in (config.rank_share, config.width))
+    lora = any(rank_of(g) for g in layout)
+
+    def part(group: ParamGroup) -> Part:
+        if (full := rank_of(group)) is not None:
+            rank = max(1, ceil(share * full - ROUNDING))
+            return WHOLE if rank >= full else Part(rank=rank)
+        return WHOLE if lora or group.role == "head" or width >= 1.0 else Part(rows=width)
+
+    return {g.id: part(g) for g in layout}
+
+
+def weight(config: HeLoRA, group: ParamGroup, client: ClientInfo, task: Assignment) -> float:
+    """Weight ``p_k r_k`` up to a factor that all clients share."""
+    base = float(config.reduction().weight(group, client, task))
+    return base * relative_size(group, task.up[group.id]) if config.by_rank else base
+
+
+def by_size(task: Assignment) -> str:
+    """Bucket of a client: those that send the same parts are summed together, before padding."""
+    return f"size.{sorted({(p.rank or 0, p.rows or 0.0) for p in task.up.values()})}"
+
+
+def allocate(config: HeLoRA, state: ServerState, context: RoundContext) -> tuple[Assignment, ...]:
+    """Every participant gets, trains and sends the model at its own size; a dense model comes down whole."""
+    tasks = []
+    for client in context.participants:
+        parts = sizes(config, context.layout, client)
+        down = {j: WHOLE if part.rank is None else part for j, part in parts.items()}
+        task = Assignment(client=client.id, down=down, train=parts, up=parts, epochs=context.epochs)
+        if config.alpha_over == "own_rank":
+            ranks = [relative_size(context.layout[j], part) for j, part in parts.items() if part.rank is not None]
+            task = replace(task, lora_scale=1.0 / min(ranks, default=1.0))
+        tasks.append(replace(task, view=model_of(client.id)) if config.variant == "kd" else task)
+    return tuple(tasks)
+
+
+def aggregate(config: HeLoRA, state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
+    """Average the padded models over all participants, weighted."""
+    theta = state.models["global"]
+    up = {by_size(r.assignment): r.assignment.up for r in reduced.receipts}
+    steps: dict[GroupId, Tensor] = {}
+    total: dict[GroupId, float] = {}
+    for size in sorted(reduced.sums):
+        sums = reduced.sums[size]
+        for j, step in padded_sums(sums, up[size], theta, tools.layout, config.padding).items():
+            steps[j] = steps.get(j, torch.zeros(())) + step
+            total[j] = total.get(j, 0.0) + sums[j].weight
+    after = apply_step(theta, {j: step / total[j] for j, step in steps.items()})
+    return ServerState(models={"global": after}, tensors=state.tensors, facts=state.facts)
