@@ -26,8 +26,7 @@ from relief_ray.core.groups import GroupId, Params
 from relief_ray.core.messages import Receipt, Reduced, StageTimes, Update, Work
 from relief_ray.experiment.setup import Setup, context_of, prepare
 from relief_ray.server.aggregation import mix_models
-from relief_ray.strategies.pilot import mixing
-from relief_ray.strategies.pilot import LocalModels, Matrix, Pilot, backbone_of, distances, mix_with_nearest
+from relief_ray.strategies.pilot import LocalModels, Matrix, Pilot, backbone_of, distances, mix_with_nearest, mixing
 from relief_ray.support.process import use_threads
 
 # Length of a random update relative to a random start, as in a run's later rounds.

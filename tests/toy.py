@@ -39,7 +39,7 @@ from relief_ray.core.stages import StageSpec
 from relief_ray.core.streams import Streams
 from relief_ray.data.window_set import WindowSet
 from relief_ray.models.backbone import Backbone, GroupParameters, InputShape, Stage
-from relief_ray.models.extra.build import with_extra_modules
+from relief_ray.models.extra import with_extra_modules
 from relief_ray.records.checkpoint import CheckpointStateStore
 from relief_ray.server.aggregation import check_update
 from relief_ray.server.reduction import Accumulator, Sums, blocks, leaf, measured, merge_blocks

@@ -29,7 +29,7 @@ from relief_ray.experiment.clocks import foreign_profile, make_accountant, make_
 from relief_ray.guarded import guarded
 from relief_ray.models.backbone import Backbone, BackboneNetwork, InputShape, build_verified
 from relief_ray.models.costs import count_costs
-from relief_ray.models.extra.build import with_extra_modules
+from relief_ray.models.extra import with_extra_modules
 from relief_ray.models.registry import build_checked, require_gemm
 from relief_ray.plugins.blame import take_as_users
 from relief_ray.support.errors import UserError, several

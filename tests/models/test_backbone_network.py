@@ -5,7 +5,7 @@ import torch
 
 from relief_ray.core.extra_modules import Classifier
 from relief_ray.models.backbone import BackboneNetwork
-from relief_ray.models.extra.build import with_extra_modules
+from relief_ray.models.extra import with_extra_modules
 from tests.training.scenario import SHAPE, TINY
 
 EARLY = Classifier(id="exit.1", after=tuple(f"encoder.{m}.1" for m in SHAPE.modalities), layer=1)

@@ -193,7 +193,7 @@ FILES_UNDER_60 = {
     "relief_ray/data/formats/partial.py": "a data set is a file",
     "relief_ray/experiment/untrained.py": "counts one thing over rounds, for the loop that has no room for it",
     "relief_ray/support/frozen.py": LEAF,
-    "relief_ray/models/extra/rewire.py": "changes any backbone's graph, apart from what each method puts in",
+    "relief_ray/models/extra.py": "changes any backbone's graph, apart from what each method puts in",
     "relief_ray/records/exported.py": "what a store is told of a run, apart from how MLflow takes it",
     "relief_ray/records/selection_text.py": "a format that records and terminal share, imports no other record",
     "relief_ray/records/tensor_file.py": "writes a format of others, apart from what a checkpoint puts in",

@@ -10,7 +10,7 @@ from relief_ray.core.client import ClientContext, ClientProgram, task_loss
 from relief_ray.core.extra_modules import Connector
 from relief_ray.core.messages import NO_STATE
 from relief_ray.core.streams import Streams
-from relief_ray.models.extra.connector import with_connector
+from relief_ray.models.extra import with_connector
 from relief_ray.strategies.fedprox import proximal_loss
 from relief_ray.strategies.pilot import balance_loss, difference_loss, z_loss
 from relief_ray.training.config import TrainerConfig

@@ -8,7 +8,7 @@ from relief_ray.core.messages import Assignment
 from relief_ray.devices.planner import Counter
 from relief_ray.devices.workload import ADAM_FLOPS_PER_VALUE
 from relief_ray.models.costs import count_costs
-from relief_ray.models.extra.build import with_extra_modules
+from relief_ray.models.extra import with_extra_modules
 from relief_ray.training.forward_plan import compute_sources, plan_forward, run_stages
 from tests.training.scenario import SHAPE, TINY
 

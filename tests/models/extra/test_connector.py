@@ -5,7 +5,7 @@ import torch
 
 from relief_ray.core.extra_modules import Connector
 from relief_ray.models.costs import count_costs
-from relief_ray.models.extra.build import with_extra_modules
+from relief_ray.models.extra import with_extra_modules
 from tests.models.extra.test_experts import BACKBONES, inputs, read, stirred
 
 SPEC = Connector(id="connector", num_tasks=3, bottleneck=5)

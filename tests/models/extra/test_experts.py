@@ -5,8 +5,7 @@ import torch
 
 from relief_ray.core.extra_modules import Experts
 from relief_ray.models.costs import count_costs
-from relief_ray.models.extra.build import with_extra_modules
-from relief_ray.models.extra.routed_lora import Router
+from relief_ray.models.extra import Router, with_extra_modules
 from relief_ray.training.forward_plan import compute_sources, plan_forward, run_stages
 from tests import toy
 from tests.models import tiny_moment as moment

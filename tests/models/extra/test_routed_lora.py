@@ -5,8 +5,7 @@ import torch
 
 from relief_ray.core.extra_modules import Experts
 from relief_ray.models.costs import count_costs
-from relief_ray.models.extra.build import with_extra_modules
-from relief_ray.models.extra.routed_lora import RoutedLora
+from relief_ray.models.extra import RoutedLora, with_extra_modules
 from tests import toy
 from tests.models import tiny_moment as moment
 from tests.models.extra.test_experts import inputs, read, stirred

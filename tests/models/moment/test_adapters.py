@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from relief_ray.core.extra_modules import Classifier, Connector, Experts
-from relief_ray.models.extra.build import with_extra_modules
+from relief_ray.models.extra import with_extra_modules
 from relief_ray.models.moment.adapters import load_adapters, save_adapters
 from relief_ray.support.errors import UserError
 from tests.models.tiny_moment import TINY, stirred, tiny

@@ -14,7 +14,7 @@ from relief_ray.core.stages import RAW, most_windows
 from relief_ray.experiment.setup import prepare
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.costs import count_costs
-from relief_ray.models.extra.build import with_extra_modules
+from relief_ray.models.extra import with_extra_modules
 from relief_ray.models.moment.adapters import save_adapters
 from relief_ray.models.moment.backbone import MomentConfig, _num_values
 from relief_ray.models.moment.weights import load_frozen, local_folder, weights_folder

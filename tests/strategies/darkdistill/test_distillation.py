@@ -11,7 +11,7 @@ from relief_ray.core.extra_modules import Classifier
 from relief_ray.core.protocols import Reading
 from relief_ray.core.streams import Streams
 from relief_ray.models.backbone import BackboneNetwork
-from relief_ray.models.extra.build import with_extra_modules
+from relief_ray.models.extra import with_extra_modules
 from relief_ray.strategies.darkdistill import distillation
 from relief_ray.strategies.darkdistill.distillation import (
     DepthModel,

@@ -378,7 +378,7 @@ def test_others_experts_stand_in_cluster_order_behind_the_own():
 
 def test_all_scope_routes_every_lora_layer(run_cache):
     """Own experts and routers of fusion and encoders go up, the others' come down; only the own are trained."""
-    from relief_ray.models.extra.build import with_extra_modules
+    from relief_ray.models.extra import with_extra_modules
     from tests.models import tiny_moment as moment
 
     config, plain = FedLEASE(moe_scope="all"), moment.tiny()
