@@ -28,8 +28,8 @@ from relief_ray.records.identity import source_digest
 from relief_ray.server.reduction import Accumulator, Node, Sums, Tree
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import peak_mib
+from relief_ray.training.executor import Worker, client_windows
 from relief_ray.training.job import BlockResult
-from relief_ray.training.worker import Worker, client_windows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

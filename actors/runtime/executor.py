@@ -31,8 +31,8 @@ from relief_ray.core.messages import Assignment, ClientId, ClientState, EvalTarg
 from relief_ray.experiment.experiment import ignore_note, never
 from relief_ray.server.reduction import Sums, blocks
 from relief_ray.support.errors import LeftOut
+from relief_ray.training.executor import CALIBRATION, Worker, client_windows, part_windows
 from relief_ray.training.job import BlockResult, Job
-from relief_ray.training.worker import CALIBRATION, Worker, client_windows, part_windows
 
 # Name of a view of the server's models -> what a call brings its host: the object itself, or a box with it.
 Supply = Callable[[str], "ray.ObjectRef[Packed[Models]] | ModelBox"]

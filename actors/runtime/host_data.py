@@ -18,8 +18,8 @@ from relief_ray.data.reference import SignalAbsent, find_signal
 from relief_ray.data.shard import Shards, find_shards, open_shard, shard_command
 from relief_ray.data.window_set import WindowSet
 from relief_ray.support.errors import UserError, listed, several
+from relief_ray.training.executor import client_windows
 from relief_ray.training.job import Job
-from relief_ray.training.worker import client_windows
 
 DataMode = Literal["auto", "node", "ship"]
 

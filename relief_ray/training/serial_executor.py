@@ -9,8 +9,8 @@ from torch import Tensor
 from relief_ray.core.groups import Params
 from relief_ray.core.messages import Assignment, ClientId, ClientState, EvalTarget, Trained
 from relief_ray.server.reduction import blocks
+from relief_ray.training.executor import Worker
 from relief_ray.training.job import Job, combine
-from relief_ray.training.worker import Worker
 
 
 class SerialExecutor:

@@ -13,9 +13,9 @@ from actors.terminal.exit_codes import exit_code
 from relief_ray.core.client import ClientProgram
 from relief_ray.server.reduction import blocks
 from relief_ray.support.errors import ClientFailed, UserCodeError, UserError
+from relief_ray.training.executor import Worker
 from relief_ray.training.job import combine
 from relief_ray.training.serial_executor import SerialExecutor
-from relief_ray.training.worker import Worker
 from tests.actors.runtime import federation
 from tests.actors.runtime.federation import make_job, make_states, make_targets, make_tasks, same_round, start_models
 

@@ -16,8 +16,8 @@ from relief_ray.data.shard import write_shard
 from relief_ray.data.window_set import WindowSet
 from relief_ray.experiment.setup import prepare
 from relief_ray.support.errors import UserError
+from relief_ray.training.executor import Worker, client_windows
 from relief_ray.training.serial_executor import SerialExecutor
-from relief_ray.training.worker import Worker, client_windows
 from tests.actors.runtime.federation import make_job, make_states, make_targets, make_tasks, same_round, start_models
 
 CONFIG = {

@@ -11,8 +11,8 @@ from relief_ray.core.messages import WeightedSum
 from relief_ray.server.aggregation import by_samples, one_bucket, uniform
 from relief_ray.server.reduction import blocks
 from relief_ray.support.errors import LeftOut
+from relief_ray.training.executor import Worker
 from relief_ray.training.serial_executor import SerialExecutor
-from relief_ray.training.worker import Worker
 from tests.actors.runtime.federation import make_job, make_states, make_tasks, same_round, start_models
 
 

@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as arrays
 
 from actors.runtime.serialization import ALIGN_BYTES, Packed, pack, unpack
 from relief_ray.server.reduction import merge_blocks
-from relief_ray.training.worker import Worker
+from relief_ray.training.executor import Worker
 from tests.actors.runtime.federation import make_job, make_states, make_tasks, start_models
 
 TYPES = st.sampled_from([np.float32, np.float64, np.int64, np.bool_, np.uint8])

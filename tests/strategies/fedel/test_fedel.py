@@ -23,7 +23,7 @@ from relief_ray.strategies.early_exits import block, num_blocks, own_groups
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.fedel import GLOBAL, WINDOW, FedEL, all_exits, global_importance
 from relief_ray.strategies.fedprox import FedProx
-from relief_ray.training.worker import Worker
+from relief_ray.training.executor import Worker
 from tests import toy
 from tests.conformance.cases import config_of, drive
 from tests.toy import ACC, LinearPlanner, build

@@ -8,11 +8,11 @@ from torch.nn import functional
 
 from relief_ray.core.client import ClientProgram
 from relief_ray.support.errors import ClientFailed, UserError
+from relief_ray.training.executor import Worker
 from relief_ray.training.stacked_step import StackedModels
 from relief_ray.training.trainer import Trainer
-from relief_ray.training.worker import Worker
 from tests.training.scenario import build
-from tests.training.test_worker import job, models, tasks_of  # noqa: F401
+from tests.training.test_executor import job, models, tasks_of  # noqa: F401
 
 
 def stacked(job, stack=8, **changes):  # noqa: F811
