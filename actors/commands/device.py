@@ -9,7 +9,7 @@ from pathlib import Path
 from actors.commands.monitor import NOT_AVAILABLE, number
 from relief_ray.config.experiment import override, parse
 from relief_ray.devices.fleet import TYPES
-from relief_ray.devices.paces import Pace
+from relief_ray.devices.throughput import Pace
 from relief_ray.devices.time import Profile, profile_text
 from relief_ray.models.registry import BACKBONES, backbone_name
 from relief_ray.profiling.profile import profile_device

@@ -19,7 +19,7 @@ from actors.cluster import GCS_PORT
 from actors.cluster.tokens import use_token
 from actors.terminal.exit_codes import BAD_INPUT, Stopped
 from relief_ray.devices.board.facts import board_root, heat, model_name, power_mode, release
-from relief_ray.devices.board.rails import find_rails, total_rails
+from relief_ray.devices.power_sensors import find_rails, total_rails
 from relief_ray.support.errors import UserError, counted
 from relief_ray.support.files import cache_root
 from relief_ray.support.text import pip, wrapped

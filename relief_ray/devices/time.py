@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 
 from relief_ray.core.messages import StageTimes
 from relief_ray.core.stages import Engine
-from relief_ray.devices.paces import Stagewise
+from relief_ray.devices.throughput import Stagewise
 from relief_ray.devices.types import DeviceType
 from relief_ray.devices.workload import Workload
 from relief_ray.plugins.blame import called, require, users_function

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relief_ray.core.messages import StageTimes
-from relief_ray.devices.paces import Overheads, Pace, StagePaces, Stagewise
+from relief_ray.devices.throughput import Overheads, Pace, StagePaces, Stagewise
 from relief_ray.devices.workload import ADAM_FLOPS_PER_VALUE, BackwardMode, Workload
 from relief_ray.profiling.probe import FORWARD, Phase, Span
 

@@ -21,7 +21,7 @@ from relief_ray.core.groups import GroupId, GroupLayout
 from relief_ray.core.messages import NO_STATE, Assignment, ClientInfo, StageTimes, Update
 from relief_ray.core.streams import Streams
 from relief_ray.devices.board.facts import board_root, power_mode
-from relief_ray.devices.board.meter import PowerMeter, mean_w
+from relief_ray.devices.meter import PowerMeter, mean_w
 from relief_ray.devices.time import Conditions, Profile, Throughput, throughput
 from relief_ray.devices.workload import Workload, num_steps, shares, workload
 from relief_ray.experiment.clocks import BATCH, profile_settings

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from relief_ray.devices.board.facts import board_root, heat, model_name, power_mode, release, was_throttled
-from relief_ray.devices.board.meter import PERIOD_S, PowerMeter, Sample, energy_of, mean_w
-from relief_ray.devices.board.rails import find_rails, total_rails
+from relief_ray.devices.meter import PERIOD_S, PowerMeter, Sample, energy_of, mean_w
+from relief_ray.devices.power_sensors import find_rails, total_rails
 from tests.devices.boards import BOARDS, agx_orin, orin_nx, write
 
 _NOBODY = 65534
@@ -146,7 +146,7 @@ def test_a_sum_with_a_rail_that_was_stuck_for_a_while_is_none(board):
 
 def test_a_board_that_is_slowed_down_in_the_middle_of_a_measurement_was_throttled(tmp_path, monkeypatch):
     """Neither at its beginning nor at its end."""
-    monkeypatch.setattr("relief_ray.devices.board.meter._HEAT_PERIOD_S", 0.01)
+    monkeypatch.setattr("relief_ray.devices.meter._HEAT_PERIOD_S", 0.01)
     root, until_s = orin_nx(tmp_path), time.monotonic() + 30.0
     alert = root / "sys/class/thermal/cooling_device1"
     with PowerMeter(root, 0.01) as meter:

@@ -25,7 +25,7 @@ def board(tmp_path):
 @pytest.fixture
 def any_samples(monkeypatch):
     """On a busy machine most samples come late: here two are enough."""
-    monkeypatch.setattr("relief_ray.devices.board.meter.MAX_DROPPED", 1.0)
+    monkeypatch.setattr("relief_ray.devices.meter.MAX_DROPPED", 1.0)
 
 
 def checks(root, torch=ORIN, **more):

@@ -53,7 +53,7 @@ def test_each_client_gets_a_model_object_of_its_own(on_ray, tmp_path):
 
 
 def test_a_device_tells_its_energy_mode_and_heat_and_nothing_that_it_cannot(tmp_path, monkeypatch):
-    monkeypatch.setattr("relief_ray.devices.board.meter.MAX_DROPPED", 1.0)  # a busy machine takes samples late
+    monkeypatch.setattr("relief_ray.devices.meter.MAX_DROPPED", 1.0)  # a busy machine takes samples late
     monkeypatch.setenv("RELIEF_SYSFS", str(BOARDS["orin_nx"](tmp_path / "board")))
     with DeviceWatch() as watch:
         time.sleep(0.1)

@@ -14,7 +14,7 @@ from pathlib import Path
 from time import monotonic
 
 from relief_ray.devices.board.facts import Heat, heat, was_throttled
-from relief_ray.devices.board.rails import Rail, Reading, find_rails, total_rails
+from relief_ray.devices.power_sensors import Rail, Reading, find_rails, total_rails
 
 PERIOD_S, _HEAT_PERIOD_S = 0.1, 1.0
 # Share of dropped samples above which an energy is no measurement any more; smaller gaps are bridged.

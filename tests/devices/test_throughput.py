@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 
-from relief_ray.devices.paces import Overheads, Pace, StagePaces, Stagewise
+from relief_ray.devices.throughput import Overheads, Pace, StagePaces, Stagewise
 from relief_ray.devices.time import Throughput
 from relief_ray.devices.workload import ADAM_FLOPS_PER_VALUE, num_steps, workload
 
