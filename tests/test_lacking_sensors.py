@@ -26,7 +26,7 @@ from relief_ray.data.registry import get_spec, load_own
 from relief_ray.devices.fleet import FleetConfig, build_fleet
 from relief_ray.experiment.setup import prepare
 from relief_ray.records import read_rounds
-from relief_ray.records.data_facts import data_facts
+from relief_ray.records.facts import data_facts
 from relief_ray.records.run_folder import read_run
 from relief_ray.report.experiments import experiments
 from relief_ray.report.inventory import take_inventory

@@ -12,8 +12,8 @@ from statistics import fmean
 
 from actors.terminal.reporter import headline_f1
 from relief_ray.config.runtime import TrackingConfig
-from relief_ray.records.mlflow_store import Store, StudySummary, log_run, log_study, store_uri
 from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
+from relief_ray.records.sync.mlflow import Store, StudySummary, log_run, log_study, store_uri
 from relief_ray.records.tracking import MlflowTracker, NullTracker, Tracker, brief
 from relief_ray.support.errors import UserError, counted
 from relief_ray.support.masking import MASK

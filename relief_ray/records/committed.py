@@ -17,7 +17,7 @@ from pydantic import Field, JsonValue, ValidationError
 
 from relief_ray.records.base import SCHEMA_VERSION, Facts, Origin, Record, refuse_other_schema
 from relief_ray.records.costs import FedAvgRecord
-from relief_ray.records.data_facts import DataFacts, data_facts
+from relief_ray.records.facts import DataFacts, data_facts
 from relief_ray.records.left_out import left_out_of, sentence
 from relief_ray.records.metrics import chance_f1
 from relief_ray.records.schema import Machine, MethodFacts, Metrics, RoundRecord, RunRecord

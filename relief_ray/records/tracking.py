@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from relief_ray.records.mlflow_store import Exporter, Store, store_uri
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.schema import RoundRecord, RunRecord, RunStatus
+from relief_ray.records.sync.mlflow import Exporter, Store, store_uri
 from relief_ray.records.sync_state import write_failure
 from relief_ray.support.errors import UserError
 from relief_ray.support.masking import MASK, mask_text

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from relief_ray.experiment.experiment import never
 from relief_ray.records.cells import PLAN_FILES
-from relief_ray.records.mirroring import PATIENCE_AFTER_STOP_S, PATIENCE_S, Mirroring
+from relief_ray.records.sync.sender import PATIENCE_AFTER_STOP_S, PATIENCE_S, Mirroring
 from relief_ray.studies.plans import Plan
 
 

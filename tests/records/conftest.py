@@ -67,8 +67,8 @@ def rows(program: Program) -> Callable[..., list[dict[str, object]]]:
 @pytest.fixture(scope="session")
 def empty_store(finished, tmp_path_factory) -> Path:
     """A store that only knows its schema: making one takes seconds."""
-    from relief_ray.records import mlflow_store
-    from relief_ray.records.mlflow_store import Store, store_uri
+    from relief_ray.records.sync import mlflow as mlflow_store
+    from relief_ray.records.sync.mlflow import Store, store_uri
 
     folder = tmp_path_factory.mktemp("store")
     shutil.copytree(finished, folder / "run")

@@ -22,9 +22,9 @@ import torch
 from fsspec.implementations.local import LocalFileSystem
 
 from relief_ray.records import read_run
-from relief_ray.records.mirror import Copying
 from relief_ray.records.mirror_fetch import fetch
-from relief_ray.records.mirroring import Mirroring
+from relief_ray.records.sync.mirror import Copying
+from relief_ray.records.sync.sender import Mirroring
 from tests.records.scenario import drive, forked, intercepted, outcome, points
 
 

@@ -310,7 +310,7 @@ def main(command: str, root: Path, *rest: str) -> None:
             pids.append(pid)
         print(json.dumps([os.waitpid(pid, 0)[1] for pid in pids]))
     elif command == "sync-killed":
-        from relief_ray.records import mlflow_store
+        from relief_ray.records.sync import mlflow as mlflow_store
 
         kill = lambda *args: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731
         if rest[0] == "before-watermark":

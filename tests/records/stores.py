@@ -11,7 +11,7 @@ from pathlib import Path
 from relief_ray.records import (
     read_run,
 )
-from relief_ray.records.mlflow_store import store_uri
+from relief_ray.records.sync.mlflow import store_uri
 from tests.sealed import put_run
 
 POINTS_A_ROUND = 10  # of the toy run, which is never evaluated and goes on without a client

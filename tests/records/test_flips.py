@@ -22,7 +22,7 @@ from relief_ray.records.cells import PlanFile, PlannedCell, look, read_error, re
 from relief_ray.records.claims import CLAIMS_FILE, PlannedClaims, claims_digest
 from relief_ray.records.committed import condense, read_committed, write_committed
 from relief_ray.records.identity import tensors_sha256
-from relief_ray.records.mirror import MEMORY_FILE, Memory
+from relief_ray.records.sync.mirror import MEMORY_FILE, Memory
 from relief_ray.records.sync_state import SyncState, Target, read_sync, write_sync
 from relief_ray.report.registered import registry_of
 from relief_ray.studies.plans import keep_error

@@ -61,7 +61,7 @@ ALLOWED = {
     "fedprox": {"relief_ray/studies/presets.py": ({"fedprox": 3}, "presets choose methods")},
     "bounds": {
         "actors/runtime/session.py": ({"local": 1}, "Ray's own word, for its address"),
-        "relief_ray/records/mlflow_store.py": ({"local": 1}, "MLflow's own word, for a data set on disk"),
+        "relief_ray/records/sync/mlflow.py": ({"local": 1}, "MLflow's own word, for a data set on disk"),
         "relief_ray/report/captions.py": ({"full_only": 1}, "the finding that a method scores below this bound"),
         "relief_ray/report/findings.py": ({"full_only": 1}, "the same"),
     },

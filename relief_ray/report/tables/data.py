@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from relief_ray.data.registry import get_spec
-from relief_ray.records.data_facts import ClientData, DataFacts, data_facts
+from relief_ray.records.facts import ClientData, DataFacts, data_facts
 from relief_ray.report.document import NONE, Table, word_table
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.runs import Loaded, fleet_of, has_folds, is_pooled, run_value, split_name

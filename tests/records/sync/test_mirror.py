@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from relief_ray.records import checkpoint, read_rounds, read_run
-from relief_ray.records.mirror import MEMORY_FILE, MIRROR_FILE, Copying, TakenOver
 from relief_ray.records.mirror_fetch import fetch
 from relief_ray.records.mirror_store import MirrorStore
-from relief_ray.records.mirroring import Mirroring
+from relief_ray.records.sync.mirror import MEMORY_FILE, MIRROR_FILE, Copying, TakenOver
+from relief_ray.records.sync.sender import Mirroring
 from relief_ray.support.errors import UserError
 from tests.sealed import change_run
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from relief_ray.records.mirror import Copying, TakenOver
+from relief_ray.records.sync.mirror import Copying, TakenOver
 from relief_ray.records.tracking import brief
 from relief_ray.support.errors import UserError
 

@@ -1,0 +1,1 @@
+"""Copies of records elsewhere: MLflow and a mirror folder."""
