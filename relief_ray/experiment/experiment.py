@@ -19,13 +19,13 @@ from relief_ray.core.federated import RoundResult, RoundVoid, run_round
 from relief_ray.core.groups import GroupId
 from relief_ray.core.messages import ClientInfo
 from relief_ray.core.protocols import Executor
-from relief_ray.experiment.acceptance import Accepting
 from relief_ray.experiment.averaging import NO_AVERAGES, advanced, is_tested
 from relief_ray.experiment.evaluation import client_views, evaluation_inputs
 from relief_ray.experiment.protocol import speedup_at_paper
 from relief_ray.experiment.recording import Noted, binding_of, now, round_record
 from relief_ray.experiment.setup import Setup, context_of, deadline_s, subject_names
 from relief_ray.experiment.untrained import UntrainedGroups
+from relief_ray.experiment.update_filter import Accepting
 from relief_ray.plugins.blame import reason
 from relief_ray.records.base import Facts
 from relief_ray.records.checkpoint import NO_TALLY, Averages, Checkpoint, CheckpointStateStore, Saver, Tally
