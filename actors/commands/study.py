@@ -14,8 +14,8 @@ from relief_ray.support.errors import UserError, counted
 from relief_ray.support.text import filled, table
 
 if TYPE_CHECKING:
+    from relief_ray.report.power_analysis import Outlook, Scatter
     from relief_ray.report.statistics import Sides
-    from relief_ray.report.study import Outlook, Scatter
 
 _DIFFERENCES = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0)
 
@@ -83,8 +83,8 @@ def plan_study_command(folders: Sequence[Path], question: StudyQuestion, as_json
 
 
 def _scatter(folders: Sequence[Path], question: StudyQuestion) -> Scatter:
-    from relief_ray.report.dataframes import read_cells
-    from relief_ray.report.study import scatter_of
+    from relief_ray.report.frames import read_cells
+    from relief_ray.report.power_analysis import scatter_of
 
     cells = read_cells(folders)
     if question.setting is not None:
@@ -204,7 +204,7 @@ def _claims_of(plan: Plan) -> tuple[Claims, str] | None:
 
 def _outlooks_of(plan: Plan) -> list[Outlook]:
     """Return the prospects of each of the plan's claims."""
-    from relief_ray.report.study import outlooks
+    from relief_ray.report.power_analysis import outlooks
 
     known = _claims_of(plan)
     return [] if known is None else outlooks(known[0], [row_of(cell) for cell in plan.cells])

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from actors.commands.next_steps import refuse_nested
 from relief_ray.records.cells import find_runs
+from relief_ray.report.results import ClockSummary, summarise_run
 from relief_ray.report.runs import Loaded, load_runs
-from relief_ray.report.summary import ClockSummary, summarise_run
 from relief_ray.support.errors import UserError
 from relief_ray.support.text import filled, table, typed
 from relief_ray.support.user_yaml import read_mapping

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from relief_ray.report.captions import STAND_IN, remarks
 from relief_ray.report.claims import Judgement, judge, last_lines, scatter, verdict_table
 from relief_ray.report.document import Block, Document, Figure, Number, Paragraphs, Section, Table
 from relief_ray.report.experiments import Experiment, experiments
@@ -20,16 +19,17 @@ from relief_ray.report.figures.style import save, sheet
 from relief_ray.report.figures.timeline import timeline_figure
 from relief_ray.report.figures.updates import cosine, phases, traces
 from relief_ray.report.findings import directions, surprises
-from relief_ray.report.formats.html import html
 from relief_ray.report.formats.latex import latex
 from relief_ray.report.formats.markdown import markdown
+from relief_ray.report.formats.pages import html
 from relief_ray.report.inventory import Inventory
 from relief_ray.report.paper import Paper, read_paper
 from relief_ray.report.registered import Registry
-from relief_ray.report.tables.ablation import ablation_table
+from relief_ray.report.remarks import STAND_IN, remarks
 from relief_ray.report.tables.data import MOST_OPEN, data_tables
-from relief_ray.report.tables.main import clocks_table, main_table, paper_table, row_label
+from relief_ray.report.tables.methods import clocks_table, main_table, paper_table, row_label
 from relief_ray.report.tables.overview import footer, gaps, mixture, overview
+from relief_ray.report.tables.paper import ablation_table
 from relief_ray.report.tables.paper_text import text_table
 from relief_ray.report.tables.physical import physical_table
 from relief_ray.report.tables.sensitivity import sensitivity_tables

@@ -14,9 +14,9 @@ from relief_ray.config.experiment import parse
 from relief_ray.data.registry import get_spec
 from relief_ray.records.schema import MethodFacts, RunRecord
 from relief_ray.report.inventory import choice_kind, chosen_keys, searched_keys, variant_names
+from relief_ray.report.results import RunSummary, Values, measures, summarise_run
 from relief_ray.report.runs import Loaded, Repetition, Replicate, flat, load_runs, require_complete, run_value
 from relief_ray.report.statistics import Paired, paired
-from relief_ray.report.summary import RunSummary, Values, measures, summarise_run
 from relief_ray.report.variance import MIN_REPLICATES, units_of
 from relief_ray.strategies import PRESETS, REFERENCE, by_registry, method_name
 from relief_ray.support.errors import UserError

@@ -14,13 +14,13 @@ from statistics import mean
 
 from relief_ray.core.messages import Fleet
 from relief_ray.plugins.load import is_path
-from relief_ray.report.captions import clock_words, twins
 from relief_ray.report.comparison import Comparison
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.paper import PAPER_ROWS, TABLES, V0, V1, V2, V3, Paper, PaperCell
+from relief_ray.report.remarks import clock_words, twins
+from relief_ray.report.results import FUSION_BLOCK
 from relief_ray.report.runs import Loaded, config_text, device_types, fleet_of
 from relief_ray.report.statistics import MIN_INTERVAL, Paired
-from relief_ray.report.summary import FUSION_BLOCK
 from relief_ray.strategies import PROPOSED, REFERENCE
 from relief_ray.support.errors import counted, listed
 

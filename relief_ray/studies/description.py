@@ -16,7 +16,7 @@ from relief_ray.experiment.clocks import uncalibrated
 from relief_ray.experiment.setup import build_backbone, choose_engine, configured_fleet, count
 from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.models.registry import backbone_name
-from relief_ray.report.dataframes import FlatRow
+from relief_ray.report.frames import FlatRow
 from relief_ray.studies.keywords import check_words, in_python, refuse_unknown_keywords
 from relief_ray.studies.request import Target, config_of
 from relief_ray.studies.single import as_frame

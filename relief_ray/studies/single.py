@@ -14,7 +14,7 @@ from relief_ray.plugins.load import import_path
 from relief_ray.records.committed import condense
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.records.schema import RoundRecord, RunRecord, Status
-from relief_ray.report.dataframes import FinishedCell, FlatRow, Measured, measured, round_rows
+from relief_ray.report.frames import FinishedCell, FlatRow, Measured, measured, round_rows
 from relief_ray.report.inventory import GridItem
 from relief_ray.report.runs import Loaded, run_value
 from relief_ray.studies.objects import StrategyLike, method_of

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 from relief_ray.plugins.load import is_path
 from relief_ray.records.cells import PLAN_FILES
 from relief_ray.records.run_folder import RUN_FILE
-from relief_ray.report.dataframes import (
+from relief_ray.report.experiments import Experiment, experiments
+from relief_ray.report.formats import text
+from relief_ray.report.frames import (
     CELL_COLUMNS,
     GAIN_COLUMNS,
     GAIN_FIGURES,
@@ -23,8 +25,6 @@ from relief_ray.report.dataframes import (
     inventory_cells,
     round_rows,
 )
-from relief_ray.report.experiments import Experiment, experiments
-from relief_ray.report.formats import text
 from relief_ray.report.inventory import Inventory, take_inventory
 from relief_ray.report.registered import registry_of
 from relief_ray.report.statistics import Paired

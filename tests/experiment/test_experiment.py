@@ -17,8 +17,8 @@ from relief_ray.experiment.setup import context_of
 from relief_ray.records import read_rounds, read_run
 from relief_ray.records.cells import look
 from relief_ray.records.selection_text import selection
+from relief_ray.report.results import summarise_run
 from relief_ray.report.runs import load_runs
-from relief_ray.report.summary import summarise_run
 from relief_ray.strategies.relief.strategy import planned_round_s
 from relief_ray.support.errors import UserError
 from relief_ray.training.serial_executor import SerialExecutor

@@ -11,8 +11,8 @@ from relief_ray.experiment.lifecycle import create
 from relief_ray.records import read_rounds, read_run
 from relief_ray.records.committed import condense
 from relief_ray.records.left_out import Alerts, left_out_of, sentence, summary_line
-from relief_ray.report.captions import remarks
 from relief_ray.report.comparison import compare_runs
+from relief_ray.report.remarks import remarks
 from relief_ray.report.runs import load_runs
 from relief_ray.support.errors import UserError
 from relief_ray.training.serial_executor import SerialExecutor

@@ -17,11 +17,11 @@ from relief_ray.records.committed import write_committed
 from relief_ray.records.identity import other_program
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.report.build import build
-from relief_ray.report.captions import remarks
 from relief_ray.report.comparison import compare
-from relief_ray.report.dataframes import read_cells, round_rows
 from relief_ray.report.formats.text import as_json
+from relief_ray.report.frames import read_cells, round_rows
 from relief_ray.report.inventory import take_inventory, variant_names
+from relief_ray.report.remarks import remarks
 from relief_ray.report.runs import is_pooled, load_runs
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.studies.axes import Axes

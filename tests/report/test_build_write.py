@@ -7,9 +7,9 @@ import pytest
 
 from relief_ray.report.build import build, draw, table_csv, write
 from relief_ray.report.document import Cell, Document, Paragraphs, Row, Section, Table, column_origins, word_table
-from relief_ray.report.formats.html import html, inline, own_ids
 from relief_ray.report.formats.latex import escape, latex
 from relief_ray.report.formats.markdown import markdown
+from relief_ray.report.formats.pages import html, inline, own_ids
 from relief_ray.support.errors import UserError
 
 NASTY = "a_b & 50 % of <i> | `x_1` -3"

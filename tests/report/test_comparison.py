@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from relief_ray.report.captions import caption, remarks, twins
 from relief_ray.report.comparison import compare, compare_runs, run_differences, stat
 from relief_ray.report.headline import alike_pairs
-from relief_ray.report.summary import summarise_run
+from relief_ray.report.remarks import caption, remarks, twins
+from relief_ray.report.results import summarise_run
 from relief_ray.report.testing import judge_pairs, run_pairs
 from relief_ray.support.errors import UserError
 

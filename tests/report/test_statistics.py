@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relief_ray.report.captions import remarks
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.formats.text import plain
+from relief_ray.report.remarks import remarks
 from relief_ray.report.statistics import MAX_EXACT, holm, paired, rate_interval, sign_flip, smallest_p
 
 values = st.lists(st.floats(-5, 5).map(lambda v: round(v, 3)), min_size=1, max_size=8)

@@ -62,7 +62,7 @@ ALLOWED = {
     "bounds": {
         "actors/runtime/session.py": ({"local": 1}, "Ray's own word, for its address"),
         "relief_ray/records/sync/mlflow.py": ({"local": 1}, "MLflow's own word, for a data set on disk"),
-        "relief_ray/report/captions.py": ({"full_only": 1}, "the finding that a method scores below this bound"),
+        "relief_ray/report/remarks.py": ({"full_only": 1}, "the finding that a method scores below this bound"),
         "relief_ray/report/findings.py": ({"full_only": 1}, "the same"),
     },
 }
@@ -77,16 +77,16 @@ ROLES = {
         "relief_ray/config/experiment.py": (1, "the default"),
         "relief_ray/report/budgets.py": (1, "the cheaper of the two sets the budget of equal cost"),
         "relief_ray/report/comparison.py": (4, COMPARED),
-        "relief_ray/report/dataframes.py": (4, COMPARED),
+        "relief_ray/report/frames.py": (4, COMPARED),
         "relief_ray/report/figures/style.py": (1, "its colour is the same on every page"),
         "relief_ray/report/figures/timeline.py": (2, "the upper panel"),
         "relief_ray/report/figures/updates.py": (2, "the paper's figures 2 and 3 are of FedAvg"),
         "relief_ray/report/findings.py": (2, "the paper's cosines are of FedAvg; its own row is judged"),
         "relief_ray/report/headline.py": (2, COMPARED),
-        "relief_ray/report/summary.py": (1, COMPARED),
-        "relief_ray/report/tables/cells.py": (4, COMPARED),
+        "relief_ray/report/results.py": (1, COMPARED),
+        "relief_ray/report/tables/rows.py": (4, COMPARED),
         "relief_ray/report/tables/comparison.py": (2, COMPARED),
-        "relief_ray/report/tables/main.py": (1, COMPARED),
+        "relief_ray/report/tables/methods.py": (1, COMPARED),
         "relief_ray/report/tables/paper_text.py": (3, "figures of the paper's text"),
         "tune_configs/frontier.py": (4, CHOICE),
         "tune_configs/paper_grids.py": (5, CHOICE),
@@ -108,7 +108,7 @@ ROLES = {
     },
     "V0": {
         "relief_ray/report/findings.py": (6, CLAIM),
-        "relief_ray/report/tables/ablation.py": (2, "variants are compared with it"),
+        "relief_ray/report/tables/paper.py": (2, "variants are compared with it"),
         "relief_ray/report/tables/paper_text.py": (3, "figures of the paper's text"),
     },
     "V1": {

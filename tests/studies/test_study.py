@@ -10,8 +10,8 @@ import relief_ray as rr
 from relief_ray.plugins.load import load
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.report import compare, last_line
-from relief_ray.report.dataframes import GAIN_COLUMNS, cell_rows, read_cells
 from relief_ray.report.formats.text import plain
+from relief_ray.report.frames import GAIN_COLUMNS, cell_rows, read_cells
 from relief_ray.support.errors import UserError
 from tests.own import METHOD
 from tests.studies.conftest import SMALL

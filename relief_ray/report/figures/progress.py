@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relief_ray.records.schema import RoundRecord
-from relief_ray.report.captions import mark, own_models
 from relief_ray.report.comparison import Comparison
 from relief_ray.report.document import TEXT_WIDTH_IN, Figure
 from relief_ray.report.experiments import Experiment, data_title
@@ -26,8 +25,9 @@ from relief_ray.report.figures.style import (
     sheet,
     top_legend,
 )
+from relief_ray.report.remarks import mark, own_models
+from relief_ray.report.results import MIB
 from relief_ray.report.runs import config_text, is_pooled, split_name
-from relief_ray.report.summary import MIB
 from relief_ray.support.errors import counted, listed
 from relief_ray.support.text import percent
 

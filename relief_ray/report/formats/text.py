@@ -11,13 +11,12 @@ from textwrap import fill
 
 from pydantic import JsonValue
 
-from relief_ray.report.captions import caption, remarks
 from relief_ray.report.comparison import Comparison, MethodResult
 from relief_ray.report.document import Table
 from relief_ray.report.formats.markdown import table_markdown
 from relief_ray.report.headline import alike_pairs, equal_rounds, whose_intervals
+from relief_ray.report.remarks import caption, remarks
 from relief_ray.report.statistics import Paired
-from relief_ray.report.tables.cells import names_line
 from relief_ray.report.tables.comparison import (
     OF_PAPER,
     brief_tables,
@@ -26,6 +25,7 @@ from relief_ray.report.tables.comparison import (
     scores_table,
     wide_table,
 )
+from relief_ray.report.tables.rows import names_line
 from relief_ray.support.errors import UserError
 
 # Characters of a line: with all figures; of a usual terminal; and the fewest that hold a table.

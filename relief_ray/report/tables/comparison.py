@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from relief_ray.report.captions import STAND_IN, stand_ins
 from relief_ray.report.comparison import Comparison
 from relief_ray.report.document import NONE, Cell, Row, Table
 from relief_ray.report.headline import versus
 from relief_ray.report.paper import PaperCell, beside, read_paper
+from relief_ray.report.remarks import STAND_IN, stand_ins
 from relief_ray.report.runs import run_value
 from relief_ray.report.statistics import Paired, interval_text
 from relief_ray.report.tables import columns as col
-from relief_ray.report.tables.cells import name_of, number_text
 from relief_ray.report.tables.columns import Column
+from relief_ray.report.tables.rows import name_of, number_text
 from relief_ray.strategies import REFERENCE
 from relief_ray.support.errors import listed
 

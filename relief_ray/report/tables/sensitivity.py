@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from relief_ray.report.captions import own_models, protocol
 from relief_ray.report.document import Cell, Row, Table
 from relief_ray.report.experiments import BACKBONES, Experiment
 from relief_ray.report.paper import PAPER_ROWS, PREFIX, REPRESENTATIVE, Paper, PaperCell
+from relief_ray.report.remarks import own_models, protocol
 from relief_ray.report.runs import split_name
-from relief_ray.report.tables.cells import gap, is_comparable, method_cell, open_statuses
 from relief_ray.report.tables.columns import HEADLINE
-from relief_ray.report.tables.main import facts_of_items
+from relief_ray.report.tables.methods import facts_of_items
+from relief_ray.report.tables.rows import gap, is_comparable, method_cell, open_statuses
 from relief_ray.strategies import by_registry
 
 TABLES = {"pamap2": "IV", "mhealth": "V"}

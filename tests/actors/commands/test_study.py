@@ -9,7 +9,7 @@ import pytest
 from actors.commands.study import cannot_decide, claims_text
 from actors.grids.trial import run_trial
 from actors.runtime.warm_pool import WorkerCache
-from relief_ray.report.dataframes import read_cells
+from relief_ray.report.frames import read_cells
 from relief_ray.studies.plans import read_grid, write_grid
 from relief_ray.support.errors import UserError
 from tests.actors.conftest import Invoke
@@ -64,7 +64,7 @@ def test_a_scatter_of_made_up_data_says_so(invoke: Invoke, monkeypatch):
         replace(cell, record=cell.record.model_copy(update={"data_origin": "SYNTHETIC"}))
         for cell in read_cells([Path("results/smoke")])
     )
-    monkeypatch.setattr("relief_ray.report.dataframes.read_cells", lambda folders: cells)
+    monkeypatch.setattr("relief_ray.report.frames.read_cells", lambda folders: cells)
     shown = " ".join(invoke("plan-study", "results/smoke", "--first=relief", "--second=v1").stdout.split())
     assert "4 paired runs of relief and v1 on SYNTHETIC data (F1" in shown
 

@@ -12,10 +12,10 @@ from relief_ray.report.experiments import experiments
 from relief_ray.report.formats.text import flat
 from relief_ray.report.paper import read_paper
 from relief_ray.report.tables import columns
-from relief_ray.report.tables.ablation import ablation_table
 from relief_ray.report.tables.columns import Column, modality_f1
 from relief_ray.report.tables.comparison import OF_PAPER, brief_tables, costs_table, scores_table, wide_table
-from relief_ray.report.tables.main import main_table
+from relief_ray.report.tables.methods import main_table
+from relief_ray.report.tables.paper import ablation_table
 from relief_ray.report.tables.tuned import HEAD
 
 PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text(encoding="utf-8")

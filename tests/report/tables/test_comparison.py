@@ -5,14 +5,14 @@ import dataclasses
 import pytest
 
 from relief_ray.records.schema import MethodFacts
-from relief_ray.report.captions import STAND_IN
 from relief_ray.report.comparison import Stat, compare_runs
 from relief_ray.report.formats.text import markdown, plain
 from relief_ray.report.paper import beside, read_paper
+from relief_ray.report.remarks import STAND_IN
 from relief_ray.report.statistics import interval_text, paired
-from relief_ray.report.tables.cells import names_line, number_text
 from relief_ray.report.tables.columns import F1, HEADLINE, LINK
 from relief_ray.report.tables.comparison import brief_tables, costs_table, legend, scores_table, wide_table
+from relief_ray.report.tables.rows import names_line, number_text
 
 
 def cells(table, name):

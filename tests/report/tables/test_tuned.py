@@ -6,10 +6,10 @@ import pytest
 
 from actors.grids.freeze import Search, choose
 from relief_ray.report.build import build
-from relief_ray.report.captions import STAND_IN
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.document import Paragraphs
 from relief_ray.report.inventory import Inventory, labelled, merged
+from relief_ray.report.remarks import STAND_IN
 from relief_ray.strategies import PRESETS
 from relief_ray.support.errors import UserError
 from tune_configs.search_lr import METHODS, tries

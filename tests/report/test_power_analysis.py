@@ -6,8 +6,8 @@ import pytest
 from relief_ray.records.cells import PlannedCell
 from relief_ray.records.claims import Claim, Claims
 from relief_ray.records.committed import condense
-from relief_ray.report.dataframes import name_settings
-from relief_ray.report.study import outlooks, scatter_of
+from relief_ray.report.frames import name_settings
+from relief_ray.report.power_analysis import outlooks, scatter_of
 from relief_ray.strategies import PRESETS, facts_of
 from relief_ray.support.errors import UserError
 

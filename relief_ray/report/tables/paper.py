@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from relief_ray.report.captions import clock_note, protocol
 from relief_ray.report.comparison import Comparison, MethodResult, difference
 from relief_ray.report.document import Cell, Row, Table
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.paper import PREFIX, V0, VARIANT_ROWS, Paper, PaperCell
+from relief_ray.report.remarks import clock_note, protocol
 from relief_ray.report.tables import columns as col
-from relief_ray.report.tables.cells import (
+from relief_ray.report.tables.columns import Column
+from relief_ray.report.tables.methods import ablations, facts_of_items
+from relief_ray.report.tables.rows import (
     difference_cell,
     gaps,
     is_comparable,
@@ -21,8 +23,6 @@ from relief_ray.report.tables.cells import (
     runs_cell,
     second_line,
 )
-from relief_ray.report.tables.columns import Column
-from relief_ray.report.tables.main import ablations, facts_of_items
 from relief_ray.strategies import DESCRIBED
 
 _DIFFERENCE = Column(label=f"F1 minus {V0}'s, points [95 %]", figure="", decimals=1)

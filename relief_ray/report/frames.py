@@ -20,6 +20,7 @@ from relief_ray.report.budgets import score_at
 from relief_ray.report.comparison import flat_setting, paired_gain, run_differences
 from relief_ray.report.experiments import Experiment, differences
 from relief_ray.report.inventory import GridItem, Inventory, searched_keys, take_inventory, variant_names
+from relief_ray.report.results import MIB, RunSummary, Values, summarise_run, values_of
 from relief_ray.report.runs import (
     Repetition,
     Replicate,
@@ -29,7 +30,6 @@ from relief_ray.report.runs import (
     replicate_of,
 )
 from relief_ray.report.statistics import Paired, holm
-from relief_ray.report.summary import MIB, RunSummary, Values, summarise_run, values_of
 from relief_ray.report.testing import figure_of
 from relief_ray.strategies import REFERENCE, by_registry
 from relief_ray.support.errors import UserError, nearest

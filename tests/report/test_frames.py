@@ -6,7 +6,7 @@ import pytest
 
 from relief_ray.records.committed import condense, write_committed
 from relief_ray.report.comparison import compare_runs
-from relief_ray.report.dataframes import cell_rows, gain, gain_rows, name_settings, read_cells, round_rows, run_gains
+from relief_ray.report.frames import cell_rows, gain, gain_rows, name_settings, read_cells, round_rows, run_gains
 from relief_ray.report.statistics import paired
 from relief_ray.support.errors import UserError
 

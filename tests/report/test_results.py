@@ -2,7 +2,7 @@
 
 import pytest
 
-from relief_ray.report.summary import SlotCounts, count_slots, summarise_run, time_to, values_of
+from relief_ray.report.results import SlotCounts, count_slots, summarise_run, time_to, values_of
 
 MIB = 2**20
 

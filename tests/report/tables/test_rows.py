@@ -6,7 +6,8 @@ from relief_ray.report.comparison import Stat
 from relief_ray.report.experiments import experiments
 from relief_ray.report.paper import read_paper
 from relief_ray.report.tables import columns
-from relief_ray.report.tables.cells import (
+from relief_ray.report.tables.columns import HEADLINE, SPEEDUP
+from relief_ray.report.tables.rows import (
     departures,
     figure_cell,
     gap,
@@ -16,7 +17,6 @@ from relief_ray.report.tables.cells import (
     runs_cell,
     second_line,
 )
-from relief_ray.report.tables.columns import HEADLINE, SPEEDUP
 
 PAPER = read_paper()
 F1, JOULES = HEADLINE, columns.JOULES

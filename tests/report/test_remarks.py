@@ -3,8 +3,8 @@
 import hashlib
 from dataclasses import replace
 
-from relief_ray.report.captions import STAND_IN, caption, remarks, stand_ins
 from relief_ray.report.comparison import compare_runs
+from relief_ray.report.remarks import STAND_IN, caption, remarks, stand_ins
 from relief_ray.strategies import PRESETS
 
 

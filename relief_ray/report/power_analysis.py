@@ -9,7 +9,7 @@ from statistics import mean, stdev
 from relief_ray.plugins.load import import_path, is_path
 from relief_ray.records.cells import PlannedCell
 from relief_ray.records.claims import Claim, Claims, Figure
-from relief_ray.report.dataframes import FinishedCell, cell_scores
+from relief_ray.report.frames import FinishedCell, cell_scores
 from relief_ray.report.power import detectable
 from relief_ray.report.registered import planned_replicates
 from relief_ray.report.runs import Repetition, Replicate, config_value, repetition_of
