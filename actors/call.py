@@ -22,9 +22,9 @@ from relief_ray.experiment.setup import Setup
 from relief_ray.records.schema import RunRecord
 from relief_ray.studies.call import compute_study
 from relief_ray.studies.keywords import check_words, in_python
+from relief_ray.studies.loop import here
 from relief_ray.studies.objects import BackboneLike, StrategyLike, named_target, settings_of
 from relief_ray.studies.request import Folds, Request, Seeds, Target
-from relief_ray.studies.running import here
 from relief_ray.studies.study import Study
 
 if TYPE_CHECKING:

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from relief_ray.studies.call import run
     from relief_ray.studies.catalogue import MethodInfo, methods
     from relief_ray.studies.data_description import describe_data
-    from relief_ray.studies.description import describe
+    from relief_ray.studies.describe import describe
     from relief_ray.studies.shown import Page, Picture
     from relief_ray.studies.single import Run
     from relief_ray.studies.study import Study, load
@@ -96,7 +96,7 @@ _PUBLIC = {
     "studies.call": ("run",),
     "studies.catalogue": ("MethodInfo", "methods"),
     "studies.data_description": ("describe_data",),
-    "studies.description": ("describe",),
+    "studies.describe": ("describe",),
     "studies.shown": ("Page", "Picture"),
     "studies.single": ("Run",),
     "studies.study": ("Study", "load"),

@@ -26,7 +26,7 @@ from relief_ray.devices.types import DeviceType
 from relief_ray.experiment.setup import prepare
 from relief_ray.key_checks import refuse_wrong_run
 from relief_ray.strategies import PRESETS
-from relief_ray.studies.planning import cells_of, load_preset
+from relief_ray.studies.plan import cells_of, load_preset
 from relief_ray.support.errors import UserCodeFailed, UserError
 
 SCALARS = [

@@ -26,7 +26,7 @@ from relief_ray.config.experiment import parse
 from relief_ray.studies.presets import PRESETS, make_preset
 from relief_ray.support.user_yaml import read_mapping
 from tests.pages import PAGES, ROOT, Block, Session, all_blocks, blocks, commands, copy_runs, environment, make_place
-from tune_configs.cells import GRIDS
+from tune_configs.registry import GRIDS
 
 _INSTALLS = "installs packages: .ci/run has it, from nothing"
 _CLUSTER = "needs several machines, or a Ray cluster that is up"

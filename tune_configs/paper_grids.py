@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from relief_ray.report.paper import PAPER_METHODS, REPRESENTATIVE, V1
 from relief_ray.strategies import PROPOSED, REFERENCE
-from tune_configs.grid import (
+from relief_ray.studies.spec import (
     BOUNDS,
     BRIEF,
     CLAIMS,

@@ -14,8 +14,8 @@ from relief_ray.plugins.load import import_path, is_path, what_to_type
 from relief_ray.strategies import PRESETS
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.studies.cells import numbers
+from relief_ray.studies.spec import CNN, DATASETS, LORA, Axis, Dataset, Grid, own_backbone, own_dataset
 from relief_ray.support.errors import UserError, nearest
-from tune_configs.grid import CNN, DATASETS, LORA, Axis, Dataset, Grid, own_backbone, own_dataset
 
 # Axes whose levels may be a user's own, by import path.
 _WITH_PATHS = ("methods", "datasets", "backbones")

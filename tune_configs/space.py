@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
+from relief_ray.studies.spec import Grid, Level, dataset_levels
 from relief_ray.support.errors import UserError
-from tune_configs.grid import Grid, Level, dataset_levels
 
 # From this ratio of the largest to the smallest value on, a number is searched by its logarithm.
 LOG_FROM = 4.0

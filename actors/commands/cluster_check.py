@@ -18,7 +18,7 @@ from actors.runtime.session import SessionOptions, ray_session
 from actors.terminal.exit_codes import BAD_INPUT, Stopped
 from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.studies.cells import Cell
-from relief_ray.studies.planning import target_config
+from relief_ray.studies.plan import target_config
 from relief_ray.studies.presets import PRESETS
 from relief_ray.support.errors import UserError, counted
 from relief_ray.support.text import wrapped
@@ -127,7 +127,7 @@ def need_of(target: Sequence[str], settings: Sequence[str], offers: Sequence[Bun
     Raises:
         UserError: there is no such target.
     """
-    from tune_configs.cells import GRIDS, cells_of, load_grid
+    from tune_configs.registry import GRIDS, cells_of, load_grid
 
     verb, name = ("", target[0]) if len(target) == 1 else (target[0], target[1])
     if len(target) > 2 or verb not in ("", "run", "grid"):

@@ -76,7 +76,7 @@ def _of_target(target: str, wanted: str | None) -> _Shown:
     from relief_ray.config.table import own_keys
     from relief_ray.models.registry import backbone_name
     from relief_ray.plugins.load import is_own, path_of
-    from relief_ray.studies.planning import target_config
+    from relief_ray.studies.plan import target_config
     from relief_ray.studies.presets import PRESETS
 
     if wanted is None and target not in PRESETS and not _is_path(target):

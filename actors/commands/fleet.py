@@ -12,7 +12,7 @@ from relief_ray.core.messages import Assignment
 from relief_ray.experiment.setup import Setup, choose_engine, context_of
 from relief_ray.strategies import PRESETS, PROPOSED, method_name
 from relief_ray.strategies.common import StrategyConfig
-from relief_ray.studies.planning import open_target
+from relief_ray.studies.plan import open_target
 from relief_ray.support.errors import counted, listed
 from relief_ray.support.text import table
 

@@ -48,11 +48,11 @@ from relief_ray.studies.plans import (
     set_stale_aside,
     write_grid,
 )
+from relief_ray.studies.spec import Grid
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import disk_errors
 from relief_ray.support.text import typed
-from tune_configs.cells import cells_of, load_grid
-from tune_configs.grid import Grid
+from tune_configs.registry import cells_of, load_grid
 
 # How long a plan waits for timed rounds in all: the paper's MOMENT takes an hour for one on a CPU.
 _PLAN_S = 60.0

@@ -10,8 +10,8 @@ from pydantic import JsonValue
 
 from actors.commands.next_steps import refuse_several
 from relief_ray.experiment.export import export_model
-from relief_ray.studies.description import description
-from relief_ray.studies.planning import target_config
+from relief_ray.studies.describe import description
+from relief_ray.studies.plan import target_config
 from relief_ray.support.errors import counted
 from relief_ray.support.text import typed
 

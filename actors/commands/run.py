@@ -34,11 +34,11 @@ from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.report.runs import split_name
 from relief_ray.studies.axes import Axes
+from relief_ray.studies.loop import check_reusable, last_evaluated, open_cell, refuse_stale, rounds_to_do, title_of
 from relief_ray.studies.mirrored import MirrorState, mirrored
-from relief_ray.studies.planning import make_plan, read_plan, without_stale, write_plan
+from relief_ray.studies.plan import make_plan, read_plan, without_stale, write_plan
 from relief_ray.studies.plans import CellFolder, Plan, look_at, set_stale_aside
 from relief_ray.studies.presets import PRESETS
-from relief_ray.studies.running import check_reusable, last_evaluated, open_cell, refuse_stale, rounds_to_do, title_of
 from relief_ray.support.errors import UserError, counted
 from relief_ray.support.process import use_threads
 from relief_ray.support.text import typed
@@ -94,7 +94,7 @@ def _refuse_grid(target: str) -> None:
     """
     if target in PRESETS or Path(target).exists():
         return
-    from tune_configs.cells import GRIDS
+    from tune_configs.registry import GRIDS
 
     if target in GRIDS:
         raise UserError(f"run {target}: is a grid, expected a preset or a file; type relief-ray grid {target}")

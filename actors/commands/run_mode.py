@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from relief_ray.studies.planning import load_preset
+from relief_ray.studies.plan import load_preset
 
 
 def placed(settings: Sequence[str], jobs: int) -> list[str]:

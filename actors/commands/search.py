@@ -13,9 +13,9 @@ from actors.grids.optuna_search import Sampler, require_optuna
 from relief_ray.records.cells import EarlyStopping, SuggestedSearch
 from relief_ray.studies.cells import Cell
 from relief_ray.studies.plans import CellFolder, Plan
+from relief_ray.studies.spec import Grid
 from relief_ray.support.errors import UserError
-from tune_configs.cells import cells_of, load_grid
-from tune_configs.grid import Grid
+from tune_configs.registry import cells_of, load_grid
 from tune_configs.scaling import scale, split_own
 from tune_configs.space import SearchPlace, search_places
 

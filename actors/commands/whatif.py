@@ -38,7 +38,7 @@ def whatif(
         UserError: nothing differs, no finished run there, or one that does not fit the other fleet; a figure without
             a pair of runs.
     """
-    from relief_ray.experiment.what_if import SAID, what_if
+    from relief_ray.studies.what_if import SAID, what_if
 
     refuse_nested(folders, "fleet whatif")
     if fleet is None and windows is None and epochs is None:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from relief_ray.studies.spec import Level
 from relief_ray.support.errors import UserError
 from relief_ray.support.text import install
-from tune_configs.grid import Level
 from tune_configs.space import Dimension, SearchPlace
 
 if TYPE_CHECKING:

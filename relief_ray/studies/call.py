@@ -14,11 +14,11 @@ from relief_ray.core.federated import RoundVoid
 from relief_ray.plugins.blame import blamed
 from relief_ray.plugins.load import sources
 from relief_ray.studies.keywords import Place, check_words, in_python
+from relief_ray.studies.loop import Compute, here, refuse_stale, run_plan
 from relief_ray.studies.objects import StrategyLike
-from relief_ray.studies.planning import write_plan
+from relief_ray.studies.plan import write_plan
 from relief_ray.studies.plans import Plan, set_stale_aside
 from relief_ray.studies.request import Folds, Request, Seeds, Target, plan_of
-from relief_ray.studies.running import Compute, here, refuse_stale, run_plan
 from relief_ray.studies.study import Study
 from relief_ray.support.errors import UserError, listed
 

@@ -20,7 +20,7 @@ from relief_ray.plugins.load import is_path
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.studies.keywords import check_words, in_python
 from relief_ray.studies.objects import data_name, settings_of
-from relief_ray.studies.planning import target_config
+from relief_ray.studies.plan import target_config
 from relief_ray.studies.presets import PRESETS as RUNS
 from relief_ray.studies.presets import make_preset
 from relief_ray.support.errors import UserError, listed

@@ -19,7 +19,7 @@ from relief_ray.plugins.load import is_own
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RoundRecord
 from relief_ray.strategies import PRESETS, method_name
-from relief_ray.studies.planning import open_run
+from relief_ray.studies.plan import open_run
 from relief_ray.support.errors import UserError, counted, listed
 from relief_ray.support.text import Printed, table
 

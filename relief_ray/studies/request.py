@@ -27,7 +27,7 @@ from relief_ray.studies.objects import (
     refuse_unnamed,
     settings_of,
 )
-from relief_ray.studies.planning import cells_of, check_folder, load_preset, preset_of, refuse_others, target_config
+from relief_ray.studies.plan import cells_of, check_folder, load_preset, preset_of, refuse_others, target_config
 from relief_ray.studies.plans import Plan
 from relief_ray.studies.presets import PRESETS, Preset
 from relief_ray.support.errors import UserError, shown

@@ -151,7 +151,7 @@ class Run:
         Raises:
             UserError: the run's data are not there, or pandas is not installed.
         """
-        from relief_ray.studies.planning import open_run
+        from relief_ray.studies.plan import open_run
 
         setup = open_run(self.folder)
         kinds = {name: (kind.peak_tops, kind.active_power_w) for name, kind in setup.types.items()}

@@ -18,7 +18,7 @@ from relief_ray.studies.plans import CellFolder, Plan, keep_error, read_grid, se
 from relief_ray.support.errors import UserError
 from tests.actors.grids.tiny_plans import tiny_plan
 from tests.models.test_backbone_frozen import put_weights
-from tune_configs.cells import cells_of, load_grid
+from tune_configs.registry import cells_of, load_grid
 
 
 def spec_of(entry: CellFolder):

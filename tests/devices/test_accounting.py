@@ -11,10 +11,10 @@ from relief_ray.devices.planner import Counter
 from relief_ray.devices.time import FlopProportional, SplitNaive, SplitReuse
 from relief_ray.devices.types import PRESETS as DEVICES
 from relief_ray.experiment.setup import prepare
-from relief_ray.experiment.what_if import what_if
 from relief_ray.records import read_rounds, read_run
 from relief_ray.report.runs import load_runs
 from relief_ray.strategies import PRESETS
+from relief_ray.studies.what_if import what_if
 from tests.conformance.cases import config_of, drive
 
 TABLE = {"accounting": "table"}

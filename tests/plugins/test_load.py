@@ -25,11 +25,11 @@ from relief_ray.report.remarks import remarks
 from relief_ray.report.runs import is_pooled, load_runs
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.studies.axes import Axes
-from relief_ray.studies.planning import make_plan, write_plan
+from relief_ray.studies.plan import make_plan, write_plan
 from relief_ray.support.errors import UserError
 from tests.conformance.cases import BASE, after_rounds, drive, outcome
 from tests.own import METHOD
-from tune_configs.cells import cells_of, load_grid
+from tune_configs.registry import cells_of, load_grid
 
 pytestmark = pytest.mark.usefixtures("run_cache")
 
@@ -293,7 +293,7 @@ def test_a_method_that_was_only_planned_is_called_as_its_run_would_be(hooked, tm
 
 def test_a_grid_takes_a_users_methods_by_import_path(hooked, tmp_path):
     grid = f"""
-from tune_configs.grid import Grid, Level
+from relief_ray.studies.spec import Grid, Level
 def grid():
     own = {{'{hooked}.py:Halved': (Level(name='uniform', settings={{'strategy.weighting': 'uniform'}}),)}}
     return Grid(

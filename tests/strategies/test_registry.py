@@ -24,7 +24,7 @@ from relief_ray.strategies import (
     presets_of,
 )
 from tests.report.conftest import build
-from tune_configs.cells import load_grid
+from tune_configs.registry import load_grid
 
 ROOT = Path(__file__).parent.parent.parent
 STRATEGIES = ROOT / "relief_ray" / "strategies"
@@ -39,7 +39,7 @@ ALLOWED = {
         "actors/commands/fleet.py": ({"fedavg": 1}, "a key of its JSON"),
         "relief_ray/conformance/backbones.py": ({"fedavg": 1}, "methods that a backbone is judged with"),
         "relief_ray/experiment/clocks.py": ({"fedavg": 1}, TABLE_ACCOUNTING),
-        "relief_ray/experiment/what_if.py": ({"fedavg": 1}, "the field `fedavg` of a round's record"),
+        "relief_ray/studies/what_if.py": ({"fedavg": 1}, "the field `fedavg` of a round's record"),
         "relief_ray/records/schema.py": ({"fedavg": 1}, TABLE_ACCOUNTING),
         "relief_ray/strategies/bounds.py": ({"FedAvg": 4, "import": 1}, "bounds are FedAvg over other clients"),
         "relief_ray/strategies/common.py": ({"fedavg": 1}, TABLE_ACCOUNTING),
@@ -73,7 +73,7 @@ ROLES = {
     "REFERENCE": {
         "relief_ray/studies/request.py": (1, "the method of a study that names none"),
         "relief_ray/studies/study.py": (2, COMPARED),
-        "relief_ray/studies/planning.py": (1, "the method of a file that names none"),
+        "relief_ray/studies/plan.py": (1, "the method of a file that names none"),
         "relief_ray/config/experiment.py": (1, "the default"),
         "relief_ray/report/budgets.py": (1, "the cheaper of the two sets the budget of equal cost"),
         "relief_ray/report/comparison.py": (4, COMPARED),

@@ -11,7 +11,7 @@ from relief_ray.records.base import comparable
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.studies.axes import Axes, parse_axes, with_axes
 from relief_ray.studies.cells import parse_numbers
-from relief_ray.studies.planning import load_preset, make_plan
+from relief_ray.studies.plan import load_preset, make_plan
 from relief_ray.support.errors import UserError
 from tests.actors.conftest import SMALL, Invoke
 from tests.own import METHOD

@@ -17,7 +17,7 @@ from relief_ray.studies.plans import Plan, keep_error, read_grid, write_grid
 from tests.actors.conftest import SMALL, Invoke, Start
 from tests.actors.grids.tiny_plans import tiny_plan, tiny_search
 from tests.actors.test_plans import spec_of
-from tune_configs.cells import GRIDS, cells_of, load_grid
+from tune_configs.registry import GRIDS, cells_of, load_grid
 
 
 def test_a_dry_run_writes_nothing_and_says_where_its_figures_come_from(invoke: Invoke, tmp_path):

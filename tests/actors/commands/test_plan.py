@@ -14,7 +14,7 @@ from relief_ray.records.cells import find_runs
 from relief_ray.records.identity import config_hash
 from relief_ray.strategies import DESCRIBED
 from relief_ray.studies.axes import Axes
-from relief_ray.studies.planning import cells_of, load_preset, make_plan, read_plan, write_plan
+from relief_ray.studies.plan import cells_of, load_preset, make_plan, read_plan, write_plan
 from relief_ray.studies.presets import PRESETS, make_preset
 from relief_ray.support.errors import UserError
 from tests.own import METHOD, Write

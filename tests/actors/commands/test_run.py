@@ -10,7 +10,7 @@ from actors.commands.run_mode import overruled_mode, placed
 from actors.runtime.session import SessionOptions
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.studies.axes import Axes
-from relief_ray.studies.planning import make_plan, read_plan, write_plan
+from relief_ray.studies.plan import make_plan, read_plan, write_plan
 from relief_ray.support.errors import UserError
 from tests.conformance.cases import after_rounds, drive
 from tests.sealed import change_run

@@ -11,10 +11,10 @@ from actors.runtime.warm_pool import WorkerCache
 from relief_ray.records.base import comparable
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.studies.plans import Plan, write_grid
+from relief_ray.studies.spec import Level
 from tests.actors.grids.tiny_plans import tiny_grid
 from tests.actors.test_plans import spec_of
-from tune_configs.cells import cells_of
-from tune_configs.grid import Level
+from tune_configs.registry import cells_of
 
 pytestmark = pytest.mark.ray
 # At the first rate the model learns within six rounds; at the others it stays where it began.

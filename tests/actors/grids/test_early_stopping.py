@@ -26,7 +26,7 @@ from tests.actors.conftest import Invoke
 from tests.actors.grids.test_optuna_search import SETTINGS
 from tests.actors.grids.tiny_plans import tiny_plan, tiny_search
 from tests.actors.test_plans import spec_of
-from tune_configs.cells import cells_of, load_grid
+from tune_configs.registry import cells_of, load_grid
 from tune_configs.space import search_places
 from tune_configs.tuned import read_tuned
 

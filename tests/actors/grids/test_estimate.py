@@ -27,7 +27,7 @@ from relief_ray.studies.plans import Plan, write_grid
 from relief_ray.support.errors import UserError
 from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan
 from tests.actors.test_plans import spec_of
-from tune_configs.cells import cells_of
+from tune_configs.registry import cells_of
 
 
 def test_a_timed_round_leaves_nothing_behind(tmp_path, monkeypatch):

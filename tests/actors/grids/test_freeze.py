@@ -15,7 +15,7 @@ from relief_ray.support.errors import UserError
 from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan, tiny_search
 from tests.actors.test_plans import spec_of
 from tests.sealed import change_rounds, change_run
-from tune_configs.cells import cells_of, load_grid
+from tune_configs.registry import cells_of, load_grid
 
 HELD_OUT = "dsa_mini_held_out"
 

@@ -13,13 +13,13 @@ from actors.grids.trial import run_trial
 from actors.runtime.warm_pool import WorkerCache
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.studies.plans import read_grid, write_grid
+from relief_ray.studies.spec import Level
 from relief_ray.support.errors import UserError
 from tests.actors.conftest import Invoke
 from tests.actors.grids.tiny_plans import TINY
 from tests.actors.test_plans import spec_of
-from tune_configs.cells import load_grid
-from tune_configs.grid import Level
-from tune_configs.search_lr import tries
+from tune_configs.registry import load_grid
+from tune_configs.search import tries
 from tune_configs.space import search_places, space_of
 from tune_configs.tuned import read_tuned
 

@@ -8,11 +8,11 @@ from actors.grids.trial import run_trial
 from actors.runtime.warm_pool import WorkerCache
 from relief_ray.records.cells import GRID_FILE
 from relief_ray.studies.plans import Plan, read_grid, write_grid
+from relief_ray.studies.spec import Grid, own_dataset
 from relief_ray.support.errors import UserError
 from tests.actors.conftest import Invoke
 from tests.actors.test_plans import spec_of
-from tune_configs.cells import cells_of, load_grid
-from tune_configs.grid import Grid, own_dataset
+from tune_configs.registry import cells_of, load_grid
 
 HELD_OUT = "data.split=held_out_subject"
 OWN = ["datasets=[my_dataset:MY_DATASET]", "methods=[fedavg, my_method:MyMethod]", "backbones=[my_backbone:MyBackbone]"]
@@ -85,7 +85,7 @@ def test_a_search_over_ones_own_is_frozen_and_taken_by_a_table(invoke: Invoke, o
 def test_a_file_may_name_them_and_call_a_level_something_else(own, tmp_path):
     path = own / "mine.py"
     path.write_text(
-        "from tune_configs.grid import CNN, Axis, Grid, own_backbone, own_dataset\n\n\n"
+        "from relief_ray.studies.spec import CNN, Axis, Grid, own_backbone, own_dataset\n\n\n"
         "def grid():\n    return Grid(name='mine', title='', methods=('fedavg', 'my_method:MyMethod'),\n"
         "        datasets=('dsa_mini', 'my_dataset:MY_DATASET',\n"
         "            own_dataset('my_dataset:MY_DATASET', name='people', split='held_out_subject')),\n"

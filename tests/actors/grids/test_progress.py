@@ -15,7 +15,7 @@ from relief_ray.studies.plans import Plan, keep_error, write_grid
 from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan
 from tests.actors.test_plans import spec_of
 from tests.loaders import ODD, ODDITIES, write_lab
-from tune_configs.cells import cells_of
+from tune_configs.registry import cells_of
 
 
 def follow(plan, reporter):

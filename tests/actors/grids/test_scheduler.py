@@ -18,7 +18,7 @@ from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.studies.plans import write_grid
 from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan
 from tests.actors.test_plans import spec_of
-from tune_configs.cells import cells_of
+from tune_configs.registry import cells_of
 
 pytestmark = pytest.mark.ray
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from relief_ray.studies.plans import Plan
-from tune_configs.cells import cells_of
-from tune_configs.grid import Grid, Level
+from relief_ray.studies.spec import Grid, Level
+from tune_configs.registry import cells_of
 
 TINY = {
     "rounds": 3,

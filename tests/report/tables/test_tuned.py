@@ -12,7 +12,7 @@ from relief_ray.report.inventory import Inventory, labelled, merged
 from relief_ray.report.remarks import STAND_IN
 from relief_ray.strategies import PRESETS
 from relief_ray.support.errors import UserError
-from tune_configs.search_lr import METHODS, tries
+from tune_configs.search import METHODS, tries
 
 USUAL = {"training": {"epochs": 2, "missing": "zero_input", "lr": 0.001, "batch_size": 32}}
 

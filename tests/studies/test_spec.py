@@ -5,8 +5,8 @@ from itertools import groupby
 import pytest
 
 from relief_ray.report.paper import PAPER_METHODS
-from tune_configs.cells import GRIDS, load_grid
-from tune_configs.grid import BOUNDS, DATASETS, Axis, Grid, Level, points
+from relief_ray.studies.spec import BOUNDS, DATASETS, Axis, Grid, Level, points
+from tune_configs.registry import GRIDS, load_grid
 
 
 def keys(grid):

@@ -9,9 +9,9 @@ import pytest
 from relief_ray.config.experiment import parse
 from relief_ray.records.identity import config_hash
 from relief_ray.strategies import PRESETS
+from relief_ray.studies.spec import Axis, Grid, Level
 from relief_ray.support.errors import UserError
-from tune_configs.cells import GRIDS, cells_of, load_grid
-from tune_configs.grid import Axis, Grid, Level
+from tune_configs.registry import GRIDS, cells_of, load_grid
 
 
 @pytest.mark.ci
@@ -152,7 +152,7 @@ def test_what_is_wrong_is_named(setting, words):
 def test_a_grid_of_the_users_own(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(
-        "from tune_configs.grid import Grid\n"
+        "from relief_ray.studies.spec import Grid\n"
         "def grid():\n    return Grid(name='mine', title='', methods=('v1',), datasets=('dsa_mini',), seeds=(4,))\n"
     )
     (cell,) = cells_of(load_grid(str(path)))
@@ -170,7 +170,7 @@ def test_an_unknown_grid_is_named_with_the_nearest():
 @pytest.mark.ci
 def test_grids_do_not_load_ray():
     code = (
-        "import sys\nfrom tune_configs.cells import GRIDS, load_grid\n[load_grid(name) for name in GRIDS]\n"
+        "import sys\nfrom tune_configs.registry import GRIDS, load_grid\n[load_grid(name) for name in GRIDS]\n"
         "assert 'ray' not in sys.modules and 'relief_ray.strategies' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -7,12 +7,12 @@ from actors.runtime.warm_pool import WorkerCache
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.strategies import DESCRIBED
 from relief_ray.studies.plans import Plan
+from relief_ray.studies.spec import SGD_RATES
 from relief_ray.support.errors import UserError
 from tests.actors.grids.tiny_plans import TINY
 from tests.actors.test_plans import spec_of
-from tune_configs.cells import cells_of, load_grid
-from tune_configs.grid import SGD_RATES
-from tune_configs.search_lr import BATCH, METHODS, own_levels
+from tune_configs.registry import cells_of, load_grid
+from tune_configs.search import BATCH, METHODS, own_levels
 
 # Enough windows for batches to differ, enough rounds for a warm-up to end, devices so slow that computing counts.
 SETTINGS = {

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from relief_ray.report.paper import PAPER_METHODS
 from relief_ray.strategies import search_of
-from tune_configs.grid import CNN, PAPER, SGD, SGD_RATES, VARIANTS, Axis, Grid, Level, Settings
+from relief_ray.studies.spec import CNN, PAPER, SGD, SGD_RATES, VARIANTS, Axis, Grid, Level, Settings
 
 RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 METHODS = (*PAPER_METHODS, *VARIANTS)

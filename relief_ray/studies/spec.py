@@ -1,6 +1,6 @@
 """The common type of all grids: axes that span cells, in an order in which any interruption leaves a paired comparison.
 
-A grid is data; ``tune_configs.cells`` turns it into configurations. Methods and their kinds are the registry's.
+A grid is data; ``tune_configs.registry`` turns it into configurations. Methods and their kinds are the registry's.
 """
 
 from __future__ import annotations

@@ -19,9 +19,7 @@ from relief_ray.records.identity import config_hash
 from relief_ray.strategies import PRESETS
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.studies.cells import Cell
-from relief_ray.support.errors import UserError, nearest
-from tune_configs import frontier, paper_grids, search_lr
-from tune_configs.grid import (
+from relief_ray.studies.spec import (
     DATASETS,
     Dataset,
     Grid,
@@ -29,6 +27,9 @@ from tune_configs.grid import (
     dataset_levels,
     points,
 )
+from relief_ray.support.errors import UserError, nearest
+from tune_configs import frontier, paper_grids
+from tune_configs import search as search_lr
 from tune_configs.scaling import scale, split_own
 from tune_configs.tuned import TUNED, Tuned, read_tuned, refuse_overruled
 
@@ -110,7 +111,7 @@ def checked(made: object, target: str) -> Grid:
         UserError: no grid, a dataset that does not exist, or a name that is none for a folder.
     """
     if not isinstance(made, Grid):
-        raise UserError(f"{target}: expected a function grid() that gives a tune_configs.grid.Grid")
+        raise UserError(f"{target}: expected a function grid() that gives a relief_ray.studies.spec.Grid")
     names = [name for name in made.datasets if isinstance(name, str)]
     for name in names:
         if name not in DATASETS and not is_path(name):
