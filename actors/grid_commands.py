@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Optional
 import typer
 from typer.core import TyperGroup
 
-from actors.terminal.options import (
+from actors.cli.options import (
     Address,
     AsJson,
     Dashboard,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from actors.cli import app
+from actors.cli.main import app
 from tests.fuzzing import SCALARS, Hang, Tally, bounded, setting
 
 ROOT = Path(__file__).resolve().parents[1]

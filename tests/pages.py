@@ -86,7 +86,7 @@ def make_place(folder: Path) -> Path:
     """A folder like a reader's checkout after `sh bootstrap.sh`: `.venv`, committed results, no runs."""
     programs = folder / ".venv" / "bin"
     programs.mkdir(parents=True)
-    script = f"import sys\nsys.path[0] = {str(ROOT)!r}\nfrom actors.cli import main\nmain()\n"
+    script = f"import sys\nsys.path[0] = {str(ROOT)!r}\nfrom actors.cli.main import main\nmain()\n"
     _program(programs / "relief-ray", f"#!{sys.executable}\n{script}")
     _program(programs / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     (programs / "activate").write_text(f"PATH={programs}:$PATH\n")

@@ -24,7 +24,7 @@ import sys, traceback
 from pathlib import Path
 from typer.testing import CliRunner
 from relief_ray.training.optimizer import LocalOptimizer
-from actors.cli import app
+from actors.cli.main import app
 
 root, frames, step = Path(sys.argv[1]).resolve(), [], LocalOptimizer.step
 

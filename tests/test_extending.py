@@ -19,7 +19,7 @@ import pytest
 import safetensors.torch
 from typer.testing import CliRunner
 
-from actors.cli import app
+from actors.cli.main import app
 from relief_ray.conformance.backbones import BACKBONE_RULES
 from relief_ray.conformance.rules import RULES
 from relief_ray.conformance.runner import outcome
@@ -46,7 +46,7 @@ def place(tmp_path_factory):
     command = folder / "bin" / "relief-ray"
     command.parent.mkdir()
     command.write_text(f"#!{sys.executable}\nimport sys\nsys.path[0] = {str(ROOT)!r}\n"
-                       "from actors.cli import main\nmain()\n")  # fmt: skip
+                       "from actors.cli.main import main\nmain()\n")  # fmt: skip
     command.chmod(command.stat().st_mode | stat.S_IXUSR)
     return folder
 

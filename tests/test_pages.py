@@ -21,7 +21,7 @@ from typing import BinaryIO
 import pytest
 import typer
 
-from actors.cli import app
+from actors.cli.main import app
 from relief_ray.config.experiment import parse
 from relief_ray.studies.presets import PRESETS, make_preset
 from relief_ray.support.user_yaml import read_mapping

@@ -1,6 +1,6 @@
 """`relief-ray run` and `resume`: run after run, each in its own folder, resumable at any point.
 
-Their options are declared in ``actors.cli``; an option that is short for a setting is turned into ``--set`` there.
+Their options are declared in ``actors.cli.main``; an option that is short for a setting is turned into ``--set`` there.
 """
 
 from __future__ import annotations

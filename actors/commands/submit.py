@@ -145,7 +145,7 @@ def _refuse_no_command(words: Sequence[str]) -> None:
     Raises:
         UserError: it is none.
     """
-    from actors.cli import app
+    from actors.cli.main import app
 
     commands = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
     commands |= {group.name or "" for group in app.registered_groups}

@@ -89,7 +89,7 @@ def command(folder: Path) -> float:
         arguments = ["--strategies", "fedavg", *(part for value in COMMAND for part in ("--set", value))]
         began_s = time.time()
         done = subprocess.run(
-            [sys.executable, "-m", "actors.cli", "run", "quick", *arguments, "--out", f"{place}/runs"],
+            [sys.executable, "-m", "actors.cli.main", "run", "quick", *arguments, "--out", f"{place}/runs"],
             cwd=ROOT,
             env=environment(tmp),
             capture_output=True,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from actors.cli import app
+from actors.cli.main import app
 
 ROOT = Path(__file__).parents[2]
 SMALL = [f"--set=backbone.{key}=2" for key in ("conv1", "conv2", "steps", "fusion")]
@@ -51,7 +51,7 @@ def start() -> Iterator[Start]:
 
     def begin(*args: object, preexec: Callable[[], None] = lambda: None) -> "subprocess.Popen[str]":
         process = subprocess.Popen(
-            [sys.executable, "-m", "actors.cli", *map(str, args)],
+            [sys.executable, "-m", "actors.cli.main", *map(str, args)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

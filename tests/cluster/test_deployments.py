@@ -14,7 +14,7 @@ import pytest
 import typer
 import yaml
 
-from actors.cli import app
+from actors.cli.main import app
 from actors.runtime.placement import plan_actors
 from relief_ray.config.experiment import parse
 from relief_ray.data.formats.dsa import SPEC

@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from actors.cli import app
+from actors.cli.main import app
 from cluster.lab import lab
 from cluster.lab.__main__ import app as lab_app
 from cluster.lab.cgroup import Controller, find_controller

@@ -188,7 +188,7 @@ def test_the_table_reads_back(tmp_path: Path):
 )
 def test_what_is_wrong_is_answered_without_loading_the_library(tmp_path, words, message):
     (tmp_path / "mine.yaml").write_text("strategy: relief\ntraining:\n  epochs: 0\n")
-    line = f"import sys; sys.argv = ['relief-ray', 'run', *{words}]; import actors.cli as c\n"
+    line = f"import sys; sys.argv = ['relief-ray', 'run', *{words}]; import actors.cli.main as c\n"
     line += "try: c.main()\nexcept SystemExit as end: print(end.code, *{'torch', 'ray', 'numpy'} & {*sys.modules})"
     root = str(Path(__file__).parents[2])
     done = subprocess.run(

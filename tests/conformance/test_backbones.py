@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from actors.cli import app
+from actors.cli.main import app
 from relief_ray.config.experiment import override, parse
 from relief_ray.conformance.backbones import BACKBONE_RULES, check_backbone
 from relief_ray.conformance.runner import PROBLEM

@@ -3,7 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
-from actors.cli import app
+from actors.cli.main import app
 
 pytestmark = pytest.mark.usefixtures("run_cache")
 

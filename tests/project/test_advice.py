@@ -8,7 +8,7 @@ import click
 import pytest
 import typer
 
-from actors.cli import app
+from actors.cli.main import app
 from relief_ray.support.errors import UserError
 from tests.project.tree import functions, name_of, sources
 

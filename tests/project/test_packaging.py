@@ -69,6 +69,6 @@ def test_installed_wheel_owns_its_package_names(wheel, tmp_path, monkeypatch):
             owners[name].add(distribution.metadata["Name"])
     assert owners == {package: {"relief-ray"} for package in PACKAGES}
     (script,) = importlib.metadata.entry_points(name="relief-ray", group="console_scripts").select(
-        value="actors.cli:main"
+        value="actors.cli.main:main"
     )
-    assert script.value == "actors.cli:main"
+    assert script.value == "actors.cli.main:main"

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import relief_ray as rr
-from actors.cli import app
+from actors.cli.main import app
 from relief_ray.records.cells import read_plan_file
 from relief_ray.strategies import PRESETS
 from relief_ray.studies.progress import Bar, Cell, Lines

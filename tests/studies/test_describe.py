@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 import relief_ray as rr
-from actors.cli import app
+from actors.cli.main import app
 from relief_ray.data.formats.dsa_mini import DSA_MINI
 from relief_ray.plugins.load import load
 from relief_ray.strategies import PRESETS

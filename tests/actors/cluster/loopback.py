@@ -52,13 +52,13 @@ class Cluster:
         words += ["--num-cpus", 2, "--memory-mib", 4000, "--object-store-mib", 100]
         self.next_port += NUM_PORTS
         with (self.folder / f"{name}.log").open("wb") as log:
-            command = [sys.executable, "-m", "actors.cli", "cluster", *map(str, words)]
+            command = [sys.executable, "-m", "actors.cli.main", "cluster", *map(str, words)]
             process = subprocess.Popen(command, env=self.env, stdout=log, stderr=log, start_new_session=True)
         self.processes.append(process)
         return process
 
     def run(self, *words, cwd=None):
-        command = [sys.executable, "-m", "actors.cli", *map(str, words)]
+        command = [sys.executable, "-m", "actors.cli.main", *map(str, words)]
         done = subprocess.run(
             command, env=self.env, cwd=cwd or self.folder, capture_output=True, text=True, timeout=300
         )
@@ -103,7 +103,7 @@ class Cluster:
             "--set=runtime.mode=actors",
             "--set=rounds=100000",
         ]
-        command = [sys.executable, "-m", "actors.cli", *words, *SMALL, *FLEET]
+        command = [sys.executable, "-m", "actors.cli.main", *words, *SMALL, *FLEET]
         with (folder / "run.log").open("wb") as log:
             process = subprocess.Popen(command, env=self.env, cwd=folder, stdout=log, stderr=log)
         try:

@@ -103,7 +103,7 @@ def test_a_grid_as_a_job_lists_its_files_and_ends_as_the_grid_does(cluster, tmp_
 
 def test_ctrl_c_leaves_the_job_running_and_says_how_to_go_on(cluster, tmp_path):
     words = ["submit", "--address", cluster.url, "--token", cluster.token, "--", "run", "quick", "--set=rounds=100000"]
-    command = [sys.executable, "-m", "actors.cli", *map(str, [*words, *SMALL])]
+    command = [sys.executable, "-m", "actors.cli.main", *map(str, [*words, *SMALL])]
     process = subprocess.Popen(
         command, env=cluster.env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from actors.cli import app
+from actors.cli.main import app
 from actors.commands.conformance_nodes import NodeResult, as_data, as_text, results_of_nodes
 from relief_ray.conformance.reference import Agreement, ReferenceNumbers, reference_numbers
 from relief_ray.records.identity import machine_facts

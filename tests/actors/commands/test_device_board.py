@@ -7,7 +7,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from actors.cli import app
+from actors.cli.main import app
 from actors.commands.doctor import TorchFacts, checks_of, torch_here
 from tests.devices.boards import BOARDS
 

@@ -80,7 +80,7 @@ def test_a_full_disk_has_its_own_code_and_loses_nothing(start, invoke, tmp_path:
 
 
 def test_the_command_line_is_imported_without_anything_heavy() -> None:
-    code = "import sys, actors.cli\nprint(sorted({'torch', 'ray', 'mlflow'} & set(sys.modules)))"
+    code = "import sys, actors.cli.main\nprint(sorted({'torch', 'ray', 'mlflow'} & set(sys.modules)))"
     root = Path(__file__).parents[3]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[]", done.stderr
@@ -91,7 +91,7 @@ def test_help_loads_nothing_heavy(command: list[str]) -> None:
     code = (
         "import sys, runpy\n"
         f"sys.argv = ['relief-ray', *{command!r}]\n"
-        "try: runpy.run_module('actors.cli', run_name='__main__')\n"
+        "try: runpy.run_module('actors.cli.main', run_name='__main__')\n"
         "except SystemExit: pass\n"
         "print(sorted({'torch', 'ray', 'mlflow', 'numpy'} & set(sys.modules)), file=sys.stderr)"
     )

@@ -127,7 +127,17 @@ def test_their_tests_pass_after_the_first_edits(kind, written, tmp_path):
 @pytest.mark.slow
 def test_a_datasets_tests_read_the_users_own_files(written, tmp_path):
     """Files that carry no mark of synthetic ones, of people who do not all do everything; no synthesise()."""
-    run(written, sys.executable, "-m", "actors.cli", "data", "synth", "my_dataset:MY_DATASET", "--out", str(tmp_path))
+    run(
+        written,
+        sys.executable,
+        "-m",
+        "actors.cli.main",
+        "data",
+        "synth",
+        "my_dataset:MY_DATASET",
+        "--out",
+        str(tmp_path),
+    )
     (source,) = tmp_path.glob("*_SYNTHETIC")
     (source / "SYNTHETIC.json").unlink()
     mine = source.rename(tmp_path / "mine")
@@ -149,7 +159,7 @@ def test_a_fault_is_found_and_named(kind, written, tmp_path):
 
 @pytest.mark.slow
 def test_the_commands_accept_them(written):
-    relief = (sys.executable, "-m", "actors.cli")
+    relief = (sys.executable, "-m", "actors.cli.main")
     assert "keeps" in run(written, *relief, "conformance", "my_method:MyMethod", "--no-ray")
     run(written, *relief, "data", "synth", "my_dataset:MY_DATASET", "--out", "data")
     assert "SYNTHETIC" in run(written, *relief, "data", "describe", "my_dataset:MY_DATASET")

@@ -61,7 +61,7 @@ def a_resume(folder: Path) -> list[str]:
     """Of a run that was stopped after a few rounds."""
     ledger = folder / "x" / "relief-s0" / "rounds.jsonl"
     first = subprocess.Popen(
-        [sys.executable, "-m", "actors.cli", *a_run(folder)],
+        [sys.executable, "-m", "actors.cli.main", *a_run(folder)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -24,7 +24,7 @@ NUM_CELLS, NUM_KILLS = 8, 5
 def grid(*words, log, **variables):
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **variables}
     with log.open("ab") as file:
-        command = [sys.executable, "-m", "actors.cli", "grid", *words]
+        command = [sys.executable, "-m", "actors.cli.main", "grid", *words]
         return subprocess.Popen(command, stdout=file, stderr=file, env=env, cwd=log.parent, start_new_session=True)
 
 

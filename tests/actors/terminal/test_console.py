@@ -60,7 +60,7 @@ def test_no_color_asks_for_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.ci
 def test_a_terminal_shows_a_bar_and_keeps_a_line_per_run(tmp_path: Path) -> None:
     leader, follower = pty.openpty()
-    command = [sys.executable, "-m", "actors.cli", "run", "quick", "--out", str(tmp_path), *SMALL]
+    command = [sys.executable, "-m", "actors.cli.main", "run", "quick", "--out", str(tmp_path), *SMALL]
     environment = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
     environment |= {"PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "80", "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, stdout=follower, stderr=follower, env=environment)

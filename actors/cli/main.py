@@ -9,11 +9,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from actors.cluster_commands import cluster, submit
-from actors.grid_commands import grid
-from actors.subcommands import data, device, fleet, model
-from actors.terminal.exit_codes import EXIT_CODES
-from actors.terminal.options import (
+from actors.cli.groups import data, device, fleet, model
+from actors.cli.options import (
     Address,
     AsJson,
     Dashboard,
@@ -32,6 +29,9 @@ from actors.terminal.options import (
     SomeText,
     Strategies,
 )
+from actors.cluster_commands import cluster, submit
+from actors.grid_commands import grid
+from actors.terminal.exit_codes import EXIT_CODES
 from actors.terminal.signals import end_on_signals
 from relief_ray.studies.presets import PRESETS
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Optional
 
 import typer
 
-from actors.terminal.options import (
+from actors.cli.options import (
     AsJson,
     Dataset,
     Described,
