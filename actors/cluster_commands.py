@@ -7,7 +7,7 @@ import typer
 
 from actors.cli.options import AsJson, Settings, SomeInt, SomePath, SomeText
 from actors.cluster import DASHBOARD_PORT, FIRST_PORT, GCS_PORT
-from actors.cluster.tokens import token_path, use_token
+from actors.runtime.tokens import token_path, use_token
 from relief_ray.support.errors import UserError
 
 cluster = typer.Typer(help="Several machines: start a head, join it as a device, see what fits.", no_args_is_help=True)

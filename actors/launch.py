@@ -20,9 +20,9 @@ from relief_ray.support.process import use_threads
 from relief_ray.training.job import Job
 
 if TYPE_CHECKING:
-    from actors.runtime.client_host import Handle
     from actors.runtime.host_group import HostGroup, RuntimeOptions
     from actors.runtime.warm_pool import WorkerCache
+    from actors.runtime.worker import Handle
 
 RunMode = Literal["inline", "packed", "actors"]
 _MAX_ACTOR_CLIENTS = 10

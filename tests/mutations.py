@@ -285,11 +285,11 @@ grace | test_coordinator.py | a round under way may hold a stop up for minutes
 - _GRACE_S = 3.0
 + _GRACE_S = 600.0
 
-hung-host | test_host_pool.py | a host that does not answer in time is left alive
+hung-host | test_worker_pool.py | a host that does not answer in time is left alive
 - ray.kill(host.handle, no_restart=False)
 + host.probe = None
 
-answers-identity | test_host_pool.py | answers of hosts that run other code are used
+answers-identity | test_worker_pool.py | answers of hosts that run other code are used
 - check(identify(), answer.identity)
 + identify()
 

@@ -14,8 +14,8 @@ from typing import Literal
 
 from actors.cluster import FIRST_PORT
 from actors.cluster.limits import Capacity
-from actors.cluster.tokens import MODE, PATH, WORD
 from actors.runtime.session import MAX_FOLDER_LENGTH, MIB
+from actors.runtime.tokens import MODE, PATH, WORD
 from relief_ray.support.errors import UserError
 
 DeviceLetter = Literal["a", "b", "c"]

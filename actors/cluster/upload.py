@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from actors.cluster.tokens import holds_token
+from actors.runtime.tokens import holds_token
 from relief_ray.support.errors import UserError
 
 MIB = 2**20

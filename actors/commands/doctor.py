@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import Literal
 
 from actors.cluster import GCS_PORT
-from actors.cluster.tokens import use_token
+from actors.runtime.tokens import use_token
 from actors.terminal.exit_codes import BAD_INPUT, Stopped
 from relief_ray.devices.board.facts import board_root, heat, model_name, power_mode, release
 from relief_ray.devices.power_sensors import find_rails, total_rails

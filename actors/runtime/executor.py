@@ -14,10 +14,8 @@ from dataclasses import replace
 import ray
 from torch import Tensor
 
-from actors.runtime.client_host import EvalAnswer, EvalRequest, Models, NeedsRows, TrainAnswer, TrainRequest
 from actors.runtime.errors import EvaluationFailed
 from actors.runtime.host_group import HostGroup, RuntimeOptions, open_hosts
-from actors.runtime.host_pool import HostPool
 from actors.runtime.hosts import Call, Host, Lost, Piece, await_hosts
 from actors.runtime.job_data import JobData
 from actors.runtime.limits import Deadline, Limits
@@ -26,6 +24,8 @@ from actors.runtime.placement import Resources, slots_per_node
 from actors.runtime.reduce import Gather, lost
 from actors.runtime.scheduling import Scheduler
 from actors.runtime.serialization import Packed, pack, unpack
+from actors.runtime.worker import EvalAnswer, EvalRequest, Models, NeedsRows, TrainAnswer, TrainRequest
+from actors.runtime.worker_pool import HostPool
 from relief_ray.core.groups import Params
 from relief_ray.core.messages import Assignment, ClientId, ClientState, EvalTarget, Json, Trained
 from relief_ray.experiment.experiment import ignore_note, never

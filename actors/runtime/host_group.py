@@ -12,11 +12,11 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from actors.runtime import user_code
-from actors.runtime.client_host import ClientHost, Handle
-from actors.runtime.host_data import DataMode
 from actors.runtime.nodes import look_around
 from actors.runtime.placement import HostSpec, Mode, Placement, Plan, Resources, plan_actors, plan_packed, reserve
 from actors.runtime.session import process_options
+from actors.runtime.worker import ClientHost, Handle
+from actors.runtime.worker_data import DataMode
 from relief_ray.training.job import Job
 
 _RESERVE_S = 60.0

@@ -11,9 +11,9 @@ from math import inf
 import ray
 from ray.exceptions import RayError
 
-from actors.runtime.client_host import EvalAnswer, Handle, Identity, NeedsRows, TrainAnswer, check, identify
 from actors.runtime.errors import reason
 from actors.runtime.limits import Deadline, Limits
+from actors.runtime.worker import EvalAnswer, Handle, Identity, NeedsRows, TrainAnswer, check, identify
 from relief_ray.core.messages import Assignment, ClientId
 from relief_ray.support.errors import Cause, UserError
 

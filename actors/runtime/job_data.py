@@ -8,10 +8,10 @@ from itertools import permutations
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
-from actors.runtime.client_host import NeedsRows, identify
 from actors.runtime.errors import raise_cause
-from actors.runtime.host_data import DataMode, JobBox, NodeData, refusal
 from actors.runtime.hosts import Host
+from actors.runtime.worker import NeedsRows, identify
+from actors.runtime.worker_data import DataMode, JobBox, NodeData, refusal
 from relief_ray.core.messages import ClientId, Json
 from relief_ray.data.window_set import WindowSet
 from relief_ray.support.errors import UserError

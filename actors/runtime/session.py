@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from actors.cluster.tokens import use_token
 from actors.runtime import processes
 from actors.runtime.head_watch import head_watched
+from actors.runtime.tokens import use_token
 from relief_ray.cgroups import num_cores
 from relief_ray.support.errors import UserError
 

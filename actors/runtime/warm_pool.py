@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import ray
 
-from actors.runtime.client_host import Handle
 from actors.runtime.coordinator_client import start_coordinator
 from actors.runtime.host_group import HostGroup, RuntimeOptions, open_hosts
 from actors.runtime.placement import Resources
+from actors.runtime.worker import Handle
 from relief_ray.support.process import Device
 from relief_ray.training.job import Job
 

@@ -13,10 +13,10 @@ from functools import partial
 from typing import Any
 
 from actors.runtime import serialization, user_code
-from actors.runtime.client_host import ClientHost, Models, TrainAnswer, TrainRequest, identify
 from actors.runtime.executor import RayExecutor, add_answer
-from actors.runtime.host_data import JobBox
 from actors.runtime.reduce import Gather
+from actors.runtime.worker import ClientHost, Models, TrainAnswer, TrainRequest, identify
+from actors.runtime.worker_data import JobBox
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.product import Product, Stopwatch
 from relief_ray.core.messages import StageTimes

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.runtime.client_host import merge_whole
+from actors.runtime.worker import merge_whole
 from relief_ray.core.groups import GroupLayout, ParamGroup, pack
 from relief_ray.core.messages import GroupSum, WeightedSum
 from relief_ray.server.aggregation import check_update, one_bucket

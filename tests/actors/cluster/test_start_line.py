@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from ray.scripts.scripts import start
 
-from actors.cluster import tokens
 from actors.cluster.limits import Capacity
 from actors.cluster.start_line import HEALTH_CHECK, NodeOptions, head_line, join_line
 from actors.cluster.versions import Versions, refuse_other
+from actors.runtime import tokens
 from relief_ray.support.errors import UserError
 
 CAPACITY = Capacity(num_cpus=4, num_gpus=1, memory_mib=2048, object_store_mib=256)

@@ -7,10 +7,10 @@ import ray
 import torch
 
 from actors.runtime import user_code
-from actors.runtime.client_host import ClientHost
 from actors.runtime.executor import RayExecutor, open_executor
 from actors.runtime.host_group import HostGroup, RuntimeOptions, actor_options
 from actors.runtime.placement import HostSpec, Plan
+from actors.runtime.worker import ClientHost
 from relief_ray.experiment.experiment import never
 from tests.actors.runtime import federation
 

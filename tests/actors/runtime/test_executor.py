@@ -6,9 +6,9 @@ import pytest
 import ray
 import torch
 
-from actors.runtime.client_host import ClientHost
 from actors.runtime.errors import Interrupted
-from actors.runtime.host_pool import DEPTH
+from actors.runtime.worker import ClientHost
+from actors.runtime.worker_pool import DEPTH
 from actors.terminal.exit_codes import exit_code
 from relief_ray.core.client import ClientProgram
 from relief_ray.server.reduction import blocks
@@ -222,7 +222,8 @@ def test_a_stop_drops_the_round_in_mid_training_and_sends_nothing_more(on_warm_h
 
 
 def test_a_host_of_another_version_is_refused_before_it_sees_the_job(on_warm_hosts, tmp_path, monkeypatch):
-    from actors.runtime import client_host, hosts
+    from actors.runtime import hosts
+    from actors.runtime import worker as client_host
 
     other = replace(client_host.identify(), digest="f" * 64)
     monkeypatch.setattr(hosts, "identify", lambda: other)

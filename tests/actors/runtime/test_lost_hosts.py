@@ -11,12 +11,12 @@ import pytest
 import torch
 from ray.exceptions import ActorUnavailableError
 
-from actors.runtime.client_host import EvalAnswer, identify
 from actors.runtime.errors import EvaluationFailed
-from actors.runtime.host_pool import HostPool
 from actors.runtime.hosts import Call, Host, Lost
 from actors.runtime.limits import FIRST_S, LEAST_S, Deadline, Limits
 from actors.runtime.serialization import pack
+from actors.runtime.worker import EvalAnswer, identify
+from actors.runtime.worker_pool import HostPool
 from relief_ray.core.federated import RoundVoid
 from relief_ray.training.serial_executor import SerialExecutor
 from tests.actors.runtime import federation
@@ -114,11 +114,11 @@ class Played:
 
     def __init__(self, monkeypatch, number=1, **options):
         self.now_s, self.notes = 100.0, []
-        monkeypatch.setattr("actors.runtime.host_pool.time.monotonic", lambda: self.now_s)
-        monkeypatch.setattr("actors.runtime.host_pool.ray.kill", lambda handle, no_restart: None)
-        monkeypatch.setattr("actors.runtime.host_pool.hanging_in", lambda actor_id: "")  # asks Ray, which is not here
-        monkeypatch.setattr("actors.runtime.host_pool.ray.wait", lambda refs, num_returns, timeout: (refs, []))
-        monkeypatch.setattr("actors.runtime.host_pool.ray.get", self.get)
+        monkeypatch.setattr("actors.runtime.worker_pool.time.monotonic", lambda: self.now_s)
+        monkeypatch.setattr("actors.runtime.worker_pool.ray.kill", lambda handle, no_restart: None)
+        monkeypatch.setattr("actors.runtime.worker_pool.hanging_in", lambda actor_id: "")  # asks Ray, which is not here
+        monkeypatch.setattr("actors.runtime.worker_pool.ray.wait", lambda refs, num_returns, timeout: (refs, []))
+        monkeypatch.setattr("actors.runtime.worker_pool.ray.get", self.get)
         method, self.answer, self.num_asked = SimpleNamespace(remote=lambda: object()), None, 0
         handle = SimpleNamespace(train=method, hello=method, _actor_id=b"")
         self.identity = replace(identify(), node="n", pid=1)
@@ -210,7 +210,7 @@ def test_a_void_round_is_tried_again_when_lost_hosts_are_back_or_were_waited_for
         if played.now_s > 105.0:
             played.hosts[0].trouble = ""
 
-    monkeypatch.setattr("actors.runtime.host_pool.time.sleep", sleep)
+    monkeypatch.setattr("actors.runtime.worker_pool.time.sleep", sleep)
     monkeypatch.setattr(HostPool, "_probe", lambda self: None)
     played.hosts[0].suspect("no answer", "timeout")
     played.pool.pass_over(0)

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.runtime.client_host import merge_whole
 from actors.runtime.reduce import Gather, lost
+from actors.runtime.worker import merge_whole
 from relief_ray.core.messages import WeightedSum
 from relief_ray.server.aggregation import by_samples, one_bucket, uniform
 from relief_ray.server.reduction import blocks

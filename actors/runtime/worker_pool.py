@@ -14,11 +14,11 @@ from math import inf
 import ray
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
-from actors.runtime.client_host import Identity, TrainAnswer, check, identify
 from actors.runtime.errors import Interrupted, raise_cause, reason
 from actors.runtime.hosts import PROBE_S, Answer, Call, Flight, Host, Lost
 from actors.runtime.physical import AnswerBox
 from actors.runtime.watch import hanging_in
+from actors.runtime.worker import Identity, TrainAnswer, check, identify
 from relief_ray.experiment.experiment import ignore_note
 from relief_ray.support.errors import Cause
 

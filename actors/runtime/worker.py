@@ -16,10 +16,10 @@ from torch import Tensor
 
 from actors.runtime import user_code
 from actors.runtime.errors import errno_travels
-from actors.runtime.host_data import HostData, JobBox, NodeData, RowBoxes, Wanted
 from actors.runtime.physical import AnswerBox, DeviceWatch, ModelBox
 from actors.runtime.serialization import Packed, pack, unpack
 from actors.runtime.watch import hang_watched
+from actors.runtime.worker_data import HostData, JobBox, NodeData, RowBoxes, Wanted
 from relief_ray import __version__
 from relief_ray.core.groups import Params
 from relief_ray.core.messages import Assignment, ClientId, ClientState, EvalTarget

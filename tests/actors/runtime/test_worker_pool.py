@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from actors.runtime.client_host import EvalAnswer, identify
-from actors.runtime.host_pool import HostPool
 from actors.runtime.hosts import Call, Host
 from actors.runtime.limits import Limits
 from actors.runtime.serialization import pack
+from actors.runtime.worker import EvalAnswer, identify
+from actors.runtime.worker_pool import HostPool
 from relief_ray.support.errors import UserError
 
 
@@ -23,8 +23,8 @@ class Player:
 
     def __init__(self, speeds, monkeypatch, known=True, places=None):
         self.now_s = 0.0
-        monkeypatch.setattr("actors.runtime.host_pool.time.monotonic", lambda: self.now_s)
-        monkeypatch.setattr("actors.runtime.host_pool.hanging_in", lambda actor_id: "")  # asks Ray, which is not here
+        monkeypatch.setattr("actors.runtime.worker_pool.time.monotonic", lambda: self.now_s)
+        monkeypatch.setattr("actors.runtime.worker_pool.hanging_in", lambda actor_id: "")  # asks Ray, which is not here
         identity = SimpleNamespace(node="n")
         handle = SimpleNamespace(train=SimpleNamespace(remote=lambda: object()), _actor_id=b"")
         self.speeds = speeds
@@ -111,8 +111,8 @@ def test_calls_queued_behind_a_lost_one_come_back_in_order(monkeypatch):
 
 def test_a_host_whose_time_is_over_is_killed_since_it_would_hold_its_place(monkeypatch):
     killed = []
-    monkeypatch.setattr("actors.runtime.host_pool.ray.kill", lambda handle, no_restart: killed.append(no_restart))
-    monkeypatch.setattr("actors.runtime.host_pool.hanging_in", lambda actor_id: "")  # asks Ray, which is not here
+    monkeypatch.setattr("actors.runtime.worker_pool.ray.kill", lambda handle, no_restart: killed.append(no_restart))
+    monkeypatch.setattr("actors.runtime.worker_pool.hanging_in", lambda actor_id: "")  # asks Ray, which is not here
     player = Player([1, 1], monkeypatch)
     for host in player.hosts:
         host.send(replace(call(1), limits=Limits(setting=5.0)))
@@ -131,6 +131,6 @@ def test_an_answer_of_a_host_that_runs_other_code_is_refused(monkeypatch, change
     (host,) = player.hosts
     host.send(call(1))
     answer = EvalAnswer(identity=replace(identify(), **change), counts=pack({}))
-    monkeypatch.setattr("actors.runtime.host_pool.ray.get", lambda ref, timeout: answer)
+    monkeypatch.setattr("actors.runtime.worker_pool.ray.get", lambda ref, timeout: answer)
     with pytest.raises(UserError, match="install the same version on every node"):
         player.pool._take(host, host.land(), deque())

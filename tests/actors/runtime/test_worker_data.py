@@ -6,10 +6,10 @@ import pytest
 import ray
 import torch
 
-from actors.runtime.client_host import Identity
-from actors.runtime.host_data import HostData, JobBox, NodeData, refusal
 from actors.runtime.hosts import Host
 from actors.runtime.job_data import JobData
+from actors.runtime.worker import Identity
+from actors.runtime.worker_data import HostData, JobBox, NodeData, refusal
 from relief_ray.config.experiment import parse
 from relief_ray.data import open_dataset
 from relief_ray.data.shard import write_shard
