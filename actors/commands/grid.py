@@ -16,7 +16,7 @@ from typing import Literal
 
 from actors.commands.fetching import local_folder, refuse_behind
 from actors.commands.next_steps import next_steps
-from actors.commands.output import plan_facts, plan_text, print_end, print_status, stale_advice, tell
+from actors.commands.plan_text import plan_facts, plan_text, print_end, print_status, stale_advice, tell
 from actors.commands.search import SuggestedTries, again, stopped_early, suggested_tries
 from actors.commands.study import cannot_decide, claims_facts, claims_text
 from actors.grids.display import duration, make_reporter

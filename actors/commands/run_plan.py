@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import BaseModel
 
-from actors.commands.output import counts, estimate_notes, estimate_rows, plan_facts, sum_lines, tell
+from actors.commands.plan_text import counts, estimate_notes, estimate_rows, plan_facts, sum_lines, tell
 from actors.commands.study import claims_facts, claims_text
 from actors.grids.estimate import START_S, Estimate, estimates, probe_missing
 from actors.grids.side_by_side import address_of

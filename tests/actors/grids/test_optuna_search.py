@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 
-from actors.commands.output import plan_facts, plan_text
+from actors.commands.plan_text import plan_facts, plan_text
 from actors.commands.search import again, suggested_tries
 from actors.grids.estimate import Estimate
 from actors.grids.freeze import freeze
