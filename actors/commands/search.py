@@ -9,7 +9,7 @@ from pathlib import Path
 
 from actors.grids.early_stopping import rungs, scores_at, sentence
 from actors.grids.freeze import score
-from actors.grids.optuna_search import Sampler, require_optuna
+from actors.grids.search import Sampler, require_optuna
 from relief_ray.records.cells import EarlyStopping, SuggestedSearch
 from relief_ray.studies.cells import Cell
 from relief_ray.studies.plans import CellFolder, Plan

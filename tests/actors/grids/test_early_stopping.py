@@ -10,7 +10,7 @@ from actors.grids.asha import SearchScheduler
 from actors.grids.display import end_line, picture
 from actors.grids.early_stopping import asha, mark_stopped, rungs, scores_at
 from actors.grids.freeze import freeze
-from actors.grids.optuna_search import Sampler
+from actors.grids.search import Sampler
 from actors.grids.trial import CellTrial, run_part
 from actors.runtime.warm_pool import WorkerCache
 from actors.terminal.reporter import CellEnd, GridView, Leader, RunningCell
@@ -23,7 +23,7 @@ from relief_ray.report.inventory import take_inventory
 from relief_ray.studies.plans import read_grid, write_grid
 from relief_ray.support.errors import UserError
 from tests.actors.conftest import Invoke
-from tests.actors.grids.test_optuna_search import SETTINGS
+from tests.actors.grids.test_search import SETTINGS
 from tests.actors.grids.tiny_plans import tiny_plan, tiny_search
 from tests.actors.test_plans import spec_of
 from tune_configs.registry import cells_of, load_grid
