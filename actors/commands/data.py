@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from actors.terminal.reporter import is_interactive, make_console
+from actors.terminal.progress import is_interactive, make_console
 from relief_ray.data import DataConfig, get_spec, open_dataset
 from relief_ray.data.describe import list_datasets
 from relief_ray.data.fetch import FetchReport, fetch, import_from, synth

@@ -10,7 +10,7 @@ from actors.grids.display import duration, shortened
 from actors.grids.estimate import Estimate
 from actors.grids.progress import f1_heading, last_round
 from actors.terminal.mlflow_export import where_to_look
-from actors.terminal.reporter import headline_f1
+from actors.terminal.progress import headline_f1
 from relief_ray.records.cells import STATUS_TEXT
 from relief_ray.report.runs import split_name
 from relief_ray.studies.plans import CellFolder, Plan

@@ -24,7 +24,7 @@ from actors.runtime.session import ray_session
 from actors.terminal.console import make_reporter
 from actors.terminal.exit_codes import CELLS_FAILED, DISK, Stopped, say
 from actors.terminal.mlflow_export import PATIENCE_AFTER_STOP_S, PATIENCE_S, Exports
-from actors.terminal.reporter import CellEnd, Reporter
+from actors.terminal.progress import CellEnd, Reporter
 from actors.terminal.signals import StopSignals
 from relief_ray.experiment.setup import Setup
 from relief_ray.plugins.load import is_path

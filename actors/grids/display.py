@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from actors.terminal.reporter import (
+from actors.terminal.progress import (
     CellEnd,
     GridView,
     JsonReporter,

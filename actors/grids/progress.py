@@ -9,7 +9,7 @@ from pathlib import Path
 
 from actors.runtime.deaths import count_kills, describe_death
 from actors.terminal.mlflow_export import Exports
-from actors.terminal.reporter import CellEnd, GridView, Leader, Reporter, RunningCell, headline_f1
+from actors.terminal.progress import CellEnd, GridView, Leader, Reporter, RunningCell, headline_f1
 from relief_ray.records.ledger import scan
 from relief_ray.records.left_out import Alerts
 from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_run

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from actors.runtime.session import SessionOptions, ray_session
 from actors.terminal.mlflow_export import Exports
-from actors.terminal.reporter import Reporter
+from actors.terminal.progress import Reporter
 from actors.terminal.signals import StopSignals
 from relief_ray.cgroups import num_cores
 from relief_ray.studies.plans import CellFolder, Plan

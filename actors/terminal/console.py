@@ -8,7 +8,7 @@ from pydantic import JsonValue
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
-from actors.terminal.reporter import CellEnd, JsonReporter, Reporter, is_interactive, make_console
+from actors.terminal.progress import CellEnd, JsonReporter, Reporter, is_interactive, make_console
 from relief_ray.records.left_out import summary_line
 from relief_ray.records.metrics import METRICS
 from relief_ray.records.schema import RoundRecord

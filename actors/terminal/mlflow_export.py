@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from actors.terminal.reporter import headline_f1
+from actors.terminal.progress import headline_f1
 from relief_ray.config.runtime import TrackingConfig
 from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
 from relief_ray.records.sync.mlflow import Store, StudySummary, log_run, log_study, store_uri

@@ -13,7 +13,7 @@ from actors.grids.freeze import freeze
 from actors.grids.search import Sampler
 from actors.grids.trial import CellTrial, run_part
 from actors.runtime.warm_pool import WorkerCache
-from actors.terminal.reporter import CellEnd, GridView, Leader, RunningCell
+from actors.terminal.progress import CellEnd, GridView, Leader, RunningCell
 from relief_ray.config.experiment import parse
 from relief_ray.records.base import comparable
 from relief_ray.records.cells import EarlyStopping

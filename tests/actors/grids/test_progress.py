@@ -9,7 +9,7 @@ from actors.grids.progress import GridProgress, is_disk_full, last_round, leader
 from actors.grids.trial import run_trial
 from actors.runtime.warm_pool import WorkerCache
 from actors.terminal.mlflow_export import Exports
-from actors.terminal.reporter import CellEnd
+from actors.terminal.progress import CellEnd
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.studies.plans import Plan, keep_error, write_grid
 from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan

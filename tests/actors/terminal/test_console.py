@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from actors.terminal.console import Lines, make_reporter, round_line, seconds
-from actors.terminal.reporter import CellEnd
+from actors.terminal.progress import CellEnd
 from relief_ray.records.run_folder import read_rounds
 
 ROOT = Path(__file__).parents[3]
