@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Optional
 
 import typer
+from typer.core import TyperGroup
 
 from actors.cli.options import AsJson, Settings, SomeInt, SomePath, SomeText
 from actors.cluster import DASHBOARD_PORT, FIRST_PORT, GCS_PORT
@@ -113,7 +114,15 @@ def cluster_check(
     check(target or [], settings or [], address, as_json)
 
 
+def _jobs(context: typer.Context) -> list[str]:
+    """Return the commands of this program that a job can run."""
+    root = context.find_root()
+    assert isinstance(root.command, TyperGroup)
+    return sorted({*root.command.commands} - {"submit", "cluster"})
+
+
 def submit(
+    context: typer.Context,
     arguments: Annotated[
         Optional[list[str]],  # noqa: UP045
         typer.Argument(metavar="-- COMMAND...", help="What follows `relief-ray`, e.g. `-- grid smoke`."),
@@ -144,4 +153,4 @@ def submit(
         stop_command(stop, address)
     else:
         options = SubmitOptions(address=address, folder=folder, detach=detach, dry_run=dry_run, token=token_path(token))
-        submit_command(arguments or [], options)
+        submit_command(arguments or [], options, _jobs(context))

@@ -7,7 +7,6 @@ from relief_ray.strategies import PROPOSED, REFERENCE
 from relief_ray.studies.spec import (
     BOUNDS,
     BRIEF,
-    CLAIMS,
     CNN,
     LORA,
     OUR_VARIANTS,
@@ -18,6 +17,7 @@ from relief_ray.studies.spec import (
     Grid,
     Level,
 )
+from tune_configs import CLAIMS
 
 
 def main_cnn() -> Grid:

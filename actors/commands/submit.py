@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,15 +42,16 @@ class SubmitOptions:
     token: Path
 
 
-def submit_command(arguments: Sequence[str], options: SubmitOptions) -> None:
-    """Upload, start the job, follow it.
+def submit_command(arguments: Sequence[str], options: SubmitOptions, jobs: Collection[str]) -> None:
+    """Upload, start the job, follow it; ``jobs``: names of the commands that a job can run.
 
     Raises:
         UserError: no command, too much to upload, or a head that does not answer.
         Stopped: with the job's exit code, unless it is 0.
     """
     words = list(arguments[1:] if arguments[0] == "relief-ray" else arguments)
-    _refuse_no_command(words)
+    if words[0] not in jobs:
+        raise UserError(f"submit -- {words[0]}: no command for a job; expected one of {', '.join(jobs)}")
     files = files_to_upload(options.folder, words, options.token)
     if options.dry_run:
         print(headline(options.folder, files), *(file.path.as_posix() for file in files), sep="\n")
@@ -137,18 +138,3 @@ def _name(words: Sequence[str]) -> str:
     """A name for a job, used once: ``grid-smoke-1f2e3d``."""
     plain = [re.sub(r"[^\w.-]+", "-", Path(word).name) for word in words[:2] if not word.startswith("-")]
     return "-".join([*plain, secrets.token_hex(3)])
-
-
-def _refuse_no_command(words: Sequence[str]) -> None:
-    """Check that the first word is a command of this program that a job can run.
-
-    Raises:
-        UserError: it is none.
-    """
-    from actors.cli.main import app
-
-    commands = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
-    commands |= {group.name or "" for group in app.registered_groups}
-    jobs = sorted(commands - {"submit", "cluster", ""})
-    if words[0] not in jobs:
-        raise UserError(f"submit -- {words[0]}: no command for a job; expected one of {', '.join(jobs)}")

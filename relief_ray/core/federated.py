@@ -41,7 +41,6 @@ from relief_ray.core.protocols import (
     sent_groups,
 )
 from relief_ray.core.streams import Streams
-from relief_ray.plugins.blame import check_returned
 from relief_ray.support.errors import LeftOut
 from relief_ray.uncollected import as_reduced
 
@@ -295,7 +294,6 @@ def run_round(
         )
     began = perf_counter()
     after = strategy.aggregate(state, as_reduced(trained.reduced, strategy.reduction), server_tools(context))
-    check_returned(after, ServerState, strategy.aggregate, "aggregate")
     after = server_step(state, after, strategy.averaged(state, trained.reduced, context.layout, context.fleet))
     server_s = perf_counter() - began
     check_finite(after)

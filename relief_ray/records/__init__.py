@@ -15,7 +15,7 @@ from relief_ray.records.identity import (
 from relief_ray.records.run_folder import Restored, RunFolder, read_rounds, read_run, restore
 from relief_ray.records.schema import Metrics, RoundRecord, RunRecord
 from relief_ray.records.selection_text import selection, tokens
-from relief_ray.records.tracking import MlflowTracker, NullTracker, Synced, Tracker, sync
+from relief_ray.records.tracking import MlflowTracker, NullTracker, Synced, Tracker
 
 __all__ = [
     "WALL_FIELDS",
@@ -44,6 +44,5 @@ __all__ = [
     "selection",
     "source_digest",
     "state_sha256",
-    "sync",
     "tokens",
 ]

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
-from pathlib import Path
 from types import MappingProxyType
 
 from relief_ray.data import get_spec
@@ -68,8 +67,6 @@ def _dsa(split: str) -> Settings:
     return {"data.name": "dsa", "data.split": split, "data.stride_s": 5.0, "training.epochs": 2}
 
 
-# Files with the claims that grids judge.
-CLAIMS = Path(__file__).parent / "claims"
 # Of cells that take a second each.
 BRIEF: Settings = MappingProxyType({"data.stride_s": 5.0, "training.epochs": 1})
 # Of cells that take a quarter of a minute each on the data of eight subjects.

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.records import Metrics, read_rounds, read_run, sync
+from relief_ray.records import Metrics, read_rounds, read_run
 from relief_ray.records.exported import SIMULATED, exported_scalars
 from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import METRICS
 from relief_ray.records.sync import mlflow as mlflow_store
 from relief_ray.records.sync.mlflow import Store, StudySummary, log_run, log_study, store_uri
 from relief_ray.records.sync_state import read_sync
+from relief_ray.records.tracking import sync
 from relief_ray.support.errors import UserError
 from tests.records.stores import POINTS_A_ROUND, closed_port, configured, expected, points, stored
 from tests.sealed import change_run, put_rounds, put_run

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.records import MlflowTracker, NullTracker, RunFolder, Tracker, read_rounds, read_run, sync, tracking
+from relief_ray.records import MlflowTracker, NullTracker, RunFolder, Tracker, read_rounds, read_run, tracking
 from relief_ray.records.sync import mlflow as mlflow_store
 from relief_ray.records.sync_state import read_sync
+from relief_ray.records.tracking import sync
 from relief_ray.support.errors import UserError
 from tests.records.stores import POINTS_A_ROUND, START_S, closed_port, expected, points, stored, wait_for
 

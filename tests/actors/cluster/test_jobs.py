@@ -98,7 +98,7 @@ def test_a_head_that_vanishes_while_it_takes_a_job_may_have_begun_it(monkeypatch
     use(monkeypatch, Head("submit_job", error))
     options = submit.SubmitOptions(address=None, folder=tmp_path, detach=True, dry_run=False, token=tmp_path / "token")
     with pytest.raises(Stopped, match=r"job data-list-\w+ may go on(.|\n)*--attach data-list-"):
-        submit.submit_command(["data", "list"], options)
+        submit.submit_command(["data", "list"], options, ["data"])
 
 
 def test_a_reader_of_the_output_that_goes_away_is_not_the_heads_fault():
