@@ -144,7 +144,7 @@ def _axes(
 
 def _check_quickly(target: str, settings: list[str]) -> None:
     """Refuse values that no built-in method or backbone takes, before the library is loaded."""
-    from relief_ray.key_checks import refuse_wrong_values
+    from relief_ray.config.keys import refuse_wrong_values
 
     if not target.endswith(".py") and not any(":" in setting for setting in settings):
         refuse_wrong_values(settings, own=())

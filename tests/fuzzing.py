@@ -21,10 +21,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from relief_ray.config.keys import Key, all_keys, value_text
+from relief_ray.config.keys import Key, all_keys, refuse_wrong_run, value_text
 from relief_ray.devices.types import DeviceType
 from relief_ray.experiment.setup import prepare
-from relief_ray.key_checks import refuse_wrong_run
 from relief_ray.strategies import PRESETS
 from relief_ray.studies.plan import cells_of, load_preset
 from relief_ray.support.errors import UserCodeFailed, UserError

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from relief_ray.records.schema import RoundRecord, RunRecord
-from relief_ray.seal import LINE, PAGE, sealed, unsealed
+from relief_ray.support.files import LINE, PAGE, sealed, unsealed
 
 
 def put_page(path: Path, content: object) -> None:

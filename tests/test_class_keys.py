@@ -2,9 +2,8 @@
 
 import pytest
 
-from relief_ray.class_keys import type_in_words
 from relief_ray.config.experiment import ExperimentConfig, parse
-from relief_ray.config.keys import all_keys
+from relief_ray.config.keys import all_keys, type_in_words
 from relief_ray.support.errors import UserError
 from tests.own import METHOD
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from actors.terminal.exit_codes import exit_code
-from relief_ray import guarded
 from relief_ray.config.experiment import parse
 from relief_ray.core import federated
 from relief_ray.core.messages import WeightedSum
@@ -19,6 +18,7 @@ from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.setup import context_of, prepare
 from relief_ray.experiment.update_filter import Accepting
+from relief_ray.plugins import contract as guarded
 from relief_ray.plugins.blame import blamed, take_as_users, users_function
 from relief_ray.records import CheckpointStateStore, read_rounds, read_run
 from relief_ray.server.aggregation import one_bucket

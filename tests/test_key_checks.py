@@ -3,8 +3,7 @@
 import pytest
 
 from relief_ray.config.experiment import override, parse
-from relief_ray.config.keys import all_keys, value_text
-from relief_ray.key_checks import refuse_wrong_run, refuse_wrong_values, whole_first
+from relief_ray.config.keys import all_keys, refuse_wrong_run, refuse_wrong_values, value_text, whole_first
 from relief_ray.support.errors import UserError
 from tests.own import METHOD
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relief_ray.seal import LINE, PAGE, Marks, Unsealed, sealed, unsealed
+from relief_ray.support.files import LINE, PAGE, Marks, Unsealed, sealed, unsealed
 
 VALUES = st.none() | st.integers() | st.text(max_size=8) | st.lists(st.text(max_size=3), max_size=2)
 OBJECTS = st.dictionaries(st.text(max_size=5), VALUES, min_size=1, max_size=4)

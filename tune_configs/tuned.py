@@ -14,8 +14,8 @@ from pydantic import JsonValue, ValidationError
 from relief_ray.config.experiment import Choice, ExperimentConfig
 from relief_ray.models.registry import backbone_name
 from relief_ray.plugins.load import is_path
-from relief_ray.seal import PAGE, Unsealed, unsealed
 from relief_ray.support.errors import UserError
+from relief_ray.support.files import PAGE, Unsealed, unsealed
 from relief_ray.support.frozen import FrozenConfig
 
 TUNED = "tuned="

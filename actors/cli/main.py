@@ -102,7 +102,7 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Train: one run per strategy, fold and replicate or seed, then a table, a figure and a verdict."""
-    from relief_ray.key_checks import refuse_wrong_run
+    from relief_ray.config.keys import refuse_wrong_run
 
     refuse_wrong_run(target, settings or [], strategies)
     from actors.commands.run import RunOptions, run_command

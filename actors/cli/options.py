@@ -29,8 +29,7 @@ def _check_keys(ctx: typer.Context, settings: Optional[list[str]]) -> Optional[l
         UserError: a setting names no key (the nearest is named), or its key does not take the value.
     """
     if settings:
-        from relief_ray.config.keys import refuse_unknown
-        from relief_ray.key_checks import refuse_wrong_values, whole_first
+        from relief_ray.config.keys import refuse_unknown, refuse_wrong_values, whole_first
 
         # A grid may have axes of any name, and `conformance` takes a method's keys alone: without a dot, they judge.
         path = ctx.command_path.split()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from actors.runtime.session import MIB
-from relief_ray.cgroups import memory_bytes, num_cores
+from relief_ray.support.process import memory_bytes, num_cores
 
 # What a node's own processes take, and what a head's (its database of the cluster, the dashboard) take besides.
 _NODE_MIB, _HEAD_MIB = 300, 1000

@@ -34,7 +34,6 @@ from actors.runtime.session import SessionOptions, ray_session
 from actors.terminal.exit_codes import CELLS_FAILED, DISK, Stopped, say
 from actors.terminal.mlflow_export import PATIENCE_AFTER_STOP_S, PATIENCE_S, Exports
 from actors.terminal.signals import StopSignals
-from relief_ray.cgroups import num_cores
 from relief_ray.data import open_dataset
 from relief_ray.records.lock import FileLock
 from relief_ray.studies.mirrored import MirrorState, mirrored
@@ -51,6 +50,7 @@ from relief_ray.studies.plans import (
 from relief_ray.studies.spec import Grid
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import disk_errors
+from relief_ray.support.process import num_cores
 from relief_ray.support.text import typed
 from tune_configs.registry import cells_of, load_grid
 

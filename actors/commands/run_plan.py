@@ -11,13 +11,13 @@ from actors.commands.study import claims_facts, claims_text
 from actors.grids.estimate import START_S, Estimate, estimates, probe_missing
 from actors.grids.side_by_side import address_of
 from actors.terminal.exit_codes import say
-from relief_ray.cgroups import num_cores
 from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.records.sync_state import flat_params
 from relief_ray.report.runs import split_name
 from relief_ray.strategies import PRESETS
 from relief_ray.studies.plans import CellFolder, Plan
 from relief_ray.support.errors import counted
+from relief_ray.support.process import num_cores
 from relief_ray.support.text import table
 
 # How long the plan waits for timed rounds in all.

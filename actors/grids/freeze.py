@@ -15,10 +15,9 @@ from pydantic import JsonValue
 from relief_ray.config.experiment import Choice
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.report.runs import config_value
-from relief_ray.seal import PAGE, sealed
 from relief_ray.studies.plans import CellFolder, Plan
 from relief_ray.support.errors import UserError, listed
-from relief_ray.support.files import disk_errors, write_atomic
+from relief_ray.support.files import PAGE, disk_errors, sealed, write_atomic
 from relief_ray.support.text import typed
 from tune_configs.space import LOG_FROM
 from tune_configs.tuned import Frozen, Place, Tuned, place_of, words

@@ -15,9 +15,9 @@ from actors.runtime.session import SessionOptions, ray_session
 from actors.terminal.mlflow_export import Exports
 from actors.terminal.progress import Reporter
 from actors.terminal.signals import StopSignals
-from relief_ray.cgroups import num_cores
 from relief_ray.studies.plans import CellFolder, Plan
 from relief_ray.support.errors import UserError
+from relief_ray.support.process import num_cores
 
 
 def _never() -> bool:

@@ -21,8 +21,8 @@ from typing import Any
 from actors.runtime import processes
 from actors.runtime.head_watch import head_watched
 from actors.runtime.tokens import use_token
-from relief_ray.cgroups import num_cores
 from relief_ray.support.errors import UserError
+from relief_ray.support.process import num_cores
 
 MIB = 2**20
 # Ray's sockets lie about 75 characters below its folder, and a socket's path has at most 107.

@@ -22,8 +22,7 @@ from actors.runtime.watch import hang_watched
 from actors.runtime.worker_data import HostData, JobBox, NodeData, RowBoxes, Wanted
 from relief_ray import __version__
 from relief_ray.core.groups import Params
-from relief_ray.core.messages import Assignment, ClientId, ClientState, EvalTarget
-from relief_ray.measured import OnDevice
+from relief_ray.core.messages import Assignment, ClientId, ClientState, EvalTarget, OnDevice
 from relief_ray.records.identity import source_digest
 from relief_ray.server.reduction import Accumulator, Node, Sums, Tree
 from relief_ray.support.errors import UserError

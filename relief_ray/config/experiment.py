@@ -27,8 +27,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from relief_ray.class_keys import own_message, own_words
-from relief_ray.config.keys import Key, all_keys, expectation, unknown_key, whole_key
+from relief_ray.config.keys import Key, all_keys, expectation, own_message, own_words, unknown_key, whole_key
 from relief_ray.config.runtime import RuntimeConfig, TrackingConfig
 from relief_ray.core.federated import Strategy
 from relief_ray.data import DataConfig

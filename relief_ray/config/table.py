@@ -11,9 +11,8 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from relief_ray.class_keys import keys_of
 from relief_ray.config.experiment import ExperimentConfig
-from relief_ray.config.keys import CHOSEN, Key, value_text, write_keys
+from relief_ray.config.keys import CHOSEN, Key, keys_of, value_text, write_keys
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.registry import BACKBONES
 from relief_ray.plugins.load import fields_read

@@ -25,6 +25,7 @@ from relief_ray.core.messages import (
     RoundCost,
     ServerState,
     Trained,
+    as_reduced,
 )
 from relief_ray.core.protocols import (
     Accountant,
@@ -42,7 +43,6 @@ from relief_ray.core.protocols import (
 )
 from relief_ray.core.streams import Streams
 from relief_ray.support.errors import LeftOut
-from relief_ray.uncollected import as_reduced
 
 
 class RoundVoid(RuntimeError):

@@ -6,15 +6,65 @@ Legend: ``S_n`` the groups that client ``n`` trains, ``Delta = local - global`` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NoReturn, TypeAlias
 
 from torch import Tensor
 
 from relief_ray.core.groups import GroupId, ParamGroup, Params, Selection
-from relief_ray.measured import Measured
 from relief_ray.support.errors import LeftOut
+
+# A client's round as it was measured on its device. No two clocks are compared: every duration is of one machine.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OnDevice:
+    """Measurements that a device made of one client's round; None where it does not tell.
+
+    Attributes:
+        host: its host name.
+        device: ``cpu``, or ``cuda: `` and the GPU's name.
+        down_s: seconds from the request for the model until it is in this process.
+        call_s: seconds of the whole call: download, training, packing of the answer.
+        energy_j: joules of the whole board during the call.
+        energy_of: the rails that were read, e.g. ``VDD_IN``.
+        energy_dropped: share of the power samples that are missing.
+        power_mode: name of the board's power mode.
+        temperature_c: hottest zone at the end, degrees Celsius.
+        throttled: whether the board slowed itself down.
+    """
+
+    host: str
+    device: str
+    down_s: float | None = None
+    call_s: float | None = None
+    energy_j: float | None = None
+    energy_of: str | None = None
+    energy_dropped: float | None = None
+    power_mode: str | None = None
+    temperature_c: float | None = None
+    throttled: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """One client's measured round.
+
+    Attributes:
+        on_device: measurements of its device.
+        up_s: seconds from the moment at which the server heard that the answer is ready until it was there.
+        wait_s: seconds from then until the round's training was over.
+        bytes_down: bytes of the model and the task, as sent.
+        bytes_up: bytes of the answer, as sent.
+    """
+
+    on_device: OnDevice
+    up_s: float | None
+    wait_s: float
+    bytes_down: int
+    bytes_up: int
+
 
 ClientId = int
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -398,3 +448,64 @@ class RoundCost:
         """Share of its busy time that the slowest client spends on the link; 0 where nobody works."""
         slowest = max((c.times for c in self.clients), key=lambda t: t.busy_s, default=StageTimes())
         return slowest.link_s / slowest.busy_s if slowest.busy_s else 0.0
+
+
+# Parts of a round that an aggregation did not ask for: reading them is an error that names the reduction to take.
+#
+# A round either adds updates up where they arise (``WeightedSum``) or brings single ones to the server (``Collect``).
+# The other half of ``Reduced`` is empty, and a method that loops over it would leave its model as it is without a word.
+
+
+class NotCollected(LookupError):
+    """Raised where an aggregation reads what its reduction does not keep."""
+
+
+class NoUpdates(Sequence[Update]):
+    """Single updates of a method that sums them up: none are kept, and every look at them says so."""
+
+    def __getitem__(self, index: object) -> NoReturn:
+        """Refuse."""
+        self._refuse()
+
+    def __len__(self) -> NoReturn:
+        """Refuse."""
+        self._refuse()
+
+    def __iter__(self) -> Iterator[Update]:
+        """Refuse."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise NotCollected(
+            "reduced.updates is not kept: the reduction of this method is a WeightedSum, which adds updates up where "
+            "they arise; read reduced.sums, or build Strategy(.., reduction=Collect()) to get single updates"
+        )
+
+
+class NoSums(Mapping[str, Mapping[GroupId, GroupSum]]):
+    """Sums of a method that collects single updates: none are made, and every look at them says so."""
+
+    def __getitem__(self, bucket: str) -> NoReturn:
+        """Refuse."""
+        self._refuse()
+
+    def __len__(self) -> NoReturn:
+        """Refuse."""
+        self._refuse()
+
+    def __iter__(self) -> Iterator[str]:
+        """Refuse."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise NotCollected(
+            "reduced.sums is not made: the reduction of this method is Collect(), which brings single updates; read "
+            "reduced.updates, or build Strategy(.., reduction=self.reduction()) to get weighted sums"
+        )
+
+
+def as_reduced(reduced: Reduced, reduction: Reduction) -> Reduced:
+    """The input of an aggregation, in which reading what ``reduction`` does not keep raises ``NotCollected``."""
+    if isinstance(reduction, Collect):
+        return replace(reduced, sums=NoSums())
+    return replace(reduced, updates=NoUpdates())

@@ -24,17 +24,19 @@ from numpy.typing import NDArray
 from relief_ray.data.loader import NULL, DatasetSpec, Recording
 from relief_ray.data.source import MARKER, Source, open_source
 from relief_ray.plugins.load import digests, modules_of
-from relief_ray.seal import PAGE, sealed, unsealed
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import (
     CHUNK_BYTES,
+    PAGE,
     cache_root,
     digest_files,
     disk_errors,
     folder_atomic,
+    sealed,
     sha256_file,
     sha256_json,
     stamp,
+    unsealed,
 )
 
 PARSER_VERSION = 1

@@ -26,12 +26,12 @@ from relief_ray.devices.fleet import build_fleet, with_windows
 from relief_ray.devices.planner import CostPlanner, Counter, assumed_engine
 from relief_ray.devices.types import DeviceType
 from relief_ray.experiment.clocks import foreign_profile, make_accountant, make_planner, run_clocks, uncalibrated
-from relief_ray.guarded import guarded
 from relief_ray.models.backbone import Backbone, BackboneNetwork, InputShape, build_verified
 from relief_ray.models.costs import count_costs
 from relief_ray.models.extra import with_extra_modules
 from relief_ray.models.registry import build_checked, require_gemm
 from relief_ray.plugins.blame import take_as_users
+from relief_ray.plugins.contract import guarded
 from relief_ray.support.errors import UserError, several
 from relief_ray.training.config import trainer_config
 from relief_ray.training.evaluation import CHUNK

@@ -14,7 +14,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from relief_ray.cgroups import memory_bytes
 from relief_ray.core.groups import GroupId, GroupLayout, Params
 from relief_ray.core.protocols import Reading
 from relief_ray.core.stages import RAW, Missing, StageSpec, ancestors
@@ -25,6 +24,7 @@ from relief_ray.models.stage import InputShape as InputShape
 from relief_ray.models.stage import Stage as Stage
 from relief_ray.support.errors import UserError, shown
 from relief_ray.support.frozen import FrozenConfig
+from relief_ray.support.process import memory_bytes
 
 Facts = Mapping[str, str | int]
 

@@ -22,9 +22,8 @@ from relief_ray.records.ledger import scan
 from relief_ray.records.lock import is_folder_locked
 from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, is_done, read_run
 from relief_ray.records.schema import MethodFacts, RunRecord, Status
-from relief_ray.seal import PAGE, sealed, unsealed
 from relief_ray.support.errors import UserError
-from relief_ray.support.files import write_atomic
+from relief_ray.support.files import PAGE, sealed, unsealed, write_atomic
 from relief_ray.support.frozen import FrozenConfig
 from relief_ray.support.masking import mask_text
 from relief_ray.support.text import typed

@@ -27,9 +27,9 @@ from relief_ray.core.messages import NO_STATE, ClientId, ClientState, ServerStat
 from relief_ray.records.base import SCHEMA_VERSION, Record, refuse_other_schema
 from relief_ray.records.schema import LeftOutRecord
 from relief_ray.records.tensor_file import tensor_pieces
-from relief_ray.seal import PAGE, sealed, unsealed
 from relief_ray.support import files
 from relief_ray.support.errors import UserError
+from relief_ray.support.files import PAGE, sealed, unsealed
 
 
 class CheckpointStateStore:

@@ -21,9 +21,8 @@ from relief_ray.records.facts import DataFacts, data_facts
 from relief_ray.records.left_out import left_out_of, sentence
 from relief_ray.records.metrics import chance_f1
 from relief_ray.records.schema import Machine, MethodFacts, Metrics, RoundRecord, RunRecord
-from relief_ray.seal import PAGE, sealed, unsealed
 from relief_ray.support.errors import UserError, nearest
-from relief_ray.support.files import disk_errors, read_whole, write_atomic
+from relief_ray.support.files import PAGE, disk_errors, read_whole, sealed, unsealed, write_atomic
 
 FILE = "cells.json"
 

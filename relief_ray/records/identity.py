@@ -18,13 +18,13 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from relief_ray.cgroups import num_cores
 from relief_ray.core.groups import GroupLayout, Params
 from relief_ray.core.messages import ServerState
 from relief_ray.plugins.load import digests, modules_of
 from relief_ray.records.schema import Machine
 from relief_ray.support.errors import UserError
 from relief_ray.support.masking import redact
+from relief_ray.support.process import num_cores
 
 PACKAGES = ("relief_ray", "actors")
 # Keys of a configuration that decide no result: ids and comparisons of cells leave them out.

@@ -18,8 +18,8 @@ from typing import BinaryIO, overload
 from pydantic import ValidationError
 
 from relief_ray.records.schema import RoundRecord
-from relief_ray.seal import LINE, Unsealed, check, sealed
 from relief_ray.support.errors import UserError
+from relief_ray.support.files import LINE, Unsealed, check, sealed
 from relief_ray.support.text import typed
 
 # Lines of a hundred clients are longer than Python's usual buffer.

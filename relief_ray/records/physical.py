@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from relief_ray.core.messages import StageTimes
-from relief_ray.measured import Measured
+from relief_ray.core.messages import Measured, StageTimes
 from relief_ray.records.base import Record
 
 # Stages of a client's training that a device measures.

@@ -23,9 +23,9 @@ from relief_ray.records.identity import state_sha256
 from relief_ray.records.ledger import Lines, Rounds, line_of, mend_breaks, scan
 from relief_ray.records.lock import FileLock, is_folder_locked, lock_folder
 from relief_ray.records.schema import RoundRecord, RunRecord
-from relief_ray.seal import PAGE, Unsealed, sealed, unsealed
 from relief_ray.support import files
 from relief_ray.support.errors import UserError
+from relief_ray.support.files import PAGE, Unsealed, sealed, unsealed
 
 RUN_FILE = "run.json"
 

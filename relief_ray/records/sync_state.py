@@ -10,8 +10,7 @@ from pydantic import Field, JsonValue, ValidationError
 
 from relief_ray.records.base import Record, Text
 from relief_ray.records.schema import RunStatus
-from relief_ray.seal import PAGE, Unsealed, sealed, unsealed
-from relief_ray.support.files import write_atomic
+from relief_ray.support.files import PAGE, Unsealed, sealed, unsealed, write_atomic
 from relief_ray.support.masking import mask_text
 
 _SYNC_FILE = "sync.json"

@@ -35,11 +35,10 @@ from relief_ray.records.lock import LOCK_FILE, lock_folder
 from relief_ray.records.run_folder import ERROR_FILE, read_run
 from relief_ray.records.schema import RunRecord, Status
 from relief_ray.records.sync_state import flat_params
-from relief_ray.seal import PAGE, sealed
 from relief_ray.strategies import facts_of
 from relief_ray.studies.cells import Cell
 from relief_ray.support.errors import UserError
-from relief_ray.support.files import disk_errors, move, unused, write_atomic
+from relief_ray.support.files import PAGE, disk_errors, move, sealed, unused, write_atomic
 from relief_ray.support.masking import MASK, mask_text, redact
 
 STALE_FOLDER = "stale"

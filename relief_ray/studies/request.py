@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import SupportsIndex, cast
 
 from relief_ray.config.experiment import ExperimentConfig, override
+from relief_ray.config.keys import whole_first
 from relief_ray.data.loader import DatasetSpec, Loader
-from relief_ray.key_checks import whole_first
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.strategies import REFERENCE
 from relief_ray.studies.axes import Axes, with_axes

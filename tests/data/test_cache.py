@@ -12,8 +12,8 @@ from relief_ray.data import Dataset, cache
 from relief_ray.data.loader import Recording
 from relief_ray.data.registry import get_spec
 from relief_ray.data.source import MARKER, Source
-from relief_ray.seal import PAGE, sealed, unsealed
 from relief_ray.support.errors import UserError
+from relief_ray.support.files import PAGE, sealed, unsealed
 
 SPEC = get_spec("mhealth")
 

@@ -182,13 +182,13 @@ METHOD = "a method, or a part of its paper, is found by its file name"
 LEAF = "imported everywhere, imports nothing of ours"
 FILES_UNDER_60 = {
     "actors/__init__.py": "loads `actors.run` when it is first used: importing the command line needs no Ray",
-    "actors/cluster/limits.py": "what a node offers, apart from what runs use of a machine (relief_ray/cgroups.py)",
+    "actors/cluster/limits.py": "what a node offers, apart from what runs use of a machine (relief_ray/support/process.py)",
     "actors/commands/fetching.py": "of both `resume` commands, neither of which imports the other",
     "actors/commands/explain.py": "a command is a file: the library words the reasons, for notebooks too",
     "actors/commands/model.py": "a command is a file: the library describes and exports models, for notebooks too",
     "actors/commands/run_mode.py": "which mode follows from settings: rules, apart from what carries runs out",
     "actors/terminal/streams.py": "makes streams safe before anything is printed: to be checked by itself",
-    "relief_ray/measured.py": "what devices tell: the messages of a round hold it, and records and devices make it",
+    "relief_ray/core/messages.py": "what devices tell: the messages of a round hold it, and records and devices make it",
     "relief_ray/strategies/citations.py": "reads citations.bib, which methods and data sets name",
     "relief_ray/data/formats/partial.py": "a data set is a file",
     "relief_ray/experiment/untrained.py": "counts one thing over rounds, for the loop that has no room for it",

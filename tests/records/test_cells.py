@@ -19,8 +19,8 @@ from relief_ray.records.identity import machine_facts, source_digest
 from relief_ray.records.lock import LOCK_FILE, FileLock, is_locked
 from relief_ray.records.run_folder import ERROR_FILE, RUN_FILE, RunFolder, read_rounds
 from relief_ray.records.schema import MethodFacts, RunStatus, Status
-from relief_ray.seal import PAGE, sealed
 from relief_ray.support.errors import UserError
+from relief_ray.support.files import PAGE, sealed
 from tests.sealed import page, put_page
 
 

@@ -12,8 +12,8 @@ from relief_ray.records.checkpoint import Checkpoint, Tally
 from relief_ray.records.ledger import line_of, scan
 from relief_ray.records.left_out import LeftOutLog, left_out_of
 from relief_ray.records.schema import LeftOutFacts
-from relief_ray.seal import LINE, sealed
 from relief_ray.support.errors import UserError
+from relief_ray.support.files import LINE, sealed
 from tests.sealed import change_run
 
 

@@ -16,8 +16,8 @@ from relief_ray.records.lock import lock_folder
 from relief_ray.records.run_folder import ROUNDS_FILE
 from relief_ray.report.inventory import take_inventory
 from relief_ray.report.runs import load_runs
-from relief_ray.seal import LINE, PAGE, sealed, unsealed
 from relief_ray.support.errors import UserError
+from relief_ray.support.files import LINE, PAGE, sealed, unsealed
 from tests.sealed import change_rounds, change_run
 
 

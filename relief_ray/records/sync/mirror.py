@@ -22,9 +22,8 @@ from relief_ray.records.cells import PLAN_FILES
 from relief_ray.records.claims import CLAIMS_FILE
 from relief_ray.records.mirror_store import MirrorStore
 from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE
-from relief_ray.seal import PAGE, sealed, unsealed
 from relief_ray.support.errors import UserError
-from relief_ray.support.files import stamp, write_atomic
+from relief_ray.support.files import PAGE, sealed, stamp, unsealed, write_atomic
 
 # In the copy: whose it is and who writes it. In the local folder: what the copy has.
 MIRROR_FILE, MEMORY_FILE = "mirror.json", ".mirror.json"

@@ -6,7 +6,7 @@ import pytest
 
 from actors.cluster import limits
 from actors.runtime.session import MIB
-from relief_ray import cgroups
+from relief_ray.support import process as cgroups
 
 
 @pytest.fixture

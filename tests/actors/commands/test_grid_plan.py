@@ -11,8 +11,8 @@ from actors.commands.grid import GridOptions, num_places, within_budget
 from actors.grids.estimate import START_S
 from actors.grids.trial import run_trial
 from actors.runtime.warm_pool import WorkerCache
-from relief_ray.cgroups import num_cores
 from relief_ray.studies.plans import write_grid
+from relief_ray.support.process import num_cores
 from tests.actors.grids.tiny_plans import tiny_plan
 from tests.actors.test_plans import spec_of
 
