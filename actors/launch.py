@@ -20,7 +20,7 @@ from relief_ray.support.process import use_threads
 from relief_ray.training.job import Job
 
 if TYPE_CHECKING:
-    from actors.runtime.host_group import HostGroup, RuntimeOptions
+    from actors.runtime.placement import HostGroup, RuntimeOptions
     from actors.runtime.warm_pool import WorkerCache
     from actors.runtime.worker import Handle
 
@@ -124,7 +124,7 @@ def _run_on_ray(
 
 def _runtime_options(config: RuntimeConfig, mode: Literal["packed", "actors"]) -> RuntimeOptions:
     """The executor's part of the configuration."""
-    from actors.runtime.host_group import RuntimeOptions
+    from actors.runtime.placement import RuntimeOptions
 
     return RuntimeOptions(
         mode=mode,
@@ -158,12 +158,12 @@ def _run_here(
 def _run_separate(
     setup: Setup, path: Path, callbacks: RunCallbacks, group: HostGroup, options: RuntimeOptions, coordinator: Handle
 ) -> RunRecord:
-    from actors.runtime import user_code
+    from actors.runtime import serialization
     from actors.runtime.coordinator import RunRequest
     from actors.runtime.coordinator_client import follow
 
     request = RunRequest(
-        setup=user_code.put(setup, setup.job.modules),
+        setup=serialization.put(setup, setup.job.modules),
         path=path.resolve(),
         group=group,
         options=options,
@@ -181,7 +181,7 @@ def ray_executors(stack: ExitStack) -> dict[str, MakeExecutor]:
             stack.enter_context(ray_session(SessionOptions(num_cpus=_NUM_COMPARED)))
             opened.append(True)
         from actors.runtime.executor import open_executor
-        from actors.runtime.host_group import RuntimeOptions
+        from actors.runtime.placement import RuntimeOptions
 
         return open_executor(job, RuntimeOptions(num_hosts=_NUM_COMPARED))
 

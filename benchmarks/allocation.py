@@ -18,12 +18,12 @@ from benchmarks.marked import filled, table
 from relief_ray.config.experiment import parse
 from relief_ray.core.groups import GroupId
 from relief_ray.core.messages import Assignment, RoundCost, ServerState
-from relief_ray.experiment.hardware import Hardware, price_fleet
 from relief_ray.report.paper import read_paper
 from relief_ray.server.aggregation import to_tensor
 from relief_ray.strategies.relief import Relief, budget
-from relief_ray.strategies.relief.ranking import D_BAR
+from relief_ray.strategies.relief.budget import D_BAR
 from relief_ray.strategies.relief.strategy import fleet_loads, planned_round_s, target_s
+from relief_ray.studies.what_if import Hardware, price_fleet
 
 Values = Mapping[str, object]
 CLOCKS = ("flop_proportional", "split_naive")

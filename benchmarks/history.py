@@ -29,7 +29,7 @@ from relief_ray.records import checkpoint, read_rounds
 from relief_ray.records.cells import look
 from relief_ray.records.run_folder import RunFolder
 from relief_ray.records.schema import RoundRecord
-from relief_ray.training.serial_executor import SerialExecutor
+from relief_ray.training.executor import SerialExecutor
 
 _REAL_ROUNDS = 3
 _KIB_PER_MIB = 1024

@@ -131,7 +131,7 @@ def job_of(size: Size, windows: WindowSet, channels: int) -> Job:
 def host_peak(job: Job) -> float:
     """Peak MiB of the one worker process over training, evaluation and training again."""
     from actors.runtime.executor import open_executor
-    from actors.runtime.host_group import RuntimeOptions
+    from actors.runtime.placement import RuntimeOptions
 
     backbone = job.build()
     every, models = backbone.layout.select(), {"global": backbone.params()}

@@ -27,8 +27,7 @@ from relief_ray.core.messages import NO_STATE, Assignment, ClientInfo, ServerSta
 from relief_ray.core.streams import Streams
 from relief_ray.devices.time import Measured, Profile
 from relief_ray.devices.workload import Workload, num_steps, shares, workload
-from relief_ray.experiment.clocks import foreign_profile, run_clocks
-from relief_ray.experiment.setup import Setup, context_of, prepare
+from relief_ray.experiment.setup import Setup, context_of, foreign_profile, prepare, run_clocks
 from relief_ray.profiling.profile import Profiler
 from relief_ray.records.identity import machine_facts
 from relief_ray.support.errors import UserError

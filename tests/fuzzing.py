@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from relief_ray.config.keys import Key, all_keys, refuse_wrong_run, value_text
-from relief_ray.devices.types import DeviceType
+from relief_ray.devices.fleet import DeviceType
 from relief_ray.experiment.setup import prepare
 from relief_ray.strategies import PRESETS
 from relief_ray.studies.plan import cells_of, load_preset

@@ -16,8 +16,8 @@ from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create
 from relief_ray.records import RoundRecord, read_rounds
 from relief_ray.support.errors import Cause, LeftOut
+from relief_ray.training.executor import SerialExecutor
 from relief_ray.training.job import Job
-from relief_ray.training.serial_executor import SerialExecutor
 from tests.conformance.cases import config_of
 from tests.own import METHOD
 

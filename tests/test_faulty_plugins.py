@@ -24,7 +24,7 @@ from relief_ray.records import CheckpointStateStore, read_rounds, read_run
 from relief_ray.server.aggregation import one_bucket
 from relief_ray.strategies import PRESETS
 from relief_ray.support.errors import UserCodeError, UserCodeFailed, UserError
-from relief_ray.training.serial_executor import SerialExecutor
+from relief_ray.training.executor import SerialExecutor
 from tests.faulty import BACKBONES, CLOCKS, METHODS, judge
 from tests.own import METHOD, NUMBERS
 

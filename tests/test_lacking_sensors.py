@@ -19,7 +19,8 @@ from relief_ray.conformance.datasets import check_loader
 from relief_ray.conformance.runner import PROBLEM, drive
 from relief_ray.core.groups import GroupLayout, ParamGroup, pack
 from relief_ray.core.messages import WeightedSum
-from relief_ray.data import DataConfig, FederatedData, cache, federate, load_dataset, open_dataset
+from relief_ray.data import DataConfig, FederatedData, federate, load_dataset, open_dataset
+from relief_ray.data.dataset import PARSER_VERSION, cache_key
 from relief_ray.data.describe import describe
 from relief_ray.data.partition import available, lacking
 from relief_ray.data.registry import get_spec, load_own
@@ -185,11 +186,11 @@ def test_no_reading_of_a_lacking_sensor_is_used(lab: Lab) -> None:
 
 def test_the_digest_covers_who_lacks_what_and_nobody_changes_no_key(lab: Lab) -> None:
     spec = get_spec("dsa_mini")
-    keys = [cache.cache_key(replace(spec, lacks=lacks), "raw") for lacks in ({}, {3: ("mag",)}, {4: ("mag",)})]
+    keys = [cache_key(replace(spec, lacks=lacks), "raw") for lacks in ({}, {3: ("mag",)}, {4: ("mag",)})]
     assert len(set(keys)) == 3
     described = {"name": "dsa_mini", "rate_hz": 25, "modalities": [["acc", 3], ["gyro", 3], ["mag", 3]]}
     described |= {"labels": list(spec.labels), "subjects": list(spec.subjects), "units": list(spec.units)}
-    assert keys[0] == sha256_json({"source": "raw", "parser": cache.PARSER_VERSION, "spec": described})
+    assert keys[0] == sha256_json({"source": "raw", "parser": PARSER_VERSION, "spec": described})
     assert load_dataset(lab()).digest != load_dataset(lab(lacks="{}", value="0")).digest
 
 

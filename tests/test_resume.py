@@ -16,7 +16,7 @@ from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.records import checkpoint, read_rounds, read_run
 from relief_ray.support.errors import UserError
-from relief_ray.training.serial_executor import SerialExecutor
+from relief_ray.training.executor import SerialExecutor
 from tests.conformance.cases import after_rounds, config_of, drive, outcome
 from tests.sealed import change_run
 

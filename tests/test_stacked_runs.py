@@ -8,7 +8,7 @@ from relief_ray.config.experiment import parse
 from relief_ray.conformance.runner import drive
 from relief_ray.records import checkpoint, read_rounds
 from relief_ray.strategies import PRESETS
-from relief_ray.training.cuda_graph import CudaGraphStep
+from relief_ray.training.stacked_step import CudaGraphStep
 from tests.conformance.cases import BASE, MOMENT, strategy_values
 from tests.training.test_stacked import Refusing
 

@@ -45,9 +45,9 @@ from relief_ray.server.aggregation import check_update
 from relief_ray.server.reduction import Accumulator, Sums, blocks, leaf, measured, merge_blocks
 from relief_ray.support.errors import LeftOut
 from relief_ray.training.config import TrainerConfig
+from relief_ray.training.executor import SerialExecutor
 from relief_ray.training.job import BlockResult, Job, combine
 from relief_ray.training.optimizer import UpdateRule
-from relief_ray.training.serial_executor import SerialExecutor
 
 CHANNELS = (("acc", 2), ("hr", 1))
 SHAPE = InputShape(channels=CHANNELS, window=8, num_classes=3)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shlex
 import shutil
+import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,10 +15,154 @@ from pathlib import Path
 from typing import Literal
 
 from actors.cluster import FIRST_PORT
-from actors.cluster.limits import Capacity
 from actors.runtime.session import MAX_FOLDER_LENGTH, MIB
 from actors.runtime.tokens import MODE, PATH, WORD
 from relief_ray.support.errors import UserError
+from relief_ray.support.process import memory_bytes, num_cores
+from relief_ray.support.text import pip
+
+# Offer of this machine as a node of a cluster: its cores, GPUs and memory, within its control groups.
+#
+# Ray itself reads the limits of a container's root only; a unit's ``CPUQuota`` lies deeper.
+
+
+# What a node's own processes take, and what a head's (its database of the cluster, the dashboard) take besides.
+_NODE_MIB, _HEAD_MIB = 300, 1000
+_SHARE, _STORE_SHARE = 0.8, 0.125
+_STORE_MIB = (100, 1024)
+_LEAST_MIB = 256
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Capacity:
+    """Offer of a node to a cluster: whole cores, GPUs that torch sees, MiB for processes and for shared objects."""
+
+    num_cpus: int
+    num_gpus: int
+    memory_mib: int
+    object_store_mib: int
+
+
+def capacity(is_head: bool, root: Path = Path("/")) -> Capacity:
+    """Capacity of this machine as a node; ``root`` is where its ``proc`` and ``sys`` lie."""
+    total_mib = memory_bytes(root) // MIB
+    store_mib = int(min(max(total_mib * _STORE_SHARE, _STORE_MIB[0]), _STORE_MIB[1]))
+    rest_mib = int(total_mib * _SHARE) - store_mib - _NODE_MIB - (_HEAD_MIB if is_head else 0)
+    return Capacity(
+        num_cpus=num_cores(root),
+        num_gpus=_num_gpus(),
+        memory_mib=max(_LEAST_MIB, rest_mib),
+        object_store_mib=store_mib,
+    )
+
+
+def _num_gpus() -> int:
+    """GPUs that torch sees. Ray asks NVML, which does not know a Jetson's GPU (ray-project/ray#46263)."""
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+# Before a node joins: does a head answer, does it take the token, and does it run the same Python and Ray?
+
+
+_KNOCK_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """Versions that nodes of one cluster must share: Ray's exactly, Python's but for the patch level."""
+
+    ray: str
+    python: str
+
+
+def versions_here() -> Versions:
+    """Versions of this process."""
+    import ray
+
+    return Versions(ray.__version__, platform.python_version())
+
+
+def versions_of(address: str) -> Versions:
+    """Versions of the cluster whose head is at ``HOST:PORT``.
+
+    Raises:
+        UserError: nothing answers there, or it refuses the token.
+    """
+    _knock(address)
+    # Ray has no public call for it: this is what `ray start` itself asks, after it has started processes.
+    from ray._common.usage.usage_lib import get_cluster_metadata
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]
+
+    try:
+        metadata = get_cluster_metadata(GcsClient(address=address))
+    except Exception as error:
+        line = str(error).strip().partition(". ")[0].splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(
+            f"{address}: does not let this machine in ({line}); expected a head that `relief-ray cluster head` "
+            "started, and its token: copy the head's token file here and name it with --token FILE"
+        ) from error
+    return Versions(str(metadata["ray_version"]), str(metadata["python_version"]))
+
+
+def _knock(address: str) -> None:
+    """Check that something listens at ``HOST:PORT``; Ray itself would wait for minutes.
+
+    Raises:
+        UserError: nothing does.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_KNOCK_S).close()
+    except OSError as error:
+        raise UserError(
+            f"{address}: nothing answers there ({error}); expected the head's address and port; on the head: "
+            "relief-ray cluster head"
+        ) from error
+
+
+def refuse_other(here: Versions, there: Versions, address: str) -> None:
+    """Check that a node and its head can be one cluster.
+
+    Raises:
+        UserError: Ray's versions differ, or Python's minor versions; the message has the command.
+    """
+    if here.ray != there.ray:
+        raise UserError(
+            f"{address} runs Ray {there.ray}, this machine has {here.ray}; expected the same version:\n  "
+            + pip(f"'ray[default]=={there.ray}'")
+        )
+    if minor(here.python) != minor(there.python):
+        raise UserError(
+            f"{address} runs Python {there.python}, this machine has {here.python}; expected {minor(there.python)}.x "
+            f"on all nodes, since what they send each other is not readable otherwise; make an environment with it:\n"
+            f"  python{minor(there.python)} -m venv .venv"
+        )
+
+
+def minor(python: str) -> str:
+    """``3.11`` of ``3.11.7``."""
+    return ".".join(python.split(".")[:2])
+
+
+def address_here(towards: str) -> str:
+    """Address of this machine as the one at ``towards`` would see it; nothing is sent. Without a route: loopback.
+
+    Raises:
+        UserError: there is no host of that name.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((towards, 9))
+        except socket.gaierror as error:
+            raise UserError(
+                f"{towards}: no host of that name ({error}); expected the head's name or address"
+            ) from error
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
+
 
 DeviceLetter = Literal["a", "b", "c"]
 

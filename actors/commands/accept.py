@@ -11,8 +11,7 @@ from pathlib import Path
 from relief_ray import __version__
 from relief_ray.config.experiment import override, parse
 from relief_ray.data import open_dataset
-from relief_ray.data.describe import describe
-from relief_ray.data.verify import verify
+from relief_ray.data.describe import describe, verify
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create
 from relief_ray.records.identity import machine_facts, source_digest
@@ -22,7 +21,7 @@ from relief_ray.support.errors import UserError
 from relief_ray.support.files import write_atomic
 from relief_ray.support.process import use_threads
 from relief_ray.support.text import table
-from relief_ray.training.serial_executor import SerialExecutor
+from relief_ray.training.executor import SerialExecutor
 
 _ROUNDS = 2
 

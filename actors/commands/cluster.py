@@ -8,9 +8,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from actors.cluster import GCS_PORT
-from actors.cluster.limits import Capacity, capacity
-from actors.cluster.start_line import DeviceLetter, NodeOptions, StartLine, head_line, join_line
-from actors.cluster.versions import address_here, refuse_other, versions_here, versions_of
+from actors.cluster.start_line import (
+    Capacity,
+    DeviceLetter,
+    NodeOptions,
+    StartLine,
+    address_here,
+    capacity,
+    head_line,
+    join_line,
+    refuse_other,
+    versions_here,
+    versions_of,
+)
 from actors.runtime.tokens import check_token, make_token, refuse_open, token_path, use_token
 from relief_ray.support.errors import UserError
 

@@ -8,12 +8,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from actors.cluster import GCS_PORT
-from actors.cluster.needs import PLAIN, Bundle, Fit, at_once, changes, fit, in_words, wished
-from actors.cluster.survey import NodeFacts, data_faults, data_notes, faults_of, survey, warnings_of
-from actors.cluster.versions import refuse_other, versions_here, versions_of
+from actors.cluster.start_line import refuse_other, versions_here, versions_of
+from actors.cluster.survey import (
+    PLAIN,
+    Bundle,
+    Fit,
+    NodeFacts,
+    at_once,
+    changes,
+    data_faults,
+    data_notes,
+    faults_of,
+    fit,
+    in_words,
+    survey,
+    warnings_of,
+    wished,
+)
 from actors.launch import choose_mode
-from actors.runtime.nodes import Nodes
-from actors.runtime.placement import total_of
+from actors.runtime.placement import Nodes, total_of
 from actors.runtime.session import SessionOptions, ray_session
 from actors.terminal.exit_codes import BAD_INPUT, Stopped
 from relief_ray.config.experiment import ExperimentConfig

@@ -10,12 +10,11 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from actors.terminal.progress import is_interactive, make_console
 from relief_ray.data import DataConfig, get_spec, open_dataset
-from relief_ray.data.describe import list_datasets
+from relief_ray.data.describe import VerifyReport, list_datasets, verify
 from relief_ray.data.fetch import FetchReport, fetch, import_from, synth
 from relief_ray.data.loader import how_to_bring
 from relief_ray.data.shard import write_shard
 from relief_ray.data.source import search_roots
-from relief_ray.data.verify import VerifyReport, verify
 from relief_ray.plugins.load import is_path
 from relief_ray.studies.data_description import data_config, data_description
 from relief_ray.support.errors import UserError

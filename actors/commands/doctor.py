@@ -18,8 +18,7 @@ from typing import Literal
 from actors.cluster import GCS_PORT
 from actors.runtime.tokens import use_token
 from actors.terminal.exit_codes import BAD_INPUT, Stopped
-from relief_ray.devices.board.facts import board_root, heat, model_name, power_mode, release
-from relief_ray.devices.power_sensors import find_rails, total_rails
+from relief_ray.devices.power_sensors import board_root, find_rails, heat, model_name, power_mode, release, total_rails
 from relief_ray.support.errors import UserError, counted
 from relief_ray.support.files import cache_root
 from relief_ray.support.text import pip, wrapped
@@ -242,7 +241,7 @@ def _head(address: str | None, token: Path | None) -> Check:
         fix = "name it: --address HEAD[:PORT]"
         return Check(part="head", status="warning", seen="n/a: no address was given", fix=fix)
     place = address if ":" in address else f"{address}:{GCS_PORT}"
-    from actors.cluster.versions import refuse_other, versions_here, versions_of
+    from actors.cluster.start_line import refuse_other, versions_here, versions_of
 
     try:
         delay_s = _connect_s(place)

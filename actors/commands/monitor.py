@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from relief_ray.devices.board.facts import board_root, model_name, power_mode, release
 from relief_ray.devices.meter import PERIOD_S, PowerMeter, RailEnergy
-from relief_ray.devices.power_sensors import total_rails
+from relief_ray.devices.power_sensors import board_root, model_name, power_mode, release, total_rails
 from relief_ray.support.errors import UserError
 from relief_ray.support.text import table
 

@@ -14,8 +14,18 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from actors.cluster import DASHBOARD_PORT
-from actors.cluster.jobs import HeadSilent, connect, entrypoint, follow, stop, submit
-from actors.cluster.upload import files_to_upload, headline, stage, summary
+from actors.cluster.jobs import (
+    HeadSilent,
+    connect,
+    entrypoint,
+    files_to_upload,
+    follow,
+    headline,
+    stage,
+    stop,
+    submit,
+    summary,
+)
 from actors.terminal.exit_codes import INTERRUPTED, RAY_LOST, Stopped, say
 from relief_ray.support.errors import UserError
 

@@ -22,7 +22,7 @@ from relief_ray.records.run_folder import ROUNDS_FILE, read_rounds
 from relief_ray.studies.plans import CellFolder
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import use_threads
-from relief_ray.training.serial_executor import SerialExecutor
+from relief_ray.training.executor import SerialExecutor
 
 Workload = str
 Key = tuple[Workload, str]

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from actors.runtime.nodes import Nodes
-from actors.runtime.placement import GRAIN, HostSpec, Resources, plan_actors, plan_packed, shortage, total_of
+from actors.runtime.placement import GRAIN, HostSpec, Nodes, Resources, plan_actors, plan_packed, shortage, total_of
 from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.core.messages import Fleet
 from relief_ray.data import num_clients
-from relief_ray.devices.types import DeviceType
+from relief_ray.devices.fleet import DeviceType
 from relief_ray.experiment.setup import configured_fleet
 from relief_ray.support.errors import UserError, counted
 from relief_ray.support.process import choose_device

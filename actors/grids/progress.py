@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from actors.runtime.deaths import count_kills, describe_death
+from actors.runtime.errors import count_kills, describe_death
 from actors.terminal.mlflow_export import Exports
 from actors.terminal.progress import CellEnd, GridView, Leader, Reporter, RunningCell, headline_f1
 from relief_ray.records.ledger import scan

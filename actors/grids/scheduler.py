@@ -22,8 +22,8 @@ from actors.grids.low_memory import low_memory_ends_one_trial
 from actors.grids.places import bundles_of, explain_places, num_at_once, refuse_shortage
 from actors.grids.side_by_side import SCRATCH, remove_scratch
 from actors.grids.trial import CellTrial, TrialSpec
-from actors.runtime import user_code
-from actors.runtime.nodes import Nodes, look_around
+from actors.runtime import serialization
+from actors.runtime.placement import Nodes, look_around
 from relief_ray.records.cells import EarlyStopping
 from relief_ray.studies.plans import CellFolder, keep_error, look_at
 from relief_ray.support.errors import UserError
@@ -235,7 +235,7 @@ def _early_stopping(trials: TrialPlan) -> Any:
 def _put(specs: Mapping[str, TrialSpec]) -> ray.ObjectRef[Mapping[str, TrialSpec]]:
     """Put the specifications where every trial finds them, with the files of methods, data and backbones of users."""
     modules = {module for spec in specs.values() for module in spec.cell.config.modules()}
-    return user_code.put(dict(specs), tuple(sorted(modules)))
+    return serialization.put(dict(specs), tuple(sorted(modules)))
 
 
 def _explain_lost(entries: Sequence[CellFolder]) -> None:

@@ -15,8 +15,8 @@ from ray import tune
 
 from actors.grids.places import settled
 from actors.launch import RunCallbacks, run_experiment
-from actors.runtime import user_code
-from actors.runtime.prometheus import Gauges
+from actors.runtime import serialization
+from actors.runtime.coordinator import Gauges
 from actors.runtime.warm_pool import WorkerCache
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.setup import Setup
@@ -81,7 +81,7 @@ class CellTrial(tune.Trainable):
     def setup(self, config: dict[str, str], specs: Sequence[ray.ObjectRef[Mapping[str, TrialSpec]]] = ()) -> None:
         """Initialise a process that has just started; ``specs``: one reference, with the user's own files."""
         self._name = config["cell"]
-        self._specs = user_code.get(specs[0])
+        self._specs = serialization.get(specs[0])
         parent = self._specs[self._name].parent
         self._title = self._name if parent is None else f"{parent}/{self._name}"
         self._worker_cache = WorkerCache(self._title)

@@ -15,10 +15,8 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from actors.runtime.coordinator import Coordinator, Progress, RunRequest
-from actors.runtime.deaths import count_kills, describe_death
-from actors.runtime.errors import CoordinatorLost, raised_there, reason
-from actors.runtime.host_group import start_named
-from actors.runtime.nodes import stay_here
+from actors.runtime.errors import CoordinatorLost, count_kills, describe_death, raised_there, reason
+from actors.runtime.placement import start_named, stay_here
 from actors.runtime.session import process_options
 from actors.runtime.worker import Handle
 from relief_ray.experiment.experiment import OnRound

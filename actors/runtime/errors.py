@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
+import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NoReturn
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, NoReturn
 
+import ray
 from ray.exceptions import (
     ActorDiedError,
     ActorUnavailableError,
@@ -16,9 +22,150 @@ from ray.exceptions import (
     RayError,
     RayTaskError,
 )
+from ray.experimental import internal_kv
 
 from relief_ray.core.federated import RoundVoid
+from relief_ray.plugins.blame import line_running
+from relief_ray.records.lock import LOCK_FILE
 from relief_ray.support.errors import ClientFailed, UserError
+
+# Reasons for the death of the process that runs rounds, as far as they are known; out of memory only with evidence.
+
+
+# What Ray writes where its own memory monitor ended a process. Its text on any other death lists the kernel's
+# out-of-memory killer among things that may have happened, which shows nothing.
+_BY_RAY: Final = ("OutOfMemoryError", "NODE_OUT_OF_MEMORY", "node running low on memory")
+_COUNTERS: Final = Path("/proc/vmstat")
+_MAX_TAIL = 3
+
+
+def count_kills(counters: Path = _COUNTERS) -> int | None:
+    """Processes that the kernel's out-of-memory killer has ended on this node since it started; None: not counted."""
+    with suppress(OSError):
+        counted = re.search(r"^oom_kill (\d+)$", counters.read_text(encoding="ascii"), flags=re.M)
+        return int(counted[1]) if counted else None
+    return None
+
+
+def describe_death(folder: Path, trouble: str, kills_before: int | None, *, died: str, fewer: str) -> str:
+    """Say why a run's process died, and those that tried again, as far as that is known, and where to look.
+
+    Args:
+        folder: the run's, which that process held.
+        trouble: what Ray said.
+        kills_before: ``count_kills`` before the run began.
+        died: the deaths in words, such as ``died twice``.
+        fewer: advice that leaves more memory to each process.
+    """
+    pid, kills = _pid(folder), count_kills()
+    who = "its process" if pid is None else f"its process {pid}"
+    if any(sign in trouble for sign in _BY_RAY):
+        return f"{who} was ended by Ray because this node ran low on memory; {fewer}, or give the node more"
+    if kills is not None and kills_before is not None and kills > kills_before:
+        return (
+            f"{who} died, and the kernel's out-of-memory killer ended {kills - kills_before} processes on this node "
+            f"since the start (dmesg names them); {fewer}, or give the node more memory"
+        )
+    memory = "not known whether memory ran out" if kills is None else "no sign of a lack of memory on this node"
+    tail = _last_words(pid)
+    looked = f"its last words: {tail}" if tail else "it left no last words; see `dmesg` and Ray's logs of this node"
+    return f"{who} {died} ({_brief(trouble)}); {memory}; {looked}"
+
+
+def _pid(folder: Path) -> int | None:
+    """The process that last held the folder's lock."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return int(json.loads((folder / LOCK_FILE).read_text(encoding="utf-8"))["pid"])
+    return None
+
+
+def _brief(trouble: str) -> str:
+    """Ray's own name for the end of a process, else the last line of what it said."""
+    if exit_type := re.search(r"Worker exit type: (\w+)", trouble):
+        return f"Ray: {exit_type[1]}"
+    lines = [line.strip() for line in trouble.splitlines() if line.strip()]
+    return lines[-1][:200] if lines else "Ray gave no reason"
+
+
+def _last_words(pid: int | None) -> str:
+    """The last lines that a process of this node wrote to its standard error, in Ray's logs."""
+    import ray  # not before a command has set what Ray reads once
+
+    node = getattr(ray._private.worker, "_global_node", None)
+    if pid is None or node is None:
+        return ""
+    lines: list[str] = []
+    for path in Path(node.get_logs_dir_path()).glob(f"worker-*-{pid}.err"):
+        with suppress(OSError):
+            text = path.read_text(encoding="utf-8", errors="replace")
+            lines += [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(":")]
+    return " / ".join(lines[-_MAX_TAIL:])
+
+
+# Says where a host hangs: a line of the user's own file, told before the host's time is over.
+#
+# A hung host answers nothing, but a second thread of its process still can look at what the first one runs. It leaves
+# the place in Ray's key-value store, where the driver finds it when it ends the host. A process that is frozen, or in
+# code that never yields, leaves nothing.
+
+
+# Share of the seconds that a call has in any case after which the host is looked at: early enough to be told before it
+# is ended. After that it is looked at again and again, since its limit is not known: answers of others move it.
+_LOOK_AFTER: Final = 0.8
+_NAMESPACE: Final = b"relief-ray"
+
+
+@contextmanager
+def hang_watched(least_s: float | None) -> Iterator[None]:
+    """Run a block that is not ended before ``least_s``; note where it is, once most of that is over."""
+    if least_s is None or not ray.is_initialized():
+        yield
+        return
+    is_over, key = threading.Event(), _key_here()
+    arguments = (threading.get_ident(), key, least_s, is_over)
+    watch = threading.Thread(target=_look, args=arguments, name="hang-watch", daemon=True)
+    watch.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+
+
+def _look(thread: int, key: bytes, least_s: float, is_over: threading.Event) -> None:
+    """Leave the line that a thread runs, where it is in a user's file, and the next one until it is over."""
+    told, wait_s = b"", _LOOK_AFTER * least_s
+    while not is_over.wait(wait_s):
+        frame = sys._current_frames().get(thread)
+        line = (line_running(frame) if frame is not None else None) or ""
+        if line.encode() != told:
+            told = line.encode()
+            _tell(key, told)
+        wait_s = (1.0 - _LOOK_AFTER) * least_s
+    if told:  # a later hang is not to be told with this line
+        _tell(key, b"")
+
+
+def _tell(key: bytes, line: bytes) -> None:
+    with suppress(RayError, RuntimeError, ValueError):
+        internal_kv._internal_kv_put(key, line, overwrite=True, namespace=_NAMESPACE)
+
+
+def _key_here() -> bytes:
+    return _key(str(ray.get_runtime_context().get_actor_id()))
+
+
+def _key(actor_id: str) -> bytes:
+    return f"hang.{actor_id}".encode()
+
+
+def hanging_in(actor_id: str) -> str:
+    """`` (it was in FILE, line N, in FUNCTION: ..)`` of a host whose time is over; empty where it left no word."""
+    with suppress(RayError, RuntimeError, ValueError):
+        line = internal_kv._internal_kv_get(_key(actor_id), namespace=_NAMESPACE)
+        if line:
+            internal_kv._internal_kv_del(_key(actor_id), namespace=_NAMESPACE)
+            return f" (it was in {line.decode(errors='replace')})"
+    return ""
 
 
 class EvaluationFailed(RoundVoid):

@@ -10,29 +10,189 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import permutations
 
 import ray
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from torch import Tensor
 
-from actors.runtime.errors import EvaluationFailed
-from actors.runtime.host_group import HostGroup, RuntimeOptions, open_hosts
-from actors.runtime.hosts import Call, Host, Lost, Piece, await_hosts
-from actors.runtime.job_data import JobData
+from actors.runtime.errors import EvaluationFailed, raise_cause
 from actors.runtime.limits import Deadline, Limits
 from actors.runtime.physical import ModelBox, RoundLog
-from actors.runtime.placement import Resources, slots_per_node
-from actors.runtime.reduce import Gather, lost
+from actors.runtime.placement import HostGroup, Resources, RuntimeOptions, open_hosts, slots_per_node
 from actors.runtime.scheduling import Scheduler
 from actors.runtime.serialization import Packed, pack, unpack
-from actors.runtime.worker import EvalAnswer, EvalRequest, Models, NeedsRows, TrainAnswer, TrainRequest
-from actors.runtime.worker_pool import HostPool
+from actors.runtime.worker import EvalAnswer, EvalRequest, Models, NeedsRows, TrainAnswer, TrainRequest, identify
+from actors.runtime.worker_data import DataMode, JobBox, NodeData, refusal
+from actors.runtime.worker_pool import Call, Host, HostPool, Lost, Piece, await_hosts
 from relief_ray.core.groups import Params
 from relief_ray.core.messages import Assignment, ClientId, ClientState, EvalTarget, Json, Trained
+from relief_ray.data.window_set import WindowSet
 from relief_ray.experiment.experiment import ignore_note, never
-from relief_ray.server.reduction import Sums, blocks
-from relief_ray.support.errors import LeftOut
+from relief_ray.server.reduction import Accumulator, Node, Sums, Tree, blocks
+from relief_ray.support.errors import LeftOut, UserError
 from relief_ray.training.executor import CALIBRATION, Worker, client_windows, part_windows
-from relief_ray.training.job import BlockResult, Job
+from relief_ray.training.job import BlockResult, Job, combine
+
+# The executor's side of a job's data: asks every node what it has, and sends rows to hosts that ask for them.
+
+
+# A board may take minutes to parse a dataset for the first time.
+_PARSE_S = 1800.0
+
+
+class JobData:
+    """A job's data by node, and the rows that were sent."""
+
+    def __init__(
+        self, job: Job, ref: ray.ObjectRef[Job], mode: DataMode, hosts: Sequence[Host], physical: bool = False
+    ) -> None:
+        """Ask one host of every other node what it has; it parses the dataset where it has to.
+
+        ``physical``: hosts measure their calls.
+
+        Raises:
+            UserError: a node has other data than the driver, or has none and ``mode`` is ``node``.
+        """
+        self.box = JobBox(job=ref, data=mode, home=identify().node, physical=physical)
+        self._sent: dict[str, ray.ObjectRef[WindowSet]] = {}
+        self._hosts, self._num_sent_bytes = hosts, 0
+        self._nodes = {} if job.data is None or mode == "ship" else _survey(hosts, self.box)
+        if mode == "node" and (absent := [data for data in self._nodes.values() if data.kind == "none"]):
+            raise UserError("\n".join(refusal(job, data) for data in absent))
+
+    @property
+    def testers(self) -> list[int]:
+        """Indices of the hosts that may test: all, or those on the driver's node.
+
+        Test windows stay there with ``runtime.data=node``, and where a node holds a shard.
+        """
+        stays = self.box.data == "node" or any(data.kind == "shard" for data in self._nodes.values())
+        return [host.index for host in self._hosts if not stays or host.identity.node == self.box.home]
+
+    def rows(self, names: Sequence[str]) -> dict[str, ray.ObjectRef[WindowSet]]:
+        """Return those of the windows that a host has asked for before."""
+        return {name: self._sent[name] for name in names if name in self._sent}
+
+    def send(self, lack: NeedsRows) -> dict[str, ray.ObjectRef[WindowSet]]:
+        """Put the rows that a host asked for into the object store, each client's once."""
+        for name, (windows, modalities) in lack.wanted.items():
+            if name not in self._sent:
+                cut = windows.cut(modalities)
+                assert cut.rows is not None
+                self._num_sent_bytes += cut.rows.nbytes
+                self._sent[name] = ray.put(cut)
+        return self.rows(list(lack.wanted))
+
+    def by_shards(self, host_of: Mapping[ClientId, int], alike: Callable[[int, int], bool]) -> dict[ClientId, int]:
+        """Swap clients between ``alike`` hosts so that each is trained where its shard is; returns host by client."""
+        placed = dict(host_of)
+        for client, other in permutations(host_of, 2):
+            mine, theirs = placed[client], placed[other]
+            is_wrong = self._holds(theirs, client) and not (self._holds(mine, client) or self._holds(theirs, other))
+            if is_wrong and alike(mine, theirs):
+                placed[client], placed[other] = theirs, mine
+                here, there = self._hosts[mine], self._hosts[theirs]
+                here.name, there.name = there.name, here.name
+        return placed
+
+    def _holds(self, index: int, client: ClientId) -> bool:
+        """True where the host's node has that client's shard."""
+        data = self._nodes.get(self._hosts[index].identity.node)
+        return data is not None and client in data.shards
+
+    def facts(self) -> dict[str, Json]:
+        """Source of the data by kind of node, for the run's record."""
+        kinds = [data.kind for data in self._nodes.values()]
+        return {
+            "data": self.box.data,
+            "data_nodes": {kind: kinds.count(kind) for kind in sorted(set(kinds))},
+            "data_sent_bytes": self._num_sent_bytes,
+        }
+
+
+def _survey(hosts: Sequence[Host], box: JobBox) -> dict[str, NodeData]:
+    """Ask every node but the driver's for its part of the data; a host that is lost meanwhile says it later."""
+    first = {host.identity.node: host for host in reversed(hosts) if host.identity.node != box.home}
+    refs = {node: host.handle.node_data.remote(box) for node, host in first.items()}
+    answers: dict[str, NodeData] = {}
+    for node, ref in refs.items():
+        try:
+            answers[node] = ray.get(ref, timeout=_PARSE_S)
+        except RayTaskError as error:
+            raise_cause(error, f"{first[node].name}, looking for the data")
+        except GetTimeoutError as error:
+            raise UserError(
+                f"{first[node].name}: its node did not find or parse the dataset within {_PARSE_S:g} s; parse it there "
+                "beforehand (`relief-ray data describe NAME`), or send rows: runtime.data=ship"
+            ) from error
+        except RayError:
+            continue
+    return answers
+
+
+# Reduces a round as its pieces arrive; sums are taken in client order, whatever order they arrive in.
+
+
+def _gathered(pieces: Sequence[BlockResult]) -> BlockResult:
+    """Result of a block from its pieces, without the sums."""
+    return BlockResult(
+        sums={},
+        receipts=tuple(r for p in pieces for r in p.receipts),
+        states={c: s for p in pieces for c, s in p.states.items()},
+        rejected={c: why for p in pieces for c, why in p.rejected.items()},
+        refused=tuple(r for p in pieces for r in p.refused),
+        updates=tuple(u for p in pieces for u in p.updates),
+        pairwise=tuple(u for p in pieces for u in p.pairwise),
+    )
+
+
+def lost(clients: Iterable[ClientId], why: LeftOut) -> BlockResult:
+    """The result of clients that never answered."""
+    return BlockResult(sums={}, receipts=(), states={}, rejected=dict.fromkeys(clients, why))
+
+
+class Gather:
+    """Collects the pieces of every block; a piece is added as soon as all before it are, so few wait in memory."""
+
+    def __init__(self, blocks: Sequence[tuple[Assignment, ...]]) -> None:
+        """``blocks`` in client order, as ``reduction.blocks`` cuts them."""
+        self._awaited = [[t.client for t in block] for block in blocks]
+        self._waiting: list[dict[ClientId, tuple[int, BlockResult]]] = [{} for _ in blocks]
+        self._rest: list[list[BlockResult]] = [[] for _ in blocks]
+        self._sums = [Accumulator() for _ in blocks]
+        self._tree = Tree(len(blocks))
+
+    def add(self, block: int, clients: Sequence[ClientId], result: BlockResult) -> None:
+        """Take the answer of consecutive ``clients`` of a block; an answer that is no longer awaited is ignored."""
+        first, waiting = min(clients), self._waiting[block]
+        if not set(clients) <= set(self._awaited[block]) or first in waiting:
+            return
+        waiting[first] = (len(clients), result)
+        awaited = self._awaited[block]
+        while awaited and awaited[0] in waiting:
+            number, piece = waiting.pop(awaited[0])
+            self._sums[block].add(piece.sums)
+            self._rest[block].append(replace(piece, sums={}))
+            del awaited[:number]
+        if not awaited:
+            self._tree.add(Node(level=0, index=block), self._sums[block])
+            self._sums[block] = Accumulator()
+
+    def add_whole(self, results: Mapping[int, BlockResult], nodes: Mapping[Node, Sums]) -> None:
+        """Take whole blocks whose sums a host has merged into ``nodes`` already."""
+        for block, result in results.items():
+            self._rest[block].append(result)
+            self._awaited[block].clear()
+        for node, sums in nodes.items():
+            self._tree.add(node, Accumulator(sums))
+
+    def finish(self, moved_bytes: int) -> Trained:
+        """Result of the round, once every piece is in."""
+        assert not any(self._awaited), f"clients {self._awaited} are missing"
+        trained = combine((_gathered(rest) for rest in self._rest), moved_bytes)
+        return replace(trained, reduced=replace(trained.reduced, sums=self._tree.settled()))
+
 
 # Name of a view of the server's models -> what a call brings its host: the object itself, or a box with it.
 Supply = Callable[[str], "ray.ObjectRef[Packed[Models]] | ModelBox"]

@@ -18,8 +18,8 @@ import ray
 from actors.runtime.serialization import Packed
 from relief_ray.core.groups import Params
 from relief_ray.core.messages import ClientId, Measured, OnDevice
-from relief_ray.devices.board.facts import board_root, power_mode
 from relief_ray.devices.meter import PowerMeter
+from relief_ray.devices.power_sensors import board_root, power_mode
 from relief_ray.support.process import Device, device_name
 
 T = TypeVar("T")

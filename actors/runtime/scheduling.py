@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from actors.runtime.hosts import Piece
-from actors.runtime.worker_pool import HostPool
+from actors.runtime.worker_pool import HostPool, Piece
 from relief_ray.core.messages import Assignment, ClientId, Receipt, WeightedSum
 from relief_ray.server.reduction import evenly
 from relief_ray.training.job import Job

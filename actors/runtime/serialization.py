@@ -6,19 +6,113 @@ it would pickle. The bits survive.
 
 from __future__ import annotations
 
+import hashlib
+import importlib
 import io
 import pickle
+import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Generic, TypeVar, cast
 
 import numpy as np
+import ray
 import torch
 from numpy.typing import NDArray
+from ray import cloudpickle
 from torch import Tensor
 
+from relief_ray.plugins.blame import take_as_copies, take_as_users
+from relief_ray.plugins.load import SourceFile, digests, sources
+from relief_ray.support.errors import UserError
+from relief_ray.support.files import cache_root, disk_errors, folder_atomic
+
+# Sends values that refer to a user's own classes to other processes, together with their source files.
+#
+# A host needs no copy of a user's files and cannot run another version of them.
+
+
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WithSources(Generic[T]):
+    """A pickled value and the files that it takes to read it."""
+
+    modules: tuple[str, ...]
+    files: tuple[SourceFile, ...]
+    body: bytes
+
+
+def put(value: T, modules: tuple[str, ...]) -> ray.ObjectRef[T]:
+    """Put a value where every process finds it, with the files of the user's ``modules``; read it with ``get``."""
+    files = sources(modules)
+    if not files:
+        return ray.put(value)
+    with_sources: WithSources[T] = WithSources(modules=modules, files=files, body=cloudpickle.dumps(value))
+    return cast("ray.ObjectRef[T]", ray.put(with_sources))
+
+
+def get(ref: ray.ObjectRef[T]) -> T:
+    """Fetch the value; the user's modules are put in place first.
+
+    Raises:
+        UserError: this process finds other modules of these names.
+    """
+    value: object = ray.get(ref)
+    if isinstance(value, WithSources):
+        install(value.modules, value.files)
+        value = cloudpickle.loads(value.body)
+    return cast(T, value)
+
+
+def install(modules: Sequence[str], files: Sequence[SourceFile]) -> None:
+    """Make ``modules`` importable here, from exactly these files.
+
+    Raises:
+        UserError: other files are imported under these names, even so.
+    """
+    take_as_users(modules)
+    wanted = {file.name: file.sha256 for file in files}
+    if all(name in sys.modules for name in modules) and digests(modules) == wanted:
+        return
+    key = hashlib.sha256(repr(sorted(wanted.items())).encode()).hexdigest()[:16]
+    folder = cache_root() / "modules" / key
+    _write(folder, files)
+    take_as_copies({str(folder / file.name): file.origin for file in files})
+    for name in [name for name in sys.modules if _place_of(name) in wanted]:
+        del sys.modules[name]
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    for name in modules:
+        importlib.import_module(name)
+    if (digests_here := digests(modules)) != wanted:
+        places = [str(getattr(sys.modules[name], "__file__", name)) for name in modules]
+        raise UserError(
+            f"{', '.join(places)}: other sources ({digests_here}) than the driver's ({wanted}); rename the module"
+        )
+
+
+def _write(folder: Path, files: Sequence[SourceFile]) -> None:
+    """Write the files into a folder that appears complete, since other hosts of this node may write the same."""
+    if folder.exists():
+        return
+    with disk_errors(folder, "write the driver's sources"), folder_atomic(folder) as part:
+        for file in files:
+            (part / file.name).parent.mkdir(parents=True, exist_ok=True)
+            (part / file.name).write_bytes(file.content)
+
+
+def _place_of(module: str) -> str:
+    """Path of a loaded module's file below its import folder; empty for a module without file."""
+    file, path = getattr(sys.modules[module], "__file__", None), module.replace(".", "/")
+    if file is None:
+        return ""
+    return f"{path}/__init__.py" if Path(file).name == "__init__.py" else f"{path}.py"
+
+
 Flat = NDArray[np.generic]
 # Where a tensor starts decides how its products are summed: aligned as torch's own allocations, results are the same.
 ALIGN_BYTES = 64

@@ -12,17 +12,210 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from actors.runtime import processes
-from actors.runtime.head_watch import head_watched
 from actors.runtime.tokens import use_token
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import num_cores
+
+# Processes of a private Ray cluster: what signals they hear, which there are, and how they are ended.
+#
+# A signal for the whole process group (``timeout``) or control group (systemd, Slurm) reaches Ray's processes as well
+# as this one. They would die first, and the run could neither save its state nor say how to go on.
+
+
+# Ray itself does the same for SIGINT.
+_NOT_THEIRS = frozenset({signal.SIGTERM, signal.SIGHUP})
+_PROC = Path("/proc")
+
+
+@dataclass(kw_only=True, slots=True)
+class _Shield:
+    """``depth``: blocks of ``shielded`` that are open; ``is_registered``: the interpreter calls us after a fork."""
+
+    depth: int = 0
+    is_registered: bool = False
+
+
+_shield = _Shield()
+
+
+def _block_in_child() -> None:
+    """Block the signals in a child of this process, before it runs another program."""
+    if _shield.depth:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_THEIRS)
+
+
+@contextmanager
+def shielded() -> Iterator[None]:
+    """Inside the block, processes that are started never hear SIGTERM and SIGHUP, nor do their children."""
+    if not _shield.is_registered:
+        os.register_at_fork(after_in_child=_block_in_child)
+        _shield.is_registered = True
+    _shield.depth += 1
+    try:
+        yield
+    finally:
+        _shield.depth -= 1
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process; ``started`` (clock ticks since boot) tells it from a later one with the same number."""
+
+    pid: int
+    started: int
+    parent: int = field(compare=False)
+    name: str = field(compare=False)
+    state: str = field(compare=False)
+
+
+def look_up(pid: int) -> Process | None:
+    """The process with this number; None where there is none, or no ``/proc``."""
+    try:
+        head, _, rest = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")
+    except OSError:
+        return None
+    state, parent, *others = rest.split()
+    return Process(pid, int(others[17]), int(parent), head.partition("(")[2], state)
+
+
+def _everybody() -> list[Process]:
+    """All processes of this machine; none where there is no ``/proc``."""
+    numbers = (int(place.name) for place in _PROC.glob("[0-9]*"))
+    return [process for pid in numbers if (process := look_up(pid)) is not None]
+
+
+def naming(text: str) -> list[int]:
+    """Processes whose command line holds ``text``."""
+    found_pids = []
+    for place in _PROC.glob("[0-9]*"):
+        with suppress(OSError):
+            if text.encode() in (place / "cmdline").read_bytes():
+                found_pids.append(int(place.name))
+    return found_pids
+
+
+def family(folder: Path) -> list[Process]:
+    """Children of this process that were started for the Ray cluster in ``folder``, and all that descend from them."""
+    here, named = os.getpid(), set(naming(f"{folder}/"))
+    everybody = _everybody()
+    members = {p.pid for p in everybody if p.parent == here and p.pid in named}
+    while more := {p.pid for p in everybody if p.parent in members} - members:
+        members |= more
+    return [p for p in everybody if p.pid in members]
+
+
+def end(processes: list[Process]) -> None:
+    """Kill those that are still there; a stopped one too."""
+    for process in processes:
+        if look_up(process.pid) == process:
+            with suppress(OSError):
+                os.kill(process.pid, signal.SIGKILL)
+
+
+# Ends the wait for a Ray that does not answer: its head (GCS), or the process of the driver's own node (raylet).
+#
+# Calls into Ray return only once these answer, so two threads look after them. One keeps asking the head for its nodes;
+# the other counts the seconds of silence, and those in which the node's process was stopped.
+
+
+# Ray gives up a head after 60 s of silence, by ending the driver without a word.
+_FROZEN_S = 30.0
+_EVERY_S, _LOOK_S, _LEAVE_S = 5.0, 0.5, 1.0
+_STOPPED = frozenset("Tt")
+
+
+@dataclass(kw_only=True)
+class HeadWatch:
+    """Watches the head and the driver's node; tells ``on_lost`` once, in a sentence, where one has been silent.
+
+    Attributes:
+        on_lost: called in a thread of its own.
+        frozen_s: seconds of silence, counted while this process runs: a suspended driver hears nobody.
+        silent_s: seconds since the head's last answer.
+        stopped_s: seconds since the node's process was last seen running.
+    """
+
+    on_lost: Callable[[str], None]
+    frozen_s: float = _FROZEN_S
+    silent_s: float = 0.0
+    stopped_s: float = 0.0
+    _raylet: Process | None = None
+    _is_dead: bool = False
+    _closed: threading.Event = field(default_factory=threading.Event)
+    _asking: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to watch; Ray is up."""
+        self._asking = threading.Thread(target=self._ask, name="head-watch-asks", daemon=True)
+        self._asking.start()
+        threading.Thread(target=self._judge, name="head-watch-judges", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop watching: nothing may ask Ray while it is shut down."""
+        self._closed.set()
+        if self._asking is not None:
+            self._asking.join(_LEAVE_S)
+
+    def _ask(self) -> None:
+        import ray
+
+        here = ray.get_runtime_context().get_node_id()
+        while True:
+            # An error is an answer's absence: the other thread counts.
+            with suppress(Exception):
+                mine = next((node for node in ray.nodes() if node["NodeID"] == here), None)
+                self.silent_s = 0.0
+                self._is_dead = mine is not None and not mine["Alive"]
+                if self._raylet is None and mine is not None:
+                    pids = naming(str(mine["RayletSocketName"]))
+                    raylets = [p for p in map(look_up, pids) if p is not None and p.name == "raylet"]
+                    self._raylet = raylets[0] if raylets else None
+            if self._closed.wait(_EVERY_S):
+                return
+
+    def _judge(self) -> None:
+        last_s = time.monotonic()
+        while not self._closed.wait(_LOOK_S):
+            now_s = time.monotonic()
+            passed_s, last_s = min(now_s - last_s, 4 * _LOOK_S), now_s
+            self.silent_s += passed_s
+            raylet = None if self._raylet is None else look_up(self._raylet.pid)
+            is_stopped = raylet is not None and raylet == self._raylet and raylet.state in _STOPPED
+            self.stopped_s = self.stopped_s + passed_s if is_stopped else 0.0
+            if (why := self._why()) is not None:
+                self.on_lost(why)
+                return
+
+    def _why(self) -> str | None:
+        if self._is_dead:
+            return "Ray's process of this machine (raylet) has ended, or its head does not hear it any more"
+        if self.stopped_s > self.frozen_s:
+            return f"Ray's process of this machine (raylet) has been frozen for {self.frozen_s:g} s"
+        if self.silent_s > self.frozen_s:
+            return f"Ray's head (GCS) has not answered for {self.frozen_s:g} s"
+        return None
+
+
+@contextmanager
+def head_watched(on_lost: Callable[[str], None] | None) -> Iterator[None]:
+    """Watch Ray inside the block, where somebody wants to hear of it."""
+    if on_lost is None:
+        yield
+        return
+    watch = HeadWatch(on_lost=on_lost)
+    watch.start()
+    try:
+        yield
+    finally:
+        watch.close()
+
 
 MIB = 2**20
 # Ray's sockets lie about 75 characters below its folder, and a socket's path has at most 107.
@@ -124,7 +317,7 @@ def _stop(folder: Path | None) -> None:
     """Leave the cluster; end all processes of a private one, those too that do not answer, and remove its folder."""
     import ray
 
-    members = [] if folder is None else processes.family(folder)
+    members = [] if folder is None else family(folder)
     node = getattr(ray._private.worker, "_global_node", None)
     if members and node is not None:
         # Ray would ask each of them to end and wait a second: they do not hear it.
@@ -134,9 +327,9 @@ def _stop(folder: Path | None) -> None:
     _clear(folder, members)
 
 
-def _clear(folder: Path | None, members: list[processes.Process]) -> None:
+def _clear(folder: Path | None, members: list[Process]) -> None:
     """End what is left of a private cluster and remove its folder."""
-    processes.end(members)
+    end(members)
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
         with suppress(ValueError):
@@ -148,7 +341,7 @@ def _clear(folder: Path | None, members: list[processes.Process]) -> None:
 def abandon() -> None:
     """End the processes of this process's private cluster without a word to Ray, which may not answer any more."""
     for folder in list(_private_folders):
-        _clear(folder, processes.family(folder))
+        _clear(folder, family(folder))
 
 
 def _start(folder: Path, options: SessionOptions) -> str | None:
@@ -161,7 +354,7 @@ def _start(folder: Path, options: SessionOptions) -> str | None:
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     os.environ[_INHERITED] = os.environ.setdefault(_THREADS, "1")
     try:
-        with processes.shielded():
+        with shielded():
             context = ray.init(
                 address="local",
                 num_cpus=options.num_cpus or num_cores(),

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import ray
 
 from actors.runtime.coordinator_client import start_coordinator
-from actors.runtime.host_group import HostGroup, RuntimeOptions, open_hosts
-from actors.runtime.placement import Resources
+from actors.runtime.placement import HostGroup, Resources, RuntimeOptions, open_hosts
 from actors.runtime.worker import Handle
 from relief_ray.support.process import Device
 from relief_ray.training.job import Job

@@ -14,11 +14,10 @@ import ray
 import torch
 from torch import Tensor
 
-from actors.runtime import user_code
-from actors.runtime.errors import errno_travels
+from actors.runtime import serialization
+from actors.runtime.errors import errno_travels, hang_watched
 from actors.runtime.physical import AnswerBox, DeviceWatch, ModelBox
 from actors.runtime.serialization import Packed, pack, unpack
-from actors.runtime.watch import hang_watched
 from actors.runtime.worker_data import HostData, JobBox, NodeData, RowBoxes, Wanted
 from relief_ray import __version__
 from relief_ray.core.groups import Params
@@ -268,7 +267,7 @@ class ClientHost:
         """The job of the call, with its data."""
         if self._data is None or self._data.box != box:
             self._worker = self._data = None  # frees the last job's windows before the next one's are loaded
-            self._data = HostData(user_code.get(box.job), box, identify().node)
+            self._data = HostData(serialization.get(box.job), box, identify().node)
         self._data.sent, self._data.fetched_bytes = rows, 0
         return self._data
 

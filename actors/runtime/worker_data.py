@@ -1,7 +1,7 @@
 """A job's windows on a host: read from the node's own data, from a client's shard, or sent by the driver.
 
 Windows come as row numbers and labels, whose signal lies in a file of the driver's node. On any other node that path is
-worth nothing: the dataset is found there by its name and compared by its digest (``relief_ray.data.reference``).
+worth nothing: the dataset is found there by its name and compared by its digest (``relief_ray.data.dataset``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Literal
 
 import ray
 
-from relief_ray.data.reference import SignalAbsent, find_signal
+from relief_ray.data.dataset import SignalAbsent, find_signal
 from relief_ray.data.shard import Shards, find_shards, open_shard, shard_command
 from relief_ray.data.window_set import WindowSet
 from relief_ray.support.errors import UserError, listed, several

@@ -18,7 +18,7 @@ from benchmarks.engine.machine import Figures
 from benchmarks.engine.pairs import take_turns, timed
 from benchmarks.engine.scenario import Scenario, setup, write
 from relief_ray.experiment.setup import context_of
-from relief_ray.training.serial_executor import SerialExecutor
+from relief_ray.training.executor import SerialExecutor
 
 MATRIX = 8192
 FLEET = 8

@@ -12,9 +12,8 @@ from cProfile import Profile
 from functools import partial
 from typing import Any
 
-from actors.runtime import serialization, user_code
-from actors.runtime.executor import RayExecutor, add_answer
-from actors.runtime.reduce import Gather
+from actors.runtime import serialization
+from actors.runtime.executor import Gather, RayExecutor, add_answer
 from actors.runtime.worker import ClientHost, Models, TrainAnswer, TrainRequest, identify
 from actors.runtime.worker_data import JobBox
 from benchmarks.engine.machine import Figures
@@ -122,7 +121,7 @@ def _host_calls(prepared: Setup, num_hosts: int) -> tuple[Calls, list[StageTimes
     request = TrainRequest(round=1, parts=parts, states={}, whole_blocks=(tuple(range(len(parts))), len(cut)))
     sent: Models = {name: dict(params) for name, params in state.models.items()}
     models = serialization.pack(sent)
-    box = JobBox(job=user_code.put(prepared.job, prepared.job.modules), data="auto", home=identify().node)
+    box = JobBox(job=serialization.put(prepared.job, prepared.job.modules), data="auto", home=identify().node)
     host, packed = ClientHost(), serialization.pack(request)
 
     def call() -> TrainAnswer:

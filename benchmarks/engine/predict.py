@@ -18,11 +18,19 @@ from benchmarks.engine.scenario import Scenario, setup, write
 from relief_ray.core.messages import ClientInfo, Fleet, Receipt, StageTimes
 from relief_ray.core.stages import Engine
 from relief_ray.devices.accounting import CostAccountant
+from relief_ray.devices.fleet import DeviceType
 from relief_ray.devices.time import Measured, Profile, Split, Throughput
-from relief_ray.devices.types import DeviceType
 from relief_ray.experiment.setup import Setup
-from relief_ray.profiling.fit import TimedRound
-from relief_ray.profiling.profile import EVERYTHING, LEAST, LEAST_LONG, device_row, fitting, open_bench, scenarios
+from relief_ray.profiling.profile import (
+    EVERYTHING,
+    LEAST,
+    LEAST_LONG,
+    TimedRound,
+    device_row,
+    fitting,
+    open_bench,
+    scenarios,
+)
 
 PRESENT = ("acc", "gyro")
 ENGINES: tuple[Engine, ...] = ("naive", "gemm")

@@ -10,7 +10,7 @@ from time import perf_counter
 from torch import Tensor
 
 from actors.runtime.executor import RayExecutor
-from actors.runtime.host_group import RuntimeOptions, open_hosts
+from actors.runtime.placement import RuntimeOptions, open_hosts
 from benchmarks.engine.machine import Figures
 from relief_ray.core.messages import Assignment, EvalTarget, Trained
 from relief_ray.core.protocols import Executor, Models, States

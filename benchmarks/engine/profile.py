@@ -19,7 +19,7 @@ from benchmarks.engine.pairs import timed
 from benchmarks.engine.scenario import Scenario, setup, start_of, write
 from relief_ray.core.client import ClientProgram
 from relief_ray.core.messages import EvalTarget
-from relief_ray.profiling.probe import FORWARD, Probes
+from relief_ray.profiling.profile import FORWARD, Probes
 from relief_ray.training.executor import Worker
 
 SHARED = ("fusion.A.acc", "fusion.B", "head.1")

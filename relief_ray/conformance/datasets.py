@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relief_ray.conformance.rules import Rule, Verdict, not_judged
-from relief_ray.data import cache
 from relief_ray.data.checks import (
     FIXES,
     Fault,
@@ -32,12 +31,12 @@ from relief_ray.data.checks import (
     spec_faults,
 )
 from relief_ray.data.config import DataConfig
-from relief_ray.data.dataset import Dataset, locate, parse_subject
+from relief_ray.data.dataset import Dataset, locate, parse_subject, read_entry, store
+from relief_ray.data.describe import structure
 from relief_ray.data.federated_data import Coverage, federate, num_clients
 from relief_ray.data.loader import DatasetSpec, Loader, Recording, require_members
 from relief_ray.data.partition import available
 from relief_ray.data.source import Source, open_source
-from relief_ray.data.verify import structure
 from relief_ray.data.window_set import WindowSet
 from relief_ray.support.errors import UserError, listed
 
@@ -252,7 +251,7 @@ def _same(bench: _Bench, rule: str, parse: Callable[[], dict[int, Recording]]) -
 def _windows(bench: _Bench) -> _Findings:
     """Count windows and look for samples in two parts, for the configured split and for held-out subjects."""
     source, spec = bench.sources[0], bench.spec
-    cache.store(spec, list(bench.recordings.values()), source, bench.folder / "parsed")
+    store(spec, list(bench.recordings.values()), source, bench.folder / "parsed")
     try:
         configs = [DataConfig.model_validate({**bench.values, "name": spec.name})]
     except ValueError as error:
@@ -267,7 +266,7 @@ def _windows(bench: _Bench) -> _Findings:
 
 
 def _dataset(bench: _Bench, config: DataConfig) -> Dataset:
-    entry = cache.read_entry(bench.folder / "parsed")
+    entry = read_entry(bench.folder / "parsed")
     return Dataset(
         spec=config.spec(),
         source=bench.sources[0],

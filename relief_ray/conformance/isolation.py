@@ -10,8 +10,8 @@ from torch import Tensor
 from relief_ray.conformance.rules import Broken
 from relief_ray.core.groups import GroupLayout, Params
 from relief_ray.core.messages import NO_STATE, Assignment, ClientId, ClientState, Trained
+from relief_ray.training.executor import SerialExecutor
 from relief_ray.training.job import BlockResult, Job
-from relief_ray.training.serial_executor import SerialExecutor
 
 
 class IsolationCheck(SerialExecutor):

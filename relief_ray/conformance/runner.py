@@ -32,7 +32,7 @@ from relief_ray.records.base import comparable
 from relief_ray.records.schema import RunRecord
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import threads
-from relief_ray.training.serial_executor import SerialExecutor
+from relief_ray.training.executor import SerialExecutor
 
 FAST_LINK = {"uplink_bytes_per_s": 1e10, "downlink_bytes_per_s": 1e10, "latency_s": 0.0}
 PROBLEM: Mapping[str, object] = MappingProxyType(

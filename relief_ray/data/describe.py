@@ -1,18 +1,402 @@
 """Reports on a dataset's content, JSON-able, for the command line and the run record."""
 
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 import numpy as np
+from numpy.typing import NDArray
 
 from relief_ray.data.config import DataConfig
-from relief_ray.data.dataset import Dataset
+from relief_ray.data.dataset import (
+    BOUTS,
+    LABELS,
+    SIGNAL,
+    Arrays,
+    DamagedEntry,
+    Dataset,
+    Entry,
+    assemble,
+    entries,
+    entry_folder,
+    locate,
+    parse_source,
+    read_entry,
+    source_digest,
+)
 from relief_ray.data.federated_data import Coverage, federate, num_clients
-from relief_ray.data.oddities import activity_s, data_warnings, null_rows
-from relief_ray.data.partition import available
-from relief_ray.data.registry import DATASETS, get_spec
-from relief_ray.data.source import find_source
-from relief_ray.support.errors import UserError
+from relief_ray.data.loader import DatasetSpec, Recording
+from relief_ray.data.partition import available, chosen_positions, held_out
+from relief_ray.data.registry import DATASETS, get_loader, get_spec
+from relief_ray.data.source import Source, find_source, open_source
+from relief_ray.plugins.load import is_path
+from relief_ray.support.errors import UserError, listed, several
+from relief_ray.support.files import sha256_file
+
+# Oddities of a dataset that no rule forbids, in words: what `data describe`, a run's screen and its record warn of.
+
+
+# A class with less data than so many windows side by side is too small to be learned or tested.
+_FEW_WINDOWS = 10
+# Share of missing readings from which filling them in decides what a model sees.
+_MANY_GAPS = 0.05
+
+
+def data_warnings(dataset: Dataset, config: DataConfig, coverage: Coverage) -> tuple[str, ...]:
+    """Sentences on channels, rows, classes, subjects and clients that may not be as their owner thinks.
+
+    ``coverage``: windows by client and class, as the configuration cuts them. Empty where nothing is odd.
+    """
+    seconds = activity_s(dataset)
+    return (
+        *_still_channels(dataset),
+        *_still_for_one(dataset),
+        *_tested_without(dataset, config),
+        *_filled(dataset),
+        *_rows_left_out(dataset),
+        *_small_classes(dataset, seconds),
+        *_lacking_subjects(dataset, seconds),
+        *_without_windows(
+            coverage, [name for name, all_s in zip(dataset.spec.classes, seconds.sum(0), strict=True) if all_s]
+        ),
+        *_single_class(config, coverage),
+    )
+
+
+def activity_s(dataset: Dataset) -> NDArray[np.float64]:
+    """Seconds of data by subject and class: (S, K), rows outside of bouts left out."""
+    spec = dataset.spec
+    rows = np.zeros((len(spec.subjects), len(spec.classes)))
+    for subject, start, stop in dataset.bouts:
+        labels = dataset.labels[start:stop]
+        rows[subject] += np.bincount(labels[labels >= 0], minlength=len(spec.classes))
+    return rows / spec.rate_hz
+
+
+def _still_channels(dataset: Dataset) -> list[str]:
+    """Channels that have one value in all rows."""
+    still = _still(dataset.signal_path.as_posix(), dataset.signal_sha256)
+    return [
+        f"{name}: column {column} is {value:g} in all {len(dataset.labels)} rows"
+        for name, first, stop in dataset.spec.columns()
+        for column, value in still
+        if first <= column < stop
+    ]
+
+
+@lru_cache(maxsize=16)
+def _still(signal_path: str, sha256: str) -> tuple[tuple[int, float], ...]:
+    """Columns of a signal that never change, with their value; read once for all runs of a process."""
+    signal = np.load(signal_path, mmap_mode="r", allow_pickle=False)
+    return tuple((int(c), float(signal[0, c])) for c in np.flatnonzero((signal == signal[:1]).all(axis=0)))
+
+
+def _still_for_one(dataset: Dataset) -> list[str]:
+    """Channels that move for some people and have one value in all rows of a person's bouts."""
+    spec, texts = dataset.spec, []
+    everywhere = {column for column, _ in _still(dataset.signal_path.as_posix(), dataset.signal_sha256)}
+    for position, subject in enumerate(spec.subjects):
+        values = _still_of(dataset, position)
+        for name, first, stop in spec.columns():
+            columns = [column for column in values if first <= column < stop and column not in everywhere]
+            if columns:
+                which = ", ".join(f"column {column} is {values[column]:g}" for column in columns)
+                remedy = f"; if that person has no {name}, say so in its DatasetSpec: lacks={{{subject}: ({name!r},)}}"
+                whole = f"{name} of subject {subject}: {which} in all its bouts"
+                texts.append(whole + (remedy if is_path(spec.name) else ""))
+    return texts
+
+
+def _still_of(dataset: Dataset, position: int) -> dict[int, float]:
+    """Columns that never change in the bouts of a subject, with their value; a sensor that it lacks (NaN) is none."""
+    signal = dataset.signal()
+    bouts = [(start, stop) for subject, start, stop in dataset.bouts.tolist() if subject == position]
+    if not bouts:
+        return {}
+    value = signal[bouts[0][0]]
+    columns = np.flatnonzero(~np.isnan(value))
+    for start, stop in bouts:
+        columns = columns[(signal[start:stop, columns] == value[columns]).all(axis=0)]
+        if not len(columns):
+            break
+    return {int(column): float(value[column]) for column in columns}
+
+
+def _tested_without(dataset: Dataset, config: DataConfig) -> list[str]:
+    """People who are tested although they lack a sensor."""
+    spec = dataset.spec
+    tested = held_out(config, chosen_positions(config)) or chosen_positions(config)
+    people = [spec.subjects[position] for position in tested]
+    return [
+        f"subject {s} lacks {listed(spec.lacks[s])}: its test windows count, and are read with that missing"
+        for s in people
+        if spec.lacks.get(s)
+    ]
+
+
+def _filled(dataset: Dataset) -> list[str]:
+    """Subjects of whom many readings were missing."""
+    shares = {subject: share for subject, facts in dataset.facts.items() if (share := _nan_share(facts)) > _MANY_GAPS}
+    if not shares:
+        return []
+    return [f"{several('subject', map(int, shares))}: up to {max(shares.values()):.0%} of the readings were missing"]
+
+
+def _nan_share(facts: object) -> float:
+    share = facts.get("nan_share") if isinstance(facts, dict) else None
+    return share if isinstance(share, float) else 0.0
+
+
+def _rows_left_out(dataset: Dataset) -> list[str]:
+    """Count the labelled rows that no window can hold."""
+    in_bout = np.zeros(len(dataset.labels), bool)
+    for _, start, stop in dataset.bouts:
+        in_bout[start:stop] = True
+    outside = int(((dataset.labels >= 0) & ~in_bout).sum())
+    return [f"{outside} of {len(dataset.labels)} rows have a class but lie in no bout"] if outside else []
+
+
+def null_rows(dataset: Dataset) -> str:
+    """Sentence on the rows of ``null_labels``, which the description itself leaves out; empty where there are none."""
+    unlabelled = int((dataset.labels < 0).sum())
+    if not unlabelled:
+        return ""
+    codes = several("code", dataset.spec.null_labels) if dataset.spec.null_labels else "a code"
+    remedy = "; where that is a class, list it in labels and take it out of null_labels"
+    share = f"{unlabelled:,} of {len(dataset.labels):,} rows"
+    said = f"{share} have {codes}, no activity (null_labels): no window is labelled with it"
+    return said + (remedy if is_path(dataset.spec.name) else "")
+
+
+def _small_classes(dataset: Dataset, seconds: NDArray[np.float64]) -> list[str]:
+    """Classes without data, and those with little."""
+    spec, texts = dataset.spec, []
+    seen = set(np.unique(dataset.labels).tolist())
+    for i, (name, code, all_s) in enumerate(zip(spec.classes, spec.labels, seconds.sum(0).tolist(), strict=True)):
+        if not all_s:
+            texts.append(f"class {name!r} (code {code}) has no row in any {'bout' if i in seen else 'file'}")
+        elif all_s < _FEW_WINDOWS * spec.window_s:
+            texts.append(f"class {name!r} has {all_s:.0f} s of data in all, fewer than {_FEW_WINDOWS} windows")
+    return texts
+
+
+def _lacking_subjects(dataset: Dataset, seconds: NDArray[np.float64]) -> list[str]:
+    """Classes that some subjects have data of and others have none of."""
+    spec = dataset.spec
+    lacking = {
+        name: [subject for subject, own_s in zip(spec.subjects, column, strict=True) if not own_s]
+        for name, column in zip(spec.classes, seconds.T, strict=True)
+        if column.any() and not column.all()
+    }
+    if not lacking:
+        return []
+    return ["no data of " + "; of ".join(f"{name} from {several('subject', who)}" for name, who in lacking.items())]
+
+
+def _without_windows(coverage: Coverage, with_data: list[str]) -> list[str]:
+    """Classes with data that nobody trains on, or that nobody is tested on."""
+    texts = []
+    for part, counts in (("training", coverage["train"]), ("test", coverage["test"])):
+        lacking = [n for n, count in zip(coverage["classes"], counts, strict=True) if not count and n in with_data]
+        if lacking:
+            texts.append(f"no {part} window of {listed(lacking)}")
+    return texts
+
+
+def _single_class(config: DataConfig, coverage: Coverage) -> list[str]:
+    """Clients that train on one class; where labels are skewed on purpose that is no news."""
+    alone = coverage["single_class_clients"]
+    if not alone or config.partition == "dirichlet":
+        return []
+    return [f"{len(alone)} of {len(coverage['clients'])} clients have training windows of one class only"]
+
+
+# Verification of a dataset: sha256 digests against the packaged lists, and the structure of the parsed recordings.
+
+
+FileCheck = Literal["known", "differs", "unlisted"]
+
+_ASSETS = Path(__file__).parent / "assets"
+
+
+def known_digests(name: str) -> dict[str, str]:
+    """File name (as the list gives it) to sha256; empty where no list is known."""
+    path = _ASSETS / f"{name}.sha256"
+    if not path.exists():
+        return {}
+    lines = (line for line in path.read_text().splitlines() if line and not line.startswith("#"))
+    return {file: digest for digest, file in (line.split(maxsplit=1) for line in lines)}
+
+
+def digests(spec: DatasetSpec, source: Source) -> dict[str, str]:
+    """The sha256 of the source's files by the list's names: of each member, or of the complete archive."""
+    listed = known_digests(spec.name)
+    archive = next((name for name in listed if name.endswith((".zip", ".npz"))), None)
+    if archive is not None and source.path.is_file():
+        return {archive: sha256_file(source.path)}
+    with open_source(spec, source) as members:
+        names = {name: next((end for end in listed if name.endswith(end)), name) for name in members.names}
+        return {end: hashlib.sha256(members.read(name)).hexdigest() for name, end in names.items()}
+
+
+def compare(spec: DatasetSpec, computed: Mapping[str, str]) -> dict[str, FileCheck]:
+    """Compare each computed digest with the list: the same, different, or not listed."""
+    listed = known_digests(spec.name)
+    return {name: _check(listed.get(name), digest) for name, digest in computed.items()}
+
+
+def _check(listed: str | None, digest: str) -> FileCheck:
+    if listed is None:
+        return "unlisted"
+    return "known" if listed == digest else "differs"
+
+
+_SLACK = 3.0
+
+
+class VerifyReport(TypedDict):
+    """Result of a check of a dataset's files; JSON-able.
+
+    Attributes:
+        name: the dataset's name.
+        path: place of the raw files.
+        origin: `real` or `SYNTHETIC`.
+        files: ``known``, ``differs`` or ``unlisted`` by file, from its digest.
+        num_known: number of known files.
+        problems: faults of structure or content.
+        warnings: oddities that are no faults.
+        ok: whether there are no problems; digests do not count.
+    """
+
+    name: str
+    path: str
+    origin: str
+    files: dict[str, str]
+    num_known: int
+    problems: list[str]
+    warnings: list[str]
+    ok: bool
+
+
+def verify(name: str, root: str | Path | None = None) -> VerifyReport:
+    """Hash all files again (cached digests are not trusted), parse them, and compare the cache entry, if there is one.
+
+    Raises UserError where the files cannot be parsed at all.
+    """
+    return verify_source(get_spec(name), locate(get_loader(name), root))
+
+
+def verify_source(spec: DatasetSpec, source: Source) -> VerifyReport:
+    """Verify the files of a source, as `verify` does."""
+    computed = digests(spec, source)
+    states = compare(spec, computed)
+    listed = known_digests(spec.name)
+    recordings = parse_source(spec, source)
+    synthetic = source.synthetic or any(recording.synthetic for recording in recordings)
+    warnings = [
+        f"{file}: sha256 {computed[file]} {_explain(state, listed.get(file, ''))}"
+        for file, state in states.items()
+        if listed and state != "known" and not (state == "unlisted" and len(states) > 100)
+    ]
+    problems = [text for recording in recordings for text in structure(spec, recording)]
+    problems += _cache_problems(spec, source, recordings)
+    return {
+        "name": spec.name,
+        "path": str(source.path),
+        "origin": "SYNTHETIC" if synthetic else "real",
+        "files": dict(states),
+        "num_known": sum(state == "known" for state in states.values()),
+        "problems": problems,
+        "warnings": warnings,
+        "ok": not problems,
+    }
+
+
+def _explain(state: str, expected: str) -> str:
+    if state == "differs":
+        return f"differs from the list's {expected}; the structural checks decide"
+    return "is not in the list; the structural checks decide"
+
+
+def structure(spec: DatasetSpec, recording: Recording) -> list[str]:
+    """Implausible facts about one subject, in words: activity lengths (absent ones aside), NaN shares, value ranges."""
+    subject = f"subject {recording.subject}"
+    return [
+        f"{subject}: {text}"
+        for text in (*_lengths(spec, recording), *_nan(spec, recording), *_out_of_range(spec, recording))
+    ]
+
+
+def _activity_seconds(spec: DatasetSpec, labels: NDArray[np.int16]) -> dict[str, float]:
+    """Seconds per class (raw codes in, names out)."""
+    return {
+        name: float((labels == code).sum()) / spec.rate_hz for code, name in zip(spec.labels, spec.classes, strict=True)
+    }
+
+
+def _lengths(spec: DatasetSpec, recording: Recording) -> list[str]:
+    if spec.activity_s == (0.0, 0.0):  # its description says nothing about lengths
+        return []
+    shortest, longest = spec.activity_s[0] / _SLACK, spec.activity_s[1] * _SLACK
+    return [
+        f"{name} lasts {seconds:.0f} s, expected {shortest:.0f} to {longest:.0f} s (or none)"
+        for name, seconds in _activity_seconds(spec, recording.labels).items()
+        if seconds and not shortest <= seconds <= longest
+    ]
+
+
+def _nan(spec: DatasetSpec, recording: Recording) -> list[str]:
+    shares = {key: recording.facts[key] for key in ("nan_share", "nan_share_imu") if key in recording.facts}
+    return [
+        f"{key} is {share:.2f}, expected at most {spec.max_nan_share:g}"
+        for key, share in shares.items()
+        if isinstance(share, float) and share > spec.max_nan_share
+    ]
+
+
+def _out_of_range(spec: DatasetSpec, recording: Recording) -> list[str]:
+    if not spec.max_abs:
+        return []
+    problems = []
+    for (name, first, stop), limit in zip(spec.columns(), spec.max_abs, strict=True):
+        largest = float(np.abs(recording.signal[:, first:stop]).max())
+        if largest > limit and name in spec.sensors_of(recording.subject):
+            problems.append(f"{name} reaches {largest:g}, expected at most {limit:g} in absolute value")
+    return problems
+
+
+def _cache_problems(spec: DatasetSpec, source: Source, recordings: Sequence[Recording]) -> list[str]:
+    """Damaged cache entries of the dataset, and arrays of these files' entry that are not what was just parsed."""
+    problems = []
+    here = entry_folder(spec, source_digest(spec, source, trust_stamps=False))
+    for folder in entries(spec.name):
+        try:
+            entry = read_entry(folder, again=True)
+        except DamagedEntry as error:
+            problems.append(str(error))
+            continue
+        if folder == here:
+            problems += _altered(entry, assemble(spec, recordings))
+    return problems
+
+
+def _altered(entry: Entry, parsed: Arrays) -> list[str]:
+    """Arrays of an entry that differ from what was parsed, bit by bit."""
+    signal = np.load(entry.signal_path, mmap_mode="r", allow_pickle=False)
+    pairs: dict[str, tuple[NDArray[np.generic], NDArray[np.generic]]] = {
+        SIGNAL: (signal.view(np.int32), np.ascontiguousarray(parsed.signal).view(np.int32)),
+        LABELS: (entry.labels, parsed.labels),
+        BOUTS: (entry.bouts, parsed.bouts),
+    }
+    return [
+        f"{entry.folder / name}: not what the raw files say when they are parsed anew; delete the folder "
+        f"{entry.folder}, it is made again"
+        for name, (cached, fresh) in pairs.items()
+        if not np.array_equal(cached, fresh)
+    ]
+
 
 _CHUNK = 1 << 16
 
@@ -50,7 +434,7 @@ class Description(TypedDict):
         windows: number of windows by part.
         coverage: windows per client, part and class.
         null_rows: a sentence on the rows of ``null_labels``; empty where there are none.
-        warnings: oddities of its content (``relief_ray.data.oddities``).
+        warnings: oddities of its content (``relief_ray.data.describe``).
     """
 
     name: str

@@ -11,12 +11,10 @@ from typing import Literal, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from relief_ray.data.cache import Origin
 from relief_ray.data.config import DataConfig
-from relief_ray.data.dataset import Dataset
+from relief_ray.data.dataset import DataReference, Dataset, Origin
 from relief_ray.data.loader import DatasetSpec
 from relief_ray.data.partition import Plan, Starts, Table, lacking, make_plan, stride_rows, training_positions
-from relief_ray.data.reference import DataReference
 from relief_ray.data.window_set import WindowSet, pool
 from relief_ray.support.errors import UserError, listed
 from relief_ray.support.files import sha256_json

@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlparse
 
 import numpy as np
 
+from relief_ray.data.describe import VerifyReport, verify_source
 from relief_ray.data.loader import DatasetSpec
 from relief_ray.data.registry import DATASETS, get_loader, get_spec
 from relief_ray.data.source import (
@@ -31,7 +32,6 @@ from relief_ray.data.source import (
     search_roots,
     some_of,
 )
-from relief_ray.data.verify import VerifyReport, verify_source
 from relief_ray.plugins.load import is_path
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import move, sync, write_atomic

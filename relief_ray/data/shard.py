@@ -17,10 +17,9 @@ import numpy as np
 from pydantic import BaseModel, JsonValue, ValidationError
 
 from relief_ray.data.config import DataConfig
-from relief_ray.data.dataset import Dataset
+from relief_ray.data.dataset import DataReference, Dataset
 from relief_ray.data.federated_data import federate, num_clients
 from relief_ray.data.partition import available
-from relief_ray.data.reference import DataReference
 from relief_ray.data.source import search_roots
 from relief_ray.data.window_set import WindowSet
 from relief_ray.support.errors import UserError

@@ -13,8 +13,7 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from time import monotonic
 
-from relief_ray.devices.board.facts import Heat, heat, was_throttled
-from relief_ray.devices.power_sensors import Rail, Reading, find_rails, total_rails
+from relief_ray.devices.power_sensors import Heat, Rail, Reading, find_rails, heat, total_rails, was_throttled
 
 PERIOD_S, _HEAT_PERIOD_S = 0.1, 1.0
 # Share of dropped samples above which an energy is no measurement any more; smaller gaps are bridged.

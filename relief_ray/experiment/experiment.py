@@ -19,12 +19,9 @@ from relief_ray.core.federated import RoundResult, RoundVoid, run_round
 from relief_ray.core.groups import GroupId
 from relief_ray.core.messages import ClientInfo
 from relief_ray.core.protocols import Executor
-from relief_ray.experiment.averaging import NO_AVERAGES, advanced, is_tested
-from relief_ray.experiment.evaluation import client_views, evaluation_inputs
-from relief_ray.experiment.protocol import speedup_at_paper
-from relief_ray.experiment.recording import Noted, binding_of, now, round_record
+from relief_ray.experiment.evaluation import NO_AVERAGES, advanced, client_views, evaluation_inputs, is_tested
+from relief_ray.experiment.recording import Noted, UntrainedGroups, binding_of, now, round_record, speedup_at_paper
 from relief_ray.experiment.setup import Setup, context_of, deadline_s, subject_names
-from relief_ray.experiment.untrained import UntrainedGroups
 from relief_ray.experiment.update_filter import Accepting
 from relief_ray.plugins.blame import reason
 from relief_ray.records.base import Facts
@@ -37,8 +34,8 @@ from relief_ray.records.schema import Metrics, RoundRecord, RunRecord, RunStatus
 from relief_ray.records.tracking import NullTracker, Tracker
 from relief_ray.server.optimizer import server_step
 from relief_ray.support.errors import UserError
+from relief_ray.training.executor import SerialExecutor
 from relief_ray.training.job import Job
-from relief_ray.training.serial_executor import SerialExecutor
 
 OnRound = Callable[[RoundRecord], None]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from itertools import combinations
 
@@ -12,8 +12,12 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from relief_ray.core.federated import RoundContext, RoundResult
-from relief_ray.core.groups import GroupId
+from relief_ray.core.groups import GroupId, GroupLayout
 from relief_ray.core.messages import Assignment, ClientInfo, Receipt, RoundCost, StageTimes, Trained, Update
+from relief_ray.devices.accounting import assumed_engine
+from relief_ray.devices.calibration import NOMINAL_EPOCHS, NOMINAL_WINDOWS
+from relief_ray.devices.fleet import with_windows
+from relief_ray.devices.workload import num_steps
 from relief_ray.experiment.setup import Setup, deadline_s, fedavg_costs
 from relief_ray.plugins.load import digests
 from relief_ray.records.checkpoint import Binding
@@ -43,6 +47,125 @@ from relief_ray.server.aggregation import divergence
 from relief_ray.strategies import facts_of
 from relief_ray.support.process import device_name
 from relief_ray.support.version import __version__
+
+# Prices a round's work as if the local round had been another one, e.g. the paper's 1,900 windows and 5 epochs.
+#
+# Who trains what stays. Compute grows with windows and epochs, links do not: a speedup that was measured with short
+# local rounds looks smaller than the same allocation at the paper's protocol.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocalRound:
+    """Size of a client's round.
+
+    Attributes:
+        windows: training windows of the client.
+        epochs: local epochs.
+        batch_size: windows of a step.
+    """
+
+    windows: int
+    epochs: int
+    batch_size: int
+
+
+def resized(receipt: Receipt, old: LocalRound, new: LocalRound) -> Receipt:
+    """Scale a receipt's windows, epochs, steps and extra FLOPs from one local round to another.
+
+    A method that used half of a client's windows or a third of the epochs still does; bytes and probes stay.
+    """
+    work = receipt.work
+    windows = round(work.num_windows * new.windows / old.windows)
+    epochs = round(work.epochs * new.epochs / old.epochs)
+    if (windows, epochs, new.batch_size) == (work.num_windows, work.epochs, old.batch_size):
+        return receipt
+    usual = num_steps(work.num_windows, work.epochs, old.batch_size)
+    steps = num_steps(windows, epochs, new.batch_size)
+    steps = round(steps * work.num_steps / usual) if usual else steps
+    extra_flops = work.extra_flops * steps / work.num_steps if work.num_steps else work.extra_flops
+    changed = replace(work, num_windows=windows, epochs=epochs, num_steps=steps, extra_flops=extra_flops)
+    return replace(receipt, work=changed, assignment=replace(receipt.assignment, epochs=epochs))
+
+
+def speedup_at_paper(setup: Setup, charged: Sequence[Receipt], participants: Sequence[ClientInfo]) -> float | None:
+    """Return FedAvg's round over this one, both at the paper's protocol, by the planning clock.
+
+    None for pooled data, and where no client trained.
+    """
+    training = setup.config.training
+    if setup.strategy.pooled or not charged:
+        return None
+    paper = LocalRound(windows=NOMINAL_WINDOWS, epochs=NOMINAL_EPOCHS, batch_size=training.batch_size)
+    fleet = with_windows(setup.fleet, [NOMINAL_WINDOWS] * len(setup.fleet))
+    clock = {setup.config.costs.planning_time: setup.planner.model}
+    work = []
+    for receipt in charged:
+        windows = setup.fleet[receipt.assignment.client].num_windows
+        old = LocalRound(windows=windows, epochs=training.epochs, batch_size=training.batch_size)
+        work.append(resized(receipt, old, paper))
+    (method,) = replace(setup.accountant, clocks=clock).cost(work, fleet).values()
+    (fedavg,) = (
+        replace(setup.fedavg, clocks=clock)
+        .fedavg_reference(
+            fleet,
+            epochs=paper.epochs,
+            batch_size=paper.batch_size,
+            engine=assumed_engine(setup.engine),
+            participants=[c.id for c in participants],
+        )
+        .values()
+    )
+    return fedavg.round_s / method.round_s if method.round_s else None
+
+
+# Notices groups that participants could have trained and none has, for five rounds: such a model is half frozen.
+#
+# Nothing in F1 or seconds shows it, so every method's rounds are watched. A method that leaves groups alone on purpose
+# says so (``Strategy.rests``); those rounds do not count.
+
+
+NUM_ROUNDS = 5
+
+
+@dataclass(kw_only=True, slots=True)
+class UntrainedGroups:
+    """Counts, per group, the rounds since a participant trained it.
+
+    A round counts for a group where at least one participant owns the sensors that it needs and none trains it.
+
+    Attributes:
+        layout: the backbone's own groups; a method may have spare modules of its own, e.g. experts.
+        name: the method's name.
+        missed: rounds counted by group, 0 after each round in which it was trained.
+    """
+
+    layout: GroupLayout
+    name: str
+    missed: dict[GroupId, int] = field(default_factory=dict)
+
+    def add(
+        self, round_: int, participants: Sequence[ClientInfo], trained: Collection[GroupId], rests: bool = False
+    ) -> tuple[str, ...]:
+        """Count one round; return one warning that names the groups which reached ``NUM_ROUNDS`` in it, or none.
+
+        ``rests``: the method leaves groups untrained on purpose in this round. A group is named once, until it has
+        been trained again.
+        """
+        self.missed.update(dict.fromkeys(trained, 0))
+        if rests:
+            return ()
+        reach = {g.id for c in participants for g in self.layout.accessible(c.modalities)} - set(trained)
+        for j in reach:
+            self.missed[j] = self.missed.get(j, 0) + 1
+        stale = [j for j in self.layout.ids if j in reach and self.missed[j] == NUM_ROUNDS]
+        if not stale:
+            return ()
+        verb = "has" if len(stale) == 1 else "have"
+        return (
+            f"round {round_}: {', '.join(stale)} {verb} not been trained by any client for {NUM_ROUNDS} rounds, "
+            f"although participants own the sensors ({self.name}); docs/allocation.md says why and what to set",
+        )
+
 
 MAX_STAT_VALUES = 64
 Pairs = dict[GroupId, tuple[tuple[int, int, float], ...]]

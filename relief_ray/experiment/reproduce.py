@@ -19,7 +19,7 @@ from relief_ray.records.run_folder import RunFolder, read_rounds, read_run
 from relief_ray.records.schema import Metrics
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import use_threads
-from relief_ray.training.serial_executor import SerialExecutor
+from relief_ray.training.executor import SerialExecutor
 
 Answer = Literal["equal bits", "within tolerance", "different"]
 _TOLERANCE = 0.01  # of F1 as a share: one point

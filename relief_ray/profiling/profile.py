@@ -7,34 +7,313 @@ alone, with the trainer that runs experiments. Every stage is timed in place; pa
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from functools import partial
 from statistics import median, quantiles
 from time import perf_counter
+from types import MappingProxyType
+from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from relief_ray.config.experiment import ExperimentConfig
-from relief_ray.core.client import ClientContext, ClientProgram
+from relief_ray.core.client import ClientContext, ClientProgram, LocalStep, task_loss
 from relief_ray.core.groups import GroupId, GroupLayout
 from relief_ray.core.messages import NO_STATE, Assignment, ClientInfo, StageTimes, Update
 from relief_ray.core.streams import Streams
-from relief_ray.devices.board.facts import board_root, power_mode
 from relief_ray.devices.meter import PowerMeter, mean_w
+from relief_ray.devices.power_sensors import board_root, power_mode
+from relief_ray.devices.throughput import Overheads, Pace, StagePaces, Stagewise
 from relief_ray.devices.time import Conditions, Profile, Throughput, throughput
-from relief_ray.devices.workload import Workload, num_steps, shares, workload
-from relief_ray.experiment.clocks import BATCH, profile_settings
-from relief_ray.experiment.setup import Setup, prepare
+from relief_ray.devices.workload import ADAM_FLOPS_PER_VALUE, BackwardMode, Workload, num_steps, shares, workload
+from relief_ray.experiment.setup import BATCH, Setup, prepare, profile_settings
 from relief_ray.models.backbone import Backbone
 from relief_ray.models.registry import backbone_name
-from relief_ray.profiling.fit import TimedRound, stagewise
-from relief_ray.profiling.probe import Probes
 from relief_ray.records.identity import commit, machine_facts
-from relief_ray.support.process import device_name, use_device, use_threads
+from relief_ray.support.process import Moment, device_name, moment, seconds_between, use_device, use_threads
 from relief_ray.training.forward_plan import CHUNK
 from relief_ray.training.inputs import CPU, ClientInputs
 from relief_ray.training.trainer import Trainer
+
+# Times single stages in place, while the trainer does its usual work.
+#
+# A stage run alone would find its inputs in the cache and its memory allocated, which it does not in a round. So the
+# modules of a backbone are wrapped: forward is timed around the call, backward from the moment that a stage's output
+# gradient is computed to the moment that the next stage's is (autograd runs one node after another, and so does a GPU's
+# stream). On a GPU moments are marks in its work (``torch.cuda.Event``), which are read once a round is over.
+
+
+Phase = Literal["live", "frozen", "weights", "input", "both"]
+FORWARD: frozenset[Phase] = frozenset({"live", "frozen"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Span:
+    """One timed call of a stage.
+
+    Attributes:
+        stage: the stage.
+        phase: forward with (``live``) or without gradient (``frozen``); backward to ``weights``, ``input`` or both.
+        rows: windows of the call.
+        seconds: duration.
+    """
+
+    stage: str
+    phase: Phase
+    rows: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Call:
+    """A forward call whose moments are not read yet."""
+
+    stage: str
+    phase: Phase
+    rows: int
+    began: Moment
+    ended: Moment
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Arrival:
+    stage: str
+    phase: Phase
+    rows: int
+    at: Moment
+
+
+class _Probe(nn.Module):
+    """Wraps a stage's module and times its calls."""
+
+    def __init__(self, module: nn.Module, stage: str, probes: Probes) -> None:
+        super().__init__()
+        self.module, self.stage, self.probes = module, stage, (probes,)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        probes = self.probes[0]
+        began = probes.now()
+        output: Tensor = self.module(*inputs)
+        ended, rows, live = probes.now(), max(map(len, inputs)), output.requires_grad
+        probes.calls.append(
+            _Call(stage=self.stage, phase="live" if live else "frozen", rows=rows, began=began, ended=ended)
+        )
+        if live:
+            is_trained = any(p.requires_grad for p in self.module.parameters())
+            reaches_input = any(x.requires_grad for x in inputs)
+            phase: Phase = "weights" if not reaches_input else "both" if is_trained else "input"
+            output.register_hook(partial(probes.arrive, self.stage, phase, rows))  # type: ignore[no-untyped-call]
+        return output
+
+
+class Probes:
+    """Wraps all stages of a backbone, permanently, and collects the spans of the rounds that it trains."""
+
+    def __init__(self, backbone: Backbone, on_gpu: bool = False) -> None:
+        """Build the trainer before: it rebinds the parameters. ``on_gpu``: that is where it trains."""
+        self.calls: list[_Call] = []
+        self._rounds: list[tuple[list[_Arrival], Moment | None]] = []
+        self._arrivals: list[_Arrival] = []
+        self._touched: Moment | None = None
+        self._on_gpu = on_gpu
+        stages = backbone.stages
+        backbone.stages = tuple(replace(s, module=_Probe(s.module, s.spec.id, self)) for s in stages)
+        for p in (p for ps in backbone.parameters.values() for p in ps):
+            p.requires_grad_(True).register_post_accumulate_grad_hook(self._touch)  # type: ignore[no-untyped-call]
+
+    def now(self) -> Moment:
+        """Now, by the clock of the device that trains."""
+        return moment(self._on_gpu)
+
+    def objective(self, step: LocalStep) -> Tensor:
+        """The task loss; also closes the spans of the previous step."""
+        self._close()
+        return task_loss(step)
+
+    def arrive(self, stage: str, phase: Phase, rows: int, _gradient: Tensor) -> None:
+        """Note when the gradient of a stage's output is computed: until then the stage above it ran."""
+        self._arrivals.append(_Arrival(stage=stage, phase=phase, rows=rows, at=self.now()))
+
+    def take(self) -> list[Span]:
+        """Return the spans since the last call, forward before backward."""
+        self._close()
+        calls, rounds, self.calls, self._rounds = self.calls, self._rounds, [], []
+        forward = [
+            Span(stage=c.stage, phase=c.phase, rows=c.rows, seconds=seconds_between(c.began, c.ended)) for c in calls
+        ]
+        return forward + [span for arrivals, touched in rounds for span in _backward(arrivals, touched)]
+
+    def _touch(self, _parameter: Tensor) -> None:
+        self._touched = self.now()
+
+    def _close(self) -> None:
+        if self._arrivals:
+            self._rounds.append((self._arrivals, self._touched))
+        self._arrivals = []
+
+
+def _backward(arrivals: Sequence[_Arrival], touched: Moment | None) -> Iterator[Span]:
+    """Spans of one backward pass; its last one ends when the last parameter was touched, if that came later."""
+    for arrival, following in zip(arrivals, [*arrivals[1:], None], strict=True):
+        end = touched if following is None else following.at
+        seconds = 0.0 if end is None else seconds_between(arrival.at, end)
+        yield Span(
+            stage=arrival.stage, phase=arrival.phase, rows=arrival.rows,
+            seconds=max(0.0, seconds) if following is None else seconds,
+        )  # fmt: skip
+
+
+# Fits paces to timed rounds: one line through the medians of every stage, least squares for the optimizer.
+
+
+_MODES: tuple[BackwardMode, ...] = ("weights", "input", "both")
+
+# Least share of a stage's time that counts as per window: one as slow for a window as for many has a finite speed.
+LEAST_SHARE = 1e-3
+
+_NO_BYTES: Mapping[str, int] = MappingProxyType({})
+
+_Key = tuple[str, Phase]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimedRound:
+    """A short round of a scenario, trained twice: without probes for its total time, with them for its stages.
+
+    Attributes:
+        load: the cost model's workload of the round.
+        num_tensors: trained tensors.
+        wall_s: seconds without probes.
+        times: seconds by phase without probes.
+        spans: seconds of each call of a stage, with probes.
+    """
+
+    load: Workload
+    num_tensors: int
+    wall_s: float
+    times: StageTimes
+    spans: tuple[Span, ...]
+
+    def left_s(self, forward: bool) -> float:
+        """Forward or backward seconds that are not part of any stage's spans."""
+        total = self.times.forward_s if forward else self.times.backward_s
+        return total - sum(s.seconds for s in self.spans if (s.phase in FORWARD) == forward)
+
+
+def stagewise(
+    rounds: Sequence[TimedRound],
+    least: Sequence[TimedRound],
+    tensors: Mapping[str, int],
+    chunk: int,
+    micro_batch: int | None = None,
+    step_bytes: Mapping[str, int] = _NO_BYTES,
+) -> Stagewise:
+    """Stage paces from all ``rounds``, overheads between the stages from the ``least`` ones.
+
+    The ``least`` rounds train almost nothing and differ in their number of steps, which separates the overhead of a
+    step from that of a round. ``tensors``: number of tensors of each stage's groups; ``chunk``: windows of a pass
+    without gradient; ``micro_batch``: of one with gradient, where the configuration sets it; ``step_bytes``: bytes that
+    each stage keeps of a window for its backward pass.
+    """
+    points, flops = _points(rounds), _flops(rounds)
+    constant_s, tensor_s, value_s = fit_optimizer(rounds)
+    optimizer_flops = {run.stage: run.optimizer_flops for r in rounds for run in r.load.runs if run.optimizer_flops}
+    stages = {}
+    for stage in dict.fromkeys(stage for stage, _ in points):
+        paces = {p: pace(points[key], flops[key]) for p in ("live", "frozen", *_MODES) if (key := (stage, p)) in points}
+        stages[stage] = StagePaces(
+            live=paces.get("live"),
+            frozen=paces.get("frozen"),
+            backward={mode: paces[mode] for mode in _MODES if mode in paces},
+            optimizer=_optimizer_pace(tensors.get(stage, 0), tensor_s, value_s) if optimizer_flops.get(stage) else None,
+            step_bytes=step_bytes.get(stage, 0),
+        )
+    forward_step_s, forward_round_s = line(least, [r.left_s(True) for r in least])
+    backward_step_s, backward_round_s = line(least, [r.left_s(False) for r in least])
+    outside_step_s, outside_round_s = line(least, [r.wall_s - r.times.compute_s for r in least])
+    overheads = Overheads(
+        forward_step_s=forward_step_s + outside_step_s,
+        backward_step_s=backward_step_s,
+        optimizer_step_s=constant_s,
+        round_s=forward_round_s + backward_round_s + outside_round_s,
+    )
+    return Stagewise(overheads=overheads, chunk=chunk, micro_batch=micro_batch, stages=stages)
+
+
+def line(rounds: Sequence[TimedRound], seconds: Sequence[float]) -> tuple[float, float]:
+    """Seconds per step and per round: the line through the medians at the fewest and the most steps."""
+    points: dict[int, list[float]] = {}
+    for timed, value in zip(rounds, seconds, strict=True):
+        points.setdefault(timed.load.num_steps, []).append(value)
+    least, most = min(points), max(points)
+    # Probed spans may sum to more than the round without probes took: then no overhead is left.
+    low_s, high_s = max(0.0, median(points[least])), max(0.0, median(points[most]))
+    step_s = high_s / most if least == most else min(max(0.0, (high_s - low_s) / (most - least)), high_s / most)
+    return step_s, max(0.0, high_s - most * step_s)
+
+
+def pace(points: Mapping[int, Sequence[float]], flops: float) -> Pace:
+    """Fit ``call_s + rows * flops / flops_per_s`` through the medians at the fewest and the most rows.
+
+    The line always meets the median at the most rows, where most of the work is. ``points``: seconds by rows;
+    ``flops``: FLOPs of a row.
+    """
+    least, most = min(points), max(points)
+    low_s, high_s = median(points[least]), median(points[most])
+    window_s = high_s / most if least == most else (high_s - low_s) / (most - least)
+    window_s = min(max(window_s, LEAST_SHARE * high_s / most), high_s / most)
+    return Pace(call_s=max(0.0, high_s - most * window_s), flops_per_s=flops / max(window_s, 1e-12))
+
+
+def fit_optimizer(rounds: Sequence[TimedRound]) -> tuple[float, float, float]:
+    """Seconds of an optimizer step: constant, per tensor and per value; non-negative least squares."""
+    steps = [
+        (1.0, float(r.num_tensors), r.load.optimizer_flops / r.load.num_steps / ADAM_FLOPS_PER_VALUE) for r in rounds
+    ]
+    seconds = np.array([r.times.optimizer_s / r.load.num_steps for r in rounds])
+    # Relative errors: a step over a head should fit as well as one over everything.
+    scaled = np.array(steps) / seconds[:, None]
+    constant_s, tensor_s, value_s = _positive_fit(scaled, np.ones(len(rounds)))
+    return float(constant_s), float(tensor_s), float(value_s)
+
+
+def _positive_fit(rows: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Least squares without negative coefficients: the column of the most negative one is removed, repeatedly."""
+    coefficients, kept = np.zeros(rows.shape[1]), list(range(rows.shape[1]))
+    while kept:
+        solved = np.linalg.lstsq(rows[:, kept], wanted, rcond=None)[0]
+        if solved.min() >= 0:
+            coefficients[kept] = solved
+            break
+        kept.pop(int(solved.argmin()))
+    return coefficients
+
+
+def _optimizer_pace(num_tensors: int, tensor_s: float, value_s: float) -> Pace:
+    return Pace(call_s=num_tensors * tensor_s, flops_per_s=ADAM_FLOPS_PER_VALUE / max(value_s, 1e-15))
+
+
+def _points(rounds: Iterable[TimedRound]) -> dict[_Key, dict[int, list[float]]]:
+    points: dict[_Key, dict[int, list[float]]] = {}
+    for span in (s for r in rounds for s in r.spans):
+        points.setdefault((span.stage, span.phase), {}).setdefault(span.rows, []).append(span.seconds)
+    return points
+
+
+def _flops(rounds: Iterable[TimedRound]) -> dict[_Key, float]:
+    """FLOPs of a window by stage and phase; a forward pass has the same number with and without gradient."""
+    flops: dict[_Key, float] = {}
+    for run in (run for r in rounds for run in r.load.runs):
+        flops[run.stage, "live"] = flops[run.stage, "frozen"] = run.forward_flops
+        if run.mode is not None:
+            flops[run.stage, run.mode] = run.backward_flops
+    return flops
+
 
 # A step of everything that takes longer is profiled on fewer windows; such a round that takes longer has fewer epochs.
 _MAX_STEP_S, _MAX_ROUND_S = 0.8, 0.4

@@ -11,9 +11,8 @@ from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.core.groups import GroupLayout, ParamGroup
 from relief_ray.core.messages import Fleet
 from relief_ray.data import num_clients
-from relief_ray.devices.planner import Counter
-from relief_ray.experiment.clocks import uncalibrated
-from relief_ray.experiment.setup import build_backbone, choose_engine, configured_fleet, count
+from relief_ray.devices.accounting import Counter
+from relief_ray.experiment.setup import build_backbone, choose_engine, configured_fleet, count, uncalibrated
 from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.models.registry import backbone_name
 from relief_ray.report.frames import FlatRow

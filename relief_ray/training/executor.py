@@ -25,6 +25,7 @@ from relief_ray.core.messages import (
     ClientState,
     EvalTarget,
     Receipt,
+    Trained,
     Update,
     WeightedSum,
     masked_label,
@@ -35,14 +36,14 @@ from relief_ray.models.backbone import build_verified
 from relief_ray.models.modes import of_statistics
 from relief_ray.plugins.blame import blamed
 from relief_ray.server.aggregation import check_update, without
-from relief_ray.server.reduction import Accumulator, leaf, measured
+from relief_ray.server.reduction import Accumulator, blocks, leaf, measured
 from relief_ray.support.errors import ClientFailed, LeftOut, UserError
 from relief_ray.support.process import use_device, use_threads
 from relief_ray.training.evaluation import CHUNK, calibrate, confusion, predict, share_rows
 from relief_ray.training.inputs import ClientInputs, InputCache, prepare, prepared_bytes
-from relief_ray.training.job import BlockResult, Job
+from relief_ray.training.job import BlockResult, Job, combine
 from relief_ray.training.local_step import ClientRun
-from relief_ray.training.stacked import StackedTrainer
+from relief_ray.training.stacked_step import StackedTrainer
 from relief_ray.training.trainer import Trainer, load_model, scale_adapters
 
 # A worker's windows have names: those of a client, of a share of a part, and those of BatchNorm's calibration.
@@ -314,3 +315,37 @@ def target_masks(
 def subject_index(windows: WindowSet) -> NDArray[np.int64]:
     """Each window's subject (n,), numbered from 0 in ascending order."""
     return np.unique(windows.subjects, return_inverse=True)[1].astype(np.int64)
+
+
+# The serial executor: one worker in this process, without Ray. The reference for every other executor.
+
+
+class SerialExecutor:
+    """Runs blocks of clients one after another in this process (an ``Executor``)."""
+
+    def __init__(self, job: Job) -> None:
+        """Build the one worker."""
+        self._worker = Worker(job)
+
+    def train(
+        self,
+        round_: int,
+        models: Mapping[str, Params],
+        tasks: Sequence[Assignment],
+        states: Mapping[ClientId, ClientState],
+    ) -> Trained:
+        """Train one round's assignments and sum their updates."""
+        return combine(self._worker.train_blocks(round_, models, blocks(tasks), states))
+
+    def evaluate(
+        self,
+        models: Mapping[str, Params],
+        targets: Sequence[EvalTarget],
+        states: Mapping[ClientId, ClientState],
+        part: str,
+    ) -> Mapping[str, Tensor]:
+        """Confusion matrices of every target on the windows of ``part``."""
+        return self._worker.evaluate(models, targets, states, part)
+
+    def close(self) -> None:
+        """Release nothing."""

@@ -9,7 +9,7 @@ from relief_ray.core.client import ClientProgram
 from relief_ray.core.messages import ClientId, ClientState, Fleet, Receipt, Reduced, Reduction, Trained, Update
 from relief_ray.core.protocols import Planner
 from relief_ray.core.streams import Streams
-from relief_ray.data.reference import DataReference
+from relief_ray.data.dataset import DataReference
 from relief_ray.data.window_set import WindowSet
 from relief_ray.models.backbone import Backbone
 from relief_ray.server.reduction import Sums, merge_blocks

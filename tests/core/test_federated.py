@@ -14,7 +14,7 @@ from relief_ray.server.aggregation import from_tensor, to_tensor
 from relief_ray.strategies import PRESETS
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.relief import Relief
-from relief_ray.strategies.relief.ranking import D_BAR
+from relief_ray.strategies.relief.budget import D_BAR
 from relief_ray.support.errors import LeftOut
 from tests.toy import ACC, EQUAL, FOUR, FULL, Given, PlannedCosts, build, context_of, fleet_of, task_of, update_of
 

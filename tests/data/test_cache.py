@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relief_ray.data import Dataset, cache
+from relief_ray.data import Dataset
+from relief_ray.data import dataset as cached
 from relief_ray.data.loader import Recording
 from relief_ray.data.registry import get_spec
 from relief_ray.data.source import MARKER, Source
@@ -32,8 +33,8 @@ def recording(subject: int, rows: int, *, synthetic: bool = False) -> Recording:
 
 def test_subjects_are_joined(tmp_path: Path) -> None:
     recordings = [recording(1, 40), recording(2, 60)]
-    cache.store(SPEC, recordings, Source(name="mhealth", path=tmp_path), tmp_path / "entry")
-    entry = cache.read_entry(tmp_path / "entry")
+    cached.store(SPEC, recordings, Source(name="mhealth", path=tmp_path), tmp_path / "entry")
+    entry = cached.read_entry(tmp_path / "entry")
     signal = np.load(entry.signal_path, mmap_mode="r")
     np.testing.assert_array_equal(signal, np.concatenate([r.signal for r in recordings]))
     assert entry.bouts.tolist() == [[0, 0, 20], [0, 20, 40], [1, 40, 70], [1, 70, 100]]
@@ -44,16 +45,16 @@ def test_subjects_are_joined(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("marked", "watermarked"), [(True, False), (False, True)])
 def test_one_synthetic_subject_makes_all_synthetic(tmp_path: Path, marked: bool, watermarked: bool) -> None:
     recordings = [recording(1, 40), recording(2, 40, synthetic=watermarked)]
-    cache.store(SPEC, recordings, Source(name="mhealth", path=tmp_path, synthetic=marked), tmp_path / "entry")
-    assert cache.read_entry(tmp_path / "entry").origin == "SYNTHETIC"
+    cached.store(SPEC, recordings, Source(name="mhealth", path=tmp_path, synthetic=marked), tmp_path / "entry")
+    assert cached.read_entry(tmp_path / "entry").origin == "SYNTHETIC"
     assert (tmp_path / "entry" / MARKER).exists()
 
 
 def test_an_unknown_origin_counts_as_synthetic(tmp_path: Path) -> None:
-    cache.store(SPEC, [recording(1, 40)], Source(name="mhealth", path=tmp_path), tmp_path / "entry")
+    cached.store(SPEC, [recording(1, 40)], Source(name="mhealth", path=tmp_path), tmp_path / "entry")
     meta = json.loads(unsealed((tmp_path / "entry" / "meta.json").read_bytes(), PAGE))
     (tmp_path / "entry" / "meta.json").write_bytes(sealed(json.dumps({**meta, "origin": "?"}).encode(), PAGE))
-    assert cache.read_entry(tmp_path / "entry").origin == "SYNTHETIC"
+    assert cached.read_entry(tmp_path / "entry").origin == "SYNTHETIC"
 
 
 @pytest.mark.parametrize("file", ["signal.npy", "labels.npy", "bouts.npy", "meta.json"])
@@ -66,14 +67,18 @@ def test_damage_names_the_folder(tmp_path: Path, mini: Dataset, file: str, damag
     else:
         (folder / file).write_bytes(whole[: len(whole) // 2] if damage == "cut" else b"\x80\x04]\x94.")
     with pytest.raises(UserError, match=rf"entry/{file}: damaged cache entry .* delete the folder .*, it is made"):
-        cache.read_entry(folder)
+        cached.read_entry(folder)
 
 
 def test_keys_follow_bytes_units_and_parser(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = get_spec("dsa")
-    keys = [cache.cache_key(spec, "a"), cache.cache_key(spec, "b"), cache.cache_key(replace(spec, units=("T",)), "a")]
-    monkeypatch.setattr(cache, "PARSER_VERSION", cache.PARSER_VERSION + 1)
-    assert len({*keys, cache.cache_key(spec, "a")}) == 4
+    keys = [
+        cached.cache_key(spec, "a"),
+        cached.cache_key(spec, "b"),
+        cached.cache_key(replace(spec, units=("T",)), "a"),
+    ]
+    monkeypatch.setattr(cached, "PARSER_VERSION", cached.PARSER_VERSION + 1)
+    assert len({*keys, cached.cache_key(spec, "a")}) == 4
 
 
 def test_a_folder_is_known_by_its_files(tmp_path: Path) -> None:
@@ -81,9 +86,9 @@ def test_a_folder_is_known_by_its_files(tmp_path: Path) -> None:
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
         (folder / "mHealth_subject1.log").write_bytes(data)
-        return cache.source_digest(SPEC, Source(name="mhealth", path=folder))
+        return cached.source_digest(SPEC, Source(name="mhealth", path=folder))
 
     assert digest("a", b"1") == digest("b", b"1")
     assert digest("a", b"1") != digest("b", b"22")
     made = Source(name="mhealth", path=tmp_path / "a", synthetic=True)
-    assert cache.source_digest(SPEC, made) != cache.source_digest(SPEC, replace(made, synthetic=False))
+    assert cached.source_digest(SPEC, made) != cached.source_digest(SPEC, replace(made, synthetic=False))

@@ -7,8 +7,7 @@ import pytest
 
 import relief_ray as rr
 from relief_ray.data import DataConfig, Dataset, open_dataset
-from relief_ray.data.describe import describe
-from relief_ray.data.oddities import null_rows
+from relief_ray.data.describe import describe, null_rows
 from relief_ray.records.run_folder import read_run
 from relief_ray.report.runs import load_runs
 from tests.loaders import ODD, ODDITIES, write_lab

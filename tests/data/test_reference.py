@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.data import DataConfig, Dataset, cache, federate, load_dataset, num_clients
+from relief_ray.data import DataConfig, Dataset, federate, load_dataset, num_clients
+from relief_ray.data import dataset as cached
 from relief_ray.data import dataset as loading
+from relief_ray.data.dataset import DataReference, SignalAbsent, find_signal
 from relief_ray.data.fetch import synth
-from relief_ray.data.reference import DataReference, SignalAbsent, find_signal
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import sha256_file
 from tests.loaders import write_lab
@@ -90,15 +91,15 @@ def test_an_altered_signal_is_refused(mini: Dataset, elsewhere: Path) -> None:
 def test_each_array_is_read_through_once_by_a_process(
     mini: Dataset, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    digests, read = [], cache._crc32
+    digests, read = [], cached._crc32
 
     def counted(path: Path) -> int:
         digests.append(path.name)
         return read(path)
 
     path = find_signal(reference_of(mini), "board")
-    monkeypatch.setattr(cache, "_CHECKED", {})
-    monkeypatch.setattr(cache, "_crc32", counted)
+    monkeypatch.setattr(cached, "_CHECKED", {})
+    monkeypatch.setattr(cached, "_crc32", counted)
     assert find_signal(reference_of(mini), "board") == find_signal(reference_of(mini), "board") == path
     assert digests == ["signal.npy", "labels.npy", "bouts.npy"], "by no other digest, and not again"
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from relief_ray.data.cache import cache_key
 from relief_ray.data.config import DataConfig
+from relief_ray.data.dataset import cache_key
 from relief_ray.data.formats.dsa import with_units
 from relief_ray.data.registry import DATASETS, get_spec
 from relief_ray.support.errors import UserError

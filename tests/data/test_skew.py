@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from relief_ray.core.streams import Streams
 from relief_ray.data import DataConfig, Dataset, FederatedData, federate, num_clients
-from relief_ray.data.skew import Dealer, apportion, draw_shares
+from relief_ray.data.partition import Dealer, apportion, draw_shares
 from relief_ray.support.errors import UserError
 
 NOBODY = [False] * 100

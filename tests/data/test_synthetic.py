@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from relief_ray.data import load_dataset
+from relief_ray.data.describe import digests
 from relief_ray.data.fetch import synth
 from relief_ray.data.registry import get_spec
 from relief_ray.data.source import MARKER, find_source
-from relief_ray.data.verify import digests
 from relief_ray.support.errors import UserError
 
 

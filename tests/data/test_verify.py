@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relief_ray.data import Dataset, cache, load_dataset
+from relief_ray.data import Dataset, load_dataset
+from relief_ray.data.dataset import Arrays, write_entry
+from relief_ray.data.describe import structure, verify
 from relief_ray.data.loader import Recording
 from relief_ray.data.registry import get_spec
-from relief_ray.data.verify import structure, verify
 from relief_ray.support.errors import UserError
 
 SPEC = get_spec("mhealth")
@@ -89,8 +90,8 @@ def test_swapped_labels_in_the_cache_are_noticed(
     labels[labels == 3] = 5
     if resealed:
         shutil.rmtree(folder)
-        arrays = cache.Arrays(signal=mini.signal(), labels=labels, bouts=dataset.bouts)
-        cache.write_entry(folder, arrays, "real", dict(dataset.facts))
+        arrays = Arrays(signal=mini.signal(), labels=labels, bouts=dataset.bouts)
+        write_entry(folder, arrays, "real", dict(dataset.facts))
         assert (load_dataset("dsa_mini").labels == labels).all()
     else:
         np.save(folder / "labels.npy", labels)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from relief_ray.data.describe import compare, digests, known_digests
 from relief_ray.data.registry import get_spec
 from relief_ray.data.source import Source
-from relief_ray.data.verify import compare, digests, known_digests
 
 
 @pytest.mark.parametrize(("name", "count"), [("pamap2", 9), ("mhealth", 10), ("dsa", 1), ("dsa_mini", 1)])

@@ -6,10 +6,9 @@ from relief_ray.conformance.runner import after_rounds
 from relief_ray.core.codec import encoded_nbytes
 from relief_ray.core.groups import WHOLE, GroupLayout, ParamGroup, pack
 from relief_ray.core.messages import Assignment, ClientInfo, Fleet, Receipt, StageTimes, Work
-from relief_ray.devices.accounting import CostAccountant, WholeRounds
-from relief_ray.devices.planner import Counter
+from relief_ray.devices.accounting import CostAccountant, Counter, WholeRounds
+from relief_ray.devices.fleet import PRESETS as DEVICES
 from relief_ray.devices.time import FlopProportional, SplitNaive, SplitReuse
-from relief_ray.devices.types import PRESETS as DEVICES
 from relief_ray.experiment.setup import prepare
 from relief_ray.records import read_rounds, read_run
 from relief_ray.report.runs import load_runs

@@ -4,8 +4,8 @@ import pytest
 
 from relief_ray.core.messages import ClientInfo, Fleet, StageTimes
 from relief_ray.devices.accounting import client_energy, round_cost
+from relief_ray.devices.fleet import PRESETS, DeviceType
 from relief_ray.devices.time import Measured, Profile, throughput
-from relief_ray.devices.types import PRESETS, DeviceType
 from relief_ray.devices.workload import Workload
 
 LINK = 1e6

@@ -8,9 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.devices.board.facts import board_root, heat, model_name, power_mode, release, was_throttled
 from relief_ray.devices.meter import PERIOD_S, PowerMeter, Sample, energy_of, mean_w
-from relief_ray.devices.power_sensors import find_rails, total_rails
+from relief_ray.devices.power_sensors import (
+    board_root,
+    find_rails,
+    heat,
+    model_name,
+    power_mode,
+    release,
+    total_rails,
+    was_throttled,
+)
 from tests.devices.boards import BOARDS, agx_orin, orin_nx, write
 
 _NOBODY = 65534

@@ -2,8 +2,9 @@
 
 import pytest
 
-from relief_ray.devices.clocks import CLOCKS, build_clocks, clock_name, restore_clock
+from relief_ray.devices.fleet import PRESETS
 from relief_ray.devices.time import (
+    CLOCKS,
     ClockContext,
     FlopProportional,
     Measured,
@@ -11,8 +12,10 @@ from relief_ray.devices.time import (
     SplitNaive,
     SplitReuse,
     Throughput,
+    build_clocks,
+    clock_name,
+    restore_clock,
 )
-from relief_ray.devices.types import PRESETS
 from relief_ray.devices.workload import Workload
 from relief_ray.support.errors import UserError
 from tests.own import CLOCK

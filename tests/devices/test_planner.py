@@ -8,12 +8,10 @@ from hypothesis import strategies as st
 from relief_ray.core.codec import encoded_nbytes
 from relief_ray.core.groups import Part
 from relief_ray.core.messages import Assignment, Receipt, StageTimes, Work
-from relief_ray.devices import planner as planner_module
-from relief_ray.devices.accounting import CostAccountant
-from relief_ray.devices.clocks import build_clocks
+from relief_ray.devices import accounting as planner_module
+from relief_ray.devices.accounting import CostAccountant, CostPlanner, Counter
 from relief_ray.devices.fleet import FleetConfig, build_fleet, with_windows
-from relief_ray.devices.planner import CostPlanner, Counter
-from relief_ray.devices.time import ClockContext, Profile, Split, Throughput
+from relief_ray.devices.time import ClockContext, Profile, Split, Throughput, build_clocks
 
 MODALITIES = ("acc", "gyro", "hr")
 ROW = Throughput(forward_flops_per_s=1e3, backward_flops_per_s=2e3, optimizer_flops_per_s=3e3)

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relief_ray.core.messages import StageTimes
+from relief_ray.devices.fleet import DeviceType
 from relief_ray.devices.time import (
     FlopProportional,
     Measured,
@@ -16,7 +17,6 @@ from relief_ray.devices.time import (
     save_profile,
     throughput,
 )
-from relief_ray.devices.types import DeviceType
 from relief_ray.devices.workload import Workload
 from relief_ray.support.errors import UserError
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from relief_ray.devices.types import PRESETS, DeviceType, with_gap
+from relief_ray.devices.fleet import PRESETS, DeviceType, with_gap
 
 
 def test_presets_are_the_papers():

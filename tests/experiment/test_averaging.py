@@ -10,15 +10,14 @@ from hypothesis import strategies as st
 
 from relief_ray.config.experiment import parse
 from relief_ray.core.messages import ServerState
-from relief_ray.experiment.averaging import NO_AVERAGES, advanced, is_tested, with_averages
-from relief_ray.experiment.evaluation import evaluate_run
+from relief_ray.experiment.evaluation import NO_AVERAGES, advanced, evaluate_run, is_tested, with_averages
 from relief_ray.experiment.export import common_model
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.recording import binding_of
 from relief_ray.records import checkpoint, read_rounds
 from relief_ray.strategies import PRESETS
 from relief_ray.support.errors import UserError
-from relief_ray.training.serial_executor import SerialExecutor
+from relief_ray.training.executor import SerialExecutor
 from tests.conformance.cases import after_rounds, config_of, drive
 
 

@@ -11,9 +11,8 @@ from relief_ray.core.messages import Assignment
 from relief_ray.devices.fleet import device_types
 from relief_ray.devices.time import Conditions, Profile, Throughput, save_profile
 from relief_ray.devices.workload import Workload
-from relief_ray.experiment.clocks import foreign_profile, profile_settings, run_clocks
 from relief_ray.experiment.recording import calibration_of
-from relief_ray.experiment.setup import prepare
+from relief_ray.experiment.setup import foreign_profile, prepare, profile_settings, run_clocks
 from relief_ray.plugins.load import digests
 from tests.conformance.cases import BASE, config_of
 from tests.models.tiny_moment import SHAPE

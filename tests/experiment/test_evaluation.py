@@ -15,7 +15,7 @@ from relief_ray.experiment.setup import prepare
 from relief_ray.records import checkpoint, read_rounds
 from relief_ray.records.metrics import macro_f1
 from relief_ray.support.errors import UserError
-from relief_ray.training.serial_executor import SerialExecutor
+from relief_ray.training.executor import SerialExecutor
 from tests.conformance.cases import config_of, drive
 
 # All, those of the clients, each alone: acc alone is both.

@@ -10,7 +10,7 @@ import torch
 
 from relief_ray.core.codec import encode
 from relief_ray.core.federated import RoundVoid
-from relief_ray.devices.types import PRESETS as DEVICES
+from relief_ray.devices.fleet import PRESETS as DEVICES
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.setup import context_of
@@ -21,7 +21,7 @@ from relief_ray.report.results import summarise_run
 from relief_ray.report.runs import load_runs
 from relief_ray.strategies.relief.strategy import planned_round_s
 from relief_ray.support.errors import UserError
-from relief_ray.training.serial_executor import SerialExecutor
+from relief_ray.training.executor import SerialExecutor
 from tests.conformance.cases import config_of, drive
 
 pytestmark = pytest.mark.usefixtures("run_cache")

@@ -20,7 +20,7 @@ from relief_ray.records.checkpoint import Checkpoint, load
 from relief_ray.records.metrics import macro_f1
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.support.errors import UserError
-from relief_ray.training.serial_executor import SerialExecutor
+from relief_ray.training.executor import SerialExecutor
 from tests.conformance.cases import config_of
 from tests.models.test_backbone_frozen import put_weights
 from tests.nets import Net

@@ -7,7 +7,7 @@ from relief_ray.experiment.lifecycle import create
 from relief_ray.experiment.reproduce import judge, reproduce
 from relief_ray.records.committed import condense
 from relief_ray.support.errors import UserError
-from relief_ray.training.serial_executor import SerialExecutor
+from relief_ray.training.executor import SerialExecutor
 from tests.conformance.cases import config_of
 
 pytestmark = pytest.mark.usefixtures("run_cache")

@@ -8,8 +8,8 @@ import torch
 
 from relief_ray.config.experiment import parse
 from relief_ray.core.codec import encoded_nbytes
-from relief_ray.experiment.hardware import price_fleet
 from relief_ray.experiment.setup import choose_engine, context_of, deadline_s, input_shape, prepare, subject_names
+from relief_ray.studies.what_if import price_fleet
 from relief_ray.support.errors import UserError
 from tests.conformance.cases import BASE, FAST_LINK, config_of
 

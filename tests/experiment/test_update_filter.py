@@ -15,7 +15,7 @@ from relief_ray.report.comparison import compare_runs
 from relief_ray.report.remarks import remarks
 from relief_ray.report.runs import load_runs
 from relief_ray.support.errors import UserError
-from relief_ray.training.serial_executor import SerialExecutor
+from relief_ray.training.executor import SerialExecutor
 from tests.conformance.cases import config_of
 from tests.refusals import REASONS, Absent, huge, run, run_without, spoiled
 

@@ -11,7 +11,7 @@ import pytest
 from relief_ray.models.backbone import build_verified, differing_facts
 from relief_ray.models.moment.weights import load_frozen, weights_folder
 from relief_ray.support.errors import UserError
-from relief_ray.training.serial_executor import SerialExecutor
+from relief_ray.training.executor import SerialExecutor
 from tests.actors.runtime.federation import make_job, make_tasks, start_models
 from tests.models.tiny_moment import SHAPE, TINY, tiny
 

@@ -8,8 +8,7 @@ from torch import nn
 from torch.func import functional_call
 
 from relief_ray.models.backbone import InputShape
-from relief_ray.models.cnn import CnnConfig
-from relief_ray.models.gemm import FusedConv1, FusedConv2, columns, unfold
+from relief_ray.models.cnn import CnnConfig, FusedConv1, FusedConv2, columns, unfold
 
 # (window, channels, pooled steps): even, odd, not divisible by the steps, shorter than the steps, one sample.
 SHAPES = [(128, 9, 32), (256, 3, 32), (20, 2, 5), (21, 2, 5), (33, 1, 4), (37, 3, 8), (10, 1, 8), (1, 2, 1)]

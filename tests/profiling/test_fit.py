@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from relief_ray.core.messages import StageTimes
 from relief_ray.devices.workload import ADAM_FLOPS_PER_VALUE, Workload
-from relief_ray.profiling.fit import LEAST_SHARE, TimedRound, fit_optimizer, line, pace
+from relief_ray.profiling.profile import LEAST_SHARE, TimedRound, fit_optimizer, line, pace
 
 SECONDS = st.floats(1e-6, 1.0)
 

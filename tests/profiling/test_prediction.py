@@ -10,7 +10,7 @@ from relief_ray.core.messages import Assignment
 from relief_ray.devices.time import Measured
 from relief_ray.experiment.setup import prepare
 from relief_ray.profiling.profile import Profiler
-from relief_ray.training.serial_executor import SerialExecutor
+from relief_ray.training.executor import SerialExecutor
 
 VALUES = {"data": {"name": "dsa_mini", "stride_s": 5.0}}  # the usual Backbone 1
 LIMIT, TURNS = 0.15, 5

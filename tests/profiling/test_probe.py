@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from relief_ray.core.client import ClientProgram
-from relief_ray.profiling.probe import FORWARD, Probes
+from relief_ray.profiling.profile import FORWARD, Probes
 from tests.training.scenario import ASSIGNMENTS, NUM_WINDOWS, Scenario
 
 STEPS = 3  # 45 windows in batches of 16

@@ -51,7 +51,7 @@ from relief_ray.records import (
     sync,
 )
 from relief_ray.records.identity import cell_id, config_hash, machine_facts
-from relief_ray.strategies.relief.ranking import diagnose
+from relief_ray.strategies.relief.budget import diagnose
 from relief_ray.support.errors import LeftOut, UserError
 
 CONFIG = {"strategy": {"name": "toy"}, "seed": 3}

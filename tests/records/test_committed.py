@@ -9,7 +9,7 @@ from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create
 from relief_ray.records.committed import condense, pick, read_committed, write_committed
 from relief_ray.support.errors import UserError
-from relief_ray.training.serial_executor import SerialExecutor
+from relief_ray.training.executor import SerialExecutor
 from tests.conformance.cases import config_of
 from tests.sealed import put_page
 

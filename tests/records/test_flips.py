@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relief_ray.data import cache
+from relief_ray.data import dataset as cached
 from relief_ray.records import Binding, checkpoint, read_rounds, read_run, state_sha256
 from relief_ray.records.cells import PlanFile, PlannedCell, look, read_error, read_plan_file, write_plan_file
 from relief_ray.records.claims import CLAIMS_FILE, PlannedClaims, claims_digest
@@ -128,8 +128,8 @@ def of_cache(entry: Path, root: Path) -> list[File]:
     """The files of a cache entry, and the remembered digests of raw files."""
 
     def arrays() -> object:
-        cache._CHECKED.clear()  # as a new process has it
-        read = cache.read_entry(entry)
+        cached._CHECKED.clear()  # as a new process has it
+        read = cached.read_entry(entry)
         signal = np.load(read.signal_path, allow_pickle=False)
         arrays = [a.tobytes() for a in (signal, read.labels, read.bouts)]
         return arrays, read.origin, read.facts, read.signal_sha256
@@ -186,8 +186,8 @@ def test_a_sample_of_flips_and_cuts_is_never_silent(finished, tmp_path):
     run = Path(shutil.copytree(finished, tmp_path / "run"))
     change_run(run, config=read_run(run).config | {"rounds": 3})
     signal = np.arange(120, dtype=np.float32).reshape(40, 3)
-    arrays = cache.Arrays(signal=signal, labels=np.arange(40, dtype=np.int16), bouts=np.array([[0, 0, 40]]))
-    cache.write_entry(tmp_path / "entry", arrays, "real", {"1": {"nan_share": 0.5}})
+    arrays = cached.Arrays(signal=signal, labels=np.arange(40, dtype=np.int16), bouts=np.array([[0, 0, 40]]))
+    cached.write_entry(tmp_path / "entry", arrays, "real", {"1": {"nan_share": 0.5}})
     files = [*of_run(run), *of_plan(tmp_path, run), *of_cache(tmp_path / "entry", tmp_path)]
     files += [of_interrupted(Path(shutil.copytree(run, tmp_path / "interrupted")))]
     verdicts = sweep(files, 60, 20, seed=1)
@@ -199,7 +199,7 @@ def test_a_thousand_flips_and_200_cuts_are_never_silent(run_cache, tmp_path, cap
     """Over all files of a real run and of the data that it was computed on."""
     run = tmp_path / "relief-s0"
     drive(config_of("relief"), run)
-    (entry,) = cache.entries("dsa_mini")
+    (entry,) = cached.entries("dsa_mini")
     entry = Path(shutil.copytree(entry, tmp_path / "entry"))
     files = [*of_run(run), *of_plan(tmp_path, run), *of_cache(entry, tmp_path)]
     files += [of_interrupted(Path(shutil.copytree(run, tmp_path / "interrupted")))]

@@ -13,7 +13,7 @@ from relief_ray.records.metrics import METRICS, Metric, accuracy, round_scalars
 from relief_ray.records.schema import Metrics
 from relief_ray.report import as_csv, compare
 from relief_ray.report.frames import cell_rows, read_cells
-from relief_ray.training.serial_executor import SerialExecutor
+from relief_ray.training.executor import SerialExecutor
 from tests.conformance.cases import config_of
 
 

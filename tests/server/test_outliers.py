@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relief_ray.server.outliers import MEDIAN_FACTOR, MODEL_FACTOR, outliers
+from relief_ray.experiment.update_filter import MEDIAN_FACTOR, MODEL_FACTOR, outliers
 from tests.toy import build, task_of, update_of
 
 LAYOUT = build(b_zero=False).layout

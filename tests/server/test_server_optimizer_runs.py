@@ -12,7 +12,7 @@ from relief_ray.experiment.setup import prepare
 from relief_ray.records import checkpoint, read_rounds
 from relief_ray.strategies.fedlease import averaged, clusters_of, exchange, experts_for
 from relief_ray.strategies.harmony import members_of_clusters
-from relief_ray.training.serial_executor import SerialExecutor
+from relief_ray.training.executor import SerialExecutor
 from tests.conformance.cases import config_of, drive
 
 pytestmark = pytest.mark.usefixtures("run_cache")

@@ -15,13 +15,11 @@ from relief_ray.core.client import ClientContext, Probed
 from relief_ray.core.federated import RoundContext, Strategy
 from relief_ray.core.messages import Assignment, Fleet, Receipt, ServerState, StageTimes, Update, Work
 from relief_ray.core.streams import Streams
-from relief_ray.devices.accounting import CostAccountant
+from relief_ray.devices.accounting import CostAccountant, CostPlanner
 from relief_ray.devices.calibration import NOMINAL_WINDOWS, PAMAP2_TYPE_COUNTS
 from relief_ray.devices.fleet import build_fleet, with_windows
-from relief_ray.devices.planner import CostPlanner
 from relief_ray.devices.workload import num_steps
-from relief_ray.experiment.clocks import make_accountant, make_planner, run_clocks
-from relief_ray.experiment.setup import build_backbone, count
+from relief_ray.experiment.setup import build_backbone, count, make_accountant, make_planner, run_clocks
 from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.report.paper import read_paper
 from relief_ray.server.aggregation import to_tensor

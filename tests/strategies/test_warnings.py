@@ -8,7 +8,7 @@ from relief_ray.experiment.recording import run_record
 from relief_ray.experiment.setup import context_of, deadline_s, prepare
 from relief_ray.server.aggregation import to_tensor
 from relief_ray.strategies.relief import PRESETS, Relief
-from relief_ray.strategies.relief.ranking import D_BAR
+from relief_ray.strategies.relief.budget import D_BAR
 from relief_ray.strategies.relief.strategy import allocate, fleet_loads, further_slot, rounded_up
 from tests.conformance.cases import config_of
 from tests.strategies.relief.test_relief import CNN, PAPER, TAUS

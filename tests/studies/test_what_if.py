@@ -11,15 +11,14 @@ from relief_ray.core.messages import Assignment
 from relief_ray.devices.fleet import FleetConfig, device_types
 from relief_ray.devices.time import Profile, Throughput, save_profile
 from relief_ray.experiment.experiment import Experiment
-from relief_ray.experiment.hardware import price_fleet
 from relief_ray.experiment.lifecycle import create, stored_engine
 from relief_ray.plugins.load import digests
 from relief_ray.records.identity import other_program
 from relief_ray.records.selection_text import selection
 from relief_ray.report.runs import load_runs
-from relief_ray.studies.what_if import SAID, what_if
+from relief_ray.studies.what_if import SAID, price_fleet, what_if
 from relief_ray.support.errors import UserError
-from relief_ray.training.serial_executor import SerialExecutor
+from relief_ray.training.executor import SerialExecutor
 from tests.conformance.cases import config_of
 from tests.own import CLOCK
 

@@ -16,12 +16,12 @@ from relief_ray.core.client import ClientContext, ClientProgram
 from relief_ray.core.messages import NO_STATE
 from relief_ray.core.streams import Streams
 from relief_ray.models.moment.weights import load_frozen
-from relief_ray.training import stacked as stacked_module
+from relief_ray.training import stacked_step as stacked_module
 from relief_ray.training import trainer as trainer_module
 from relief_ray.training.config import TrainerConfig
 from relief_ray.training.evaluation import predict
 from relief_ray.training.inputs import ClientInputs
-from relief_ray.training.stacked import StackedTrainer
+from relief_ray.training.stacked_step import StackedTrainer
 from relief_ray.training.trainer import Trainer
 from tests.models import tiny_moment as moment
 from tests.training.scenario import SHAPE, TINY, client, task

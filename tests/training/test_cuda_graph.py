@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from relief_ray.training.cuda_graph import CudaGraphStep, GraphMemory
+from relief_ray.training.stacked_step import CudaGraphStep, GraphMemory
 
 CPU = torch.device("cpu")
 

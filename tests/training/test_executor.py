@@ -15,10 +15,9 @@ from relief_ray.server.aggregation import by_samples, one_bucket, uniform
 from relief_ray.server.reduction import blocks
 from relief_ray.training import executor as worker_module
 from relief_ray.training.config import TrainerConfig
-from relief_ray.training.executor import Worker, subject_index, target_masks
+from relief_ray.training.executor import SerialExecutor, Worker, subject_index, target_masks
 from relief_ray.training.inputs import ClientInputs, InputCache, LazyRows, prepare, prepared_bytes
 from relief_ray.training.job import Job, combine
-from relief_ray.training.serial_executor import SerialExecutor
 from tests.training.scenario import ABSENT, SHAPE, build, drawn_windows
 
 OWNED = (("acc", "gyro", "hr"), ("acc", "gyro"), ("acc",))

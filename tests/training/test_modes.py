@@ -15,11 +15,10 @@ from relief_ray.server.aggregation import one_bucket, uniform
 from relief_ray.server.reduction import blocks
 from relief_ray.support.errors import UserError
 from relief_ray.training.config import TrainerConfig
-from relief_ray.training.executor import Worker
+from relief_ray.training.executor import SerialExecutor, Worker
 from relief_ray.training.inputs import prepare
 from relief_ray.training.job import Job, combine
 from relief_ray.training.optimizer import UpdateRule
-from relief_ray.training.serial_executor import SerialExecutor
 from tests.nets import Attentive, Normed, NormedFusion, NormedShared
 from tests.training.scenario import LR, SHAPE, TYPE_B, Scenario, batches, distance, drawn_windows, windows
 

@@ -18,11 +18,9 @@ from relief_ray.core.messages import NO_STATE
 from relief_ray.core.stages import MAX_STEP_BYTES
 from relief_ray.models.moment.weights import load_frozen
 from relief_ray.training.config import Schedule
-from relief_ray.training.cuda_graph import CudaGraphStep
 from relief_ray.training.inputs import ClientInputs
 from relief_ray.training.optimizer import UpdateRule
-from relief_ray.training.stacked import StackedTrainer
-from relief_ray.training.stacked_step import StackedStep, epoch_steps
+from relief_ray.training.stacked_step import CudaGraphStep, StackedStep, StackedTrainer, epoch_steps
 from relief_ray.training.trainer import Trainer
 from tests.models import tiny_moment as moment
 from tests.training.scenario import ASSIGNMENTS, SHAPE, Scenario, distance, precision, task

@@ -24,15 +24,16 @@ from torch import Tensor, nn
 
 from relief_ray.models.backbone import seeded
 from relief_ray.models.moment.encoder import (
+    CONFIG,
     SIZES,
     Size,
     assemble,
     build_pipeline,
     enough_memory,
     plain_config,
+    read_config,
     require_momentfm,
 )
-from relief_ray.models.moment.encoder_config import CONFIG, read_config
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import cache_root, folder_atomic
 

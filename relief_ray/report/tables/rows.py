@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import isclose
 
-from relief_ray.devices.clocks import CLOCKS
+from relief_ray.devices.time import CLOCKS
 from relief_ray.plugins.load import is_path
 from relief_ray.report.comparison import Comparison, MethodResult, Stat
 from relief_ray.report.document import NONE, Cell, Number, Origin

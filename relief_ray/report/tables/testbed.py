@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from relief_ray.data.registry import get_spec
-from relief_ray.devices.fleet import FleetConfig, device_types, owned_modalities
-from relief_ray.devices.types import DeviceType
+from relief_ray.devices.fleet import DeviceType, FleetConfig, device_types, owned_modalities
 from relief_ray.report.comparison import Comparison, Stat, stat
 from relief_ray.report.document import NONE, Cell, Number, Origin, Row, Table
 from relief_ray.report.experiments import Experiment

@@ -9,17 +9,195 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import floor
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from relief_ray.core.groups import GroupId, Params
+from relief_ray.core.client import LocalStep
+from relief_ray.core.federated import RoundContext
+from relief_ray.core.groups import GroupId, GroupLayout, Params
+from relief_ray.core.messages import ClientInfo
 from relief_ray.core.protocols import Network
 from relief_ray.core.streams import Streams
 from relief_ray.server.reduction import one_thread
-from relief_ray.strategies.darkdistill.generator import Generator, from_vector, generator_loss, seeded, to_vector
-from relief_ray.strategies.darkdistill.losses import angle_loss, distance_loss, leave_at
+from relief_ray.strategies.common import batch_sizes
+from relief_ray.strategies.early_exits import EXIT
+
+# Losses of early exits: relations between samples for distillation, then what a client trains and reports.
+#
+# Relations are comparable across exits of different widths: where samples leave, distances, angles.
+# Legend for shapes: B samples, D features, K classes, E exits.
+
+
+EPS = 1e-12
+
+GROWTH = 1.5
+
+
+def exit_shares(num_exits: int) -> tuple[float, ...]:
+    """``pi_i`` proportional to ``1.5^i``: (0.4, 0.6) for two exits."""
+    weights = [GROWTH ** (i + 1) for i in range(num_exits)]
+    return tuple(w / sum(weights) for w in weights)
+
+
+def leave_at(logits: Sequence[Tensor]) -> Tensor:
+    """Exit at which each sample leaves (B,): the ``floor(B pi_i)`` most confident left at exit i, rest at the last."""
+    num = len(logits[0])
+    leaves = torch.full((num,), len(logits) - 1, dtype=torch.int64)
+    left = torch.arange(num)
+    for i, share in enumerate(exit_shares(len(logits))[:-1]):
+        confidence = logits[i].detach().softmax(1).amax(1)
+        order = left[torch.argsort(confidence[left], descending=True, stable=True)]
+        gone = floor(num * share + 1e-9)
+        leaves[order[:gone]] = i
+        left = order[gone:].sort().values
+    return leaves
+
+
+def distance_loss(student_BD: Tensor, teacher_BD: Tensor) -> Tensor:
+    """Relational distance: smooth L1 of pairwise distances, each over its mean (Park et al. 2019, Eq. (5))."""
+    return functional.smooth_l1_loss(_distances(student_BD), _distances(teacher_BD.detach()))
+
+
+def _distances(features_BD: Tensor) -> Tensor:
+    """(B, B) distances over the mean of the positive ones."""
+    gaps = (features_BD[:, None] - features_BD[None]).square().sum(2)
+    apart = gaps > EPS
+    distances = torch.where(apart, gaps.clamp_min(EPS).sqrt(), torch.zeros_like(gaps))
+    return distances / (distances.sum() / apart.sum().clamp_min(1)).clamp_min(EPS)
+
+
+def angle_loss(student_BD: Tensor, teacher_BD: Tensor) -> Tensor:
+    """Relational angle: smooth L1 of the cosines at every corner of three samples (Park et al. 2019, Eq. (8))."""
+    return functional.smooth_l1_loss(_cosines(student_BD), _cosines(teacher_BD.detach()))
+
+
+def _cosines(features_BD: Tensor) -> Tensor:
+    """(B, B, B): at corner i, between the directions to j and to k."""
+    towards = functional.normalize(features_BD[None] - features_BD[:, None], dim=2)
+    return torch.bmm(towards, towards.transpose(1, 2))
+
+
+def binned(labels_n: Tensor, difficulty_n: Tensor, width: float) -> tuple[Tensor, Tensor, int]:
+    """Read pairs back from a histogram of (label, difficulty bin): labels, centres of bins, number of filled cells."""
+    bins = torch.floor(difficulty_n / width)
+    pairs = torch.stack([labels_n.to(bins.dtype), bins], 1)
+    cells, counts = torch.unique(pairs, dim=0, return_counts=True)
+    labels, bin_index = cells.repeat_interleave(counts, 0).unbind(1)
+    return labels.to(torch.int64), (bin_index + 0.5) * width, len(cells)
+
+
+def ladder(step: LocalStep) -> list[Tensor]:
+    """Logits of all exits of the client's prefix, shallow first."""
+    taps = sorted(step.taps, key=lambda name: int(name.rpartition(".")[2]))
+    return [*(step.taps[name] for name in taps), step.logits]
+
+
+def all_exits(step: LocalStep) -> Tensor:
+    """Cross-entropy summed over the exits."""
+    return torch.stack([functional.cross_entropy(logits, step.labels) for logits in ladder(step)]).sum()
+
+
+def difficulties(step: LocalStep) -> Mapping[str, Tensor]:
+    """Label and cross-entropy at the first exit of every window."""
+    first = functional.cross_entropy(ladder(step)[0], step.labels, reduction="none")
+    return {"label": step.labels, "difficulty": first}
+
+
+def num_classes(layout: GroupLayout) -> int:
+    """Number of classes ``C``, read from the last classifier's bias."""
+    return [g for g in layout if g.role in ("head", EXIT)][-1].tensors[-1].shape[0]
+
+
+def exit_flops(context: RoundContext, client: ClientInfo, depth: int) -> float:
+    """FLOPs of a training step that exits of C logits add to their layers', averaged over the round's steps.
+
+    8 C per window for the cross-entropy of every exit but one (log-softmax 5, back through it 3); once a round 5 C
+    per window for its difficulty.
+    """
+    per_window = num_classes(context.layout) * (8.0 * (depth - 1) + 5.0 / max(1, context.epochs))
+    return per_window * client.num_windows / max(1, len(batch_sizes(context, client)))
+
+
+# Generator of windows of a wanted label and difficulty, trained against a depth class's model without data.
+#
+# Legend for shapes: B samples, q classes, C channels, T samples per window.
+
+
+class Generator(nn.Module):
+    """(noise, label, difficulty) -> raw windows: Linear + BatchNorm + ReLU + Linear on q + 2 q inputs."""
+
+    def __init__(self, channels: Mapping[str, int], window: int, num_classes: int, hidden: int) -> None:
+        """Build the layers; ``channels``: number of channels to generate by modality."""
+        super().__init__()
+        self.channels, self.window, self.num_classes = dict(channels), window, num_classes
+        self.label = nn.Embedding(num_classes, num_classes)
+        self.difficulty = nn.Linear(1, num_classes)
+        self.body = nn.Sequential(nn.Linear(3 * num_classes, hidden), nn.BatchNorm1d(hidden), nn.ReLU())
+        self.out = nn.Linear(hidden, window * sum(self.channels.values()))
+
+    def forward(self, noise_Bq: Tensor, labels_B: Tensor, difficulty_B: Tensor) -> Tensor:
+        """Latent values (B, sum C * T)."""
+        condition = (self.label(labels_B), self.difficulty(difficulty_B[:, None]))
+        latent: Tensor = self.out(self.body(torch.cat([noise_Bq, *condition], 1)))
+        return latent
+
+    def windows(self, latent: Tensor) -> dict[str, Tensor]:
+        """Split latent values into windows: modality -> (B, C, T)."""
+        parts = torch.split(latent, [c * self.window for c in self.channels.values()], dim=1)
+        return {m: x.view(len(x), c, self.window) for (m, c), x in zip(self.channels.items(), parts, strict=True)}
+
+
+def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """Build a module with torch's default initialisation from ``seed``; the global random state is left alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build()
+
+
+def to_vector(module: nn.Module) -> Tensor:
+    """Float values of a module as one vector, running statistics included."""
+    return torch.cat([x.detach().reshape(-1) for x in module.state_dict().values() if x.is_floating_point()])
+
+
+def from_vector(module: nn.Module, vector: Tensor) -> None:
+    """Write a vector of ``to_vector`` back into a module."""
+    start = 0
+    for value in module.state_dict().values():
+        if value.is_floating_point():
+            value.copy_(vector[start : start + value.numel()].view(value.shape))
+            start += value.numel()
+
+
+def diversity(noise_Bq: Tensor, latent: Tensor) -> Tensor:
+    """``exp(-mean_ij[MSE(eps_i, eps_j) MAE(z_i, z_j)])``: small where other noise gives other data."""
+    noise = (noise_Bq[:, None] - noise_Bq[None]).square().mean(2)
+    return torch.exp(-(noise * torch.cdist(latent, latent, p=1.0) / latent.shape[1]).mean())
+
+
+def generator_loss(
+    made: tuple[Tensor, Tensor, Mapping[str, Tensor]],
+    wanted: tuple[Tensor, Tensor],
+    model: tuple[Network, Sequence[str | None]],
+    judge: Network,
+) -> Tensor:
+    """Cross-entropy at the exit where ``model`` lets each sample go, the judged difficulty's error, and diversity.
+
+    ``made``: noise, latent, windows; ``wanted``: labels and difficulties; the judge reads the model's first exit.
+    """
+    noise, latent, windows = made
+    labels, difficulty = wanted
+    network, exits = model
+    read = network.read(windows, exits)
+    logits = torch.stack([read[e].logits for e in exits])
+    assigned = logits[leave_at(list(logits)), torch.arange(len(labels))]
+    first = judge.read(windows, exits[:1])[exits[0]].logits
+    judged = functional.cross_entropy(first, labels, reduction="none")
+    loss: Tensor = functional.cross_entropy(assigned, labels) + functional.mse_loss(judged, difficulty)
+    return loss + diversity(noise, latent)
+
 
 DISTANCE, ANGLE = 5.0, 10.0
 SCORES = "scores"

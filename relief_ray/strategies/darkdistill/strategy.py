@@ -34,8 +34,16 @@ from relief_ray.core.messages import (
 )
 from relief_ray.server.aggregation import apply_step, mean_step, over_members, weighted_mean
 from relief_ray.strategies.common import Preset, ReadWith, Search, StrategyConfig, Weighting, search_over
-from relief_ray.strategies.darkdistill.distillation import DepthModel, Recipe, distil
-from relief_ray.strategies.darkdistill.losses import all_exits, binned, difficulties, exit_flops, num_classes
+from relief_ray.strategies.darkdistill.distillation import (
+    DepthModel,
+    Recipe,
+    all_exits,
+    binned,
+    difficulties,
+    distil,
+    exit_flops,
+    num_classes,
+)
 from relief_ray.strategies.early_exits import (
     check_depths,
     depths_by_speed,

@@ -35,8 +35,7 @@ from relief_ray.server.aggregation import (
 )
 from relief_ray.strategies.common import Preset, ReadWith, Search, StrategyConfig, search_over, train_everything
 from relief_ray.strategies.relief import budget
-from relief_ray.strategies.relief.explanation import Reasons, explanation, offers, without_choice
-from relief_ray.strategies.relief.ranking import (
+from relief_ray.strategies.relief.budget import (
     D_BAR,
     LAST_ROUND,
     Select,
@@ -47,6 +46,7 @@ from relief_ray.strategies.relief.ranking import (
     smoothed,
     trained_in,
 )
+from relief_ray.strategies.relief.explanation import Reasons, explanation, offers, without_choice
 
 BOOTSTRAP = "bootstrap"
 _DEADLINE_TEXT = "the least time that buys every client its mandatory number of groups: RELIEF's budget"

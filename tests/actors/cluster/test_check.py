@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from actors.cluster.needs import changes, fit
-from actors.cluster.survey import NodeAnswer, NodeFacts, data_faults, data_notes, faults_of, warnings_of
+from actors.cluster.survey import NodeAnswer, NodeFacts, changes, data_faults, data_notes, faults_of, fit, warnings_of
 from actors.commands import cluster_check
 from actors.commands.cluster_check import Verdict, as_data, as_text, check, need_of, trains
 from actors.runtime.session import MIB

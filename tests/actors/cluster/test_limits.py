@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.cluster import limits
+from actors.cluster import start_line as limits
 from actors.runtime.session import MIB
 from relief_ray.support import process as cgroups
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from actors.cluster.needs import at_once, changes, fit, in_words
+from actors.cluster.survey import at_once, changes, fit, in_words
 from actors.runtime.session import MIB
 
 A, B, C = {"type_a": 1.0}, {"type_b": 1.0}, {"type_c": 1.0}

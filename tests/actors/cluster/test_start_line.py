@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 from ray.scripts.scripts import start
 
-from actors.cluster.limits import Capacity
-from actors.cluster.start_line import HEALTH_CHECK, NodeOptions, head_line, join_line
-from actors.cluster.versions import Versions, refuse_other
+from actors.cluster.start_line import HEALTH_CHECK, Capacity, NodeOptions, Versions, head_line, join_line, refuse_other
 from actors.runtime import tokens
 from relief_ray.support.errors import UserError
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from actors.cluster import upload
-from actors.cluster.jobs import entrypoint
-from actors.cluster.upload import files_to_upload, headline, stage, summary
+from actors.cluster import jobs as upload
+from actors.cluster.jobs import entrypoint, files_to_upload, headline, stage, summary
 from relief_ray.support.errors import UserError
 
 

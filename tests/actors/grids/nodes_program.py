@@ -16,7 +16,7 @@ from ray.cluster_utils import Cluster
 
 from actors.grids.scheduler import Listener, TrialPlan, fit
 from actors.launch import RunCallbacks, run_experiment
-from actors.runtime.nodes import driver_node
+from actors.runtime.placement import driver_node
 from relief_ray.config.experiment import parse
 from relief_ray.experiment.lifecycle import create
 from relief_ray.records.tracking import NullTracker

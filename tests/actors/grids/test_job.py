@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.runtime.prometheus import FIGURES
+from actors.runtime.coordinator import FIGURES
 from relief_ray.records.run_folder import read_run
 from relief_ray.studies.plans import read_grid
 

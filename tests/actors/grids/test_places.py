@@ -10,7 +10,7 @@ import pytest
 from actors.commands.run_mode import placed
 from actors.grids.places import bundles_of, explain_places, num_at_once, refuse_shortage, settled
 from actors.grids.trial import run_trial
-from actors.runtime.nodes import Nodes
+from actors.runtime.placement import Nodes
 from actors.runtime.warm_pool import WorkerCache
 from relief_ray.config.experiment import parse
 from relief_ray.config.runtime import RuntimeConfig

@@ -6,10 +6,9 @@ import pytest
 import ray
 import torch
 
-from actors.runtime import user_code
+from actors.runtime import serialization
 from actors.runtime.executor import RayExecutor, open_executor
-from actors.runtime.host_group import HostGroup, RuntimeOptions, actor_options
-from actors.runtime.placement import HostSpec, Plan
+from actors.runtime.placement import HostGroup, HostSpec, Plan, RuntimeOptions, actor_options
 from actors.runtime.worker import ClientHost
 from relief_ray.experiment.experiment import never
 from tests.actors.runtime import federation
@@ -72,4 +71,4 @@ def start_hosts(job, clients):
         actor.options(**actor_options(spec, i, None, job.num_threads)).remote() for i, spec in enumerate(specs)
     )
     plan = Plan(hosts=specs, placement="virtual", why="")
-    return HostGroup(plan=plan, handles=handles, job=user_code.put(job, job.modules), reservation=None)
+    return HostGroup(plan=plan, handles=handles, job=serialization.put(job, job.modules), reservation=None)

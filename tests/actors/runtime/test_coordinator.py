@@ -18,7 +18,7 @@ from relief_ray.records.checkpoint import generations
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.schema import RunRecord
 from relief_ray.support.errors import LeftOut
-from relief_ray.training.serial_executor import SerialExecutor
+from relief_ray.training.executor import SerialExecutor
 from tests.conformance.cases import config_of
 
 

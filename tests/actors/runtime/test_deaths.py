@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from actors.runtime import deaths
-from actors.runtime.deaths import count_kills, describe_death
+from actors.runtime import errors as deaths
+from actors.runtime.errors import count_kills, describe_death
 
 # Ray's words on any process that was killed: they name the kernel's killer as one of several guesses.
 KILLED = (

@@ -13,9 +13,8 @@ from actors.terminal.exit_codes import exit_code
 from relief_ray.core.client import ClientProgram
 from relief_ray.server.reduction import blocks
 from relief_ray.support.errors import ClientFailed, UserCodeError, UserError
-from relief_ray.training.executor import Worker
+from relief_ray.training.executor import SerialExecutor, Worker
 from relief_ray.training.job import combine
-from relief_ray.training.serial_executor import SerialExecutor
 from tests.actors.runtime import federation
 from tests.actors.runtime.federation import make_job, make_states, make_targets, make_tasks, same_round, start_models
 
@@ -222,8 +221,8 @@ def test_a_stop_drops_the_round_in_mid_training_and_sends_nothing_more(on_warm_h
 
 
 def test_a_host_of_another_version_is_refused_before_it_sees_the_job(on_warm_hosts, tmp_path, monkeypatch):
-    from actors.runtime import hosts
     from actors.runtime import worker as client_host
+    from actors.runtime import worker_pool as hosts
 
     other = replace(client_host.identify(), digest="f" * 64)
     monkeypatch.setattr(hosts, "identify", lambda: other)
@@ -242,8 +241,7 @@ def test_hosts_have_their_threads_from_the_first_import_and_see_no_gpu(cluster, 
 
             return os.environ["OMP_NUM_THREADS"], torch.get_num_threads(), torch.cuda.device_count()
 
-    from actors.runtime.host_group import actor_options
-    from actors.runtime.placement import HostSpec
+    from actors.runtime.placement import HostSpec, actor_options
 
     options = actor_options(HostSpec(name="x", client=None, num_cpus=1.0), 0, None, num_threads)
     # Processes of our own cluster inherit one thread: only another number makes Ray start a process of its own.

@@ -12,13 +12,12 @@ import torch
 from ray.exceptions import ActorUnavailableError
 
 from actors.runtime.errors import EvaluationFailed
-from actors.runtime.hosts import Call, Host, Lost
 from actors.runtime.limits import FIRST_S, LEAST_S, Deadline, Limits
 from actors.runtime.serialization import pack
 from actors.runtime.worker import EvalAnswer, identify
-from actors.runtime.worker_pool import HostPool
+from actors.runtime.worker_pool import Call, Host, HostPool, Lost
 from relief_ray.core.federated import RoundVoid
-from relief_ray.training.serial_executor import SerialExecutor
+from relief_ray.training.executor import SerialExecutor
 from tests.actors.runtime import federation
 from tests.actors.runtime.federation import make_job, make_states, make_targets, make_tasks, same_round, start_models
 

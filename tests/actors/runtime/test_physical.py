@@ -9,7 +9,7 @@ import pytest
 from actors.runtime.physical import DeviceWatch, ModelBox, RoundLog
 from relief_ray.core.messages import OnDevice
 from relief_ray.server.reduction import blocks
-from relief_ray.training.serial_executor import SerialExecutor
+from relief_ray.training.executor import SerialExecutor
 from tests.actors.runtime.federation import make_job, make_states, make_targets, make_tasks, same_round, start_models
 from tests.devices.boards import BOARDS
 

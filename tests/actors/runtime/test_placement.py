@@ -5,7 +5,7 @@ import ray
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.cluster.needs import changes, fit, wished
+from actors.cluster.survey import changes, fit, wished
 from actors.runtime.placement import HostSpec, Plan, plan_actors, plan_packed, reserve, shortage
 from relief_ray.support.errors import UserError
 from tests.actors.runtime.federation import TYPES, make_fleet

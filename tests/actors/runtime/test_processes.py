@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from actors.runtime import processes
-from actors.runtime.head_watch import HeadWatch
+from actors.runtime import session as processes
+from actors.runtime.session import HeadWatch
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -74,7 +74,7 @@ def lost(watch: HeadWatch, why: list[str]) -> list[str]:
 
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actors.runtime.head_watch._LOOK_S", 0.05)
+    monkeypatch.setattr("actors.runtime.session._LOOK_S", 0.05)
 
 
 def judging(watch: HeadWatch) -> HeadWatch:

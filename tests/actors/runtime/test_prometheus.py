@@ -4,12 +4,12 @@ import json
 import re
 from pathlib import Path
 
-from actors.runtime.prometheus import FIGURES, figures, num_stragglers
+from actors.runtime.coordinator import FIGURES, figures, num_stragglers
 from relief_ray.config.experiment import parse
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create
 from relief_ray.records.run_folder import read_rounds
-from relief_ray.training.serial_executor import SerialExecutor
+from relief_ray.training.executor import SerialExecutor
 
 CONFIG = {
     "strategy": "fedavg",

@@ -5,14 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.runtime.reduce import Gather, lost
+from actors.runtime.executor import Gather, lost
 from actors.runtime.worker import merge_whole
 from relief_ray.core.messages import WeightedSum
 from relief_ray.server.aggregation import by_samples, one_bucket, uniform
 from relief_ray.server.reduction import blocks
 from relief_ray.support.errors import LeftOut
-from relief_ray.training.executor import Worker
-from relief_ray.training.serial_executor import SerialExecutor
+from relief_ray.training.executor import SerialExecutor, Worker
 from tests.actors.runtime.federation import make_job, make_states, make_tasks, same_round, start_models
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.runtime.user_code import install
+from actors.runtime.serialization import install
 from relief_ray.config.experiment import parse
 from relief_ray.core.federated import RoundVoid
 from relief_ray.plugins.load import SourceFile, load, sources
@@ -19,7 +19,7 @@ from tests.own import METHOD
 
 PROBE = """
 import sys
-from actors.runtime.user_code import install
+from actors.runtime.serialization import install
 from relief_ray.plugins.load import SourceFile
 files = [SourceFile(name=f"{sys.argv[1]}.py", content=open(sys.argv[2], "rb").read(), origin=sys.argv[2])]
 install([sys.argv[1]], files)

@@ -2,7 +2,7 @@
 
 import time
 
-from actors.runtime import watch
+from actors.runtime import errors as watch
 
 
 def test_the_line_is_told_while_the_call_lasts_and_not_kept_for_a_later_one(monkeypatch):

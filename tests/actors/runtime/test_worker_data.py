@@ -6,18 +6,17 @@ import pytest
 import ray
 import torch
 
-from actors.runtime.hosts import Host
-from actors.runtime.job_data import JobData
+from actors.runtime.executor import JobData
 from actors.runtime.worker import Identity
 from actors.runtime.worker_data import HostData, JobBox, NodeData, refusal
+from actors.runtime.worker_pool import Host
 from relief_ray.config.experiment import parse
 from relief_ray.data import open_dataset
 from relief_ray.data.shard import write_shard
 from relief_ray.data.window_set import WindowSet
 from relief_ray.experiment.setup import prepare
 from relief_ray.support.errors import UserError
-from relief_ray.training.executor import Worker, client_windows
-from relief_ray.training.serial_executor import SerialExecutor
+from relief_ray.training.executor import SerialExecutor, Worker, client_windows
 from tests.actors.runtime.federation import make_job, make_states, make_targets, make_tasks, same_round, start_models
 
 CONFIG = {

@@ -6,11 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from actors.runtime.hosts import Call, Host
 from actors.runtime.limits import Limits
 from actors.runtime.serialization import pack
 from actors.runtime.worker import EvalAnswer, identify
-from actors.runtime.worker_pool import HostPool
+from actors.runtime.worker_pool import Call, Host, HostPool
 from relief_ray.support.errors import UserError
 
 

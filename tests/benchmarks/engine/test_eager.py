@@ -7,7 +7,7 @@ from benchmarks.engine.scenario import setup, start_of
 from relief_ray.experiment.experiment import run_round
 from relief_ray.experiment.setup import context_of
 from relief_ray.records.checkpoint import CheckpointStateStore
-from relief_ray.training.serial_executor import SerialExecutor
+from relief_ray.training.executor import SerialExecutor
 
 
 def test_the_plain_module_is_backbone_1(scenario):

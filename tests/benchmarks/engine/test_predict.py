@@ -6,8 +6,8 @@ from benchmarks.engine.local import Local, make_backbone, make_client
 from benchmarks.engine.predict import ASSIGNMENTS, PRESENT, WHOLE, bills, compare, spread
 from benchmarks.engine.scenario import setup
 from relief_ray.core.messages import StageTimes
+from relief_ray.devices.fleet import TERA
 from relief_ray.devices.time import Throughput
-from relief_ray.devices.types import TERA
 from relief_ray.devices.workload import num_steps, shares, workload
 
 ROW = Throughput(forward_flops_per_s=1e9, backward_flops_per_s=2e9, optimizer_flops_per_s=5e8)

@@ -4,7 +4,7 @@ from benchmarks.engine.scenario import Scenario, setup, start_of, without_traini
 from relief_ray.core.federated import run_round
 from relief_ray.experiment.setup import context_of
 from relief_ray.records.checkpoint import CheckpointStateStore
-from relief_ray.training.serial_executor import SerialExecutor
+from relief_ray.training.executor import SerialExecutor
 
 
 def run_once(prepared):

@@ -5,11 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relief_ray.data import Dataset, cache, get_spec
+from relief_ray.data import Dataset, get_spec
+from relief_ray.data.dataset import read_entry
+from relief_ray.data.describe import known_digests
 from relief_ray.data.formats.dsa import UNITS, read_segment
 from relief_ray.data.formats.dsa_mini import make_mini
 from relief_ray.data.source import Source, open_source
-from relief_ray.data.verify import known_digests
 from relief_ray.support.files import sha256_file
 
 
@@ -20,7 +21,7 @@ def test_the_excerpt_is_small_and_complete(mini: Dataset) -> None:
     assert mini.origin == "real"
     assert {tuple(np.unique(mini.labels[a:b])) for _, a, b in mini.bouts} == {(c,) for c in range(8)}
     assert sha256_file(mini.source.path) == known_digests("dsa_mini")["dsa_mini.npz"]
-    assert cache.read_entry(mini.signal_path.parent).signal_sha256 == sha256_file(mini.signal_path)
+    assert read_entry(mini.signal_path.parent).signal_sha256 == sha256_file(mini.signal_path)
 
 
 @pytest.mark.slow

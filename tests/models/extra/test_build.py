@@ -5,7 +5,7 @@ import torch
 
 from relief_ray.core.extra_modules import Classifier
 from relief_ray.core.messages import Assignment
-from relief_ray.devices.planner import Counter
+from relief_ray.devices.accounting import Counter
 from relief_ray.devices.workload import ADAM_FLOPS_PER_VALUE
 from relief_ray.models.costs import count_costs
 from relief_ray.models.extra import with_extra_modules

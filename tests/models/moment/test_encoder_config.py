@@ -5,8 +5,7 @@ import json
 import pytest
 from momentfm import MOMENTPipeline
 
-from relief_ray.models.moment.encoder import SIZES, plain_config
-from relief_ray.models.moment.encoder_config import read_config
+from relief_ray.models.moment.encoder import SIZES, plain_config, read_config
 from relief_ray.models.moment.weights import load_frozen
 from relief_ray.support.errors import UserError
 from tests.models.tiny_moment import windows

@@ -16,16 +16,14 @@ from relief_ray.strategies.darkdistill import distillation
 from relief_ray.strategies.darkdistill.distillation import (
     DepthModel,
     ExitWeights,
+    Generator,
     Recipe,
     distil,
-    exit_statistics,
-    relational_loss,
-)
-from relief_ray.strategies.darkdistill.generator import (
-    Generator,
     diversity,
+    exit_statistics,
     from_vector,
     generator_loss,
+    relational_loss,
     seeded,
     to_vector,
 )

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from relief_ray.strategies.darkdistill.losses import angle_loss, binned, distance_loss, exit_shares, leave_at
+from relief_ray.strategies.darkdistill.distillation import angle_loss, binned, distance_loss, exit_shares, leave_at
 
 
 def features(num=9, width=5, seed=0):

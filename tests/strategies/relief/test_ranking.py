@@ -11,7 +11,7 @@ from relief_ray.core.federated import server_tools
 from relief_ray.core.messages import ServerState
 from relief_ray.server.aggregation import divergence, from_tensor, to_tensor
 from relief_ray.strategies.relief import Relief
-from relief_ray.strategies.relief.ranking import D_BAR, LAST_ROUND, diagnose, diagnosed_state, ranking, smooth
+from relief_ray.strategies.relief.budget import D_BAR, LAST_ROUND, diagnose, diagnosed_state, ranking, smooth
 from tests.toy import EQUAL, FOUR, build, context_of, reduced_of, sum_of, task_of, update_of
 
 LAYOUT = build().layout

@@ -13,7 +13,7 @@ from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.server.aggregation import from_tensor, to_tensor
 from relief_ray.strategies.relief import PRESETS, Relief
-from relief_ray.strategies.relief.ranking import D_BAR
+from relief_ray.strategies.relief.budget import D_BAR
 from relief_ray.strategies.relief.strategy import (
     BOOTSTRAP,
     fleet_loads,
