@@ -18,6 +18,7 @@ ON_CLUSTER = (
     "tests/actors/commands/test_grid.py",
     "tests/actors/commands/test_grid_plan.py",
     "tests/actors/commands/test_mirror.py",
+    "tests/guards/test_model_hashes.py",
     "tests/studies/test_call.py",
     "tests/test_extending.py",
 )

@@ -1,6 +1,6 @@
-"""Measures the structure of the sources: files, lines, importers, import cycles, call depth.
+"""Measures the structure of the sources: files, lines, importers, circles of imports, call depth.
 
-``python tests/structure.py [ROOT] [--depth DIR] [--json FILE]``. ROOT is a checkout (default: this one), so that two
+``python -m tests.structure [ROOT] [--depth DIR] [--json FILE]``. ROOT is a checkout (default: this one), so that two
 commits can be compared. ``--depth`` also runs the ``quick`` preset there and counts the project's own frames between
 the command line and the optimizer's step.
 """
@@ -13,8 +13,9 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+from tests.guards.rooms import circles, import_graph
 
 PACKAGES = ("relief_ray", "actors", "tune_configs")
 SMALL_LINES = 60
@@ -51,56 +52,6 @@ def modules(root: Path) -> dict[str, Path]:
     return {".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
 
 
-def top_imports(tree: ast.Module) -> Iterator[ast.ImportFrom | ast.Import]:
-    """Imports that run with the module, and those under ``if TYPE_CHECKING``."""
-    for node in tree.body:
-        if isinstance(node, ast.ImportFrom | ast.Import):
-            yield node
-        elif isinstance(node, ast.If):
-            yield from (n for n in node.body if isinstance(n, ast.ImportFrom | ast.Import))
-
-
-def imported(tree: ast.Module, known: Mapping[str, Path], *, everywhere: bool) -> set[str]:
-    """Modules of ours that this one imports; ``everywhere``: inside functions too."""
-    nodes = ast.walk(tree) if everywhere else top_imports(tree)
-    names: set[str] = set()
-    for node in nodes:
-        if isinstance(node, ast.ImportFrom) and node.module:
-            inner = {f"{node.module}.{alias.name}" for alias in node.names}
-            names |= {name if name in known else node.module for name in inner}
-        elif isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-    return names & known.keys()
-
-
-def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
-    """Strongly connected components with more than one module (Tarjan)."""
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    components: list[list[str]] = []
-
-    def visit(module: str) -> None:
-        index[module] = low[module] = len(index)
-        stack.append(module)
-        for other in sorted(graph[module]):
-            if other not in index:
-                visit(other)
-            if other in stack:
-                low[module] = min(low[module], low[other])
-        if low[module] == index[module]:
-            at = stack.index(module)
-            component = stack[at:]
-            del stack[at:]
-            if len(component) > 1:
-                components.append(sorted(component))
-
-    for module in sorted(graph):
-        if module not in index:
-            visit(module)
-    return components
-
-
 def function_lengths(tree: ast.Module) -> list[int]:
     """Lines of every function."""
     kinds = ast.FunctionDef | ast.AsyncFunctionDef
@@ -112,9 +63,8 @@ def measure(root: Path) -> dict[str, object]:
     known = modules(root)
     trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in known.items()}
     lines = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in known.items()}
-    top = {name: imported(tree, known, everywhere=False) - {name} for name, tree in trees.items()}
-    any_ = {name: imported(tree, known, everywhere=True) - {name} for name, tree in trees.items()}
-    importers = {name: [other for other in any_ if name in any_[other]] for name in known}
+    graph = import_graph(root, PACKAGES)
+    importers = {name: [other for other in graph if name in graph[other]] for name in known}
     code = [name for name, path in known.items() if path.name != "__init__.py"]
     lengths = sorted(n for tree in trees.values() for n in function_lengths(tree))
     return {
@@ -127,12 +77,12 @@ def measure(root: Path) -> dict[str, object]:
         "modules in the root of relief_ray": sum(
             name.count(".") == 1 for name in code if name.startswith("relief_ray.")
         ),
-        "import cycles": len(cycles(top)),
-        "modules in import cycles": sum(len(c) for c in cycles(top)),
+        "circles of imports": len(circles(graph)),
+        "modules in circles": sum(map(len, circles(graph))),
         "functions": len(lengths),
         "median lines of a function": statistics.median(lengths),
         "longest function": lengths[-1],
-        "cycles": cycles(top),
+        "circles": circles(graph),
     }
 
 
@@ -151,7 +101,7 @@ def main() -> None:
     parser.add_argument("--depth", type=Path, metavar="DIR", help="run quick with its folder in DIR, count frames")
     parser.add_argument("--json", type=Path, metavar="FILE")
     words = parser.parse_args()
-    figures = measure(words.root) | (depth(words.root.resolve(), words.depth) if words.depth else {})
+    figures = measure(words.root.resolve()) | (depth(words.root.resolve(), words.depth) if words.depth else {})
     if words.json:
         words.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     for name, value in figures.items():

@@ -107,10 +107,10 @@ def cache_key(spec: DatasetSpec, digest: str) -> str:
 
 def entry_folder(spec: DatasetSpec, digest: str) -> Path:
     """Folder of the cache entry for these raw files, whether it exists or not."""
-    return keyed_folder(spec.name, cache_key(spec, digest))
+    return _keyed_folder(spec.name, cache_key(spec, digest))
 
 
-def keyed_folder(name: str, key: str) -> Path:
+def _keyed_folder(name: str, key: str) -> Path:
     """Folder of the cache entry of that key (``cache_key``), whether it exists or not."""
     return _folder_of_entries() / f"{_prefix(name)}{key[:_KEY_CHARS]}{_FORM}"
 
@@ -464,7 +464,7 @@ def find_signal(reference: DataReference, machine: str) -> Path:
         SignalAbsent: there is no such dataset here, or it cannot be read or cached.
         UserError: there is, but its signal has another digest, both are shown; or its cache entry is damaged.
     """
-    folder = keyed_folder(reference.name, reference.key)
+    folder = _keyed_folder(reference.name, reference.key)
     try:
         here = read_entry(folder) if folder.exists() else load_dataset(reference.name, units=reference.units)
     except DamagedEntry as error:

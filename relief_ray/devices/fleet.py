@@ -106,7 +106,7 @@ def _preset(power_c_w: float) -> Mapping[str, DeviceType]:
 
 
 PRESETS: Mapping[str, Mapping[str, DeviceType]] = MappingProxyType({"paper": _preset(5.0), "testbed": _preset(15.0)})
-PRESET_GAP = 55.0
+_PRESET_GAP = 55.0
 _GAP_EXPONENT_B = -0.64
 
 
@@ -115,7 +115,7 @@ def with_gap(types: Mapping[str, DeviceType], gap: float) -> dict[str, DeviceTyp
 
     Source: the sensitivity study's 10x / 55x / 100x (Section VI); 55^-0.64 = 1/13, the paper's Type B.
     """
-    if gap == PRESET_GAP:
+    if gap == _PRESET_GAP:
         return dict(types)
     peak = types["A"].peak_tops
     tops = {"A": peak, "B": peak * gap**_GAP_EXPONENT_B, "C": peak / gap}
@@ -149,7 +149,7 @@ class FleetConfig(FrozenConfig):
     """
 
     preset: Literal["paper", "testbed"] = "paper"
-    gap: float = Field(default=PRESET_GAP, ge=1.0)
+    gap: float = Field(default=_PRESET_GAP, ge=1.0)
     num_clients: int | None = Field(default=None, ge=1)
     counts: TypeCounts | None = None
     rotation: int = Field(default=0, ge=0)

@@ -19,13 +19,13 @@ from relief_ray.models.backbone import Backbone, GroupParameters, Stage, output_
 # Rewires a backbone: further paths to the logits, made of copied stages that share parameters.
 
 
-def feature_stages(backbone: Backbone, stage: str) -> tuple[Stage, ...]:
+def _feature_stages(backbone: Backbone, stage: str) -> tuple[Stage, ...]:
     """The stages whose outputs are the features ``h_m`` that ``stage`` depends on, in order."""
     below = ancestors(backbone.specs, {stage})
     return tuple(s for s in backbone.stages if s.spec.feature and s.spec.id in below)
 
 
-def rewired_stages(backbone: Backbone, replaced: Mapping[str, str], path: str, output: str) -> list[Stage]:
+def _rewired_stages(backbone: Backbone, replaced: Mapping[str, str], path: str, output: str) -> list[Stage]:
     """Copies of all stages between the keys of ``replaced`` and the logits; they read its values instead.
 
     A copy shares its stage's parameters and is called ``<stage>@<path>``, the last one ``output``. Stages that the
@@ -43,7 +43,7 @@ def rewired_stages(backbone: Backbone, replaced: Mapping[str, str], path: str, o
     return copies
 
 
-def feature_widths(backbone: Backbone, stages: Sequence[Stage]) -> list[int]:
+def _feature_widths(backbone: Backbone, stages: Sequence[Stage]) -> list[int]:
     """``D_m`` of stages whose outputs are features (B, D_m).
 
     Raises:
@@ -55,7 +55,7 @@ def feature_widths(backbone: Backbone, stages: Sequence[Stage]) -> list[int]:
     return [size[1] for size in sizes]
 
 
-def module_group(stage: Stage, role: Role, member: int | None = None) -> GroupParameters:
+def _module_group(stage: Stage, role: Role, member: int | None = None) -> GroupParameters:
     """Declare all parameters of a stage's module as one group with the stage's name."""
     kinds: Mapping[bool, Kind] = {False: "weight", True: "bias"}
     tensors = tuple((name, p, kinds[name.endswith("bias")]) for name, p in stage.module.named_parameters())
@@ -74,10 +74,10 @@ def with_experts(backbone: Backbone, experts: Experts, seed: int) -> Backbone:
         ValueError: the groups are no layer with one last stage, or those inside of stages are not LoRA layers.
     """
     layer = _layer(backbone, experts)
-    last, routed = layer[-1].spec.id, routed_stages(backbone, experts, seed)
+    last, routed = layer[-1].spec.id, _routed_stages(backbone, experts, seed)
     copies = {e: _copies(backbone, experts, layer, e) for e in range(2, experts.most + 1)}
-    features = feature_stages(backbone, last)
-    rows = router_rows(sum(feature_widths(backbone, features)), experts.most, seed, experts.id)
+    features = _feature_stages(backbone, last)
+    rows = _router_rows(sum(_feature_widths(backbone, features)), experts.most, seed, experts.id)
     routers = [
         GroupParameters(
             id=experts.router(e), role="router", modality=None, layer=None, tensors=(("weight", p, "weight"),), member=e
@@ -186,7 +186,7 @@ def _mixture(
     return [
         Stage(spec=weights, module=Router(rows)),
         Stage(spec=StageSpec(id=mixed, inputs=(weights.id, *ends)), module=_Mix()),
-        *rewired_stages(backbone, {last: mixed}, f"{experts.id}.{number}", output),
+        *_rewired_stages(backbone, {last: mixed}, f"{experts.id}.{number}", output),
     ]
 
 
@@ -209,7 +209,7 @@ class _Mix(nn.Module):
 _Factors = tuple[nn.Parameter, nn.Parameter]
 
 
-def routed_stages(backbone: Backbone, experts: Experts, seed: int) -> dict[str, RoutedStage]:
+def _routed_stages(backbone: Backbone, experts: Experts, seed: int) -> dict[str, RoutedStage]:
     """Route the LoRA layers of the groups ``experts.inside``; the result is by stage.
 
     Raises:
@@ -229,7 +229,7 @@ def _routed_stage(backbone: Backbone, experts: Experts, stage: Stage, group: Gro
     if {id(p) for _, a, b, _ in lora_layers for p in (a, b)} != set(factors):
         raise ValueError(f"{experts.id!r}: group {group!r} is more than the factors of PEFT's LoRA layers")
     names = {name: f"{experts.id}.{group}.{name}" for name, *_ in lora_layers}
-    rows = {name: router_rows(a.shape[1], experts.most, seed, names[name]) for name, a, _, _ in lora_layers}
+    rows = {name: _router_rows(a.shape[1], experts.most, seed, names[name]) for name, a, _, _ in lora_layers}
     layers = {
         name: (list(zip(factors[id(a)], factors[id(b)], strict=True)), rows[name], scaling)
         for name, a, b, scaling in lora_layers
@@ -342,7 +342,7 @@ class Router(nn.Module):
         return torch.cat([kept[..., :1] + kept[..., 1::2].sum(-1, keepdim=True), kept[..., 2::2]], -1)
 
 
-def router_rows(width: int, most: int, seed: int, name: str) -> list[nn.Parameter]:
+def _router_rows(width: int, most: int, seed: int, name: str) -> list[nn.Parameter]:
     """Initial rows of a router by expert, cut from one seeded linear layer without bias."""
     make = (seed + crc32(name.encode())) % 2**31
     weight = seeded(lambda: nn.Linear(width, 2 * most - 1, bias=False), make).get_parameter("weight").detach()
@@ -356,8 +356,8 @@ def router_rows(width: int, most: int, seed: int, name: str) -> list[nn.Paramete
 
 def with_connector(backbone: Backbone, connector: Connector, seed: int) -> Backbone:
     """Return ``backbone`` with the adapters and two further paths to the logits, ``first`` and ``mixed``."""
-    features = feature_stages(backbone, backbone.output)
-    sizes, sources = feature_widths(backbone, features), tuple(s.spec.id for s in features)
+    features = _feature_stages(backbone, backbone.output)
+    sizes, sources = _feature_widths(backbone, features), tuple(s.spec.id for s in features)
     width, tasks = sum(sizes), range(1, connector.num_tasks + 1)
 
     def stage(name: GroupId, build: Callable[[], nn.Module]) -> Stage:
@@ -373,10 +373,10 @@ def with_connector(backbone: Backbone, connector: Connector, seed: int) -> Backb
     mix = StageSpec(id=f"{connector.id}.mix", inputs=(gate.spec.id, *(s.spec.id for s in (*task, *cross))))
     in_mix = (personal.spec.id,) if connector.own_in_mix else ()
     groups: list[GroupParameters] = [
-        *(module_group(s, "connector", member) for member, s in enumerate(task, 1)),
-        *(module_group(s, "connector", member) for member, s in enumerate(cross, 2)),
-        module_group(personal, "connector"),
-        module_group(gate, "router"),
+        *(_module_group(s, "connector", member) for member, s in enumerate(task, 1)),
+        *(_module_group(s, "connector", member) for member, s in enumerate(cross, 2)),
+        _module_group(personal, "connector"),
+        _module_group(gate, "router"),
     ]
     stages = [
         *task,
@@ -406,7 +406,7 @@ def _path(
         spec = StageSpec(id=replaced[source], inputs=(joined.id,))
         stages.append(Stage(spec=spec, module=_Columns(start, start + size)))
         start += size
-    return [*stages, *rewired_stages(backbone, replaced, f"{connector.id}.{path}", connector.output(path))]
+    return [*stages, *_rewired_stages(backbone, replaced, f"{connector.id}.{path}", connector.output(path))]
 
 
 class _Adapter(nn.Module):

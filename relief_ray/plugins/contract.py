@@ -189,7 +189,7 @@ def _extras_fault(state: ServerState) -> str:
     return "" if again == state.facts else f"facts {shown(state.facts)} come back from JSON as {shown(again)}"
 
 
-def not_finite_fault(state: ServerState) -> str:
+def _not_finite_fault(state: ServerState) -> str:
     """Fault of a state whose models have NaN or infinity: the first such group is named."""
     for name, params in state.models.items():
         for j, theta in params.items():
@@ -223,14 +223,14 @@ def plan_fault(plan: EvalPlan, models: Mapping[str, Params], fleet: Fleet) -> st
     return "" if targets else "names no model to test, expected a canonical one or one for each client"
 
 
-def modules_fault(modules: object) -> str:
+def _modules_fault(modules: object) -> str:
     """Fault of the modules that a method adds to the backbone."""
     if isinstance(modules, list | tuple) and all(isinstance(m, Classifier | Experts | Connector) for m in modules):
         return ""
     return f"returned {shown(modules)}, expected a tuple of Classifier, Experts or Connector; (): none"
 
 
-def averaged_fault(groups: Mapping[str, Collection[GroupId]], models: Collection[str], layout: GroupLayout) -> str:
+def _averaged_fault(groups: Mapping[str, Collection[GroupId]], models: Collection[str], layout: GroupLayout) -> str:
     """Fault of the groups, by model, whose change is a mean of updates."""
     if unknown := [name for name in groups if name not in models]:
         return f"models {shown(unknown)} are unknown; there are {sorted(models)}"
@@ -238,14 +238,14 @@ def averaged_fault(groups: Mapping[str, Collection[GroupId]], models: Collection
     return f"groups {shown(wrong)} are unknown; there are {list(layout.ids)}" if wrong else ""
 
 
-def identities_fault(names: object, models: Collection[str]) -> str:
+def _identities_fault(names: object, models: Collection[str]) -> str:
     """Fault of what the models stand for."""
     if isinstance(names, Mapping) and set(names) == set(models) and all(isinstance(v, str) for v in names.values()):
         return ""
     return f"returned {shown(names)}, expected a text for each of {list(models)}"
 
 
-def tables_fault(tables: Mapping[object, object]) -> str:
+def _tables_fault(tables: Mapping[object, object]) -> str:
     """Fault of the numbers about a state that a record keeps."""
     for name, table in tables.items():
         if not isinstance(table, Mapping) or not all(isinstance(v, int | float) for v in table.values()):
@@ -253,20 +253,20 @@ def tables_fault(tables: Mapping[object, object]) -> str:
     return ""
 
 
-def sentences_fault(lines: object) -> str:
+def _sentences_fault(lines: object) -> str:
     """Fault of a method's warnings."""
     if isinstance(lines, list | tuple) and all(isinstance(line, str) for line in lines):
         return ""
     return f"returned {shown(lines)}, expected a tuple of sentences; (): none"
 
 
-def deadline_fault(seconds: object) -> str:
+def _deadline_fault(seconds: object) -> str:
     """Fault of a deadline in seconds."""
     is_one = _is_number(seconds) and float(seconds) > 0.0  # type: ignore[arg-type]
     return "" if is_one else f"returned {shown(seconds)}, expected seconds, above 0"
 
 
-def weight_fault(weight: object, client: ClientId) -> str:
+def _weight_fault(weight: object, client: ClientId) -> str:
     """Fault of the weight of a client's update; a tensor of one value is a number too."""
     value = weight.item() if isinstance(weight, Tensor) and weight.numel() == 1 else weight
     if _is_number(value) and float(value) >= 0.0:  # type: ignore[arg-type]
@@ -288,7 +288,7 @@ def times_fault(times: object) -> str:
 # The client's half ----------------------------------------------------------------------------------------------------
 
 
-def refined_fault(refined: Assignment, task: Assignment, layout: GroupLayout) -> str:
+def _refined_fault(refined: Assignment, task: Assignment, layout: GroupLayout) -> str:
     """Fault of a task as the client's ``refine`` changed it."""
     if (refined.client, refined.view) != (task.client, task.view):
         return (
@@ -298,7 +298,7 @@ def refined_fault(refined: Assignment, task: Assignment, layout: GroupLayout) ->
     return _task_fault(refined, [task.view], layout)
 
 
-def loss_fault(loss: Tensor, step: LocalStep) -> str:
+def _loss_fault(loss: Tensor, step: LocalStep) -> str:
     """Fault of the loss of a mini-batch: one finite number that depends on the model."""
     if loss.ndim or not loss.is_floating_point():
         return f"returned {loss.dtype} of shape {tuple(loss.shape)}, expected one number: a loss"
@@ -313,7 +313,7 @@ def loss_fault(loss: Tensor, step: LocalStep) -> str:
     return ""
 
 
-def observed_fault(rows: Mapping[object, object]) -> str:
+def _observed_fault(rows: Mapping[object, object]) -> str:
     """Fault of the rows about a batch."""
     for name, value in rows.items():
         if not isinstance(value, Tensor) or not value.ndim:
@@ -322,7 +322,7 @@ def observed_fault(rows: Mapping[object, object]) -> str:
     return ""
 
 
-def sent_fault(sent: Update, made: Update, layout: GroupLayout) -> str:
+def _sent_fault(sent: Update, made: Update, layout: GroupLayout) -> str:
     """Fault of an update that a client's ``after`` returned for the one that was ``made``.
 
     What it says about itself must be what was done: the client, its task, the windows, steps and loss; it may send
@@ -387,7 +387,7 @@ def _bytes_fault(sent: Update, made: Update, layout: GroupLayout) -> str:
     return "" if charged >= least else f"receipt: bytes_up = {charged}, its payload has at least {least}"
 
 
-def values_fault(sent: Update) -> str:
+def _values_fault(sent: Update) -> str:
     """Name of the first part of an update with NaN or infinity; empty where all are finite."""
     parts = (("delta", sent.delta), ("stats", sent.receipt.stats), ("state", sent.state))
     for name, values in parts:
@@ -397,9 +397,9 @@ def values_fault(sent: Update) -> str:
     return ""
 
 
-def sent_not_finite_fault(sent: Update) -> str:
+def _sent_not_finite_fault(sent: Update) -> str:
     """Fault of an update with NaN or infinity where what it was made of had none."""
-    part = values_fault(sent)
+    part = _values_fault(sent)
     return f"{part} has NaN or infinity, expected finite values as it was given" if part else ""
 
 
@@ -466,7 +466,7 @@ def _state(function: _Function, step: str, state: object, layout: GroupLayout) -
     _require(function, step, kind_fault, state, ServerState)
     assert isinstance(state, ServerState)
     _require(function, step, state_fault, state, layout)
-    _require(function, step, not_finite_fault, state)
+    _require(function, step, _not_finite_fault, state)
     return state
 
 
@@ -488,7 +488,7 @@ def _evaluate(function: _Function, state: ServerState, fleet: Fleet) -> EvalPlan
 
 def _adapt(function: _Function, layout: GroupLayout, fleet: Fleet) -> tuple[ExtraModule, ...]:
     modules = called(function, "adapt", layout, fleet)
-    _require(function, "adapt", modules_fault, modules)
+    _require(function, "adapt", _modules_fault, modules)
     return tuple(modules)  # type: ignore[arg-type]
 
 
@@ -498,13 +498,13 @@ def _averaged(
     groups = called(function, "averaged", state, reduced, layout, fleet)
     _require(function, "averaged", kind_fault, groups, Mapping)
     assert isinstance(groups, Mapping)
-    _require(function, "averaged", averaged_fault, groups, state.models.keys(), layout)
+    _require(function, "averaged", _averaged_fault, groups, state.models.keys(), layout)
     return groups
 
 
 def _identities(function: _Function, state: ServerState) -> Mapping[str, str]:
     names = called(function, "identities", state)
-    _require(function, "identities", identities_fault, names, state.models.keys())
+    _require(function, "identities", _identities_fault, names, state.models.keys())
     assert isinstance(names, Mapping)
     return names
 
@@ -513,7 +513,7 @@ def _diagnose(function: _Function, state: ServerState, layout: GroupLayout) -> D
     tables = called(function, "diagnose", state, layout)
     _require(function, "diagnose", kind_fault, tables, Mapping)
     assert isinstance(tables, Mapping)
-    _require(function, "diagnose", tables_fault, tables)
+    _require(function, "diagnose", _tables_fault, tables)
     return tables
 
 
@@ -525,13 +525,13 @@ def _rests(function: _Function, context: RoundContext) -> bool:
 
 def _warnings(function: _Function, run: PlannedRun) -> tuple[str, ...]:
     lines = called(function, "warnings", run)
-    _require(function, "warnings", sentences_fault, lines)
+    _require(function, "warnings", _sentences_fault, lines)
     return tuple(lines)  # type: ignore[arg-type]
 
 
 def _deadline_s(function: _Function, context: RoundContext) -> float:
     seconds = called(function, "deadline_s", context)
-    _require(function, "deadline_s", deadline_fault, seconds)
+    _require(function, "deadline_s", _deadline_fault, seconds)
     return float(seconds)  # type: ignore[arg-type]
 
 
@@ -544,7 +544,7 @@ def _explain(function: _Function, request: ExplainRequest) -> Explanation:
 
 def _weight(function: _Function, group: ParamGroup, client: ClientInfo, task: Assignment) -> float:
     weight = called(function, "reduction.weight", group, client, task)
-    _require(function, "reduction.weight", weight_fault, weight, client.id)
+    _require(function, "reduction.weight", _weight_fault, weight, client.id)
     return float(weight)  # type: ignore[arg-type]
 
 
@@ -561,7 +561,7 @@ def _refine(function: _Function, context: ClientContext, task: Assignment) -> As
     refined = called(function, "client.refine", context, task)
     _require(function, "client.refine", kind_fault, refined, Assignment)
     assert isinstance(refined, Assignment)
-    _require(function, "client.refine", refined_fault, refined, task, context.layout)
+    _require(function, "client.refine", _refined_fault, refined, task, context.layout)
     return refined
 
 
@@ -569,7 +569,7 @@ def _objective(function: _Function, step: LocalStep) -> Tensor:
     loss = called(function, "client.objective", step)
     _require(function, "client.objective", kind_fault, loss, Tensor)
     assert isinstance(loss, Tensor)
-    _require(function, "client.objective", loss_fault, loss, step)
+    _require(function, "client.objective", _loss_fault, loss, step)
     return loss
 
 
@@ -577,18 +577,18 @@ def _observe(function: _Function, step: LocalStep) -> Mapping[str, Tensor]:
     rows = called(function, "client.observe", step)
     _require(function, "client.observe", kind_fault, rows, Mapping)
     assert isinstance(rows, Mapping)
-    _require(function, "client.observe", observed_fault, rows)
+    _require(function, "client.observe", _observed_fault, rows)
     return rows
 
 
 def _after(function: _Function, context: ClientContext, made: Update) -> Update:
-    was_finite = not values_fault(made)
+    was_finite = not _values_fault(made)
     sent = called(function, "client.after", context, made)
     _require(function, "client.after", kind_fault, sent, Update)
     assert isinstance(sent, Update)
-    _require(function, "client.after", sent_fault, sent, made, context.layout)
+    _require(function, "client.after", _sent_fault, sent, made, context.layout)
     if was_finite:
-        _require(function, "client.after", sent_not_finite_fault, sent)
+        _require(function, "client.after", _sent_not_finite_fault, sent)
     return sent
 
 

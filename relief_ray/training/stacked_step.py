@@ -140,7 +140,7 @@ class StackedRound:
         return [len(r.data.labels) for r in self.runs]
 
 
-def begin_stacked_round(
+def _begin_stacked_round(
     trainer: Trainer, models: StackedModels, optimizer: LocalOptimizer, plan: ForwardPlan, runs: Sequence[ClientRun]
 ) -> StackedRound:
     """Load the clients' models, compute the outputs that no step changes and clear the optimizer's state."""
@@ -453,7 +453,7 @@ class StackedTrainer:
             tensors = [x for row in self._models.rows for x in row.values()]
             self._optimizer = LocalOptimizer(tensors, fused=True, rule=self._trainer.config.rule)
         order = sorted(range(len(runs)), key=lambda i: -len(runs[i].data.labels))
-        stacked = begin_stacked_round(self._trainer, self._models, self._optimizer, plan, [runs[i] for i in order])
+        stacked = _begin_stacked_round(self._trainer, self._models, self._optimizer, plan, [runs[i] for i in order])
         self._epochs(stacked)
         # Updates leave on the CPU: one transfer from a GPU, none otherwise.
         models = self._models.flat.cpu()

@@ -284,6 +284,17 @@ def refusal(action: Callable[[], object]) -> str:
     return "not refused"
 
 
+def synced_together(database: Path, folders: tuple[str, ...]) -> list[int]:
+    """Syncs every folder in a process of its own, all at once; their exit states."""
+    pids = []
+    for folder in folders:
+        if (pid := os.fork()) == 0:
+            said = refusal(lambda folder=folder: sync(Path(folder), f"sqlite:///{database}"))
+            os._exit(0 if said == "not refused" else 1)
+        pids.append(pid)
+    return [os.waitpid(pid, 0)[1] for pid in pids]
+
+
 def main(command: str, root: Path, *rest: str) -> None:
     if command == "sweep":
         print(json.dumps(sweep(root, Path(rest[0]) if rest else None)))
@@ -301,14 +312,7 @@ def main(command: str, root: Path, *rest: str) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(rest[0]), int(rest[0])))
         print(refusal(lambda: drive(root)))
     elif command == "sync-together":
-        pids = []
-        for folder in rest:
-            if (pid := os.fork()) == 0:
-                os._exit(
-                    0 if refusal(lambda folder=folder: sync(Path(folder), f"sqlite:///{root}")) == "not refused" else 1
-                )
-            pids.append(pid)
-        print(json.dumps([os.waitpid(pid, 0)[1] for pid in pids]))
+        print(json.dumps(synced_together(root, rest)))
     elif command == "sync-killed":
         from relief_ray.records.sync import mlflow as mlflow_store
 

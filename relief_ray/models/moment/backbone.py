@@ -66,7 +66,7 @@ class Fusion:
     shared: SharedB
 
 
-def build_fusion(num_modalities: int, width: int, rank: int, alpha: int, seed: int) -> Fusion:
+def _build_fusion(num_modalities: int, width: int, rank: int, alpha: int, seed: int) -> Fusion:
     """Cut one seeded PEFT LoRA layer on the concatenated features into column blocks."""
     from peft import LoraConfig
     from peft.tuners.lora.layer import Linear as LoraLinear
@@ -228,7 +228,7 @@ def _build(config: MomentConfig, shape: InputShape, seed: int, mask_T: Tensor) -
     )
     parts = _Parts(config=config, frozen=frozen, mask_T=mask_T, bias_1HPP=position_bias(frozen.pipeline, mask_T))
     adapted = {m: _adapted(parts, seed + 2 + i) for i, m in enumerate(modalities)}
-    fusion = build_fusion(len(modalities), width, config.rank, config.alpha, seed)
+    fusion = _build_fusion(len(modalities), width, config.rank, config.alpha, seed)
     head_stages, head_groups = _head(width, shape.num_classes, seed + 1)
     encoders = [stage for m, c in shape.channels for stage in _encoder(parts, m, adapted[m], c)]
     groups = [

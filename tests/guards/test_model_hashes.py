@@ -1,0 +1,47 @@
+"""Final models have the bits that ``model_hashes.json`` names, with every executor."""
+
+import pytest
+
+from tests.guards import model_hashes
+from tests.guards.model_hashes import EXECUTORS, METHODS, differences, hashes_of, other_machine, read
+
+# One that keeps averages at the server, one that draws at random, one that keeps models of clients.
+FEW = ("relief", "v3", "pilot")
+
+
+@pytest.fixture(scope="module")
+def expected(run_cache):
+    if why := other_machine():
+        pytest.skip(f"bits differ between machines; {why}; `python -m tests.guards.model_hashes --write`")
+    return read()[1]
+
+
+def test_every_method_has_its_hashes():
+    assert list(read()[1]) == list(METHODS)
+
+
+def test_a_few_final_models_are_what_they_were(expected):
+    assert not list(differences(expected, hashes_of("one process", FEW)))
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_all_final_models_are_what_they_were(executor, expected):
+    assert not list(differences(expected, hashes_of(executor)))
+
+
+def test_another_hash_and_another_machine_are_named(monkeypatch):
+    known = {"fedavg": {"state": "aa", "tensors": "bb"}}
+    found = {"fedavg": {"state": "aa", "tensors": "cc"}, "own": {"state": "dd"}}
+    assert list(differences(known, found)) == [
+        "fedavg: tensors is cc, expected bb",
+        "own: state is dd, expected nothing",
+    ]
+    assert list(differences(known, known)) == []
+    there = read()[0]
+    monkeypatch.setattr(model_hashes, "facts", lambda: there)
+    assert other_machine() == ""
+    monkeypatch.setattr(model_hashes, "facts", lambda: there | {"torch": "1.0"})
+    assert other_machine() == f"torch: written on {there['torch']}, here 1.0"
