@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from actors.call import conformance, run
+    from actors.launch import conformance, run
 
 __all__ = ["conformance", "run"]
 

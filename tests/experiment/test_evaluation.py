@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from actors.commands.evaluate import text
+from actors.commands.model import text
 from relief_ray.conformance.runner import after_rounds
 from relief_ray.experiment.evaluation import evaluate_run, sensor_sets
 from relief_ray.experiment.evaluation import evaluation_inputs as plan_of

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.commands.explain import explain_command
+from actors.commands.config import explain_command
 from actors.commands.fleet import show
 from actors.commands.results import bibtex_command
 from relief_ray.config.experiment import ExperimentConfig, override, parse

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from actors.cluster.survey import NodeAnswer, NodeFacts, changes, data_faults, data_notes, faults_of, fit, warnings_of
-from actors.commands import cluster_check
-from actors.commands.cluster_check import Verdict, as_data, as_text, check, need_of, trains
+from actors.commands import cluster as cluster_check
+from actors.commands.cluster import Verdict, as_data, as_text, check, need_of, trains
 from actors.runtime.session import MIB
 from actors.terminal.exit_codes import Stopped
 from relief_ray.support.errors import UserError

@@ -7,7 +7,7 @@ import requests
 from aiohttp import ClientResponseError, ServerDisconnectedError
 
 from actors.cluster import jobs
-from actors.commands import submit
+from actors.commands import cluster as submit
 from actors.terminal.exit_codes import RAY_LOST, Stopped
 
 GONE = (

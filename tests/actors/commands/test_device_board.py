@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from actors.cli.main import app
-from actors.commands.doctor import TorchFacts, checks_of, torch_here
+from actors.commands.device import TorchFacts, checks_of, torch_here
 from tests.devices.boards import BOARDS
 
 ORIN = TorchFacts(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.commands.new import names_of
+from actors.commands.config import names_of
 from relief_ray.support.errors import UserError
 from tests.actors.conftest import Invoke
 

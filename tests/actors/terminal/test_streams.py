@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from actors.cli.options import prepare_streams
 from actors.terminal.exit_codes import report, say
-from actors.terminal.streams import prepare_streams
 from relief_ray.support.errors import UserError
 
 CLOSED = """
 import os, sys
-from actors.terminal.streams import prepare_streams
+from actors.cli.options import prepare_streams
 prepare_streams()
 print("nobody hears this")
 handle = os.open(os.devnull, os.O_RDONLY)
