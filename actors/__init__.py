@@ -17,6 +17,6 @@ def __getattr__(name: str) -> object:
     """Load a public name when it is first used: the command line's help needs no Ray."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(f"{__name__}.call"), name)
+    value: object = getattr(import_module(f"{__name__}.launch"), name)
     globals()[name] = value
     return value

@@ -46,7 +46,7 @@ def evaluate(folders: Sequence[Path], sensors: Sequence[str], part: Part, as_jso
     for path in find_runs(folders):
         evaluation = evaluate_run(path, more, part)
         print(
-            json.dumps(_scores_facts(path, evaluation)) if as_json else _scores_text(read_run(path).name, evaluation),
+            json.dumps(_scores_facts(path, evaluation)) if as_json else scores_text(read_run(path).name, evaluation),
             flush=True,
         )
 
@@ -63,7 +63,7 @@ def _scores_facts(path: Path, evaluation: Evaluation) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _scores_text(name: str, evaluation: Evaluation) -> str:
+def scores_text(name: str, evaluation: Evaluation) -> str:
     """The scores of a run as text: title, a line per model and set of sensors, means."""
     lines = [f"{name}: round {evaluation.round}, {evaluation.num_windows:,} windows of the {evaluation.part} part", ""]
     lines.append(table(HEAD, [*rows(evaluation)], left=2))

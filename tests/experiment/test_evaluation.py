@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from actors.commands.model import text
+from actors.commands.model import scores_text
 from relief_ray.conformance.runner import after_rounds
 from relief_ray.experiment.evaluation import evaluate_run, sensor_sets
 from relief_ray.experiment.evaluation import evaluation_inputs as plan_of
@@ -85,8 +85,8 @@ def test_one_model_is_scored_up_to_each_clients_own_output(run_of):
     assert found.f1_own_sensors == pytest.approx(sum(own.values()) / 8, rel=1e-12)
     same = {s.client for s in found.own if s.f1 == whole[s.sensors]}
     assert same == {c.id for c in prepare(config_of("darkdistill")).fleet.clients if c.device == "A"}
-    assert f"through its own sensors and output: {100 * found.f1_own_sensors:.1f} %" in text("a run", found)
-    assert "own models" not in text("a run", found)
+    assert f"through its own sensors and output: {100 * found.f1_own_sensors:.1f} %" in scores_text("a run", found)
+    assert "own models" not in scores_text("a run", found)
 
 
 @pytest.mark.parametrize("case", ["relief", "local"])
