@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from cluster.lab.cgroup import find_controller
-from cluster.lab.lab import check_machine
-from cluster.lab.plan import GCS_PORT
-from cluster.lab.state import Place, marked
 from relief_ray.records import read_rounds
 from relief_ray.support.errors import UserError
+from tests.lab.cgroup import find_controller
+from tests.lab.lab import check_machine
+from tests.lab.plan import GCS_PORT
+from tests.lab.state import Place, marked
 
 ROOT = Path(__file__).parents[2]
 ADDRESS = f"--address=10.77.0.1:{GCS_PORT}"
@@ -43,11 +43,11 @@ def _environment(name: str) -> dict[str, str]:
 
 
 def make_command(name: str) -> Command:
-    """``python -m cluster.lab`` for the lab of this name."""
+    """``python -m tests.lab`` for the lab of this name."""
 
     def run(*words: object, check: bool = True, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [sys.executable, "-m", "cluster.lab", *map(str, words)], env=_environment(name), cwd=ROOT,
+            [sys.executable, "-m", "tests.lab", *map(str, words)], env=_environment(name), cwd=ROOT,
             capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=timeout_s,
         )  # fmt: skip
         assert not check or done.returncode == 0, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
@@ -76,7 +76,7 @@ class Running:
     def __init__(self, name: str, node: str, words: Sequence[object]) -> None:
         """Start it."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "cluster.lab", "exec", node, "--", *map(str, words)], env=_environment(name),
+            [sys.executable, "-m", "tests.lab", "exec", node, "--", *map(str, words)], env=_environment(name),
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
         )  # fmt: skip
         self._lines: list[tuple[float, str]] = []

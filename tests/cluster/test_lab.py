@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from cluster.lab.state import Place, Process, marked
 from relief_ray.records import read_run
 from tests.cluster.labs import (
     ADDRESS,
@@ -28,6 +27,7 @@ from tests.cluster.labs import (
     make_lab,
     rows,
 )
+from tests.lab.state import Place, Process, marked
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.skipif(not is_possible(), reason=NO_LAB)]
 
@@ -106,7 +106,7 @@ def test_exit_codes_are_the_commands(lab):
 
 
 def test_signals_reach_the_command(lab, tmp_path):
-    words = [sys.executable, "-m", "cluster.lab", "exec", "a", "--", "sh", "-c"]
+    words = [sys.executable, "-m", "tests.lab", "exec", "a", "--", "sh", "-c"]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "RELIEF_LAB_NAME": f"t{os.getpid() % 10**6}"}
     script = "trap 'echo stopped; exit 3' TERM; echo ready; while :; do sleep 0.1; done"
     process = subprocess.Popen(
@@ -145,7 +145,7 @@ def receivers(lab) -> Iterator[None]:
     env = {**os.environ, "PYTHONPATH": str(ROOT), "RELIEF_LAB_NAME": f"t{os.getpid() % 10**6}"}
     processes = []
     for name in ("head", "a"):
-        words = [sys.executable, "-m", "cluster.lab", "exec", name, "--", "python", "-c", RECEIVE]
+        words = [sys.executable, "-m", "tests.lab", "exec", name, "--", "python", "-c", RECEIVE]
         processes.append(
             subprocess.Popen(words, env=env, cwd=ROOT, stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
         )
@@ -237,7 +237,7 @@ def test_down_removes_what_a_killed_up_left():
     name, before = f"k{os.getpid() % 10**6}", namespaces()
     command = make_command(name)
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    words = [sys.executable, "-m", "cluster.lab", "up", "a", "b", "c", "--lab", name]
+    words = [sys.executable, "-m", "tests.lab", "up", "a", "b", "c", "--lab", name]
     process = subprocess.Popen(words, env=env, cwd=ROOT, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while len(marked(Place(name))) < 4 and process.poll() is None and time.monotonic() < deadline:

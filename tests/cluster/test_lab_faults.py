@@ -5,11 +5,11 @@ import time
 
 import pytest
 
-from cluster.lab.lab import cut
-from cluster.lab.state import Place
 from relief_ray.records import read_run
 from relief_ray.studies.plans import read_grid
 from tests.cluster.labs import ADDRESS, NO_LAB, TINY, Lab, Running, digests, is_possible, make_lab
+from tests.lab.lab import cut
+from tests.lab.state import Place
 
 pytestmark = [
     pytest.mark.lab_long,

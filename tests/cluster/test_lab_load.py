@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from cluster.lab.plan import GCS_PORT
 from tests.cluster.labs import NO_LAB, Running, is_possible, make_lab
+from tests.lab.plan import GCS_PORT
 
 pytestmark = [
     pytest.mark.lab_long,

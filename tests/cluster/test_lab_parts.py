@@ -12,20 +12,20 @@ import typer
 from typer.testing import CliRunner
 
 from actors.cli.main import app
-from cluster.lab import lab
-from cluster.lab.__main__ import app as lab_app
-from cluster.lab.cgroup import Controller, find_controller
-from cluster.lab.members import missing_of
-from cluster.lab.network import qdisc_lines
-from cluster.lab.plan import GCS_PORT, HEAD, HOME, environment, make_plan, ray_line
-from cluster.lab.state import Node, Place, Process, State, end, marked
 from relief_ray.support.errors import UserError
+from tests.lab import lab
+from tests.lab.__main__ import app as lab_app
+from tests.lab.cgroup import Controller, find_controller
+from tests.lab.members import missing_of
+from tests.lab.network import qdisc_lines
+from tests.lab.plan import GCS_PORT, HEAD, HOME, environment, make_plan, ray_line
+from tests.lab.state import Node, Place, Process, State, end, marked
 
 ROOT = Path(__file__).parents[2]
 
 
 def command(*words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([sys.executable, "-m", "cluster.lab", *words], cwd=ROOT, capture_output=True, text=True)
+    return subprocess.run([sys.executable, "-m", "tests.lab", *words], cwd=ROOT, capture_output=True, text=True)
 
 
 def test_a_plan_is_the_head_and_what_was_named():

@@ -1,4 +1,4 @@
-"""The command line ``python -m cluster.lab``."""
+"""The command line ``python -m tests.lab``."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Annotated
 
 import typer
 
-from cluster.lab import lab, network, running
-from cluster.lab.plan import GCS_PORT, HEAD, HOME, make_plan
-from cluster.lab.state import Link, Place
 from relief_ray.support.errors import UserError
 from relief_ray.support.text import table
+from tests.lab import lab, network, running
+from tests.lab.plan import GCS_PORT, HEAD, HOME, make_plan
+from tests.lab.state import Link, Place
 
 app = typer.Typer(
-    name="python -m cluster.lab",
+    name="python -m tests.lab",
     help="A small cluster on this machine, for tests: nodes with namespaces, links and CPU quotas of their own.",
     no_args_is_help=True,
     add_completion=False,
@@ -81,7 +81,7 @@ def wait_ready(
     place = Place(name)
     state = place.read()
     expected = lab.addresses(state)
-    words = [sys.executable, "-m", "cluster.lab.members", f"{state.nodes[HEAD].plan.address}:{GCS_PORT}"]
+    words = [sys.executable, "-m", "tests.lab.members", f"{state.nodes[HEAD].plan.address}:{GCS_PORT}"]
     raise SystemExit(running.execute(place, HEAD, [*words, *expected.values(), f"--timeout-s={timeout_s}"]))
 
 

@@ -1,6 +1,6 @@
 """The first process of a node: gives it disks of its own, then waits for its children; and the way into a node.
 
-Started by ``cluster.lab.lab`` in fresh namespaces. Only what is needed is imported: each node runs one.
+Started by ``tests.lab.lab`` in fresh namespaces. Only what is needed is imported: each node runs one.
 """
 
 from __future__ import annotations

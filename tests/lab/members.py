@@ -1,4 +1,4 @@
-"""Wait, from inside the head, until nodes are members of the Ray cluster: ``python -m cluster.lab.members``."""
+"""Wait, from inside the head, until nodes are members of the Ray cluster: ``python -m tests.lab.members``."""
 
 from __future__ import annotations
 

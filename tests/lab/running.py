@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from cluster.lab.cgroup import find_controller
-from cluster.lab.lab import SOURCES, group_of, init_of, node_of
-from cluster.lab.node import enter
-from cluster.lab.plan import GCS_PORT, HEAD, HOME, environment, ray_line
-from cluster.lab.state import Node, Place, Process
 from relief_ray.support.errors import UserError
+from tests.lab.cgroup import find_controller
+from tests.lab.lab import SOURCES, group_of, init_of, node_of
+from tests.lab.node import enter
+from tests.lab.plan import GCS_PORT, HEAD, HOME, environment, ray_line
+from tests.lab.state import Node, Place, Process
 
 # Whoever reads the log sees each end and each new start.
 _SUPERVISED = 'while :; do "$@"; echo "ended with $?, starts again"; sleep 1; done'

@@ -6,9 +6,9 @@ import json
 import subprocess
 from collections.abc import Sequence
 
-from cluster.lab.plan import NodePlan
-from cluster.lab.state import Link, Process
 from relief_ray.support.errors import UserError
+from tests.lab.plan import NodePlan
+from tests.lab.state import Link, Process
 
 _BRIDGE = "br0"
 # A burst of one large packet (64 KiB) keeps the mean at the rate; what would wait longer is dropped, as in a router.

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from cluster.lab.plan import NodePlan
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import write_atomic
+from tests.lab.plan import NodePlan
 
 ROOT = Path("/tmp/relief-lab")
 # Variable of every process that holds a namespace: finds those that a killed `up` did not write down.

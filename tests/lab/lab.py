@@ -11,12 +11,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from cluster.lab import network
-from cluster.lab.cgroup import find_controller
-from cluster.lab.node import Setup
-from cluster.lab.plan import HEAD, HOME, NodePlan
-from cluster.lab.state import MARK, Link, Node, Place, Process, State, end, inside, marked
 from relief_ray.support.errors import UserError
+from tests.lab import network
+from tests.lab.cgroup import find_controller
+from tests.lab.node import Setup
+from tests.lab.plan import HEAD, HOME, NodePlan
+from tests.lab.state import MARK, Link, Node, Place, Process, State, end, inside, marked
 
 SOURCES = Path(__file__).resolve().parents[2]
 _POLL_S = 0.01
@@ -163,7 +163,7 @@ def _build(place: Place, state: State, node: Node, disk_mib: int, hidden: Sequen
     )
     words = ["unshare", "--net", "--mount", "--pid", "--uts", "--fork", "--kill-child=SIGKILL", "--propagation=private"]
     holder = subprocess.Popen(
-        [*words, sys.executable, "-m", "cluster.lab.node"],
+        [*words, sys.executable, "-m", "tests.lab.node"],
         env={**os.environ, MARK: str(place.folder), "PYTHONPATH": str(SOURCES)}, stdin=subprocess.PIPE,
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True, cwd="/",
     )  # fmt: skip

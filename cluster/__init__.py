@@ -1,1 +1,0 @@
-"""Files for running RELIEF-Ray on several machines, and ``lab``: a small cluster on one machine for tests."""
