@@ -18,7 +18,6 @@ from pydantic import JsonValue
 
 from relief_ray.data.checks import content_digest, is_readable, recording_faults, refuse, same_people, shifted_codes
 from relief_ray.data.config import DataConfig
-from relief_ray.data.file_faults import Reading, file_fault
 from relief_ray.data.formats.dsa import unit_columns, with_units
 from relief_ray.data.loader import NULL, DatasetSpec, Loader, Members, Recording, require_members
 from relief_ray.data.registry import get_loader, get_spec
@@ -339,18 +338,12 @@ def _expected(loader: Loader) -> list[str]:
         raise _fault_in(loader.spec, "files()", error) from error
 
 
-def _fault_in(spec: DatasetSpec, what: str, error: Exception, in_file: str = "") -> Exception:
-    """The error of a user's function as a UserCodeError with its line; that of a built-in one as it is.
-
-    ``in_file``: words on the one file that is to blame, instead of the loader.
-    """
+def _fault_in(spec: DatasetSpec, what: str, error: Exception, fix: str = "; mend the loader") -> Exception:
+    """The error of a user's function as a UserCodeError with its line; that of a built-in one as it is."""
     if isinstance(error, UserError) or not is_path(spec.name):
         return error
     module = spec.name.partition(":")[0]
-    return UserCodeError(
-        f"{spec.name}: {what} fails with {type(error).__name__}: {error}{line_in(error, module)}"
-        + (in_file or "; mend the loader")
-    )
+    return UserCodeError(f"{spec.name}: {what} fails with {type(error).__name__}: {error}{line_in(error, module)}{fix}")
 
 
 def _parsed(spec: DatasetSpec, source: Source, digest: str, progress: Progress | None) -> Path:
@@ -395,14 +388,19 @@ def parse_subject(loader: Loader, members: Members, path: Path, subject: int) ->
     """One subject's recording; an error of a user's `parse` is a UserError that names its line, and the file."""
     if not is_path(loader.spec.name):
         return loader.parse(loader.spec, members, path, subject)
-    reading = Reading(members)
+    names: list[str] = []
+
+    def read(name: str) -> bytes:
+        names.append(name)
+        return members.read(name)
+
     try:
-        return loader.parse(loader.spec, reading.watched, path, subject)
+        return loader.parse(loader.spec, replace(members, read=read), path, subject)
     except UserError:
         raise
     except Exception as error:
-        in_file = file_fault(loader, reading, path, subject)
-        raise _fault_in(loader.spec, f"parse() of subject {subject}", error, in_file) from error
+        fix = f"; it had read {path / names[-1]}: mend that file or the loader" if names else "; mend the loader"
+        raise _fault_in(loader.spec, f"parse() of subject {subject}", error, fix) from error
 
 
 def _check_recordings(spec: DatasetSpec, recordings: Sequence[Recording]) -> None:
