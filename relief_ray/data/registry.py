@@ -9,7 +9,6 @@ from relief_ray.data.formats.dsa import DSA
 from relief_ray.data.formats.dsa_mini import DSA_MINI
 from relief_ray.data.formats.mhealth import MHEALTH
 from relief_ray.data.formats.pamap2 import PAMAP2
-from relief_ray.data.formats.partial import MHEALTH_PARTIAL
 from relief_ray.data.loader import DatasetSpec, Loader
 from relief_ray.plugins.load import import_path, is_path, load, what_to_type
 from relief_ray.support.errors import UserError, nearest
@@ -19,7 +18,6 @@ _BUILT_IN = (
     MHEALTH,
     DSA,
     DSA_MINI,
-    MHEALTH_PARTIAL,
 )
 
 DATASETS: Mapping[str, Loader] = MappingProxyType({loader.spec.name: loader for loader in _BUILT_IN})

@@ -14,9 +14,10 @@ from relief_ray.data.fetch import import_from
 from relief_ray.data.loader import Recording
 from relief_ray.data.registry import DATASETS, get_loader, get_spec
 from relief_ray.support.errors import UserError
+from tests.data.formats import mhealth_partial
 from tests.loaders import BROKEN, SHIFTED, write_lab, write_people
 
-SPEC = get_spec("mhealth_partial")  # 6 channels, labels 1 to 12
+SPEC = mhealth_partial.SPEC  # 6 channels, labels 1 to 12
 
 
 @pytest.fixture

@@ -55,7 +55,6 @@ CACHE_KEYS = {
     "mhealth": "62cfd30f7b7e6ab0503d10cf602416ecf9055b10b16d100825597fce9ee53bb5",
     "dsa": "4c38bd87cb54a868e4284743ab3334274127a717dd7f19bb3da452f2009329b6",
     "dsa_mini": "d2760e938a7ed0d67d0828208c1cc9fc53070934fcf713ae09f8b0900d82a00d",
-    "mhealth_partial": "4fd98a47a6fdf4b327795c66a9c6afbb00be94f1bd9d219e39ec43a1e00183d6",
 }
 
 

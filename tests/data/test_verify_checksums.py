@@ -19,7 +19,7 @@ def test_lists(name: str, count: int) -> None:
 
 
 def test_no_list() -> None:
-    assert known_digests("mhealth_partial") == {}
+    assert known_digests("unlisted") == {}
 
 
 def test_states() -> None:

@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relief_ray.data.formats import partial
 from relief_ray.data.formats.common import read_arrays
 from relief_ray.data.loader import Members
-from relief_ray.data.registry import get_spec
 from relief_ray.support.errors import UserError
+from tests.data.formats import mhealth_partial as partial
 
-SPEC = get_spec("mhealth_partial")
+SPEC = partial.SPEC
 KEYS = ("signal", "label", "sample_index", "segment")
 
 
