@@ -48,6 +48,19 @@ def test_a_row_is_cumulative_and_the_model_is_the_last(folder):
     assert cell.metrics.confusion == () and cell.metrics.f1_by_subject == rounds[-1].metrics.f1_by_subject
 
 
+def test_work_is_who_trained_and_sent_what_for_how_many_epochs(folder):
+    """A claim between methods of equal work is refused: whatever else differs, such as a loss, is no work."""
+    run, (*before, last) = folder
+    first, *others = last.clients
+
+    def work(**changes):
+        other = last.model_copy(update={"clients": (first.model_copy(update=changes), *others)})
+        return condense(run, (*before, other)).work_sha256
+
+    assert len({work(), work(epochs=first.epochs + 1), work(trained=()), work(uploaded=())}) == 4
+    assert work(loss=0.5, bytes_up=1) == work()
+
+
 def test_a_cell_is_one_line_of_a_few_kilobytes(written):
     lines = written.read_text().splitlines()
     assert len(lines) == 6 and all(len(line) < 6000 for line in lines)

@@ -127,6 +127,15 @@ def test_runs_that_were_there_before_the_claims_are_refused(runs, registry):
     assert late.verdict == "refused" and late.evidence.startswith("12 of 12 pairs were begun before the claims were")
 
 
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_single_run_from_before_the_claims_is_enough_to_refuse_them(runs, registry, place):
+    """The first one is FedAvg's, the last one V1's: each has seen half of a pair's result."""
+    early = dataclasses.replace(runs[place], run=runs[place].run.model_copy(update={"created": "2025-12-31T00:00:00Z"}))
+    runs[place] = early
+    claim = judged(runs, registry(BETTER, at="2026-01-01T00:00:00Z"))[0][0]
+    assert claim.verdict == "refused" and claim.evidence.startswith("1 of 12 pairs were begun before the claims were")
+
+
 def late(run):
     """The run without the test after round 1."""
     rounds = tuple(r.model_copy(update={"metrics": None}) if r.round == 1 else r for r in run.rounds)

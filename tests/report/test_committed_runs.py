@@ -52,6 +52,13 @@ def test_a_committed_cell_gives_the_figures_of_its_run_folder(runs, small):
     assert [r.metrics.f1_rare for r in load_runs([small])[0].trained] == pytest.approx([0.1, 0.1])
 
 
+def test_rounds_of_clients_with_models_of_their_own_keep_the_fleets_f1(make, tmp_path):
+    run = make("fedlease", scores=(0.8, 0.9), own=(0.3, 0.5))
+    write_committed(tmp_path / "cells.json", "one cell", cells_of([run]))
+    (small,) = load_runs([tmp_path])
+    assert [r.metrics.headline for r in small.trained] == [0.3, 0.5]
+
+
 def test_without_means_the_speedup_is_that_over_fedavgs_cell_and_links_are_unknown(old):
     relief = stats(compare_runs(load_runs([old])), "relief")
     assert relief["speedup"] == 2.0 and relief["energy_saved_percent"] == pytest.approx(40.0)

@@ -13,6 +13,7 @@ import pytest
 from actors.grids.estimate import START_S
 from actors.grids.trial import run_trial
 from actors.runtime.warm_pool import WorkerCache
+from relief_ray.records.lock import FileLock
 from relief_ray.studies.plans import Plan, keep_error, read_grid, write_grid
 from tests.actors.conftest import SMALL, Invoke, Start
 from tests.actors.grids.tiny_plans import tiny_plan, tiny_search
@@ -107,6 +108,14 @@ def test_failed_cells_can_be_left_alone(invoke: Invoke, tmp_path):
     done = invoke("grid", "resume", tmp_path, "--skip-failed")
     assert done.exit_code == 5 and "1 cells failed; the others are not touched by that" in done.stderr
     assert "relief-ray grid resume" in done.stderr
+
+
+def test_one_command_at_a_time_runs_a_grid(invoke: Invoke, tmp_path):
+    plan = write_grid(tiny_plan(tmp_path, methods=("fedavg",)))
+    keep_error(plan.cell_folders()[0].folder, RuntimeError("broken"))
+    with FileLock(tmp_path / "grid.lock", "the grid"):
+        done = invoke("grid", "resume", tmp_path, "--skip-failed")
+    assert done.exit_code == 2 and "the grid is in use by process" in " ".join(done.stderr.split())
 
 
 def test_a_budget_in_which_nothing_fits_runs_nothing(invoke: Invoke, tmp_path):

@@ -12,6 +12,7 @@ import pytest
 from relief_ray.experiment.lifecycle import create
 from relief_ray.records.cells import find_runs
 from relief_ray.records.identity import config_hash
+from relief_ray.records.lock import FileLock
 from relief_ray.strategies import DESCRIBED
 from relief_ray.studies.axes import Axes
 from relief_ray.studies.plan import cells_of, load_preset, make_plan, read_plan, write_plan
@@ -112,6 +113,12 @@ def test_a_second_plan_for_the_folder_does_not_forget_the_first(tmp_path: Path) 
     write_plan(first)
     write_plan(second)
     assert [c.label for c in read_plan(tmp_path).cells] == ["relief", "fedavg", "v1"]
+
+
+def test_one_command_at_a_time_writes_a_plan(tmp_path: Path) -> None:
+    with FileLock(tmp_path / "plan.lock", "the plan"), pytest.raises(UserError, match=r"the plan is in use by process"):
+        write_plan(make_plan("quick", [], Axes(), tmp_path))
+    assert not (tmp_path / "plan.json").exists()
 
 
 def test_credentials_are_not_kept_and_a_resume_asks_for_them(tmp_path: Path) -> None:

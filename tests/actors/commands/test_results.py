@@ -1,6 +1,7 @@
 """`compare`, the end of a run, and the MLflow copy."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,18 @@ def test_sync_goes_on_after_a_run_that_cannot_be_exported(invoke, runs: Path, tm
     assert refused.exit_code == 2 and said.startswith(f"error: 2 of 2 runs were not exported {tmp_path}")
     assert all(f"{tmp_path / name}: its MLflow store" in said for name in ("fedavg-s0", "relief-s0"))
     assert "1 of" not in invoke("sync", tmp_path / "relief-s0").stderr
+
+
+@pytest.mark.ci
+def test_a_sync_that_lacks_one_run_does_not_end_well(invoke, runs: Path, tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
+    for name in ("fedavg-s0", "relief-s0"):
+        shutil.copytree(runs / name, tmp_path / name)
+    configured(tmp_path / "fedavg-s0", enabled=True, uri="https://***@tracker.example")
+    refused = invoke("sync", tmp_path)
+    assert refused.exit_code == 2
+    assert "1 of 2 runs were not exported; the others are" in " ".join(refused.stderr.split())
+    assert "relief-s0: " in refused.stdout and "new points in sqlite:" in refused.stdout
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,8 @@ def test_a_begun_run_of_another_program_is_refused_with_the_same_ways_on(invoke,
     change_run(tmp_path / "relief-s0", source_digest="f" * 64, status="interrupted")
     refused = invoke(*command)
     assert refused.exit_code == 2 and "relief-s0: holds a run of other code or weights" in flat(refused)
+    refused = invoke("resume", tmp_path)
+    assert refused.exit_code == 2 and "relief-s0: holds a run of other code or weights" in flat(refused)
     assert invoke(*command, "--rerun-stale").exit_code == 0
     assert read_run(tmp_path / "relief-s0").status == "done" and (tmp_path / "stale").is_dir()
 
@@ -145,6 +148,20 @@ def test_resume_of_a_finished_run_says_so(invoke, runs: Path) -> None:
     result = invoke("resume", runs / "relief-s0")
     assert result.exit_code == 0
     assert "finished already" in result.stdout
+
+
+def test_a_finished_run_of_other_data_is_not_reused(invoke, runs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "relief-s0"
+    shutil.copytree(runs / "relief-s0", folder)
+    change_run(folder, data_digest="0123456789ab" + "0" * 52)
+    result = invoke("resume", folder)
+    assert result.exit_code == 2 and "was computed on data 0123456789ab, found" in flat(result)
+
+
+def test_a_single_run_has_nothing_to_run_side_by_side(invoke, runs: Path) -> None:
+    result = invoke("resume", runs / "relief-s0", "--jobs", 2)
+    assert result.exit_code == 2
+    assert "--jobs 2: " in flat(result) and "is a single run; expected the folder of several" in flat(result)
 
 
 def test_a_run_that_failed_before_its_first_round_can_be_started_again(invoke, tmp_path: Path, monkeypatch) -> None:

@@ -4,9 +4,10 @@ import errno
 
 import pytest
 
+from actors.runtime.errors import CoordinatorLost
 from actors.terminal.exit_codes import BAD_INPUT, DISK, EXIT_CODES, INTERNAL, ROUND_VOID, Stopped, exit_code, report
 from relief_ray.core.federated import RoundVoid
-from relief_ray.support.errors import UserError
+from relief_ray.support.errors import UserCodeError, UserError
 
 
 def disk_error(number: int) -> UserError:
@@ -19,6 +20,7 @@ def disk_error(number: int) -> UserError:
     ("error", "code"),
     [
         (UserError("x"), BAD_INPUT),
+        (UserCodeError("my_file.py, line 3: x"), 7),
         (disk_error(errno.ENOSPC), DISK),
         (disk_error(errno.EIO), DISK),
         (disk_error(errno.EACCES), BAD_INPUT),
@@ -28,6 +30,7 @@ def disk_error(number: int) -> UserError:
         (FloatingPointError("x"), ROUND_VOID),
         (BrokenPipeError(errno.EPIPE, "x"), 141),
         (Stopped(143, "x"), 143),
+        (CoordinatorLost("x"), 9),
         (KeyError("x"), INTERNAL),
     ],
 )
