@@ -184,7 +184,7 @@ def test_a_node_is_a_member_when_ray_says_that_it_lives():
 
 def test_the_page_says_what_the_lab_takes():
     page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
-    lines = re.findall(r"^sudo python -m cluster\.lab (.+)$", page, flags=re.M)
+    lines = re.findall(r"^sudo python -m tests\.lab (.+)$", page, flags=re.M)
     commands = {shlex.split(line, comments=True)[0] for line in lines}
     assert commands == {
         "up", "head", "node", "wait-ready", "exec", "shape", "quota", "cut", "kill", "status", "down"
