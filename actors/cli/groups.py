@@ -258,13 +258,12 @@ def fleet_whatif(
     ] = None,
     windows: Annotated[int | None, typer.Option(min=1, help="Training windows a client; the paper: 1900.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Local epochs; the paper has 5.")] = None,
-    figure: Annotated[Path | None, typer.Option(help="Draw a round there, FedAvg above RELIEF: .png, .pdf.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Recompute time, energy and speedup of finished runs on other hardware; who trained what stays as it was."""
     from actors.commands.fleet import whatif
 
-    whatif(folders, other, windows, epochs, as_json, figure)
+    whatif(folders, other, windows, epochs, as_json)
 
 
 @model.command("describe")

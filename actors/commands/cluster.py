@@ -21,7 +21,7 @@ from actors.launch import choose_mode
 from actors.runtime import tokens
 from actors.runtime.placement import Nodes, total_of
 from actors.runtime.session import SessionOptions, ray_session
-from actors.terminal.exit_codes import BAD_INPUT, INTERRUPTED, RAY_LOST, Stopped, say, show
+from actors.terminal.exit_codes import BAD_INPUT, INTERRUPTED, RAY_LOST, Stopped, print_result, say
 from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.studies.cells import Cell
 from relief_ray.studies.plan import target_config
@@ -90,7 +90,7 @@ def check(target: Sequence[str], settings: Sequence[str], address: str | None, a
         training = trains(nodes, fit.need)
         faults += nodes_of.data_faults(training, fit.need.data)
         notes += nodes_of.data_notes(training, fit.need.data)
-    show(as_text(place, nodes, fit, faults, notes), as_facts(place, nodes, fit, faults, notes), as_json)
+    print_result(as_text(place, nodes, fit, faults, notes), as_facts(place, nodes, fit, faults, notes), as_json)
     if faults or (fit is not None and not fit.fits):
         raise Stopped(BAD_INPUT, "it does not fit" if not faults else "the nodes are no cluster for a run yet")
 

@@ -18,7 +18,7 @@ from typing import Literal
 
 from actors.cluster import GCS_PORT
 from actors.runtime.tokens import use_token
-from actors.terminal.exit_codes import BAD_INPUT, Stopped, show
+from actors.terminal.exit_codes import BAD_INPUT, Stopped, print_result
 from relief_ray.config.experiment import override, parse
 from relief_ray.devices import power_sensors
 from relief_ray.devices.fleet import TYPES
@@ -144,7 +144,7 @@ def doctor(sysfs: Path | None, address: str | None, token: Path | None, as_json:
         texts += wrapped(line.seen, f"{line.status:<8} {line.part:<12} ") + wrapped(line.fix, " " * 22 + "fix: ")
     texts += ["", f"{len(failed)} failed, {counted(num_warnings, 'warning')}"]
     checks = [{"part": line.part, "status": line.status, "seen": line.seen, "fix": line.fix} for line in lines]
-    show("\n".join(texts), {"ready": not failed, "checks": checks}, as_json)
+    print_result("\n".join(texts), {"ready": not failed, "checks": checks}, as_json)
     if failed:
         raise Stopped(BAD_INPUT, f"not ready: {', '.join(failed)}")
 
@@ -337,7 +337,7 @@ def monitor(command: Sequence[str], seconds: float, idle_s: float, sysfs: Path |
     with PowerMeter(root) as meter:
         code = _run(command, seconds)
     power = BoardPower(root=root, meter=meter, idle_w=None if idle_total is None else idle_total.mean_w, exit_code=code)
-    show(_power_text(power), _power_facts(power), as_json)
+    print_result(_power_text(power), _power_facts(power), as_json)
     return code or 0
 
 
@@ -440,7 +440,7 @@ def profile(
     measured = profile_device(config, tuple(name for name in TYPES if name in wanted), turns)
     with disk_errors(path, "write the profile"):
         write_atomic(path, profile_text(measured).encode())
-    show(_profile_text(measured, path), {"path": str(path), **measured.model_dump(mode="json")}, as_json)
+    print_result(_profile_text(measured, path), {"path": str(path), **measured.model_dump(mode="json")}, as_json)
 
 
 def _profile_text(profile: Profile, path: Path) -> str:

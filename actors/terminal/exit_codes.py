@@ -162,7 +162,7 @@ def say(text: str) -> None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")
 
 
-def show(text: object, facts: object, as_json: bool) -> None:
+def print_result(text: object, facts: object, as_json: bool) -> None:
     """Print a result as text or as JSON: an event on a line of its own, anything else indented."""
     is_event = isinstance(facts, dict) and "event" in facts
     print(json.dumps(facts, indent=None if is_event else 1) if as_json else text, flush=True)
