@@ -80,10 +80,13 @@ def results_of_nodes(reference: ReferenceNumbers, wait_s: float = _ANSWER_S) -> 
     results = []
     for node, answer, why in ask_nodes(_compute, wait_s, **process_options(1, hide_gpus=False)):
         place = f"{node['NodeManagerAddress']} ({node['NodeID'][:8]})"
-        name, numbers = answer or (place, [None])
-        for each in numbers:
-            compared = None if each is None else agreement(each, reference)
-            results.append(NodeResult(node=name, address=place, numbers=each, compared=compared, why=why))
+        if answer is None:
+            results.append(NodeResult(node=place, address=place, why=why))
+            continue
+        name, numbers = answer
+        results += [
+            NodeResult(node=name, address=place, numbers=each, compared=agreement(each, reference)) for each in numbers
+        ]
     return results
 
 

@@ -451,10 +451,10 @@ def _profile_text(profile: Profile, path: Path) -> str:
     phases["optimizer"] = row.optimizer_flops_per_s
     batch, over = int(of.settings["windows_per_batch"] or 1), row.stagewise.overheads
     step_s = over.forward_step_s + over.backward_step_s + over.optimizer_step_s
-    stages = [
-        [name, *map(_rate, (paces.live, paces.frozen, *map(paces.backward.get, ("weights", "input", "both"))))]
-        for name, paces in row.stagewise.stages.items()
-    ]
+    stages = []
+    for name, paces in row.stagewise.stages.items():
+        backward = [paces.backward.get(gradients) for gradients in ("weights", "input", "both")]
+        stages.append([name, *map(_rate, (paces.live, paces.frozen, *backward))])
     lines = [
         f"Backbone {profile.backbone}, engine {profile.engine}, batches of {batch} windows: MEASURED {of.date}",
         f"{of.cpu}, {of.num_cores} cores, threads: {of.num_threads}; torch {of.torch} ({of.torch_build}); "
