@@ -68,13 +68,13 @@ def cluster_head(
     print_only: Print = False,
 ) -> None:
     """Start the head of a cluster and stay: `ray start --head --block` with fixed ports, bounds and a token."""
-    from actors.commands.cluster import HeadOptions, NodeChoice, head
+    from actors.commands.cluster import NodeChoice, head
 
     node = NodeChoice(
         bind=bind, first_port=ports, num_cpus=num_cpus, num_gpus=num_gpus, memory_mib=memory_mib,
         object_store_mib=object_store_mib, token=token, insecure=insecure, temp_dir=temp_dir, print_only=print_only,
     )  # fmt: skip
-    head(node, HeadOptions(port=port, dashboard_host=dashboard_host, dashboard_port=dashboard_port))
+    head(node, port, dashboard_host, dashboard_port)
 
 
 @cluster.command("join")
@@ -128,13 +128,6 @@ def cluster_check(
     check(target or [], settings or [], address, as_json)
 
 
-def _jobs(context: typer.Context) -> list[str]:
-    """Return the commands of this program that a job can run."""
-    root = context.find_root()
-    assert isinstance(root.command, TyperGroup)
-    return sorted({*root.command.commands} - {"submit", "cluster"})
-
-
 def submit(
     context: typer.Context,
     arguments: Annotated[
@@ -159,15 +152,26 @@ def submit(
         raise UserError("submit: expected one of `-- COMMAND`, --attach JOB and --stop JOB, e.g. submit -- grid smoke")
     if not dry_run:
         use_token(token)
-    from actors.commands.cluster import SubmitOptions, attach_command, stop_command, submit_command
+    from actors.commands.cluster import attach_command, stop_command, submit_command
 
     if attach is not None:
         attach_command(attach, address)
     elif stop is not None:
         stop_command(stop, address)
     else:
-        options = SubmitOptions(address=address, folder=folder, detach=detach, dry_run=dry_run, token=token_path(token))
-        submit_command(arguments or [], options, _jobs(context))
+        # Commands of this program that a job can run.
+        root = context.find_root().command
+        assert isinstance(root, TyperGroup)
+        commands = sorted({*root.commands} - {"submit", "cluster"})
+        submit_command(
+            arguments or [],
+            commands,
+            address=address,
+            folder=folder,
+            detach=detach,
+            dry_run=dry_run,
+            token=token_path(token),
+        )
 
 
 fleet = typer.Typer(help="Devices, sensors and what a round costs them.", no_args_is_help=True)
@@ -213,10 +217,9 @@ def device_monitor(
 
     The exit code is that of the command.
     """
-    from actors.commands.device import MonitorOptions, monitor
+    from actors.commands.device import monitor
 
-    code = monitor(MonitorOptions(seconds=seconds, idle_s=idle, root=sysfs, as_json=as_json), command or [])
-    if code:
+    if code := monitor(command or [], seconds, idle, sysfs, as_json):
         raise typer.Exit(code)
 
 
@@ -255,13 +258,12 @@ def fleet_whatif(
     ] = None,
     windows: Annotated[int | None, typer.Option(min=1, help="Training windows a client; the paper: 1900.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Local epochs; the paper has 5.")] = None,
-    figure: Annotated[Path | None, typer.Option(help="Draw a round there, FedAvg above RELIEF: .png, .pdf.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Recompute time, energy and speedup of finished runs on other hardware; who trained what stays as it was."""
     from actors.commands.fleet import whatif
 
-    whatif(folders, other, windows, epochs, as_json, figure)
+    whatif(folders, other, windows, epochs, as_json)
 
 
 @model.command("describe")

@@ -1,13 +1,14 @@
-"""Facts about the nodes of a cluster: versions, sources, device, data. A task on each of them answers."""
+"""Facts about the nodes of a cluster, which a task on each of them brings, and whether a run finds its places there."""
 
 from __future__ import annotations
 
 import json
 import platform
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, cast, get_args
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any, Final, TypeVar, cast, get_args
 
 from actors.cluster.start_line import DeviceLetter
 from actors.runtime.placement import GRAIN, total_of
@@ -15,62 +16,36 @@ from actors.runtime.session import MIB
 from relief_ray.plugins.load import is_path
 from relief_ray.support.errors import listed, several
 
-# Needs of a run: whether the nodes of a cluster meet them, and the smallest change that would make them do so.
-
-
+T = TypeVar("T")
 Bundle = Mapping[str, float]
 # More processes than will ever share a GPU.
 _MANY: Final = 1000
 # Resources that any node may lend; every other one is a device's own.
 PLAIN: Final = ("CPU", "GPU", "memory")
 _JOINABLE: Final[Mapping[tuple[str, ...], str]] = {(f"type_{letter}",): letter for letter in get_args(DeviceLetter)}
+# Options of `cluster join` for what any node may lend, and the unit that they count.
+_OPTIONS: Final = {"CPU": ("--num-cpus", 1), "GPU": ("--num-gpus", 1), "memory": ("--memory-mib", MIB)}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fit:
-    """Whether processes find places on nodes.
-
-    Attributes:
-        needed: resources of all processes together.
-        unplaced: processes that found none, the most demanding first; empty where all did.
-    """
-
-    needed: Bundle
-    unplaced: tuple[Bundle, ...]
-
-    @property
-    def missing(self) -> Bundle:
-        """Resources of the processes that found no place, together."""
-        return total_of(self.unplaced)
-
-    @property
-    def fits(self) -> bool:
-        """True where every process has a place."""
-        return not self.unplaced
-
-
-def fit(bundles: Iterable[Bundle], nodes: Iterable[Bundle]) -> Fit:
-    """Give every process a place, the most demanding first, each on one node.
+def unplaced(bundles: Iterable[Bundle], nodes: Iterable[Bundle]) -> tuple[Bundle, ...]:
+    """Processes that find no place on the nodes, where each takes one node; the most demanding first.
 
     First fit in decreasing order: exact where processes are alike, as clients of a type are.
     """
-    wanted = sorted(bundles, key=_weight, reverse=True)
     free = [dict(node) for node in nodes]
-    unplaced = tuple(bundle for bundle in wanted if not _fits_somewhere(bundle, free))
-    return Fit(needed=total_of(wanted), unplaced=unplaced)
+    return tuple(bundle for bundle in sorted(bundles, key=_weight, reverse=True) if not _is_placed(bundle, free))
 
 
 def _weight(bundle: Bundle) -> tuple[int, float]:
     """Rare resources first, then much."""
-    rare = sum(1 for name in bundle if name not in ("CPU", "memory"))
+    rare = sum(name not in ("CPU", "memory") for name in bundle)
     return rare, bundle.get("CPU", 0.0) + bundle.get("memory", 0.0) / (1024 * MIB)
 
 
-def _fits_somewhere(bundle: Bundle, free: list[dict[str, float]]) -> bool:
+def _is_placed(bundle: Bundle, free: list[dict[str, float]]) -> bool:
     for node in free:
         if all(node.get(name, 0.0) + GRAIN >= amount for name, amount in bundle.items()):
-            for name, amount in bundle.items():
-                node[name] = node.get(name, 0.0) - amount
+            node.update({name: node.get(name, 0.0) - amount for name, amount in bundle.items()})
             return True
     return False
 
@@ -81,7 +56,7 @@ def wished(devices: Iterable[Bundle], nodes: Sequence[Bundle]) -> list[Bundle]:
     Where the cluster has GPUs, a node without one is no place for them; where it has none, they get none.
     """
     gpus = min(1.0, total_of(nodes).get("GPU", 0.0))
-    lacking = fit([{**device, "GPU": gpus / _MANY} for device in devices], nodes).unplaced
+    lacking = unplaced([{**device, "GPU": gpus / _MANY} for device in devices], nodes)
     alike = Counter(tuple(device.items()) for device in lacking)
     return [
         {name: gpus if name == "GPU" else amount * number for name, amount in device}
@@ -89,57 +64,50 @@ def wished(devices: Iterable[Bundle], nodes: Sequence[Bundle]) -> list[Bundle]:
     ]
 
 
-def changes(result: Fit, address: str) -> list[str]:
-    """The least that has to join for everything to fit, as commands; empty where it does.
+def changes(lacking: Iterable[Bundle], address: str) -> list[str]:
+    """The least that has to join for processes without a place, as commands; empty where there are none.
 
     A device's own line asks for the GPU or cores that its clients need: those of another node are of no use to them.
     Where ``cluster join`` cannot offer a device's resources, a sentence says how Ray takes them.
     """
     alike: dict[tuple[str, ...], list[Bundle]] = {}
-    for bundle in result.unplaced:
+    for bundle in lacking:
         alike.setdefault(tuple(sorted(name for name in bundle if name not in PLAIN)), []).append(bundle)
     kinds = sorted(alike.items(), key=lambda item: (not item[0], item[0]))
-    return [_change(own, total_of(bundles), address) for own, bundles in kinds]
+    return [_change(own, total_of(bundles), f"relief-ray cluster join {address}") for own, bundles in kinds]
 
 
-def _change(own: tuple[str, ...], total: Bundle, address: str) -> str:
+def _change(own: tuple[str, ...], total: Bundle, join: str) -> str:
     """Say how one machine joins that offers ``total``; ``own``: its device's resources."""
-    join = f"relief-ray cluster join {address}"
-    if own and own not in _JOINABLE:
-        offered = json.dumps({name: _ceil(total[name]) for name in own})
+    options = "".join(
+        f" {option} {ceil(total[name] / unit - GRAIN)}"
+        for name, (option, unit) in _OPTIONS.items()
+        if total.get(name, 0.0) > 0
+    )
+    if not own:
+        return join + options
+    if own not in _JOINABLE:
+        offered = json.dumps({name: ceil(total[name] - GRAIN) for name in own})
         return (
             f"`cluster join` has no option for {' with '.join(own)}: add --resources='{offered}' to the `ray start` "
-            f"that this prints: {join}{_options(total)} --print"
+            f"that this prints: {join}{options} --print"
         )
-    number = max(1, round(total[own[0]])) if own else 1
-    count = f" --count {number}" if number > 1 else ""
-    device = f" --type {_JOINABLE[own]}{count}" if own else ""
-    return f"{join}{device}{_options(total)}"
-
-
-def _options(plain: Bundle) -> str:
-    """Options of one node that offers what is missing."""
-    words = {"CPU": "--num-cpus", "GPU": "--num-gpus"}
-    parts = [f" {words[name]} {_ceil(plain[name])}" for name in words if plain.get(name, 0.0) > 0]
-    if plain.get("memory", 0.0) > 0:
-        parts.append(f" --memory-mib {_ceil(plain['memory'] / MIB)}")
-    return "".join(parts)
-
-
-def _ceil(amount: float) -> int:
-    return int(-(-(amount - GRAIN) // 1))
+    number = max(1, round(total[own[0]]))
+    return f"{join} --type {_JOINABLE[own]}{f' --count {number}' if number > 1 else ''}{options}"
 
 
 def in_words(resources: Bundle) -> str:
     """``4 cores, 2 GPUs, 3 x type_a, 1,024 MiB``."""
-    units = {"CPU": "core", "GPU": "GPU"}
-    amounts = [(resources.get(name, 0.0), unit) for name, unit in units.items()]
-    parts = [f"{amount:g} {unit}{'' if amount == 1 else 's'}" for amount, unit in amounts if amount > 0]
-    own = {name: amount for name, amount in resources.items() if name not in (*units, "memory", "server")}
-    parts += [f"{amount:g} x {name}" for name, amount in sorted(own.items()) if amount > 0]
-    if resources.get("memory", 0.0) > 0:
-        parts.append(f"{resources['memory'] / MIB:,.0f} MiB")
-    if resources.get("server", 0.0) > 0:
+    offered = {name: amount for name, amount in sorted(resources.items()) if amount > 0}
+    parts = [
+        f"{offered[name]:g} {unit}{'' if offered[name] == 1 else 's'}"
+        for name, unit in (("CPU", "core"), ("GPU", "GPU"))
+        if name in offered
+    ]
+    parts += [f"{amount:g} x {name}" for name, amount in offered.items() if name not in (*PLAIN, "server")]
+    if "memory" in offered:
+        parts.append(f"{offered['memory'] / MIB:,.0f} MiB")
+    if "server" in offered:
         parts.append("server")
     return ", ".join(parts) or "nothing"
 
@@ -147,7 +115,7 @@ def in_words(resources: Bundle) -> str:
 def at_once(trial: Sequence[Bundle], nodes: Sequence[Bundle], most: int) -> int:
     """Number of equal trials that find places together, at most ``most``."""
     number = 0
-    while number < most and fit([bundle for _ in range(number + 1) for bundle in trial], nodes).fits:
+    while number < most and not unplaced([*trial] * (number + 1), nodes):
         number += 1
     return number
 
@@ -158,28 +126,25 @@ _OWN = ("node:", "object_store_memory", "accelerator_type:")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeAnswer:
-    """Answer of a node.
-
-    Attributes:
-        name: its host name.
-        python, ray, torch, version: versions of Python, Ray, torch and RELIEF-Ray.
-        digest: hash of RELIEF-Ray's sources.
-        device: its GPU, else its processor.
-        datasets: datasets whose raw files it has.
-        cached: datasets that it has parsed already.
-        shards: by dataset, the clients whose shards it has.
-    """
+    """What a node says of itself."""
 
     name: str
+    """Its host name."""
     python: str
     ray: str
     torch: str
     version: str
+    """Version of RELIEF-Ray."""
     digest: str
+    """Hash of RELIEF-Ray's sources."""
     device: str
+    """Its GPU, else its processor."""
     datasets: tuple[str, ...]
+    """Datasets whose raw files it has."""
     cached: tuple[str, ...]
+    """Datasets that it has parsed already."""
     shards: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """By dataset, the clients whose shards it has."""
 
     def data(self) -> list[str]:
         """Its data for people: ``dsa (parsed)``, ``the shard of client 3 of dsa``."""
@@ -202,6 +167,31 @@ class NodeFacts:
     def name(self) -> str:
         """Its host name, or its address where it did not answer."""
         return self.answer.name if self.answer is not None else self.address
+
+
+def ask_nodes(
+    function: Callable[[], T], wait_s: float, **options: object
+) -> Iterator[tuple[Mapping[str, Any], T | None, str]]:
+    """Call a function on all living nodes of the cluster that this process has joined.
+
+    Yields Ray's facts of each node with its answer; or with None and why there is none.
+    ``options``: Ray's of these tasks.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as OnNode
+
+    # Ray's typing does not know these options of functions.
+    task = cast(Any, ray.remote)(num_cpus=0, max_retries=0)(function)
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    refs = [task.options(scheduling_strategy=OnNode(node["NodeID"], soft=False), **options).remote() for node in nodes]
+    ray.wait(refs, num_returns=len(refs), timeout=wait_s)
+    for node, ref in zip(nodes, refs, strict=True):
+        try:
+            yield node, ray.get(ref, timeout=0.1), ""
+        except ray.exceptions.GetTimeoutError:
+            yield node, None, f"no answer within {wait_s:g} s"
+        except ray.exceptions.RayError as error:
+            yield node, None, str(error).strip().splitlines()[-1].strip()[:200]
 
 
 def _describe_here() -> NodeAnswer:
@@ -234,57 +224,35 @@ def _describe_here() -> NodeAnswer:
 
 def survey(wait_s: float = _ANSWER_S) -> list[NodeFacts]:
     """Ask all living nodes of the cluster that this process has joined, the head first, then by type and address."""
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    nodes = [node for node in ray.nodes() if node["Alive"]]
-    # Ray's typing does not know these options of functions.
-    ask = cast(Any, ray.remote)(num_cpus=0, max_retries=0)(_describe_here)
-    answers = {
-        node["NodeID"]: ask.options(
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        ).remote()
-        for node in nodes
-    }
-    ray.wait(list(answers.values()), num_returns=len(answers), timeout=wait_s)
-    facts = [_facts(node, answers[node["NodeID"]], wait_s) for node in nodes]
-    return sorted(
-        facts, key=lambda f: (not f.is_head, *(sorted(types_of(f.resources)) or ["~"])[:1], f.address, f.node)
-    )
+    facts = [
+        NodeFacts(
+            node=node["NodeID"],
+            address=node["NodeManagerAddress"],
+            is_head="node:__internal_head__" in node["Resources"],
+            resources={name: amount for name, amount in node["Resources"].items() if not name.startswith(_OWN)},
+            answer=answer,
+            why=why,
+        )
+        for node, answer, why in ask_nodes(_describe_here, wait_s)
+    ]
+    return sorted(facts, key=lambda f: (not f.is_head, min(types_of(f.resources), default="~"), f.address, f.node))
 
 
-def _facts(node: Mapping[str, Any], answer: object, wait_s: float) -> NodeFacts:
-    import ray
-
-    known = NodeFacts(
-        node=node["NodeID"],
-        address=node["NodeManagerAddress"],
-        is_head="node:__internal_head__" in node["Resources"],
-        resources={k: v for k, v in node["Resources"].items() if not k.startswith(_OWN)},
-    )
-    try:
-        return replace(known, answer=cast(NodeAnswer, ray.get(cast(Any, answer), timeout=0.1)))
-    except ray.exceptions.GetTimeoutError:
-        return replace(known, why=f"no answer within {wait_s:g} s")
-    except ray.exceptions.RayError as error:
-        return replace(known, why=str(error).strip().splitlines()[-1].strip()[:200])
-
-
-def types_of(resources: Mapping[str, float]) -> dict[str, float]:
+def types_of(resources: Mapping[str, float]) -> list[str]:
     """The device types that a node offers."""
-    return {name: amount for name, amount in resources.items() if name.startswith("type_")}
+    return [name for name in resources if name.startswith("type_")]
 
 
 def faults_of(nodes: Sequence[NodeFacts]) -> list[str]:
     """Reasons why any run would refuse these nodes: no answer, or unlike versions and sources; each with the fix."""
     faults = [f"{node.name}: {node.why}; install relief-ray there, and start it again" for node in nodes if node.why]
-    answers = [(node, node.answer) for node in nodes if node.answer is not None]
-    programs: dict[tuple[str, str], list[str]] = {}
-    for node, answer in answers:
-        programs.setdefault((answer.version, answer.digest), []).append(_place(node))
+    programs: dict[str, list[str]] = {}
+    for node in nodes:
+        if node.answer is not None:
+            programs.setdefault(f"{node.answer.version} ({node.answer.digest[:8]})", []).append(_place(node))
     if len(programs) > 1:
-        kinds = [f"{version} ({digest[:8]}) on {listed(names)}" for (version, digest), names in programs.items()]
-        faults.append(f"RELIEF-Ray differs: {'; '.join(kinds)}; install the same version on every node")
+        kinds = "; ".join(f"{program} on {listed(names)}" for program, names in programs.items())
+        faults.append(f"RELIEF-Ray differs: {kinds}; install the same version on every node")
     return faults
 
 
@@ -317,20 +285,21 @@ def data_notes(nodes: Sequence[NodeFacts], rules: Mapping[str, str]) -> list[str
 
 def _lacking(nodes: Sequence[NodeFacts], dataset: str) -> list[str]:
     """Nodes that answered and have neither the dataset nor a shard of it; of one's own data nobody knows."""
-    answers = [] if is_path(dataset) else [(node, node.answer) for node in nodes if node.answer is not None]
-    return [_place(node) for node, answer in answers if dataset not in (*answer.datasets, *answer.shards)]
+    return [
+        _place(node)
+        for node in nodes
+        if not is_path(dataset)
+        and node.answer is not None
+        and dataset not in (*node.answer.datasets, *node.answer.shards)
+    ]
 
 
 def warnings_of(nodes: Sequence[NodeFacts]) -> list[str]:
     """Differences that a run would take, but its user should know of."""
-    answers = [(node, node.answer) for node in nodes if node.answer is not None]
-    notes = []
-    torches = {answer.torch.partition("+")[0] for _, answer in answers}
-    if len(torches) > 1:
-        notes.append(
-            f"versions of torch differ ({listed(sorted(torches))}): so may the last bits of what nodes compute"
-        )
-    return notes
+    torches = sorted({node.answer.torch.partition("+")[0] for node in nodes if node.answer is not None})
+    if len(torches) < 2:
+        return []
+    return [f"versions of torch differ ({listed(torches)}): so may the last bits of what nodes compute"]
 
 
 def _place(node: NodeFacts) -> str:

@@ -1,8 +1,7 @@
-"""`relief-ray cluster head` and `join`: check what can be checked, say what comes next, become `ray start`."""
+"""`relief-ray cluster head|join|check` and `relief-ray submit`: several machines, and jobs on them."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import secrets
@@ -15,53 +14,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from actors.cluster import DASHBOARD_PORT, GCS_PORT
-from actors.cluster.jobs import (
-    HeadSilent,
-    connect,
-    entrypoint,
-    files_to_upload,
-    follow,
-    headline,
-    stage,
-    stop,
-    submit,
-    summary,
-)
-from actors.cluster.start_line import (
-    Capacity,
-    DeviceLetter,
-    NodeOptions,
-    StartLine,
-    address_here,
-    capacity,
-    head_line,
-    join_line,
-    refuse_other,
-    versions_here,
-    versions_of,
-)
-from actors.cluster.survey import (
-    PLAIN,
-    Bundle,
-    Fit,
-    NodeFacts,
-    at_once,
-    changes,
-    data_faults,
-    data_notes,
-    faults_of,
-    fit,
-    in_words,
-    survey,
-    warnings_of,
-    wished,
-)
+from actors.cluster import DASHBOARD_PORT, GCS_PORT, jobs, start_line
+from actors.cluster import survey as nodes_of
+from actors.cluster.survey import Bundle, NodeFacts, in_words, survey
 from actors.launch import choose_mode
+from actors.runtime import tokens
 from actors.runtime.placement import Nodes, total_of
 from actors.runtime.session import SessionOptions, ray_session
-from actors.runtime.tokens import check_token, make_token, refuse_open, token_path, use_token
-from actors.terminal.exit_codes import BAD_INPUT, INTERRUPTED, RAY_LOST, Stopped, say
+from actors.terminal.exit_codes import BAD_INPUT, INTERRUPTED, RAY_LOST, Stopped, print_result, say
 from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.studies.cells import Cell
 from relief_ray.studies.plan import target_config
@@ -74,64 +34,64 @@ if TYPE_CHECKING:
 
 # `relief-ray cluster check`: the nodes of a cluster, and whether a target fits on them.
 
-
 _MOST_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Need:
-    """Processes of a target and the resources that they take.
-
-    Attributes:
-        title: the target in words.
-        data: by dataset, where its rows come from (``runtime.data``); in a grid ``node`` where one of its cells has it.
-        bundles: resources of each of its processes; of a grid, of those of its most demanding cell.
-        num_cells: cells of a grid; None: it is none.
-        impossible: why no number of nodes like these can give it; empty where some can.
-    """
+    """Processes of a target and the resources that they take."""
 
     title: str
+    """The target in words."""
     data: Mapping[str, str] = field(default_factory=dict)
-    bundles: tuple[Bundle, ...]
+    """By dataset, where its rows come from (``runtime.data``); in a grid ``node`` where one of its cells has it."""
+    bundles: tuple[Bundle, ...] = ()
+    """Resources of each of its processes; of a grid, of those of its most demanding cell."""
     num_cells: int | None = None
+    """Cells of a grid; None: it is none."""
     impossible: str = ""
+    """Why no number of nodes like these can give it; empty where some can."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
-    """A target on the nodes of a cluster: the commands that would make it fit are in ``changes``."""
+class Fit:
+    """A target on the nodes of a cluster."""
 
     need: Need
-    fit: Fit
-    at_once: int
+    unplaced: tuple[Bundle, ...]
+    """Processes that find no place, the most demanding first."""
+    at_once: int | None
+    """Cells of a grid that find places together; None: it is none."""
     changes: tuple[str, ...]
+    """Commands that would make it fit."""
 
     @property
     def fits(self) -> bool:
         """True where it can run."""
-        return self.fit.fits and not self.need.impossible
+        return not self.unplaced and not self.need.impossible
 
 
 def check(target: Sequence[str], settings: Sequence[str], address: str | None, as_json: bool) -> None:
-    """Show nodes and verdict.
+    """Show the nodes, and whether a target fits.
 
     Raises:
         Stopped: something does not fit, with exit code 2.
         UserError: the cluster cannot be joined, or the target is none.
     """
-    place = _place(address)
+    place = address or os.environ.get("RAY_ADDRESS") or "127.0.0.1"
+    if place != "auto":
+        place = place if ":" in place else f"{place}:{GCS_PORT}"
+        start_line.refuse_other(start_line.versions_here(), start_line.versions_of(place), place)
     with ray_session(SessionOptions(address=place)):
         nodes = survey()
-    verdict = _judge(target, settings, [node.resources for node in nodes], place) if target else None
-    faults, notes = faults_of(nodes), warnings_of(nodes)
-    if verdict is not None:
-        training = trains(nodes, verdict.need)
-        faults += data_faults(training, verdict.need.data)
-        notes += data_notes(training, verdict.need.data)
-    print(
-        as_text(place, nodes, verdict, faults, notes) if not as_json else as_data(place, nodes, verdict, faults, notes)
-    )
-    if faults or (verdict is not None and not verdict.fits):
+    fit = judge(target, settings, [node.resources for node in nodes], place) if target else None
+    faults, notes = nodes_of.faults_of(nodes), nodes_of.warnings_of(nodes)
+    if fit is not None:
+        training = trains(nodes, fit.need)
+        faults += nodes_of.data_faults(training, fit.need.data)
+        notes += nodes_of.data_notes(training, fit.need.data)
+    print_result(as_text(place, nodes, fit, faults, notes), as_facts(place, nodes, fit, faults, notes), as_json)
+    if faults or (fit is not None and not fit.fits):
         raise Stopped(BAD_INPUT, "it does not fit" if not faults else "the nodes are no cluster for a run yet")
 
 
@@ -140,34 +100,21 @@ def trains(nodes: Sequence[NodeFacts], need: Need) -> list[NodeFacts]:
     return [
         node
         for node in nodes
-        if not node.is_head
-        and any(all(node.resources.get(name, 0.0) >= amount for name, amount in b.items()) for b in need.bundles)
+        if not node.is_head and any(not nodes_of.unplaced([bundle], [node.resources]) for bundle in need.bundles)
     ]
 
 
-def _place(address: str | None) -> str:
-    """Address of the head, which answers and takes the token.
+def judge(target: Sequence[str], settings: Sequence[str], offers: Sequence[Bundle], place: str) -> Fit:
+    """Whether a target fits on nodes that offer ``offers``; ``place``: address of the head.
 
     Raises:
-        UserError: it does not, or runs other versions of Ray or Python.
+        UserError: there is no such target.
     """
-    place = address or os.environ.get("RAY_ADDRESS") or f"127.0.0.1:{GCS_PORT}"
-    place = place if ":" in place or place == "auto" else f"{place}:{GCS_PORT}"
-    if place != "auto":
-        refuse_other(versions_here(), versions_of(place), place)
-    return place
-
-
-def _judge(target: Sequence[str], settings: Sequence[str], offers: Sequence[Bundle], place: str) -> Verdict:
     need = need_of(target, settings, offers)
-    result = fit(need.bundles, offers)
-    most = min(need.num_cells or 1, _MOST_AT_ONCE)
-    return Verdict(
-        need=need,
-        fit=result,
-        at_once=at_once(need.bundles, offers, most) if need.num_cells else 0,
-        changes=tuple(changes(result, place)),
-    )
+    lacking = nodes_of.unplaced(need.bundles, offers)
+    most = min(need.num_cells or 0, _MOST_AT_ONCE)
+    number = nodes_of.at_once(need.bundles, offers, most) if need.num_cells else None
+    return Fit(need=need, unplaced=lacking, at_once=number, changes=tuple(nodes_of.changes(lacking, place)))
 
 
 def need_of(target: Sequence[str], settings: Sequence[str], offers: Sequence[Bundle]) -> Need:
@@ -190,13 +137,13 @@ def need_of(target: Sequence[str], settings: Sequence[str], offers: Sequence[Bun
         return _grid_need(name, cells_of(load_grid(name), settings), nodes)
     keys = {setting.partition("=")[0] for setting in settings}
     typed = [] if keys & {"runtime.mode", "runtime.placement"} else ["runtime.mode=actors", "runtime.placement=typed"]
-    return _needed(target_config(name, [*typed, *settings]), f"run {name}", nodes, is_trial=False)
+    return _run_need(target_config(name, [*typed, *settings]), f"run {name}", nodes, is_trial=False)
 
 
 def _grid_need(name: str, cells: Sequence[Cell], nodes: Nodes) -> Need:
     """Needs of the most demanding cell of a grid."""
     kinds = {repr((c.config.fleet, c.config.data, c.config.runtime, c.config.training.device)): c for c in cells}
-    needs = [_needed(cell.config, f"grid {name}", nodes, is_trial=True) for cell in kinds.values()]
+    needs = [_run_need(cell.config, f"grid {name}", nodes, is_trial=True) for cell in kinds.values()]
     largest = max(needs, key=lambda n: (bool(n.impossible), len(n.bundles), sorted(total_of(n.bundles).values())))
     data: dict[str, str] = {}
     for name, rule in (item for need in needs for item in need.data.items()):
@@ -204,8 +151,8 @@ def _grid_need(name: str, cells: Sequence[Cell], nodes: Nodes) -> Need:
     return replace(largest, title=f"{largest.title}, a cell of {len(cells)}", data=data, num_cells=len(cells))
 
 
-def _needed(config: ExperimentConfig, title: str, nodes: Nodes, *, is_trial: bool) -> Need:
-    """Bundles of one run; of a typed one as if the cluster had all devices."""
+def _run_need(config: ExperimentConfig, title: str, nodes: Nodes, *, is_trial: bool) -> Need:
+    """Needs of one run; of a typed one as if the cluster had all devices."""
     from actors.grids.places import bundles_of, fleet_of, is_chosen_here, settled
 
     fleet, types = fleet_of(config)
@@ -220,134 +167,130 @@ def _needed(config: ExperimentConfig, title: str, nodes: Nodes, *, is_trial: boo
     title = f"{title}: {counted(len(fleet), 'client')}, mode {runtime.mode}, placement {config.runtime.placement}"
     data = {config.data.name: config.runtime.data}
     try:
-        bundles = bundles_of(config, replace(nodes, each=(*nodes.each, *wished(devices, nodes.each))))
+        bundles = bundles_of(config, replace(nodes, each=(*nodes.each, *nodes_of.wished(devices, nodes.each))))
     except UserError as error:
-        return Need(title=title, data=data, bundles=(), impossible=str(error))
+        return Need(title=title, data=data, impossible=str(error))
     # The first is the process of a trial; a run's coordinator asks for nothing.
     return Need(title=title, data=data, bundles=bundles if is_trial else bundles[1:] or bundles)
 
 
 def as_text(
-    place: str, nodes: Sequence[NodeFacts], verdict: Verdict | None, faults: Sequence[str], notes: Sequence[str]
+    place: str, nodes: Sequence[NodeFacts], fit: Fit | None, faults: Sequence[str], notes: Sequence[str]
 ) -> str:
-    """Nodes and verdict for a terminal of 80 columns."""
+    """Nodes and fit for a terminal of 80 columns."""
     lines = [f"{place}: {counted(len(nodes), 'node')}, {in_words(total_of(node.resources for node in nodes))}"]
     for node in nodes:
         head = "head, " if node.is_head else ""
         lines += wrapped(f"{node.name} ({head}{node.address}): {in_words(node.resources)}", rest="  ")
-        lines += _answer_lines(node)
-    if verdict is not None:
-        lines += ["", *_verdict_lines(verdict)]
-    lines += [line for text in notes for line in wrapped(f"NOTE: {text}", rest="  ")]
-    lines += [line for text in faults for line in wrapped(f"FAULT: {text}", rest="  ")]
+        if (answer := node.answer) is None:
+            lines += wrapped(f"does not answer: {node.why}", "  ", "    ")
+            continue
+        lines.append(
+            f"  Python {answer.python}, Ray {answer.ray}, torch {answer.torch}, RELIEF-Ray {answer.version} "
+            f"({answer.digest[:8]})"
+        )
+        lines += wrapped(f"{answer.device}; data: {', '.join(answer.data()) or 'none'}", "  ", "    ")
+    if fit is not None:
+        lines += ["", *_fit_lines(fit)]
+    for head, texts in (("NOTE", notes), ("FAULT", faults)):
+        lines += [line for text in texts for line in wrapped(f"{head}: {text}", rest="  ")]
     return "\n".join(lines)
 
 
-def _answer_lines(node: NodeFacts) -> list[str]:
-    answer = node.answer
-    if answer is None:
-        return wrapped(f"does not answer: {node.why}", "  ", "    ")
-    return [
-        f"  Python {answer.python}, Ray {answer.ray}, torch {answer.torch}, RELIEF-Ray {answer.version} "
-        f"({answer.digest[:8]})",
-        *wrapped(f"{answer.device}; data: {', '.join(answer.data()) or 'none'}", "  ", "    "),
-    ]
-
-
-def _verdict_lines(verdict: Verdict) -> list[str]:
-    need, result = verdict.need, verdict.fit
-    lines = [*wrapped(need.title, rest="  ")]
+def _fit_lines(fit: Fit) -> list[str]:
+    need, missing = fit.need, total_of(fit.unplaced)
+    lines = wrapped(need.title, rest="  ")
     if need.impossible:
         return [*lines, *wrapped(f"does not fit: {need.impossible}", "  ", "    ")]
-    lines += wrapped(f"needs {in_words(result.needed)}", "  ", "    ")
-    if verdict.fits:
-        number = f"; {counted(verdict.at_once, 'cell')} at a time" if need.num_cells else ""
+    lines += wrapped(f"needs {in_words(total_of(need.bundles))}", "  ", "    ")
+    if fit.fits:
+        number = "" if fit.at_once is None else f"; {counted(fit.at_once, 'cell')} at a time"
         return [*lines, f"  fits{number}"]
-    places = f"{len(result.unplaced)} of {len(need.bundles)} processes have no place (each takes one node)"
-    lines += wrapped(f"does not fit: {places}; missing: {in_words(result.missing)}", "  ", "    ")
+    places = f"{len(fit.unplaced)} of {len(need.bundles)} processes have no place (each takes one node)"
+    lines += wrapped(f"does not fit: {places}; missing: {in_words(missing)}", "  ", "    ")
     lines.append("  smallest change, on one machine each:")
-    for change in verdict.changes:
+    for change in fit.changes:
         # A command stays one line; a sentence does not.
         lines += [f"    {change}"] if change.startswith("relief-ray") else wrapped(change, "    ", "      ")
-    if any(name not in PLAIN for name in result.missing):
+    if missing.keys() - nodes_of.PLAIN:
         lines.append("  or without types: --set runtime.placement=virtual")
     return lines
 
 
-def as_data(
-    place: str, nodes: Sequence[NodeFacts], verdict: Verdict | None, faults: Sequence[str], notes: Sequence[str]
-) -> str:
-    """The same as JSON."""
-    shown: dict[str, object] = {
+def as_facts(
+    place: str, nodes: Sequence[NodeFacts], fit: Fit | None, faults: Sequence[str], notes: Sequence[str]
+) -> dict[str, object]:
+    """The same for JSON."""
+    facts: dict[str, object] = {
         "address": place,
         "nodes": [{"name": node.name, **asdict(node)} for node in nodes],
         "faults": list(faults),
         "notes": list(notes),
     }
-    if verdict is not None:
-        shown["target"] = {
-            "title": verdict.need.title,
-            "data": dict(verdict.need.data),
-            "needed": dict(verdict.fit.needed),
-            "missing": dict(verdict.fit.missing),
-            "fits": verdict.fits,
-            "why_not": verdict.need.impossible,
-            "cells": verdict.need.num_cells,
-            "cells_at_once": verdict.at_once if verdict.need.num_cells else None,
-            "changes": list(verdict.changes),
+    if fit is not None:
+        facts["target"] = {
+            "title": fit.need.title,
+            "data": dict(fit.need.data),
+            "needed": total_of(fit.need.bundles),
+            "missing": total_of(fit.unplaced),
+            "fits": fit.fits,
+            "why_not": fit.need.impossible,
+            "cells": fit.need.num_cells,
+            "cells_at_once": fit.at_once,
+            "changes": list(fit.changes),
         }
-    return json.dumps(shown, indent=1)
+    return facts
 
 
 # `relief-ray submit`: a command as a job on a cluster's head, from any folder with one's own code.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SubmitOptions:
-    """Options of `relief-ray submit`.
+def submit_command(
+    arguments: Sequence[str],
+    commands: Collection[str],
+    *,
+    address: str | None,
+    folder: Path,
+    detach: bool,
+    dry_run: bool,
+    token: Path,
+) -> None:
+    """Upload, start the job, follow it.
 
-    Attributes:
+    Args:
+        arguments: the command line, with or without `relief-ray`.
+        commands: names of the commands that a job can run.
         address: the head's dashboard; None: ``RAY_API_SERVER_ADDRESS``, or this machine's.
         folder: folder to upload.
         detach: do not follow the job.
         dry_run: only list the files.
         token: the cluster's token, which is not uploaded.
-    """
-
-    address: str | None
-    folder: Path
-    detach: bool
-    dry_run: bool
-    token: Path
-
-
-def submit_command(arguments: Sequence[str], options: SubmitOptions, jobs: Collection[str]) -> None:
-    """Upload, start the job, follow it; ``jobs``: names of the commands that a job can run.
 
     Raises:
         UserError: no command, too much to upload, or a head that does not answer.
         Stopped: with the job's exit code, unless it is 0.
     """
     words = list(arguments[1:] if arguments[0] == "relief-ray" else arguments)
-    if words[0] not in jobs:
-        raise UserError(f"submit -- {words[0]}: no command for a job; expected one of {', '.join(jobs)}")
-    files = files_to_upload(options.folder, words, options.token)
-    if options.dry_run:
-        print(headline(options.folder, files), *(file.path.as_posix() for file in files), sep="\n")
+    if words[0] not in commands:
+        raise UserError(f"submit -- {words[0]}: no command for a job; expected one of {', '.join(commands)}")
+    files = jobs.files_to_upload(folder, words, token)
+    if dry_run:
+        print(jobs.headline(folder, files), *(file.path.as_posix() for file in files), sep="\n")
         return
-    say("\n".join([headline(options.folder, files), *summary(files)]))
-    url = _url(options.address)
-    client, job = connect(url), _name(words)
-    command = entrypoint(words, job)
+    say("\n".join([jobs.headline(folder, files), *jobs.summary(files)]))
+    plain = [re.sub(r"[^\w.-]+", "-", Path(word).name) for word in words[:2] if not word.startswith("-")]
+    # A name that is used once: `grid-smoke-1f2e3d`.
+    client, job = _connect(address), "-".join([*plain, secrets.token_hex(3)])
+    command = jobs.entrypoint(words, job)
     with TemporaryDirectory(prefix="relief-ray-") as place:
-        stage(options.folder, files, Path(place))
-        with _told_how_to_go_on(job, options.address):
-            submit(client, command, Path(place), job)
+        jobs.stage(folder, files, Path(place))
+        with _silence_ends(job, address):
+            jobs.submit(client, command, Path(place), job)
     say(f"job {job}: {command}")
-    if options.detach:
-        say(_how_to_go_on(job, options.address))
+    if detach:
+        say(_how_to_go_on(job, address))
     else:
-        _follow(client, job, options.address)
+        _follow(client, job, address)
 
 
 def attach_command(job: str, address: str | None) -> None:
@@ -356,15 +299,20 @@ def attach_command(job: str, address: str | None) -> None:
     Raises:
         Stopped: with the job's exit code, unless it is 0.
     """
-    _follow(connect(_url(address)), job, address)
+    _follow(_connect(address), job, address)
 
 
 def stop_command(job: str, address: str | None) -> None:
     """Ask a job to stop: its run or grid ends within seconds, and can be resumed."""
-    client = connect(_url(address))
-    with _told_how_to_go_on(job, address):
-        said = "is asked to stop" if stop(client, job) else "has ended already"
-    print(f"job {job} {said}")
+    client = _connect(address)
+    with _silence_ends(job, address):
+        print(f"job {job} {'is asked to stop' if jobs.stop(client, job) else 'has ended already'}")
+
+
+def _connect(address: str | None) -> JobSubmissionClient:
+    """A client of the job server; ``HOST:PORT`` stands for http."""
+    url = address or os.environ.get("RAY_API_SERVER_ADDRESS") or f"127.0.0.1:{DASHBOARD_PORT}"
+    return jobs.connect(url if "://" in url else f"http://{url}")
 
 
 def _follow(client: JobSubmissionClient, job: str, address: str | None) -> None:
@@ -374,8 +322,8 @@ def _follow(client: JobSubmissionClient, job: str, address: str | None) -> None:
         Stopped: with the job's exit code; or 130 after Ctrl-C, and 9 where the head is gone: the job goes on.
     """
     try:
-        with _told_how_to_go_on(job, address):
-            code = follow(client, job, _write)
+        with _silence_ends(job, address):
+            code = jobs.follow(client, job, lambda text: print(text, end="", flush=True))
     except KeyboardInterrupt:
         raise Stopped(INTERRUPTED, f"job {job} goes on\n{_how_to_go_on(job, address)}") from None
     if code:
@@ -384,7 +332,7 @@ def _follow(client: JobSubmissionClient, job: str, address: str | None) -> None:
 
 
 @contextmanager
-def _told_how_to_go_on(job: str, address: str | None) -> Iterator[None]:
+def _silence_ends(job: str, address: str | None) -> Iterator[None]:
     """Ask a head about a job inside the block.
 
     Raises:
@@ -392,32 +340,16 @@ def _told_how_to_go_on(job: str, address: str | None) -> Iterator[None]:
     """
     try:
         yield
-    except HeadSilent as error:
+    except jobs.HeadSilent as error:
         raise Stopped(RAY_LOST, f"{error}; job {job} may go on\n{_how_to_go_on(job, address)}") from error
 
 
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
-
-
 def _how_to_go_on(job: str, address: str | None) -> str:
-    head = "" if address is None else f" --address {address}"
-    command = f"relief-ray submit{head}"
+    command = "relief-ray submit" + ("" if address is None else f" --address {address}")
     return f"follow it with: {command} --attach {job}\nstop it with:   {command} --stop {job}"
 
 
-def _url(address: str | None) -> str:
-    """The job server's URL; ``HOST:PORT`` stands for http."""
-    chosen = address or os.environ.get("RAY_API_SERVER_ADDRESS") or f"127.0.0.1:{DASHBOARD_PORT}"
-    return chosen if "://" in chosen else f"http://{chosen}"
-
-
-def _name(words: Sequence[str]) -> str:
-    """A name for a job, used once: ``grid-smoke-1f2e3d``."""
-    plain = [re.sub(r"[^\w.-]+", "-", Path(word).name) for word in words[:2] if not word.startswith("-")]
-    return "-".join([*plain, secrets.token_hex(3)])
-
+# `relief-ray cluster head` and `join`: check what can be checked, say what comes next, become `ray start`.
 
 # Nothing is sent there: any address outside shows which interface the default route takes (RFC 5737).
 _OUTSIDE = "192.0.2.1"
@@ -425,137 +357,106 @@ _OUTSIDE = "192.0.2.1"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeChoice:
-    """Options that head and joining nodes share; None: the default of this machine.
-
-    Attributes:
-        bind: address that other nodes use.
-        first_port: first of the node's ports.
-        num_cpus: cores to lend.
-        num_gpus: GPUs to lend.
-        memory_mib: MiB for worker processes.
-        object_store_mib: MiB of shared memory.
-        token: file of the cluster's token.
-        insecure: ask for no token.
-        temp_dir: folder of Ray's sockets and logs.
-        print_only: print the line instead of running it.
-    """
+    """Options that head and joining nodes share; None: the default of this machine."""
 
     bind: str | None
+    """Address that other nodes use."""
     first_port: int
+    """First of the node's ports."""
     num_cpus: int | None
     num_gpus: int | None
     memory_mib: int | None
+    """MiB for worker processes."""
     object_store_mib: int | None
     token: Path | None
+    """File of the cluster's token."""
     insecure: bool
+    """Ask for no token."""
     temp_dir: Path | None
+    """Folder of Ray's sockets and logs."""
     print_only: bool
+    """Print the line instead of running it."""
+
+    def settled(self, towards: str, *, is_head: bool) -> start_line.NodeOptions:
+        """The node with this machine's defaults; ``towards``: host to which its address is a route.
+
+        Raises:
+            UserError: there is no such host.
+        """
+        host = self.bind or start_line.address_here(towards)
+        names = ("num_cpus", "num_gpus", "memory_mib", "object_store_mib")
+        chosen = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return start_line.NodeOptions(
+            host=host,
+            first_port=self.first_port,
+            capacity=replace(start_line.capacity(is_head), **chosen),
+            token=None if self.insecure else tokens.token_path(self.token),
+            temp_dir=None if self.temp_dir is None else self.temp_dir.absolute(),
+        )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HeadOptions:
-    """Options of the head alone."""
-
-    port: int
-    dashboard_host: str
-    dashboard_port: int
-
-
-def head(choice: NodeChoice, options: HeadOptions) -> None:
+def head(choice: NodeChoice, port: int, dashboard_host: str, dashboard_port: int) -> None:
     """Start the head in the place of this process, or print how.
 
     Raises:
         UserError: no token, ports that overlap, or a token that others may read.
     """
-    refuse_open(choice.insecure)
-    node = _node(choice, choice.bind or address_here(_OUTSIDE), is_head=True)
-    line = head_line(
-        node, port=options.port, dashboard_host=options.dashboard_host, dashboard_port=options.dashboard_port
-    )
+    tokens.refuse_open(choice.insecure)
+    node = choice.settled(_OUTSIDE, is_head=True)
+    line = start_line.head_line(node, port=port, dashboard_host=dashboard_host, dashboard_port=dashboard_port)
+    token = None if node.token is None else shlex.quote(str(node.token))
     if choice.print_only:
-        _show(line, _token_lines(node.token))
+        if node.token is not None and not node.token.exists():
+            folder = shlex.quote(str(node.token.parent))
+            print(f"(umask 077; mkdir -p {folder}; openssl rand -hex 32 > {token})")
+        print(line.text())
         return
-    if node.token is not None and make_token(node.token):
+    if node.token is not None and tokens.make_token(node.token):
         _say(f"token   {node.token} (new; only you can read it)")
-    _say(*_next(node, options))
+    option = "" if token is None else f" --token {token}"
+    variables = "" if token is None else f"RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={token} "
+    place, url = f"{node.host}:{port}", f"http://{dashboard_host}:{dashboard_port}"
+    _say(
+        f"head    {place} with {_offer(node.capacity)}; dashboard and jobs at {url}",
+        f"device  relief-ray cluster join {place} --type c --token COPY_OF_THE_TOKEN",
+        f"check   relief-ray cluster check --address {place}{option}",
+        f"job     relief-ray submit --address {url}{option} -- grid smoke",
+        f"run     {variables}relief-ray run demo --address {place} --placement typed",
+        "Ctrl-C ends the head and with it the cluster.",
+    )
     line.run()
 
 
-def join(address: str, letter: DeviceLetter | None, count: int, choice: NodeChoice) -> None:
+def join(address: str, letter: start_line.DeviceLetter | None, count: int, choice: NodeChoice) -> None:
     """Join a cluster in the place of this process, or print how.
 
     Raises:
         UserError: nothing answers, the token is refused, or the versions cannot be one cluster.
     """
-    refuse_open(choice.insecure)
+    tokens.refuse_open(choice.insecure)
     if letter is None and count != 1:
         raise UserError(f"--count {count}: counts devices of a type; expected --type a, b or c with it")
     place = address if ":" in address else f"{address}:{GCS_PORT}"
-    host = place.rpartition(":")[0]
-    node = _node(choice, choice.bind or address_here(host), is_head=False)
-    line = join_line(node, place, letter, count)
+    node = choice.settled(place.rpartition(":")[0], is_head=False)
+    line = start_line.join_line(node, place, letter, count)
     if choice.print_only:
-        _show(line, [])
+        print(line.text())
         return
     if node.token is not None:
-        check_token(node.token)
+        tokens.check_token(node.token)
         # Before Ray is imported, which reads it once.
-        use_token(node.token)
-    refuse_other(versions_here(), versions_of(place), place)
-    what = "cores only" if letter is None else f"{count} x type {letter.upper()}"
-    _say(f"joins   {place} as {what}, with {_offer(node.capacity)}")
+        tokens.use_token(node.token)
+    start_line.refuse_other(start_line.versions_here(), start_line.versions_of(place), place)
+    device = "cores only" if letter is None else f"{count} x type {letter.upper()}"
+    _say(f"joins   {place} as {device}, with {_offer(node.capacity)}")
     line.run()
 
 
-def _node(choice: NodeChoice, host: str, *, is_head: bool) -> NodeOptions:
-    """The node with this machine's defaults."""
-    offered = capacity(is_head)
-    chosen = {
-        name: value
-        for name in ("num_cpus", "num_gpus", "memory_mib", "object_store_mib")
-        if (value := getattr(choice, name)) is not None
-    }
-    return NodeOptions(
-        host=host,
-        first_port=choice.first_port,
-        capacity=replace(offered, **chosen),
-        token=None if choice.insecure else token_path(choice.token),
-        temp_dir=None if choice.temp_dir is None else choice.temp_dir.absolute(),
-    )
-
-
-def _offer(offered: Capacity) -> str:
+def _offer(offered: start_line.Capacity) -> str:
     gpus = f", {offered.num_gpus} GPU" if offered.num_gpus else ""
     return (
         f"{offered.num_cpus} cores{gpus}, {offered.memory_mib} MiB for workers, {offered.object_store_mib} MiB shared"
     )
-
-
-def _show(line: StartLine, before: list[str]) -> None:
-    print(*before, line.text(), sep="\n")
-
-
-def _token_lines(path: Path | None) -> list[str]:
-    """Commands that make the token, where there is none yet."""
-    if path is None or path.exists():
-        return []
-    return [f"(umask 077; mkdir -p {shlex.quote(str(path.parent))}; openssl rand -hex 32 > {shlex.quote(str(path))})"]
-
-
-def _next(node: NodeOptions, options: HeadOptions) -> list[str]:
-    """Lines with the commands to type once the head is up."""
-    token = "" if node.token is None else f" --token {shlex.quote(str(node.token))}"
-    variables = "" if node.token is None else f"RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={shlex.quote(str(node.token))} "
-    url = f"http://{options.dashboard_host}:{options.dashboard_port}"
-    place = f"{node.host}:{options.port}"
-    return [
-        f"head    {place} with {_offer(node.capacity)}; dashboard and jobs at {url}",
-        f"device  relief-ray cluster join {place} --type c --token COPY_OF_THE_TOKEN",
-        f"check   relief-ray cluster check --address {place}{token}",
-        f"job     relief-ray submit --address {url}{token} -- grid smoke",
-        f"run     {variables}relief-ray run demo --address {place} --placement typed",
-        "Ctrl-C ends the head and with it the cluster.",
-    ]
 
 
 def _say(*lines: str) -> None:

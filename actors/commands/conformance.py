@@ -6,12 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Literal
 
 import typer
 
+from actors.cluster.survey import ask_nodes
 from actors.launch import ray_executors
 from actors.runtime.session import SessionOptions, process_options, ray_session
+from actors.terminal.exit_codes import print_result
 from relief_ray.conformance.reference import WITHIN, Agreement, ReferenceNumbers, agreement, reference_numbers
 from relief_ray.conformance.trial import line, names_dataset, trial_of
 from relief_ray.data.registry import DATASETS, load_own
@@ -31,21 +33,17 @@ _ANSWER_S = 600.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeResult:
-    """A node's numbers on one device, compared with this machine's.
-
-    Attributes:
-        node: its host name, or its address where it did not answer.
-        address: its address in the cluster.
-        numbers: what it computed; None where it did not.
-        compared: the comparison; None where there is nothing to compare.
-        why: what happened instead.
-    """
+    """A node's numbers on one device, compared with this machine's."""
 
     node: str
+    """Its host name, or its address where it did not answer."""
     address: str
     numbers: ReferenceNumbers | None = None
+    """What it computed; None where it did not."""
     compared: Agreement | None = None
+    """None where there is nothing to compare."""
     why: str = ""
+    """What happened instead."""
 
     @property
     def is_kept(self) -> bool:
@@ -62,7 +60,7 @@ def conformance_of_nodes(address: str, as_json: bool) -> None:
     reference = reference_numbers()
     with ray_session(SessionOptions(address=address)):
         results = results_of_nodes(reference)
-    print(as_data(reference, results) if as_json else as_text(reference, results))
+    print_result(as_text(reference, results), as_facts(reference, results), as_json)
     if not all(result.is_kept for result in results):
         raise typer.Exit(1)
 
@@ -73,95 +71,76 @@ def _compute() -> tuple[str, list[ReferenceNumbers]]:
 
     from relief_ray.support.process import choose_device
 
-    numbers = [reference_numbers()]
-    if choose_device("auto") == "cuda":
-        numbers.append(reference_numbers("cuda"))
-    return platform.node(), numbers
+    on_gpu = [reference_numbers("cuda")] if choose_device("auto") == "cuda" else []
+    return platform.node(), [reference_numbers(), *on_gpu]
 
 
 def results_of_nodes(reference: ReferenceNumbers, wait_s: float = _ANSWER_S) -> list[NodeResult]:
     """Let all living nodes of the joined cluster compute, and compare."""
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    nodes = [node for node in ray.nodes() if node["Alive"]]
-    # Ray's typing does not know these options of functions.
-    ask = cast(Any, ray.remote)(num_cpus=0, max_retries=0)(_compute)
-    options = process_options(1, hide_gpus=False)
-    refs = {
-        node["NodeManagerAddress"] + f" ({node['NodeID'][:8]})": ask.options(
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False), **options
-        ).remote()
-        for node in nodes
-    }
-    ray.wait(list(refs.values()), num_returns=len(refs), timeout=wait_s)
-    return [result for place, ref in refs.items() for result in _results(place, ref, reference)]
-
-
-def _results(place: str, ref: object, reference: ReferenceNumbers) -> list[NodeResult]:
-    import ray
-
-    try:
-        name, numbers = cast("tuple[str, list[ReferenceNumbers]]", ray.get(cast(Any, ref), timeout=0.1))
-    except ray.exceptions.GetTimeoutError:
-        return [NodeResult(node=place, address=place, why="no answer in time; is it busy, or cut off?")]
-    except ray.exceptions.RayError as error:
-        return [NodeResult(node=place, address=place, why=str(error).strip().splitlines()[-1].strip()[:200])]
-    return [NodeResult(node=name, address=place, numbers=each, compared=agreement(each, reference)) for each in numbers]
+    results = []
+    for node, answer, why in ask_nodes(_compute, wait_s, **process_options(1, hide_gpus=False)):
+        place = f"{node['NodeManagerAddress']} ({node['NodeID'][:8]})"
+        if answer is None:
+            results.append(NodeResult(node=place, address=place, why=why))
+            continue
+        name, numbers = answer
+        results += [
+            NodeResult(node=name, address=place, numbers=each, compared=agreement(each, reference)) for each in numbers
+        ]
+    return results
 
 
 def _node_line(result: NodeResult) -> str:
     """One node in words."""
     if result.numbers is None or result.compared is None:
         return f"  BROKEN  {result.node}: {result.why}"
-    seen, machine = result.compared, result.numbers.machine
-    on = machine.device if machine.device != "cpu" else machine.cpu
-    head = f"{'kept  ' if seen.is_kept else 'BROKEN'}  {result.node} {result.address}, {on}, torch {machine.torch}"
-    if seen.is_same:
-        return f"  {head}: same bits"
-    expected = "equal processors: expected the same bits" if seen.needs_bits else f"allowed {WITHIN:g}"
-    return f"  {head}: largest relative difference {seen.difference:.2g} ({expected})"
+    compared, machine = result.compared, result.numbers.machine
+    device = machine.cpu if machine.device == "cpu" else machine.device
+    if compared.is_same:
+        outcome = "same bits"
+    else:
+        allowed = "equal processors: expected the same bits" if compared.needs_bits else f"allowed {WITHIN:g}"
+        outcome = f"largest relative difference {compared.difference:.2g} ({allowed})"
+    kept = "kept  " if compared.is_kept else "BROKEN"
+    return f"  {kept}  {result.node} {result.address}, {device}, torch {machine.torch}: {outcome}"
 
 
 def as_text(reference: ReferenceNumbers, results: Sequence[NodeResult]) -> str:
     """A line per node and a verdict."""
     machine = reference.machine
+    lines = [
+        f"reference: this machine, {machine.cpu}, torch {machine.torch}, {reference.sha256[:12]}",
+        *map(_node_line, results),
+    ]
     broken = [result.node for result in results if not result.is_kept]
-    verdict = f"{counted(len(results), 'result')}: " + (f"broken on {', '.join(broken)}" if broken else "all kept")
-    fix = ["fix: the same relief-ray and torch everywhere (`relief-ray cluster check`), then test that node's memory"]
-    return "\n".join(
-        [
-            f"reference: this machine, {machine.cpu}, torch {machine.torch}, {reference.sha256[:12]}",
-            *map(_node_line, results),
-            verdict,
-            *(fix if broken else []),
-        ]
-    )
+    lines.append(f"{counted(len(results), 'result')}: " + (f"broken on {', '.join(broken)}" if broken else "all kept"))
+    if broken:
+        lines.append(
+            "fix: the same relief-ray and torch everywhere (`relief-ray cluster check`), then test that node's memory"
+        )
+    return "\n".join(lines)
 
 
-def as_data(reference: ReferenceNumbers, results: Sequence[NodeResult]) -> str:
-    """The same as JSON."""
-    return json.dumps(
-        {
-            "reference": _facts(reference),
-            "within": WITHIN,
-            "keeps": all(result.is_kept for result in results),
-            "nodes": [
-                {
-                    "node": r.node,
-                    "address": r.address,
-                    "kept": r.is_kept,
-                    "same_bits": None if r.compared is None else r.compared.is_same,
-                    "needs_bits": None if r.compared is None else r.compared.needs_bits,
-                    "difference": None if r.compared is None else r.compared.difference,
-                    "numbers": None if r.numbers is None else _facts(r.numbers),
-                    "why": r.why,
-                }
-                for r in results
-            ],
-        },
-        indent=1,
-    )
+def as_facts(reference: ReferenceNumbers, results: Sequence[NodeResult]) -> dict[str, object]:
+    """The same for JSON."""
+    return {
+        "reference": _facts(reference),
+        "within": WITHIN,
+        "keeps": all(result.is_kept for result in results),
+        "nodes": [
+            {
+                "node": r.node,
+                "address": r.address,
+                "kept": r.is_kept,
+                "same_bits": None if r.compared is None else r.compared.is_same,
+                "needs_bits": None if r.compared is None else r.compared.needs_bits,
+                "difference": None if r.compared is None else r.compared.difference,
+                "numbers": None if r.numbers is None else _facts(r.numbers),
+                "why": r.why,
+            }
+            for r in results
+        ],
+    }
 
 
 def _facts(numbers: ReferenceNumbers) -> Mapping[str, object]:

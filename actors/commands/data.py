@@ -1,4 +1,4 @@
-"""`relief-ray data ...`: lists, fetches, verifies, synthesises and describes datasets."""
+"""`relief-ray data ...`: lists, fetches, verifies, synthesises, describes and tries out datasets."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from actors.terminal.exit_codes import print_result
 from actors.terminal.progress import is_interactive, make_console
 from relief_ray import __version__
 from relief_ray.config.experiment import override, parse
@@ -31,10 +32,110 @@ from relief_ray.support.process import use_threads
 from relief_ray.support.text import WIDTH, table
 from relief_ray.training.executor import SerialExecutor
 
+_MAX_LINES = 10
+
+
+def show_list(as_json: bool) -> None:
+    """Run `data list`."""
+    datasets = list_datasets()
+    rows = [[d["name"], d["origin"] or "absent", d["title"]] for d in datasets]
+    lines = [
+        table(["name", "here", "what"], rows, left=3, width=WIDTH),
+        f"\nLooked in: {', '.join(map(str, search_roots(None)))} (RELIEF_DATA names the first)",
+    ]
+    if absent := [d["name"] for d in datasets if d["origin"] is None]:
+        lines.append(f"Bring one here: relief-ray data fetch {absent[0]} [--from FILE|DIR]")
+    print_result("\n".join(lines), datasets, as_json)
+
+
+def bring(name: str, source: Path | None, url: str | None, as_json: bool) -> None:
+    """Run `data fetch`."""
+    if source is not None:
+        report = import_from(name, source)
+    elif as_json or not is_interactive():
+        report = fetch(name, url=url)
+    else:
+        report = _fetch_with_bar(name, url)
+    print_result(f"{name}: {report['num_bytes'] / 1e6:.1f} MB in {report['path']}", report, as_json)
+    if not as_json:
+        print(_verification_text(report["verification"]))
+        _refuse_wrong(report["verification"])
+
+
+def _fetch_with_bar(name: str, url: str | None) -> FetchReport:
+    """Download a dataset and show a progress bar."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=make_console(), transient=True) as bar:
+        task = bar.add_task(name, total=None)
+        return fetch(name, url=url, progress=lambda done, total: bar.update(task, completed=done, total=total))
+
+
+def check(name: str, as_json: bool) -> None:
+    """Run `data verify`.
+
+    Raises:
+        UserError: the structure is not the dataset's.
+    """
+    report = verify(name)
+    print_result(_verification_text(report), report, as_json)
+    _refuse_wrong(report)
+
+
+def _verification_text(report: VerifyReport) -> str:
+    """The result of a verification."""
+    lines = [
+        f"{report['name']}: {report['origin']}, {report['path']}",
+        f"  files     {len(report['files'])}, {report['num_known']} with a known sha256",
+        *(f"  warning   {line}" for line in report["warnings"][:_MAX_LINES]),
+    ]
+    if report["ok"]:
+        lines.append("  structure as expected (columns, lengths, gaps, physical ranges)")
+    return "\n".join(lines)
+
+
+def _refuse_wrong(report: VerifyReport) -> None:
+    """Check the result of a verification.
+
+    Raises:
+        UserError: the structure is not the dataset's.
+    """
+    if not report["ok"]:
+        lines = "\n".join(report["problems"][:_MAX_LINES])
+        remedy = "mend the files, or the loader" if is_path(report["name"]) else how_to_bring(get_spec(report["name"]))
+        raise UserError(f"{report['path']}: {len(report['problems'])} problem(s) in its structure\n{lines}\n{remedy}")
+
+
+def make(name: str, out: Path | None, seed: int, scale: float) -> None:
+    """Run `data synth`."""
+    folder = synth(name, out if out is not None else search_roots(None)[0], seed, scale)
+    print(f"{name}: SYNTHETIC files in {folder}")
+    print("Whatever is computed from them carries that word in its record, tables and figures.")
+    if out is not None:
+        print(f"Use them: RELIEF_DATA={out} relief-ray ...")
+
+
+def look(name: str, stride_s: float | None, settings: Sequence[str], as_json: bool) -> None:
+    """Run `data describe`; ``stride_s`` None: that of the preset, file or run, else the default."""
+    description = data_description(name, stride_s, settings)
+    print_result(description, description.facts, as_json)
+
+
+def shard(name: str, client: int, out: Path, settings: Sequence[str], as_json: bool) -> None:
+    """Run `data shard`."""
+    config = data_config(name, DataConfig().stride_s, settings)
+    facts = write_shard(open_dataset(config), config, client, out)
+    text = (
+        f"{name}: {facts.num_windows} training windows of client {client} ({facts.split}), {facts.num_rows:,} rows\n"
+        f"  in {out}; on the device: RELIEF_DATA={out} before `ray start`"
+    )
+    print_result(text, facts.model_dump(mode="json"), as_json)
+
+
 # `relief-ray data accept`: tries everything out on a dataset's files and writes a receipt to share.
 
-
 _ROUNDS = 2
+# A method's F1, loss and seconds.
+_Row = dict[str, str | float | None]
 
 
 def accept(name: str, stride_s: float, settings: Sequence[str], out: Path, as_json: bool) -> None:
@@ -50,7 +151,7 @@ def accept(name: str, stride_s: float, settings: Sequence[str], out: Path, as_js
     config = data_config(name, stride_s)
     dataset = open_dataset(config)
     described = describe(dataset, config)
-    rows = [_trial(name, label, stride_s, settings, quiet=as_json) for label in PRESETS]
+    rows = [_two_rounds(name, label, stride_s, settings, quiet=as_json) for label in PRESETS]
     receipt = {
         "receipt": 1,
         "dataset": name,
@@ -69,13 +170,21 @@ def accept(name: str, stride_s: float, settings: Sequence[str], out: Path, as_js
     }
     path = out / f"accept-{name}.json"
     write_atomic(path, (json.dumps(receipt, indent=1) + "\n").encode())
-    print(json.dumps(receipt, indent=1) if as_json else text(name, receipt["origin"], rows, path))
+    columns = {"f1": (100.0, 1), "loss": (1.0, 3), "wall_s": (1.0, 1)}
+    lines = [
+        [str(row["strategy"]), *(_number(row[key], factor, digits) for key, (factor, digits) in columns.items())]
+        for row in rows
+    ]
+    text = (
+        f"{name} ({dataset.origin}): files, cache, windows and {_ROUNDS} rounds of {len(rows)} strategies are fine\n"
+        + table(["strategy", f"F1 after {_ROUNDS} rounds, %", "loss", "seconds"], lines)
+        + f"\nReceipt: {path}"
+    )
+    print_result(text, receipt, as_json)
 
 
-def _trial(
-    name: str, strategy: str, stride_s: float, settings: Sequence[str], quiet: bool
-) -> dict[str, str | float | None]:
-    """Run two rounds of one strategy in this process, in a temporary folder; return F1, loss and seconds."""
+def _two_rounds(name: str, strategy: str, stride_s: float, settings: Sequence[str], quiet: bool) -> _Row:
+    """Run two rounds of one strategy in this process, in a temporary folder."""
     values = {
         "name": f"accept-{strategy}",
         "strategy": strategy,
@@ -92,115 +201,10 @@ def _trial(
     wall_s = time.perf_counter() - began
     if not quiet:
         print(f"  {strategy}: {wall_s:.1f} s", flush=True)
-    metrics = last.metrics
-    f1 = None if metrics is None else metrics.headline
+    f1 = None if last.metrics is None else last.metrics.headline
     return {"strategy": strategy, "f1": f1, "loss": last.loss, "wall_s": wall_s, "model_sha256": last.model_sha256}
 
 
-def text(name: str, origin: object, rows: list[dict[str, str | float | None]], path: Path) -> str:
-    """Short form of the receipt, for a terminal."""
-    lines = [
-        [str(r["strategy"]), _number(r["f1"], 100.0, 1), _number(r["loss"], 1.0, 3), _number(r["wall_s"], 1.0, 1)]
-        for r in rows
-    ]
-    return "\n".join(
-        [
-            f"{name} ({origin}): files, cache, windows and {_ROUNDS} rounds of {len(rows)} strategies are fine",
-            table(["strategy", f"F1 after {_ROUNDS} rounds, %", "loss", "seconds"], lines),
-            f"Receipt: {path}",
-        ]
-    )
-
-
-def _number(value: object, factor: float, digits: int) -> str:
+def _number(value: str | float | None, factor: float, digits: int) -> str:
     """A figure, or a dash."""
     return f"{factor * value:.{digits}f}" if isinstance(value, int | float) else "-"
-
-
-def show_list(as_json: bool) -> None:
-    """Run `data list`."""
-    datasets = list_datasets()
-    if as_json:
-        print(json.dumps(datasets, indent=1))
-        return
-    rows = [[d["name"], d["origin"] or "absent", d["title"]] for d in datasets]
-    print(table(["name", "here", "what"], rows, left=3, width=WIDTH))
-    print(f"\nLooked in: {', '.join(map(str, search_roots(None)))} (RELIEF_DATA names the first)")
-    if absent := [d["name"] for d in datasets if d["origin"] is None]:
-        print(f"Bring one here: relief-ray data fetch {absent[0]} [--from FILE|DIR]")
-
-
-def bring(name: str, source: Path | None, url: str | None, as_json: bool) -> None:
-    """Run `data fetch`."""
-    if source is not None:
-        report = import_from(name, source)
-    elif as_json or not is_interactive():
-        report = fetch(name, url=url)
-    else:
-        report = _fetch_with_bar(name, url)
-    if as_json:
-        print(json.dumps(report, indent=1))
-        return
-    print(f"{name}: {report['num_bytes'] / 1e6:.1f} MB in {report['path']}")
-    _finish_verification(report["verification"])
-
-
-def _fetch_with_bar(name: str, url: str | None) -> FetchReport:
-    """Download a dataset and show a progress bar."""
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=make_console(), transient=True) as bar:
-        task = bar.add_task(name, total=None)
-        return fetch(name, url=url, progress=lambda done, total: bar.update(task, completed=done, total=total))
-
-
-def check(name: str, as_json: bool) -> None:
-    """Run `data verify`."""
-    report = verify(name)
-    if as_json:
-        print(json.dumps(report, indent=1))
-    _finish_verification(report, silent=as_json)
-
-
-def _finish_verification(report: VerifyReport, silent: bool = False) -> None:
-    """Print the result of a verification.
-
-    Raises:
-        UserError: the structure is not the dataset's.
-    """
-    if not silent:
-        print(f"{report['name']}: {report['origin']}, {report['path']}")
-        print(f"  files     {len(report['files'])}, {report['num_known']} with a known sha256")
-        for line in report["warnings"][:10]:
-            print(f"  warning   {line}")
-        if report["ok"]:
-            print("  structure as expected (columns, lengths, gaps, physical ranges)")
-    if not report["ok"]:
-        lines = "\n".join(report["problems"][:10])
-        remedy = "mend the files, or the loader" if is_path(report["name"]) else how_to_bring(get_spec(report["name"]))
-        raise UserError(f"{report['path']}: {len(report['problems'])} problem(s) in its structure\n{lines}\n{remedy}")
-
-
-def make(name: str, out: Path | None, seed: int, scale: float) -> None:
-    """Run `data synth`."""
-    folder = synth(name, out if out is not None else search_roots(None)[0], seed, scale)
-    print(f"{name}: SYNTHETIC files in {folder}")
-    print("Whatever is computed from them carries that word in its record, tables and figures.")
-    if out is not None:
-        print(f"Use them: RELIEF_DATA={out} relief-ray ...")
-
-
-def look(name: str, stride_s: float | None, settings: Sequence[str], as_json: bool) -> None:
-    """Run `data describe`; ``stride_s`` None: that of the preset, file or run, else the default."""
-    described = data_description(name, stride_s, settings)
-    print(json.dumps(described.facts, indent=1) if as_json else described)
-
-
-def shard(name: str, client: int, out: Path, settings: Sequence[str], as_json: bool) -> None:
-    """Run `data shard`."""
-    config = data_config(name, DataConfig().stride_s, settings)
-    facts = write_shard(open_dataset(config), config, client, out)
-    if as_json:
-        print(facts.model_dump_json(indent=1))
-        return
-    print(f"{name}: {facts.num_windows} training windows of client {client} ({facts.split}), {facts.num_rows:,} rows")
-    print(f"  in {out}; on the device: RELIEF_DATA={out} before `ray start`")

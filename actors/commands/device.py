@@ -1,15 +1,14 @@
-"""`relief-ray device profile`: measures this machine's seconds per stage of a backbone, for `costs.profile`."""
+"""`relief-ray device doctor|monitor|profile`: this machine as a device: what it lacks, its power, its speed."""
 
 from __future__ import annotations
 
-import json
 import platform
 import shutil
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,11 +18,11 @@ from typing import Literal
 
 from actors.cluster import GCS_PORT
 from actors.runtime.tokens import use_token
-from actors.terminal.exit_codes import BAD_INPUT, Stopped
+from actors.terminal.exit_codes import BAD_INPUT, Stopped, print_result
 from relief_ray.config.experiment import override, parse
+from relief_ray.devices import power_sensors
 from relief_ray.devices.fleet import TYPES
 from relief_ray.devices.meter import PERIOD_S, PowerMeter, RailEnergy
-from relief_ray.devices.power_sensors import board_root, find_rails, heat, model_name, power_mode, release, total_rails
 from relief_ray.devices.throughput import Pace
 from relief_ray.devices.time import Profile, profile_text
 from relief_ray.models.registry import BACKBONES, backbone_name
@@ -32,52 +31,75 @@ from relief_ray.support.errors import UserError, counted
 from relief_ray.support.files import cache_root, disk_errors, write_atomic
 from relief_ray.support.text import pip, si, table, typed, wrapped
 
+_NOT_AVAILABLE = "n/a"
+
+
+def _root_of(sysfs: Path | None) -> Path:
+    """Folder that holds ``sys``, ``etc``, ``proc`` and ``var``; None: this machine's.
+
+    Raises:
+        UserError: there is no such folder.
+    """
+    root = sysfs or power_sensors.board_root()
+    if not root.is_dir():
+        raise UserError(f"--sysfs {root}: no such folder; expected one that holds sys, etc, proc and var, as / does")
+    return root
+
+
 # `relief-ray device doctor`: is this machine ready to be a device of a cluster? A line for each part, with the fix.
 
-
-Status = Literal["ok", "warning", "failed"]
 _GIB = 2**30
 # torch and Ray unpacked take some 5 GiB; parsed data and logs need some more.
 _LEAST_GIB, _SHORT_GIB = 1.0, 5.0
 _TOO_OLD = ("4", "5")
 _KNOWN = ("6", "7")
 _KNOCKS, _KNOCK_S = 5, 5.0
-
 # Side of the matrices of a trial kernel.
 _SIDE = 64
+_VENDOR = (
+    "install NVIDIA's torch for this JetPack (docs/jetson.md), then: sh bootstrap.sh edge; the user needs the groups "
+    "video and render"
+)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Check:
-    """One part: ``seen`` says what was found, ``fix`` what to do where it is not ok."""
+@dataclass(frozen=True, slots=True)
+class DoctorLine:
+    """One part of the machine."""
 
     part: str
-    status: Status
     seen: str
+    """What was found."""
     fix: str = ""
+    """What to do; empty where the part is ok."""
+    is_needed: bool = False
+    """Whether the machine is no device until that is done."""
+
+    @property
+    def status(self) -> Literal["ok", "warning", "failed"]:
+        """``failed`` where a part that is needed has something to be done, ``warning`` where another one has."""
+        if not self.fix:
+            return "ok"
+        return "failed" if self.is_needed else "warning"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TorchFacts:
-    """torch as it was seen here.
-
-    Attributes:
-        version: its version; empty where it cannot be imported.
-        build: ``CUDA 12.6``, or ``without CUDA``.
-        gpu: name of the GPU that it sees; empty without one.
-        arch: compute capability of that GPU, ``sm_87``.
-        arch_list: architectures for which torch has kernels.
-        ran: the kernel that was run, in words.
-        fault: why it could not be imported, or why the kernel failed.
-    """
+    """torch as it works here."""
 
     version: str = ""
+    """Empty where it cannot be imported."""
     build: str = ""
+    """``CUDA 12.6``, or ``without CUDA``."""
     gpu: str = ""
+    """Name of the GPU that it sees; empty without one."""
     arch: str = ""
+    """Compute capability of that GPU, ``sm_87``."""
     arch_list: tuple[str, ...] = ()
+    """Architectures for which torch has kernels."""
     ran: str = ""
+    """The kernel that was run, in words."""
     fault: str = ""
+    """Why it could not be imported, or why the kernel failed."""
 
 
 def torch_here() -> TorchFacts:
@@ -86,7 +108,6 @@ def torch_here() -> TorchFacts:
         import torch
     except (ImportError, OSError) as error:
         return TorchFacts(fault=f"cannot be imported ({error})")
-    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
     device, gpu, arch, arch_list = "cpu", "", "", tuple[str, ...]()
     try:
         if torch.cuda.is_available():
@@ -97,161 +118,144 @@ def torch_here() -> TorchFacts:
         fault = "" if total == _SIDE**3 else f"a matrix product gave {total:g}, expected {_SIDE**3}"
     except RuntimeError as error:
         fault = f"a matrix product failed ({str(error).strip().splitlines()[0]})"
-    ran = "" if fault else f"a matrix product ran on the {'GPU' if gpu else 'CPU'}"
     return TorchFacts(
-        version=str(torch.__version__), build=build, gpu=gpu, arch=arch, arch_list=arch_list, ran=ran, fault=fault
+        version=str(torch.__version__),
+        build=f"CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA",
+        gpu=gpu,
+        arch=arch,
+        arch_list=arch_list,
+        ran="" if fault else f"a matrix product ran on the {'GPU' if gpu else 'CPU'}",
+        fault=fault,
     )
 
 
-def doctor(root: Path | None, address: str | None, token: Path | None, as_json: bool) -> None:
-    """Check everything and print it.
+def doctor(sysfs: Path | None, address: str | None, token: Path | None, as_json: bool) -> None:
+    """Check everything and print a line for each part, what to do below those that are not ok, and how many these are.
 
     Raises:
         Stopped: a part has failed, with exit code 2.
         UserError: the root is no folder.
     """
-    place = root or board_root()
-    if not place.is_dir():
-        raise UserError(f"--sysfs {place}: no such folder; expected one that holds sys, etc, proc and var, as / does")
-    checks = checks_of(place, torch_here(), address, token)
-    failed = [check.part for check in checks if check.status == "failed"]
-    shown = {"ready": not failed, "checks": [asdict(check) for check in checks]}
-    print(json.dumps(shown, indent=1) if as_json else _checks_text(checks))
+    lines = doctor_lines(_root_of(sysfs), torch_here(), address, token)
+    failed = [line.part for line in lines if line.status == "failed"]
+    num_warnings = sum(line.status == "warning" for line in lines)
+    texts: list[str] = []
+    for line in lines:
+        texts += wrapped(line.seen, f"{line.status:<8} {line.part:<12} ") + wrapped(line.fix, " " * 22 + "fix: ")
+    texts += ["", f"{len(failed)} failed, {counted(num_warnings, 'warning')}"]
+    checks = [{"part": line.part, "status": line.status, "seen": line.seen, "fix": line.fix} for line in lines]
+    print_result("\n".join(texts), {"ready": not failed, "checks": checks}, as_json)
     if failed:
         raise Stopped(BAD_INPUT, f"not ready: {', '.join(failed)}")
 
 
-def checks_of(root: Path, torch: TorchFacts, address: str | None = None, token: Path | None = None) -> list[Check]:
-    """All parts in order; ``torch``: what torch was seen to do here, ``token``: file of the token of ``address``."""
-    jetson = release(root) is not None
+def doctor_lines(
+    root: Path, torch: TorchFacts, address: str | None = None, token: Path | None = None
+) -> list[DoctorLine]:
+    """All parts in order; ``torch``: what torch does here, ``token``: file of the token of ``address``."""
+    is_jetson = power_sensors.release(root) is not None
     return [
-        _release(root),
-        _python(),
+        _board(root),
+        # The head's minor version is compared under `head`.
+        DoctorLine("Python", f"{platform.python_version()} in {sys.prefix}"),
         _ray(),
-        _torch(torch, jetson),
-        _power_mode(root, jetson),
-        *_rails(root, jetson),
-        _heat(root, jetson),
+        _torch(torch, is_jetson),
+        _power_mode(root, is_jetson),
+        _rails(root, is_jetson),
+        _heat(root, is_jetson),
         _disk(cache_root()),
         _head(address, token),
     ]
 
 
-def _release(root: Path) -> Check:
-    known = release(root)
+def _board(root: Path) -> DoctorLine:
+    known = power_sensors.release(root)
     if known is None:
-        return Check(part="board", status="ok", seen=f"no Jetson: {platform.system()} on {platform.machine()}")
-    seen = f"{model_name(root) or 'a Jetson'}, L4T {known.l4t}, JetPack {known.jetpack or 'unknown'}"
+        return DoctorLine("board", f"no Jetson: {platform.system()} on {platform.machine()}")
+    fix = ""
     if known.jetpack in _TOO_OLD:
         fix = "flash JetPack 6 or 7: this one has an older Python than Ray needs"
-        return Check(part="board", status="failed", seen=seen, fix=fix)
-    if known.jetpack not in _KNOWN:
-        return Check(
-            part="board", status="warning", seen=seen, fix="expected JetPack 6 or 7; others were never looked at"
-        )
-    return Check(part="board", status="ok", seen=seen)
+    elif known.jetpack not in _KNOWN:
+        fix = "expected JetPack 6 or 7; others were never looked at"
+    name = power_sensors.model_name(root) or "a Jetson"
+    seen = f"{name}, L4T {known.l4t}, JetPack {known.jetpack or 'unknown'}"
+    return DoctorLine("board", seen, fix, is_needed=known.jetpack in _TOO_OLD)
 
 
-def _python() -> Check:
-    """Python and its environment; the head's minor version is compared under ``head``."""
-    return Check(part="Python", status="ok", seen=f"{platform.python_version()} in {sys.prefix}")
-
-
-def _ray() -> Check:
+def _ray() -> DoctorLine:
     try:
-        return Check(part="Ray", status="ok", seen=version("ray"))
+        return DoctorLine("Ray", version("ray"))
     except PackageNotFoundError:
-        return Check(part="Ray", status="failed", seen="not installed", fix="in a checkout: sh bootstrap.sh edge")
+        return DoctorLine("Ray", "not installed", "in a checkout: sh bootstrap.sh edge", is_needed=True)
 
 
-def _torch(torch: TorchFacts, jetson: bool) -> Check:
+def _torch(torch: TorchFacts, is_jetson: bool) -> DoctorLine:
     """torch, its GPU and a kernel that was run there."""
     if not torch.version:
-        return Check(part="torch", status="failed", seen=torch.fault, fix=_VENDOR if jetson else pip("torch"))
+        return DoctorLine("torch", torch.fault, _VENDOR if is_jetson else pip("torch"), is_needed=True)
     if not torch.gpu:
         seen = f"{torch.version} ({torch.build}), no GPU"
-        if jetson:
-            return Check(part="torch", status="failed", seen=f"{seen} on a Jetson", fix=_VENDOR)
-        return Check(part="torch", status="failed" if torch.fault else "ok", seen=f"{seen}; {torch.ran}",
-                     fix="install torch again" if torch.fault else "")  # fmt: skip
+        if is_jetson:
+            return DoctorLine("torch", f"{seen} on a Jetson", _VENDOR, is_needed=True)
+        return DoctorLine("torch", f"{seen}; {torch.ran}", "install torch again" if torch.fault else "", is_needed=True)
     seen = f"{torch.version} ({torch.build}), {torch.gpu} ({torch.arch}), built for {' '.join(torch.arch_list)}"
     if torch.fault:
-        return Check(part="torch", status="failed", seen=f"{seen}; {torch.fault}", fix=_VENDOR)
-    if torch.arch not in torch.arch_list:
-        fix = f"a kernel ran all the same; a torch that is built for {torch.arch} starts faster"
-        return Check(part="torch", status="warning", seen=f"{seen}; {torch.ran}", fix=fix)
-    return Check(part="torch", status="ok", seen=f"{seen}; {torch.ran}")
+        return DoctorLine("torch", f"{seen}; {torch.fault}", _VENDOR, is_needed=True)
+    slow = f"a kernel ran all the same; a torch that is built for {torch.arch} starts faster"
+    return DoctorLine("torch", f"{seen}; {torch.ran}", "" if torch.arch in torch.arch_list else slow)
 
 
-_VENDOR = (
-    "install NVIDIA's torch for this JetPack (docs/jetson.md), then: sh bootstrap.sh edge; the user needs the groups "
-    "video and render"
-)
-
-
-def _power_mode(root: Path, jetson: bool) -> Check:
-    mode = power_mode(root)
-    if mode is not None:
-        return Check(part="power mode", status="ok", seen=mode)
-    if not jetson:
-        return Check(part="power mode", status="ok", seen="n/a: this machine has none")
+def _power_mode(root: Path, is_jetson: bool) -> DoctorLine:
+    mode = power_sensors.power_mode(root)
+    if mode is not None or not is_jetson:
+        return DoctorLine("power mode", mode or "n/a: this machine has none")
     fix = "see `sudo nvpmodel -q`; boards that shall be compared need the same one"
-    return Check(part="power mode", status="warning", seen="n/a: /var/lib/nvpmodel/status tells none", fix=fix)
+    return DoctorLine("power mode", "n/a: /var/lib/nvpmodel/status tells none", fix)
 
 
-def _rails(root: Path, jetson: bool) -> Iterator[Check]:
-    rails = find_rails(root)
+def _rails(root: Path, is_jetson: bool) -> DoctorLine:
+    rails = power_sensors.find_rails(root)
     if not rails:
-        seen = "n/a: no power sensor; so are joules"
-        fix = "look for ina3221 in sys/class/hwmon; without it plug a meter between" if jetson else ""
-        yield Check(part="power rails", status="warning" if jetson else "ok", seen=seen, fix=fix)
-        return
+        fix = "look for ina3221 in sys/class/hwmon; without it plug a meter between" if is_jetson else ""
+        return DoctorLine("power rails", "n/a: no power sensor; so are joules", fix)
     readings = {rail.label: rail.read() for rail in rails}
     seen = ", ".join(f"{name} {'n/a' if r.watts is None else f'{r.watts:.2f} W'}" for name, r in readings.items())
-    chosen = total_rails(rails)
-    total = f"; total = {' + '.join(rail.label for rail in chosen)}"
+    summed = [rail.label for rail in power_sensors.total_rails(rails)]
+    seen += f"; total = {' + '.join(summed)}"
     bad = {name: r.why for name, r in readings.items() if r.watts is None}
-    needed = [rail.label for rail in chosen if rail.label in bad]
     if not bad:
-        yield Check(part="power rails", status="ok", seen=seen + total)
-        return
+        return DoctorLine("power rails", seen)
+    needed = " and ".join(name for name in summed if name in bad)
     fix = "; ".join(f"{name}: {why}" for name, why in bad.items())
-    fix += (
-        f". Without {' and '.join(needed)} a run's joules are n/a" if needed else ". A run's joules need none of them"
-    )
+    fix += f". Without {needed} a run's joules are n/a" if needed else ". A run's joules need none of them"
     if any("ermission" in why for why in bad.values()):
         fix += "; let this user read the files: chmod a+r, or the group that owns them"
-    yield Check(part="power rails", status="warning", seen=seen + total, fix=fix)
+    return DoctorLine("power rails", seen, fix)
 
 
-def _heat(root: Path, jetson: bool) -> Check:
-    now = heat(root)
+def _heat(root: Path, is_jetson: bool) -> DoctorLine:
+    now = power_sensors.heat(root)
     if now.hottest_c is None:
-        return Check(part="heat", status="warning" if jetson else "ok", seen="n/a: no zone tells a temperature",
-                     fix="look for thermal zones in sys/class/thermal" if jetson else "")  # fmt: skip
+        fix = "look for thermal zones in sys/class/thermal" if is_jetson else ""
+        return DoctorLine("heat", "n/a: no zone tells a temperature", fix)
     seen = f"hottest zone {now.hottest_c:.1f} °C"
-    if now.slowed:
-        fix = "cool it, or take a lower power mode, before anything is timed"
-        return Check(part="heat", status="warning", seen=f"{seen}, slowed down by {', '.join(now.slowed)}", fix=fix)
-    return Check(part="heat", status="ok", seen=f"{seen}, not slowed down" if now.slowed is not None else seen)
+    if not now.slowed:
+        return DoctorLine("heat", f"{seen}, not slowed down" if now.slowed is not None else seen)
+    fix = "cool it, or take a lower power mode, before anything is timed"
+    return DoctorLine("heat", f"{seen}, slowed down by {', '.join(now.slowed)}", fix)
 
 
-def _disk(cache: Path) -> Check:
+def _disk(cache: Path) -> DoctorLine:
     there = next(folder for folder in (cache, *cache.parents) if folder.exists())
     free_gib = shutil.disk_usage(there).free / _GIB
-    seen, fix = f"{free_gib:.1f} GiB free for {cache}", "remove something, or point RELIEF_CACHE to a larger disk"
-    if free_gib < _LEAST_GIB:
-        return Check(part="disk", status="failed", seen=seen, fix=fix)
-    return Check(part="disk", status="warning", seen=seen, fix=fix) if free_gib < _SHORT_GIB else Check(
-        part="disk", status="ok", seen=seen
-    )  # fmt: skip
+    fix = "remove something, or point RELIEF_CACHE to a larger disk" if free_gib < _SHORT_GIB else ""
+    return DoctorLine("disk", f"{free_gib:.1f} GiB free for {cache}", fix, is_needed=free_gib < _LEAST_GIB)
 
 
-def _head(address: str | None, token: Path | None) -> Check:
+def _head(address: str | None, token: Path | None) -> DoctorLine:
     """The link to the head: seconds of a connection, the token, the versions."""
     if address is None:
-        fix = "name it: --address HEAD[:PORT]"
-        return Check(part="head", status="warning", seen="n/a: no address was given", fix=fix)
+        return DoctorLine("head", "n/a: no address was given", "name it: --address HEAD[:PORT]")
     place = address if ":" in address else f"{address}:{GCS_PORT}"
     from actors.cluster.start_line import refuse_other, versions_here, versions_of
 
@@ -263,9 +267,9 @@ def _head(address: str | None, token: Path | None) -> Check:
         refuse_other(versions_here(), there, place)
     except UserError as error:
         first, _, fix = str(error).partition("; ")
-        return Check(part="head", status="failed", seen=first, fix=fix or "see docs/cluster.md")
-    seen = f"{place}: Ray {there.ray}, Python {there.python}; a connection takes {1000 * delay_s:.1f} ms"
-    return Check(part="head", status="ok", seen=seen)
+        return DoctorLine("head", first, fix or "see docs/cluster.md", is_needed=True)
+    delay = f"a connection takes {1000 * delay_s:.1f} ms"
+    return DoctorLine("head", f"{place}: Ray {there.ray}, Python {there.python}; {delay}")
 
 
 def _connect_s(place: str) -> float:
@@ -289,178 +293,129 @@ def _connect_s(place: str) -> float:
     return median(seconds)
 
 
-def _checks_text(checks: Sequence[Check]) -> str:
-    """One line for each part, what to do below those that are not ok, and a verdict."""
-    lines: list[str] = []
-    for check in checks:
-        lines += wrapped(check.seen, f"{check.status:<8} {check.part:<12} ")
-        if check.fix:
-            lines += wrapped(check.fix, " " * 22 + "fix: ")
-    number = {status: sum(check.status == status for check in checks) for status in ("warning", "failed")}
-    return "\n".join([*lines, "", f"{number['failed']} failed, {counted(number['warning'], 'warning')}"])
-
-
 # `relief-ray device monitor`: power and energy of this board by rail, while it works or while a command runs.
 
 
-_NOT_AVAILABLE = "n/a"
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MonitorOptions:
-    """Options of the command.
-
-    Attributes:
-        seconds: length of the measurement; ignored where a command is measured.
-        idle_s: seconds before it that tell the idle power; 0: none.
-        root: folder that holds ``sys``, ``etc``, ``proc`` and ``var``; None: this machine's.
-        as_json: print JSON.
-    """
-
-    seconds: float
-    idle_s: float
-    root: Path | None
-    as_json: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Watched:
-    """A measurement with its surroundings; ``idle_w``: the board's mean power before it, None where not measured."""
+class BoardPower:
+    """A measurement of a board's power with its surroundings."""
 
     root: Path
-    idle_w: float | None
     meter: PowerMeter
+    idle_w: float | None
+    """The board's mean power before it; None where not measured."""
     exit_code: int | None
 
-    def above_idle_j(self, total: RailEnergy | None) -> float | None:
+    @property
+    def above_idle_j(self) -> float | None:
         """Joules beyond what the idle board would have taken; None where either is not measured."""
+        total = self.meter.total()
         if total is None or total.energy_j is None or self.idle_w is None:
             return None
         return total.energy_j - self.idle_w * self.meter.span_s
 
 
-def monitor(options: MonitorOptions, command: Sequence[str] = ()) -> int:
+def monitor(command: Sequence[str], seconds: float, idle_s: float, sysfs: Path | None, as_json: bool) -> int:
     """Measure, print and return the command's exit code; 0 without one. Ctrl-C ends the measurement early.
+
+    Args:
+        command: program that is measured; without one the board is, for ``seconds``.
+        seconds: length of the measurement.
+        idle_s: seconds before it that tell the idle power; 0: none.
+        sysfs: folder that holds ``sys``, ``etc``, ``proc`` and ``var``; None: this machine's.
+        as_json: print JSON.
 
     Raises:
         UserError: the command cannot be started, or the root is no folder.
     """
-    root = options.root or board_root()
-    if not root.is_dir():
-        raise UserError(f"--sysfs {root}: no such folder; expected one that holds sys, etc, proc and var, as / does")
-    watched = _watch(root, options, command)
-    print(as_data(watched) if options.as_json else _watched_text(watched))
-    return watched.exit_code or 0
-
-
-def _watch(root: Path, options: MonitorOptions, command: Sequence[str]) -> Watched:
+    root = _root_of(sysfs)
     idle = PowerMeter(root)
-    if options.idle_s and idle.rails:
+    if idle_s and idle.rails:
         with idle:
-            time.sleep(options.idle_s)
-    code = None
-    with PowerMeter(root) as meter:
-        if command:
-            code = _run(command)
-        else:
-            _wait(options.seconds)
+            time.sleep(idle_s)
     idle_total = idle.total() if idle.samples else None
-    return Watched(
-        root=root,
-        idle_w=None if idle_total is None else idle_total.mean_w,
-        meter=meter,
-        exit_code=code,
-    )
+    with PowerMeter(root) as meter:
+        code = _run(command, seconds)
+    power = BoardPower(root=root, meter=meter, idle_w=None if idle_total is None else idle_total.mean_w, exit_code=code)
+    print_result(_power_text(power), _power_facts(power), as_json)
+    return code or 0
 
 
-def _wait(seconds: float) -> None:
+def _run(command: Sequence[str], seconds: float) -> int | None:
+    """Run a command and return its exit code, or wait for ``seconds``."""
     try:
+        if command:
+            return subprocess.run(command, check=False).returncode
         time.sleep(seconds)
-    except KeyboardInterrupt:
-        return
-
-
-def _run(command: Sequence[str]) -> int:
-    try:
-        return subprocess.run(command, check=False).returncode
     except OSError as error:
         raise UserError(
             f"{command[0]}: cannot be started ({error.strerror}); expected a program, e.g. `device monitor -- python "
             "train.py`"
         ) from error
     except KeyboardInterrupt:
-        return 130
+        return 130 if command else None
+    return None
 
 
-def number(value: float | None, decimals: int = 2) -> str:
+def _number(value: float | None, decimals: int = 2) -> str:
     """The value, or ``n/a``: what was not measured is never 0."""
     return _NOT_AVAILABLE if value is None else f"{value:.{decimals}f}"
 
 
-def _board_line(root: Path) -> str:
-    """The board, its release and its power mode."""
-    known, mode = release(root), power_mode(root)
-    name = model_name(root) or ("Jetson" if known else "no Jetson")
+def _power_text(power: BoardPower) -> str:
+    """The board, a table of its rails, and its heat."""
+    root, meter, total = power.root, power.meter, power.meter.total()
+    known = power_sensors.release(root)
+    name = power_sensors.model_name(root) or ("Jetson" if known else "no Jetson")
     l4t = "" if known is None else f", L4T {known.l4t} (JetPack {known.jetpack or 'unknown'})"
-    return f"{name}{l4t}, power mode {mode or _NOT_AVAILABLE}"
-
-
-def _watched_text(watched: Watched) -> str:
-    """A table of the rails, and what goes with it."""
-    meter, total = watched.meter, watched.meter.total()
-    lines = [f"Board     {_board_line(watched.root)}"]
+    lines = [f"Board     {name}{l4t}, power mode {power_sensors.power_mode(root) or _NOT_AVAILABLE}"]
     if total is None:
         lines.append("Power     n/a: no power sensor (INA3221 or a relative) below sys/class/hwmon; joules are n/a too")
     else:
-        rows = [_row(rail) for rail in (*meter.by_rail(), total)]
         lines += [
-            f"Idle      {number(watched.idle_w)} W before the measurement",
+            f"Idle      {_number(power.idle_w)} W before the measurement",
             f"Measured  {meter.span_s:.1f} s, a sample every {1000 * PERIOD_S:.0f} ms",
             "",
-            table(["rail", "mean W", "peak W", "joules", "dropped %"], rows),
+            table(["rail", "mean W", "peak W", "joules", "dropped %"], [*map(_row, (*meter.by_rail(), total))]),
             "",
-            f"total = {total.sensor}; above idle: {number(watched.above_idle_j(total))} J",
+            f"total = {total.sensor}; above idle: {_number(power.above_idle_j)} J",
+            *(f"NOTE: {rail.label}: {rail.why}" for rail in meter.by_rail() if rail.why),
         ]
-        lines += [f"NOTE: {rail.label}: {rail.why}" for rail in meter.by_rail() if rail.why]
         if total.energy_j is None:
             lines.append(f"NOTE: no total: {total.why}")
-    throttled, first, last = meter.was_throttled, meter.heats[0], meter.heats[-1]
-    state = _NOT_AVAILABLE if throttled is None else "yes" if throttled else "no"
-    heats = f"{number(first.hottest_c, 1)} -> {number(last.hottest_c, 1)} °C in the hottest zone"
-    lines.append(f"Heat      {heats}; slowed down: {state}")
+    state = {None: _NOT_AVAILABLE, True: "yes", False: "no"}[meter.was_throttled]
+    first, last = (_number(meter.heats[i].hottest_c, 1) for i in (0, -1))
+    lines.append(f"Heat      {first} -> {last} °C in the hottest zone; slowed down: {state}")
     return "\n".join(lines)
 
 
 def _row(rail: RailEnergy) -> list[str]:
-    return [
-        rail.label, number(rail.mean_w), number(rail.peak_w), number(rail.energy_j), number(100 * rail.dropped, 1),
-    ]  # fmt: skip
+    figures = (_number(value) for value in (rail.mean_w, rail.peak_w, rail.energy_j))
+    return [rail.label, *figures, _number(100 * rail.dropped, 1)]
 
 
-def as_data(watched: Watched) -> str:
-    """The same as JSON: null where the text says ``n/a``."""
-    meter, total = watched.meter, watched.meter.total()
-    known = release(watched.root)
-    return json.dumps(
-        {
-            "board": model_name(watched.root),
-            "l4t": None if known is None else known.l4t,
-            "jetpack": None if known is None else known.jetpack,
-            "power_mode": power_mode(watched.root),
-            "seconds": meter.span_s,
-            "period_s": PERIOD_S,
-            "idle_w": watched.idle_w,
-            "rails": [asdict(rail) for rail in meter.by_rail()],
-            "total": None if total is None else asdict(total),
-            "total_rails": [rail.label for rail in total_rails(meter.rails)],
-            "above_idle_j": watched.above_idle_j(total),
-            "hottest_c": [meter.heats[0].hottest_c, meter.heats[-1].hottest_c],
-            "throttled": meter.was_throttled,
-            "command_exit_code": watched.exit_code,
-        },
-        indent=1,
-    )
+def _power_facts(power: BoardPower) -> dict[str, object]:
+    """The same for JSON: null where the text says ``n/a``."""
+    meter, total, known = power.meter, power.meter.total(), power_sensors.release(power.root)
+    return {
+        "board": power_sensors.model_name(power.root),
+        "l4t": None if known is None else known.l4t,
+        "jetpack": None if known is None else known.jetpack,
+        "power_mode": power_sensors.power_mode(power.root),
+        "seconds": meter.span_s,
+        "period_s": PERIOD_S,
+        "idle_w": power.idle_w,
+        "rails": [asdict(rail) for rail in meter.by_rail()],
+        "total": None if total is None else asdict(total),
+        "total_rails": [rail.label for rail in power_sensors.total_rails(meter.rails)],
+        "above_idle_j": power.above_idle_j,
+        "hottest_c": [meter.heats[0].hottest_c, meter.heats[-1].hottest_c],
+        "throttled": meter.was_throttled,
+        "command_exit_code": power.exit_code,
+    }
 
+
+# `relief-ray device profile`: this machine's seconds per stage of a backbone, for `costs.profile`.
 
 _BUSY = 0.7
 
@@ -476,79 +431,54 @@ def profile(
     if backbone is not None and backbone not in BACKBONES:
         raise UserError(f"--backbone {backbone}: unknown; expected one of {', '.join(BACKBONES)}")
     config = parse(override({"backbone": {"name": backbone}} if backbone else {}, settings))
-    chosen = types_of(types)
+    wanted = {name.strip() for name in types.split(",") if name.strip()}
+    if not wanted or wanted - set(TYPES):
+        raise UserError(f"--types {types}: expected some of {','.join(TYPES)}, e.g. --types A,B,C")
     path = out or Path(f"profile-{backbone_name(config.backbone).replace(':', '.')}.json")
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise UserError(f"--out {path}: expected a file in a folder that is there")
-    measured_profile = profile_device(config, chosen, turns)
+    measured = profile_device(config, tuple(name for name in TYPES if name in wanted), turns)
     with disk_errors(path, "write the profile"):
-        write_atomic(path, profile_text(measured_profile).encode())
-    print(
-        json.dumps({"path": str(path), **measured_profile.model_dump(mode="json")}, indent=1)
-        if as_json
-        else text(measured_profile, path)
-    )
+        write_atomic(path, profile_text(measured).encode())
+    print_result(_profile_text(measured, path), {"path": str(path), **measured.model_dump(mode="json")}, as_json)
 
 
-def types_of(names: str) -> tuple[str, ...]:
-    """The device types of ``A,B,C``.
-
-    Raises:
-        UserError: another one, or none.
-    """
-    chosen = tuple(name.strip() for name in names.split(",") if name.strip())
-    if not chosen or set(chosen) - set(TYPES):
-        raise UserError(f"--types {names}: expected some of {','.join(TYPES)}, e.g. --types A,B,C")
-    return tuple(name for name in TYPES if name in chosen)
-
-
-def text(profiled: Profile, path: Path) -> str:
+def _profile_text(profile: Profile, path: Path) -> str:
     """Tables of conditions, phases and stages."""
-    assert profiled.measured is not None, "just measured"
-    seen, row = profiled.measured, next(iter(profiled.devices.values()))
-    assert row.stagewise is not None, "just measured"
-    batch = int(seen.settings["windows_per_batch"] or 1)
-    phases = [("forward", row.forward_flops_per_s), ("backward", row.backward_flops_per_s)]
-    phases.append(("optimizer", row.optimizer_flops_per_s))
-    over = row.stagewise.overheads
-    stages = [
-        [
-            name,
-            rate(paces.live),
-            rate(paces.frozen),
-            *(rate(paces.backward.get(m)) for m in ("weights", "input", "both")),
-        ]
-        for name, paces in row.stagewise.stages.items()
-    ]
+    of, row = profile.measured, next(iter(profile.devices.values()))
+    assert of is not None and row.stagewise is not None, "just measured"
+    phases = {"forward": row.forward_flops_per_s, "backward": row.backward_flops_per_s}
+    phases["optimizer"] = row.optimizer_flops_per_s
+    batch, over = int(of.settings["windows_per_batch"] or 1), row.stagewise.overheads
+    step_s = over.forward_step_s + over.backward_step_s + over.optimizer_step_s
+    stages = []
+    for name, paces in row.stagewise.stages.items():
+        backward = [paces.backward.get(gradients) for gradients in ("weights", "input", "both")]
+        stages.append([name, *map(_rate, (paces.live, paces.frozen, *backward))])
     lines = [
-        f"Backbone {profiled.backbone}, engine {profiled.engine}, batches of {batch} windows: MEASURED {seen.date}",
-        f"{seen.cpu}, {seen.num_cores} cores, threads: {seen.num_threads}; torch {seen.torch} ({seen.torch_build}); "
-        f"commit {seen.commit}",
-        f"Trained on {seen.device}; power mode {seen.power_mode or _NOT_AVAILABLE}; the board took "
-        f"{number(seen.power_w)} W meanwhile",
-        f"Medians of {seen.turns} turns; a full round's quartiles lie {100 * seen.spread:.1f} % of its median apart",
+        f"Backbone {profile.backbone}, engine {profile.engine}, batches of {batch} windows: MEASURED {of.date}",
+        f"{of.cpu}, {of.num_cores} cores, threads: {of.num_threads}; torch {of.torch} ({of.torch_build}); "
+        f"commit {of.commit}",
+        f"Trained on {of.device}; power mode {of.power_mode or _NOT_AVAILABLE}; the board took "
+        f"{_number(of.power_w)} W meanwhile",
+        f"Medians of {of.turns} turns; a full round's quartiles lie {100 * of.spread:.1f} % of its median apart",
         "",
-        "  " + ", ".join(f"{name} {si(value, 'FLOP/s')}" for name, value in phases),
-        f"  a step: {1e3 * (over.forward_step_s + over.backward_step_s + over.optimizer_step_s):.2f} ms beside its "
-        f"stages, a round: {1e3 * over.round_s:.2f} ms",
+        "  " + ", ".join(f"{name} {si(value, 'FLOP/s')}" for name, value in phases.items()),
+        f"  a step: {1e3 * step_s:.2f} ms beside its stages, a round: {1e3 * over.round_s:.2f} ms",
         "",
         "FLOP/s after the call itself; backward by the gradients it computes",
         table(["stage", "live", "frozen", "weights", "input", "both"], stages),
         "",
-        f"Written: {path} (types {', '.join(profiled.devices)}; the link stays the fleet's)",
+        f"Written: {path} (types {', '.join(profile.devices)}; the link stays the fleet's)",
         f"Use it:  relief-ray run demo --set costs.profile={typed(path)} --set costs.planning_time=measured",
     ]
-    return "\n".join([*lines, *_warnings_of(profiled)])
+    if of.load_before is not None and of.load_before >= _BUSY:
+        lines.append(
+            f"NOTE: the machine was busy (load {of.load_before:.1f} before it began); measure again when it is idle"
+        )
+    return "\n".join(lines)
 
 
-def rate(pace: Pace | None) -> str:
+def _rate(pace: Pace | None) -> str:
     """FLOP/s, or a dash."""
     return "-" if pace is None else si(pace.flops_per_s)
-
-
-def _warnings_of(profiled: Profile) -> list[str]:
-    """Reasons why the figures may mislead."""
-    seen = profiled.measured
-    if seen is None or seen.load_before is None or seen.load_before < _BUSY:
-        return []
-    return [f"NOTE: the machine was busy (load {seen.load_before:.1f} before it began); measure again when it is idle"]

@@ -1,21 +1,20 @@
-"""`relief-ray fleet show`: devices, sensors, and the cost of a FedAvg round for each client."""
+"""`relief-ray fleet show|whatif`: what a round costs each client of a fleet, and of another one."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.commands.next_steps import refuse_nested, refuse_several
+from actors.terminal.exit_codes import print_result
 from relief_ray.core.messages import Assignment
 from relief_ray.experiment.setup import Setup, choose_engine, context_of
 from relief_ray.records.cells import find_runs
 from relief_ray.report.results import ClockSummary, summarise_run
 from relief_ray.report.runs import Loaded, load_runs
 from relief_ray.strategies import PRESETS, PROPOSED, method_name
-from relief_ray.strategies.common import StrategyConfig
 from relief_ray.studies.plan import open_target
 from relief_ray.support.errors import UserError, counted, listed
 from relief_ray.support.text import filled, table, typed
@@ -26,26 +25,17 @@ if TYPE_CHECKING:
 
 # `relief-ray fleet whatif`: recomputes the costs of finished runs on other hardware; allocations stay as they were.
 
-
 _FIGURES = ("round_s", "energy_j", "speedup", "total_s", "total_j")
+# Figures of the table and their decimals.
+_COLUMNS = {"round_s": 3, "energy_j": 1, "speedup": 2}
 _HEAD = ["run", "clock", "round s", "then", "J/round", "then", "speedup", "then"]
 
 
-def whatif(
-    folders: Sequence[Path],
-    fleet: Path | None,
-    windows: int | None,
-    epochs: int | None,
-    as_json: bool,
-    figure: Path | None = None,
-) -> None:
+def whatif(folders: Sequence[Path], fleet: Path | None, windows: int | None, epochs: int | None, as_json: bool) -> None:
     """Print seconds, joules and speedup as recorded and on the other fleet, by every clock.
 
-    ``figure``: file for the timeline of a round there, FedAvg above RELIEF.
-
     Raises:
-        UserError: nothing differs, no finished run there, or one that does not fit the other fleet; a figure without
-            a pair of runs.
+        UserError: nothing differs, no finished run there, or one that does not fit the other fleet.
     """
     from relief_ray.studies.what_if import SAID, what_if
 
@@ -53,44 +43,34 @@ def whatif(
     if fleet is None and windows is None and epochs is None:
         raise UserError("what if what? give --fleet FILE.yaml, --windows N or --epochs E (the paper: 1900 and 5)")
     changed, profile = ({}, None) if fleet is None else _read_fleet(fleet)
-    place = place_of(fleet, windows, epochs)
-    runs = [loaded for loaded in load_runs(find_runs(folders)) if _is_finished(loaded)]
-    pairs = [(loaded, what_if(loaded, changed, profile, windows=windows, epochs=epochs)) for loaded in runs]
-    if figure is not None:
-        _draw([after for _, after in pairs], figure, place)
-    if as_json:
-        rows_json: list[JsonValue] = [_what_if_facts(*pair) for pair in pairs]
-        differs = {"fleet": None if fleet is None else str(fleet), "windows": windows, "epochs": epochs}
-        print(json.dumps({"event": "whatif", "said": SAID, **differs, "runs": rows_json}))
-        return
-    print(f"{len(pairs)} run(s) {place}\n")
-    print(table(_HEAD, [row for pair in pairs for row in rows(*pair)], left=2))
-    print("\n" + filled(f"{SAID[0].upper()}{SAID[1:]}."))
-
-
-def _draw(runs: Sequence[Loaded], path: Path, place: str) -> None:
-    """Draw the timeline of a round as recomputed.
-
-    Raises:
-        UserError: no run of FedAvg beside one of RELIEF or its variants, of the same fold and replicate.
-    """
-    from relief_ray.report.comparison import compare_runs
-    from relief_ray.report.figures.timeline import featured, timeline
-
-    methods = featured(compare_runs(runs))
-    if len(methods) < 2:
-        raise UserError("--figure: found no pair of FedAvg and RELIEF runs of one fold and replicate; name both runs")
-    timeline(methods, path, note=place)
-
-
-def place_of(fleet: Path | None, windows: int | None, epochs: int | None) -> str:
-    """Say what differs: ``on the fleet of other.yaml, with 1900 windows a client, with 5 epochs``."""
-    parts = [f"on the fleet of {fleet}"] * (fleet is not None)
-    if windows is not None:
-        parts.append(f"with {windows:,} windows a client")
-    if epochs is not None:
-        parts.append(f"with {epochs} local epochs")
-    return ", ".join(parts)
+    lines: list[list[str]] = []
+    facts: list[JsonValue] = []
+    for run in load_runs(find_runs(folders)):
+        if not run.complete:
+            raise UserError(
+                f"{run.where}: not finished; complete it with `relief-ray resume {typed(run.where)}`, or name another "
+                "run"
+            )
+        before = _clocks_of(run)
+        after = _clocks_of(what_if(run, changed, profile, windows=windows, epochs=epochs))
+        lines += _lines(run.title, before, after)
+        facts.append({"run": run.where, "title": run.title, "recorded": _facts(before), "whatif": _facts(after)})
+    differences = [f"on the fleet of {fleet}"] * (fleet is not None)
+    differences += [] if windows is None else [f"with {windows:,} windows a client"]
+    differences += [] if epochs is None else [f"with {epochs} local epochs"]
+    print_result(
+        f"{len(facts)} run(s) {', '.join(differences)}\n\n{table(_HEAD, lines, left=2)}\n\n"
+        + filled(f"{SAID[0].upper()}{SAID[1:]}."),
+        {
+            "event": "whatif",
+            "said": SAID,
+            "fleet": None if fleet is None else str(fleet),
+            "windows": windows,
+            "epochs": epochs,
+            "runs": facts,
+        },
+        as_json,
+    )
 
 
 def _read_fleet(path: Path) -> tuple[dict[str, object], str | None]:
@@ -111,53 +91,34 @@ def _read_fleet(path: Path) -> tuple[dict[str, object], str | None]:
     return dict(fleet), None if profile is None else str(profile)
 
 
-def _is_finished(loaded: Loaded) -> bool:
-    """True where all planned rounds are there.
-
-    Raises:
-        UserError: they are not.
-    """
-    if not loaded.complete:
-        raise UserError(
-            f"{loaded.where}: not finished; complete it with `relief-ray resume {typed(loaded.where)}`, or name "
-            "another run"
-        )
-    return True
-
-
-def _clocks_of(loaded: Loaded) -> Mapping[str, ClockSummary]:
+def _clocks_of(run: Loaded) -> Mapping[str, ClockSummary]:
     """Summary of a run by every clock.
 
     Raises:
         UserError: it was never evaluated on the test part.
     """
-    if all(r.metrics is None for r in loaded.trained):
-        raise UserError(f"{loaded.where}: no round was evaluated on the test part; name another run")
-    return summarise_run(loaded).clocks
+    if all(r.metrics is None for r in run.trained):
+        raise UserError(f"{run.where}: no round was evaluated on the test part; name another run")
+    return summarise_run(run).clocks
 
 
-def rows(before: Loaded, after: Loaded) -> Iterator[list[str]]:
-    """A line per clock."""
-    old, new = _clocks_of(before), _clocks_of(after)
-    for i, name in enumerate(new):
-        cells = [c for figure, digits in (("round_s", 3), ("energy_j", 1), ("speedup", 2)) for c in (
-            shown(old.get(name), figure, digits), shown(new[name], figure, digits)
-        )]  # fmt: skip
-        yield [before.title if i == 0 else "", name, *cells]
+def _lines(title: str, before: Mapping[str, ClockSummary], after: Mapping[str, ClockSummary]) -> Iterator[list[str]]:
+    """A line per clock; a dash where a clock has no such figure."""
+    for i, clock in enumerate(after):
+        values = [
+            (getattr(summaries.get(clock), figure, None), digits)
+            for figure, digits in _COLUMNS.items()
+            for summaries in (before, after)
+        ]
+        texts = ("-" if value is None else f"{value:.{digits}f}" for value, digits in values)
+        yield [title if i == 0 else "", clock, *texts]
 
 
-def shown(summary: ClockSummary | None, figure: str, digits: int) -> str:
-    """A figure, or a dash."""
-    value = None if summary is None else getattr(summary, figure)
-    return "-" if value is None else f"{value:.{digits}f}"
+def _facts(clocks: Mapping[str, ClockSummary]) -> JsonValue:
+    return {name: {figure: getattr(clock, figure) for figure in _FIGURES} for name, clock in clocks.items()}
 
 
-def _what_if_facts(before: Loaded, after: Loaded) -> JsonValue:
-    """The recomputed costs as JSON."""
-    recomputed: dict[str, JsonValue] = {"run": before.where, "title": before.title}
-    for key, loaded in (("recorded", before), ("whatif", after)):
-        recomputed[key] = {name: {f: getattr(c, f) for f in _FIGURES} for name, c in _clocks_of(loaded).items()}
-    return recomputed
+# `relief-ray fleet show`: devices, sensors, and the cost of a FedAvg round for each client.
 
 
 def show(target: str, settings: Sequence[str], as_json: bool) -> None:
@@ -165,27 +126,25 @@ def show(target: str, settings: Sequence[str], as_json: bool) -> None:
     if (folder := Path(target)).is_dir():
         refuse_several(folder, "fleet show")
     setup = open_target(target, settings)
-    print(json.dumps(facts(setup), indent=1) if as_json else text(setup, target))
-
-
-def _deadline_method(setup: Setup) -> StrategyConfig:
-    """The method whose deadline is shown: the run's own, or ``PROPOSED`` where that has none."""
-    return PRESETS[PROPOSED] if setup.strategy.deadline_s is None else setup.config.strategy
-
-
-def deadlines(setup: Setup) -> dict[str, float]:
-    """Deadline T* under each clock, as if that clock were the one to plan with."""
-    target_s = _deadline_method(setup).build().deadline_s
-    assert target_s is not None
-    deadline_s = {}
+    # The method whose deadline is shown: the run's own, or `PROPOSED` where that has none.
+    method = setup.config.strategy if setup.strategy.deadline_s is not None else PRESETS[PROPOSED]
+    strategy = method.build()
+    assert strategy.deadline_s is not None
+    # Under each clock, as if that clock were the one to plan with.
+    targets_s = {}
     for name, clock in setup.accountant.clocks.items():
         engine = clock.engine or ("naive" if choose_engine(setup.config) == "naive" else "reuse")
         planner = replace(setup.planner, model=clock, engine=engine)
-        deadline_s[name] = target_s(replace(context_of(setup, 1), planner=planner))
-    return deadline_s
+        targets_s[name] = strategy.deadline_s(replace(context_of(setup, 1), planner=planner))
+    deadline = strategy.deadline_text or (
+        f"the deadline of {method_name(setup.config.strategy, setup.config.label())} in round 1"
+    )
+    mandatory_s = _mandatory_s(setup)
+    text = _fleet_text(setup, target, mandatory_s, targets_s, deadline)
+    print_result(text, _fleet_facts(setup, mandatory_s, targets_s), as_json)
 
 
-def _mandatory_seconds(setup: Setup) -> list[float]:
+def _mandatory_s(setup: Setup) -> list[float]:
     """Seconds per client for its mandatory blocks alone, by the planning clock."""
     seconds = []
     for client in setup.fleet.clients:
@@ -197,83 +156,77 @@ def _mandatory_seconds(setup: Setup) -> list[float]:
     return seconds
 
 
-def facts(setup: Setup) -> dict[str, object]:
-    """The fleet as JSON."""
-    mandatory = _mandatory_seconds(setup)
-    clients = [
-        {
-            "client": client.id,
-            "device": client.device,
-            "modalities": list(client.modalities),
-            "num_windows": client.num_windows,
-            "fedavg_s": {name: cost.clients[client.id].times.busy_s for name, cost in setup.reference.items()},
-            "mandatory_s": mandatory[client.id],
-        }
-        for client in setup.fleet.clients
-    ]
+def _fleet_facts(setup: Setup, mandatory_s: Sequence[float], targets_s: Mapping[str, float]) -> dict[str, object]:
+    """The fleet for JSON."""
     return {
         "types": {name: kind.model_dump(mode="json") for name, kind in setup.types.items()},
-        "clients": clients,
+        "clients": [
+            {
+                "client": client.id,
+                "device": client.device,
+                "modalities": list(client.modalities),
+                "num_windows": client.num_windows,
+                "fedavg_s": {name: cost.clients[client.id].times.busy_s for name, cost in setup.reference.items()},
+                "mandatory_s": mandatory_s[client.id],
+            }
+            for client in setup.fleet.clients
+        ],
         "fedavg": {
             name: {"round_s": cost.round_s, "energy_j": cost.energy_j} for name, cost in setup.reference.items()
         },
-        "target_s": deadlines(setup),
+        "target_s": targets_s,
         "planning_time": setup.config.costs.planning_time,
     }
 
 
-def text(setup: Setup, target: str) -> str:
-    """The fleet in three tables."""
+def _fleet_text(
+    setup: Setup, target: str, mandatory_s: Sequence[float], targets_s: Mapping[str, float], deadline: str
+) -> str:
+    """The fleet in two tables: device types, then clients with their seconds; ``deadline``: meaning of T*."""
     fleet, config = setup.fleet, setup.config
     cohorts = ", ".join(f"{m} {len(fleet.cohort(m))}" for m in fleet.modalities)
-    rare = f"; rare: {listed(setup.rare)}" if setup.rare else ""
-    parts = [
+    types = [
+        [
+            name,
+            str(sum(client.device == name for client in fleet.clients)),
+            f"{kind.peak_tops:g}",
+            f"{kind.active_power_w:g} / {kind.comm_power_w:g} / {kind.idle_power_w:g}",
+            f"{kind.uplink_bytes_per_s / 1e6:g} / {kind.downlink_bytes_per_s / 1e6:g}",
+            f"{1e3 * kind.latency_s:g}",
+        ]
+        for name, kind in setup.types.items()
+    ]
+    clocks, costs = list(setup.reference), list(setup.reference.values())
+    clients = [
+        [
+            f"{client.id}",
+            client.device,
+            ", ".join(client.modalities),
+            str(client.num_windows),
+            *(f"{cost.clients[client.id].times.busy_s:.3f}" for cost in costs),
+            f"{mandatory_s[client.id]:.3f}",
+        ]
+        for client in fleet.clients
+    ]
+    sums = {
+        "round, s": [f"{cost.round_s:.3f}" for cost in costs],
+        "round, J": [f"{cost.energy_j:.1f}" for cost in costs],
+        "T*, s": [f"{targets_s[name]:.3f}" for name in clocks],
+    }
+    clients += [[name, "", "", "", *figures, ""] for name, figures in sums.items()]
+    lines = [
         f"Fleet of {target}: {counted(len(fleet), 'client')}, data {config.data.name} ({setup.data.origin}), "
         f"{counted(config.training.epochs, 'local epoch')}",
-        f"Clients that own a sensor: {cohorts}{rare}",
+        f"Clients that own a sensor: {cohorts}{f'; rare: {listed(setup.rare)}' if setup.rare else ''}",
         "",
         "Device types",
-        _type_table(setup),
+        table(["type", "clients", "TOPS", "W active/link/idle", "MB/s up/down", "latency ms"], types),
         "",
         "Clients: predicted seconds of a FedAvg round (everything trained and sent) under each clock",
-        _client_table(setup),
+        table(["client", "type", "sensors", "windows", *clocks, "mandatory"], clients, left=3),
         "",
         *(f"  {name:<19} {clock.about}".rstrip() for name, clock in setup.accountant.clocks.items()),
         f"  {'mandatory':<20}its own fusion blocks alone, by the planning clock ({config.costs.planning_time})",
-        f"  {'T*':<20}{_deadline_text(setup)}",
+        f"  {'T*':<20}{deadline}",
     ]
-    return "\n".join(parts)
-
-
-def _deadline_text(setup: Setup) -> str:
-    """Meaning of T*, as the method states it."""
-    stated = _deadline_method(setup).build().deadline_text
-    return stated or f"the deadline of {method_name(setup.config.strategy, setup.config.label())} in round 1"
-
-
-def _type_table(setup: Setup) -> str:
-    """Speed, power and link of each type in use."""
-    rows = []
-    for name, kind in setup.types.items():
-        number = sum(client.device == name for client in setup.fleet.clients)
-        power = f"{kind.active_power_w:g} / {kind.comm_power_w:g} / {kind.idle_power_w:g}"
-        link = f"{kind.uplink_bytes_per_s / 1e6:g} / {kind.downlink_bytes_per_s / 1e6:g}"
-        rows.append([name, str(number), f"{kind.peak_tops:g}", power, link, f"{1e3 * kind.latency_s:g}"])
-    return table(["type", "clients", "TOPS", "W active/link/idle", "MB/s up/down", "latency ms"], rows)
-
-
-def _client_table(setup: Setup) -> str:
-    """A row per client, then the round, its energy, and T*."""
-    clocks, mandatory, targets = list(setup.reference), _mandatory_seconds(setup), deadlines(setup)
-    rows = [
-        [
-            f"{client.id}", client.device, ", ".join(client.modalities), str(client.num_windows),
-            *(f"{setup.reference[name].clients[client.id].times.busy_s:.3f}" for name in clocks),
-            f"{mandatory[client.id]:.3f}",
-        ]
-        for client in setup.fleet.clients
-    ]  # fmt: skip
-    rows.append(["round, s", "", "", "", *(f"{setup.reference[name].round_s:.3f}" for name in clocks), ""])
-    rows.append(["round, J", "", "", "", *(f"{setup.reference[name].energy_j:.1f}" for name in clocks), ""])
-    rows.append(["T*, s", "", "", "", *(f"{targets[name]:.3f}" for name in clocks), ""])
-    return table(["client", "type", "sensors", "windows", *clocks, "mandatory"], rows, left=3)
+    return "\n".join(lines)

@@ -13,11 +13,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from actors.runtime.tokens import use_token
 from relief_ray.support.errors import UserError
@@ -27,10 +29,8 @@ from relief_ray.support.errors import UserError
 # A signal for the whole process group (``timeout``) or control group (systemd, Slurm) reaches Ray's processes as well
 # as this one. They would die first, and the run could neither save its state nor say how to go on.
 
-
 # Ray itself does the same for SIGINT.
 _NOT_THEIRS = frozenset({signal.SIGTERM, signal.SIGHUP})
-_PROC = Path("/proc")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -63,59 +63,21 @@ def shielded() -> Iterator[None]:
         _shield.depth -= 1
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
-    """A process; ``started`` (clock ticks since boot) tells it from a later one with the same number."""
-
-    pid: int
-    started: int
-    parent: int = field(compare=False)
-    name: str = field(compare=False)
-    state: str = field(compare=False)
-
-
-def look_up(pid: int) -> Process | None:
-    """The process with this number; None where there is none, or no ``/proc``."""
-    try:
-        head, _, rest = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")
-    except OSError:
-        return None
-    state, parent, *others = rest.split()
-    return Process(pid, int(others[17]), int(parent), head.partition("(")[2], state)
-
-
-def _everybody() -> list[Process]:
-    """All processes of this machine; none where there is no ``/proc``."""
-    numbers = (int(place.name) for place in _PROC.glob("[0-9]*"))
-    return [process for pid in numbers if (process := look_up(pid)) is not None]
-
-
-def naming(text: str) -> list[int]:
-    """Processes whose command line holds ``text``."""
-    found_pids = []
-    for place in _PROC.glob("[0-9]*"):
-        with suppress(OSError):
-            if text.encode() in (place / "cmdline").read_bytes():
-                found_pids.append(int(place.name))
-    return found_pids
-
-
-def family(folder: Path) -> list[Process]:
+def family(folder: Path) -> list[psutil.Process]:
     """Children of this process that were started for the Ray cluster in ``folder``, and all that descend from them."""
-    here, named = os.getpid(), set(naming(f"{folder}/"))
-    everybody = _everybody()
-    members = {p.pid for p in everybody if p.parent == here and p.pid in named}
-    while more := {p.pid for p in everybody if p.parent in members} - members:
-        members |= more
-    return [p for p in everybody if p.pid in members]
+    members: list[psutil.Process] = []
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):
+            if f"{folder}/" in " ".join(child.cmdline()):
+                members += [child, *child.children(recursive=True)]
+    return members
 
 
-def end(processes: list[Process]) -> None:
-    """Kill those that are still there; a stopped one too."""
+def end(processes: Iterable[psutil.Process]) -> None:
+    """Kill those that are still there, stopped ones too; a later process with the same number is left alone."""
     for process in processes:
-        if look_up(process.pid) == process:
-            with suppress(OSError):
-                os.kill(process.pid, signal.SIGKILL)
+        with suppress(psutil.Error):
+            process.kill()
 
 
 # Ends the wait for a Ray that does not answer: its head (GCS), or the process of the driver's own node (raylet).
@@ -123,29 +85,25 @@ def end(processes: list[Process]) -> None:
 # Calls into Ray return only once these answer, so two threads look after them. One keeps asking the head for its nodes;
 # the other counts the seconds of silence, and those in which the node's process was stopped.
 
-
 # Ray gives up a head after 60 s of silence, by ending the driver without a word.
 _FROZEN_S = 30.0
 _EVERY_S, _LOOK_S, _LEAVE_S = 5.0, 0.5, 1.0
-_STOPPED = frozenset("Tt")
+_STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
 
 @dataclass(kw_only=True)
 class HeadWatch:
-    """Watches the head and the driver's node; tells ``on_lost`` once, in a sentence, where one has been silent.
-
-    Attributes:
-        on_lost: called in a thread of its own.
-        frozen_s: seconds of silence, counted while this process runs: a suspended driver hears nobody.
-        silent_s: seconds since the head's last answer.
-        stopped_s: seconds since the node's process was last seen running.
-    """
+    """Watches the head and the driver's node; calls ``on_lost`` once, with a sentence, where one has been silent."""
 
     on_lost: Callable[[str], None]
+    """Called in a thread of its own."""
     frozen_s: float = _FROZEN_S
+    """Seconds of silence, counted while this process runs: a suspended driver hears nobody."""
     silent_s: float = 0.0
+    """Seconds since the head's last answer."""
     stopped_s: float = 0.0
-    _raylet: Process | None = None
+    """Seconds since the node's process was last running."""
+    _raylet: psutil.Process | None = None
     _is_dead: bool = False
     _closed: threading.Event = field(default_factory=threading.Event)
     _asking: threading.Thread | None = None
@@ -173,9 +131,7 @@ class HeadWatch:
                 self.silent_s = 0.0
                 self._is_dead = mine is not None and not mine["Alive"]
                 if self._raylet is None and mine is not None:
-                    pids = naming(str(mine["RayletSocketName"]))
-                    raylets = [p for p in map(look_up, pids) if p is not None and p.name == "raylet"]
-                    self._raylet = raylets[0] if raylets else None
+                    self._raylet = _raylet_at(str(mine["RayletSocketName"]))
             if self._closed.wait(_EVERY_S):
                 return
 
@@ -185,12 +141,15 @@ class HeadWatch:
             now_s = time.monotonic()
             passed_s, last_s = min(now_s - last_s, 4 * _LOOK_S), now_s
             self.silent_s += passed_s
-            raylet = None if self._raylet is None else look_up(self._raylet.pid)
-            is_stopped = raylet is not None and raylet == self._raylet and raylet.state in _STOPPED
-            self.stopped_s = self.stopped_s + passed_s if is_stopped else 0.0
+            self.stopped_s = self.stopped_s + passed_s if self._is_stopped() else 0.0
             if (why := self._why()) is not None:
                 self.on_lost(why)
                 return
+
+    def _is_stopped(self) -> bool:
+        with suppress(psutil.Error):
+            return self._raylet is not None and self._raylet.is_running() and self._raylet.status() in _STOPPED
+        return False
 
     def _why(self) -> str | None:
         if self._is_dead:
@@ -200,6 +159,14 @@ class HeadWatch:
         if self.silent_s > self.frozen_s:
             return f"Ray's head (GCS) has not answered for {self.frozen_s:g} s"
         return None
+
+
+def _raylet_at(socket_name: str) -> psutil.Process | None:
+    """The node's process that listens at a socket."""
+    for process in psutil.process_iter(["name", "cmdline"]):
+        if process.info["name"] == "raylet" and socket_name in " ".join(process.info["cmdline"] or ()):
+            return process
+    return None
 
 
 @contextmanager
@@ -215,6 +182,8 @@ def head_watched(on_lost: Callable[[str], None] | None) -> Iterator[None]:
     finally:
         watch.close()
 
+
+# The session itself.
 
 MIB = 2**20
 # Ray's sockets lie about 75 characters below its folder, and a socket's path has at most 107.
@@ -326,7 +295,7 @@ def _stop(folder: Path | None) -> None:
     _clear(folder, members)
 
 
-def _clear(folder: Path | None, members: list[Process]) -> None:
+def _clear(folder: Path | None, members: list[psutil.Process]) -> None:
     """End what is left of a private cluster and remove its folder."""
     end(members)
     if folder is not None:
@@ -417,17 +386,6 @@ def _knock(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
 
 
-def _is_alive(pid: int) -> bool:
-    """True where such a process exists."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
-
-
 def short_folder() -> Path:
     """A new folder that only this user may enter, locked, in the usual place where its name is short enough.
 
@@ -454,7 +412,7 @@ def _sweep(folder: Path) -> None:
         OSError: there is no such folder any more, or its lock is held.
     """
     owner = folder.name.split("-")[1]
-    if owner.isdecimal() and folder.stat().st_uid == os.getuid() and not _is_alive(int(owner)):
+    if owner.isdecimal() and folder.stat().st_uid == os.getuid() and not psutil.pid_exists(int(owner)):
         descriptor = _locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder, ignore_errors=True)
         os.close(descriptor)

@@ -1,8 +1,9 @@
-"""Exit codes, and what a user reads when something ends early."""
+"""Exit codes, what a user reads when something ends early, and what commands print: text or JSON."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import sys
 import traceback
@@ -159,3 +160,9 @@ def say(text: str) -> None:
         print(mask_text(text), file=sys.stderr, flush=True)
     except BrokenPipeError:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")
+
+
+def print_result(text: object, facts: object, as_json: bool) -> None:
+    """Print a result as text or as JSON: an event on a line of its own, anything else indented."""
+    is_event = isinstance(facts, dict) and "event" in facts
+    print(json.dumps(facts, indent=None if is_event else 1) if as_json else text, flush=True)

@@ -1,13 +1,12 @@
 """What `cluster check` says of nodes and targets, without a cluster."""
 
-import json
 from dataclasses import replace
 
 import pytest
 
-from actors.cluster.survey import NodeAnswer, NodeFacts, changes, data_faults, data_notes, faults_of, fit, warnings_of
+from actors.cluster.survey import NodeAnswer, NodeFacts, changes, data_faults, data_notes, faults_of, unplaced, warnings_of
 from actors.commands import cluster as cluster_check
-from actors.commands.cluster import Verdict, as_data, as_text, check, need_of, trains
+from actors.commands.cluster import as_facts, as_text, check, judge, need_of, trains
 from actors.runtime.session import MIB
 from actors.terminal.exit_codes import Stopped
 from relief_ray.support.errors import UserError
@@ -25,11 +24,8 @@ def node(letter, count=1, answer=ANSWER, why=""):
     return NodeFacts(node=letter * 56, address="10.0.0.7", is_head=False, resources=resources, answer=name, why=why)
 
 
-def judge(target, settings=(), nodes=()):
-    offers = [HEAD, *(n.resources for n in nodes)]
-    need = need_of(target.split(), settings, offers)
-    result = fit(need.bundles, offers)
-    return Verdict(need=need, fit=result, at_once=2 if need.num_cells else 0, changes=tuple(changes(result, "h:1")))
+def fit_of(target, settings=(), nodes=()):
+    return judge(target.split(), settings, [HEAD, *(n.resources for n in nodes)], "h:1")
 
 
 def test_a_preset_is_judged_as_if_placed_by_type():
@@ -41,26 +37,26 @@ def test_a_preset_is_judged_as_if_placed_by_type():
 
 
 def test_a_preset_fits_once_the_named_nodes_have_joined():
-    verdict = judge("demo", nodes=[node("a"), node("c", 2)])
-    assert not verdict.fits
-    assert list(verdict.changes) == [
+    fit = fit_of("demo", nodes=[node("a"), node("c", 2)])
+    assert not fit.fits
+    assert list(fit.changes) == [
         "relief-ray cluster join h:1 --type a",
         "relief-ray cluster join h:1 --type b --count 2",
     ]
-    assert judge("demo", nodes=[node("a"), node("a"), node("b", 2), node("c", 2)]).fits
+    assert fit_of("demo", nodes=[node("a"), node("a"), node("b", 2), node("c", 2)]).fits
 
 
 def test_settings_choose_another_way_to_place():
     need = need_of(["demo"], ["runtime.placement=virtual"], [HEAD])
     assert not any(name.startswith("type_") for bundle in need.bundles for name in bundle)
-    assert judge("demo", ["runtime.placement=virtual"]).fits
+    assert fit_of("demo", ["runtime.placement=virtual"]).fits
 
 
 def test_a_grid_is_judged_by_its_most_demanding_cell():
     need = need_of(["main_cnn"], ["runtime.mode=actors", "runtime.placement=typed", "datasets=dsa_mini"], [HEAD])
     assert need.num_cells and need.num_cells > 1
     assert sum(name.startswith("type_") for bundle in need.bundles for name in bundle) >= 6
-    assert not judge("main_cnn", ["runtime.mode=actors", "runtime.placement=typed", "datasets=dsa_mini"]).fits
+    assert not fit_of("main_cnn", ["runtime.mode=actors", "runtime.placement=typed", "datasets=dsa_mini"]).fits
 
 
 def test_a_name_that_preset_and_grid_share_is_the_presets_unless_grid_is_said():
@@ -74,8 +70,8 @@ def test_a_gpu_that_no_node_has_is_impossible_and_named(monkeypatch):
     from actors.grids import places
 
     monkeypatch.setattr(places, "choose_device", lambda device: "cuda")
-    verdict = judge("demo", nodes=[node("a", 2), node("b", 2), node("c", 2)])
-    assert not verdict.fits and "knows of no GPU" in verdict.need.impossible
+    fit = fit_of("demo", nodes=[node("a", 2), node("b", 2), node("c", 2)])
+    assert not fit.fits and "knows of no GPU" in fit.need.impossible
 
 
 def test_the_check_of_a_gpu_run_asks_for_the_shares_that_the_run_will(monkeypatch):
@@ -88,7 +84,7 @@ def test_the_check_of_a_gpu_run_asks_for_the_shares_that_the_run_will(monkeypatc
     assert {name: bundle["GPU"] for bundle in need.bundles for name in bundle if name.startswith("type_")} == {
         "type_a": 0.5, "type_b": 0.25, "type_c": 0.25,
     }  # fmt: skip
-    assert changes(fit(need.bundles, offers), "h:1") == ["relief-ray cluster join h:1 --type a --count 2 --num-gpus 1"]
+    assert changes(unplaced(need.bundles, offers), "h:1") == ["relief-ray cluster join h:1 --type a --count 2 --num-gpus 1"]
 
 
 def test_an_unknown_target_is_refused():
@@ -173,23 +169,23 @@ def test_other_versions_of_torch_are_said():
 
 def test_text_has_80_columns_and_json_the_same_facts():
     nodes = [node("a"), node("c", 2), node("b", answer=None, why="no answer within 60 s")]
-    verdict = judge("demo", nodes=nodes[:2])
-    text = as_text("10.0.0.1:6379", nodes, verdict, faults_of(nodes), ["a note " * 20])
+    fit = fit_of("demo", nodes=nodes[:2])
+    text = as_text("10.0.0.1:6379", nodes, fit, faults_of(nodes), ["a note " * 20])
     commands = [line for line in text.splitlines() if line.startswith("    relief-ray")]
     assert all(len(line) <= 80 for line in text.splitlines() if line not in commands)
-    assert [line.strip() for line in commands] == list(verdict.changes)
+    assert [line.strip() for line in commands] == list(fit.changes)
     assert "board-a (10.0.0.7): 1 core, 1 x type_a, 2,048 MiB" in text
     assert "  Python 3.11.7, Ray 2.60.0, torch 2.13.0+cpu, RELIEF-Ray 0.1.0 (abababab)" in text
     assert "does not answer: no answer within 60 s" in text and "FAULT: 10.0.0.7" in text
-    facts = json.loads(as_data("10.0.0.1:6379", nodes, verdict, ["f"], []))
+    facts = as_facts("10.0.0.1:6379", nodes, fit, ["f"], [])
     assert [n["name"] for n in facts["nodes"]] == ["board-a", "board-c", "10.0.0.7"]
-    assert facts["target"]["changes"] == list(verdict.changes) and facts["target"]["fits"] is False
+    assert facts["target"]["changes"] == list(fit.changes) and facts["target"]["fits"] is False
 
 
 def test_what_join_has_no_option_for_is_a_sentence_of_80_columns():
-    short = fit([{"jetson": 1.0}] * 2, [HEAD])
-    verdict = replace(judge("demo"), fit=short, changes=tuple(changes(short, "10.0.0.1:6379")))
-    lines = as_text("10.0.0.1:6379", [node("a")], verdict, [], []).splitlines()
+    short = unplaced([{"jetson": 1.0}] * 2, [HEAD])
+    fit = replace(fit_of("demo"), unplaced=short, changes=tuple(changes(short, "10.0.0.1:6379")))
+    lines = as_text("10.0.0.1:6379", [node("a")], fit, [], []).splitlines()
     assert all(len(line) <= 80 for line in lines)
     assert "has no option for jetson: add --resources='{\"jetson\": 2}' to the" in " ".join(" ".join(lines).split())
     assert "  or without types: --set runtime.placement=virtual" in lines

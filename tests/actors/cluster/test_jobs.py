@@ -62,7 +62,7 @@ def clock(monkeypatch):
 
 
 def use(monkeypatch, head):
-    monkeypatch.setattr(submit, "connect", lambda url: head)
+    monkeypatch.setattr(jobs, "connect", lambda url: head)
 
 
 @pytest.mark.parametrize("error", GONE, ids=lambda error: type(error).__name__)
@@ -96,9 +96,9 @@ def test_a_stop_that_the_head_did_not_take_says_how_to_go_on(monkeypatch, method
 @pytest.mark.parametrize("error", GONE[:3], ids=lambda error: type(error).__name__)
 def test_a_head_that_vanishes_while_it_takes_a_job_may_have_begun_it(monkeypatch, tmp_path, error):
     use(monkeypatch, Head("submit_job", error))
-    options = submit.SubmitOptions(address=None, folder=tmp_path, detach=True, dry_run=False, token=tmp_path / "token")
+    options = {"address": None, "folder": tmp_path, "detach": True, "dry_run": False, "token": tmp_path / "token"}
     with pytest.raises(Stopped, match=r"job data-list-\w+ may go on(.|\n)*--attach data-list-"):
-        submit.submit_command(["data", "list"], options, ["data"])
+        submit.submit_command(["data", "list"], ["data"], **options)
 
 
 def test_a_reader_of_the_output_that_goes_away_is_not_the_heads_fault():

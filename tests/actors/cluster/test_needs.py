@@ -2,7 +2,7 @@
 
 import pytest
 
-from actors.cluster.survey import at_once, changes, fit, in_words
+from actors.cluster.survey import at_once, changes, in_words, unplaced
 from actors.runtime.session import MIB
 
 A, B, C = {"type_a": 1.0}, {"type_b": 1.0}, {"type_c": 1.0}
@@ -14,15 +14,14 @@ def device(letter, count=1, cores=1):
 
 
 def test_clients_of_a_type_fit_where_the_nodes_offer_as_many():
-    result = fit([A, A, C], [HEAD, device("a"), device("a"), device("c")])
-    assert result.fits and result.missing == {} and changes(result, "head:6379") == []
-    assert result.needed == {"type_a": 2.0, "type_c": 1.0}
+    lacking = unplaced([A, A, C], [HEAD, device("a"), device("a"), device("c")])
+    assert lacking == () and changes(lacking, "head:6379") == []
 
 
 def test_the_smallest_change_names_each_missing_type_and_number():
-    result = fit([A, A, A, B, C, C], [HEAD, device("a"), device("c", 2)])
-    assert not result.fits and len(result.unplaced) == 3
-    assert changes(result, "head:6379") == [
+    lacking = unplaced([A, A, A, B, C, C], [HEAD, device("a"), device("c", 2)])
+    assert len(lacking) == 3
+    assert changes(lacking, "head:6379") == [
         "relief-ray cluster join head:6379 --type a --count 2",
         "relief-ray cluster join head:6379 --type b",
     ]
@@ -31,28 +30,28 @@ def test_the_smallest_change_names_each_missing_type_and_number():
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_after_the_smallest_change_it_fits_and_after_a_smaller_one_it_does_not(count):
     bundles, nodes = [C] * (2 + count), [HEAD, device("c", 2)]
-    assert fit(bundles, nodes).missing == {"type_c": float(count)}
-    assert fit(bundles, [*nodes, device("c", count)]).fits
-    assert not fit(bundles, [*nodes, device("c", count - 1)]).fits
+    assert unplaced(bundles, nodes) == (C,) * count
+    assert not unplaced(bundles, [*nodes, device("c", count)])
+    assert unplaced(bundles, [*nodes, device("c", count - 1)])
 
 
 def test_a_process_takes_one_node_although_the_sum_would_do():
     """Two nodes of a core each have no place for a process of two: `ray status` would show 2 of 2 free."""
-    result = fit([{"CPU": 2.0}], [{"CPU": 1.0}, {"CPU": 1.0}])
-    assert not result.fits
-    assert changes(result, "h:1") == ["relief-ray cluster join h:1 --num-cpus 2"]
+    lacking = unplaced([{"CPU": 2.0}], [{"CPU": 1.0}, {"CPU": 1.0}])
+    assert lacking
+    assert changes(lacking, "h:1") == ["relief-ray cluster join h:1 --num-cpus 2"]
 
 
 def test_cores_gpus_and_memory_are_rounded_up_to_what_an_option_takes():
-    result = fit([{"CPU": 0.5, "GPU": 0.25, "memory": 400.5 * MIB}] * 3, [{"CPU": 0.4}])
-    assert changes(result, "h:1") == ["relief-ray cluster join h:1 --num-cpus 2 --num-gpus 1 --memory-mib 1202"]
+    lacking = unplaced([{"CPU": 0.5, "GPU": 0.25, "memory": 400.5 * MIB}] * 3, [{"CPU": 0.4}])
+    assert changes(lacking, "h:1") == ["relief-ray cluster join h:1 --num-cpus 2 --num-gpus 1 --memory-mib 1202"]
 
 
 def test_the_line_of_a_device_asks_for_the_gpu_that_its_clients_share():
     """The head's GPU is of no use to them, nor is that of a machine that joins without their type."""
     sharing = [{**bundle, "GPU": 0.3333} for bundle in (A, A, A, C)]
-    result = fit([*sharing, {"CPU": 1.0}], [{"GPU": 1.0}])
-    assert changes(result, "h:1") == [
+    lacking = unplaced([*sharing, {"CPU": 1.0}], [{"GPU": 1.0}])
+    assert changes(lacking, "h:1") == [
         "relief-ray cluster join h:1 --type a --count 3 --num-gpus 1",
         "relief-ray cluster join h:1 --type c --num-gpus 1",
         "relief-ray cluster join h:1 --num-cpus 1",
@@ -61,8 +60,8 @@ def test_the_line_of_a_device_asks_for_the_gpu_that_its_clients_share():
 
 def test_resources_that_join_has_no_option_for_are_named_and_how_ray_takes_them():
     """Two of a device's own, or one of the user's naming: a bare `join` would never make them fit."""
-    result = fit([{"jetson": 1.0, "GPU": 0.5}] * 2 + [{"type_a": 1.0, "camera": 1.0}, {"type_d": 1.0}, C], [HEAD])
-    own, both, typed, other = changes(result, "h:1")
+    lacking = unplaced([{"jetson": 1.0, "GPU": 0.5}] * 2 + [{"type_a": 1.0, "camera": 1.0}, {"type_d": 1.0}, C], [HEAD])
+    own, both, typed, other = changes(lacking, "h:1")
     assert own == (
         '`cluster join` has no option for camera with type_a: add --resources=\'{"camera": 1, "type_a": 1}\' to the '
         "`ray start` that this prints: relief-ray cluster join h:1 --print"
@@ -74,7 +73,7 @@ def test_resources_that_join_has_no_option_for_are_named_and_how_ray_takes_them(
 def test_rare_resources_are_given_first():
     """A process without needs of its own must not take the core that only a device's process can use."""
     both = {"CPU": 1.0, "type_c": 1.0}
-    assert fit([{"CPU": 1.0}, both], [device("c"), {"CPU": 1.0}]).fits
+    assert not unplaced([{"CPU": 1.0}, both], [device("c"), {"CPU": 1.0}])
 
 
 def test_number_of_cells_at_a_time():

@@ -1,13 +1,12 @@
 """`conformance --address`: a verdict for each node of a cluster."""
 
-import json
 from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
 from actors.cli.main import app
-from actors.commands.conformance import NodeResult, as_data, as_text, results_of_nodes
+from actors.commands.conformance import NodeResult, as_facts, as_text, results_of_nodes
 from relief_ray.conformance.reference import Agreement, ReferenceNumbers, reference_numbers
 from relief_ray.records.identity import machine_facts
 
@@ -28,7 +27,7 @@ def test_each_node_is_told_with_its_numbers():
     assert "kept    board 10.0.0.2, Cortex-A78AE" in text[1] and "difference 2e-06 (allowed 0.0001)" in text[1]
     assert "BROKEN  other" in text[2] and "0.25" in text[2] and "BROKEN  third: no answer" in text[3]
     assert "expected the same bits" in text[4] and text[5] == "4 results: broken on other, third, board"
-    data = json.loads(as_data(HERE, [good, silent]))
+    data = as_facts(HERE, [good, silent])
     assert data["keeps"] is False and [n["kept"] for n in data["nodes"]] == [True, False]
 
 

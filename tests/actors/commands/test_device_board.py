@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from actors.cli.main import app
-from actors.commands.device import TorchFacts, checks_of, torch_here
+from actors.commands.device import TorchFacts, doctor_lines, torch_here
 from tests.devices.boards import BOARDS
 
 ORIN = TorchFacts(
@@ -29,7 +29,7 @@ def any_samples(monkeypatch):
 
 
 def checks(root, torch=ORIN, **more):
-    return {check.part: check for check in checks_of(root, torch, **more)}
+    return {line.part: line for line in doctor_lines(root, torch, **more)}
 
 
 def run(*arguments):

@@ -5,7 +5,7 @@ import ray
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.cluster.survey import changes, fit, wished
+from actors.cluster.survey import changes, unplaced, wished
 from actors.runtime.placement import HostSpec, Plan, plan_actors, plan_packed, reserve, shortage
 from relief_ray.support.errors import UserError
 from tests.actors.runtime.federation import TYPES, make_fleet
@@ -91,7 +91,7 @@ def gpus_by_type(plan):
 
 
 def fits(plan, nodes):
-    return fit([host.bundle for host in plan.hosts], nodes).fits
+    return not unplaced([host.bundle for host in plan.hosts], nodes)
 
 
 @pytest.mark.parametrize(("gpus", "share"), [(1.0, 0.125), (4.0, 0.5), (8.0, 1.0), (16.0, 1.0)])
@@ -129,7 +129,7 @@ def followed(nodes):
     """The advice for nodes that lack types, as `cluster check` makes it; once followed, the plan made anew fits."""
     devices = [TYPES[client.device] for client in make_fleet(8).clients]
     plan = typed_plan([*nodes, *wished(devices, nodes)])
-    advice = changes(fit([host.bundle for host in plan.hosts], nodes), "h:1")
+    advice = changes(unplaced([host.bundle for host in plan.hosts], nodes), "h:1")
     grown = [*nodes, *(joined(command) for command in advice)]
     assert fits(typed_plan(grown), grown), grown
     return advice

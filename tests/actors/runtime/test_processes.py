@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from actors.runtime import session as processes
@@ -49,13 +50,14 @@ def test_a_clusters_processes_are_told_from_others_and_end_even_when_stopped(tmp
         members = processes.family(tmp_path)
         assert ours.pid in {p.pid for p in members} and len(members) == 2 and other.pid not in {p.pid for p in members}
         ours.send_signal(signal.SIGSTOP)
-        later = processes.Process(other.pid, started=0, parent=0, name="", state="S")
+        later = psutil.Process(other.pid)
+        later._create_time, later._ident = 0.0, (other.pid, 0.0)  # it began at another time
         processes.end([*members, later])
         assert ours.wait(30) == -signal.SIGKILL
         assert other.poll() is None, "another process has that number by now"
         (child,) = (p.pid for p in members if p.pid != ours.pid)
         until_s = time.monotonic() + 30.0
-        while (left := processes.look_up(child)) is not None and left.state != "Z":
+        while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
             assert time.monotonic() < until_s
             time.sleep(0.01)
     finally:
@@ -89,7 +91,7 @@ def test_a_raylet_that_is_stopped_for_long_enough_is_lost_and_a_running_one_is_n
     why: list[str] = []
     raylet = subprocess.Popen(SLEEP)
     try:
-        watch = HeadWatch(on_lost=why.append, frozen_s=0.4, _raylet=processes.look_up(raylet.pid))
+        watch = HeadWatch(on_lost=why.append, frozen_s=0.4, _raylet=psutil.Process(raylet.pid))
         watch.silent_s = -1e9
         judging(watch)
         time.sleep(0.6)
@@ -120,5 +122,5 @@ def test_the_real_raylet_is_looked_after_and_answers(cluster: None) -> None:
     while watch._raylet is None and time.monotonic() < until_s:
         time.sleep(0.05)
     watch.close()
-    assert watch._raylet is not None and watch._raylet.parent == os.getpid() and not why
+    assert watch._raylet is not None and watch._raylet.ppid() == os.getpid() and not why
     assert {signal.SIGTERM, signal.SIGHUP} <= blocked(watch._raylet.pid), "a group's signal does not end it first"
