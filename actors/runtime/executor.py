@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import permutations
 
 import ray
@@ -297,34 +298,30 @@ class RayExecutor:
         deadline = Deadline(limits=self._limits, began_s=time.monotonic(), num_turns=self._turns(tasks))
         self._limits.due_work = max((self._scheduler.work(task) for task in tasks), default=0.0)
         self._limits.due_types = frozenset(self._types(task.client for task in tasks))
-        supply = self._supply(models)
-        todo = deque(self._train_calls(cut, round_, supply, states, deadline))
+        call_for = partial(self._train_call, round_, self._supply(models), states, deadline)
+        # Whole blocks in one call: the host merges their sums as far as it can.
+        todo = deque(
+            call_for(pieces, num_blocks=len(cut) if len(pieces) > 1 else None) for pieces in self._scheduler.calls(cut)
+        )
         for call, outcome in self._pool.run(todo):
             if isinstance(outcome, TrainAnswer):
                 log.add(call.clients[0], outcome.on_device, self._pool.up_s, call.nbytes, outcome.nbytes)
                 self._note_seconds(call, outcome.busy_s, add_answer(gather, call, outcome))
-                continue
-            if isinstance(outcome, NeedsRows):
+            elif isinstance(outcome, NeedsRows):
                 todo.append(self._with_rows(call, outcome))
-                continue
-            assert isinstance(outcome, Lost)
-            if self._is_tried_again(call, outcome):
-                again = [(block, (t,)) for block, part in call.pieces for t in part]
-                todo.extend(
-                    self._train_call((piece,), round_, supply, states, deadline, call.attempt + 1) for piece in again
-                )
-            else:
-                self._leave_out(gather, call, outcome)
+            elif isinstance(outcome, Lost):
+                if _may_try_again(call) and (outcome.cause == "lost" or self._options.on_timeout == "retry"):
+                    again = [(block, (task,)) for block, part in call.pieces for task in part]
+                    todo.extend(call_for((piece,), attempt=call.attempt + 1) for piece in again)
+                else:
+                    self._leave_out(gather, call, outcome)
         trained = replace(gather.finish(self._pool.moved_bytes - moved_before), measured=log.finish())
-        self._learn(trained, self._pool.busy_s - busy_before_s)
-        return trained
-
-    def _learn(self, trained: Trained, busy_s: float) -> None:
-        """Take the round's seconds into account for the next one's limits and order."""
+        # What the next round's limits and order are made of.
         self._limits.end_round()
         if news := self._limits.news():
             self._pool.on_note(news)
-        self._scheduler.note(trained.worked, busy_s)
+        self._scheduler.note(trained.worked, self._pool.busy_s - busy_before_s)
+        return trained
 
     def _leave_out(self, gather: Gather, call: Call, outcome: Lost) -> None:
         is_over = outcome.cause == "timeout" or time.monotonic() > call.until_s
@@ -333,10 +330,6 @@ class RayExecutor:
         for block, part in call.pieces:
             clients = [t.client for t in part]
             gather.add(block, clients, lost(clients, LeftOut(cause=outcome.cause, why=outcome.why)))
-
-    def _is_tried_again(self, call: Call, outcome: Lost) -> bool:
-        is_allowed = outcome.cause == "lost" or self._options.on_timeout == "retry"
-        return is_allowed and _may_try_again(call)
 
     def _note_seconds(self, call: Call, busy_s: float, slowest_s: float) -> None:
         """Learn how long an answer took: that of its slowest client, and what is not training, such as a start."""
@@ -361,36 +354,26 @@ class RayExecutor:
         nodes = Counter(host.identity.node for host in hosts)
         return max((-(-number // self._pool.per_node.get(node, 1)) for node, number in nodes.items()), default=1)
 
-    def _train_calls(
-        self,
-        cut: Sequence[tuple[Assignment, ...]],
-        round_: int,
-        supply: Supply,
-        states: Mapping[ClientId, ClientState],
-        deadline: Deadline,
-    ) -> Iterator[Call]:
-        for pieces in self._scheduler.calls(cut):
-            # Whole blocks in one call: the host merges their sums as far as it can.
-            is_whole = len(pieces) > 1
-            yield self._train_call(pieces, round_, supply, states, deadline, 0, len(cut) if is_whole else None)
-
     def _train_call(
         self,
-        pieces: tuple[Piece, ...],
         round_: int,
         supply: Supply,
         states: Mapping[ClientId, ClientState],
         deadline: Deadline,
-        attempt: int,
+        pieces: tuple[Piece, ...],
+        attempt: int = 0,
         num_blocks: int | None = None,
     ) -> Call:
         parts = tuple(tasks for _, tasks in pieces)
         clients = tuple(t.client for tasks in parts for t in tasks)
-        personal = {c: states[c] for c in clients if c in states}
-        whole_blocks = None if num_blocks is None else (tuple(block for block, _ in pieces), num_blocks)
-        least_s = self._limits.least_s
         request = pack(
-            TrainRequest(round=round_, parts=parts, states=personal, whole_blocks=whole_blocks, least_s=least_s)
+            TrainRequest(
+                round=round_,
+                parts=parts,
+                states={c: states[c] for c in clients if c in states},
+                whole_blocks=None if num_blocks is None else (tuple(block for block, _ in pieces), num_blocks),
+                least_s=self._limits.least_s,
+            )
         )
         model = supply(parts[0][0].view)
         self._pool.moved_bytes += request.nbytes
@@ -430,39 +413,30 @@ class RayExecutor:
         is_bound = len(hosts) < len(self._pool.hosts)
         turns = self._turns_on(self._pool.hosts[i] for i in hosts[:number]) if is_bound else 1
         deadline = Deadline(limits=self._test_limits, began_s=time.monotonic(), num_turns=turns)
-        todo = deque(self._eval_call(i, number, model, targets, states, part, deadline) for i in range(number))
-        if is_bound:
-            todo = deque(replace(call, host=host) for call, host in zip(todo, hosts, strict=False))
+        todo: deque[Call] = deque()
+        for index in range(number):
+            share = index, number
+            request = pack(EvalRequest(targets=tuple(targets), states=dict(states), part=part, share=share))
+            self._pool.moved_bytes += request.nbytes
+            rows = self._data.rows([part_windows(part, share), CALIBRATION])
+            args, host = (self._data.box, model, request, rows), hosts[index] if is_bound else None
+            call = Call(
+                method="evaluate", args=args, clients=(), limits=self._test_limits, deadline=deadline, host=host
+            )
+            todo.append(call)
         total: dict[str, Tensor] = {}
         for call, outcome in self._pool.run(todo):
             if isinstance(outcome, EvalAnswer):
                 self._test_limits.note(self._pool.took_s, self._pool.took_s)
-                share = unpack(outcome.counts)
-                total = {label: counts + total[label] if total else counts.clone() for label, counts in share.items()}
+                answer = unpack(outcome.counts)
+                total = {label: counts + total[label] if total else counts.clone() for label, counts in answer.items()}
             elif isinstance(outcome, NeedsRows):
                 todo.append(self._with_rows(call, outcome))
             elif _may_try_again(call):
                 todo.append(replace(call, attempt=call.attempt + 1))
-            else:
-                assert isinstance(outcome, Lost)
+            elif isinstance(outcome, Lost):
                 raise EvaluationFailed(f"evaluation on {part!r}: {outcome.why}")
         return {label: total[label] for label in sorted(total)}
-
-    def _eval_call(
-        self,
-        index: int,
-        number: int,
-        model: ray.ObjectRef[Packed[Models]],
-        targets: Sequence[EvalTarget],
-        states: Mapping[ClientId, ClientState],
-        part: str,
-        deadline: Deadline,
-    ) -> Call:
-        request = pack(EvalRequest(targets=tuple(targets), states=dict(states), part=part, share=(index, number)))
-        self._pool.moved_bytes += request.nbytes
-        rows = self._data.rows([part_windows(part, (index, number)), CALIBRATION])
-        args = self._data.box, model, request, rows
-        return Call(method="evaluate", args=args, clients=(), limits=self._test_limits, deadline=deadline)
 
     def _with_rows(self, call: Call, lack: NeedsRows) -> Call:
         """The same call once more, with the rows that its host cannot read."""
@@ -521,11 +495,6 @@ class RayExecutor:
             **self._data.facts(),
             "client_timeout_s": self._limits.one_s,
         }
-
-    @property
-    def busy_s(self) -> float:
-        """Seconds that hosts spent on training calls so far, all of them together."""
-        return self._pool.busy_s
 
     @property
     def peak_mib(self) -> float:

@@ -20,27 +20,24 @@ _TELL = 1.5
 
 @dataclass(kw_only=True, slots=True)
 class Limits:
-    """Limits of one kind of call, training or evaluation.
-
-    Attributes:
-        setting: the user's limit for one client in seconds, or ``auto``.
-        slowest_s: seconds of the slowest answer for one client so far, start-up of its process included.
-        mean_s: mean seconds of a client in the last round, and during the first in the answers so far; None before.
-        was_told_s: the automatic limit that the user was told of last.
-        due_work: the most work that a client of this round has, in any unit.
-        done_work: the most work that a client has answered for so far.
-        due_types: device types of this round, where clients are on machines of their types; none elsewhere.
-        heard_types: those that have answered so far.
-    """
+    """Limits of one kind of call, training or evaluation."""
 
     setting: float | Literal["auto"]
+    """The user's limit for one client in seconds, or ``auto``."""
     slowest_s: float = 0.0
+    """Seconds of the slowest answer for one client so far, start-up of its process included."""
     mean_s: float | None = None
+    """Mean seconds of a client in the last round, and during the first in the answers so far; None before."""
     was_told_s: float = 0.0
+    """The automatic limit that the user was told of last."""
     due_work: float = 0.0
+    """The most work that a client of this round has, in any unit."""
     done_work: float = 0.0
+    """The most work that a client has answered for so far."""
     due_types: frozenset[str] = frozenset()
+    """Device types of this round, where clients are on machines of their types; none elsewhere."""
     heard_types: frozenset[str] = frozenset()
+    """Those that have answered so far."""
     _is_first_round: bool = True
     _took_s: float = 0.0
     _num_clients: int = 0
@@ -118,17 +115,14 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deadline:
-    """End of a round, or of an evaluation, with all that is tried in it; it moves with what the answers teach.
-
-    Attributes:
-        limits: they decide how long it takes.
-        began_s: when it began (monotonic clock).
-        num_turns: the most clients that one host, or a core that several share, has in turn.
-    """
+    """End of a round, or of an evaluation, with all that is tried in it; it moves with what the answers teach."""
 
     limits: Limits
+    """They decide how long it takes."""
     began_s: float
+    """When it began (monotonic clock)."""
     num_turns: int = 1
+    """The most clients that one host, or a core that several share, has in turn."""
 
     @property
     def at_s(self) -> float:

@@ -89,7 +89,17 @@ def plan_actors(
     """
     cluster = total_of(nodes)
     num_gpus = _gpu_share(len(fleet), cluster) if needs_gpu else 0.0
-    typed = _typed_hosts(fleet, types, _typed_gpu_shares(fleet, types, nodes) if needs_gpu else {})
+    gpu_shares = _typed_gpu_shares(fleet, types, nodes) if needs_gpu else {}
+    typed = tuple(
+        HostSpec(
+            name=f"client-{c.id}",
+            client=c.id,
+            num_cpus=0.0,
+            num_gpus=gpu_shares.get(c.device, 0.0),
+            resources=types.get(c.device, {}),
+        )
+        for c in fleet.clients
+    )
     bare = sorted({c.device for c in fleet.clients if not types.get(c.device)})
     short = f"device types {bare} name no Ray resource" if bare else shortage(typed, cluster)
     if placement == "typed" and short:
@@ -104,19 +114,6 @@ def plan_actors(
         HostSpec(name=f"client-{c.id}", client=c.id, num_cpus=share, num_gpus=num_gpus) for c in fleet.clients
     )
     return Plan(hosts=hosts, placement="virtual", why=short if placement == "auto" else "as configured")
-
-
-def _typed_hosts(fleet: Fleet, types: Mapping[str, Resources], gpu_shares: Mapping[str, float]) -> tuple[HostSpec, ...]:
-    return tuple(
-        HostSpec(
-            name=f"client-{c.id}",
-            client=c.id,
-            num_cpus=0.0,
-            num_gpus=gpu_shares.get(c.device, 0.0),
-            resources=types.get(c.device, {}),
-        )
-        for c in fleet.clients
-    )
 
 
 def _typed_gpu_shares(fleet: Fleet, types: Mapping[str, Resources], nodes: Iterable[Resources]) -> dict[str, float]:
@@ -224,17 +221,14 @@ _ID_LABEL: Final = "ray.io/node-id"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Nodes:
-    """The cluster as it is now.
-
-    Attributes:
-        each: resources of every node that is alive.
-        here: those of the driver's node.
-        selector: labels of the driver's node alone; a bundle with this selector is placed there.
-    """
+    """The cluster as it is now."""
 
     each: tuple[Resources, ...]
+    """Resources of every node that is alive."""
     here: Resources
+    """Those of the driver's node."""
     selector: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the driver's node alone; a bundle with this selector is placed there."""
 
     @property
     def total(self) -> Resources:
@@ -278,27 +272,23 @@ _MAX_NAMESAKES = 100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuntimeOptions:
-    """Layout of clients over the cluster; none of it changes a result.
-
-    Attributes:
-        mode: packed or an actor per client.
-        num_hosts: number of packed worker processes; None: one per core.
-        placement: typed, virtual, or auto.
-        data: windows on other nodes than the driver's: their own data, or rows that are sent (``runtime.data``).
-        client_timeout_s: seconds that a client may take for its round; ``auto``: ``limits.Limits`` says.
-        on_timeout: whether clients whose time was over are sent once more while the round's time lasts.
-        lost_wait_s: seconds that a lost host is waited for, once per loss.
-        physical: whether hosts are devices: measured, each with a model object of its own (``runtime.physical``).
-    """
+    """Layout of clients over the cluster; none of it changes a result."""
 
     mode: Mode = "packed"
+    """Packed or an actor per client."""
     num_hosts: int | None = None
+    """Number of packed worker processes; None: one per core."""
     placement: Placement = "auto"
     data: DataMode = "auto"
+    """Windows on other nodes than the driver's: their own data, or rows that are sent (``runtime.data``)."""
     client_timeout_s: float | Literal["auto"] = "auto"
+    """Seconds that a client may take for its round; ``auto``: ``limits.Limits`` says."""
     on_timeout: Literal["retry", "drop"] = "retry"
+    """Whether clients whose time was over are sent once more while the round's time lasts."""
     lost_wait_s: float = 60.0
+    """Seconds that a lost host is waited for, once per loss."""
     physical: bool = False
+    """Whether hosts are devices: measured, each with a model object of its own (``runtime.physical``)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -341,17 +331,15 @@ def open_hosts(
     else:
         plan = plan_packed(options.num_hosts, nodes.total, needs_gpu, job.trainer.stack)
     reservation = reserve(plan, _RESERVE_S)
-    actor = ray.remote(ClientHost)
-    hides = not job.device_by_host
-    options_of = [actor_options(spec, i, reservation, job.num_threads, hides) for i, spec in enumerate(plan.hosts)]
-    names = [f"{run}/{spec.name}{_type_of(spec, job)}" for spec in plan.hosts]
-    handles = tuple(start_named(actor, name, chosen) for name, chosen in zip(names, options_of, strict=True))
-    return HostGroup(plan=plan, handles=handles, job=serialization.put(job, job.modules), reservation=reservation)
-
-
-def _type_of(spec: HostSpec, job: Job) -> str:
-    """`` type C`` of the one client that a host trains; empty where any may go there."""
-    return "" if spec.client is None else f" type {job.fleet[spec.client].device}"
+    actor, handles = ray.remote(ClientHost), []
+    for i, spec in enumerate(plan.hosts):
+        # Of the one client that it trains; any may go to the others.
+        device = "" if spec.client is None else f" type {job.fleet[spec.client].device}"
+        chosen = actor_options(spec, i, reservation, job.num_threads, not job.device_by_host)
+        handles.append(start_named(actor, f"{run}/{spec.name}{device}", chosen))
+    return HostGroup(
+        plan=plan, handles=tuple(handles), job=serialization.put(job, job.modules), reservation=reservation
+    )
 
 
 def start_named(actor: Handle, name: str, options: Mapping[str, Any]) -> Handle:

@@ -4,29 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 
 import ray
 
 from actors.runtime.coordinator_client import start_coordinator
 from actors.runtime.placement import HostGroup, Resources, RuntimeOptions, open_hosts
 from actors.runtime.worker import Handle
-from relief_ray.support.process import Device
 from relief_ray.training.job import Job
 
 _ALIVE_S = 5.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HostNeeds:
-    """Everything that hosts depend on at their start; runs with equal needs may share them."""
-
-    options: RuntimeOptions
-    types: Mapping[str, Resources]
-    devices: tuple[str, ...]
-    num_threads: int
-    computes_on: Device
-    stack: int
 
 
 class WorkerCache:
@@ -35,7 +21,7 @@ class WorkerCache:
     def __init__(self, name: str = "run") -> None:
         """Start without processes; ``name`` of the run, study or cell is the first part of their names."""
         self._name = name
-        self._needs: HostNeeds | None = None
+        self._needs: object = None
         self._group: HostGroup | None = None
         self._coordinator: Handle | None = None
 
@@ -46,14 +32,8 @@ class WorkerCache:
             UserError: the cluster lacks a resource, named with the fix.
         """
         devices = tuple(c.device for c in job.fleet.clients) if options.mode == "actors" else ()
-        needs = HostNeeds(
-            options=options,
-            types=types,
-            devices=devices,
-            num_threads=job.num_threads,
-            computes_on=job.trainer.device,
-            stack=job.trainer.stack,
-        )
+        # Everything that hosts depend on at their start; runs with equal needs may share them.
+        needs = options, types, devices, job.num_threads, job.trainer.device, job.trainer.stack
         if self._group is not None and self._needs == needs and _alive(self._group):
             self._group = self._group.with_job(job)
         else:

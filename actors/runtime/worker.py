@@ -83,21 +83,18 @@ Handle = Any
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainRequest:
-    """Request to train clients.
-
-    Attributes:
-        round: number of the round.
-        parts: assignments of consecutive clients, each part within one block of the reduction.
-        states: committed personal state of the clients that have one.
-        whole_blocks: where the parts are complete blocks, their ascending numbers and the number of all blocks.
-        least_s: seconds for which the host is not ended; None: for ever.
-    """
+    """Request to train clients."""
 
     round: int
+    """Number of the round."""
     parts: tuple[tuple[Assignment, ...], ...]
+    """Assignments of consecutive clients, each part within one block of the reduction."""
     states: States
+    """Committed personal state of the clients that have one."""
     whole_blocks: tuple[tuple[int, ...], int] | None = None
+    """Where the parts are complete blocks, their ascending numbers and the number of all blocks."""
     least_s: float | None = None
+    """Seconds for which the host is not ended; None: for ever."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,27 +109,23 @@ class EvalRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainAnswer:
-    """Result of a ``TrainRequest``.
-
-    Attributes:
-        identity: the host.
-        busy_s: seconds that it took.
-        peak_mib: the most memory (MiB) that the process has held since it began.
-        sums: per part, or per node of the reduction tree; apart from ``rest``, since they are consumed at once.
-        nodes: nodes of the tree into which the sums of complete blocks were merged; None: sums are by part.
-        rest: everything else of each part's result.
-        fetched_bytes: bytes of raw windows that the host fetched for it.
-        on_device: measurements of a physical run; None in any other.
-    """
+    """Result of a ``TrainRequest``."""
 
     identity: Identity
     busy_s: float
+    """Seconds that it took."""
     peak_mib: float
+    """The most memory (MiB) that the process has held since it began."""
     sums: Packed[tuple[Sums, ...]]
+    """Per part, or per node of the reduction tree; apart from ``rest``, since they are consumed at once."""
     nodes: tuple[Node, ...] | None
+    """Nodes of the tree into which the sums of complete blocks were merged; None: sums are by part."""
     rest: Packed[tuple[BlockResult, ...]]
+    """Everything else of each part's result."""
     fetched_bytes: int = 0
+    """Bytes of raw windows that the host fetched for it."""
     on_device: OnDevice | None = None
+    """Measurements of a physical run; None in any other."""
 
     @property
     def nbytes(self) -> int:
@@ -184,15 +177,16 @@ class ClientHost:
         """Identity of this host."""
         return identify()
 
+    @errno_travels()
     def node_data(self, box: JobBox) -> NodeData:
         """The part of the job's data that this host's node has.
 
         Raises:
             UserError: other data than the driver's.
         """
-        with errno_travels():
-            return self._look(box, {}).node_data()
+        return self._look(box, {}).node_data()
 
+    @errno_travels()
     def train(
         self, box: JobBox, models: Packed[Models] | ModelBox, request: Packed[TrainRequest], rows: RowBoxes
     ) -> TrainAnswer | NeedsRows | AnswerBox[TrainAnswer]:
@@ -204,27 +198,22 @@ class ClientHost:
             UserError: this node may not have the windows, or has others than the driver.
             ClientFailed: a client's code raised; the client is named.
         """
-        train_request = unpack(request)
-        with hang_watched(train_request.least_s), errno_travels():
-            return self._train(box, models, train_request, rows)
+        unpacked = unpack(request)
+        with hang_watched(unpacked.least_s):
+            data = self._look(box, rows)
+            job, clients = data.job, [task.client for part in unpacked.parts for task in part]
+            if missing := data.lacking({client_windows(c): (job.clients[c], job.fleet[c].modalities) for c in clients}):
+                return NeedsRows(identity=identify(), wanted=missing)
+            if not isinstance(models, ModelBox):
+                return self._trained(data, unpack(models), unpacked)
+            with DeviceWatch() as watch:
+                answer = self._trained(data, unpack(watch.fetch(models)), unpacked)
+            device = self._ready(data).job.trainer.device
+            return AnswerBox(ref=ray.put(replace(answer, on_device=watch.measured(device))))
 
-    def _train(
-        self, box: JobBox, models: Packed[Models] | ModelBox, train_request: TrainRequest, rows: RowBoxes
-    ) -> TrainAnswer | NeedsRows | AnswerBox[TrainAnswer]:
-        data = self._look(box, rows)
-        job, clients = data.job, [task.client for part in train_request.parts for task in part]
-        if missing := data.lacking({client_windows(c): (job.clients[c], job.fleet[c].modalities) for c in clients}):
-            return NeedsRows(identity=identify(), wanted=missing)
-        if not isinstance(models, ModelBox):
-            return self._trained(data, unpack(models), train_request)
-        with DeviceWatch() as watch:
-            answer = self._trained(data, unpack(watch.fetch(models)), train_request)
-        device = self._ready(data).job.trainer.device
-        return AnswerBox(ref=ray.put(replace(answer, on_device=watch.told(device))))
-
-    def _trained(self, data: HostData, view: Models, request: TrainRequest) -> TrainAnswer:
+    def _trained(self, data: HostData, models: Models, request: TrainRequest) -> TrainAnswer:
         worker, began = self._ready(data), perf_counter()
-        results = worker.train_blocks(request.round, view, request.parts, request.states)
+        results = worker.train_blocks(request.round, models, request.parts, request.states)
         if request.whole_blocks is None:
             parts, nodes = tuple(results), None
             rest, sums = tuple(replace(r, sums={}) for r in parts), tuple(r.sums for r in parts)
@@ -242,6 +231,7 @@ class ClientHost:
             fetched_bytes=data.fetched_bytes,
         )
 
+    @errno_travels()
     def evaluate(
         self, box: JobBox, models: Packed[Models], request: Packed[EvalRequest], rows: RowBoxes
     ) -> EvalAnswer | NeedsRows:
@@ -250,17 +240,11 @@ class ClientHost:
         Raises:
             UserError: this node may not have the windows, or has others than the driver.
         """
-        with errno_travels():
-            return self._evaluate(box, models, unpack(request), rows)
-
-    def _evaluate(
-        self, box: JobBox, models: Packed[Models], asked: EvalRequest, rows: RowBoxes
-    ) -> EvalAnswer | NeedsRows:
-        data = self._look(box, rows)
+        of, data = unpack(request), self._look(box, rows)
         worker = self._ready(data)
-        if missing := data.lacking(worker.tested_windows(asked.part, asked.share)):
+        if missing := data.lacking(worker.tested_windows(of.part, of.share)):
             return NeedsRows(identity=identify(), wanted=missing)
-        counts = worker.evaluate(unpack(models), asked.targets, asked.states, asked.part, asked.share)
+        counts = worker.evaluate(unpack(models), of.targets, of.states, of.part, of.share)
         return EvalAnswer(identity=identify(), counts=pack(counts), fetched_bytes=data.fetched_bytes)
 
     def _look(self, box: JobBox, rows: RowBoxes) -> HostData:

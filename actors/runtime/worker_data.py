@@ -32,39 +32,31 @@ Wanted = Mapping[str, tuple[WindowSet, tuple[str, ...]]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobBox:
-    """A job's reference, which Ray does not fetch by itself, and where its data are.
-
-    Attributes:
-        job: the job; a host reads it once, after the handshake.
-        data: ``runtime.data``.
-        home: Ray's id of the node on which the windows' file is.
-        physical: whether hosts measure their calls, as devices (``runtime.physical``).
-    """
+    """A job's reference, which Ray does not fetch by itself, and where its data are."""
 
     job: ray.ObjectRef[Job]
+    """The job; a host reads it once, after the handshake."""
     data: DataMode
     home: str
+    """Ray's id of the node on which the windows' file is."""
     physical: bool = False
+    """Whether hosts measure their calls, as devices (``runtime.physical``)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeData:
-    """A node's part of a job's data.
-
-    Attributes:
-        kind: ``driver``: it is the driver's node, with the windows' file; ``own``: the node's own dataset; ``shard``:
-            the shards of ``shards`` and nothing else; ``none``: nothing, or nothing that may be read (``ship``).
-        machine: the node for people: host name and Ray's id, shortened.
-        path: the parsed signal among the node's own files.
-        shards: by client.
-        why: reason for ``none``.
-    """
+    """A node's part of a job's data."""
 
     kind: Literal["driver", "own", "shard", "none"]
+    """``driver``: it is the driver's node, with the windows' file; ``own``: the node's own dataset; ``shard``: the
+    shards of ``shards`` and nothing else; ``none``: nothing, or nothing that may be read (``ship``)."""
     machine: str
+    """The node for people: host name and Ray's id, shortened."""
     path: Path | None = None
+    """The parsed signal among the node's own files."""
     shards: Shards = field(default_factory=dict)
     why: str = ""
+    """Reason for ``none``."""
 
 
 def refusal(job: Job, absent: NodeData) -> str:

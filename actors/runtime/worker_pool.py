@@ -41,44 +41,36 @@ _MAX_DEATHS = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lost:
-    """Outcome of a call that brought nothing.
-
-    Attributes:
-        why: the reason, with the host's name.
-        cause: whether its time was over, or its host was lost.
-    """
+    """Outcome of a call that brought nothing."""
 
     why: str
+    """The reason, with the host's name."""
     cause: Cause = "lost"
+    """Whether its time was over, or its host was lost."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
-    """Call of a host's method.
-
-    Attributes:
-        method: its name.
-        args: its arguments.
-        clients: clients that it concerns.
-        limits: they say how long a host may take for it; None: as long as it likes.
-        deadline: when it is over, wherever it is by then; None: never.
-        pieces: parts of its answer, consecutive clients of one block each.
-        host: index of the only host that may take it; None: any.
-        attempt: 0 for the first.
-        work: amount of work in any unit, for comparison.
-        nbytes: bytes that its client fetches, model and request.
-    """
+    """Call of a host's method."""
 
     method: str
     args: tuple[object, ...]
     clients: tuple[ClientId, ...]
+    """Clients that it concerns."""
     limits: Limits | None = None
+    """They say how long a host may take for it; None: as long as it likes."""
     deadline: Deadline | None = None
+    """When it is over, wherever it is by then; None: never."""
     pieces: tuple[Piece, ...] = ()
+    """Parts of its answer, consecutive clients of one block each."""
     host: int | None = None
+    """Index of the only host that may take it; None: any."""
     attempt: int = 0
+    """0 for the first."""
     work: float = 0.0
+    """Amount of work in any unit, for comparison."""
     nbytes: int = 0
+    """Bytes that its client fetches, model and request."""
 
     @property
     def limit_s(self) -> float:
@@ -93,62 +85,54 @@ class Call:
 
 @dataclass(slots=True)
 class Flight:
-    """A call that was sent.
-
-    Attributes:
-        call: the call.
-        ref: its answer, or the content of the box that came as its answer.
-        since_s: when the host could begin with it, as far as the driver knows.
-        ready_s: when the driver heard that the boxed answer is ready; None before that, and without a box.
-    """
+    """A call that was sent."""
 
     call: Call
     ref: ray.ObjectRef[Answer]
+    """Its answer, or the content of the box that came as its answer."""
     since_s: float
+    """When the host could begin with it, as far as the driver knows."""
     ready_s: float | None = None
+    """When the driver heard that the boxed answer is ready; None before that, and without a box."""
 
 
 @dataclass(slots=True)
 class Host:
-    """A host as the driver sees it; it works on the first of its ``flights``.
-
-    Attributes:
-        index: its number.
-        name: Ray's name of it.
-        handle: its actor handle.
-        identity: the code that it runs.
-        flights: calls that were sent and not answered.
-        work_s: seconds per unit of work in its last answer; None before the first.
-        probe: pending question whether it is back.
-        probe_at_s: monotonic clock at which it was asked, or from which on it is.
-        pause_s: seconds until it is asked again where the question fails.
-        asked_in_vain: the question failed in this round.
-        trouble: reason why it was lost; empty where it is well.
-        cause: kind of that reason.
-        waited_s: seconds that it was waited for since it was lost.
-        passed_over: a round has gone on, or ended, without it since it was lost.
-        is_told: the user was told of the loss.
-        num_deaths: deaths of its process since its last answer; silence, its node's included, is none.
-        gone: given up for good.
-    """
+    """A host as the driver sees it; it works on the first of its ``flights``."""
 
     index: int
     name: str
+    """Ray's name of it."""
     handle: Handle
+    """Its actor handle."""
     identity: Identity
+    """The code that it runs."""
     flights: deque[Flight] = field(default_factory=deque)
+    """Calls that were sent and not answered."""
     work_s: float | None = None
+    """Seconds per unit of work in its last answer; None before the first."""
     probe: ray.ObjectRef[Identity] | None = None
+    """Pending question whether it is back."""
     probe_at_s: float = 0.0
+    """Monotonic clock at which it was asked, or from which on it is."""
     pause_s: float = PROBE_S
+    """Seconds until it is asked again where the question fails."""
     asked_in_vain: bool = False
+    """The question failed in this round."""
     trouble: str = ""
+    """Reason why it was lost; empty where it is well."""
     cause: Cause = "lost"
+    """Kind of that reason."""
     waited_s: float = 0.0
+    """Seconds that it was waited for since it was lost."""
     passed_over: bool = False
+    """A round has gone on, or ended, without it since it was lost."""
     is_told: bool = False
+    """The user was told of the loss."""
     num_deaths: int = 0
+    """Deaths of its process since its last answer; silence, its node's included, is none."""
     gone: bool = False
+    """Given up for good."""
 
     @property
     def usable(self) -> bool:
@@ -245,35 +229,32 @@ _POLL_S, _FETCH_S = 0.25, 60.0
 
 @dataclass(kw_only=True)
 class HostPool:
-    """Hosts with their pending calls.
-
-    Attributes:
-        hosts: all of them, lost ones included.
-        per_node: by node, how many of its hosts may work at the same time.
-        should_stop: polled; True interrupts.
-        lost_wait_s: seconds that calls wait for a lost host, once per loss.
-        moved_bytes: bytes that travelled so far.
-        num_lost: calls that were lost so far.
-        busy_s: seconds that hosts spent in training so far, all together.
-        peak_mib: the most memory (MiB) that one of them held.
-        boxed: whether answers to training wait on their hosts, in boxes, until they are fetched (a physical run).
-        took_s: seconds of the answer that came last, from when its host could begin.
-        up_s: seconds from when it was ready until it was here; None where it came by itself.
-        on_note: called with a sentence for the user where a host is lost or is back.
-    """
+    """Hosts with their pending calls."""
 
     hosts: list[Host]
+    """All of them, lost ones included."""
     per_node: dict[str, int]
+    """By node, how many of its hosts may work at the same time."""
     should_stop: Callable[[], bool]
+    """Polled; True interrupts."""
     lost_wait_s: float = 60.0
+    """Seconds that calls wait for a lost host, once per loss."""
     moved_bytes: int = 0
+    """Bytes that travelled so far."""
     num_lost: int = 0
+    """Calls that were lost so far."""
     busy_s: float = 0.0
+    """Seconds that hosts spent in training so far, all together."""
     peak_mib: float = 0.0
+    """The most memory (MiB) that one of them held."""
     boxed: bool = False
+    """Whether answers to training wait on their hosts, in boxes, until they are fetched (a physical run)."""
     took_s: float = 0.0
+    """Seconds of the answer that came last, from when its host could begin."""
     up_s: float | None = None
+    """Seconds from when it was ready until it was here; None where it came by itself."""
     on_note: Callable[[str], None] = ignore_note
+    """Called with a sentence for the user where a host is lost or is back."""
 
     @property
     def num_places(self) -> int:
