@@ -1,6 +1,6 @@
 """The coordinator: server state, rounds, records and checkpoints in a process of its own.
 
-It answers questions during a round. Its hosts (worker processes) belong to the driver, so they outlive it: a
+It answers questions during a round. Its workers belong to the driver, so they outlive it: a
 coordinator that died restarts and goes on from the last checkpoint, with the same bits.
 """
 
@@ -22,7 +22,7 @@ from ray.util.metrics import Gauge
 from actors.runtime import serialization
 from actors.runtime.errors import Interrupted, errno_travels
 from actors.runtime.executor import RayExecutor
-from actors.runtime.placement import HostGroup, RuntimeOptions
+from actors.runtime.placement import RuntimeOptions, WorkerGroup
 from relief_ray.core.federated import RoundVoid
 from relief_ray.experiment.experiment import Experiment, OnRound
 from relief_ray.experiment.setup import Setup
@@ -114,7 +114,7 @@ class Progress:
     repairs: tuple[str, ...]
     """Damage in the folder, left by a kill, that was repaired."""
     notes: tuple[str, ...]
-    """What the asker has not heard of hosts, limits and void rounds, in order."""
+    """What the asker has not heard of workers, limits and void rounds, in order."""
     next_round: int | None
     """Number of the round under way; None before the first."""
     stopping: bool
@@ -131,8 +131,8 @@ class RunRequest:
     """Everything that the run needs."""
     path: Path
     """An existing run folder without a driver, absolute."""
-    group: HostGroup
-    """The hosts that its clients run on."""
+    group: WorkerGroup
+    """The workers that its clients run on."""
     options: RuntimeOptions
     """How they run."""
     make_tracker: Callable[[], Tracker]
@@ -165,7 +165,7 @@ def run_with_retries(
 ) -> RunRecord:
     """Run an experiment to its end or to a stop; a void round is tried thrice.
 
-    ``on_note`` hears why a round is tried again; ``recover`` waits for lost hosts before that. A stop in the meantime
+    ``on_note`` hears why a round is tried again; ``recover`` waits for lost workers before that. A stop in the meantime
     leaves in ``run.json`` why the round was void and whom it lacked.
 
     Raises:
@@ -295,7 +295,7 @@ class Coordinator:
 
     def _executor(self, setup: Setup, request: RunRequest, should_stop: Callable[[], bool]) -> RayExecutor:
         note = self._notes.append
-        return RayExecutor(setup.job, request.group, request.options, should_stop, owns_hosts=False, on_note=note)
+        return RayExecutor(setup.job, request.group, request.options, should_stop, owns_workers=False, on_note=note)
 
     @ray.method(concurrency_group="control")
     def progress(self, after: int, num_notes: int = 0, path: Path | None = None) -> Progress:

@@ -1,4 +1,4 @@
-"""Errors between driver and hosts (worker processes), in a user's words."""
+"""Errors between driver and workers, in a user's words."""
 
 from __future__ import annotations
 
@@ -102,15 +102,15 @@ def _last_words(pid: int | None) -> str:
     return " / ".join(lines[-_MAX_TAIL:])
 
 
-# Says where a host hangs: a line of the user's own file, told before the host's time is over.
+# Says where a worker hangs: a line of the user's own file, told before the worker's time is over.
 #
-# A hung host answers nothing, but a second thread of its process still can look at what the first one runs. It leaves
-# the place in Ray's key-value store, where the driver finds it when it ends the host. A process that is frozen, or in
+# A hung worker answers nothing, but a second thread of its process still can look at what the first one runs. It leaves
+# the place in Ray's key-value store, where the driver finds it when it ends the worker. A process that is frozen, or in
 # code that never yields, leaves nothing.
 
 
-# Share of the seconds that a call has in any case after which the host is looked at: early enough to be told before it
-# is ended. After that it is looked at again and again, since its limit is not known: answers of others move it.
+# Share of the seconds that a call has in any case after which the worker is looked at: early enough to say so before
+# it is ended. After that it is looked at again and again, since its limit is not known: answers of others move it.
 _LOOK_AFTER: Final = 0.8
 _NAMESPACE: Final = b"relief-ray"
 
@@ -159,7 +159,7 @@ def _key(actor_id: str) -> bytes:
 
 
 def hanging_in(actor_id: str) -> str:
-    """`` (it was in FILE, line N, in FUNCTION: ..)`` of a host whose time is over; empty where it left no word."""
+    """`` (it was in FILE, line N, in FUNCTION: ..)`` of a worker whose time is over; empty where it left no word."""
     with suppress(RayError, RuntimeError, ValueError):
         line = internal_kv._internal_kv_get(_key(actor_id), namespace=_NAMESPACE)
         if line:
@@ -169,7 +169,7 @@ def hanging_in(actor_id: str) -> str:
 
 
 class EvaluationFailed(RoundVoid):
-    """Raised where hosts were lost while a model was tested, twice; the round is not committed."""
+    """Raised where workers were lost while a model was tested, twice; the round is not committed."""
 
 
 class CoordinatorLost(RuntimeError):
@@ -228,10 +228,10 @@ def raised_there(error: RayTaskError) -> BaseException:
 
 
 def raise_cause(error: RayTaskError, where: str) -> NoReturn:
-    """Raise what user code raised on a host.
+    """Raise what user code raised on a worker.
 
     Raises:
-        UserError: bad input, as the host found it.
+        UserError: bad input, as the worker found it.
         ClientFailed: everything else, with the client and the stage named.
     """
     cause = raised_there(error)

@@ -91,9 +91,9 @@ class Limits:
         return self._several_s(num_clients, _CALL_SLACK)
 
     def round_s(self, num_turns: int) -> float:
-        """Limit of a round in which a host, or a core that several share, has ``num_turns`` clients to train in turn.
+        """Limit of a round in which a worker, or a core that several share, has ``num_turns`` clients to train in turn.
 
-        With a host and a core for each client this is the limit of one client.
+        With a worker and a core for each client this is the limit of one client.
         """
         return self._several_s(num_turns, _SLACK)
 
@@ -122,7 +122,7 @@ class Deadline:
     began_s: float
     """When it began (monotonic clock)."""
     num_turns: int = 1
-    """The most clients that one host, or a core that several share, has in turn."""
+    """The most clients that one worker, or a core that several share, has in turn."""
 
     @property
     def at_s(self) -> float:

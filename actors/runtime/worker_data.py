@@ -1,4 +1,4 @@
-"""A job's windows on a host: read from the node's own data, from a client's shard, or sent by the driver.
+"""A job's windows on a worker: read from the node's own data, from a client's shard, or sent by the driver.
 
 Windows come as row numbers and labels, whose signal lies in a file of the driver's node. On any other node that path is
 worth nothing: the dataset is found there by its name and compared by its digest (``relief_ray.data.dataset``).
@@ -23,7 +23,7 @@ from relief_ray.training.job import Job
 
 DataMode = Literal["auto", "node", "ship"]
 
-# References in a mapping are not fetched by Ray itself: a host fetches those that it has to read.
+# References in a mapping are not fetched by Ray itself: a worker fetches those that it has to read.
 RowBoxes = Mapping[str, "ray.ObjectRef[WindowSet]"]
 
 # Windows by name, with the modalities that are read of them.
@@ -35,12 +35,12 @@ class JobBox:
     """A job's reference, which Ray does not fetch by itself, and where its data are."""
 
     job: ray.ObjectRef[Job]
-    """The job; a host reads it once, after the handshake."""
+    """The job; a worker reads it once, after the handshake."""
     data: DataMode
     home: str
     """Ray's id of the node on which the windows' file is."""
     physical: bool = False
-    """Whether hosts measure their calls, as devices (``runtime.physical``)."""
+    """Whether workers measure their calls, as devices (``runtime.physical``)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,11 +70,11 @@ def refusal(job: Job, absent: NodeData) -> str:
     )
 
 
-class HostData:
-    """Finds a job's windows on this host."""
+class WorkerData:
+    """Finds a job's windows on this worker."""
 
     def __init__(self, job: Job, box: JobBox, node: str) -> None:
-        """``node``: Ray's id of this host's node."""
+        """``node``: Ray's id of this worker's node."""
         self.job, self.box, self._node = job, box, node
         self._data: NodeData | None = None
         self.sent: RowBoxes = {}

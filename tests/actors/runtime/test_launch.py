@@ -171,7 +171,7 @@ class Runs:
         assert run.status == "done" and results(folder) == self.expected
         assert [r.round for r in seen] == [0, 1, 2, 3, 4], "the run before is not heard again"
         options, types, *_ = worker_cache._needs
-        group = worker_cache.hosts(prepare(parse(CONFIG)).job, options, types)
+        group = worker_cache.workers(prepare(parse(CONFIG)).job, options, types)
         self.pids.append([i.pid for i in ray.get([handle.hello.remote() for handle in group.handles])])
 
 
