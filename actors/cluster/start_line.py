@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from actors.cluster import FIRST_PORT
+from actors.cluster import FIRST_PORT, GCS_PORT
 from actors.runtime.session import MAX_FOLDER_LENGTH, MIB, knock
 from actors.runtime.tokens import MODE, PATH, WORD
 from relief_ray.support.errors import UserError
@@ -69,13 +69,6 @@ class Versions:
     python: str
 
 
-def versions_here() -> Versions:
-    """Versions of this process."""
-    import ray
-
-    return Versions(ray.__version__, platform.python_version())
-
-
 def versions_of(address: str) -> Versions:
     """Versions of the cluster whose head is at ``HOST:PORT``.
 
@@ -104,6 +97,19 @@ def versions_of(address: str) -> Versions:
     return Versions(str(metadata["ray_version"]), str(metadata["python_version"]))
 
 
+def joinable(address: str) -> Versions:
+    """Versions of the cluster whose head is at ``HOST:PORT``, which a node of this machine may join.
+
+    Raises:
+        UserError: nothing answers there, it refuses the token, or the versions cannot be one cluster.
+    """
+    there = versions_of(address)
+    import ray
+
+    refuse_other(Versions(ray.__version__, platform.python_version()), there, address)
+    return there
+
+
 def refuse_other(here: Versions, there: Versions, address: str) -> None:
     """Check that a node and its head can be one cluster.
 
@@ -126,6 +132,11 @@ def refuse_other(here: Versions, there: Versions, address: str) -> None:
 def minor(python: str) -> str:
     """``3.11`` of ``3.11.7``."""
     return ".".join(python.split(".")[:2])
+
+
+def with_port(address: str) -> str:
+    """``HOST:PORT`` of a head that is given as such, or as ``HOST``."""
+    return address if ":" in address else f"{address}:{GCS_PORT}"
 
 
 def address_here(towards: str) -> str:

@@ -275,7 +275,16 @@ class Coordinator:
         with (
             RunFolder.resume(request.path) as folder,
             closing(request.make_tracker()) as tracker,
-            closing(self._executor(setup, request, grace_period.is_over)) as executor,
+            closing(
+                RayExecutor(
+                    setup.job,
+                    request.group,
+                    request.options,
+                    grace_period.is_over,
+                    owns_workers=False,
+                    on_note=self._notes.append,
+                )
+            ) as executor,
         ):
             experiment = Experiment(
                 setup=setup, folder=folder, executor=executor, tracker=tracker, facts=executor.facts
@@ -292,10 +301,6 @@ class Coordinator:
                 gauges.show(record, executor.peak_mib)
 
             return run_with_retries(experiment, on_round, lambda: self._stopping, self._notes.append, executor.recover)
-
-    def _executor(self, setup: Setup, request: RunRequest, should_stop: Callable[[], bool]) -> RayExecutor:
-        note = self._notes.append
-        return RayExecutor(setup.job, request.group, request.options, should_stop, owns_workers=False, on_note=note)
 
     @ray.method(concurrency_group="control")
     def progress(self, after: int, num_notes: int = 0, path: Path | None = None) -> Progress:

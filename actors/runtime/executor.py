@@ -496,6 +496,11 @@ class RayExecutor:
         }
 
     @property
+    def busy_s(self) -> float:
+        """Seconds that workers spent on training calls so far, all of them together."""
+        return self._pool.busy_s
+
+    @property
     def peak_mib(self) -> float:
         """The most memory (resident, MiB) that a worker had held when it last sent an update; 0 before that."""
         return self._pool.peak_mib

@@ -14,8 +14,8 @@ FIRST_S, LEAST_S = 600.0, 60.0
 _SLACK = 10.0
 # Each further client of a call adds at most so many times what a client took on average.
 _CALL_SLACK = 50.0
-# An automatic limit is told again where it has grown by this factor.
-_TELL = 1.5
+# An automatic limit is news again where it has grown by this factor.
+_NEWS_FACTOR = 1.5
 
 
 @dataclass(kw_only=True, slots=True)
@@ -28,8 +28,8 @@ class Limits:
     """Seconds of the slowest answer for one client so far, start-up of its process included."""
     mean_s: float | None = None
     """Mean seconds of a client in the last round, and during the first in the answers so far; None before."""
-    was_told_s: float = 0.0
-    """The automatic limit that the user was told of last."""
+    reported_s: float = 0.0
+    """The automatic limit of the last news."""
     due_work: float = 0.0
     """The most work that a client of this round has, in any unit."""
     done_work: float = 0.0
@@ -104,9 +104,9 @@ class Limits:
 
     def news(self) -> str | None:
         """Sentence on an automatic limit: the first one, and one that has grown; None where nothing is new."""
-        if self.setting != "auto" or not self.slowest_s or self.one_s < _TELL * self.was_told_s:
+        if self.setting != "auto" or not self.slowest_s or self.one_s < _NEWS_FACTOR * self.reported_s:
             return None
-        self.was_told_s = self.one_s
+        self.reported_s = self.one_s
         return (
             f"a client has {self.one_s:.3g} s for its round from now on (runtime.client_timeout_s=auto: "
             f"{_SLACK:g} x the slowest answer so far, {self.slowest_s:.2g} s, at least {LEAST_S:g} s)"

@@ -23,7 +23,7 @@ LEAST_GAIN, LONG_S = 0.03, 5.0
 class Paces:
     """Seconds of clients the last time they trained, scaled by their work: the prediction for the next time."""
 
-    seen: dict[ClientId, tuple[float, int]] = field(default_factory=dict)
+    timed: dict[ClientId, tuple[float, int]] = field(default_factory=dict)
 
     def note(self, receipts: Sequence[Receipt], busy_s: float) -> None:
         """Learn from a round in which workers were busy for ``busy_s``; time beside training is shared equally."""
@@ -31,15 +31,15 @@ class Paces:
         beside_s = max(0.0, busy_s - sum(trained_s.values())) / max(1, len(trained_s))
         for receipt in receipts:
             task = receipt.assignment
-            self.seen[task.client] = (trained_s[task.client] + beside_s, _group_epochs(task))
+            self.timed[task.client] = (trained_s[task.client] + beside_s, _group_epochs(task))
 
     def foresee(self, tasks: Iterable[Assignment]) -> dict[ClientId, float] | None:
         """Predicted seconds of every client's task; None where a client was never timed."""
         predicted_s: dict[ClientId, float] = {}
         for task in tasks:
-            if task.client not in self.seen:
+            if task.client not in self.timed:
                 return None
-            seconds, work = self.seen[task.client]
+            seconds, work = self.timed[task.client]
             predicted_s[task.client] = seconds * (_group_epochs(task) / work if work else 1.0)
         return predicted_s
 

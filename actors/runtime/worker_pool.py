@@ -116,7 +116,7 @@ class RemoteWorker:
     """Monotonic clock at which it was asked, or from which on it is."""
     pause_s: float = PROBE_S
     """Seconds until it is asked again where the question fails."""
-    asked_in_vain: bool = False
+    probe_failed: bool = False
     """The question failed in this round."""
     trouble: str = ""
     """Reason why it was lost; empty where it is well."""
@@ -126,8 +126,8 @@ class RemoteWorker:
     """Seconds that it was waited for since it was lost."""
     passed_over: bool = False
     """A round has gone on, or ended, without it since it was lost."""
-    is_told: bool = False
-    """The user was told of the loss."""
+    is_reported: bool = False
+    """The user heard of the loss."""
     num_deaths: int = 0
     """Deaths of its process since its last answer; silence, its node's included, is none."""
     gone: bool = False
@@ -141,8 +141,8 @@ class RemoteWorker:
     def is_absent(self, now_s: float) -> bool:
         """True where a lost worker was asked whether it is back, in this round or a while ago, and did not say so."""
         if self.probe is None:
-            return self.asked_in_vain or now_s < self.probe_at_s
-        return self.asked_in_vain or now_s > self.probe_at_s + _GLANCE_S
+            return self.probe_failed or now_s < self.probe_at_s
+        return self.probe_failed or now_s > self.probe_at_s + _GLANCE_S
 
     def left_s(self, now_s: float) -> float:
         """Expected seconds until its pending calls are finished; infinite before its first answer."""
@@ -175,7 +175,7 @@ class RemoteWorker:
 
     def put_off(self) -> None:
         """Note that it was asked in vain whether it is back, and when to ask again."""
-        self.asked_in_vain, self.probe_at_s = True, time.monotonic() + self.pause_s
+        self.probe_failed, self.probe_at_s = True, time.monotonic() + self.pause_s
         self.pause_s = min(2 * self.pause_s, _LONGEST_PAUSE_S)
 
     def welcome(self, identity: Identity) -> None:
@@ -269,7 +269,7 @@ class WorkerPool:
         """
         before_s = time.monotonic()
         for worker in self.workers:
-            worker.asked_in_vain = False
+            worker.probe_failed = False
         try:
             while todo or any(h.flights for h in self.workers):
                 if self.should_stop():
@@ -441,7 +441,7 @@ class WorkerPool:
         """The worker is in trouble; calls that it had not begun go to another one, as if they had never been sent."""
         self.num_lost += 1
         todo.extendleft(reversed(worker.suspect(why, cause)))
-        worker.is_told = True
+        worker.is_reported = True
         self.on_note(f"{worker.name}: {why}")
         return Lost(why=f"{worker.name}: {why}", cause=cause)
 
@@ -468,9 +468,9 @@ class WorkerPool:
         else:
             check(identify(), identity)
             worker.welcome(identity)
-            if worker.gone or worker.is_told or worker.waited_s:
+            if worker.gone or worker.is_reported or worker.waited_s:
                 self.on_note(f"{worker.name}: {worker.trouble or 'answers again'}")
-            worker.is_told = False
+            worker.is_reported = False
 
 
 def _remove(todo: deque[Call], call: Call) -> None:

@@ -185,7 +185,7 @@ def test_a_lost_host_is_waited_for_once_per_loss(monkeypatch):
     played.ask()
     assert played.hopeless(todo, 0.3) == []
     assert len(played.hopeless(todo, 0.3)) == 1
-    worker.probe, worker.asked_in_vain = None, True
+    worker.probe, worker.probe_failed = None, True
     assert len(played.hopeless(deque([call()]), 0.1)) == 1
     worker.suspect("no answer", "timeout")
     todo = deque([call()])
@@ -320,7 +320,7 @@ def test_a_silent_host_is_asked_less_and_less_often_and_delays_no_round_meanwhil
         played.pool._probe()
         played.now_s += 0.1
     assert 12 <= played.num_asked <= 20, "within a minute"
-    worker.waited_s, worker.asked_in_vain = 61.0, False
+    worker.waited_s, worker.probe_failed = 61.0, False
     worker.probe_at_s = played.now_s + 3.0
     assert len(played.hopeless(deque([call()]), 0.0)) == 1, "asked a moment ago: a new round waits for no new question"
 
