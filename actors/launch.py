@@ -30,7 +30,7 @@ from relief_ray.training.job import Job
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from actors.runtime.placement import HostGroup, RuntimeOptions
+    from actors.runtime.placement import RuntimeOptions, WorkerGroup
     from actors.runtime.warm_pool import WorkerCache
     from actors.runtime.worker import Handle
     from relief_ray.studies.call import Settings
@@ -120,7 +120,7 @@ def _run_on_ray(
     try:
         # First of all: its process has the most to import, and all start at the same time.
         coordinator = kept.coordinator() if callbacks.separate else None
-        group = kept.hosts(setup.job, options, {name: device.ray_resources for name, device in setup.types.items()})
+        group = kept.workers(setup.job, options, {name: device.ray_resources for name, device in setup.types.items()})
         if coordinator is None:
             run = _run_here(setup, path, callbacks, group, options)
         else:
@@ -150,13 +150,15 @@ def _runtime_options(config: RuntimeConfig, mode: Literal["packed", "actors"]) -
 
 
 def _run_here(
-    setup: Setup, path: Path, callbacks: RunCallbacks, group: HostGroup, options: RuntimeOptions
+    setup: Setup, path: Path, callbacks: RunCallbacks, group: WorkerGroup, options: RuntimeOptions
 ) -> RunRecord:
     from actors.runtime.coordinator import GracePeriod, run_with_retries
     from actors.runtime.executor import RayExecutor
 
     grace_period = GracePeriod(callbacks.should_stop)
-    executor = RayExecutor(setup.job, group, options, grace_period.is_over, owns_hosts=False, on_note=callbacks.on_note)
+    executor = RayExecutor(
+        setup.job, group, options, grace_period.is_over, owns_workers=False, on_note=callbacks.on_note
+    )
     with RunFolder.resume(path) as folder, closing(callbacks.make_tracker()) as tracker:
         experiment = Experiment(setup=setup, folder=folder, executor=executor, tracker=tracker, facts=executor.facts)
         for repair in experiment.repairs:
@@ -167,7 +169,7 @@ def _run_here(
 
 
 def _run_separate(
-    setup: Setup, path: Path, callbacks: RunCallbacks, group: HostGroup, options: RuntimeOptions, coordinator: Handle
+    setup: Setup, path: Path, callbacks: RunCallbacks, group: WorkerGroup, options: RuntimeOptions, coordinator: Handle
 ) -> RunRecord:
     from actors.runtime import serialization
     from actors.runtime.coordinator import RunRequest

@@ -67,7 +67,7 @@ def name_of(number: int) -> str:
     word = Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0")[0].decode()
     if number == os.getpid():
         return f"driver {number}"
-    # Ray writes the method that runs behind the class: ray::ClientHost.train
+    # Ray writes the method that runs behind the class: ray::ClientWorker.train
     actor = word.split(" ")[0].removeprefix("ray::").split(".")[0] if word.startswith("ray::") else ""
     return f"{actor or Path(word).name} {number}"
 

@@ -1,7 +1,7 @@
-"""The command groups that run no experiment: `device`, `fleet`, `model` and `data`."""
+"""The command groups that run no experiment here: `cluster`, `device`, `fleet`, `model`, `data`; and `submit`."""
 
 from pathlib import Path
-from typing import Annotated, Literal, Optional
+from typing import Annotated, Literal
 
 import typer
 from typer.core import TyperGroup
@@ -22,11 +22,13 @@ from actors.cluster import DASHBOARD_PORT, FIRST_PORT, GCS_PORT
 from actors.runtime.tokens import token_path, use_token
 from relief_ray.support.errors import UserError
 
-# The commands `relief-ray cluster head|join|check` and `relief-ray submit`.
-
-
 cluster = typer.Typer(help="Several machines: start a head, join it as a device, see what fits.", no_args_is_help=True)
+fleet = typer.Typer(help="Devices, sensors and what a round costs them.", no_args_is_help=True)
+model = typer.Typer(help="The backbone and its parameter groups.", no_args_is_help=True)
+device = typer.Typer(help="This machine as a device of the fleet.", no_args_is_help=True)
+data = typer.Typer(help="Datasets: bring, check, look into.", no_args_is_help=True)
 
+# `relief-ray cluster head|join|check` and `relief-ray submit`.
 Bind = Annotated[
     SomeText,
     typer.Option(metavar="ADDRESS", help="Address of this machine that other nodes use; default: that of its route."),
@@ -71,9 +73,17 @@ def cluster_head(
     from actors.commands.cluster import NodeChoice, head
 
     node = NodeChoice(
-        bind=bind, first_port=ports, num_cpus=num_cpus, num_gpus=num_gpus, memory_mib=memory_mib,
-        object_store_mib=object_store_mib, token=token, insecure=insecure, temp_dir=temp_dir, print_only=print_only,
-    )  # fmt: skip
+        bind=bind,
+        first_port=ports,
+        num_cpus=num_cpus,
+        num_gpus=num_gpus,
+        memory_mib=memory_mib,
+        object_store_mib=object_store_mib,
+        token=token,
+        insecure=insecure,
+        temp_dir=temp_dir,
+        print_only=print_only,
+    )
     head(node, port, dashboard_host, dashboard_port)
 
 
@@ -81,7 +91,7 @@ def cluster_head(
 def cluster_join(
     address: Annotated[str, typer.Argument(metavar="HOST[:PORT]", help="The head.")],
     letter: Annotated[
-        Optional[Literal["a", "b", "c"]],  # noqa: UP045
+        Literal["a", "b", "c"] | None,
         typer.Option("--type", help="Device type; without it the node only lends its cores."),
     ] = None,
     count: Annotated[int, typer.Option(min=1, help="Clients of that type that it takes at a time.")] = 1,
@@ -100,16 +110,24 @@ def cluster_join(
     from actors.commands.cluster import NodeChoice, join
 
     node = NodeChoice(
-        bind=bind, first_port=ports, num_cpus=num_cpus, num_gpus=num_gpus, memory_mib=memory_mib,
-        object_store_mib=object_store_mib, token=token, insecure=insecure, temp_dir=temp_dir, print_only=print_only,
-    )  # fmt: skip
+        bind=bind,
+        first_port=ports,
+        num_cpus=num_cpus,
+        num_gpus=num_gpus,
+        memory_mib=memory_mib,
+        object_store_mib=object_store_mib,
+        token=token,
+        insecure=insecure,
+        temp_dir=temp_dir,
+        print_only=print_only,
+    )
     join(address, letter, count, node)
 
 
 @cluster.command("check")
 def cluster_check(
     target: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Argument(metavar="[TARGET]", help="`demo` or FILE.yaml, placed by type; or a grid, `grid smoke`."),
     ] = None,
     settings: Settings = None,
@@ -131,7 +149,7 @@ def cluster_check(
 def submit(
     context: typer.Context,
     arguments: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Argument(metavar="-- COMMAND...", help="What follows `relief-ray`, e.g. `-- grid smoke`."),
     ] = None,
     address: Annotated[
@@ -174,11 +192,7 @@ def submit(
         )
 
 
-fleet = typer.Typer(help="Devices, sensors and what a round costs them.", no_args_is_help=True)
-model = typer.Typer(help="The backbone and its parameter groups.", no_args_is_help=True)
-device = typer.Typer(help="This machine as a device of the fleet.", no_args_is_help=True)
-data = typer.Typer(help="Datasets: bring, check, look into.", no_args_is_help=True)
-
+# `relief-ray device doctor|monitor|profile`.
 
 Sysfs = Annotated[
     SomePath,
@@ -205,7 +219,7 @@ def device_doctor(
 @device.command("monitor")
 def device_monitor(
     command: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Argument(metavar="[-- COMMAND...]", help="Measure while this runs, instead of --seconds."),
     ] = None,
     seconds: Annotated[float, typer.Option(min=0.1, help="Length of the measurement; Ctrl-C ends it.")] = 10.0,
@@ -294,7 +308,7 @@ def model_export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where to; empty, or not there yet.")],
     round_: Annotated[
-        Optional[int],  # noqa: UP045
+        int | None,
         typer.Option("--round", help="The model after this round; by default the last one saved."),
     ] = None,
     with_encoder: Annotated[

@@ -10,7 +10,7 @@ from contextlib import suppress
 from io import TextIOWrapper
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Final, Optional
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
@@ -21,7 +21,6 @@ from relief_ray.support.errors import clipped
 from relief_ray.support.masking import mask_logs
 
 # Makes output safe to print: characters that a terminal has, streams that are open.
-
 
 # Characters of tables, figures and bars, in ASCII. Whatever else an encoding lacks becomes a question mark.
 _ASCII: Final = {
@@ -68,16 +67,15 @@ def _open_closed() -> None:
                 os.close(null)
 
 
-# Typer reads annotations at run time, on Python 3.10 too: hence Optional, and no postponed evaluation.
-
+# Options that several commands share.
 
 # Keys of `--set` that are no part of a configuration: axes of a plan or a grid, and a search's frozen choices.
 _AXES = frozenset({"replicates", "seeds", "folds", "datasets", "methods", "tuned"})
-
+# Commands that judge a key without a dot themselves.
 _JUDGE = frozenset({"grid", "conformance"})
 
 
-def _check_keys(ctx: typer.Context, settings: Optional[list[str]]) -> Optional[list[str]]:  # noqa: UP045
+def _check_keys(ctx: typer.Context, settings: list[str] | None) -> list[str] | None:
     """Refuse a wrong key or value at once, before anything slow is imported; settings of whole sections come first.
 
     Raises:
@@ -96,7 +94,7 @@ def _check_keys(ctx: typer.Context, settings: Optional[list[str]]) -> Optional[l
 
 
 Settings = Annotated[
-    Optional[list[str]],  # noqa: UP045
+    list[str] | None,
     typer.Option(
         "--set",
         metavar="PATH=VALUE",
@@ -115,13 +113,13 @@ Described = Annotated[
 ]
 Dataset = Annotated[str, typer.Argument(metavar="NAME", help="A dataset; see `relief-ray data list`.")]
 StrideS = Annotated[float, typer.Option(help="Seconds from one window to the next.")]
-SomePath = Optional[Path]  # noqa: UP045
-SomeText = Optional[str]  # noqa: UP045
-SomeNumber = Optional[float]  # noqa: UP045
+SomePath = Path | None
+SomeText = str | None
+SomeNumber = float | None
 SomeStrideS = Annotated[
     SomeNumber, typer.Option(help="Seconds from one window to the next; by default those of a run.", show_default=False)
 ]
-SomeInt = Optional[int]  # noqa: UP045
+SomeInt = int | None
 Jobs = Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time, a process each; 1: one after the other.")]
 Mirror = Annotated[
     SomeText, typer.Option(metavar="URI", help="Keep a copy of all records there, e.g. s3://bucket/folder.")
@@ -138,6 +136,9 @@ RerunStale = Annotated[
     bool,
     typer.Option("--rerun-stale", help="Compute what is of another program or weights again; the old is set aside."),
 ]
+
+
+# Errors as exit codes.
 
 
 class Main(TyperGroup):
@@ -188,8 +189,6 @@ _MEANT = {
     "baselines": "strategies", "datasets": "data", "methods": "strategies", "search": "grid search_lr",
     "settings": "config", "study": "run", "train": "run", "tune": "grid search_lr",
 }  # fmt: skip
-
-
 _KINDS = {"integer": "a whole number", "number": "a number"}
 
 

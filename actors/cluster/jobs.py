@@ -8,7 +8,7 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 # Files that travel with a job: a folder without what it ignores, and in any case the files that its command names.
 
-
 MIB = 2**20
 # The head takes no larger request.
 LIMIT_BYTES = 100 * MIB
@@ -34,7 +33,7 @@ _MAX_FILES = 20_000
 _NEVER = (".git", ".venv", "venv", "__pycache__", ".env", ".env.*", "runs", "mlruns", "mlartifacts")
 # Ray would apply them to the upload once more, and drop what the command names.
 _IGNORE_FILES = (".gitignore", ".rayignore")
-_NUM_SHOWN = 8
+_MAX_ENTRIES = 8
 Ignores = list[Callable[[Path], bool]]
 # Ray tells of every ignore file.
 _SILENT = logging.Logger("upload", logging.ERROR)
@@ -66,23 +65,26 @@ def files_to_upload(folder: Path, arguments: Sequence[str], token: Path | None =
     secret = None if token is None else token.resolve()
     if secret in [(root / path).resolve() for path in named]:
         raise UserError(f"{token}: the cluster's token, which no job needs; leave it out of the command")
-    files = {path: UploadFile(path=path, num_bytes=_size(root / path), is_named=True) for path in named}
-    for path in _walk(root, root, []):
-        if path.resolve() == secret or holds_token(path):
-            continue
-        files.setdefault(path.relative_to(root), UploadFile(path=path.relative_to(root), num_bytes=_size(path)))
-        if len(files) > _MAX_FILES:
+    paths = set(named)
+    for path in _walk(root, []):
+        if path.resolve() != secret and not holds_token(path):
+            paths.add(path.relative_to(root))
+        if len(paths) > _MAX_FILES:
             raise UserError(
                 f"--working-dir {root}: more than {_MAX_FILES} files; expected the folder of your experiment, or a "
                 f".rayignore in it that names what stays here"
             )
-    chosen = sorted(files.values(), key=lambda file: file.path.as_posix())
-    _refuse_too_much(root, chosen)
-    return chosen
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size
+    files = [
+        UploadFile(path=path, num_bytes=(root / path).stat().st_size, is_named=path in named)
+        for path in sorted(paths, key=Path.as_posix)
+    ]
+    if (total := _num_bytes(files)) > LIMIT_BYTES:
+        largest = "\n".join(f"  {line}" for line in summary(files))
+        raise UserError(
+            f"--working-dir {root}: {_mib(total)} to upload, a head takes at most {_mib(LIMIT_BYTES)}; name in a "
+            f".rayignore there what the job does not need (data sets live on the nodes):\n{largest}"
+        )
+    return files
 
 
 def _named_files(root: Path, arguments: Sequence[str]) -> list[Path]:
@@ -106,36 +108,20 @@ def _named_files(root: Path, arguments: Sequence[str]) -> list[Path]:
     return named
 
 
-def _walk(folder: Path, root: Path, ignores: Ignores) -> Iterator[Path]:
+def _walk(folder: Path, ignores: Ignores) -> Iterator[Path]:
     """Files below a folder that nothing ignores, in order; links to folders are not followed."""
     # Ray's own reading of these files, so that a job gets what `ray job submit` would send.
     from ray._private.runtime_env.packaging import get_excludes_from_ignore_files
 
     here: Ignores = [*ignores, *get_excludes_from_ignore_files(folder, include_gitignore=True, logger=_SILENT)]
     for path in sorted(folder.iterdir()):
-        if any(fnmatch(path.name, name) for name in (*_NEVER, *_IGNORE_FILES)) or any(
-            is_ignored(path) for is_ignored in here
-        ):
+        is_never = any(fnmatch(path.name, name) for name in (*_NEVER, *_IGNORE_FILES))
+        if is_never or any(is_ignored(path) for is_ignored in here):
             continue
         if path.is_dir() and not path.is_symlink():
-            yield from _walk(path, root, here)
+            yield from _walk(path, here)
         elif path.is_file():
             yield path
-
-
-def _refuse_too_much(root: Path, files: Sequence[UploadFile]) -> None:
-    """Check the size of an upload.
-
-    Raises:
-        UserError: it is above the limit; the largest parts are named.
-    """
-    total = sum(file.num_bytes for file in files)
-    if total > LIMIT_BYTES:
-        largest = "\n".join(f"  {line}" for line in summary(files))
-        raise UserError(
-            f"--working-dir {root}: {_mib(total)} to upload, a head takes at most {_mib(LIMIT_BYTES)}; name in a "
-            f".rayignore there what the job does not need (data sets live on the nodes):\n{largest}"
-        )
 
 
 def summary(files: Sequence[UploadFile]) -> list[str]:
@@ -143,22 +129,22 @@ def summary(files: Sequence[UploadFile]) -> list[str]:
     entries: dict[str, list[UploadFile]] = {}
     for file in files:
         entries.setdefault(file.path.parts[0] + ("/" if len(file.path.parts) > 1 else ""), []).append(file)
-    by_size = sorted(entries.items(), key=lambda item: -sum(file.num_bytes for file in item[1]))
-    lines = [f"{_total(part):>16}  {name}" for name, part in by_size[:_NUM_SHOWN]]
-    if rest := [file for _, part in by_size[_NUM_SHOWN:] for file in part]:
-        lines.append(f"{_total(rest):>16}  others")
+    by_size = sorted(entries.items(), key=lambda item: -_num_bytes(item[1]))
+    parts = by_size[:_MAX_ENTRIES]
+    if rest := [file for _, part in by_size[_MAX_ENTRIES:] for file in part]:
+        parts.append(("others", rest))
+    lines = [f"{len(part):>4}  {_mib(_num_bytes(part)):>9}  {name}" for name, part in parts]
     return [*lines, *(f"{'named':>16}  {file.path.as_posix()}" for file in files if file.is_named)]
-
-
-def _total(files: Sequence[UploadFile]) -> str:
-    num_bytes = sum(file.num_bytes for file in files)
-    return f"{len(files):>4}  {_mib(num_bytes):>9}"
 
 
 def headline(root: Path, files: Sequence[UploadFile]) -> str:
     """``upload: 143 files, 2.3 MiB of /home/me/study (limit 100.0 MiB)``."""
-    size = _mib(sum(file.num_bytes for file in files))
+    size = _mib(_num_bytes(files))
     return f"upload: {len(files)} files, {size} of {root.resolve()} (limit {_mib(LIMIT_BYTES)})"
+
+
+def _num_bytes(files: Iterable[UploadFile]) -> int:
+    return sum(file.num_bytes for file in files)
 
 
 def _mib(num_bytes: int) -> str:
@@ -171,6 +157,8 @@ def stage(root: Path, files: Sequence[UploadFile], place: Path) -> None:
         (place / file.path.parent).mkdir(parents=True, exist_ok=True)
         shutil.copy2(root.resolve() / file.path, place / file.path)
 
+
+# Jobs on the head: the command that its shell runs, submitting, following and stopping it.
 
 _POLL_S, _SETTLE_S = 0.5, 30.0
 # A head answers some seconds before it takes jobs; it says so, in a message alone.

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from actors.cluster import FIRST_PORT
-from actors.runtime.session import MAX_FOLDER_LENGTH, MIB
+from actors.cluster import FIRST_PORT, GCS_PORT
+from actors.runtime.session import MAX_FOLDER_LENGTH, MIB, knock
 from actors.runtime.tokens import MODE, PATH, WORD
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import memory_bytes, num_cores
@@ -24,7 +24,6 @@ from relief_ray.support.text import pip
 # Offer of this machine as a node of a cluster: its cores, GPUs and memory, within its control groups.
 #
 # Ray itself reads the limits of a container's root only; a unit's ``CPUQuota`` lies deeper.
-
 
 # What a node's own processes take, and what a head's (its database of the cluster, the dashboard) take besides.
 _NODE_MIB, _HEAD_MIB = 300, 1000
@@ -45,28 +44,21 @@ class Capacity:
 
 def capacity(is_head: bool, root: Path = Path("/")) -> Capacity:
     """Capacity of this machine as a node; ``root`` is where its ``proc`` and ``sys`` lie."""
+    import torch
+
     total_mib = memory_bytes(root) // MIB
     store_mib = int(min(max(total_mib * _STORE_SHARE, _STORE_MIB[0]), _STORE_MIB[1]))
     rest_mib = int(total_mib * _SHARE) - store_mib - _NODE_MIB - (_HEAD_MIB if is_head else 0)
     return Capacity(
         num_cpus=num_cores(root),
-        num_gpus=_num_gpus(),
+        # Ray asks NVML, which does not know a Jetson's GPU (ray-project/ray#46263).
+        num_gpus=torch.cuda.device_count() if torch.cuda.is_available() else 0,
         memory_mib=max(_LEAST_MIB, rest_mib),
         object_store_mib=store_mib,
     )
 
 
-def _num_gpus() -> int:
-    """GPUs that torch sees. Ray asks NVML, which does not know a Jetson's GPU (ray-project/ray#46263)."""
-    import torch
-
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
-
-
 # Before a node joins: does a head answer, does it take the token, and does it run the same Python and Ray?
-
-
-_KNOCK_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,20 +69,19 @@ class Versions:
     python: str
 
 
-def versions_here() -> Versions:
-    """Versions of this process."""
-    import ray
-
-    return Versions(ray.__version__, platform.python_version())
-
-
 def versions_of(address: str) -> Versions:
     """Versions of the cluster whose head is at ``HOST:PORT``.
 
     Raises:
         UserError: nothing answers there, or it refuses the token.
     """
-    _knock(address)
+    try:
+        knock(address)
+    except OSError as error:
+        raise UserError(
+            f"{address}: nothing answers there ({error}); expected the head's address and port; on the head: "
+            "relief-ray cluster head"
+        ) from error
     # Ray has no public call for it: this is what `ray start` itself asks, after it has started processes.
     from ray._common.usage.usage_lib import get_cluster_metadata
     from ray._raylet import GcsClient  # type: ignore[attr-defined]
@@ -106,20 +97,17 @@ def versions_of(address: str) -> Versions:
     return Versions(str(metadata["ray_version"]), str(metadata["python_version"]))
 
 
-def _knock(address: str) -> None:
-    """Check that something listens at ``HOST:PORT``; Ray itself would wait for minutes.
+def joinable(address: str) -> Versions:
+    """Versions of the cluster whose head is at ``HOST:PORT``, which a node of this machine may join.
 
     Raises:
-        UserError: nothing does.
+        UserError: nothing answers there, it refuses the token, or the versions cannot be one cluster.
     """
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=_KNOCK_S).close()
-    except OSError as error:
-        raise UserError(
-            f"{address}: nothing answers there ({error}); expected the head's address and port; on the head: "
-            "relief-ray cluster head"
-        ) from error
+    there = versions_of(address)
+    import ray
+
+    refuse_other(Versions(ray.__version__, platform.python_version()), there, address)
+    return there
 
 
 def refuse_other(here: Versions, there: Versions, address: str) -> None:
@@ -146,6 +134,11 @@ def minor(python: str) -> str:
     return ".".join(python.split(".")[:2])
 
 
+def with_port(address: str) -> str:
+    """``HOST:PORT`` of a head that is given as such, or as ``HOST``."""
+    return address if ":" in address else f"{address}:{GCS_PORT}"
+
+
 def address_here(towards: str) -> str:
     """Address of this machine as the one at ``towards`` would see it; nothing is sent. Without a route: loopback.
 
@@ -163,6 +156,8 @@ def address_here(towards: str) -> str:
             return "127.0.0.1"
         return str(probe.getsockname()[0])
 
+
+# The line itself.
 
 DeviceLetter = Literal["a", "b", "c"]
 
@@ -192,21 +187,17 @@ _COMMON = {"RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL": "minor", "RAY_USAGE_STATS_E
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeOptions:
-    """A node as its owner wants it.
-
-    Attributes:
-        host: address under which other nodes reach it.
-        first_port: first of the ``NUM_PORTS`` ports that it listens on.
-        capacity: cores, GPUs and memory that it offers.
-        token: file of the cluster's token; None: none is asked for.
-        temp_dir: folder of Ray's sockets and logs; None: Ray's own, which nodes on one machine cannot share.
-    """
+    """A node as its owner wants it."""
 
     host: str
+    """Address under which other nodes reach it."""
     first_port: int = FIRST_PORT
+    """First of the ``NUM_PORTS`` ports that it listens on."""
     capacity: Capacity
     token: Path | None
+    """File of the cluster's token; None: none is asked for."""
     temp_dir: Path | None = None
+    """Folder of Ray's sockets and logs; None: Ray's own, which nodes on one machine cannot share."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

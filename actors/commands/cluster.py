@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from actors.cluster import DASHBOARD_PORT, GCS_PORT, jobs, start_line
+from actors.cluster import DASHBOARD_PORT, jobs, start_line
 from actors.cluster import survey as nodes_of
 from actors.cluster.survey import Bundle, NodeFacts, in_words, survey
 from actors.launch import choose_mode
@@ -80,8 +80,8 @@ def check(target: Sequence[str], settings: Sequence[str], address: str | None, a
     """
     place = address or os.environ.get("RAY_ADDRESS") or "127.0.0.1"
     if place != "auto":
-        place = place if ":" in place else f"{place}:{GCS_PORT}"
-        start_line.refuse_other(start_line.versions_here(), start_line.versions_of(place), place)
+        place = start_line.with_port(place)
+        start_line.joinable(place)
     with ray_session(SessionOptions(address=place)):
         nodes = survey()
     fit = judge(target, settings, [node.resources for node in nodes], place) if target else None
@@ -436,7 +436,7 @@ def join(address: str, letter: start_line.DeviceLetter | None, count: int, choic
     tokens.refuse_open(choice.insecure)
     if letter is None and count != 1:
         raise UserError(f"--count {count}: counts devices of a type; expected --type a, b or c with it")
-    place = address if ":" in address else f"{address}:{GCS_PORT}"
+    place = start_line.with_port(address)
     node = choice.settled(place.rpartition(":")[0], is_head=False)
     line = start_line.join_line(node, place, letter, count)
     if choice.print_only:
@@ -446,7 +446,7 @@ def join(address: str, letter: start_line.DeviceLetter | None, count: int, choic
         tokens.check_token(node.token)
         # Before Ray is imported, which reads it once.
         tokens.use_token(node.token)
-    start_line.refuse_other(start_line.versions_here(), start_line.versions_of(place), place)
+    start_line.joinable(place)
     device = "cores only" if letter is None else f"{count} x type {letter.upper()}"
     _say(f"joins   {place} as {device}, with {_offer(node.capacity)}")
     line.run()

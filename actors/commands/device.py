@@ -16,7 +16,7 @@ from statistics import median
 from time import perf_counter
 from typing import Literal
 
-from actors.cluster import GCS_PORT
+from actors.cluster import start_line
 from actors.runtime.tokens import use_token
 from actors.terminal.exit_codes import BAD_INPUT, Stopped, print_result
 from relief_ray.config.experiment import override, parse
@@ -256,15 +256,12 @@ def _head(address: str | None, token: Path | None) -> DoctorLine:
     """The link to the head: seconds of a connection, the token, the versions."""
     if address is None:
         return DoctorLine("head", "n/a: no address was given", "name it: --address HEAD[:PORT]")
-    place = address if ":" in address else f"{address}:{GCS_PORT}"
-    from actors.cluster.start_line import refuse_other, versions_here, versions_of
-
+    place = start_line.with_port(address)
     try:
         delay_s = _connect_s(place)
         # Ray reads its variables once, when it is imported.
         use_token(token)
-        there = versions_of(place)
-        refuse_other(versions_here(), there, place)
+        there = start_line.joinable(place)
     except UserError as error:
         first, _, fix = str(error).partition("; ")
         return DoctorLine("head", first, fix or "see docs/cluster.md", is_needed=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from actors.runtime.placement import GRAIN, HostSpec, Nodes, Resources, plan_actors, plan_packed, shortage, total_of
+from actors.runtime.placement import GRAIN, Nodes, Resources, WorkerSpec, plan_actors, plan_packed, shortage, total_of
 from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.core.messages import Fleet
@@ -68,7 +68,7 @@ def bundles_of(config: ExperimentConfig, nodes: Nodes) -> Bundles:
         fleet, types = fleet_of(config)
         offered = {name: device.ray_resources for name, device in types.items()}
         plan = plan_actors(fleet, offered, runtime.placement, nodes.each, needs_gpu)
-    return ({"memory": float(_TRIAL_BYTES)}, *(host.bundle or {"CPU": GRAIN} for host in plan.hosts))
+    return ({"memory": float(_TRIAL_BYTES)}, *(host.bundle or {"CPU": GRAIN} for host in plan.workers))
 
 
 def _is_inline(bundles: Bundles) -> bool:
@@ -95,7 +95,7 @@ def refuse_shortage(trials: Mapping[str, Bundles], nodes: Nodes) -> None:
 
 
 def _shortage(name: str, bundles: Bundles, offered: Resources, whose: str) -> str:
-    hosts = [HostSpec(name=name, client=None, num_cpus=0.0, resources=bundle) for bundle in bundles]
+    hosts = [WorkerSpec(name=name, client=None, num_cpus=0.0, resources=bundle) for bundle in bundles]
     return shortage(hosts, offered, whose)
 
 

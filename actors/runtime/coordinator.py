@@ -1,6 +1,6 @@
 """The coordinator: server state, rounds, records and checkpoints in a process of its own.
 
-It answers questions during a round. Its hosts (worker processes) belong to the driver, so they outlive it: a
+It answers questions during a round. Its workers belong to the driver, so they outlive it: a
 coordinator that died restarts and goes on from the last checkpoint, with the same bits.
 """
 
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from threading import Lock
 
 import ray
@@ -21,7 +22,7 @@ from ray.util.metrics import Gauge
 from actors.runtime import serialization
 from actors.runtime.errors import Interrupted, errno_travels
 from actors.runtime.executor import RayExecutor
-from actors.runtime.placement import HostGroup, RuntimeOptions
+from actors.runtime.placement import RuntimeOptions, WorkerGroup
 from relief_ray.core.federated import RoundVoid
 from relief_ray.experiment.experiment import Experiment, OnRound
 from relief_ray.experiment.setup import Setup
@@ -55,11 +56,8 @@ _STRAGGLER_FACTOR = 2.0
 def num_stragglers(record: RoundRecord, clock: str) -> int:
     """Clients whose round, waiting aside, lasts longer than twice the median of the round's clients."""
     stages = [c.times for c in record.costs[clock].clients if c.client in record.participants]
-    busy_s = sorted(t.forward_s + t.backward_s + t.optimizer_s + t.up_s + t.down_s for t in stages)
-    if not busy_s:
-        return 0
-    middle = len(busy_s) // 2
-    median_s = busy_s[middle] if len(busy_s) % 2 else (busy_s[middle - 1] + busy_s[middle]) / 2
+    busy_s = [t.forward_s + t.backward_s + t.optimizer_s + t.up_s + t.down_s for t in stages]
+    median_s = median(busy_s) if busy_s else 0.0
     return sum(s > _STRAGGLER_FACTOR * median_s for s in busy_s)
 
 
@@ -74,8 +72,9 @@ def figures(record: RoundRecord, clock: str) -> dict[str, float]:
         "bytes_down": float(totals.bytes_down),
         "stragglers": float(num_stragglers(record, clock)),
     }
-    f1 = None if metrics is None else metrics.headline
-    return values if f1 is None else {**values, "f1": f1}
+    if metrics is not None and metrics.headline is not None:
+        values["f1"] = metrics.headline
+    return values
 
 
 class Gauges:
@@ -93,11 +92,10 @@ class Gauges:
     def show(self, record: RoundRecord, host_peak_mib: float | None = None) -> None:
         """Set the gauges to a committed round."""
         self._wall_s += record.wall_s
-        process_values = {
-            "wall_seconds": self._wall_s,
-            **({} if host_peak_mib is None else {"host_peak_mib": host_peak_mib}),
-        }
-        for name, value in {**figures(record, self._clock), **process_values}.items():
+        values = figures(record, self._clock) | {"wall_seconds": self._wall_s}
+        if host_peak_mib is not None:
+            values["host_peak_mib"] = host_peak_mib
+        for name, value in values.items():
             self._gauges[name].set(value)
 
 
@@ -107,46 +105,40 @@ _GRACE_S = 3.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """Answer to the question how far a run is.
-
-    Attributes:
-        path: the run's folder; None until a run has begun.
-        records: rounds that the asker has not seen.
-        repairs: damage in the folder, left by a kill, that was repaired.
-        notes: what the asker has not heard of hosts, limits and void rounds, in order.
-        next_round: number of the round under way; None before the first.
-        stopping: a stop was requested.
-        place: the coordinator's process id and node.
-    """
+    """Answer to the question how far a run is."""
 
     path: Path | None
+    """The run's folder; None until a run has begun."""
     records: tuple[RoundRecord, ...]
+    """Rounds that the asker has not seen."""
     repairs: tuple[str, ...]
+    """Damage in the folder, left by a kill, that was repaired."""
     notes: tuple[str, ...]
+    """What the asker has not heard of workers, limits and void rounds, in order."""
     next_round: int | None
+    """Number of the round under way; None before the first."""
     stopping: bool
+    """A stop was requested."""
     place: tuple[int, str]
+    """The coordinator's process id and node."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunRequest:
-    """Request to run an experiment.
-
-    Attributes:
-        setup: everything that the run needs.
-        path: an existing run folder without a driver, absolute.
-        group: the hosts that its clients run on.
-        options: how they run.
-        make_tracker: makes the receiver of the run's events.
-        reported: last round that the driver was told of before the coordinator's process died; None: the first start.
-    """
+    """Request to run an experiment."""
 
     setup: ray.ObjectRef[Setup]
+    """Everything that the run needs."""
     path: Path
-    group: HostGroup
+    """An existing run folder without a driver, absolute."""
+    group: WorkerGroup
+    """The workers that its clients run on."""
     options: RuntimeOptions
+    """How they run."""
     make_tracker: Callable[[], Tracker]
+    """Makes the receiver of the run's events."""
     reported: int | None = None
+    """Last round that the driver was told of before the coordinator's process died; None: the first start."""
 
 
 class GracePeriod:
@@ -173,7 +165,7 @@ def run_with_retries(
 ) -> RunRecord:
     """Run an experiment to its end or to a stop; a void round is tried thrice.
 
-    ``on_note`` hears why a round is tried again; ``recover`` waits for lost hosts before that. A stop in the meantime
+    ``on_note`` hears why a round is tried again; ``recover`` waits for lost workers before that. A stop in the meantime
     leaves in ``run.json`` why the round was void and whom it lacked.
 
     Raises:
@@ -283,7 +275,16 @@ class Coordinator:
         with (
             RunFolder.resume(request.path) as folder,
             closing(request.make_tracker()) as tracker,
-            closing(self._executor(setup, request, grace_period.is_over)) as executor,
+            closing(
+                RayExecutor(
+                    setup.job,
+                    request.group,
+                    request.options,
+                    grace_period.is_over,
+                    owns_workers=False,
+                    on_note=self._notes.append,
+                )
+            ) as executor,
         ):
             experiment = Experiment(
                 setup=setup, folder=folder, executor=executor, tracker=tracker, facts=executor.facts
@@ -300,10 +301,6 @@ class Coordinator:
                 gauges.show(record, executor.peak_mib)
 
             return run_with_retries(experiment, on_round, lambda: self._stopping, self._notes.append, executor.recover)
-
-    def _executor(self, setup: Setup, request: RunRequest, should_stop: Callable[[], bool]) -> RayExecutor:
-        note = self._notes.append
-        return RayExecutor(setup.job, request.group, request.options, should_stop, owns_hosts=False, on_note=note)
 
     @ray.method(concurrency_group="control")
     def progress(self, after: int, num_notes: int = 0, path: Path | None = None) -> Progress:

@@ -62,19 +62,15 @@ class ProgressRelay:
 
 @dataclass(kw_only=True)
 class Pulse:
-    """Asks a coordinator how far it is, without waiting for the answer.
-
-    Attributes:
-        coordinator: its handle.
-        question: the one that is not answered yet.
-        silent_s: seconds since the last answer in which this process ran: a suspended driver hears nobody.
-        place: process id and node of its last answer; None before the first.
-    """
+    """Asks a coordinator how far it is, without waiting for the answer."""
 
     coordinator: Handle
     question: ray.ObjectRef[Progress] | None = None
+    """The one that is not answered yet."""
     silent_s: float = 0.0
+    """Seconds since the last answer in which this process ran: a suspended driver hears nobody."""
     place: tuple[int, str] | None = None
+    """Process id and node of its last answer; None before the first."""
     _last_s: float = field(default_factory=time.monotonic)
     _is_over: bool = False
 
@@ -105,19 +101,16 @@ class _Frozen(Exception):
 
 @dataclass(kw_only=True)
 class Deaths:
-    """Deaths of a coordinator since a round was last heard of.
-
-    Attributes:
-        path: the run's folder.
-        number: of them; one that froze was ended.
-        seen: the last round that was heard of when it last died.
-        kills_before: ``count_kills`` when the run began.
-    """
+    """Deaths of a coordinator since a round was last heard of."""
 
     path: Path
+    """The run's folder."""
     number: int = 0
+    """How many; one that froze was ended."""
     seen: int = -1
+    """The last round that was heard of when it last died."""
     kills_before: int | None = field(default_factory=count_kills)
+    """``count_kills`` when the run began."""
 
     def add(self, seen: int, error: RayError | _Frozen) -> None:
         """Count a death after round ``seen``.

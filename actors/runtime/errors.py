@@ -1,4 +1,4 @@
-"""Errors between driver and hosts (worker processes), in a user's words."""
+"""Errors between driver and workers, in a user's words."""
 
 from __future__ import annotations
 
@@ -29,8 +29,80 @@ from relief_ray.plugins.blame import line_running
 from relief_ray.records.lock import LOCK_FILE
 from relief_ray.support.errors import ClientFailed, UserError
 
-# Reasons for the death of the process that runs rounds, as far as they are known; out of memory only with evidence.
 
+class EvaluationFailed(RoundVoid):
+    """Raised where workers were lost while a model was tested, twice; the round is not committed."""
+
+
+class CoordinatorLost(RuntimeError):
+    """Raised where the process that runs the rounds died or froze again and again; the folder stays resumable."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Raised when a stop drops a long round. Not an ``Exception``, so that no handler swallows it."""
+
+
+_REASONS: tuple[tuple[type[RayError], str], ...] = (
+    (
+        OutOfMemoryError,
+        "its process was killed because the machine ran out of memory; use fewer hosts (runtime.num_hosts)",
+    ),
+    (ActorDiedError, "its process died"),
+    (ActorUnavailableError, "its process died or its node cannot be reached"),
+    (NodeDiedError, "its node died"),
+    (ObjectLostError, "its answer was lost with its node"),
+    (GetTimeoutError, "its answer could not be fetched in time"),
+)
+
+
+def reason(error: RayError) -> str:
+    """Reason for a lost call that is no fault of the code it ran."""
+    known = next((text for kind, text in _REASONS if isinstance(error, kind)), type(error).__name__)
+    detail = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{known} ({detail[:200]})"
+
+
+@contextmanager
+def errno_travels() -> Iterator[None]:
+    """Keep the number of the system's error behind a ``UserError`` of the block, which decides the exit code.
+
+    An exception leaves its process without its cause.
+    """
+    try:
+        yield
+    except UserError as error:
+        if isinstance(error.__cause__, OSError):
+            error.__dict__["errno"] = error.__cause__.errno
+        raise
+
+
+def raised_there(error: RayTaskError) -> BaseException:
+    """The exception that another process raised: of its own class, with the system's error behind it.
+
+    To be raised without ``from``, which would put another cause in the place of that one.
+    """
+    cause = error.cause
+    assert isinstance(cause, BaseException)
+    errno = getattr(cause, "errno", None)
+    is_systems = isinstance(cause, UserError) and isinstance(errno, int)
+    cause.__cause__ = OSError(errno, str(cause)) if is_systems else error
+    return cause
+
+
+def raise_cause(error: RayTaskError, where: str) -> NoReturn:
+    """Raise what user code raised on a worker.
+
+    Raises:
+        UserError: bad input, as the worker found it.
+        ClientFailed: everything else, with the client and the stage named.
+    """
+    cause = raised_there(error)
+    if isinstance(cause, UserError | ClientFailed):
+        raise cause
+    raise ClientFailed(f"{where}: {type(cause).__name__}: {cause}") from error
+
+
+# Reasons for the death of the process that runs rounds, as far as they are known; out of memory only with evidence.
 
 # What Ray writes where its own memory monitor ended a process. Its text on any other death lists the kernel's
 # out-of-memory killer among things that may have happened, which shows nothing.
@@ -102,15 +174,14 @@ def _last_words(pid: int | None) -> str:
     return " / ".join(lines[-_MAX_TAIL:])
 
 
-# Says where a host hangs: a line of the user's own file, told before the host's time is over.
+# Says where a worker hangs: a line of the user's own file, told before the worker's time is over.
 #
-# A hung host answers nothing, but a second thread of its process still can look at what the first one runs. It leaves
-# the place in Ray's key-value store, where the driver finds it when it ends the host. A process that is frozen, or in
+# A hung worker answers nothing, but a second thread of its process still can look at what the first one runs. It leaves
+# the place in Ray's key-value store, where the driver finds it when it ends the worker. A process that is frozen, or in
 # code that never yields, leaves nothing.
 
-
-# Share of the seconds that a call has in any case after which the host is looked at: early enough to be told before it
-# is ended. After that it is looked at again and again, since its limit is not known: answers of others move it.
+# Share of the seconds that a call has in any case after which the worker is looked at: early enough to say so before
+# it is ended. After that it is looked at again and again, since its limit is not known: answers of others move it.
 _LOOK_AFTER: Final = 0.8
 _NAMESPACE: Final = b"relief-ray"
 
@@ -133,19 +204,19 @@ def hang_watched(least_s: float | None) -> Iterator[None]:
 
 def _look(thread: int, key: bytes, least_s: float, is_over: threading.Event) -> None:
     """Leave the line that a thread runs, where it is in a user's file, and the next one until it is over."""
-    told, wait_s = b"", _LOOK_AFTER * least_s
+    left, wait_s = b"", _LOOK_AFTER * least_s
     while not is_over.wait(wait_s):
         frame = sys._current_frames().get(thread)
-        line = (line_running(frame) if frame is not None else None) or ""
-        if line.encode() != told:
-            told = line.encode()
-            _tell(key, told)
+        line = ((line_running(frame) if frame is not None else None) or "").encode()
+        if line != left:
+            left = line
+            _leave(key, line)
         wait_s = (1.0 - _LOOK_AFTER) * least_s
-    if told:  # a later hang is not to be told with this line
-        _tell(key, b"")
+    if left:  # it would be taken for that of a later hang
+        _leave(key, b"")
 
 
-def _tell(key: bytes, line: bytes) -> None:
+def _leave(key: bytes, line: bytes) -> None:
     with suppress(RayError, RuntimeError, ValueError):
         internal_kv._internal_kv_put(key, line, overwrite=True, namespace=_NAMESPACE)
 
@@ -159,82 +230,10 @@ def _key(actor_id: str) -> bytes:
 
 
 def hanging_in(actor_id: str) -> str:
-    """`` (it was in FILE, line N, in FUNCTION: ..)`` of a host whose time is over; empty where it left no word."""
+    """`` (it was in FILE, line N, in FUNCTION: ..)`` of a worker whose time is over; empty where it left no word."""
     with suppress(RayError, RuntimeError, ValueError):
         line = internal_kv._internal_kv_get(_key(actor_id), namespace=_NAMESPACE)
         if line:
             internal_kv._internal_kv_del(_key(actor_id), namespace=_NAMESPACE)
             return f" (it was in {line.decode(errors='replace')})"
     return ""
-
-
-class EvaluationFailed(RoundVoid):
-    """Raised where hosts were lost while a model was tested, twice; the round is not committed."""
-
-
-class CoordinatorLost(RuntimeError):
-    """Raised where the process that runs the rounds died or froze again and again; the folder stays resumable."""
-
-
-class Interrupted(KeyboardInterrupt):
-    """Raised when a stop drops a long round. Not an ``Exception``, so that no handler swallows it."""
-
-
-_REASONS: tuple[tuple[type[RayError], str], ...] = (
-    (
-        OutOfMemoryError,
-        "its process was killed because the machine ran out of memory; use fewer hosts (runtime.num_hosts)",
-    ),
-    (ActorDiedError, "its process died"),
-    (ActorUnavailableError, "its process died or its node cannot be reached"),
-    (NodeDiedError, "its node died"),
-    (ObjectLostError, "its answer was lost with its node"),
-    (GetTimeoutError, "its answer could not be fetched in time"),
-)
-
-
-def reason(error: RayError) -> str:
-    """Reason for a lost call that is no fault of the code it ran."""
-    known = next((text for kind, text in _REASONS if isinstance(error, kind)), type(error).__name__)
-    detail = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{known} ({detail[:200]})"
-
-
-@contextmanager
-def errno_travels() -> Iterator[None]:
-    """Keep the number of the system's error behind a ``UserError`` of the block, which decides the exit code.
-
-    An exception leaves its process without its cause.
-    """
-    try:
-        yield
-    except UserError as error:
-        if isinstance(error.__cause__, OSError):
-            error.__dict__["errno"] = error.__cause__.errno
-        raise
-
-
-def raised_there(error: RayTaskError) -> BaseException:
-    """The exception that another process raised: of its own class, with the system's error behind it.
-
-    To be raised without ``from``, which would put another cause in the place of that one.
-    """
-    cause = error.cause
-    assert isinstance(cause, BaseException)
-    errno = getattr(cause, "errno", None)
-    is_systems = isinstance(cause, UserError) and isinstance(errno, int)
-    cause.__cause__ = OSError(errno, str(cause)) if is_systems else error
-    return cause
-
-
-def raise_cause(error: RayTaskError, where: str) -> NoReturn:
-    """Raise what user code raised on a host.
-
-    Raises:
-        UserError: bad input, as the host found it.
-        ClientFailed: everything else, with the client and the stage named.
-    """
-    cause = raised_there(error)
-    if isinstance(cause, UserError | ClientFailed):
-        raise cause
-    raise ClientFailed(f"{where}: {type(cause).__name__}: {cause}") from error

@@ -1,15 +1,16 @@
-"""Runs a round's clients on Ray hosts (an ``Executor``), with the bits of the plain loop.
+"""Runs a round's clients on Ray workers (an ``Executor``), with the bits of the plain loop.
 
-A host is a worker process. Packed: blocks go to the host that is free first, or a share of a short round to each.
-Actors: every client has a host of its own. The sums are the same.
+Packed: blocks go to the worker that is free first, or a share of a short round to each. Actors: every client has a
+worker of its own. The sums are the same.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import permutations
 
 import ray
@@ -19,12 +20,12 @@ from torch import Tensor
 from actors.runtime.errors import EvaluationFailed, raise_cause
 from actors.runtime.limits import Deadline, Limits
 from actors.runtime.physical import ModelBox, RoundLog
-from actors.runtime.placement import HostGroup, Resources, RuntimeOptions, open_hosts, slots_per_node
+from actors.runtime.placement import Resources, RuntimeOptions, WorkerGroup, open_workers, slots_per_node
 from actors.runtime.scheduling import Scheduler
 from actors.runtime.serialization import Packed, pack, unpack
 from actors.runtime.worker import EvalAnswer, EvalRequest, Models, NeedsRows, TrainAnswer, TrainRequest, identify
 from actors.runtime.worker_data import DataMode, JobBox, NodeData, refusal
-from actors.runtime.worker_pool import Call, Host, HostPool, Lost, Piece, await_hosts
+from actors.runtime.worker_pool import Call, Lost, Piece, RemoteWorker, WorkerPool, await_workers
 from relief_ray.core.groups import Params
 from relief_ray.core.messages import Assignment, ClientId, ClientState, EvalTarget, Json, Trained
 from relief_ray.data.window_set import WindowSet
@@ -34,8 +35,7 @@ from relief_ray.support.errors import LeftOut, UserError
 from relief_ray.training.executor import CALIBRATION, Worker, client_windows, part_windows
 from relief_ray.training.job import BlockResult, Job, combine
 
-# The executor's side of a job's data: asks every node what it has, and sends rows to hosts that ask for them.
-
+# The executor's side of a job's data: asks every node what it has, and sends rows to workers that ask for them.
 
 # A board may take minutes to parse a dataset for the first time.
 _PARSE_S = 1800.0
@@ -45,37 +45,37 @@ class JobData:
     """A job's data by node, and the rows that were sent."""
 
     def __init__(
-        self, job: Job, ref: ray.ObjectRef[Job], mode: DataMode, hosts: Sequence[Host], physical: bool = False
+        self, job: Job, ref: ray.ObjectRef[Job], mode: DataMode, workers: Sequence[RemoteWorker], physical: bool = False
     ) -> None:
-        """Ask one host of every other node what it has; it parses the dataset where it has to.
+        """Ask one worker of every other node what it has; it parses the dataset where it has to.
 
-        ``physical``: hosts measure their calls.
+        ``physical``: workers measure their calls.
 
         Raises:
             UserError: a node has other data than the driver, or has none and ``mode`` is ``node``.
         """
         self.box = JobBox(job=ref, data=mode, home=identify().node, physical=physical)
         self._sent: dict[str, ray.ObjectRef[WindowSet]] = {}
-        self._hosts, self._num_sent_bytes = hosts, 0
-        self._nodes = {} if job.data is None or mode == "ship" else _survey(hosts, self.box)
+        self._workers, self._num_sent_bytes = workers, 0
+        self._nodes = {} if job.data is None or mode == "ship" else _survey(workers, self.box)
         if mode == "node" and (absent := [data for data in self._nodes.values() if data.kind == "none"]):
             raise UserError("\n".join(refusal(job, data) for data in absent))
 
     @property
     def testers(self) -> list[int]:
-        """Indices of the hosts that may test: all, or those on the driver's node.
+        """Indices of the workers that may test: all, or those on the driver's node.
 
         Test windows stay there with ``runtime.data=node``, and where a node holds a shard.
         """
         stays = self.box.data == "node" or any(data.kind == "shard" for data in self._nodes.values())
-        return [host.index for host in self._hosts if not stays or host.identity.node == self.box.home]
+        return [worker.index for worker in self._workers if not stays or worker.identity.node == self.box.home]
 
     def rows(self, names: Sequence[str]) -> dict[str, ray.ObjectRef[WindowSet]]:
-        """Return those of the windows that a host has asked for before."""
+        """Return those of the windows that a worker has asked for before."""
         return {name: self._sent[name] for name in names if name in self._sent}
 
     def send(self, lack: NeedsRows) -> dict[str, ray.ObjectRef[WindowSet]]:
-        """Put the rows that a host asked for into the object store, each client's once."""
+        """Put the rows that a worker asked for into the object store, each client's once."""
         for name, (windows, modalities) in lack.wanted.items():
             if name not in self._sent:
                 cut = windows.cut(modalities)
@@ -84,21 +84,21 @@ class JobData:
                 self._sent[name] = ray.put(cut)
         return self.rows(list(lack.wanted))
 
-    def by_shards(self, host_of: Mapping[ClientId, int], alike: Callable[[int, int], bool]) -> dict[ClientId, int]:
-        """Swap clients between ``alike`` hosts so that each is trained where its shard is; returns host by client."""
-        placed = dict(host_of)
-        for client, other in permutations(host_of, 2):
+    def by_shards(self, worker_of: Mapping[ClientId, int], alike: Callable[[int, int], bool]) -> dict[ClientId, int]:
+        """Swap clients between ``alike`` workers so that each is trained where its shard is; worker by client."""
+        placed = dict(worker_of)
+        for client, other in permutations(worker_of, 2):
             mine, theirs = placed[client], placed[other]
             is_wrong = self._holds(theirs, client) and not (self._holds(mine, client) or self._holds(theirs, other))
             if is_wrong and alike(mine, theirs):
                 placed[client], placed[other] = theirs, mine
-                here, there = self._hosts[mine], self._hosts[theirs]
+                here, there = self._workers[mine], self._workers[theirs]
                 here.name, there.name = there.name, here.name
         return placed
 
     def _holds(self, index: int, client: ClientId) -> bool:
-        """True where the host's node has that client's shard."""
-        data = self._nodes.get(self._hosts[index].identity.node)
+        """True where the worker's node has that client's shard."""
+        data = self._nodes.get(self._workers[index].identity.node)
         return data is not None and client in data.shards
 
     def facts(self) -> dict[str, Json]:
@@ -111,10 +111,10 @@ class JobData:
         }
 
 
-def _survey(hosts: Sequence[Host], box: JobBox) -> dict[str, NodeData]:
-    """Ask every node but the driver's for its part of the data; a host that is lost meanwhile says it later."""
-    first = {host.identity.node: host for host in reversed(hosts) if host.identity.node != box.home}
-    refs = {node: host.handle.node_data.remote(box) for node, host in first.items()}
+def _survey(workers: Sequence[RemoteWorker], box: JobBox) -> dict[str, NodeData]:
+    """Ask every node but the driver's for its part of the data; a worker that is lost meanwhile says it later."""
+    first = {worker.identity.node: worker for worker in reversed(workers) if worker.identity.node != box.home}
+    refs = {node: worker.handle.node_data.remote(box) for node, worker in first.items()}
     answers: dict[str, NodeData] = {}
     for node, ref in refs.items():
         try:
@@ -180,7 +180,7 @@ class Gather:
             self._sums[block] = Accumulator()
 
     def add_whole(self, results: Mapping[int, BlockResult], nodes: Mapping[Node, Sums]) -> None:
-        """Take whole blocks whose sums a host has merged into ``nodes`` already."""
+        """Take whole blocks whose sums a worker has merged into ``nodes`` already."""
         for block, result in results.items():
             self._rest[block].append(result)
             self._awaited[block].clear()
@@ -194,12 +194,12 @@ class Gather:
         return replace(trained, reduced=replace(trained.reduced, sums=self._tree.settled()))
 
 
-# Name of a view of the server's models -> what a call brings its host: the object itself, or a box with it.
+# Name of a view of the server's models -> what a call brings its worker: the object itself, or a box with it.
 Supply = Callable[[str], "ray.ObjectRef[Packed[Models]] | ModelBox"]
 
 
 def add_answer(gather: Gather, call: Call, answer: TrainAnswer) -> float:
-    """Add a host's answer to the round; return the compute seconds of its slowest client.
+    """Add a worker's answer to the round; return the compute seconds of its slowest client.
 
     Sums are views of the received arrays, all else gets memory of its own.
     """
@@ -215,7 +215,7 @@ def add_answer(gather: Gather, call: Call, answer: TrainAnswer) -> float:
     return max((r.work.measured.compute_s for r in receipts), default=0.0)
 
 
-_START_S, _START_PER_HOST_S = 60.0, 10.0
+_START_S, _START_PER_WORKER_S = 60.0, 10.0
 
 _MAX_ATTEMPTS = 2
 
@@ -232,8 +232,8 @@ def open_executor(
     should_stop: Callable[[], bool] = never,
     on_note: Callable[[str], None] = ignore_note,
 ) -> RayExecutor:
-    """Start hosts and an executor on them; its ``close`` ends the hosts."""
-    group = open_hosts(job, options, types)
+    """Start workers and an executor on them; its ``close`` ends the workers."""
+    group = open_workers(job, options, types)
     try:
         return RayExecutor(job, group, options, should_stop, on_note=on_note)
     except BaseException:
@@ -242,40 +242,40 @@ def open_executor(
 
 
 class RayExecutor:
-    """Sends tasks to the hosts of a group and merges what comes back."""
+    """Sends tasks to the workers of a group and merges what comes back."""
 
     def __init__(
         self,
         job: Job,
-        group: HostGroup,
+        group: WorkerGroup,
         options: RuntimeOptions,
         should_stop: Callable[[], bool] = never,
-        owns_hosts: bool = True,
+        owns_workers: bool = True,
         on_note: Callable[[str], None] = ignore_note,
     ) -> None:
-        """Wait for the hosts; with ``owns_hosts`` they end with the executor. ``on_note`` hears of lost hosts.
+        """Wait for the workers; with ``owns_workers`` they end with the executor. ``on_note`` hears of lost workers.
 
         Raises:
-            UserError: a host did not start in time or runs other code.
+            UserError: a worker did not start in time or runs other code.
         """
-        self._job, self._group, self._options, self._owns_hosts = job, group, options, owns_hosts
-        specs = group.plan.hosts
-        hosts = await_hosts(group.handles, [s.name for s in specs], _START_S + _START_PER_HOST_S * len(specs))
+        self._job, self._group, self._options, self._owns_workers = job, group, options, owns_workers
+        specs = group.placement.workers
+        workers = await_workers(group.handles, [s.name for s in specs], _START_S + _START_PER_WORKER_S * len(specs))
         shared = options.mode == "packed" and bool(options.num_hosts)
-        self._pool = HostPool(
-            hosts=hosts,
-            per_node=slots_per_node([h.identity.node for h in hosts], shared),
+        self._pool = WorkerPool(
+            workers=workers,
+            per_node=slots_per_node([h.identity.node for h in workers], shared),
             should_stop=should_stop,
             lost_wait_s=options.lost_wait_s,
             boxed=options.physical,
             on_note=on_note,
         )
-        self._data = JobData(job, group.job, options.data, hosts, options.physical)
+        self._data = JobData(job, group.job, options.data, workers, options.physical)
         self._tester: Worker | None = None
-        host_of = {s.client: i for i, s in enumerate(specs) if s.client is not None}
-        self._host_of = self._data.by_shards(host_of, lambda i, j: specs[i].bundle == specs[j].bundle)
+        worker_of = {s.client: i for i, s in enumerate(specs) if s.client is not None}
+        self._worker_of = self._data.by_shards(worker_of, lambda i, j: specs[i].bundle == specs[j].bundle)
         self._limits, self._test_limits = (Limits(setting=options.client_timeout_s) for _ in range(2))
-        self._scheduler = Scheduler(job, self._pool, by_client=bool(self._host_of))
+        self._scheduler = Scheduler(job, self._pool, by_client=bool(self._worker_of))
         self._sent: tuple[Models, ray.ObjectRef[Packed[Models]], int] | None = None
 
     def train(
@@ -285,7 +285,7 @@ class RayExecutor:
         tasks: Sequence[Assignment],
         states: Mapping[ClientId, ClientState],
     ) -> Trained:
-        """Train one round; a block whose host is lost is sent once more, client by client, from committed state.
+        """Train one round; a block whose worker is lost is sent once more, client by client, from committed state.
 
         What has not come back when the round's time is over is left out.
 
@@ -297,46 +297,38 @@ class RayExecutor:
         deadline = Deadline(limits=self._limits, began_s=time.monotonic(), num_turns=self._turns(tasks))
         self._limits.due_work = max((self._scheduler.work(task) for task in tasks), default=0.0)
         self._limits.due_types = frozenset(self._types(task.client for task in tasks))
-        supply = self._supply(models)
-        todo = deque(self._train_calls(cut, round_, supply, states, deadline))
+        call_for = partial(self._train_call, round_, self._supply(models), states, deadline)
+        # Whole blocks in one call: the worker merges their sums as far as it can.
+        todo = deque(
+            call_for(pieces, num_blocks=len(cut) if len(pieces) > 1 else None) for pieces in self._scheduler.calls(cut)
+        )
         for call, outcome in self._pool.run(todo):
             if isinstance(outcome, TrainAnswer):
                 log.add(call.clients[0], outcome.on_device, self._pool.up_s, call.nbytes, outcome.nbytes)
                 self._note_seconds(call, outcome.busy_s, add_answer(gather, call, outcome))
-                continue
-            if isinstance(outcome, NeedsRows):
+            elif isinstance(outcome, NeedsRows):
                 todo.append(self._with_rows(call, outcome))
-                continue
-            assert isinstance(outcome, Lost)
-            if self._is_tried_again(call, outcome):
-                again = [(block, (t,)) for block, part in call.pieces for t in part]
-                todo.extend(
-                    self._train_call((piece,), round_, supply, states, deadline, call.attempt + 1) for piece in again
-                )
-            else:
-                self._leave_out(gather, call, outcome)
+            elif isinstance(outcome, Lost):
+                if _may_try_again(call) and (outcome.cause == "lost" or self._options.on_timeout == "retry"):
+                    again = [(block, (task,)) for block, part in call.pieces for task in part]
+                    todo.extend(call_for((piece,), attempt=call.attempt + 1) for piece in again)
+                else:
+                    self._leave_out(gather, call, outcome)
         trained = replace(gather.finish(self._pool.moved_bytes - moved_before), measured=log.finish())
-        self._learn(trained, self._pool.busy_s - busy_before_s)
-        return trained
-
-    def _learn(self, trained: Trained, busy_s: float) -> None:
-        """Take the round's seconds into account for the next one's limits and order."""
+        # What the next round's limits and order are made of.
         self._limits.end_round()
         if news := self._limits.news():
             self._pool.on_note(news)
-        self._scheduler.note(trained.worked, busy_s)
+        self._scheduler.note(trained.worked, self._pool.busy_s - busy_before_s)
+        return trained
 
     def _leave_out(self, gather: Gather, call: Call, outcome: Lost) -> None:
         is_over = outcome.cause == "timeout" or time.monotonic() > call.until_s
-        if call.host is not None and is_over:
-            self._pool.pass_over(call.host)
+        if call.worker is not None and is_over:
+            self._pool.pass_over(call.worker)
         for block, part in call.pieces:
             clients = [t.client for t in part]
             gather.add(block, clients, lost(clients, LeftOut(cause=outcome.cause, why=outcome.why)))
-
-    def _is_tried_again(self, call: Call, outcome: Lost) -> bool:
-        is_allowed = outcome.cause == "lost" or self._options.on_timeout == "retry"
-        return is_allowed and _may_try_again(call)
 
     def _note_seconds(self, call: Call, busy_s: float, slowest_s: float) -> None:
         """Learn how long an answer took: that of its slowest client, and what is not training, such as a start."""
@@ -347,50 +339,40 @@ class RayExecutor:
 
     def _types(self, clients: Iterable[ClientId]) -> set[str]:
         """Device types of clients that have machines of their types; none where seconds do not depend on the type."""
-        differ = self._options.physical or self._group.plan.placement == "typed"
+        differ = self._options.physical or self._group.placement.mode == "typed"
         return {self._job.fleet[client].device for client in clients} if differ else set()
 
     def _turns(self, tasks: Sequence[Assignment]) -> int:
-        """The most clients that one core, or one host, trains in turn in this round."""
-        if not self._host_of:
+        """The most clients that one core, or one worker, trains in turn in this round."""
+        if not self._worker_of:
             return -(-len(tasks) // self._pool.num_places)
-        return self._turns_on(self._pool.hosts[self._host_of[t.client]] for t in tasks)
+        return self._turns_on(self._pool.workers[self._worker_of[t.client]] for t in tasks)
 
-    def _turns_on(self, hosts: Iterable[Host]) -> int:
-        """The most calls that a core has in turn, where each of these hosts has one."""
-        nodes = Counter(host.identity.node for host in hosts)
+    def _turns_on(self, workers: Iterable[RemoteWorker]) -> int:
+        """The most calls that a core has in turn, where each of these workers has one."""
+        nodes = Counter(worker.identity.node for worker in workers)
         return max((-(-number // self._pool.per_node.get(node, 1)) for node, number in nodes.items()), default=1)
-
-    def _train_calls(
-        self,
-        cut: Sequence[tuple[Assignment, ...]],
-        round_: int,
-        supply: Supply,
-        states: Mapping[ClientId, ClientState],
-        deadline: Deadline,
-    ) -> Iterator[Call]:
-        for pieces in self._scheduler.calls(cut):
-            # Whole blocks in one call: the host merges their sums as far as it can.
-            is_whole = len(pieces) > 1
-            yield self._train_call(pieces, round_, supply, states, deadline, 0, len(cut) if is_whole else None)
 
     def _train_call(
         self,
-        pieces: tuple[Piece, ...],
         round_: int,
         supply: Supply,
         states: Mapping[ClientId, ClientState],
         deadline: Deadline,
-        attempt: int,
+        pieces: tuple[Piece, ...],
+        attempt: int = 0,
         num_blocks: int | None = None,
     ) -> Call:
         parts = tuple(tasks for _, tasks in pieces)
         clients = tuple(t.client for tasks in parts for t in tasks)
-        personal = {c: states[c] for c in clients if c in states}
-        whole_blocks = None if num_blocks is None else (tuple(block for block, _ in pieces), num_blocks)
-        least_s = self._limits.least_s
         request = pack(
-            TrainRequest(round=round_, parts=parts, states=personal, whole_blocks=whole_blocks, least_s=least_s)
+            TrainRequest(
+                round=round_,
+                parts=parts,
+                states={c: states[c] for c in clients if c in states},
+                whole_blocks=None if num_blocks is None else (tuple(block for block, _ in pieces), num_blocks),
+                least_s=self._limits.least_s,
+            )
         )
         model = supply(parts[0][0].view)
         self._pool.moved_bytes += request.nbytes
@@ -402,7 +384,7 @@ class RayExecutor:
             limits=self._limits,
             deadline=deadline,
             pieces=pieces,
-            host=self._host_of.get(clients[0]),
+            worker=self._worker_of.get(clients[0]),
             attempt=attempt,
             work=sum(self._scheduler.work(task) for tasks in parts for task in tasks),
         )
@@ -414,69 +396,60 @@ class RayExecutor:
         states: Mapping[ClientId, ClientState],
         part: str,
     ) -> Mapping[str, Tensor]:
-        """Confusion matrix of every target: windows are shared out over the hosts, and counts add up exactly.
+        """Confusion matrix of every target: windows are shared out over the workers, and counts add up exactly.
 
-        Where test windows stay on the driver's node, over its hosts, or none but this process.
+        Where test windows stay on the driver's node, over its workers, or none but this process.
 
         Raises:
             EvaluationFailed: a share was lost twice, or did not come within the limit of one answer, retries included.
         """
-        hosts = self._data.testers
-        if not hosts:
+        workers = self._data.testers
+        if not workers:
             self._tester = self._tester or Worker(self._job)
             return dict(sorted(self._tester.evaluate(models, targets, states, part).items()))
         model = self._put(models)
-        number = max(1, min(len(hosts), self._pool.num_places, len(self._job.parts[part])))
-        is_bound = len(hosts) < len(self._pool.hosts)
-        turns = self._turns_on(self._pool.hosts[i] for i in hosts[:number]) if is_bound else 1
+        number = max(1, min(len(workers), self._pool.num_places, len(self._job.parts[part])))
+        is_bound = len(workers) < len(self._pool.workers)
+        turns = self._turns_on(self._pool.workers[i] for i in workers[:number]) if is_bound else 1
         deadline = Deadline(limits=self._test_limits, began_s=time.monotonic(), num_turns=turns)
-        todo = deque(self._eval_call(i, number, model, targets, states, part, deadline) for i in range(number))
-        if is_bound:
-            todo = deque(replace(call, host=host) for call, host in zip(todo, hosts, strict=False))
+        todo: deque[Call] = deque()
+        for index in range(number):
+            share = index, number
+            request = pack(EvalRequest(targets=tuple(targets), states=dict(states), part=part, share=share))
+            self._pool.moved_bytes += request.nbytes
+            rows = self._data.rows([part_windows(part, share), CALIBRATION])
+            args, worker = (self._data.box, model, request, rows), workers[index] if is_bound else None
+            call = Call(
+                method="evaluate", args=args, clients=(), limits=self._test_limits, deadline=deadline, worker=worker
+            )
+            todo.append(call)
         total: dict[str, Tensor] = {}
         for call, outcome in self._pool.run(todo):
             if isinstance(outcome, EvalAnswer):
                 self._test_limits.note(self._pool.took_s, self._pool.took_s)
-                share = unpack(outcome.counts)
-                total = {label: counts + total[label] if total else counts.clone() for label, counts in share.items()}
+                answer = unpack(outcome.counts)
+                total = {label: counts + total[label] if total else counts.clone() for label, counts in answer.items()}
             elif isinstance(outcome, NeedsRows):
                 todo.append(self._with_rows(call, outcome))
             elif _may_try_again(call):
                 todo.append(replace(call, attempt=call.attempt + 1))
-            else:
-                assert isinstance(outcome, Lost)
+            elif isinstance(outcome, Lost):
                 raise EvaluationFailed(f"evaluation on {part!r}: {outcome.why}")
         return {label: total[label] for label in sorted(total)}
 
-    def _eval_call(
-        self,
-        index: int,
-        number: int,
-        model: ray.ObjectRef[Packed[Models]],
-        targets: Sequence[EvalTarget],
-        states: Mapping[ClientId, ClientState],
-        part: str,
-        deadline: Deadline,
-    ) -> Call:
-        request = pack(EvalRequest(targets=tuple(targets), states=dict(states), part=part, share=(index, number)))
-        self._pool.moved_bytes += request.nbytes
-        rows = self._data.rows([part_windows(part, (index, number)), CALIBRATION])
-        args = self._data.box, model, request, rows
-        return Call(method="evaluate", args=args, clients=(), limits=self._test_limits, deadline=deadline)
-
     def _with_rows(self, call: Call, lack: NeedsRows) -> Call:
-        """The same call once more, with the rows that its host cannot read."""
+        """The same call once more, with the rows that its worker cannot read."""
         *rest, rows = call.args
         assert isinstance(rows, dict)
         return replace(call, args=(*rest, rows | self._data.send(lack)))
 
     def _put(self, models: Models) -> ray.ObjectRef[Packed[Models]]:
-        """Put a model version into the object store: fetched once per node, read by all its hosts without a copy."""
+        """Put a model version into the object store: fetched once per node, read by all its workers without a copy."""
         if self._sent is None or self._sent[0] is not models:
             wire: Models = {name: dict(params) for name, params in models.items()}
             packed = pack(wire)
             self._sent = (models, ray.put(packed), packed.nbytes)
-        self._pool.moved_bytes += self._sent[2] * len({h.identity.node for h in self._pool.hosts})
+        self._pool.moved_bytes += self._sent[2] * len({h.identity.node for h in self._pool.workers})
         return self._sent[1]
 
     def _supply(self, models: Models) -> Supply:
@@ -497,7 +470,7 @@ class RayExecutor:
         return own
 
     def recover(self) -> None:
-        """Wait for lost hosts before a void round is tried again.
+        """Wait for lost workers before a void round is tried again.
 
         Raises:
             Interrupted: the user asked to stop.
@@ -506,16 +479,16 @@ class RayExecutor:
 
     def facts(self) -> dict[str, Json]:
         """Layout of the run on the cluster, for its record."""
-        hosts = self._pool.hosts
+        workers = self._pool.workers
         return {
             "mode": self._options.mode,
-            "num_hosts": len(hosts),
-            "num_nodes": len({h.identity.node for h in hosts}),
-            "placement": self._group.plan.placement,
-            "placement_why": self._group.plan.why,
+            "num_hosts": len(workers),
+            "num_nodes": len({h.identity.node for h in workers}),
+            "placement": self._group.placement.mode,
+            "placement_why": self._group.placement.why,
             "ray": ray.__version__,
-            "pythons": list[Json](sorted({h.identity.python for h in hosts})),
-            "torches": list[Json](sorted({h.identity.torch for h in hosts})),
+            "pythons": list[Json](sorted({h.identity.python for h in workers})),
+            "torches": list[Json](sorted({h.identity.torch for h in workers})),
             "num_lost_calls": self._pool.num_lost,
             "physical": self._options.physical,
             **self._data.facts(),
@@ -524,20 +497,20 @@ class RayExecutor:
 
     @property
     def busy_s(self) -> float:
-        """Seconds that hosts spent on training calls so far, all of them together."""
+        """Seconds that workers spent on training calls so far, all of them together."""
         return self._pool.busy_s
 
     @property
     def peak_mib(self) -> float:
-        """The most memory (resident, MiB) that a host's process had held when it last sent an update; 0 before that."""
+        """The most memory (resident, MiB) that a worker had held when it last sent an update; 0 before that."""
         return self._pool.peak_mib
 
     @property
     def num_lost(self) -> int:
-        """Calls that came to nothing because a host was lost."""
+        """Calls that came to nothing because a worker was lost."""
         return self._pool.num_lost
 
     def close(self) -> None:
-        """End the hosts, where the executor owns them."""
-        if self._owns_hosts:
+        """End the workers, where the executor owns them."""
+        if self._owns_workers:
             self._group.close()

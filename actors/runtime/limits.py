@@ -14,33 +14,30 @@ FIRST_S, LEAST_S = 600.0, 60.0
 _SLACK = 10.0
 # Each further client of a call adds at most so many times what a client took on average.
 _CALL_SLACK = 50.0
-# An automatic limit is told again where it has grown by this factor.
-_TELL = 1.5
+# An automatic limit is news again where it has grown by this factor.
+_NEWS_FACTOR = 1.5
 
 
 @dataclass(kw_only=True, slots=True)
 class Limits:
-    """Limits of one kind of call, training or evaluation.
-
-    Attributes:
-        setting: the user's limit for one client in seconds, or ``auto``.
-        slowest_s: seconds of the slowest answer for one client so far, start-up of its process included.
-        mean_s: mean seconds of a client in the last round, and during the first in the answers so far; None before.
-        was_told_s: the automatic limit that the user was told of last.
-        due_work: the most work that a client of this round has, in any unit.
-        done_work: the most work that a client has answered for so far.
-        due_types: device types of this round, where clients are on machines of their types; none elsewhere.
-        heard_types: those that have answered so far.
-    """
+    """Limits of one kind of call, training or evaluation."""
 
     setting: float | Literal["auto"]
+    """The user's limit for one client in seconds, or ``auto``."""
     slowest_s: float = 0.0
+    """Seconds of the slowest answer for one client so far, start-up of its process included."""
     mean_s: float | None = None
-    was_told_s: float = 0.0
+    """Mean seconds of a client in the last round, and during the first in the answers so far; None before."""
+    reported_s: float = 0.0
+    """The automatic limit of the last news."""
     due_work: float = 0.0
+    """The most work that a client of this round has, in any unit."""
     done_work: float = 0.0
+    """The most work that a client has answered for so far."""
     due_types: frozenset[str] = frozenset()
+    """Device types of this round, where clients are on machines of their types; none elsewhere."""
     heard_types: frozenset[str] = frozenset()
+    """Those that have answered so far."""
     _is_first_round: bool = True
     _took_s: float = 0.0
     _num_clients: int = 0
@@ -94,9 +91,9 @@ class Limits:
         return self._several_s(num_clients, _CALL_SLACK)
 
     def round_s(self, num_turns: int) -> float:
-        """Limit of a round in which a host, or a core that several share, has ``num_turns`` clients to train in turn.
+        """Limit of a round in which a worker, or a core that several share, has ``num_turns`` clients to train in turn.
 
-        With a host and a core for each client this is the limit of one client.
+        With a worker and a core for each client this is the limit of one client.
         """
         return self._several_s(num_turns, _SLACK)
 
@@ -107,9 +104,9 @@ class Limits:
 
     def news(self) -> str | None:
         """Sentence on an automatic limit: the first one, and one that has grown; None where nothing is new."""
-        if self.setting != "auto" or not self.slowest_s or self.one_s < _TELL * self.was_told_s:
+        if self.setting != "auto" or not self.slowest_s or self.one_s < _NEWS_FACTOR * self.reported_s:
             return None
-        self.was_told_s = self.one_s
+        self.reported_s = self.one_s
         return (
             f"a client has {self.one_s:.3g} s for its round from now on (runtime.client_timeout_s=auto: "
             f"{_SLACK:g} x the slowest answer so far, {self.slowest_s:.2g} s, at least {LEAST_S:g} s)"
@@ -118,17 +115,14 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deadline:
-    """End of a round, or of an evaluation, with all that is tried in it; it moves with what the answers teach.
-
-    Attributes:
-        limits: they decide how long it takes.
-        began_s: when it began (monotonic clock).
-        num_turns: the most clients that one host, or a core that several share, has in turn.
-    """
+    """End of a round, or of an evaluation, with all that is tried in it; it moves with what the answers teach."""
 
     limits: Limits
+    """They decide how long it takes."""
     began_s: float
+    """When it began (monotonic clock)."""
     num_turns: int = 1
+    """The most clients that one worker, or a core that several share, has in turn."""
 
     @property
     def at_s(self) -> float:

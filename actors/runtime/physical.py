@@ -44,7 +44,7 @@ class AnswerBox(Generic[T]):
 class DeviceWatch:
     """Measures one call on its device: time, power, heat.
 
-    Used as ``with DeviceWatch() as watch``, then ``watch.told(device)``.
+    Used as ``with DeviceWatch() as watch``, then ``watch.measured(device)``.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class DeviceWatch:
         self._down_s = time.monotonic() - began_s
         return models
 
-    def told(self, device: Device) -> OnDevice:
+    def measured(self, device: Device) -> OnDevice:
         """Measurements of the call; ``device``: where the client was trained."""
         total = self._meter.total()
         return OnDevice(
@@ -88,20 +88,17 @@ class DeviceWatch:
 
 @dataclass(slots=True)
 class RoundLog:
-    """Collects the measured clients of one round.
+    """Collects the measured clients of one round."""
 
-    Attributes:
-        seen: by client, what its device measured, its upload's seconds, when its answer was here and bytes down and up.
-    """
-
-    seen: dict[ClientId, tuple[OnDevice, float | None, float, int, int]] = field(default_factory=dict)
+    answers: dict[ClientId, tuple[OnDevice, float | None, float, int, int]] = field(default_factory=dict)
+    """By client, what its device measured, its upload's seconds, when its answer was here and bytes down and up."""
 
     def add(
         self, client: ClientId, on_device: OnDevice | None, up_s: float | None, bytes_down: int, bytes_up: int
     ) -> None:
         """Note an answer that has just come; without a measurement nothing is noted."""
         if on_device is not None:
-            self.seen[client] = on_device, up_s, time.monotonic(), bytes_down, bytes_up
+            self.answers[client] = on_device, up_s, time.monotonic(), bytes_down, bytes_up
 
     def finish(self) -> dict[ClientId, Measured]:
         """The round's training is over now: who has answered has waited until then."""
@@ -110,5 +107,5 @@ class RoundLog:
             client: Measured(
                 on_device=on_device, up_s=up_s, wait_s=over_s - here_s, bytes_down=bytes_down, bytes_up=bytes_up
             )
-            for client, (on_device, up_s, here_s, bytes_down, bytes_up) in self.seen.items()
+            for client, (on_device, up_s, here_s, bytes_down, bytes_up) in self.answers.items()
         }

@@ -1,4 +1,4 @@
-"""Placement of hosts (worker processes): typed resources where the cluster has them, CPU shares otherwise.
+"""Placement of workers: typed resources where the cluster has them, CPU shares otherwise.
 
 ``type_a``, ``type_b``, ``type_c`` are Ray resources that a device offers when it joins; a client's device type names
 what it asks for.
@@ -18,22 +18,22 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from actors.runtime import serialization
 from actors.runtime.session import process_options
-from actors.runtime.worker import ClientHost, Handle
+from actors.runtime.worker import ClientWorker, Handle
 from actors.runtime.worker_data import DataMode
 from relief_ray.core.messages import ClientId, Fleet
 from relief_ray.support.errors import UserError
 from relief_ray.training.job import Job
 
 Mode = Literal["packed", "actors"]
-Placement = Literal["auto", "typed", "virtual"]
+PlacementMode = Literal["auto", "typed", "virtual"]
 Resources = Mapping[str, float]
 # Ray counts in ten-thousandths.
 GRAIN = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HostSpec:
-    """Resources that one host needs; ``client`` is the one client that it trains, None where any may go there."""
+class WorkerSpec:
+    """Resources that one worker needs; ``client`` is the one client that it trains, None where any may go there."""
 
     name: str
     client: ClientId | None
@@ -49,66 +49,49 @@ class HostSpec:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
-    """All hosts, the placement that was chosen and why."""
+class Placement:
+    """All workers, the placement that was chosen and why."""
 
-    hosts: tuple[HostSpec, ...]
-    placement: Literal["typed", "virtual"]
+    workers: tuple[WorkerSpec, ...]
+    mode: Literal["typed", "virtual"]
     why: str
 
 
-def plan_packed(num_hosts: int | None, cluster: Resources, needs_gpu: bool = False, stack: int = 1) -> Plan:
-    """One host per core (or ``num_hosts``, which then share the cores); any client runs on any of them.
+def plan_packed(num_hosts: int | None, cluster: Resources, needs_gpu: bool = False, stack: int = 1) -> Placement:
+    """One worker per core (or ``num_hosts``, which then share the cores); any client runs on any of them.
 
-    One host per GPU where clients take their steps there together (``stack``): apart they would share nothing.
+    One worker per GPU where clients take their steps there together (``stack``): apart they would share nothing.
 
     Raises:
-        UserError: hosts need a GPU and the cluster has none.
+        UserError: workers need a GPU and the cluster has none.
     """
     cores = max(1, int(cluster.get("CPU", 1)))
     number = num_hosts or (max(1, int(cluster.get("GPU", 0))) if needs_gpu and stack > 1 else cores)
     share, num_gpus = _share(cores, number), _gpu_share(number, cluster) if needs_gpu else 0.0
-    hosts = tuple(HostSpec(name=f"host-{i}", client=None, num_cpus=share, num_gpus=num_gpus) for i in range(number))
-    return Plan(hosts=hosts, placement="virtual", why="packed hosts take any client")
+    workers = tuple(WorkerSpec(name=f"host-{i}", client=None, num_cpus=share, num_gpus=num_gpus) for i in range(number))
+    return Placement(workers=workers, mode="virtual", why="packed hosts take any client")
 
 
 def plan_actors(
     fleet: Fleet,
     types: Mapping[str, Resources],
-    placement: Placement,
+    placement: PlacementMode,
     nodes: Sequence[Resources],
     needs_gpu: bool = False,
-) -> Plan:
-    """One host per client.
+) -> Placement:
+    """One worker per client.
 
     ``types``: device type -> Ray resources (``DeviceType.ray_resources``); ``nodes``: what each node offers.
 
     Raises:
-        UserError: ``typed`` placement, but a resource is missing or a device type names none; hosts need a GPU and the
-            cluster has none.
+        UserError: ``typed`` placement, but a resource is missing or a device type names none; workers need a GPU and
+            the cluster has none.
     """
     cluster = total_of(nodes)
     num_gpus = _gpu_share(len(fleet), cluster) if needs_gpu else 0.0
-    typed = _typed_hosts(fleet, types, _typed_gpu_shares(fleet, types, nodes) if needs_gpu else {})
-    bare = sorted({c.device for c in fleet.clients if not types.get(c.device)})
-    short = f"device types {bare} name no Ray resource" if bare else shortage(typed, cluster)
-    if placement == "typed" and short:
-        raise UserError(
-            f"runtime.placement = 'typed': {short}; start a node with it (ray start --resources='{{\"type_a\": 1}}'), "
-            "use fewer clients, or set runtime.placement=virtual"
-        )
-    if placement != "virtual" and not short:
-        return Plan(hosts=typed, placement="typed", why="the cluster has every device type")
-    share = _share(cluster.get("CPU", 1.0), len(fleet))
-    hosts = tuple(
-        HostSpec(name=f"client-{c.id}", client=c.id, num_cpus=share, num_gpus=num_gpus) for c in fleet.clients
-    )
-    return Plan(hosts=hosts, placement="virtual", why=short if placement == "auto" else "as configured")
-
-
-def _typed_hosts(fleet: Fleet, types: Mapping[str, Resources], gpu_shares: Mapping[str, float]) -> tuple[HostSpec, ...]:
-    return tuple(
-        HostSpec(
+    gpu_shares = _typed_gpu_shares(fleet, types, nodes) if needs_gpu else {}
+    typed = tuple(
+        WorkerSpec(
             name=f"client-{c.id}",
             client=c.id,
             num_cpus=0.0,
@@ -117,27 +100,41 @@ def _typed_hosts(fleet: Fleet, types: Mapping[str, Resources], gpu_shares: Mappi
         )
         for c in fleet.clients
     )
+    bare = sorted({c.device for c in fleet.clients if not types.get(c.device)})
+    short = f"device types {bare} name no Ray resource" if bare else shortage(typed, cluster)
+    if placement == "typed" and short:
+        raise UserError(
+            f"runtime.placement = 'typed': {short}; start a node with it (ray start --resources='{{\"type_a\": 1}}'), "
+            "use fewer clients, or set runtime.placement=virtual"
+        )
+    if placement != "virtual" and not short:
+        return Placement(workers=typed, mode="typed", why="the cluster has every device type")
+    share = _share(cluster.get("CPU", 1.0), len(fleet))
+    workers = tuple(
+        WorkerSpec(name=f"client-{c.id}", client=c.id, num_cpus=share, num_gpus=num_gpus) for c in fleet.clients
+    )
+    return Placement(workers=workers, mode="virtual", why=short if placement == "auto" else "as configured")
 
 
 def _typed_gpu_shares(fleet: Fleet, types: Mapping[str, Resources], nodes: Iterable[Resources]) -> dict[str, float]:
-    """Share of a GPU by device type, so small that hosts fit on every node of their type, however they are spread.
+    """Share of a GPU by device type, so small that workers fit on every node of their type, however they are spread.
 
-    As many hosts as a node's types let in share its GPUs: ceil(hosts / GPUs) on each. A type has the smallest share of
-    its nodes, so that a node that joins leaves the others' clients where they were.
+    As many workers as a node's types let in share its GPUs: ceil(workers / GPUs) on each. A type has the smallest share
+    of its nodes, so that a node that joins leaves the others' clients where they were.
     """
     clients = Counter(client.device for client in fleet.clients)
     per_gpu = dict.fromkeys(clients, 1)
     for node in nodes:
         if not (gpus := int(node.get("GPU", 0))):
             continue
-        hosts = {device: min(number, _room(types.get(device, {}), node)) for device, number in clients.items()}
-        for device in (device for device, number in hosts.items() if number):
-            per_gpu[device] = max(per_gpu[device], -(-sum(hosts.values()) // gpus))
+        workers = {device: min(number, _room(types.get(device, {}), node)) for device, number in clients.items()}
+        for device in (device for device, number in workers.items() if number):
+            per_gpu[device] = max(per_gpu[device], -(-sum(workers.values()) // gpus))
     return {device: _share(1.0, number) for device, number in per_gpu.items()}
 
 
 def _room(needed: Resources, node: Resources) -> int:
-    """Number of hosts with these needs that a node takes."""
+    """Number of workers with these needs that a node takes."""
     return min((int(node.get(name, 0.0) / amount + GRAIN) for name, amount in needed.items() if amount), default=0)
 
 
@@ -146,7 +143,7 @@ def _share(cores: float, number: int) -> float:
 
 
 def _gpu_share(num_hosts: int, cluster: Resources) -> float:
-    """Share of a GPU for each host where all compute on GPUs: hosts are spread evenly, none over two GPUs.
+    """Share of a GPU for each worker where all compute on GPUs: workers are spread evenly, none over two GPUs.
 
     Raises:
         UserError: the cluster has none.
@@ -169,34 +166,34 @@ def total_of(amounts: Iterable[Resources]) -> dict[str, float]:
     return total
 
 
-def shortage(hosts: Sequence[HostSpec], cluster: Resources, whose: str = "the cluster") -> str:
+def shortage(workers: Sequence[WorkerSpec], cluster: Resources, whose: str = "the cluster") -> str:
     """The resources of which the cluster has too little, in words; empty where it has enough."""
     lacking = [
         f"{name}: needed {amount:g}, {whose} has {cluster.get(name, 0.0):g}"
-        for name, amount in total_of(host.bundle for host in hosts).items()
+        for name, amount in total_of(worker.bundle for worker in workers).items()
         if amount > cluster.get(name, 0.0) + GRAIN
     ]
     return "; ".join(lacking)
 
 
-def reserve(plan: Plan, wait_s: float) -> PlacementGroup | None:
-    """Reserve all hosts together, so that two runs never wait for each other's half; None inside a Tune trial.
+def reserve(placement: Placement, wait_s: float) -> PlacementGroup | None:
+    """Reserve all workers together, so that two runs never wait for each other's half; None inside a Tune trial.
 
     Raises:
         UserError: the cluster has too little, or others hold it for longer than ``wait_s``.
     """
     if ray.util.get_current_placement_group() is not None:
         return None
-    if short := shortage(plan.hosts, ray.cluster_resources()):
+    if short := shortage(placement.workers, ray.cluster_resources()):
         raise UserError(
             f"the cluster is too small: {short}; add nodes, or set runtime.num_hosts or runtime.placement=virtual"
         )
-    group = placement_group([host.bundle for host in plan.hosts], strategy="PACK")
+    group = placement_group([worker.bundle for worker in placement.workers], strategy="PACK")
     if not group.wait(timeout_seconds=wait_s):
         remove_placement_group(group)
-        busy = shortage(plan.hosts, ray.available_resources()) or "the free amounts lie on different nodes"
+        busy = shortage(placement.workers, ray.available_resources()) or "the free amounts lie on different nodes"
         raise UserError(
-            f"no place for {len(plan.hosts)} hosts within {wait_s:g} s ({busy}); wait for other runs or end them"
+            f"no place for {len(placement.workers)} hosts within {wait_s:g} s ({busy}); wait for other runs or end them"
         )
     return group
 
@@ -204,7 +201,7 @@ def reserve(plan: Plan, wait_s: float) -> PlacementGroup | None:
 def slots_per_node(nodes: Sequence[str], shared: bool) -> dict[str, int]:
     """Calls that may run on a node at once: as many as it has cores, so that measured seconds are of a free core.
 
-    ``nodes``: the node of each host; ``shared``: the user asked for a number of hosts, which then share the cores.
+    ``nodes``: the node of each worker; ``shared``: the user asked for a number of workers, which then share the cores.
     """
     if shared:
         return dict.fromkeys(nodes, len(nodes))
@@ -224,17 +221,14 @@ _ID_LABEL: Final = "ray.io/node-id"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Nodes:
-    """The cluster as it is now.
-
-    Attributes:
-        each: resources of every node that is alive.
-        here: those of the driver's node.
-        selector: labels of the driver's node alone; a bundle with this selector is placed there.
-    """
+    """The cluster as it is now."""
 
     each: tuple[Resources, ...]
+    """Resources of every node that is alive."""
     here: Resources
+    """Those of the driver's node."""
     selector: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the driver's node alone; a bundle with this selector is placed there."""
 
     @property
     def total(self) -> Resources:
@@ -269,8 +263,7 @@ def stay_here() -> NodeAffinitySchedulingStrategy:
     return NodeAffinitySchedulingStrategy(node_id=driver_node(), soft=False)
 
 
-# Hosts (worker processes) of a run: created and ended together by the driver.
-
+# Workers of a run: created and ended together by the driver.
 
 _RESERVE_S = 60.0
 _MAX_NAMESAKES = 100
@@ -278,44 +271,40 @@ _MAX_NAMESAKES = 100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuntimeOptions:
-    """Layout of clients over the cluster; none of it changes a result.
-
-    Attributes:
-        mode: packed or an actor per client.
-        num_hosts: number of packed worker processes; None: one per core.
-        placement: typed, virtual, or auto.
-        data: windows on other nodes than the driver's: their own data, or rows that are sent (``runtime.data``).
-        client_timeout_s: seconds that a client may take for its round; ``auto``: ``limits.Limits`` says.
-        on_timeout: whether clients whose time was over are sent once more while the round's time lasts.
-        lost_wait_s: seconds that a lost host is waited for, once per loss.
-        physical: whether hosts are devices: measured, each with a model object of its own (``runtime.physical``).
-    """
+    """Layout of clients over the cluster; none of it changes a result."""
 
     mode: Mode = "packed"
+    """Packed or an actor per client."""
     num_hosts: int | None = None
-    placement: Placement = "auto"
+    """Number of packed worker processes; None: one per core."""
+    placement: PlacementMode = "auto"
     data: DataMode = "auto"
+    """Windows on other nodes than the driver's: their own data, or rows that are sent (``runtime.data``)."""
     client_timeout_s: float | Literal["auto"] = "auto"
+    """Seconds that a client may take for its round; ``auto``: ``limits.Limits`` says."""
     on_timeout: Literal["retry", "drop"] = "retry"
+    """Whether clients whose time was over are sent once more while the round's time lasts."""
     lost_wait_s: float = 60.0
+    """Seconds that a lost worker is waited for, once per loss."""
     physical: bool = False
+    """Whether workers are devices: measured, each with a model object of its own (``runtime.physical``)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HostGroup:
-    """Actor handles in host order; holding the group keeps the job alive for hosts that restart."""
+class WorkerGroup:
+    """Actor handles in worker order; holding the group keeps the job alive for workers that restart."""
 
-    plan: Plan
+    placement: Placement
     handles: tuple[Handle, ...]
     job: ray.ObjectRef[Job]
     reservation: PlacementGroup | None
 
-    def with_job(self, job: Job) -> HostGroup:
-        """The same hosts for another job; they change over with its first call."""
+    def with_job(self, job: Job) -> WorkerGroup:
+        """The same workers for another job; they change over with its first call."""
         return replace(self, job=serialization.put(job, job.modules))
 
     def close(self) -> None:
-        """End all hosts and give their places back."""
+        """End all workers and give their places back."""
         if not ray.is_initialized():
             return
         for handle in self.handles:
@@ -325,10 +314,10 @@ class HostGroup:
             remove_placement_group(self.reservation)
 
 
-def open_hosts(
+def open_workers(
     job: Job, options: RuntimeOptions, types: Mapping[str, Resources] | None = None, run: str = "run"
-) -> HostGroup:
-    """Place and start the hosts; ``types``: device type -> Ray resources. Does not wait for them.
+) -> WorkerGroup:
+    """Place and start the workers; ``types``: device type -> Ray resources. Does not wait for them.
 
     ``run`` is the first part of their names in Ray's dashboard.
 
@@ -337,21 +326,19 @@ def open_hosts(
     """
     nodes, needs_gpu = look_around(), job.trainer.device == "cuda" and not job.device_by_host
     if options.mode == "actors":
-        plan = plan_actors(job.fleet, types or {}, options.placement, nodes.each, needs_gpu)
+        placement = plan_actors(job.fleet, types or {}, options.placement, nodes.each, needs_gpu)
     else:
-        plan = plan_packed(options.num_hosts, nodes.total, needs_gpu, job.trainer.stack)
-    reservation = reserve(plan, _RESERVE_S)
-    actor = ray.remote(ClientHost)
-    hides = not job.device_by_host
-    options_of = [actor_options(spec, i, reservation, job.num_threads, hides) for i, spec in enumerate(plan.hosts)]
-    names = [f"{run}/{spec.name}{_type_of(spec, job)}" for spec in plan.hosts]
-    handles = tuple(start_named(actor, name, chosen) for name, chosen in zip(names, options_of, strict=True))
-    return HostGroup(plan=plan, handles=handles, job=serialization.put(job, job.modules), reservation=reservation)
-
-
-def _type_of(spec: HostSpec, job: Job) -> str:
-    """`` type C`` of the one client that a host trains; empty where any may go there."""
-    return "" if spec.client is None else f" type {job.fleet[spec.client].device}"
+        placement = plan_packed(options.num_hosts, nodes.total, needs_gpu, job.trainer.stack)
+    reservation = reserve(placement, _RESERVE_S)
+    actor, handles = ray.remote(ClientWorker), []
+    for i, spec in enumerate(placement.workers):
+        # Of the one client that it trains; any may go to the others.
+        device = "" if spec.client is None else f" type {job.fleet[spec.client].device}"
+        chosen = actor_options(spec, i, reservation, job.num_threads, not job.device_by_host)
+        handles.append(start_named(actor, f"{run}/{spec.name}{device}", chosen))
+    return WorkerGroup(
+        placement=placement, handles=tuple(handles), job=serialization.put(job, job.modules), reservation=reservation
+    )
 
 
 def start_named(actor: Handle, name: str, options: Mapping[str, Any]) -> Handle:
@@ -369,9 +356,9 @@ def start_named(actor: Handle, name: str, options: Mapping[str, Any]) -> Handle:
 
 
 def actor_options(
-    spec: HostSpec, index: int, reservation: PlacementGroup | None, num_threads: int, hides_gpus: bool = True
+    spec: WorkerSpec, index: int, reservation: PlacementGroup | None, num_threads: int, hides_gpus: bool = True
 ) -> dict[str, Any]:
-    """Ray's options of one host; ``hides_gpus``: it sees none that it did not ask for."""
+    """Ray's options of one worker; ``hides_gpus``: it sees none that it did not ask for."""
     options: dict[str, Any] = {
         "num_cpus": spec.num_cpus,
         "num_gpus": spec.num_gpus,

@@ -1,11 +1,11 @@
-"""Cuts a round's blocks into calls: large enough to be worth the transfer, small enough to balance the hosts."""
+"""Cuts a round's blocks into calls: large enough to be worth the transfer, small enough to balance the workers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from actors.runtime.worker_pool import HostPool, Piece
+from actors.runtime.worker_pool import Piece, WorkerPool
 from relief_ray.core.messages import Assignment, ClientId, Receipt, WeightedSum
 from relief_ray.server.reduction import evenly
 from relief_ray.training.job import Job
@@ -23,23 +23,23 @@ LEAST_GAIN, LONG_S = 0.03, 5.0
 class Paces:
     """Seconds of clients the last time they trained, scaled by their work: the prediction for the next time."""
 
-    seen: dict[ClientId, tuple[float, int]] = field(default_factory=dict)
+    timed: dict[ClientId, tuple[float, int]] = field(default_factory=dict)
 
     def note(self, receipts: Sequence[Receipt], busy_s: float) -> None:
-        """Learn from a round in which hosts were busy for ``busy_s``; time beside training is shared equally."""
+        """Learn from a round in which workers were busy for ``busy_s``; time beside training is shared equally."""
         trained_s = {r.assignment.client: r.work.measured.compute_s for r in receipts}
         beside_s = max(0.0, busy_s - sum(trained_s.values())) / max(1, len(trained_s))
         for receipt in receipts:
             task = receipt.assignment
-            self.seen[task.client] = (trained_s[task.client] + beside_s, _group_epochs(task))
+            self.timed[task.client] = (trained_s[task.client] + beside_s, _group_epochs(task))
 
     def foresee(self, tasks: Iterable[Assignment]) -> dict[ClientId, float] | None:
         """Predicted seconds of every client's task; None where a client was never timed."""
         predicted_s: dict[ClientId, float] = {}
         for task in tasks:
-            if task.client not in self.seen:
+            if task.client not in self.timed:
                 return None
-            seconds, work = self.seen[task.client]
+            seconds, work = self.timed[task.client]
             predicted_s[task.client] = seconds * (_group_epochs(task) / work if work else 1.0)
         return predicted_s
 
@@ -49,10 +49,10 @@ def _group_epochs(task: Assignment) -> int:
 
 
 class Scheduler:
-    """Cuts the rounds of a job for the hosts of a pool."""
+    """Cuts the rounds of a job for the workers of a pool."""
 
-    def __init__(self, job: Job, pool: HostPool, *, by_client: bool) -> None:
-        """``by_client``: every client has a host of its own."""
+    def __init__(self, job: Job, pool: WorkerPool, *, by_client: bool) -> None:
+        """``by_client``: every client has a worker of its own."""
         self._job, self._pool, self._by_client, self._paces = job, pool, by_client, Paces()
         self._answer_nbytes = 0
 
@@ -70,11 +70,11 @@ class Scheduler:
         cut, tasks = list(enumerate(blocks)), [task for block in blocks for task in block]
         if self._by_client:
             return _by_client(cut)
-        hosts = self._pool.hosts
-        slots = min(len(hosts), sum(self._pool.per_node.values()))
+        workers = self._pool.workers
+        slots = min(len(workers), sum(self._pool.per_node.values()))
         if self._job.trainer.stack > 1:
             return stacked_calls(cut, slots)
-        are_equal = len({h.identity.node for h in hosts}) == 1 and all(h.usable for h in hosts)
+        are_equal = len({h.identity.node for h in workers}) == 1 and all(h.usable for h in workers)
         # Single updates (Collect) do not become fewer on the way: they had better come as they arise.
         if are_equal and isinstance(self._job.reduction, WeightedSum) and (paces := self._paces.foresee(tasks)):
             merged = merged_calls(cut, slots, paces, self._answer_nbytes)
@@ -84,12 +84,12 @@ class Scheduler:
 
 
 def stacked_calls(cut: Sequence[Piece], slots: int) -> list[tuple[Piece, ...]]:
-    """One call for each host, of as many consecutive blocks: only clients of one call can share their steps."""
+    """One call for each worker, of as many consecutive blocks: only clients of one call can share their steps."""
     return evenly(cut, min(slots, len(cut)))
 
 
 def single_calls(cut: Sequence[Piece], slots: int, work: Mapping[ClientId, float]) -> list[tuple[Piece, ...]]:
-    """A call per block, most work first; single clients in client order where ``slots`` hosts share few blocks."""
+    """A call per block, most work first; single clients in client order where ``slots`` workers share few blocks."""
     if 2 * slots > len(cut) and any(len(tasks) > 1 for _, tasks in cut):
         # In client order: only few may wait in memory for one before them.
         return _by_client(cut)
@@ -103,12 +103,12 @@ def _by_client(cut: Sequence[Piece]) -> list[tuple[Piece, ...]]:
 def merged_calls(
     cut: Sequence[Piece], slots: int, seconds: Mapping[ClientId, float], nbytes: int
 ) -> list[tuple[Piece, ...]] | None:
-    """One call for each of ``slots`` equal hosts, where that is expected to end the round sooner than single calls.
+    """One call for each of ``slots`` equal workers, where that is expected to end the round sooner than single calls.
 
-    Single calls balance better; blocks that are halves of one another in the reduction tree are one sum where one host
-    has them. Tried are runs of 1, 2, 4, .. such blocks, given to hosts longest first: expected is the busiest host's
-    seconds, ``CALL_S`` a call and ``ANSWER_S_PER_BYTE`` of what travels; ``nbytes``: a client's values. None where
-    single calls are as good but for ``LEAST_GAIN``, or the round is longer than ``LONG_S``.
+    Single calls balance better; blocks that are halves of one another in the reduction tree are one sum where one
+    worker has them. Tried are runs of 1, 2, 4, .. such blocks, given to workers longest first: expected is the busiest
+    worker's seconds, ``CALL_S`` a call and ``ANSWER_S_PER_BYTE`` of what travels; ``nbytes``: a client's values. None
+    where single calls are as good but for ``LEAST_GAIN``, or the round is longer than ``LONG_S``.
     """
     apart = [list(call) for call in single_calls(cut, slots, seconds)]
     busiest_s = _makespan(_spread(apart, slots, seconds), seconds)
@@ -118,10 +118,10 @@ def merged_calls(
     best = None
     for level in range((len(cut) - 1).bit_length() + 1):
         runs = [list(cut[i : i + (1 << level)]) for i in range(0, len(cut), 1 << level)]
-        hosts = [host for host in _spread(runs, slots, seconds) if host]
-        expected_s = _makespan(hosts, seconds) + CALL_S * len(hosts) + _answers_s(runs, nbytes)
+        workers = [worker for worker in _spread(runs, slots, seconds) if worker]
+        expected_s = _makespan(workers, seconds) + CALL_S * len(workers) + _answers_s(runs, nbytes)
         if expected_s < least_s:
-            least_s, best = expected_s, [tuple(sorted(host, key=lambda piece: piece[0])) for host in hosts]
+            least_s, best = expected_s, [tuple(sorted(worker, key=lambda piece: piece[0])) for worker in workers]
     return best
 
 
@@ -136,15 +136,15 @@ def _sum(piece: Piece, seconds: Mapping[ClientId, float]) -> float:
 
 
 def _spread(runs: Sequence[list[Piece]], slots: int, seconds: Mapping[ClientId, float]) -> list[list[Piece]]:
-    """Longest first, each to the host with the least so far."""
-    hosts: list[list[Piece]] = [[] for _ in range(slots)]
+    """Longest first, each to the worker with the least so far."""
+    workers: list[list[Piece]] = [[] for _ in range(slots)]
     loads = [0.0] * slots
     for run in sorted(runs, key=lambda run: -sum(_sum(piece, seconds) for piece in run)):
         least = loads.index(min(loads))
-        hosts[least] += run
+        workers[least] += run
         loads[least] += sum(_sum(piece, seconds) for piece in run)
-    return hosts
+    return workers
 
 
-def _makespan(hosts: Sequence[Sequence[Piece]], seconds: Mapping[ClientId, float]) -> float:
-    return max(sum(_sum(piece, seconds) for piece in host) for host in hosts)
+def _makespan(workers: Sequence[Sequence[Piece]], seconds: Mapping[ClientId, float]) -> float:
+    return max(sum(_sum(piece, seconds) for piece in worker) for worker in workers)

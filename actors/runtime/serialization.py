@@ -31,7 +31,7 @@ from relief_ray.support.files import cache_root, disk_errors, folder_atomic
 
 # Sends values that refer to a user's own classes to other processes, together with their source files.
 #
-# A host needs no copy of a user's files and cannot run another version of them.
+# A worker needs no copy of a user's files and cannot run another version of them.
 
 
 T = TypeVar("T")
@@ -96,7 +96,7 @@ def install(modules: Sequence[str], files: Sequence[SourceFile]) -> None:
 
 
 def _write(folder: Path, files: Sequence[SourceFile]) -> None:
-    """Write the files into a folder that appears complete, since other hosts of this node may write the same."""
+    """Write the files into a folder that appears complete, since other workers of this node may write the same."""
     if folder.exists():
         return
     with disk_errors(folder, "write the driver's sources"), folder_atomic(folder) as part:

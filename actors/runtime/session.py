@@ -370,7 +370,7 @@ def _join(address: str, options: SessionOptions) -> None:
     # Nodes may differ in Python's patch level, as `relief-ray cluster join` lets them.
     os.environ.setdefault("RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL", "minor")
     try:
-        _knock(address)
+        knock(address)
         ray.init(address=address, log_to_driver=options.log_to_driver, logging_level=logging.ERROR)
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(
@@ -379,8 +379,12 @@ def _join(address: str, options: SessionOptions) -> None:
         ) from error
 
 
-def _knock(address: str) -> None:
-    """Check that something listens at the address; Ray itself would wait for minutes."""
+def knock(address: str) -> None:
+    """Check that something listens at ``HOST:PORT``; Ray itself would wait for minutes.
+
+    Raises:
+        OSError: nothing does.
+    """
     host, colon, port = address.rpartition(":")
     if colon and port.isdecimal() and "/" not in host:
         socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()

@@ -1,64 +1,44 @@
-"""Worker processes that outlive a run: the next run takes over hosts and coordinator where it would start the same."""
+"""Workers that outlive a run: the next run takes over workers and coordinator where it would start the same."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 
 import ray
 
 from actors.runtime.coordinator_client import start_coordinator
-from actors.runtime.placement import HostGroup, Resources, RuntimeOptions, open_hosts
+from actors.runtime.placement import Resources, RuntimeOptions, WorkerGroup, open_workers
 from actors.runtime.worker import Handle
-from relief_ray.support.process import Device
 from relief_ray.training.job import Job
 
 _ALIVE_S = 5.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HostNeeds:
-    """Everything that hosts depend on at their start; runs with equal needs may share them."""
-
-    options: RuntimeOptions
-    types: Mapping[str, Resources]
-    devices: tuple[str, ...]
-    num_threads: int
-    computes_on: Device
-    stack: int
-
-
 class WorkerCache:
-    """Keeps hosts and coordinator from one run to the next; ``close`` ends them."""
+    """Keeps workers and coordinator from one run to the next; ``close`` ends them."""
 
     def __init__(self, name: str = "run") -> None:
         """Start without processes; ``name`` of the run, study or cell is the first part of their names."""
         self._name = name
-        self._needs: HostNeeds | None = None
-        self._group: HostGroup | None = None
+        self._needs: object = None
+        self._group: WorkerGroup | None = None
         self._coordinator: Handle | None = None
 
-    def hosts(self, job: Job, options: RuntimeOptions, types: Mapping[str, Resources]) -> HostGroup:
-        """Return hosts for this job: those of the last run where they fit and answer, new ones otherwise.
+    def workers(self, job: Job, options: RuntimeOptions, types: Mapping[str, Resources]) -> WorkerGroup:
+        """Return workers for this job: those of the last run where they fit and answer, new ones otherwise.
 
         Raises:
             UserError: the cluster lacks a resource, named with the fix.
         """
         devices = tuple(c.device for c in job.fleet.clients) if options.mode == "actors" else ()
-        needs = HostNeeds(
-            options=options,
-            types=types,
-            devices=devices,
-            num_threads=job.num_threads,
-            computes_on=job.trainer.device,
-            stack=job.trainer.stack,
-        )
+        # Everything that workers depend on at their start; runs with equal needs may share them.
+        needs = options, types, devices, job.num_threads, job.trainer.device, job.trainer.stack
         if self._group is not None and self._needs == needs and _alive(self._group):
             self._group = self._group.with_job(job)
         else:
-            self._end_hosts()
-            self._group, self._needs = open_hosts(job, options, types, self._name), needs
+            self._end_workers()
+            self._group, self._needs = open_workers(job, options, types, self._name), needs
         return self._group
 
     def coordinator(self) -> Handle:
@@ -69,19 +49,19 @@ class WorkerCache:
 
     def close(self) -> None:
         """End all processes; a later run starts new ones."""
-        self._end_hosts()
+        self._end_workers()
         if self._coordinator is not None and ray.is_initialized():
             with suppress(ray.exceptions.RayError):
                 ray.kill(self._coordinator)
         self._coordinator = None
 
-    def _end_hosts(self) -> None:
+    def _end_workers(self) -> None:
         if self._group is not None:
             self._group.close()
         self._group = self._needs = None
 
 
-def _alive(group: HostGroup) -> bool:
+def _alive(group: WorkerGroup) -> bool:
     try:
         ray.get([handle.hello.remote() for handle in group.handles], timeout=_ALIVE_S)
     except ray.exceptions.RayError:

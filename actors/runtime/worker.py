@@ -1,4 +1,4 @@
-"""A host: the worker process (Ray actor) that trains and tests one or many virtual clients."""
+"""A worker: the process (Ray actor) that trains and tests one or many virtual clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from actors.runtime import serialization
 from actors.runtime.errors import errno_travels, hang_watched
 from actors.runtime.physical import AnswerBox, DeviceWatch, ModelBox
 from actors.runtime.serialization import Packed, pack, unpack
-from actors.runtime.worker_data import HostData, JobBox, NodeData, RowBoxes, Wanted
+from actors.runtime.worker_data import JobBox, NodeData, RowBoxes, Wanted, WorkerData
 from relief_ray import __version__
 from relief_ray.core.groups import Params
 from relief_ray.core.messages import Assignment, ClientId, ClientState, EvalTarget, OnDevice
@@ -32,7 +32,7 @@ from relief_ray.training.job import BlockResult
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identity:
-    """A process: the code it runs and where. Every host reports it before it gets any work.
+    """A process: the code it runs and where. Every worker reports it before it gets any work.
 
     ``digest`` is that of the sources; ``node`` is Ray's id, empty where Ray does not run.
     """
@@ -60,7 +60,7 @@ def identify() -> Identity:
 
 
 def check(mine: Identity, theirs: Identity) -> None:
-    """Refuse a host that runs other code than the driver.
+    """Refuse a worker that runs other code than the driver.
 
     Raises:
         UserError: version or source digest differ; both are shown.
@@ -83,21 +83,18 @@ Handle = Any
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainRequest:
-    """Request to train clients.
-
-    Attributes:
-        round: number of the round.
-        parts: assignments of consecutive clients, each part within one block of the reduction.
-        states: committed personal state of the clients that have one.
-        whole_blocks: where the parts are complete blocks, their ascending numbers and the number of all blocks.
-        least_s: seconds for which the host is not ended; None: for ever.
-    """
+    """Request to train clients."""
 
     round: int
+    """Number of the round."""
     parts: tuple[tuple[Assignment, ...], ...]
+    """Assignments of consecutive clients, each part within one block of the reduction."""
     states: States
+    """Committed personal state of the clients that have one."""
     whole_blocks: tuple[tuple[int, ...], int] | None = None
+    """Where the parts are complete blocks, their ascending numbers and the number of all blocks."""
     least_s: float | None = None
+    """Seconds for which the worker is not ended; None: for ever."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,27 +109,23 @@ class EvalRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainAnswer:
-    """Result of a ``TrainRequest``.
-
-    Attributes:
-        identity: the host.
-        busy_s: seconds that it took.
-        peak_mib: the most memory (MiB) that the process has held since it began.
-        sums: per part, or per node of the reduction tree; apart from ``rest``, since they are consumed at once.
-        nodes: nodes of the tree into which the sums of complete blocks were merged; None: sums are by part.
-        rest: everything else of each part's result.
-        fetched_bytes: bytes of raw windows that the host fetched for it.
-        on_device: measurements of a physical run; None in any other.
-    """
+    """Result of a ``TrainRequest``."""
 
     identity: Identity
     busy_s: float
+    """Seconds that it took."""
     peak_mib: float
+    """The most memory (MiB) that the process has held since it began."""
     sums: Packed[tuple[Sums, ...]]
+    """Per part, or per node of the reduction tree; apart from ``rest``, since they are consumed at once."""
     nodes: tuple[Node, ...] | None
+    """Nodes of the tree into which the sums of complete blocks were merged; None: sums are by part."""
     rest: Packed[tuple[BlockResult, ...]]
+    """Everything else of each part's result."""
     fetched_bytes: int = 0
+    """Bytes of raw windows that the worker fetched for it."""
     on_device: OnDevice | None = None
+    """Measurements of a physical run; None in any other."""
 
     @property
     def nbytes(self) -> int:
@@ -142,7 +135,7 @@ class TrainAnswer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvalAnswer:
-    """Confusion matrices of a share, by target; ``fetched_bytes``: of raw windows that the host fetched for it."""
+    """Confusion matrices of a share, by target; ``fetched_bytes``: of raw windows that the worker fetched for it."""
 
     identity: Identity
     counts: Packed[dict[str, Tensor]]
@@ -156,7 +149,7 @@ class EvalAnswer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NeedsRows:
-    """Answer of a host that cannot read these windows: the call is sent again with their rows."""
+    """Answer of a worker that cannot read these windows: the call is sent again with their rows."""
 
     identity: Identity
     wanted: Wanted
@@ -167,13 +160,13 @@ class NeedsRows:
         return sum(w.starts.nbytes + w.labels.nbytes + w.subjects.nbytes for w, _ in self.wanted.values())
 
 
-class ClientHost:
+class ClientWorker:
     """Trains and tests clients; keeps nothing that a restart may lose. Wrapped once by ``ray.remote``."""
 
     def __init__(self, name: str = "host") -> None:
         """Start without a job: it comes with each call, so that a restarted process needs nothing else."""
         self._worker: Worker | None = None
-        self._data: HostData | None = None
+        self._data: WorkerData | None = None
         self._name = name
 
     def __repr__(self) -> str:
@@ -181,18 +174,19 @@ class ClientHost:
         return self._name
 
     def hello(self) -> Identity:
-        """Identity of this host."""
+        """Identity of this worker."""
         return identify()
 
+    @errno_travels()
     def node_data(self, box: JobBox) -> NodeData:
-        """The part of the job's data that this host's node has.
+        """The part of the job's data that this worker's node has.
 
         Raises:
             UserError: other data than the driver's.
         """
-        with errno_travels():
-            return self._look(box, {}).node_data()
+        return self._look(box, {}).node_data()
 
+    @errno_travels()
     def train(
         self, box: JobBox, models: Packed[Models] | ModelBox, request: Packed[TrainRequest], rows: RowBoxes
     ) -> TrainAnswer | NeedsRows | AnswerBox[TrainAnswer]:
@@ -204,27 +198,22 @@ class ClientHost:
             UserError: this node may not have the windows, or has others than the driver.
             ClientFailed: a client's code raised; the client is named.
         """
-        train_request = unpack(request)
-        with hang_watched(train_request.least_s), errno_travels():
-            return self._train(box, models, train_request, rows)
+        unpacked = unpack(request)
+        with hang_watched(unpacked.least_s):
+            data = self._look(box, rows)
+            job, clients = data.job, [task.client for part in unpacked.parts for task in part]
+            if missing := data.lacking({client_windows(c): (job.clients[c], job.fleet[c].modalities) for c in clients}):
+                return NeedsRows(identity=identify(), wanted=missing)
+            if not isinstance(models, ModelBox):
+                return self._trained(data, unpack(models), unpacked)
+            with DeviceWatch() as watch:
+                answer = self._trained(data, unpack(watch.fetch(models)), unpacked)
+            device = self._ready(data).job.trainer.device
+            return AnswerBox(ref=ray.put(replace(answer, on_device=watch.measured(device))))
 
-    def _train(
-        self, box: JobBox, models: Packed[Models] | ModelBox, train_request: TrainRequest, rows: RowBoxes
-    ) -> TrainAnswer | NeedsRows | AnswerBox[TrainAnswer]:
-        data = self._look(box, rows)
-        job, clients = data.job, [task.client for part in train_request.parts for task in part]
-        if missing := data.lacking({client_windows(c): (job.clients[c], job.fleet[c].modalities) for c in clients}):
-            return NeedsRows(identity=identify(), wanted=missing)
-        if not isinstance(models, ModelBox):
-            return self._trained(data, unpack(models), train_request)
-        with DeviceWatch() as watch:
-            answer = self._trained(data, unpack(watch.fetch(models)), train_request)
-        device = self._ready(data).job.trainer.device
-        return AnswerBox(ref=ray.put(replace(answer, on_device=watch.told(device))))
-
-    def _trained(self, data: HostData, view: Models, request: TrainRequest) -> TrainAnswer:
+    def _trained(self, data: WorkerData, models: Models, request: TrainRequest) -> TrainAnswer:
         worker, began = self._ready(data), perf_counter()
-        results = worker.train_blocks(request.round, view, request.parts, request.states)
+        results = worker.train_blocks(request.round, models, request.parts, request.states)
         if request.whole_blocks is None:
             parts, nodes = tuple(results), None
             rest, sums = tuple(replace(r, sums={}) for r in parts), tuple(r.sums for r in parts)
@@ -242,36 +231,31 @@ class ClientHost:
             fetched_bytes=data.fetched_bytes,
         )
 
+    @errno_travels()
     def evaluate(
         self, box: JobBox, models: Packed[Models], request: Packed[EvalRequest], rows: RowBoxes
     ) -> EvalAnswer | NeedsRows:
-        """Confusion matrices of this host's share; ``rows``: windows that were sent along.
+        """Confusion matrices of this worker's share; ``rows``: windows that were sent along.
 
         Raises:
             UserError: this node may not have the windows, or has others than the driver.
         """
-        with errno_travels():
-            return self._evaluate(box, models, unpack(request), rows)
-
-    def _evaluate(
-        self, box: JobBox, models: Packed[Models], asked: EvalRequest, rows: RowBoxes
-    ) -> EvalAnswer | NeedsRows:
-        data = self._look(box, rows)
+        of, data = unpack(request), self._look(box, rows)
         worker = self._ready(data)
-        if missing := data.lacking(worker.tested_windows(asked.part, asked.share)):
+        if missing := data.lacking(worker.tested_windows(of.part, of.share)):
             return NeedsRows(identity=identify(), wanted=missing)
-        counts = worker.evaluate(unpack(models), asked.targets, asked.states, asked.part, asked.share)
+        counts = worker.evaluate(unpack(models), of.targets, of.states, of.part, of.share)
         return EvalAnswer(identity=identify(), counts=pack(counts), fetched_bytes=data.fetched_bytes)
 
-    def _look(self, box: JobBox, rows: RowBoxes) -> HostData:
+    def _look(self, box: JobBox, rows: RowBoxes) -> WorkerData:
         """The job of the call, with its data."""
         if self._data is None or self._data.box != box:
             self._worker = self._data = None  # frees the last job's windows before the next one's are loaded
-            self._data = HostData(serialization.get(box.job), box, identify().node)
+            self._data = WorkerData(serialization.get(box.job), box, identify().node)
         self._data.sent, self._data.fetched_bytes = rows, 0
         return self._data
 
-    def _ready(self, data: HostData) -> Worker:
+    def _ready(self, data: WorkerData) -> Worker:
         if self._worker is None:
             self._worker = Worker(data.job.on_this_machine(), data.readable)
         return self._worker

@@ -1,4 +1,4 @@
-"""A job's windows on a host: read from the node's own data, from a client's shard, or sent by the driver.
+"""A job's windows on a worker: read from the node's own data, from a client's shard, or sent by the driver.
 
 Windows come as row numbers and labels, whose signal lies in a file of the driver's node. On any other node that path is
 worth nothing: the dataset is found there by its name and compared by its digest (``relief_ray.data.dataset``).
@@ -23,7 +23,7 @@ from relief_ray.training.job import Job
 
 DataMode = Literal["auto", "node", "ship"]
 
-# References in a mapping are not fetched by Ray itself: a host fetches those that it has to read.
+# References in a mapping are not fetched by Ray itself: a worker fetches those that it has to read.
 RowBoxes = Mapping[str, "ray.ObjectRef[WindowSet]"]
 
 # Windows by name, with the modalities that are read of them.
@@ -32,39 +32,31 @@ Wanted = Mapping[str, tuple[WindowSet, tuple[str, ...]]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobBox:
-    """A job's reference, which Ray does not fetch by itself, and where its data are.
-
-    Attributes:
-        job: the job; a host reads it once, after the handshake.
-        data: ``runtime.data``.
-        home: Ray's id of the node on which the windows' file is.
-        physical: whether hosts measure their calls, as devices (``runtime.physical``).
-    """
+    """A job's reference, which Ray does not fetch by itself, and where its data are."""
 
     job: ray.ObjectRef[Job]
+    """The job; a worker reads it once, after the handshake."""
     data: DataMode
     home: str
+    """Ray's id of the node on which the windows' file is."""
     physical: bool = False
+    """Whether workers measure their calls, as devices (``runtime.physical``)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeData:
-    """A node's part of a job's data.
-
-    Attributes:
-        kind: ``driver``: it is the driver's node, with the windows' file; ``own``: the node's own dataset; ``shard``:
-            the shards of ``shards`` and nothing else; ``none``: nothing, or nothing that may be read (``ship``).
-        machine: the node for people: host name and Ray's id, shortened.
-        path: the parsed signal among the node's own files.
-        shards: by client.
-        why: reason for ``none``.
-    """
+    """A node's part of a job's data."""
 
     kind: Literal["driver", "own", "shard", "none"]
+    """``driver``: it is the driver's node, with the windows' file; ``own``: the node's own dataset; ``shard``: the
+    shards of ``shards`` and nothing else; ``none``: nothing, or nothing that may be read (``ship``)."""
     machine: str
+    """The node for people: host name and Ray's id, shortened."""
     path: Path | None = None
+    """The parsed signal among the node's own files."""
     shards: Shards = field(default_factory=dict)
     why: str = ""
+    """Reason for ``none``."""
 
 
 def refusal(job: Job, absent: NodeData) -> str:
@@ -78,11 +70,11 @@ def refusal(job: Job, absent: NodeData) -> str:
     )
 
 
-class HostData:
-    """Finds a job's windows on this host."""
+class WorkerData:
+    """Finds a job's windows on this worker."""
 
     def __init__(self, job: Job, box: JobBox, node: str) -> None:
-        """``node``: Ray's id of this host's node."""
+        """``node``: Ray's id of this worker's node."""
         self.job, self.box, self._node = job, box, node
         self._data: NodeData | None = None
         self.sent: RowBoxes = {}

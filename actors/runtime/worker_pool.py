@@ -1,6 +1,6 @@
-"""A pool of hosts: hands out calls, takes answers as they come, survives lost hosts.
+"""A pool of workers: hands out calls, takes answers as they come, survives lost workers.
 
-A host is a worker process. Ray's own retries stay off (they would train twice); the caller decides what is sent again.
+Ray's own retries stay off (they would train twice); the caller decides what is sent again.
 """
 
 from __future__ import annotations
@@ -22,17 +22,16 @@ from relief_ray.core.messages import Assignment, ClientId
 from relief_ray.experiment.experiment import ignore_note
 from relief_ray.support.errors import Cause, UserError
 
-# Hosts (worker processes) as the driver sees them, the calls that lie with them, and how a call ends.
-
+# Workers as the driver sees them, the calls that lie with them, and how a call ends.
 
 Piece = tuple[int, tuple[Assignment, ...]]
 
 Answer = TrainAnswer | EvalAnswer | NeedsRows
 
-# A lost host that was waited for already gets this long to answer the question whether it is back.
+# A lost worker that was waited for already gets this long to answer the question whether it is back.
 _GLANCE_S = 0.5
 
-# Pause before a lost host is asked again: twice as long after each question in vain, up to the second one.
+# Pause before a lost worker is asked again: twice as long after each question in vain, up to the second one.
 PROBE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 
 # Ray starts a dead process anew for ever; one that dies so many times without finishing a call is given up.
@@ -41,48 +40,40 @@ _MAX_DEATHS = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lost:
-    """Outcome of a call that brought nothing.
-
-    Attributes:
-        why: the reason, with the host's name.
-        cause: whether its time was over, or its host was lost.
-    """
+    """Outcome of a call that brought nothing."""
 
     why: str
+    """The reason, with the worker's name."""
     cause: Cause = "lost"
+    """Whether its time was over, or its worker was lost."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
-    """Call of a host's method.
-
-    Attributes:
-        method: its name.
-        args: its arguments.
-        clients: clients that it concerns.
-        limits: they say how long a host may take for it; None: as long as it likes.
-        deadline: when it is over, wherever it is by then; None: never.
-        pieces: parts of its answer, consecutive clients of one block each.
-        host: index of the only host that may take it; None: any.
-        attempt: 0 for the first.
-        work: amount of work in any unit, for comparison.
-        nbytes: bytes that its client fetches, model and request.
-    """
+    """Call of a worker's method."""
 
     method: str
     args: tuple[object, ...]
     clients: tuple[ClientId, ...]
+    """Clients that it concerns."""
     limits: Limits | None = None
+    """They say how long a worker may take for it; None: as long as it likes."""
     deadline: Deadline | None = None
+    """When it is over, wherever it is by then; None: never."""
     pieces: tuple[Piece, ...] = ()
-    host: int | None = None
+    """Parts of its answer, consecutive clients of one block each."""
+    worker: int | None = None
+    """Index of the only worker that may take it; None: any."""
     attempt: int = 0
+    """0 for the first."""
     work: float = 0.0
+    """Amount of work in any unit, for comparison."""
     nbytes: int = 0
+    """Bytes that its client fetches, model and request."""
 
     @property
     def limit_s(self) -> float:
-        """Seconds that a host may take for it, as far as is known now."""
+        """Seconds that a worker may take for it, as far as is known now."""
         return inf if self.limits is None else self.limits.call_s(len(self.clients))
 
     @property
@@ -93,62 +84,54 @@ class Call:
 
 @dataclass(slots=True)
 class Flight:
-    """A call that was sent.
-
-    Attributes:
-        call: the call.
-        ref: its answer, or the content of the box that came as its answer.
-        since_s: when the host could begin with it, as far as the driver knows.
-        ready_s: when the driver heard that the boxed answer is ready; None before that, and without a box.
-    """
+    """A call that was sent."""
 
     call: Call
     ref: ray.ObjectRef[Answer]
+    """Its answer, or the content of the box that came as its answer."""
     since_s: float
+    """When the worker could begin with it, as far as the driver knows."""
     ready_s: float | None = None
+    """When the driver heard that the boxed answer is ready; None before that, and without a box."""
 
 
 @dataclass(slots=True)
-class Host:
-    """A host as the driver sees it; it works on the first of its ``flights``.
-
-    Attributes:
-        index: its number.
-        name: Ray's name of it.
-        handle: its actor handle.
-        identity: the code that it runs.
-        flights: calls that were sent and not answered.
-        work_s: seconds per unit of work in its last answer; None before the first.
-        probe: pending question whether it is back.
-        probe_at_s: monotonic clock at which it was asked, or from which on it is.
-        pause_s: seconds until it is asked again where the question fails.
-        asked_in_vain: the question failed in this round.
-        trouble: reason why it was lost; empty where it is well.
-        cause: kind of that reason.
-        waited_s: seconds that it was waited for since it was lost.
-        passed_over: a round has gone on, or ended, without it since it was lost.
-        is_told: the user was told of the loss.
-        num_deaths: deaths of its process since its last answer; silence, its node's included, is none.
-        gone: given up for good.
-    """
+class RemoteWorker:
+    """A worker as the driver sees it; it works on the first of its ``flights``."""
 
     index: int
     name: str
+    """Ray's name of it."""
     handle: Handle
+    """Its actor handle."""
     identity: Identity
+    """The code that it runs."""
     flights: deque[Flight] = field(default_factory=deque)
+    """Calls that were sent and not answered."""
     work_s: float | None = None
+    """Seconds per unit of work in its last answer; None before the first."""
     probe: ray.ObjectRef[Identity] | None = None
+    """Pending question whether it is back."""
     probe_at_s: float = 0.0
+    """Monotonic clock at which it was asked, or from which on it is."""
     pause_s: float = PROBE_S
-    asked_in_vain: bool = False
+    """Seconds until it is asked again where the question fails."""
+    probe_failed: bool = False
+    """The question failed in this round."""
     trouble: str = ""
+    """Reason why it was lost; empty where it is well."""
     cause: Cause = "lost"
+    """Kind of that reason."""
     waited_s: float = 0.0
+    """Seconds that it was waited for since it was lost."""
     passed_over: bool = False
-    is_told: bool = False
+    """A round has gone on, or ended, without it since it was lost."""
+    is_reported: bool = False
+    """The user heard of the loss."""
     num_deaths: int = 0
+    """Deaths of its process since its last answer; silence, its node's included, is none."""
     gone: bool = False
+    """Given up for good."""
 
     @property
     def usable(self) -> bool:
@@ -156,10 +139,10 @@ class Host:
         return not self.trouble and not self.gone
 
     def is_absent(self, now_s: float) -> bool:
-        """True where a lost host was asked whether it is back, in this round or a while ago, and did not say so."""
+        """True where a lost worker was asked whether it is back, in this round or a while ago, and did not say so."""
         if self.probe is None:
-            return self.asked_in_vain or now_s < self.probe_at_s
-        return self.asked_in_vain or now_s > self.probe_at_s + _GLANCE_S
+            return self.probe_failed or now_s < self.probe_at_s
+        return self.probe_failed or now_s > self.probe_at_s + _GLANCE_S
 
     def left_s(self, now_s: float) -> float:
         """Expected seconds until its pending calls are finished; infinite before its first answer."""
@@ -171,19 +154,19 @@ class Host:
         return max(0.0, first - (now_s - self.flights[0].since_s)) + sum(behind)
 
     def send(self, call: Call) -> None:
-        """Send a call; Ray runs a host's calls in the order in which they were sent."""
+        """Send a call; Ray runs a worker's calls in the order in which they were sent."""
         ref: ray.ObjectRef[Answer] = getattr(self.handle, call.method).remote(*call.args)
         self.flights.append(Flight(call=call, ref=ref, since_s=time.monotonic()))
 
     def land(self) -> Flight:
-        """Remove the first flight, which is over; the host works on the next one from now on."""
+        """Remove the first flight, which is over; the worker works on the next one from now on."""
         done = self.flights.popleft()
         if self.flights:
             self.flights[0].since_s = time.monotonic()
         return done
 
     def suspect(self, why: str, cause: Cause = "lost") -> list[Call]:
-        """Note that the host was lost; return the calls that it had not begun."""
+        """Note that the worker was lost; return the calls that it had not begun."""
         self.trouble, self.cause, self.waited_s, self.passed_over = why, cause, 0.0, False
         self.probe, self.probe_at_s, self.pause_s = None, 0.0, PROBE_S
         behind = [flight.call for flight in self.flights]
@@ -192,7 +175,7 @@ class Host:
 
     def put_off(self) -> None:
         """Note that it was asked in vain whether it is back, and when to ask again."""
-        self.asked_in_vain, self.probe_at_s = True, time.monotonic() + self.pause_s
+        self.probe_failed, self.probe_at_s = True, time.monotonic() + self.pause_s
         self.pause_s = min(2 * self.pause_s, _LONGEST_PAUSE_S)
 
     def welcome(self, identity: Identity) -> None:
@@ -210,11 +193,11 @@ class Host:
             self.trouble = ""
 
 
-def await_hosts(handles: Sequence[Handle], names: Sequence[str], within_s: float) -> list[Host]:
-    """Wait until every host has reported its identity.
+def await_workers(handles: Sequence[Handle], names: Sequence[str], within_s: float) -> list[RemoteWorker]:
+    """Wait until every worker has reported its identity.
 
     Raises:
-        UserError: a host did not start in time, could not start, or runs other code.
+        UserError: a worker did not start in time, could not start, or runs other code.
     """
     refs = [handle.hello.remote() for handle in handles]
     ready, late = ray.wait(refs, num_returns=len(refs), timeout=within_s)
@@ -224,7 +207,7 @@ def await_hosts(handles: Sequence[Handle], names: Sequence[str], within_s: float
             f"{len(ready)} of {len(refs)} hosts started within {within_s:g} s; missing: {', '.join(missing[:8])}; "
             "use fewer hosts (runtime.num_hosts) or look at the cluster with `ray status`"
         )
-    mine, hosts = identify(), []
+    mine, workers = identify(), []
     for i, (name, handle, ref) in enumerate(zip(names, handles, refs, strict=True)):
         try:
             identity: Identity = ray.get(ref)
@@ -233,65 +216,62 @@ def await_hosts(handles: Sequence[Handle], names: Sequence[str], within_s: float
                 f"{name} could not start: {reason(error)}; is the same relief-ray installed on its node?"
             ) from error
         check(mine, identity)
-        hosts.append(Host(index=i, name=name, handle=handle, identity=identity))
-    return hosts
+        workers.append(RemoteWorker(index=i, name=name, handle=handle, identity=identity))
+    return workers
 
 
-# Calls that lie with a host: the one it works on and the next, so that it never waits for the driver.
+# Calls that lie with a worker: the one it works on and the next, so that it never waits for the driver.
 DEPTH = 2
 
 _POLL_S, _FETCH_S = 0.25, 60.0
 
 
 @dataclass(kw_only=True)
-class HostPool:
-    """Hosts with their pending calls.
+class WorkerPool:
+    """Workers with their pending calls."""
 
-    Attributes:
-        hosts: all of them, lost ones included.
-        per_node: by node, how many of its hosts may work at the same time.
-        should_stop: polled; True interrupts.
-        lost_wait_s: seconds that calls wait for a lost host, once per loss.
-        moved_bytes: bytes that travelled so far.
-        num_lost: calls that were lost so far.
-        busy_s: seconds that hosts spent in training so far, all together.
-        peak_mib: the most memory (MiB) that one of them held.
-        boxed: whether answers to training wait on their hosts, in boxes, until they are fetched (a physical run).
-        took_s: seconds of the answer that came last, from when its host could begin.
-        up_s: seconds from when it was ready until it was here; None where it came by itself.
-        on_note: called with a sentence for the user where a host is lost or is back.
-    """
-
-    hosts: list[Host]
+    workers: list[RemoteWorker]
+    """All of them, lost ones included."""
     per_node: dict[str, int]
+    """By node, how many of its workers may work at the same time."""
     should_stop: Callable[[], bool]
+    """Polled; True interrupts."""
     lost_wait_s: float = 60.0
+    """Seconds that calls wait for a lost worker, once per loss."""
     moved_bytes: int = 0
+    """Bytes that travelled so far."""
     num_lost: int = 0
+    """Calls that were lost so far."""
     busy_s: float = 0.0
+    """Seconds that workers spent in training so far, all together."""
     peak_mib: float = 0.0
+    """The most memory (MiB) that one of them held."""
     boxed: bool = False
+    """Whether answers to training wait on their workers, in boxes, until they are fetched (a physical run)."""
     took_s: float = 0.0
+    """Seconds of the answer that came last, from when its worker could begin."""
     up_s: float | None = None
+    """Seconds from when it was ready until it was here; None where it came by itself."""
     on_note: Callable[[str], None] = ignore_note
+    """Called with a sentence for the user where a worker is lost or is back."""
 
     @property
     def num_places(self) -> int:
         """Number of calls that can run at the same time."""
-        return max(1, min(len(self.hosts), sum(self.per_node.values())))
+        return max(1, min(len(self.workers), sum(self.per_node.values())))
 
     def run(self, todo: deque[Call]) -> Iterator[tuple[Call, Answer | Lost]]:
         """Yield every call of ``todo`` with its outcome as it arrives; the caller may add calls meanwhile.
 
         Raises:
-            UserError, ClientFailed: code of a host raised, or the host runs other code.
+            UserError, ClientFailed: code of a worker raised, or the worker runs other code.
             Interrupted: the user asked to stop.
         """
         before_s = time.monotonic()
-        for host in self.hosts:
-            host.asked_in_vain = False
+        for worker in self.workers:
+            worker.probe_failed = False
         try:
-            while todo or any(h.flights for h in self.hosts):
+            while todo or any(h.flights for h in self.workers):
                 if self.should_stop():
                     raise Interrupted
                 self._send(todo)
@@ -302,30 +282,30 @@ class HostPool:
                 yield from self._hopeless(todo, now_s - before_s)
                 before_s = now_s
         finally:
-            # Where the caller gives up, hosts finish the calls that lie with them, then answer the probe: Ray
+            # Where the caller gives up, workers finish the calls that lie with them, then answer the probe: Ray
             # cancels no call that has reached an actor, begun or not. Answers are dropped with their references.
-            for host in self.hosts:
-                if host.flights:
-                    host.suspect("its last call was given up")
+            for worker in self.workers:
+                if worker.flights:
+                    worker.suspect("its last call was given up")
 
     def _send(self, todo: deque[Call]) -> None:
         for _ in range(len(todo)):
             call = todo.popleft()
-            host = self._host_for(call)
-            if host is None:
+            worker = self._worker_for(call)
+            if worker is None:
                 todo.append(call)
             else:
-                host.send(call)
+                worker.send(call)
 
-    def _host_for(self, call: Call) -> Host | None:
-        """The host that is expected to be free first, or None where the call has to wait."""
+    def _worker_for(self, call: Call) -> RemoteWorker | None:
+        """The worker that is expected to be free first, or None where the call has to wait."""
         working: dict[str, int] = {}
-        for host in self.hosts:
-            working[host.identity.node] = working.get(host.identity.node, 0) + bool(host.flights)
+        for worker in self.workers:
+            working[worker.identity.node] = working.get(worker.identity.node, 0) + bool(worker.flights)
 
-        def has_place(host: Host) -> bool:
-            node = host.identity.node
-            return bool(host.flights) or working[node] < self.per_node.get(node, 1)
+        def has_place(worker: RemoteWorker) -> bool:
+            node = worker.identity.node
+            return bool(worker.flights) or working[node] < self.per_node.get(node, 1)
 
         now_s = time.monotonic()
         first = min(
@@ -335,27 +315,27 @@ class HostPool:
         )
         if first is None or not first.flights:
             return first
-        # Not heard of yet, or full: the call waits for the next free host. What was lost before is sent there alone:
+        # Not heard of yet, or full: the call waits for the next free worker. What was lost before is sent there alone:
         # a call's answer dies with its process if the next one kills that at once, and neither is known to blame.
         is_open = len(first.flights) < DEPTH and first.left_s(now_s) < inf
         is_suspect = call.attempt > 0 or any(f.call.attempt > 0 for f in first.flights)
         return first if is_open and not is_suspect else None
 
     def _hopeless(self, todo: deque[Call], elapsed_s: float) -> Iterator[tuple[Call, Lost]]:
-        """Yield calls whose time is over, and calls whose hosts are gone or were waited for long enough.
+        """Yield calls whose time is over, and calls whose workers are gone or were waited for long enough.
 
         ``elapsed_s``: seconds since the last look.
         """
-        now_s, stuck = time.monotonic(), list[tuple[Call, list[Host]]]()
+        now_s, stuck = time.monotonic(), list[tuple[Call, list[RemoteWorker]]]()
         for call in todo:
             if not any(h.usable for h in self._candidates(call)):
                 stuck.append((call, self._candidates(call)))
-        for host in {h.index: h for _, candidates in stuck for h in candidates}.values():
-            host.waited_s += elapsed_s
-        for call, hosts in stuck:
-            if all(h.gone or (self._was_awaited(h) and h.is_absent(now_s)) for h in hosts):
+        for worker in {h.index: h for _, candidates in stuck for h in candidates}.values():
+            worker.waited_s += elapsed_s
+        for call, workers in stuck:
+            if all(h.gone or (self._was_awaited(h) and h.is_absent(now_s)) for h in workers):
                 _remove(todo, call)
-                yield call, Lost(why=f"{hosts[0].name}: {hosts[0].trouble}", cause=hosts[0].cause)
+                yield call, Lost(why=f"{workers[0].name}: {workers[0].trouble}", cause=workers[0].cause)
         for call in [c for c in todo if now_s > c.until_s]:
             _remove(todo, call)
             lost = next((h for h in self._candidates(call) if h.trouble), None)
@@ -364,51 +344,51 @@ class HostPool:
             else:
                 yield call, Lost(why=f"{lost.name}: {lost.trouble}", cause=lost.cause)
 
-    def _candidates(self, call: Call) -> list[Host]:
-        return self.hosts if call.host is None else [self.hosts[call.host]]
+    def _candidates(self, call: Call) -> list[RemoteWorker]:
+        return self.workers if call.worker is None else [self.workers[call.worker]]
 
-    def _was_awaited(self, host: Host) -> bool:
-        return host.passed_over or host.waited_s > self.lost_wait_s
+    def _was_awaited(self, worker: RemoteWorker) -> bool:
+        return worker.passed_over or worker.waited_s > self.lost_wait_s
 
-    def pass_over(self, host: int) -> None:
-        """Note that a round's time was over before this host was back: later ones do not wait for it.
+    def pass_over(self, worker: int) -> None:
+        """Note that a round's time was over before this worker was back: later ones do not wait for it.
 
-        For hosts with clients of their own. Where any host may take a call, a round without hosts would use nobody.
+        For workers with clients of their own. Where any may take a call, a round without workers would use nobody.
         """
-        self.hosts[host].passed_over = bool(self.hosts[host].trouble)
+        self.workers[worker].passed_over = bool(self.workers[worker].trouble)
 
     def recover(self) -> None:
-        """Wait until all lost hosts answer again, for each once per loss and ``lost_wait_s`` at most.
+        """Wait until all lost workers answer again, for each once per loss and ``lost_wait_s`` at most.
 
         Raises:
             Interrupted: the user asked to stop.
         """
-        while awaited := [h for h in self.hosts if h.trouble and not h.gone and h.waited_s <= self.lost_wait_s]:
+        while awaited := [h for h in self.workers if h.trouble and not h.gone and h.waited_s <= self.lost_wait_s]:
             if self.should_stop():
                 raise Interrupted
             before_s = time.monotonic()
             self._probe()
             time.sleep(PROBE_S)
-            for host in awaited:
-                host.waited_s += time.monotonic() - before_s
+            for worker in awaited:
+                worker.waited_s += time.monotonic() - before_s
 
     def _receive(self, todo: deque[Call]) -> Iterator[tuple[Call, Answer | Lost]]:
-        """Yield answers as they arrive; send a host its next call before its answer is processed."""
-        awaited = {h.flights[0].ref: h for h in self.hosts if h.flights}
+        """Yield answers as they arrive; send a worker its next call before its answer is processed."""
+        awaited = {h.flights[0].ref: h for h in self.workers if h.flights}
         if not awaited:
-            time.sleep(PROBE_S if any(h.trouble for h in self.hosts) else 0.0)
+            time.sleep(PROBE_S if any(h.trouble for h in self.workers) else 0.0)
             return
         ready, _ = ray.wait(list(awaited), num_returns=1, timeout=_POLL_S)
         for ref in ready:
-            host = awaited[ref]
-            if self.boxed and self._opens(host.flights[0]):
+            worker = awaited[ref]
+            if self.boxed and self._opens(worker.flights[0]):
                 continue
-            flight = host.land()
+            flight = worker.land()
             now_s = time.monotonic()
             self.took_s = now_s - flight.since_s
             self.up_s = None if flight.ready_s is None else now_s - flight.ready_s
             self._send(todo)
-            yield self._take(host, flight, todo)
+            yield self._take(worker, flight, todo)
 
     def _opens(self, flight: Flight) -> bool:
         """Begin to fetch an answer whose box has come; the next look at all flights goes on with it."""
@@ -423,74 +403,74 @@ class HostPool:
         flight.ref, flight.ready_s = box.ref, time.monotonic()
         return True
 
-    def _take(self, host: Host, flight: Flight, todo: deque[Call]) -> tuple[Call, Answer | Lost]:
+    def _take(self, worker: RemoteWorker, flight: Flight, todo: deque[Call]) -> tuple[Call, Answer | Lost]:
         try:
             answer = ray.get(flight.ref, timeout=_FETCH_S)
         except RayTaskError as error:
-            raise_cause(error, f"{host.name}, {flight.call.method} of clients {list(flight.call.clients)}")
+            raise_cause(error, f"{worker.name}, {flight.call.method} of clients {list(flight.call.clients)}")
         except RayError as error:
-            return flight.call, self._lose(host, reason(error), todo)
+            return flight.call, self._lose(worker, reason(error), todo)
         check(identify(), answer.identity)
-        host.identity, host.num_deaths = answer.identity, 0
+        worker.identity, worker.num_deaths = answer.identity, 0
         self.moved_bytes += answer.nbytes
         if isinstance(answer, TrainAnswer):
             self.busy_s += answer.busy_s
             self.peak_mib = max(self.peak_mib, answer.peak_mib)
             if flight.call.work:
-                host.work_s = answer.busy_s / flight.call.work
+                worker.work_s = answer.busy_s / flight.call.work
         return flight.call, answer
 
     def _overdue(self, todo: deque[Call]) -> Iterator[tuple[Call, Lost]]:
-        """Yield calls that a host has not answered in time; its process is ended."""
+        """Yield calls that a worker has not answered in time; its process is ended."""
         now_s = time.monotonic()
-        for host in (h for h in self.hosts if h.flights):
-            call, took_s = host.flights[0].call, now_s - host.flights[0].since_s
+        for worker in (h for h in self.workers if h.flights):
+            call, took_s = worker.flights[0].call, now_s - worker.flights[0].since_s
             is_late = took_s > call.limit_s
             if is_late or now_s > call.until_s:
-                host.land()
-                place = hanging_in(host.handle._actor_id.hex())
+                worker.land()
+                place = hanging_in(worker.handle._actor_id.hex())
                 # A hung process answers nothing, not even a polite end; Ray starts it anew.
-                ray.kill(host.handle, no_restart=False)
+                ray.kill(worker.handle, no_restart=False)
                 after = "" if is_late else ", when the round's time was over"
                 why = (
                     f"no answer within {took_s:.3g} s{after}{place}; raise runtime.client_timeout_s if it was only slow"
                 )
-                yield call, self._lose(host, why, todo, "timeout")
+                yield call, self._lose(worker, why, todo, "timeout")
 
-    def _lose(self, host: Host, why: str, todo: deque[Call], cause: Cause = "lost") -> Lost:
-        """The host is in trouble; calls that it had not begun go to another one, as if they had never been sent."""
+    def _lose(self, worker: RemoteWorker, why: str, todo: deque[Call], cause: Cause = "lost") -> Lost:
+        """The worker is in trouble; calls that it had not begun go to another one, as if they had never been sent."""
         self.num_lost += 1
-        todo.extendleft(reversed(host.suspect(why, cause)))
-        host.is_told = True
-        self.on_note(f"{host.name}: {why}")
-        return Lost(why=f"{host.name}: {why}", cause=cause)
+        todo.extendleft(reversed(worker.suspect(why, cause)))
+        worker.is_reported = True
+        self.on_note(f"{worker.name}: {why}")
+        return Lost(why=f"{worker.name}: {why}", cause=cause)
 
     def _probe(self) -> None:
-        """Ask lost hosts whether they are back, and take in those that answered."""
+        """Ask lost workers whether they are back, and take in those that answered."""
         now = time.monotonic()
-        for host in self.hosts:
-            if host.trouble and not host.gone and host.probe is None and now >= host.probe_at_s:
-                host.probe, host.probe_at_s = host.handle.hello.remote(), now
-        probed = {h.probe: h for h in self.hosts if h.probe is not None}
+        for worker in self.workers:
+            if worker.trouble and not worker.gone and worker.probe is None and now >= worker.probe_at_s:
+                worker.probe, worker.probe_at_s = worker.handle.hello.remote(), now
+        probed = {h.probe: h for h in self.workers if h.probe is not None}
         if probed:
             for ref in ray.wait(list(probed), num_returns=len(probed), timeout=0)[0]:
                 self._take_probe(probed[ref])
 
-    def _take_probe(self, host: Host) -> None:
-        assert host.probe is not None
-        ref, host.probe = host.probe, None
+    def _take_probe(self, worker: RemoteWorker) -> None:
+        assert worker.probe is not None
+        ref, worker.probe = worker.probe, None
         try:
             identity: Identity = ray.get(ref, timeout=_FETCH_S)
         except ActorDiedError:
-            host.gone = True  # Ray starts it no more
+            worker.gone = True  # Ray starts it no more
         except RayError:
-            host.put_off()
+            worker.put_off()
         else:
             check(identify(), identity)
-            host.welcome(identity)
-            if host.gone or host.is_told or host.waited_s:
-                self.on_note(f"{host.name}: {host.trouble or 'answers again'}")
-            host.is_told = False
+            worker.welcome(identity)
+            if worker.gone or worker.is_reported or worker.waited_s:
+                self.on_note(f"{worker.name}: {worker.trouble or 'answers again'}")
+            worker.is_reported = False
 
 
 def _remove(todo: deque[Call], call: Call) -> None:

@@ -93,7 +93,7 @@ def pss_by_kind(root: int) -> dict[str, int] | None:
 
 def kind_of(command: str) -> str:
     """The kind of a process below the driver, by its command line; Ray names its workers after their actors."""
-    if "ClientHost" in command:
+    if "ClientWorker" in command:
         return "hosts"
     return "coordinator" if "Coordinator" in command else "ray"
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from actors.runtime import serialization
 from actors.runtime.executor import Gather, RayExecutor, add_answer
-from actors.runtime.worker import ClientHost, Models, TrainAnswer, TrainRequest, identify
+from actors.runtime.worker import ClientWorker, Models, TrainAnswer, TrainRequest, identify
 from actors.runtime.worker_data import JobBox
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.product import Product, Stopwatch
@@ -122,7 +122,7 @@ def _host_calls(prepared: Setup, num_hosts: int) -> tuple[Calls, list[StageTimes
     sent: Models = {name: dict(params) for name, params in state.models.items()}
     models = serialization.pack(sent)
     box = JobBox(job=serialization.put(prepared.job, prepared.job.modules), data="auto", home=identify().node)
-    host, packed = ClientHost(), serialization.pack(request)
+    host, packed = ClientWorker(), serialization.pack(request)
 
     def call() -> TrainAnswer:
         answer = host.train(box, models, packed, {})

@@ -10,7 +10,7 @@ from time import perf_counter
 from torch import Tensor
 
 from actors.runtime.executor import RayExecutor
-from actors.runtime.placement import RuntimeOptions, open_hosts
+from actors.runtime.placement import RuntimeOptions, open_workers
 from benchmarks.engine.machine import Figures
 from relief_ray.core.messages import Assignment, EvalTarget, Trained
 from relief_ray.core.protocols import Executor, Models, States
@@ -51,7 +51,7 @@ class Product:
 
     def __init__(self, setup: Setup, path: Path, executor: RayExecutor | None = None) -> None:
         options = RuntimeOptions(mode="packed", num_hosts=setup.config.runtime.num_hosts)
-        self._group = open_hosts(setup.job, options) if executor is None else None
+        self._group = open_workers(setup.job, options) if executor is None else None
         self.executor = RayExecutor(setup.job, self._group, options) if self._group else executor
         self._folder = RunFolder.create(path, run_record(setup))
         assert self.executor is not None

@@ -146,7 +146,7 @@ def test_the_default_fleet_finds_its_types(offers):
     fleet, types = build_fleet(parse({}).fleet, SPEC.names, SPEC.type_counts)
     nodes = offers()
     resources = {name: device.ray_resources for name, device in types.items()}
-    assert plan_actors(fleet, resources, "typed", nodes).placement == "typed"
+    assert plan_actors(fleet, resources, "typed", nodes).mode == "typed"
     with pytest.raises(ValueError, match="type_c: needed 2"):
         plan_actors(fleet, resources, "typed", [node for node in nodes if "type_c" not in node])
 

@@ -97,7 +97,7 @@ def test_at_quorum_1_the_run_ends_and_its_resume_has_the_serial_bits(lab):
 def clients_on(lab: Lab, node: str) -> set[str]:
     """Titles of the processes on a node that hold clients now, as ``ps`` has them."""
     listed = lab.command("exec", node, "--", "ps", "axo", "args").stdout
-    return {line for line in listed.splitlines() if line.startswith("ray::ClientHost")}
+    return {line for line in listed.splitlines() if line.startswith("ray::ClientWorker")}
 
 
 def test_a_node_that_joins_during_a_grid_gets_cells():

@@ -4,7 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from actors.cluster.survey import NodeAnswer, NodeFacts, changes, data_faults, data_notes, faults_of, unplaced, warnings_of
+from actors.cluster.survey import (
+    NodeAnswer,
+    NodeFacts,
+    changes,
+    data_faults,
+    data_notes,
+    faults_of,
+    unplaced,
+    warnings_of,
+)
 from actors.commands import cluster as cluster_check
 from actors.commands.cluster import as_facts, as_text, check, judge, need_of, trains
 from actors.runtime.session import MIB
@@ -84,7 +93,9 @@ def test_the_check_of_a_gpu_run_asks_for_the_shares_that_the_run_will(monkeypatc
     assert {name: bundle["GPU"] for bundle in need.bundles for name in bundle if name.startswith("type_")} == {
         "type_a": 0.5, "type_b": 0.25, "type_c": 0.25,
     }  # fmt: skip
-    assert changes(unplaced(need.bundles, offers), "h:1") == ["relief-ray cluster join h:1 --type a --count 2 --num-gpus 1"]
+    assert changes(unplaced(need.bundles, offers), "h:1") == [
+        "relief-ray cluster join h:1 --type a --count 2 --num-gpus 1"
+    ]
 
 
 def test_an_unknown_target_is_refused():

@@ -85,7 +85,7 @@ def hosts():
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             raylet = process.parent / str(parent_of(process))
-            is_host = (process / "cmdline").read_bytes().startswith(b"ray::ClientHost")
+            is_host = (process / "cmdline").read_bytes().startswith(b"ray::ClientWorker")
             if is_host and (raylet / "comm").read_text().strip() == "raylet" and parent_of(raylet) == os.getpid():
                 pids.add(process.name)
     return pids

@@ -8,8 +8,8 @@ import torch
 
 from actors.runtime import serialization
 from actors.runtime.executor import RayExecutor, open_executor
-from actors.runtime.placement import HostGroup, HostSpec, Plan, RuntimeOptions, actor_options
-from actors.runtime.worker import ClientHost
+from actors.runtime.placement import Placement, RuntimeOptions, WorkerGroup, WorkerSpec, actor_options
+from actors.runtime.worker import ClientWorker
 from relief_ray.experiment.experiment import never
 from tests.actors.runtime import federation
 
@@ -56,7 +56,7 @@ def on_warm_hosts(cluster):
         layout = (chosen.mode, *clients)
         if layout not in groups:
             groups[layout] = start_hosts(job, clients)
-        return RayExecutor(job, groups[layout].with_job(job), chosen, should_stop, owns_hosts=False)
+        return RayExecutor(job, groups[layout].with_job(job), chosen, should_stop, owns_workers=False)
 
     yield make
     for group in groups.values():
@@ -65,10 +65,10 @@ def on_warm_hosts(cluster):
 
 def start_hosts(job, clients):
     """A host for each of ``clients``; None: for any of them."""
-    specs = tuple(HostSpec(name=f"warm-{i}", client=client, num_cpus=0.0) for i, client in enumerate(clients))
-    actor = ray.remote(ClientHost)
+    specs = tuple(WorkerSpec(name=f"warm-{i}", client=client, num_cpus=0.0) for i, client in enumerate(clients))
+    actor = ray.remote(ClientWorker)
     handles = tuple(
         actor.options(**actor_options(spec, i, None, job.num_threads)).remote() for i, spec in enumerate(specs)
     )
-    plan = Plan(hosts=specs, placement="virtual", why="")
-    return HostGroup(plan=plan, handles=handles, job=serialization.put(job, job.modules), reservation=None)
+    plan = Placement(workers=specs, mode="virtual", why="")
+    return WorkerGroup(placement=plan, handles=handles, job=serialization.put(job, job.modules), reservation=None)

@@ -7,7 +7,7 @@ import ray
 import torch
 
 from actors.runtime.errors import Interrupted
-from actors.runtime.worker import ClientHost
+from actors.runtime.worker import ClientWorker
 from actors.runtime.worker_pool import DEPTH
 from actors.terminal.exit_codes import exit_code
 from relief_ray.core.client import ClientProgram
@@ -42,29 +42,29 @@ LAYOUTS = [
 @pytest.mark.ci
 @pytest.mark.parametrize("options", LAYOUTS)
 def test_same_bits_as_the_serial_run(on_ray, twelve, options):
-    serial, on_hosts = SerialExecutor(twelve), on_ray(twelve, federation.TYPES, **options)
+    serial, on_workers = SerialExecutor(twelve), on_ray(twelve, federation.TYPES, **options)
     for round_ in (1, 2):
-        assert same_round(round_of(on_hosts, twelve, round_), round_of(serial, twelve, round_))
-    some_participants(on_hosts, twelve)
-    same_counts(on_hosts, serial, twelve)
-    assert on_hosts.facts()["num_lost_calls"] == 0
-    assert on_hosts.peak_mib > 50, "a process with torch in it"
+        assert same_round(round_of(on_workers, twelve, round_), round_of(serial, twelve, round_))
+    some_participants(on_workers, twelve)
+    same_counts(on_workers, serial, twelve)
+    assert on_workers.facts()["num_lost_calls"] == 0
+    assert on_workers.peak_mib > 50, "a process with torch in it"
 
 
-def same_counts(on_hosts, serial, job):
+def same_counts(on_workers, serial, job):
     """Every test window is counted once, however many hosts share them."""
     models, targets, states = start_models(job), make_targets(job), make_states(job)
     expected = serial.evaluate(models, targets, states, "test")
-    counts = on_hosts.evaluate(models, targets, states, "test")
+    counts = on_workers.evaluate(models, targets, states, "test")
     assert set(counts) == set(expected)
     assert all(torch.equal(counts[label], expected[label]) for label in expected)
     assert int(counts["global"].sum()) == 25
 
 
-def some_participants(on_hosts, job):
+def some_participants(on_workers, job):
     """Clients 3 to 6 alone, and the bytes that this moved."""
     models, tasks, layout = start_models(job), make_tasks(job)[3:7], job.build().layout
-    trained = on_hosts.train(1, models, tasks, {})
+    trained = on_workers.train(1, models, tasks, {})
     assert same_round(trained, SerialExecutor(job).train(1, models, tasks, {}))
     down, up = 4 * 2 * layout.numel, sum(4 * layout.num_values(t.up) for t in tasks)
     assert down + up < trained.moved_bytes < down + up + 100_000
@@ -210,7 +210,7 @@ def test_a_stop_drops_the_round_in_mid_training_and_sends_nothing_more(on_warm_h
         round_of(executor, job, 3)
     (tmp_path / "go").touch()
     # Calls are answered in order: what had been sent has run by then.
-    assert ray.get(executor._pool.hosts[0].handle.hello.remote(), timeout=30.0).pid
+    assert ray.get(executor._pool.workers[0].handle.hello.remote(), timeout=30.0).pid
     assert len(begun(3)) == DEPTH
     for mark in begun(3):
         (tmp_path / mark).unlink()  # the stop is no longer requested
@@ -222,10 +222,10 @@ def test_a_stop_drops_the_round_in_mid_training_and_sends_nothing_more(on_warm_h
 
 def test_a_host_of_another_version_is_refused_before_it_sees_the_job(on_warm_hosts, tmp_path, monkeypatch):
     from actors.runtime import worker as client_host
-    from actors.runtime import worker_pool as hosts
+    from actors.runtime import worker_pool as workers
 
     other = replace(client_host.identify(), digest="f" * 64)
-    monkeypatch.setattr(hosts, "identify", lambda: other)
+    monkeypatch.setattr(workers, "identify", lambda: other)
     with pytest.raises(
         UserError, match=r"host .* runs relief-ray .*, sources [0-9a-f]{12}; this process runs .* ffffffffffff"
     ):
@@ -235,15 +235,15 @@ def test_a_host_of_another_version_is_refused_before_it_sees_the_job(on_warm_hos
 @pytest.mark.ci
 @pytest.mark.parametrize("num_threads", [1, 2])
 def test_hosts_have_their_threads_from_the_first_import_and_see_no_gpu(cluster, num_threads):
-    class Probe(ClientHost):
+    class Probe(ClientWorker):
         def look(self):
             import os
 
             return os.environ["OMP_NUM_THREADS"], torch.get_num_threads(), torch.cuda.device_count()
 
-    from actors.runtime.placement import HostSpec, actor_options
+    from actors.runtime.placement import WorkerSpec, actor_options
 
-    options = actor_options(HostSpec(name="x", client=None, num_cpus=1.0), 0, None, num_threads)
+    options = actor_options(WorkerSpec(name="x", client=None, num_cpus=1.0), 0, None, num_threads)
     # Processes of our own cluster inherit one thread: only another number makes Ray start a process of its own.
     assert ("runtime_env" in options) == (num_threads != 1)
     actor = ray.remote(Probe).options(**options).remote()

@@ -170,7 +170,8 @@ class Runs:
         run = run_experiment(new_run(folder, **runtime), folder, RunCallbacks(on_round=seen.append), worker_cache)
         assert run.status == "done" and results(folder) == self.expected
         assert [r.round for r in seen] == [0, 1, 2, 3, 4], "the run before is not heard again"
-        group = worker_cache.hosts(prepare(parse(CONFIG)).job, worker_cache._needs.options, worker_cache._needs.types)
+        options, types, *_ = worker_cache._needs
+        group = worker_cache.workers(prepare(parse(CONFIG)).job, options, types)
         self.pids.append([i.pid for i in ray.get([handle.hello.remote() for handle in group.handles])])
 
 

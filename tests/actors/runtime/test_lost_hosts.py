@@ -15,7 +15,7 @@ from actors.runtime.errors import EvaluationFailed
 from actors.runtime.limits import FIRST_S, LEAST_S, Deadline, Limits
 from actors.runtime.serialization import pack
 from actors.runtime.worker import EvalAnswer, identify
-from actors.runtime.worker_pool import Call, Host, HostPool, Lost
+from actors.runtime.worker_pool import Call, Lost, RemoteWorker, WorkerPool
 from relief_ray.core.federated import RoundVoid
 from relief_ray.training.executor import SerialExecutor
 from tests.actors.runtime import federation
@@ -121,9 +121,15 @@ class Played:
         method, self.answer, self.num_asked = SimpleNamespace(remote=lambda: object()), None, 0
         handle = SimpleNamespace(train=method, hello=method, _actor_id=b"")
         self.identity = replace(identify(), node="n", pid=1)
-        self.hosts = [Host(index=i, name=f"host-{i}", handle=handle, identity=self.identity) for i in range(number)]
-        self.pool = HostPool(
-            hosts=self.hosts, per_node={"n": number}, should_stop=lambda: False, on_note=self.notes.append, **options
+        self.workers = [
+            RemoteWorker(index=i, name=f"host-{i}", handle=handle, identity=self.identity) for i in range(number)
+        ]
+        self.pool = WorkerPool(
+            workers=self.workers,
+            per_node={"n": number},
+            should_stop=lambda: False,
+            on_note=self.notes.append,
+            **options,
         )
 
     def get(self, ref, timeout):
@@ -135,7 +141,7 @@ class Played:
 
     def lose(self, cause, seconds=0.0):
         """The first host loses a call, is silent for so long, and answers as another process of its node."""
-        self.pool._lose(self.hosts[0], "no answer", deque(), cause)
+        self.pool._lose(self.workers[0], "no answer", deque(), cause)
         self.answer = None
         until_s = self.now_s + seconds
         while self.now_s < until_s:
@@ -151,8 +157,8 @@ class Played:
 
     def ask(self):
         """The question that the pool would ask of every lost host."""
-        for host in self.hosts:
-            host.probe, host.probe_at_s = object(), self.now_s
+        for worker in self.workers:
+            worker.probe, worker.probe_at_s = object(), self.now_s
 
 
 def call(**more):
@@ -165,8 +171,8 @@ def until(at_s):
 
 def test_a_lost_host_is_waited_for_once_per_loss(monkeypatch):
     played = Played(monkeypatch, lost_wait_s=60.0)
-    (host,), todo = played.hosts, deque([call()])
-    host.suspect("its node died")
+    (worker,), todo = played.workers, deque([call()])
+    worker.suspect("its node died")
     played.ask()
     assert played.hopeless(todo, 59.0) == [] and played.hopeless(todo, 0.9) == []
     ((_, lost),) = played.hopeless(todo, 0.2)
@@ -174,14 +180,14 @@ def test_a_lost_host_is_waited_for_once_per_loss(monkeypatch):
     # The next round waits no longer for the same question.
     assert len(played.hopeless(deque([call()]), 0.0)) == 1
     # Asked anew, it has half a second to say that it is back; where asking failed, none.
-    todo, host.probe = deque([call()]), None
+    todo, worker.probe = deque([call()]), None
     assert played.hopeless(todo, 0.0) == []
     played.ask()
     assert played.hopeless(todo, 0.3) == []
     assert len(played.hopeless(todo, 0.3)) == 1
-    host.probe, host.asked_in_vain = None, True
+    worker.probe, worker.probe_failed = None, True
     assert len(played.hopeless(deque([call()]), 0.1)) == 1
-    host.suspect("no answer", "timeout")
+    worker.suspect("no answer", "timeout")
     todo = deque([call()])
     played.ask()
     assert played.hopeless(todo, 59.0) == [], "another loss, another wait"
@@ -190,13 +196,13 @@ def test_a_lost_host_is_waited_for_once_per_loss(monkeypatch):
 
 def test_a_host_that_one_round_went_on_without_delays_no_later_one(monkeypatch):
     played = Played(monkeypatch)
-    (host,) = played.hosts
-    host.suspect("no answer", "timeout")
+    (worker,) = played.workers
+    worker.suspect("no answer", "timeout")
     played.ask()
     assert played.hopeless(deque([call()]), 1.0) == []
     played.pool.pass_over(0)
     assert len(played.hopeless(deque([call()]), 0.0)) == 1
-    host.suspect("no answer", "timeout")
+    worker.suspect("no answer", "timeout")
     played.ask()
     assert played.hopeless(deque([call()]), 1.0) == [], "another loss, another wait"
 
@@ -207,15 +213,15 @@ def test_a_void_round_is_tried_again_when_lost_hosts_are_back_or_were_waited_for
     def sleep(seconds):
         played.now_s += seconds
         if played.now_s > 105.0:
-            played.hosts[0].trouble = ""
+            played.workers[0].trouble = ""
 
     monkeypatch.setattr("actors.runtime.worker_pool.time.sleep", sleep)
-    monkeypatch.setattr(HostPool, "_probe", lambda self: None)
-    played.hosts[0].suspect("no answer", "timeout")
+    monkeypatch.setattr(WorkerPool, "_probe", lambda self: None)
+    played.workers[0].suspect("no answer", "timeout")
     played.pool.pass_over(0)
     played.pool.recover()
     assert played.now_s == pytest.approx(105.1, abs=0.2)
-    played.hosts[1].suspect("no answer", "timeout")
+    played.workers[1].suspect("no answer", "timeout")
     played.pool.recover()
     assert played.now_s == pytest.approx(165.3, abs=0.5)
     played.pool.recover()
@@ -224,18 +230,18 @@ def test_a_void_round_is_tried_again_when_lost_hosts_are_back_or_were_waited_for
 
 def test_time_in_which_no_call_needs_the_host_is_no_wait(monkeypatch):
     played = Played(monkeypatch, number=2)
-    played.hosts[0].suspect("its node died")
+    played.workers[0].suspect("its node died")
     anywhere = deque([call()])
-    assert played.hopeless(anywhere, 1e6) == [] and played.hosts[0].waited_s == 0.0, "the other host may take it"
-    played.hosts[1].suspect("its node died")
+    assert played.hopeless(anywhere, 1e6) == [] and played.workers[0].waited_s == 0.0, "the other host may take it"
+    played.workers[1].suspect("its node died")
     played.ask()
     assert played.hopeless(anywhere, 59.0) == [] and len(played.hopeless(anywhere, 2.0)) == 1
 
 
 def test_at_the_rounds_end_nothing_is_waited_for(monkeypatch):
     played = Played(monkeypatch, number=2)
-    played.hosts[1].suspect("its node died")
-    bound, free = call(host=1, deadline=until(110.0)), call(deadline=until(110.0))
+    played.workers[1].suspect("its node died")
+    bound, free = call(worker=1, deadline=until(110.0)), call(deadline=until(110.0))
     todo = deque([free, bound, call(deadline=until(111.0))])
     assert played.hopeless(todo, 9.9) == []
     over = played.hopeless(todo, 0.2)
@@ -245,21 +251,21 @@ def test_at_the_rounds_end_nothing_is_waited_for(monkeypatch):
 
 def test_a_call_that_runs_is_ended_with_the_round_whatever_its_own_limit(monkeypatch):
     played = Played(monkeypatch)
-    (host,), todo = played.hosts, deque()
-    host.send(call(limits=None, deadline=until(105.0)))
+    (worker,), todo = played.workers, deque()
+    worker.send(call(limits=None, deadline=until(105.0)))
     played.now_s = 104.9
     assert list(played.pool._overdue(todo)) == []
     played.now_s = 105.1
     ((_, lost),) = played.pool._overdue(todo)
     why = "host-0: no answer within 5.1 s{}; raise runtime.client_timeout_s if it was only slow"
     assert lost == Lost(why=why.format(", when the round's time was over"), cause="timeout")
-    assert not host.usable and host.cause == "timeout"
+    assert not worker.usable and worker.cause == "timeout"
     assert played.notes == [lost.why]
 
 
 def test_a_call_that_is_over_its_own_limit_is_not_said_to_be_over_the_rounds(monkeypatch):
     played = Played(monkeypatch)
-    played.hosts[0].send(call(limits=Limits(setting=5.0), deadline=until(200.0)))
+    played.workers[0].send(call(limits=Limits(setting=5.0), deadline=until(200.0)))
     played.now_s = 105.1
     ((_, lost),) = played.pool._overdue(deque())
     assert lost.why == "host-0: no answer within 5.1 s; raise runtime.client_timeout_s if it was only slow"
@@ -267,14 +273,14 @@ def test_a_call_that_is_over_its_own_limit_is_not_said_to_be_over_the_rounds(mon
 
 def test_a_host_that_was_silent_six_times_is_used_again_once_it_answers(monkeypatch):
     played = Played(monkeypatch)
-    (host,) = played.hosts
+    (worker,) = played.workers
     for _ in range(6):
         played.lose("timeout")
-        assert host.usable
+        assert worker.usable
     played.lose("timeout", seconds=60.0)
-    assert host.usable and played.notes[-1] == "host-0: answers again"
-    host.send(call())
-    assert len(host.flights) == 1
+    assert worker.usable and played.notes[-1] == "host-0: answers again"
+    worker.send(call())
+    assert len(worker.flights) == 1
 
 
 def test_a_lost_node_costs_a_host_nothing_and_a_cut_link_neither(monkeypatch):
@@ -282,25 +288,25 @@ def test_a_lost_node_costs_a_host_nothing_and_a_cut_link_neither(monkeypatch):
     for attempt in range(6):
         played.identity = replace(played.identity, node=f"node-{attempt}")
         played.lose("lost")
-        assert played.hosts[0].usable
+        assert played.workers[0].usable
         played.identity = replace(played.identity, pid=played.identity.pid - 1)  # the same process as before
         played.lose("lost")
-        assert played.hosts[0].usable and played.hosts[0].num_deaths == 0
+        assert played.workers[0].usable and played.workers[0].num_deaths == 0
 
 
 def test_a_host_whose_process_dies_on_every_call_is_given_up_and_an_answer_clears_it(monkeypatch):
     played = Played(monkeypatch)
-    (host,) = played.hosts
+    (worker,) = played.workers
     for _ in range(4):
         played.lose("lost")
-    host.send(call())
+    worker.send(call())
     played.answer = EvalAnswer(identity=played.identity, counts=pack({}))
-    played.pool._take(host, host.land(), deque())
+    played.pool._take(worker, worker.land(), deque())
     for _ in range(4):
         played.lose("lost")
-    assert host.usable
+    assert worker.usable
     played.lose("lost")
-    assert host.gone and not host.usable
+    assert worker.gone and not worker.usable
     why = "host-0: no answer; it is given up, since its process died 5 times without an answer"
     assert played.notes[-1] == why
     assert [lost.why for _, lost in played.hopeless(deque([call()]), 0.0)] == [why]
@@ -308,14 +314,14 @@ def test_a_host_whose_process_dies_on_every_call_is_given_up_and_an_answer_clear
 
 def test_a_silent_host_is_asked_less_and_less_often_and_delays_no_round_meanwhile(monkeypatch):
     played = Played(monkeypatch, lost_wait_s=60.0)
-    (host,) = played.hosts
-    played.pool._lose(host, "no answer", deque(), "timeout")
+    (worker,) = played.workers
+    played.pool._lose(worker, "no answer", deque(), "timeout")
     for _ in range(600):
         played.pool._probe()
         played.now_s += 0.1
     assert 12 <= played.num_asked <= 20, "within a minute"
-    host.waited_s, host.asked_in_vain = 61.0, False
-    host.probe_at_s = played.now_s + 3.0
+    worker.waited_s, worker.probe_failed = 61.0, False
+    worker.probe_at_s = played.now_s + 3.0
     assert len(played.hopeless(deque([call()]), 0.0)) == 1, "asked a moment ago: a new round waits for no new question"
 
 
@@ -323,12 +329,12 @@ def test_an_answer_shortens_the_time_of_calls_that_are_under_way(monkeypatch):
     """Sent in the first round of a process, when nobody knows how long a client takes."""
     played, limits = Played(monkeypatch, number=2), Limits(setting="auto")
     deadline = Deadline(limits=limits, began_s=played.now_s)
-    for host in played.hosts:
-        host.send(call(limits=limits, deadline=deadline))
+    for worker in played.workers:
+        worker.send(call(limits=limits, deadline=deadline))
     waiting = deque([call(limits=limits, deadline=deadline)])
     played.now_s += 59.0
     limits.note(0.5, 0.5)
-    played.hosts[0].land()
+    played.workers[0].land()
     assert list(played.pool._overdue(deque())) == [] == played.hopeless(waiting, 0.0)
     played.now_s += 2.0
     ((_, lost),) = played.pool._overdue(deque())
@@ -355,7 +361,7 @@ def test_a_silent_host_costs_one_limit_and_is_used_again_once_it_answers(on_ray,
     executor._pool.on_note = notes.append
     expected = SerialExecutor(job).train(2, start_models(job), make_tasks(job), make_states(job))
     assert same_round(round_of(executor, job, 2)[0], expected)
-    os.kill(executor._pool.hosts[2].identity.pid, signal.SIGSTOP)
+    os.kill(executor._pool.workers[2].identity.pid, signal.SIGSTOP)
     trained, seconds = round_of(executor, job, 2)
     assert seconds < 5.0 and list(trained.rejected) == [2] and trained.rejected[2].cause == "timeout"
     others = make_tasks(job)[:2]
@@ -376,7 +382,7 @@ def test_a_host_that_hangs_in_the_first_round_costs_the_least_limit_as_soon_as_a
     monkeypatch.setattr("actors.runtime.limits.LEAST_S", 4.0)
     job = make_job(tmp_path, 3)
     executor = on_ray(job, mode="actors", placement="virtual")
-    os.kill(executor._pool.hosts[2].identity.pid, signal.SIGSTOP)
+    os.kill(executor._pool.workers[2].identity.pid, signal.SIGSTOP)
     trained, seconds = round_of(executor, job, 2)
     assert list(trained.rejected) == [2] and trained.rejected[2].cause == "timeout"
     assert seconds < 60.0, "600 s are for a round in which nobody answers"
@@ -389,7 +395,7 @@ def test_a_host_that_hangs_in_a_test_costs_one_limit_and_its_round_is_tried_agai
     executor = on_ray(job, num_hosts=2, client_timeout_s=3.0)
     arguments = start_models(job), make_targets(job), make_states(job), "test"
     expected = SerialExecutor(job).evaluate(*arguments)
-    os.kill(executor._pool.hosts[1].identity.pid, signal.SIGSTOP)
+    os.kill(executor._pool.workers[1].identity.pid, signal.SIGSTOP)
     began_s = time.monotonic()
     with pytest.raises(EvaluationFailed, match=r"evaluation on 'test': .*: no answer within 3"):
         executor.evaluate(*arguments)
@@ -411,7 +417,7 @@ def test_a_share_of_a_test_that_is_lost_twice_makes_the_round_void(on_warm_hosts
             tries.append(todo.popleft())
             yield tries[-1], Lost(why="host-0: its process died")
 
-    monkeypatch.setattr(HostPool, "run", lose)
+    monkeypatch.setattr(WorkerPool, "run", lose)
     with pytest.raises(EvaluationFailed, match="evaluation on 'test': host-0: its process died") as caught:
         executor.evaluate(*arguments)
     assert isinstance(caught.value, RoundVoid) and [call.attempt for call in tries] == [0, 1]

@@ -47,7 +47,10 @@ def test_devices_have_the_plain_loops_bits_and_measure_themselves(on_ray, tmp_pa
 def test_each_client_gets_a_model_object_of_its_own(on_ray, tmp_path):
     job = make_job(tmp_path, 4)
     devices, models = on_ray(job, **PHYSICAL), start_models(job)
-    calls = list(devices._train_calls(blocks(make_tasks(job)), 1, devices._supply(models), {}, 0.0))
+    supply = devices._supply(models)
+    calls = [
+        devices._train_call(1, supply, {}, 0.0, pieces) for pieces in devices._scheduler.calls(blocks(make_tasks(job)))
+    ]
     boxes = [call.args[1] for call in calls]
     assert all(isinstance(box, ModelBox) for box in boxes) and len({box.ref for box in boxes}) == len(calls) == 4
 
@@ -57,13 +60,13 @@ def test_a_device_tells_its_energy_mode_and_heat_and_nothing_that_it_cannot(tmp_
     monkeypatch.setenv("RELIEF_SYSFS", str(BOARDS["orin_nx"](tmp_path / "board")))
     with DeviceWatch() as watch:
         time.sleep(0.1)
-    seen = watch.told("cpu")
+    seen = watch.measured("cpu")
     assert seen.energy_j == pytest.approx(8.0 * seen.call_s, rel=0.02) and seen.energy_of == "VDD_IN"
     assert (seen.power_mode, seen.temperature_c, seen.throttled, seen.down_s) == ("15W", 51.0, False, None)
     monkeypatch.setenv("RELIEF_SYSFS", str(tmp_path / "nothing"))
     with DeviceWatch() as watch:
         pass
-    unknown = replace(watch.told("cpu"), host="", call_s=None)
+    unknown = replace(watch.measured("cpu"), host="", call_s=None)
     assert unknown == OnDevice(host="", device="cpu"), "None, never 0"
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.cluster.survey import changes, unplaced, wished
-from actors.runtime.placement import HostSpec, Plan, plan_actors, plan_packed, reserve, shortage
+from actors.runtime.placement import Placement, WorkerSpec, plan_actors, plan_packed, reserve, shortage
 from relief_ray.support.errors import UserError
 from tests.actors.runtime.federation import TYPES, make_fleet
 
@@ -16,16 +16,16 @@ SHORT = {"CPU": 2.0, "type_a": 2.0, "type_b": 1.0}
 
 def test_clients_go_to_their_device_type_where_the_cluster_has_it():
     plan = plan_actors(make_fleet(6), TYPES, "auto", [ENOUGH])
-    assert plan.placement == "typed"
-    assert [dict(h.bundle) for h in plan.hosts] == [{f"type_{t}": 1.0} for t in "abcabc"]
-    assert [h.client for h in plan.hosts] == list(range(6))
+    assert plan.mode == "typed"
+    assert [dict(h.bundle) for h in plan.workers] == [{f"type_{t}": 1.0} for t in "abcabc"]
+    assert [h.client for h in plan.workers] == list(range(6))
 
 
 def test_auto_falls_back_to_shares_of_the_cores_and_says_why():
     plan = plan_actors(make_fleet(6), TYPES, "auto", [SHORT])
-    assert plan.placement == "virtual"
+    assert plan.mode == "virtual"
     assert plan.why == "type_b: needed 2, the cluster has 1; type_c: needed 2, the cluster has 0"
-    assert sum(h.num_cpus for h in plan.hosts) <= 2.0 and all(h.num_cpus > 0.3 for h in plan.hosts)
+    assert sum(h.num_cpus for h in plan.workers) <= 2.0 and all(h.num_cpus > 0.3 for h in plan.workers)
 
 
 def test_typed_placement_names_what_is_missing():
@@ -38,19 +38,19 @@ def test_typed_placement_names_what_is_missing():
 @pytest.mark.parametrize(("cores", "asked", "number"), [(4.0, None, 4), (4.0, 2, 2), (2.0, 7, 7), (0.5, None, 1)])
 def test_packed_hosts_fit_the_cores(cores, asked, number):
     plan = plan_packed(asked, {"CPU": cores})
-    assert len(plan.hosts) == number
-    assert sum(h.num_cpus for h in plan.hosts) <= max(1.0, cores) + 1e-9
-    assert cores < 1 or not shortage(plan.hosts, {"CPU": cores})
+    assert len(plan.workers) == number
+    assert sum(h.num_cpus for h in plan.workers) <= max(1.0, cores) + 1e-9
+    assert cores < 1 or not shortage(plan.workers, {"CPU": cores})
 
 
 def test_hundred_actors_share_two_cores():
     plan = plan_actors(make_fleet(100), TYPES, "virtual", [{"CPU": 2.0}])
-    assert {h.num_cpus for h in plan.hosts} == {0.02} and not shortage(plan.hosts, {"CPU": 2.0})
+    assert {h.num_cpus for h in plan.workers} == {0.02} and not shortage(plan.workers, {"CPU": 2.0})
 
 
 def plan_of(number, **resources):
-    hosts = tuple(HostSpec(name=f"h{i}", client=None, num_cpus=0.0, resources=resources) for i in range(number))
-    return Plan(hosts=hosts, placement="typed", why="")
+    workers = tuple(WorkerSpec(name=f"h{i}", client=None, num_cpus=0.0, resources=resources) for i in range(number))
+    return Placement(workers=workers, mode="typed", why="")
 
 
 @pytest.mark.ray
@@ -67,14 +67,14 @@ def test_resources_in_use_are_waited_for_up_to_the_time_limit(cluster):
     ray.util.remove_placement_group(held)
 
 
-@pytest.mark.parametrize(("hosts", "gpus", "share"), [(1, 1.0, 1.0), (4, 1.0, 0.25), (3, 2.0, 0.5), (2, 4.0, 1.0)])
-def test_hosts_share_gpus_and_none_lies_across_two(hosts, gpus, share):
+@pytest.mark.parametrize(("workers", "gpus", "share"), [(1, 1.0, 1.0), (4, 1.0, 0.25), (3, 2.0, 0.5), (2, 4.0, 1.0)])
+def test_hosts_share_gpus_and_none_lies_across_two(workers, gpus, share):
     cluster = {"CPU": 8.0, "GPU": gpus}
-    actors = plan_actors(make_fleet(hosts), TYPES, "virtual", [cluster], True)
-    for plan in (plan_packed(hosts, cluster, True), actors):
-        assert {h.num_gpus for h in plan.hosts} == {share} and not shortage(plan.hosts, cluster)
-        assert hosts <= gpus * int(1 / share)
-    assert {h.num_gpus for h in plan_packed(hosts, cluster).hosts} == {0.0}, "where the CPU computes nobody asks"
+    actors = plan_actors(make_fleet(workers), TYPES, "virtual", [cluster], True)
+    for plan in (plan_packed(workers, cluster, True), actors):
+        assert {h.num_gpus for h in plan.workers} == {share} and not shortage(plan.workers, cluster)
+        assert workers <= gpus * int(1 / share)
+    assert {h.num_gpus for h in plan_packed(workers, cluster).workers} == {0.0}, "where the CPU computes nobody asks"
 
 
 def types_of(a, b, c):
@@ -87,11 +87,11 @@ def typed_plan(nodes, placement="typed"):
 
 
 def gpus_by_type(plan):
-    return {name: host.num_gpus for host in plan.hosts for name in host.resources}
+    return {name: worker.num_gpus for worker in plan.workers for name in worker.resources}
 
 
 def fits(plan, nodes):
-    return not unplaced([host.bundle for host in plan.hosts], nodes)
+    return not unplaced([worker.bundle for worker in plan.workers], nodes)
 
 
 @pytest.mark.parametrize(("gpus", "share"), [(1.0, 0.125), (4.0, 0.5), (8.0, 1.0), (16.0, 1.0)])
@@ -99,7 +99,7 @@ def fits(plan, nodes):
 def test_hosts_of_all_types_on_one_server_leave_none_of_its_gpus_idle(gpus, share, placement):
     server = {"GPU": gpus, **types_of(3, 3, 2)}
     plan = typed_plan([server], placement)
-    assert plan.placement == "typed" and fits(plan, [server])
+    assert plan.mode == "typed" and fits(plan, [server])
     assert set(gpus_by_type(plan).values()) == {share}
 
 
@@ -129,7 +129,7 @@ def followed(nodes):
     """The advice for nodes that lack types, as `cluster check` makes it; once followed, the plan made anew fits."""
     devices = [TYPES[client.device] for client in make_fleet(8).clients]
     plan = typed_plan([*nodes, *wished(devices, nodes)])
-    advice = changes(unplaced([host.bundle for host in plan.hosts], nodes), "h:1")
+    advice = changes(unplaced([worker.bundle for worker in plan.workers], nodes), "h:1")
     grown = [*nodes, *(joined(command) for command in advice)]
     assert fits(typed_plan(grown), grown), grown
     return advice
@@ -154,9 +154,9 @@ def test_following_the_advice_fits_whatever_the_nodes_were(nodes):
 @pytest.mark.parametrize(("gpus", "expected"), [(1.0, 1), (2.0, 2)])
 def test_clients_that_share_steps_have_a_host_on_every_gpu(gpus, expected):
     cluster = {"CPU": 8.0, "GPU": gpus}
-    assert [h.num_gpus for h in plan_packed(None, cluster, True, stack=8).hosts] == [1.0] * expected
-    assert len(plan_packed(3, cluster, True, stack=8).hosts) == 3, "as was asked"
-    assert len(plan_packed(None, cluster, stack=8).hosts) == 8, "a CPU's cores do not wait for launches"
+    assert [h.num_gpus for h in plan_packed(None, cluster, True, stack=8).workers] == [1.0] * expected
+    assert len(plan_packed(3, cluster, True, stack=8).workers) == 3, "as was asked"
+    assert len(plan_packed(None, cluster, stack=8).workers) == 8, "a CPU's cores do not wait for launches"
 
 
 def test_a_cluster_without_gpu_is_named_before_anything_is_started():

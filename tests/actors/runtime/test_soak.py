@@ -13,7 +13,7 @@ from tests.pages import ROOT
 SECONDS = float(os.environ.get("RELIEF_SOAK_S", "600"))
 # The beginning, in which processes start and caches fill, is left out.
 SETTLED = 0.25
-OURS = ("driver", "Coordinator", "ClientHost")
+OURS = ("driver", "Coordinator", "ClientWorker")
 # In 600 rounds; a leak of a KiB per client and round would be 59 MiB.
 ROUNDS, MIB, DESCRIPTORS, STORE_MIB = 600, 4.0, 2, 4.0
 

@@ -11,7 +11,7 @@ def test_the_line_is_told_while_the_call_lasts_and_not_kept_for_a_later_one(monk
     monkeypatch.setattr(watch.ray, "is_initialized", lambda: True)
     monkeypatch.setattr(watch, "_key_here", lambda: b"hang.a")
     monkeypatch.setattr(watch, "line_running", lambda frame: next(lines, None))
-    monkeypatch.setattr(watch, "_tell", lambda key, line: told.append(line))
+    monkeypatch.setattr(watch, "_leave", lambda key, line: told.append(line))
     with watch.hang_watched(0.1):
         until_s = time.monotonic() + 30.0
         while len(told) < 3 and time.monotonic() < until_s:
@@ -27,7 +27,7 @@ def test_a_call_that_ends_after_a_look_leaves_no_line(monkeypatch):
     monkeypatch.setattr(watch.ray, "is_initialized", lambda: True)
     monkeypatch.setattr(watch, "_key_here", lambda: b"hang.a")
     monkeypatch.setattr(watch, "line_running", lambda frame: "my.py, line 3")
-    monkeypatch.setattr(watch, "_tell", lambda key, line: told.append(line))
+    monkeypatch.setattr(watch, "_leave", lambda key, line: told.append(line))
     until_s = time.monotonic() + 30.0
     with watch.hang_watched(0.1):
         while not told and time.monotonic() < until_s:

@@ -8,8 +8,8 @@ import torch
 
 from actors.runtime.executor import JobData
 from actors.runtime.worker import Identity
-from actors.runtime.worker_data import HostData, JobBox, NodeData, refusal
-from actors.runtime.worker_pool import Host
+from actors.runtime.worker_data import JobBox, NodeData, WorkerData, refusal
+from actors.runtime.worker_pool import RemoteWorker
 from relief_ray.config.experiment import parse
 from relief_ray.data import open_dataset
 from relief_ray.data.shard import write_shard
@@ -41,7 +41,7 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 def on_node(job, node, mode="auto"):
-    return HostData(job, JobBox(job=None, data=mode, home="driver"), node)
+    return WorkerData(job, JobBox(job=None, data=mode, home="driver"), node)
 
 
 def wanted(job, *clients):
@@ -109,18 +109,18 @@ def test_a_device_with_a_shard_serves_that_client_alone(job, elsewhere):
 def test_clients_change_places_with_their_likes_for_a_shard(job):
     """Hosts 1 to 3 have equal demands; the shard of client 3 is on node y, that of client 2 nowhere."""
     nodes = ["driver", "x", "y", "z"]
-    hosts = [
-        Host(index=i, name=f"client-{i}", handle=None, identity=replace(IDENTITY, node=node))
+    workers = [
+        RemoteWorker(index=i, name=f"client-{i}", handle=None, identity=replace(IDENTITY, node=node))
         for i, node in enumerate(nodes)
     ]
-    data = JobData(job, None, "ship", hosts)
+    data = JobData(job, None, "ship", workers)
     data._nodes = {
         "x": NodeData(kind="shard", machine="x", shards={1: ()}),
         "y": NodeData(kind="shard", machine="y", shards={3: (), 0: ()}),
     }
     placed = data.by_shards({n: n for n in range(4)}, lambda i, j: 0 not in (i, j))
     assert placed == {0: 0, 1: 1, 2: 3, 3: 2}, "client 0 has a demand of its own"
-    assert [host.name for host in hosts] == ["client-0", "client-1", "client-3", "client-2"]
+    assert [worker.name for worker in workers] == ["client-0", "client-1", "client-3", "client-2"]
 
 
 IDENTITY = Identity(version="", digest="", python="", torch="", hostname="", pid=0, node="")
@@ -164,8 +164,8 @@ def test_on_one_machine_no_rows_are_sent(on_warm_hosts, tmp_path):
 def test_the_driver_s_process_tests_where_its_node_has_no_host(on_warm_hosts, tmp_path):
     job = make_job(tmp_path, 4)
     executor = on_warm_hosts(job, num_hosts=2, data="node")
-    for host in executor._pool.hosts:
-        host.identity = replace(host.identity, node="board")
+    for worker in executor._pool.workers:
+        worker.identity = replace(worker.identity, node="board")
     models, targets, states = start_models(job), make_targets(job), make_states(job)
     counts, expected = (e.evaluate(models, targets, states, "test") for e in (executor, SerialExecutor(job)))
     assert executor._tester is not None and list(counts) == sorted(expected)

@@ -9,7 +9,7 @@ import pytest
 from actors.runtime.limits import Limits
 from actors.runtime.serialization import pack
 from actors.runtime.worker import EvalAnswer, identify
-from actors.runtime.worker_pool import Call, Host, HostPool
+from actors.runtime.worker_pool import Call, RemoteWorker, WorkerPool
 from relief_ray.support.errors import UserError
 
 
@@ -27,26 +27,26 @@ class Player:
         identity = SimpleNamespace(node="n")
         handle = SimpleNamespace(train=SimpleNamespace(remote=lambda: object()), _actor_id=b"")
         self.speeds = speeds
-        self.hosts = [
-            Host(index=i, name=f"host-{i}", handle=handle, identity=identity, work_s=1 / v if known else None)
+        self.workers = [
+            RemoteWorker(index=i, name=f"host-{i}", handle=handle, identity=identity, work_s=1 / v if known else None)
             for i, v in enumerate(speeds)
         ]
-        self.pool = HostPool(hosts=self.hosts, per_node={"n": places or len(speeds)}, should_stop=lambda: False)
+        self.pool = WorkerPool(workers=self.workers, per_node={"n": places or len(speeds)}, should_stop=lambda: False)
 
     def play(self, works):
         """Seconds until all is done, and the most calls that lay with a host."""
         todo, deepest = deque(call(w) for w in works), 0
-        while todo or any(h.flights for h in self.hosts):
+        while todo or any(h.flights for h in self.workers):
             self.pool._send(todo)
-            deepest = max(deepest, *(len(h.flights) for h in self.hosts))
+            deepest = max(deepest, *(len(h.flights) for h in self.workers))
             ends = {
                 h.index: h.flights[0].since_s + h.flights[0].call.work / self.speeds[h.index]
-                for h in self.hosts
+                for h in self.workers
                 if h.flights
             }
             first = min(ends, key=ends.__getitem__)
             self.now_s = ends[first]
-            self.hosts[first].land()
+            self.workers[first].land()
         return self.now_s, deepest
 
 
@@ -74,12 +74,12 @@ def test_a_host_that_was_never_timed_gets_one_call_at_a_time(monkeypatch):
 
 def test_a_call_that_was_lost_before_has_a_host_for_itself(monkeypatch):
     player, suspect = Player([1], monkeypatch), call(1, attempt=1)
-    (host,), todo = player.hosts, deque([call(1), suspect, call(1), call(1)])
+    (worker,), todo = player.workers, deque([call(1), suspect, call(1), call(1)])
     lying = []
-    while todo or host.flights:
+    while todo or worker.flights:
         player.pool._send(todo)
-        lying.append([flight.call.attempt for flight in host.flights])
-        host.land()
+        lying.append([flight.call.attempt for flight in worker.flights])
+        worker.land()
     assert [1] in lying and all(attempts == [1] for attempts in lying if 1 in attempts)
     assert [0, 0] in lying, "others lie there in twos"
 
@@ -88,24 +88,24 @@ def test_no_more_hosts_of_a_node_work_than_it_has_places(monkeypatch):
     player = Player([1, 1, 1], monkeypatch, places=2)
     todo = deque(call(1) for _ in range(6))
     player.pool._send(todo)
-    assert [len(h.flights) for h in player.hosts] == [2, 2, 0] and len(todo) == 2
+    assert [len(h.flights) for h in player.workers] == [2, 2, 0] and len(todo) == 2
 
 
 def test_a_call_waits_for_its_own_host(monkeypatch):
     player = Player([1, 1], monkeypatch)
-    player.pool._send(deque([call(1, host=1), call(1, host=1), call(1, host=1)]))
-    assert [len(h.flights) for h in player.hosts] == [0, 2]
+    player.pool._send(deque([call(1, worker=1), call(1, worker=1), call(1, worker=1)]))
+    assert [len(h.flights) for h in player.workers] == [0, 2]
 
 
 def test_calls_queued_behind_a_lost_one_come_back_in_order(monkeypatch):
     player = Player([1, 0.1], monkeypatch)
     first, behind = call(1), call(0.5)
-    player.hosts[0].send(first)
-    player.hosts[0].send(behind)
-    lost, todo = player.hosts[0].land(), deque([call(0.1)])
-    why = player.pool._lose(player.hosts[0], "gone", todo)
+    player.workers[0].send(first)
+    player.workers[0].send(behind)
+    lost, todo = player.workers[0].land(), deque([call(0.1)])
+    why = player.pool._lose(player.workers[0], "gone", todo)
     assert lost.call is first and todo[0] is behind and len(todo) == 2 and "gone" in why.why
-    assert not player.hosts[0].flights and not player.hosts[0].usable
+    assert not player.workers[0].flights and not player.workers[0].usable
 
 
 def test_a_host_whose_time_is_over_is_killed_since_it_would_hold_its_place(monkeypatch):
@@ -113,11 +113,11 @@ def test_a_host_whose_time_is_over_is_killed_since_it_would_hold_its_place(monke
     monkeypatch.setattr("actors.runtime.worker_pool.ray.kill", lambda handle, no_restart: killed.append(no_restart))
     monkeypatch.setattr("actors.runtime.worker_pool.hanging_in", lambda actor_id: "")  # asks Ray, which is not here
     player = Player([1, 1], monkeypatch)
-    for host in player.hosts:
-        host.send(replace(call(1), limits=Limits(setting=5.0)))
+    for worker in player.workers:
+        worker.send(replace(call(1), limits=Limits(setting=5.0)))
     player.now_s = 4.9
     assert list(player.pool._overdue(deque())) == [] and not killed
-    player.hosts[1].land()
+    player.workers[1].land()
     player.now_s = 5.1
     ((_, lost),) = player.pool._overdue(deque())
     assert lost.cause == "timeout" and killed == [False], "and Ray starts it anew"
@@ -127,9 +127,9 @@ def test_a_host_whose_time_is_over_is_killed_since_it_would_hold_its_place(monke
 def test_an_answer_of_a_host_that_runs_other_code_is_refused(monkeypatch, change):
     """Ray may have started its process anew where the code has changed meanwhile."""
     player = Player([1], monkeypatch)
-    (host,) = player.hosts
-    host.send(call(1))
+    (worker,) = player.workers
+    worker.send(call(1))
     answer = EvalAnswer(identity=replace(identify(), **change), counts=pack({}))
     monkeypatch.setattr("actors.runtime.worker_pool.ray.get", lambda ref, timeout: answer)
     with pytest.raises(UserError, match="install the same version on every node"):
-        player.pool._take(host, host.land(), deque())
+        player.pool._take(worker, worker.land(), deque())

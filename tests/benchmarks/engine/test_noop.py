@@ -26,7 +26,7 @@ def test_memory_of_children_counts():
 
 
 def test_actors_are_recognised_by_the_names_that_ray_gives_them():
-    kinds = [kind_of(name) for name in ("ray::ClientHost.train", "ray::Coordinator", "raylet --x", "ray::IDLE")]
+    kinds = [kind_of(name) for name in ("ray::ClientWorker.train", "ray::Coordinator", "raylet --x", "ray::IDLE")]
     assert kinds == ["hosts", "coordinator", "ray", "ray"]
 
 
