@@ -30,7 +30,6 @@ from relief_ray.records import checkpoint as checkpoints
 from relief_ray.records.base import Facts
 from relief_ray.records.run_folder import RunFolder
 from relief_ray.records.schema import RoundRecord, RunRecord
-from relief_ray.records.tracking import Tracker
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import use_threads
 
@@ -137,7 +136,6 @@ class RunRequest:
         path: an existing run folder without a driver, absolute.
         group: the hosts that its clients run on.
         options: how they run.
-        make_tracker: makes the receiver of the run's events.
         reported: last round that the driver was told of before the coordinator's process died; None: the first start.
     """
 
@@ -145,7 +143,6 @@ class RunRequest:
     path: Path
     group: HostGroup
     options: RuntimeOptions
-    make_tracker: Callable[[], Tracker]
     reported: int | None = None
 
 
@@ -282,12 +279,9 @@ class Coordinator:
         grace_period = GracePeriod(lambda: self._stopping)
         with (
             RunFolder.resume(request.path) as folder,
-            closing(request.make_tracker()) as tracker,
             closing(self._executor(setup, request, grace_period.is_over)) as executor,
         ):
-            experiment = Experiment(
-                setup=setup, folder=folder, executor=executor, tracker=tracker, facts=executor.facts
-            )
+            experiment = Experiment(setup=setup, folder=folder, executor=executor, facts=executor.facts)
             if request.reported is not None:
                 # Committed by the process that died, which had no time to say so.
                 first, last = request.reported, experiment.next_round
