@@ -64,7 +64,7 @@ def of_run(folder: Path) -> list[File]:
 
         return read
 
-    write_sync(folder, "sqlite:///a.db", Exported(run_id="1", step=3))
+    write_sync(folder, {"sqlite:///a.db": Exported(run_id="1", step=3)})
     saved = [
         File(path=path / name, read=generation(path))
         for path in checkpoint.generations(folder)

@@ -14,13 +14,16 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
+from pydantic import Field
+
 from relief_ray.records import checkpoint
+from relief_ray.records.base import Record
 from relief_ray.records.cells import GRID_FILE, PLAN_FILES, read_plan_file
 from relief_ray.records.claims import CLAIMS_FILE, claims_digest
 from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, read_rounds, read_run
@@ -146,52 +149,53 @@ class TakenOver(UserError):
     """Raised where the copy is another folder's, or another process goes on with it."""
 
 
-@dataclass(kw_only=True)
-class Memory:
-    """State of the copies of a folder as far as it is known here, kept in ``MEMORY_FILE``.
+class Memory(Record):
+    """State of the copies of a folder as far as it is known here, kept in ``MEMORY_FILE``."""
 
-    Attributes:
-        id: name of the folder in all of its copies; an earlier one stays with a folder that was fetched from a copy.
-        copies: by URI: stamp of each file when it was copied, and its bytes there.
-    """
-
-    id: str = field(default_factory=lambda: uuid4().hex)
-    copies: dict[str, dict[str, tuple[str, int]]] = field(default_factory=dict)
+    id: str = Field(default_factory=lambda: uuid4().hex)
+    """Name of the folder in all of its copies; an earlier one stays with a folder that was fetched from a copy."""
+    copies: dict[str, dict[str, tuple[str, int]]] = Field(default_factory=dict)
+    """By URI: stamp of each file when it was copied, and its bytes there."""
 
     @classmethod
     def read(cls, root: Path) -> Memory:
         """Read it; a new one where there is none or it cannot be read, since it can be made again by copying."""
         try:
-            content = json.loads(unsealed((root / MEMORY_FILE).read_bytes(), PAGE))
-            copies = {u: {n: (str(s), int(b)) for n, (s, b) in known.items()} for u, known in content["copies"].items()}
-            return cls(id=str(content["id"]), copies=copies)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return cls.model_validate_json(unsealed((root / MEMORY_FILE).read_bytes(), PAGE))
+        except (OSError, ValueError):
             return cls()
 
     def write(self, root: Path) -> None:
         """Write it; what is lost of it is copied once more."""
-        content = json.dumps({"id": self.id, "copies": self.copies})
-        write_atomic(root / MEMORY_FILE, sealed(content.encode(), PAGE))
+        write_atomic(root / MEMORY_FILE, sealed(self.model_dump_json().encode(), PAGE))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Contents:
+class Claim(Record):
+    """Who signed in a store (``MIRROR_FILE``): of which folder it is the copy, and which process writes it."""
+
+    id: str
+    writer: str
+    host: str
+    folder: str
+    since: str
+
+    @classmethod
+    def read(cls, store: MirrorStore) -> Claim:
+        """Read it; raises whatever the store does."""
+        return cls.model_validate_json(store.read(MIRROR_FILE))
+
+
+class Contents(NamedTuple):
     """Contents of a file, and its stamp before it was read."""
 
     stamp: str
     data: bytes
 
 
-def whole_generation(folder: Path) -> dict[str, Contents] | None:
+def _whole_generation(folder: Path) -> dict[str, Contents] | None:
     """Contents of a checkpoint's files by name; None where they do not match their sha256s, or one is not there."""
     files = {name: content for name in checkpoint.FILES if (content := _read(folder / name)) is not None}
     return files if checkpoint.is_whole({name: content.data for name, content in files.items()}) else None
-
-
-def read_claim(store: MirrorStore) -> dict[str, str]:
-    """Read who signed in a store: ``id`` of the folder, ``writer``, ``host``, ``folder``, ``since``."""
-    claim = json.loads(store.read(MIRROR_FILE))
-    return {key: str(claim[key]) for key in ("id", "writer", "host", "folder", "since")}
 
 
 class Mirror(Target):
@@ -209,11 +213,10 @@ class Mirror(Target):
         self.name, self.rest = f"mirror {self.store.name}", f"everything is in {root}"
         self._memory = Memory.read(root)
         self._up = self._memory.copies.setdefault(self.store.name, {})
-        self._token = uuid4().hex
-        self._sizes: dict[str, int] | None = None
+        self._token, self._has_signed = uuid4().hex, False
+        self._sizes: dict[str, int] = {}
         self._seen_runs: set[str] = set()
-        self._remembered_s, self._num_changes = time.monotonic(), 0
-        self.num_bytes = 0
+        self._remembered_s, self.num_changes = time.monotonic(), 0
 
     def copy_of(self, folder: Path) -> Copy:
         """Itself."""
@@ -226,15 +229,15 @@ class Mirror(Target):
             TakenOver: it has other files, the copy of another folder, or another writer by now.
             Exception: whatever the store raises where it cannot be reached.
         """
-        if self._sizes is not None:
+        if self._has_signed:
             self._refuse_taken()
             return
         sizes = self.store.sizes()
         if others := [name for name in sizes if not MirrorStore.is_left_over(name)]:
-            claim = read_claim(self.store) if MIRROR_FILE in sizes else {}
-            if claim.get("id") != self._memory.id:
+            claim = Claim.read(self.store) if MIRROR_FILE in sizes else None
+            if claim is None or claim.id != self._memory.id:
                 there = f"other files ({min(others) or 'a file of that name'})"
-                whose = f"the copy of {claim['host']}:{claim['folder']}" if claim else there
+                whose = f"the copy of {claim.host}:{claim.folder}" if claim else there
                 raise TakenOver(
                     f"runtime.mirror = {self.store.name!r}: holds {whose}, expected an empty folder or the copy of "
                     f"{self._root}; choose another URI, or go on with a copy: relief-ray resume "
@@ -242,23 +245,22 @@ class Mirror(Target):
                 )
         # First here, then there: a kill between the two leaves a copy that is still ours.
         self._memory.write(self._root)
-        self.store.write(MIRROR_FILE, self._claim())
+        self.store.write(MIRROR_FILE, self._claim().model_dump_json(indent=1).encode())
         for name in [name for name in sizes if MirrorStore.is_left_over(name)]:
             self.store.remove(name)
             del sizes[name]
-        self._sizes = sizes
+        self._sizes, self._has_signed = sizes, True
         for name in [name for name, (_, nbytes) in self._up.items() if sizes.get(name) != nbytes]:
             del self._up[name]
 
-    def _claim(self) -> bytes:
-        claim = {
-            "id": self._memory.id,
-            "writer": self._token,
-            "host": socket.gethostname(),
-            "folder": str(self._root.absolute()),
-            "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        }
-        return (json.dumps(claim, indent=1) + "\n").encode()
+    def _claim(self) -> Claim:
+        return Claim(
+            id=self._memory.id,
+            writer=self._token,
+            host=socket.gethostname(),
+            folder=str(self._root.absolute()),
+            since=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        )
 
     def _refuse_taken(self) -> None:
         """Check that the store is still written from here.
@@ -266,9 +268,9 @@ class Mirror(Target):
         Raises:
             TakenOver: another process goes on with the copy.
         """
-        claim = read_claim(self.store)
-        if claim["writer"] != self._token:
-            raise TakenOver(f"{claim['host']}:{claim['folder']} goes on with this copy since {claim['since']}")
+        claim = Claim.read(self.store)
+        if claim.writer != self._token:
+            raise TakenOver(f"{claim.host}:{claim.folder} goes on with this copy since {claim.since}")
 
     def send(self) -> bool:
         """Copy what changed since the last time; return whether anything was sent or removed.
@@ -281,12 +283,12 @@ class Mirror(Target):
         if not changed:
             return False
         self._refuse_taken()
-        before = self._num_changes
+        before = self.num_changes
         for cell in changed:
             self._copy_cell(cell) if cell is not None else self._copy_plan()
         if time.monotonic() - self._remembered_s >= _REMEMBER_S:
             self.close()
-        return self._num_changes > before
+        return self.num_changes > before
 
     def finish(self) -> None:
         """Do nothing: how runs ended is in their files."""
@@ -298,7 +300,7 @@ class Mirror(Target):
     def close(self) -> None:
         """Keep what the copy has, so that the next command sends only what is new."""
         self._remembered_s = time.monotonic()
-        if self._sizes is not None:
+        if self._has_signed:
             with suppress(UserError):
                 self._memory.write(self._root)
 
@@ -333,7 +335,7 @@ class Mirror(Target):
         folder = self._root / cell
         run, error = _read(folder / RUN_FILE), _read(folder / ERROR_FILE)
         newest = next(iter(checkpoint.generations(folder)), None)
-        generation = None if newest is None else whole_generation(newest)
+        generation = None if newest is None else _whole_generation(newest)
         ledger = _read(folder / ROUNDS_FILE)
         if run is not None:
             self._take_other_away(cell, run.data)
@@ -342,7 +344,7 @@ class Mirror(Target):
             self._drop([g for g in self._generations(cell) if _round(g) > last or self._is_other(g, generation, last)])
             if ledger is not None:
                 whole = ledger.data[: ledger.data.rfind(b"\n") + 1]
-                self._put(f"{cell}{ROUNDS_FILE}", replace(ledger, data=whole))
+                self._put(f"{cell}{ROUNDS_FILE}", ledger._replace(data=whole))
             if newest is not None and generation is not None:
                 for name in checkpoint.FILES:
                     self._put(f"{cell}{checkpoint.FOLDER}/{newest.name}/{name}", generation[name])
@@ -357,9 +359,7 @@ class Mirror(Target):
     def _take_other_away(self, cell: str, run: bytes) -> None:
         """Remove the copy of another run, which was set aside here: nothing of it may mix with this one."""
         name = f"{cell}{RUN_FILE}"
-        if name in self._seen_runs or self._sizes is None:
-            return
-        if name in self._sizes:
+        if name not in self._seen_runs and name in self._sizes:
             there, here = json.loads(self.store.read(name)), json.loads(run)
             if there["created"] != here["created"]:
                 self._remove(name)
@@ -370,7 +370,7 @@ class Mirror(Target):
     def _is_other(self, there: str, generation: dict[str, Contents] | None, round_: int) -> bool:
         """True for a checkpoint of the same round in the copy that is not the one here."""
         name = f"{there}{checkpoint.MANIFEST_FILE}"
-        if generation is None or _round(there) != round_ or name not in (self._sizes or ()):
+        if generation is None or _round(there) != round_ or name not in self._sizes:
             return False
         here = generation[checkpoint.MANIFEST_FILE]
         is_known = self._up.get(name, ("", 0))[0] == here.stamp
@@ -379,7 +379,7 @@ class Mirror(Target):
     def _generations(self, cell: str) -> list[str]:
         """Names of a run's checkpoints in the copy, newest first, each with a slash at its end."""
         start = f"{cell}{checkpoint.FOLDER}/"
-        names = {name[: name.rindex("/") + 1] for name in self._sizes or () if name.startswith(start)}
+        names = {name[: name.rindex("/") + 1] for name in self._sizes if name.startswith(start)}
         return sorted(names, key=_round, reverse=True)
 
     def _drop(self, generations: list[str]) -> None:
@@ -391,20 +391,17 @@ class Mirror(Target):
 
     def _put(self, name: str, content: Contents) -> None:
         """Send a file's contents, unless the copy has them."""
-        assert self._sizes is not None
         if self._up.get(name) == (content.stamp, len(content.data)):
             return
         self.store.write(name, content.data)
         self._up[name], self._sizes[name] = (content.stamp, len(content.data)), len(content.data)
-        self.num_bytes += len(content.data)
-        self._num_changes += 1
+        self.num_changes += 1
 
     def _remove(self, name: str) -> None:
-        assert self._sizes is not None
         if name in self._sizes:
             self.store.remove(name)
             del self._sizes[name]
-            self._num_changes += 1
+            self.num_changes += 1
         self._up.pop(name, None)
 
 
@@ -485,7 +482,7 @@ def _look(store: MirrorStore) -> tuple[dict[str, int], str]:
     try:
         sizes = store.sizes()
         if MIRROR_FILE in sizes:
-            return sizes, read_claim(store)["id"]
+            return sizes, Claim.read(store).id
     except Exception as error:  # whatever a store raises
         raise UserError(f"{store.name}: cannot be read ({brief(error)}); expected the copy of a --mirror") from error
     raise UserError(f"{store.name}: no {MIRROR_FILE} there; expected the URI that --mirror named")
@@ -538,7 +535,7 @@ def _check_run(folder: Path, part: Path) -> list[str]:
     notes = []
     for generation in checkpoint.generations(folder):
         name = generation.relative_to(part)
-        if whole_generation(generation) is None:
+        if _whole_generation(generation) is None:
             notes.append(f"{name}: does not match its sha256; left out")
         elif checkpoint.round_of(generation) > last:
             notes.append(f"{name}: the ledger ends with round {last}; left out")

@@ -126,19 +126,10 @@ def read_sync(folder: Path) -> SyncState:
         return SyncState()
 
 
-def write_sync(folder: Path, uri: str, target: Exported) -> None:
-    """Note the progress of one store."""
-    state = SyncState(targets={**read_sync(folder).targets, mask_text(uri): target})
-    _write(folder, state)
-
-
-def write_failure(folder: Path, error: str) -> None:
-    """Note why an export failed; the noted progress stays."""
-    state = SyncState(targets=read_sync(folder).targets, error=error)
-    _write(folder, state)
-
-
-def _write(folder: Path, state: SyncState) -> None:
+def write_sync(folder: Path, new: Mapping[str, Exported], error: str | None = None) -> None:
+    """Note the progress of stores by URI, or why an export failed; other stores' progress stays."""
+    targets = read_sync(folder).targets | {mask_text(uri): exported for uri, exported in new.items()}
+    state = SyncState(targets=targets, error=error)
     write_atomic(folder / _SYNC_FILE, sealed(state.model_dump_json(indent=1).encode(), PAGE), make_folder=False)
 
 
@@ -165,11 +156,6 @@ def ending_tags(run: RunRecord) -> dict[str, str]:
     """A tag for each client that rounds went on without, in which rounds and why, and one for why the run failed."""
     left_out = {f"{_LEFT_OUT}{entry.client}.{entry.cause}": sentence(entry) for entry in run.left_out}
     return left_out | ({_NOTE: run.note.partition("\n")[0]} if run.note else {})
-
-
-def is_of_an_end(tag: str) -> bool:
-    """Return whether ``ending_tags`` gave a tag its name."""
-    return tag == _NOTE or tag.startswith(_LEFT_OUT)
 
 
 class MlflowTarget(Target):
@@ -234,7 +220,7 @@ class MlflowRun:
         if lines.rounds:
             last = lines.rounds[-1]
             self._ended_ms = round(last.ended_unix_s * 1000)
-            self._mark(self._exported.model_copy(update={"step": last.round}))
+            self._mark(step=last.round)
         self.num_points += len(points)
         return bool(points)
 
@@ -254,11 +240,11 @@ class MlflowRun:
             if self._grid is not None:
                 before = self._client.get_run(self._grid).info.end_time or 0
                 self._client.set_terminated(self._grid, "FINISHED", max(before, ended_ms))  # until its last cell's end
-            self._mark(self._exported.model_copy(update={"status": run.status}))
+            self._mark(status=run.status)
 
     def _tag_end(self, tags: Mapping[str, str]) -> None:
         """Set the tags of a run's end; those of an earlier end, which the run went on from, are taken away."""
-        earlier = set(filter(is_of_an_end, self._tags))
+        earlier = {tag for tag in self._tags if tag == _NOTE or tag.startswith(_LEFT_OUT)}
         for name in earlier - tags.keys():
             self._client.delete_tag(self.run_id, name)
         for name, text in tags.items():
@@ -279,7 +265,7 @@ class MlflowRun:
         self.close()
         if not isinstance(error, UserError):
             with suppress(UserError):
-                write_failure(self._folder, brief(error))
+                write_sync(self._folder, {}, error=brief(error))
         return _is_refusal(error)
 
     def close(self) -> None:
@@ -299,12 +285,12 @@ class MlflowRun:
             if record.round not in self._known.get(key, ())
         ]
 
-    def _mark(self, exported: Exported) -> None:
-        self._exported = exported
-        write_sync(self._folder, self._store.uri, exported)
+    def _mark(self, **news: int | str) -> None:
+        self._exported = self._exported.model_copy(update=news)
+        write_sync(self._folder, {self._store.uri: self._exported})
 
 
-def _configured_store(folder: Path, run: RunRecord, uri: str | None, experiment: str | None) -> Store:
+def _configured_store(folder: Path, run: RunRecord, uri: str | None) -> Store:
     """Return the store that a run is exported to.
 
     Raises:
@@ -317,8 +303,7 @@ def _configured_store(folder: Path, run: RunRecord, uri: str | None, experiment:
         raise UserError(
             f"{folder}: its MLflow store {target} needs credentials, which are not kept; name it with --uri"
         )
-    name = experiment or str(section.get("experiment") or "relief-ray")
-    return Store(uri=store_uri(folder, target), experiment=name)
+    return Store(uri=store_uri(folder, target), experiment=str(section.get("experiment") or "relief-ray"))
 
 
 def _is_refusal(error: Exception) -> bool:
@@ -342,17 +327,17 @@ class Synced:
     num_points: int
 
 
-def sync(folder: Path, uri: str | None = None, experiment: str | None = None) -> Synced:
+def sync(folder: Path, uri: str | None = None) -> Synced:
     """Send the points of a run that a store lacks; running it again changes nothing.
 
-    Store and experiment are those that the run was configured with, unless others are named.
+    The store is the one that the run was configured with, unless another is named.
 
     Raises:
         UserError: no run there, its ledger is damaged, another export is at work, or the store cannot be used.
     """
     run = read_run(folder)
     read_rounds(folder)  # refuses a damaged last line; an export alone would leave it out
-    store = _configured_store(folder, run, uri, experiment)
+    store = _configured_store(folder, run, uri)
     copy = MlflowRun(folder, store)
     try:
         copy.connect()

@@ -91,7 +91,7 @@ def test_a_copy_is_a_folder_of_runs_and_only_what_changed_is_sent(scenario, plac
     assert read_run(there(uri) / "run") == read_run(here / "run")
     assert not list(there(uri).rglob("*.lock")) and json.loads((there(uri) / MIRROR_FILE).read_text())["id"]
     second = sent(here, uri)
-    assert second.num_bytes == 0, "the next command knows what is there"
+    assert second.num_changes == 0, "the next command knows what is there"
     (there(uri) / "run" / "rounds.jsonl").unlink()
     (here / "run" / "error.json").write_text("{}")
     third = sent(here, uri)

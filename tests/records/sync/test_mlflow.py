@@ -28,7 +28,6 @@ from relief_ray.records.sync.mlflow import (
     read_sync,
     store_uri,
     sync,
-    write_failure,
     write_sync,
 )
 from relief_ray.support.errors import UserError
@@ -343,14 +342,14 @@ def test_parameters_are_flat():
 
 def test_the_watermark_is_kept_per_store_and_holds_no_credentials(tmp_path):
     assert read_sync(tmp_path) == SyncState()
-    write_sync(tmp_path, "http://me:pw@h", Exported(run_id="r", step=3))
-    write_failure(tmp_path, "cannot reach http://me:pw@h")
-    write_sync(tmp_path, "sqlite:////x", Exported(run_id="s"))
+    write_sync(tmp_path, {"http://me:pw@h": Exported(run_id="r", step=3)})
+    write_sync(tmp_path, {}, "cannot reach http://me:pw@h")
+    write_sync(tmp_path, {"sqlite:////x": Exported(run_id="s")})
     assert read_sync(tmp_path).targets == {
         "http://***@h": Exported(run_id="r", step=3),
         "sqlite:////x": Exported(run_id="s"),
     }
-    write_failure(tmp_path, "cannot reach http://me:pw@h")
+    write_sync(tmp_path, {}, "cannot reach http://me:pw@h")
     assert read_sync(tmp_path).error == "cannot reach http://***@h" and len(read_sync(tmp_path).targets) == 2
     (tmp_path / "sync.json").write_text("{torn")
     assert read_sync(tmp_path) == SyncState()
