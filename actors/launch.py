@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -17,7 +17,6 @@ from relief_ray.experiment.experiment import Experiment, MakeExecutor, OnRound, 
 from relief_ray.experiment.setup import Setup
 from relief_ray.records.run_folder import RunFolder
 from relief_ray.records.schema import RunRecord
-from relief_ray.records.tracking import NullTracker, Tracker
 from relief_ray.studies.call import compute_study
 from relief_ray.studies.keywords import check_words, in_python
 from relief_ray.studies.loop import here
@@ -49,7 +48,6 @@ class RunCallbacks:
         on_round: called with every committed round.
         on_note: called with messages for the user, e.g. repairs of the run folder.
         should_stop: polled; True asks the run to stop after its round.
-        make_tracker: builds the tracker in the process that runs the rounds.
         is_paused: says that a stop was a pause between two rounds: worker processes are idle and may be kept.
         separate: the coordinator is a process of its own (not in a Tune trial).
     """
@@ -57,7 +55,6 @@ class RunCallbacks:
     on_round: OnRound = ignore
     on_note: Callable[[str], None] = ignore_note
     should_stop: Callable[[], bool] = never
-    make_tracker: Callable[[], Tracker] = NullTracker
     is_paused: Callable[[], bool] = never
     separate: bool = True
 
@@ -104,7 +101,6 @@ def run_experiment(
             on_round=callbacks.on_round,
             on_note=callbacks.on_note,
             should_stop=callbacks.should_stop,
-            make_tracker=callbacks.make_tracker,
         )
     with ray_session(local_session(setup)):
         return _run_on_ray(setup, path, callbacks, _runtime_options(setup.config.runtime, mode), worker_cache)
@@ -159,8 +155,8 @@ def _run_here(
     executor = RayExecutor(
         setup.job, group, options, grace_period.is_over, owns_workers=False, on_note=callbacks.on_note
     )
-    with RunFolder.resume(path) as folder, closing(callbacks.make_tracker()) as tracker:
-        experiment = Experiment(setup=setup, folder=folder, executor=executor, tracker=tracker, facts=executor.facts)
+    with RunFolder.resume(path) as folder:
+        experiment = Experiment(setup=setup, folder=folder, executor=executor, facts=executor.facts)
         for repair in experiment.repairs:
             callbacks.on_note(f"repaired: {repair}")
         return run_with_retries(
@@ -180,7 +176,6 @@ def _run_separate(
         path=path.resolve(),
         group=group,
         options=options,
-        make_tracker=callbacks.make_tracker,
     )
     return follow(coordinator, request, callbacks.on_round, callbacks.on_note, callbacks.should_stop)
 

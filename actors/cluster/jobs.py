@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.runtime.tokens import holds_token
-from relief_ray.records.mirror_store import is_uri
+from relief_ray.records.sync.mirror import is_uri
 from relief_ray.support.errors import UserError
 
 if TYPE_CHECKING:

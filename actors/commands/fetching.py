@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from actors.terminal.exit_codes import MIRROR_BEHIND, Stopped, say
-from relief_ray.records.mirror_fetch import fetch
-from relief_ray.records.mirror_store import is_uri
-from relief_ray.studies.mirrored import MirrorState
+from relief_ray.records.sync.mirror import fetch, is_uri
+from relief_ray.records.sync.sender import Senders
 from relief_ray.support.errors import UserError
 from relief_ray.support.masking import mask_text
 
@@ -45,13 +44,11 @@ def with_mirror(settings: Sequence[str] | None, uri: str | None) -> list[str]:
     return [*(settings or []), *([] if uri is None else [f"{_KEY}={uri}"])]
 
 
-def refuse_behind(mirror: MirrorState, command: str) -> None:
-    """Check that the copy has everything; ``command``: sends what it lacks.
+def refuse_behind(senders: Senders, command: str) -> None:
+    """Check that the mirror has everything; ``command``: sends what it lacks.
 
     Raises:
         Stopped: it lacks something.
     """
-    if mirror.is_behind:
-        raise Stopped(
-            MIRROR_BEHIND, f"the mirror {mirror.uri} is behind; the records here are complete\nsend the rest: {command}"
-        )
+    for name in senders.behind:
+        raise Stopped(MIRROR_BEHIND, f"the {name} is behind; the records here are complete\nsend the rest: {command}")

@@ -32,11 +32,11 @@ from actors.grids.side_by_side import (
 )
 from actors.runtime.session import SessionOptions, ray_session
 from actors.terminal.exit_codes import CELLS_FAILED, DISK, Stopped, say
-from actors.terminal.mlflow_export import PATIENCE_AFTER_STOP_S, PATIENCE_S, Exports
 from actors.terminal.signals import StopSignals
 from relief_ray.data import open_dataset
 from relief_ray.records.lock import FileLock
-from relief_ray.studies.mirrored import MirrorState, mirrored
+from relief_ray.records.sync.sender import Senders
+from relief_ray.studies.copies import copied
 from relief_ray.studies.plans import (
     CellFolder,
     Plan,
@@ -272,10 +272,10 @@ def _run_search(search: SuggestedTries, options: GridOptions) -> None:
         return
     # Ray stays up between batches.
     with StopSignals(_how_to_resume(plan)) as stop, ray_session(_session_options(plan, options), stop.lost):
-        plan, mirror = _carry_out(plan, options, stop)
+        plan, senders = _carry_out(plan, options, stop)
         while search.tell(plan) and not search.is_complete and options.left_s() > 0:
-            plan, mirror = _carry_out(search.ask(), options, stop)
-    _finish(plan, mirror, {cell.name for cell in plan.cells}, options)
+            plan, senders = _carry_out(search.ask(), options, stop)
+    _finish(plan, senders, {cell.name for cell in plan.cells}, options)
 
 
 def _session_options(plan: Plan, options: GridOptions) -> SessionOptions:
@@ -284,8 +284,8 @@ def _session_options(plan: Plan, options: GridOptions) -> SessionOptions:
     return SessionOptions(address=address, num_cpus=cores, dashboard=options.dashboard)
 
 
-def _carry_out(plan: Plan, options: GridOptions, stop: StopSignals) -> tuple[Plan, MirrorState]:
-    """Run the plan's cells that are not done yet; return the plan with all cells of its folder, and its copy's state.
+def _carry_out(plan: Plan, options: GridOptions, stop: StopSignals) -> tuple[Plan, Senders]:
+    """Run the plan's cells that are not done yet; return the plan with all cells of its folder, and its copies.
 
     Raises:
         Stopped: a signal or a full disk ended it.
@@ -307,11 +307,11 @@ def _carry_out(plan: Plan, options: GridOptions, stop: StopSignals) -> tuple[Pla
         if todo:
             return plan, _run_cells(plan, entries, todo, options, stop)
         remove_scratch(plan.out)
-        with mirrored(plan, say) as mirror:
-            return plan, mirror
+        with copied(plan, say) as senders:
+            return plan, senders
 
 
-def _finish(plan: Plan, mirror: MirrorState, wanted: Collection[str], options: GridOptions) -> None:
+def _finish(plan: Plan, senders: Senders, wanted: Collection[str], options: GridOptions) -> None:
     """Say where the grid stands.
 
     Raises:
@@ -330,7 +330,7 @@ def _finish(plan: Plan, mirror: MirrorState, wanted: Collection[str], options: G
             f"{len(failed)} cells failed; the others are not touched by that\n{_how_to_resume(plan)}"
             + (f"\n{advice}" if advice else ""),
         )
-    refuse_behind(mirror, f"relief-ray grid resume {typed(plan.out)}")
+    refuse_behind(senders, f"relief-ray grid resume {typed(plan.out)}")
     if stale:
         raise Stopped(CELLS_FAILED, advice)
 
@@ -342,14 +342,14 @@ def to_do(entries: Iterable[CellFolder], skip_failed: bool) -> list[CellFolder]:
 
 def _run_cells(
     plan: Plan, entries: Sequence[CellFolder], todo: Sequence[CellFolder], options: GridOptions, stop: StopSignals
-) -> MirrorState:
-    """Run cells through Ray Tune, show their progress and copy their records; return the state of the copy.
+) -> Senders:
+    """Run cells through Ray Tune, show their progress and copy their records; return who copied them.
 
     Raises:
         Stopped: a signal or a full disk ended it early.
     """
     reporter = make_reporter(options.as_json)
-    with closing(reporter), mirrored(plan, reporter.note, stop.requested) as mirror:
+    with closing(reporter), copied(plan, reporter.note, stop.requested) as senders:
         reporter.note(f"{plan.name}: {len(plan.cells)} cells, {len(todo)} to do; records in {plan.out}")
         for sentence in cannot_decide(plan):
             reporter.note(f"NOTE: {sentence}")
@@ -357,20 +357,16 @@ def _run_cells(
             reporter.note(
                 "NOTE: that folder is the job's copy of the code, which Ray removes; name another with --out DIR"
             )
-        exports = Exports(reporter.note)
-        try:
-            work = SideBySide(
-                plan=plan, entries=entries, todo=todo, reporter=reporter, stop=stop, exports=exports, jobs=options.jobs,
-                dashboard=options.dashboard, out_of_time=lambda: options.left_s() <= 0,
-            )  # fmt: skip
-            disk_full = run_side_by_side(work)
-        finally:
-            exports.close(PATIENCE_AFTER_STOP_S if stop.requested() else PATIENCE_S)
+        work = SideBySide(
+            plan=plan, entries=entries, todo=todo, reporter=reporter, stop=stop, senders=senders, jobs=options.jobs,
+            dashboard=options.dashboard, out_of_time=lambda: options.left_s() <= 0,
+        )  # fmt: skip
+        disk_full = run_side_by_side(work)
     if disk_full:
         raise Stopped(DISK, f"the disk is full; everything before is intact\n{_how_to_resume(plan)}")
     if stop.requested():
         raise Stopped(stop.code, _how_to_resume(plan))
-    return mirror
+    return senders
 
 
 def _how_to_resume(plan: Plan) -> str:

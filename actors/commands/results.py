@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from actors.commands.next_steps import next_steps, refuse_nested
-from actors.terminal.mlflow_export import DATABASE, export_report, export_study, where_to_look
+from actors.terminal.mlflow_export import export_report, export_study, where_to_look
 from relief_ray.config.runtime import TrackingConfig
 from relief_ray.records.cells import PLAN_FILES, find_runs, read_plan_file
 from relief_ray.records.run_folder import RUN_FILE, read_run
-from relief_ray.records.tracking import sync
+from relief_ray.records.sync.mlflow import DATABASE, sync
 from relief_ray.strategies.citations import cite
 from relief_ray.studies.plans import Plan
 from relief_ray.support.errors import UserError

@@ -23,7 +23,6 @@ from actors.launch import RunCallbacks, RunMode, choose_mode, local_session, run
 from actors.runtime.session import ray_session
 from actors.terminal.console import make_reporter
 from actors.terminal.exit_codes import CELLS_FAILED, DISK, Stopped, say
-from actors.terminal.mlflow_export import PATIENCE_AFTER_STOP_S, PATIENCE_S, Exports
 from actors.terminal.progress import CellEnd, Reporter
 from actors.terminal.signals import StopSignals
 from relief_ray.experiment.setup import Setup
@@ -32,10 +31,11 @@ from relief_ray.records.checkpoint import generations
 from relief_ray.records.left_out import Alerts
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RoundRecord, RunRecord
+from relief_ray.records.sync.sender import Senders
 from relief_ray.report.runs import split_name
 from relief_ray.studies.axes import Axes
+from relief_ray.studies.copies import copied
 from relief_ray.studies.loop import check_reusable, last_evaluated, open_cell, refuse_stale, rounds_to_do, title_of
-from relief_ray.studies.mirrored import MirrorState, mirrored
 from relief_ray.studies.plan import make_plan, read_plan, without_stale, write_plan
 from relief_ray.studies.plans import CellFolder, Plan, look_at, set_stale_aside
 from relief_ray.studies.presets import PRESETS
@@ -150,7 +150,7 @@ class RunContext:
         reporter: shows the progress.
         stop: signals that ask to stop.
         session: closes Ray's session and the workers at the end.
-        exports: MLflow trackers.
+        senders: are told of begun runs, of their rounds and of their ends.
         options: options of the command.
         worker_cache: worker processes that the next run takes over; None before the first on Ray.
         said: notes about data, each of which is shown once and not for every run.
@@ -160,7 +160,7 @@ class RunContext:
     reporter: Reporter
     stop: StopSignals
     session: ExitStack
-    exports: Exports
+    senders: Senders
     options: RunOptions
     worker_cache: WorkerCache | None = None
     said: set[str] = field(default_factory=set)
@@ -195,7 +195,7 @@ def _run_plan(plan: Plan, options: RunOptions) -> None:
         reporter = make_grid_reporter(options.as_json)
     else:
         reporter = make_reporter(options.as_json, len(cells), sum(rounds_to_do(cell) for cell in todo))
-    exports, disk_full = Exports(reporter.note), False
+    disk_full = False
     with (
         closing(reporter),
         StopSignals(_how_to_resume(plan)) as stop,
@@ -204,26 +204,26 @@ def _run_plan(plan: Plan, options: RunOptions) -> None:
         for sentence in cannot_decide(plan) if todo else ():
             reporter.note(f"NOTE: {sentence}")
         remove_scratch(plan.out)
-        with ExitStack() as session, mirrored(plan, reporter.note, stop.requested) as mirror:
+        with ExitStack() as session, copied(plan, reporter.note, stop.requested) as senders:
             if options.jobs > 1 and len(todo) > 1:
-                disk_full = _run_several(plan, cells, todo, options, reporter, stop, exports)
+                disk_full = _run_several(plan, cells, todo, options, reporter, stop, senders)
             else:
                 context = RunContext(
-                    name=plan.name, reporter=reporter, stop=stop, session=session, exports=exports, options=options
+                    name=plan.name, reporter=reporter, stop=stop, session=session, senders=senders, options=options
                 )
                 _run_all(cells, context)
-        is_whole = all(look_at(cell.cell, cell.folder).is_finished for cell in todo)
-        if is_whole:
-            stop.advise(f"stopped; all runs are finished\nthe rest of their export: relief-ray sync {typed(plan.out)}")
-        exports.close(PATIENCE_AFTER_STOP_S if stop.requested() else PATIENCE_S)
+            is_whole = all(look_at(cell.cell, cell.folder).is_finished for cell in todo)
+            if is_whole:
+                rest = f"the rest of their export: relief-ray sync {typed(plan.out)}"
+                stop.advise(f"stopped; all runs are finished\n{rest}")
     if disk_full:
         raise Stopped(DISK, f"the disk is full; everything before is intact\n{_how_to_resume(plan)}")
     if stop.requested() and not is_whole:
         raise Stopped(stop.code, _how_to_resume(plan))
-    _conclude(plan, mirror, options.as_json)
+    _conclude(plan, senders, options.as_json)
 
 
-def _conclude(plan: Plan, mirror: MirrorState, as_json: bool) -> None:
+def _conclude(plan: Plan, senders: Senders, as_json: bool) -> None:
     """Show the results of all runs.
 
     Raises:
@@ -231,7 +231,7 @@ def _conclude(plan: Plan, mirror: MirrorState, as_json: bool) -> None:
     """
     _refuse_failed(plan)
     show_results(plan, as_json)
-    refuse_behind(mirror, f"relief-ray resume {typed(plan.out)}")
+    refuse_behind(senders, f"relief-ray resume {typed(plan.out)}")
 
 
 def _run_several(
@@ -241,7 +241,7 @@ def _run_several(
     options: RunOptions,
     reporter: Reporter,
     stop: StopSignals,
-    exports: Exports,
+    senders: Senders,
 ) -> bool:
     """Run several cells at a time; return whether the disk is full.
 
@@ -253,7 +253,7 @@ def _run_several(
             reporter.note(f"{title_of(cell.cell)}: {check_reusable(cell)}")
     work = SideBySide(
         plan=replace(plan, out=plan.out.absolute()), entries=cells, todo=todo, reporter=reporter, stop=stop,
-        exports=exports, jobs=options.jobs, dashboard=options.dashboard, is_grid=False, other_code=options.other_code,
+        senders=senders, jobs=options.jobs, dashboard=options.dashboard, is_grid=False, other_code=options.other_code,
     )  # fmt: skip
     return run_side_by_side(work)
 
@@ -333,13 +333,14 @@ def saved_round(folder: Path) -> int | None:
 
 
 def follow(cell: CellFolder, setup: Setup, context: RunContext) -> RunRecord:
-    """Run the missing rounds and pass each to the reporter and to MLflow."""
+    """Run the missing rounds, and tell the reporter and those who copy them of each."""
     config, title = cell.cell.config, title_of(cell.cell)
-    tracker, alerts = context.exports.begin(config.tracking, cell.folder), Alerts()
+    alerts = Alerts()
+    context.senders.wake(cell.folder)
 
     def on_round(record: RoundRecord) -> None:
         context.reporter.committed(title, record, config.costs.planning_time, alerts.of(record))
-        tracker.round(record)
+        context.senders.wake(cell.folder)
 
     def on_note(text: str) -> None:
         context.reporter.note(f"{cell.folder}: {text}")
@@ -348,7 +349,7 @@ def follow(cell: CellFolder, setup: Setup, context: RunContext) -> RunRecord:
         callbacks = RunCallbacks(on_round=on_round, on_note=on_note, should_stop=context.stop.requested)
         return run_experiment(setup, cell.folder, callbacks, context.worker_cache)
     finally:
-        context.exports.end(tracker, cell.folder)
+        context.senders.end(cell.folder)
 
 
 def facts(setup: Setup, mode: RunMode) -> str:

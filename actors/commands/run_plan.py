@@ -12,7 +12,7 @@ from actors.grids.estimate import START_S, Estimate, estimates, probe_missing
 from actors.grids.side_by_side import address_of
 from actors.terminal.exit_codes import say
 from relief_ray.config.experiment import ExperimentConfig
-from relief_ray.records.sync_state import flat_params
+from relief_ray.records.sync.mlflow import flat_params
 from relief_ray.report.runs import split_name
 from relief_ray.strategies import PRESETS
 from relief_ray.studies.plans import CellFolder, Plan

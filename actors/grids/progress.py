@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from actors.runtime.errors import count_kills, describe_death
-from actors.terminal.mlflow_export import Exports
 from actors.terminal.progress import CellEnd, GridView, Leader, Reporter, RunningCell, headline_f1
 from relief_ray.records.ledger import scan
 from relief_ray.records.left_out import Alerts
 from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_run
 from relief_ray.records.schema import RoundRecord
-from relief_ray.records.tracking import Tracker
+from relief_ray.records.sync.sender import Senders
 from relief_ray.studies.plans import CellFolder, has_bootstrap, keep_error, look_at
 from relief_ray.support.errors import UserError
 
@@ -46,7 +45,7 @@ class Running:
 
     entry: CellFolder
     since_s: float
-    tracker: Tracker | None = None
+    has_begun: bool = False
     num_bytes: int = 0
     num_rounds: int = 0
     f1: float | None = None
@@ -55,13 +54,13 @@ class Running:
 
 @dataclass(kw_only=True)
 class GridProgress:
-    """Follows trials and the ledgers of their cells, for the reporter and MLflow.
+    """Follows trials and the ledgers of their cells, for the reporter and those who copy them.
 
     Attributes:
         entries: all cells of the grid.
         todo: the cells that will run.
         reporter: shows the progress.
-        exports: MLflow trackers.
+        senders: are told of begun runs, of their rounds and of their ends.
         on_tick: called many times a second.
         since_s: monotonic clock at the start.
         first_s: monotonic clock when the first trial began; None before.
@@ -78,7 +77,7 @@ class GridProgress:
     entries: Sequence[CellFolder]
     todo: Sequence[CellFolder]
     reporter: Reporter
-    exports: Exports
+    senders: Senders
     on_tick: Callable[[], None]
     since_s: float = field(default_factory=time.monotonic)
     first_s: float | None = None
@@ -117,8 +116,7 @@ class GridProgress:
             entry = look_at(entry.cell, entry.folder)
         if running is not None:
             self._follow(running)
-            if running.tracker is not None:
-                self.exports.end(running.tracker, entry.folder)
+            self.senders.end(entry.folder)
         self.statuses[name] = entry.status
         self.left.pop(name, None)
         self.disk_full = self.disk_full or is_disk_full(entry)
@@ -154,9 +152,10 @@ class GridProgress:
     def _follow(self, running: Running) -> None:
         """Read the new lines of a cell's ledger."""
         entry = running.entry
-        if running.tracker is None and (entry.folder / RUN_FILE).exists():
+        if not running.has_begun and (entry.folder / RUN_FILE).exists():
             self._warn_of_data(entry)
-            running.tracker = self.exports.begin(entry.cell.config.tracking, entry.folder)
+            running.has_begun = True
+            self.senders.wake(entry.folder)
         try:
             lines = scan(entry.folder / ROUNDS_FILE, running.num_bytes)
             new = tuple(lines.rounds)
@@ -166,8 +165,7 @@ class GridProgress:
             return
         running.num_bytes = lines.num_bytes
         for record in new:
-            if running.tracker is not None:
-                running.tracker.round(record)
+            self.senders.wake(entry.folder)
             clock = entry.cell.config.costs.planning_time
             self.reporter.committed(_title_of(entry), record, clock, running.alerts.of(record))
             running.num_rounds = max(running.num_rounds, record.round + has_bootstrap(entry.cell))

@@ -1,4 +1,4 @@
-"""Several cells at a time: trials of Ray Tune on a local Ray or a cluster, followed by a reporter and by MLflow.
+"""Several cells at a time: trials of Ray Tune on a local Ray or a cluster, followed by a reporter.
 
 `relief-ray grid` runs its cells so, and `relief-ray run --jobs N`.
 """
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from actors.runtime.session import SessionOptions, ray_session
-from actors.terminal.mlflow_export import Exports
 from actors.terminal.progress import Reporter
 from actors.terminal.signals import StopSignals
+from relief_ray.records.sync.sender import Senders
 from relief_ray.studies.plans import CellFolder, Plan
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import num_cores
@@ -35,7 +35,7 @@ class SideBySide:
         todo: the cells that will run.
         reporter: shows the progress.
         stop: signals that ask to stop.
-        exports: MLflow trackers.
+        senders: are told of begun runs, of their rounds and of their ends.
         jobs: most cells at a time; None: as many as there are places.
         dashboard: open Ray's dashboard with a local cluster.
         is_grid: the runs name the plan as their parent.
@@ -48,7 +48,7 @@ class SideBySide:
     todo: Sequence[CellFolder]
     reporter: Reporter
     stop: StopSignals
-    exports: Exports
+    senders: Senders
     jobs: int | None = None
     dashboard: bool = False
     is_grid: bool = True
@@ -86,7 +86,7 @@ def run_side_by_side(work: SideBySide) -> bool:
                 stop_file.touch()
 
         progress = GridProgress(
-            entries=work.entries, todo=work.todo, reporter=work.reporter, exports=work.exports, on_tick=on_tick
+            entries=work.entries, todo=work.todo, reporter=work.reporter, senders=work.senders, on_tick=on_tick
         )
         parent = work.plan.name if work.is_grid else None
         trials = TrialPlan(

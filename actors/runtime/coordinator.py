@@ -31,7 +31,6 @@ from relief_ray.records import checkpoint as checkpoints
 from relief_ray.records.base import Facts
 from relief_ray.records.run_folder import RunFolder
 from relief_ray.records.schema import RoundRecord, RunRecord
-from relief_ray.records.tracking import Tracker
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import use_threads
 
@@ -135,8 +134,6 @@ class RunRequest:
     """The workers that its clients run on."""
     options: RuntimeOptions
     """How they run."""
-    make_tracker: Callable[[], Tracker]
-    """Makes the receiver of the run's events."""
     reported: int | None = None
     """Last round that the driver was told of before the coordinator's process died; None: the first start."""
 
@@ -274,7 +271,6 @@ class Coordinator:
         grace_period = GracePeriod(lambda: self._stopping)
         with (
             RunFolder.resume(request.path) as folder,
-            closing(request.make_tracker()) as tracker,
             closing(
                 RayExecutor(
                     setup.job,
@@ -286,9 +282,7 @@ class Coordinator:
                 )
             ) as executor,
         ):
-            experiment = Experiment(
-                setup=setup, folder=folder, executor=executor, tracker=tracker, facts=executor.facts
-            )
+            experiment = Experiment(setup=setup, folder=folder, executor=executor, facts=executor.facts)
             if request.reported is not None:
                 # Committed by the process that died, which had no time to say so.
                 first, last = request.reported, experiment.next_round

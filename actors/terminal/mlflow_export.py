@@ -1,29 +1,19 @@
-"""MLflow exports while runs go on: sent from the driver's process, waited for only at the end."""
+"""What MLflow gets of a whole study or run, its files and its summary; and where to look at it."""
 
 from __future__ import annotations
 
 import importlib.util
-import threading
-import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 
 from actors.terminal.progress import headline_f1
 from relief_ray.config.runtime import TrackingConfig
 from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
-from relief_ray.records.sync.mlflow import Store, StudySummary, log_run, log_study, store_uri
-from relief_ray.records.tracking import MlflowTracker, NullTracker, Tracker, brief
-from relief_ray.support.errors import UserError, counted
+from relief_ray.records.sync.mlflow import DATABASE, Store, StudySummary, log_run, log_study, store_uri
+from relief_ray.records.sync.sender import brief
+from relief_ray.support.errors import counted
 from relief_ray.support.masking import MASK
-from relief_ray.support.text import install
-
-# Default store, beside the run folders.
-DATABASE = "mlflow.db"
-# How long all unfinished exports together may hold the command up at its end, and after a stop.
-PATIENCE_S, PATIENCE_AFTER_STOP_S = 30.0, 3.0
-_MISSING = f"MLflow is not installed: nothing is exported ({install('server')}; then: relief-ray sync DIR)"
 
 # MLflow's interface opens on language-model traces, whatever an experiment's kind, and on a list without metrics: the
 # address opens the charts of the first experiment of a file, which is 1.
@@ -89,47 +79,3 @@ def _export(config: TrackingConfig, files: Sequence[Path], log: Callable[[], obj
     except Exception as error:  # a copy: whatever the store raises, the files are on disk
         return f"MLflow did not take {', '.join(file.name for file in files)} ({brief(error)})"
     return None
-
-
-class Exports:
-    """Trackers of the runs of a plan; the end of each is exported in a thread."""
-
-    def __init__(self, on_note: Callable[[str], None]) -> None:
-        """``on_note`` hears, once, where MLflow is wanted but missing."""
-        self._on_note, self._noted_missing = on_note, False
-        self._endings: list[threading.Thread] = []
-
-    def begin(self, config: TrackingConfig, folder: Path) -> Tracker:
-        """A tracker that has heard of the run in ``folder``."""
-        tracker = self._choose(config)
-        tracker.start(read_run(folder), folder)
-        return tracker
-
-    def _choose(self, config: TrackingConfig) -> Tracker:
-        if not config.enabled:
-            return NullTracker()
-        if importlib.util.find_spec("mlflow") is not None:
-            return MlflowTracker(config.uri, config.experiment, finish_s=PATIENCE_S)
-        if not self._noted_missing:
-            self._noted_missing = True
-            self._on_note(_MISSING)
-        return NullTracker()
-
-    def end(self, tracker: Tracker, folder: Path) -> None:
-        """Tell the store how the run ended, without waiting for it; nothing, where its folder is gone or damaged.
-
-        The run itself says so then: an error raised here would stand in its place.
-        """
-        try:
-            finish = partial(tracker.finish, read_run(folder).status)
-        except UserError:
-            finish = partial(tracker.close)
-        thread = threading.Thread(target=finish, daemon=True, name="mlflow-finish")
-        thread.start()
-        self._endings.append(thread)
-
-    def close(self, patience_s: float = PATIENCE_S) -> None:
-        """Wait for exports under way; the rest is left for `relief-ray sync`."""
-        until = time.monotonic() + patience_s
-        for thread in self._endings:
-            thread.join(max(0.0, until - time.monotonic()))

@@ -15,13 +15,11 @@ from time import perf_counter
 
 from actors.launch import RunCallbacks, run_experiment
 from actors.runtime.warm_pool import WorkerCache
-from actors.terminal.mlflow_export import Exports
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.noop import scenario_of
 from benchmarks.engine.pairs import averaged, take_turns, timed
 from benchmarks.engine.product import Product
 from benchmarks.engine.scenario import NEVER, setup, without_training, write
-from relief_ray.config.runtime import TrackingConfig
 from relief_ray.core.federated import run_round
 from relief_ray.core.protocols import Executor
 from relief_ray.experiment.recording import run_record
@@ -29,7 +27,8 @@ from relief_ray.experiment.setup import Setup, context_of
 from relief_ray.records.checkpoint import CheckpointStateStore
 from relief_ray.records.run_folder import RunFolder
 from relief_ray.records.schema import RoundRecord
-from relief_ray.records.tracking import sync
+from relief_ray.records.sync.mlflow import MlflowTarget, sync
+from relief_ray.records.sync.sender import Senders
 
 NUM_CLIENTS = 8
 # Hosts learn the job and what clients take in the first ones; the last one is also evaluated.
@@ -127,29 +126,29 @@ class Runs:
 
     def without_mlflow(self, num_rounds: int) -> list[float]:
         """The mean round of a run that is recorded in its folder alone."""
-        return [self._run(TrackingConfig(enabled=False), num_rounds)]
+        return [self._run([], num_rounds)]
 
     def with_mlflow(self, num_rounds: int) -> list[float]:
         """The mean round of a run with export to MLflow; ``export_s``: seconds that the export took beyond its end."""
-        return [self._run(TrackingConfig(), num_rounds)]
+        return [self._run([MlflowTarget(self._folder)], num_rounds)]
 
-    def _run(self, tracking: TrackingConfig, num_rounds: int) -> float:
+    def _run(self, targets: list[MlflowTarget], num_rounds: int) -> float:
         self._number += 1
         self.last = path = self._folder / str(self._number)
         RunFolder.create(path, run_record(self._prepared)).close()
-        exports, ended = Exports(print), list[float]()
-        tracker = exports.begin(tracking, path)
+        senders, ended = Senders(targets, print), list[float]()
+        senders.wake(path)
 
         def on_round(record: RoundRecord) -> None:
             ended.append(record.ended_unix_s)
-            tracker.round(record)
+            senders.wake(path)
 
         try:
             run_experiment(self._prepared, path, RunCallbacks(on_round=on_round, on_note=print), self._worker_cache)
         finally:
-            exports.end(tracker, path)
+            senders.end(path)
             began = perf_counter()
-            exports.close()
+            senders.finish()
             self.export_s.append(perf_counter() - began)
         assert len(ended) == FIRST + num_rounds + LAST, f"{len(ended)} rounds"
         return (ended[FIRST + num_rounds - 1] - ended[FIRST - 1]) / num_rounds

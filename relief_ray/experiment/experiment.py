@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter, time
@@ -31,7 +31,6 @@ from relief_ray.records.left_out import LeftOutLog
 from relief_ray.records.metrics import summarise
 from relief_ray.records.run_folder import RunFolder, restore
 from relief_ray.records.schema import Metrics, RoundRecord, RunRecord, RunStatus
-from relief_ray.records.tracking import NullTracker, Tracker
 from relief_ray.server.optimizer import server_step
 from relief_ray.support.errors import UserError
 from relief_ray.training.executor import SerialExecutor
@@ -63,14 +62,12 @@ class Experiment:
         setup: everything that the run needs.
         folder: its folder, under this process's lock.
         executor: where its clients run.
-        tracker: receives the events of the run.
         facts: tells where clients run, for ``run.json`` when the run begins and ends; None: nothing is noted.
     """
 
     setup: Setup
     folder: RunFolder
     executor: Executor
-    tracker: Tracker = field(default_factory=NullTracker)
     facts: Callable[[], Facts] | None = None
 
     def __post_init__(self) -> None:
@@ -103,15 +100,12 @@ class Experiment:
         Raises:
             RoundVoid: too few clients returned a usable update; the run can be resumed.
         """
-        begun = self.folder.update(status="running", runtime=self._where(), note="", left_out=_rows(self.left_out))
-        self.tracker.start(begun, self.folder.path)
+        self.folder.update(status="running", runtime=self._where(), note="", left_out=_rows(self.left_out))
         status: RunStatus = "failed"
         note, left_out = "", self.left_out
         try:
             while self.next_round <= self.setup.config.rounds and not should_stop():
-                record = self._round(self.next_round)
-                self.tracker.round(record)
-                on_round(record)
+                on_round(self._round(self.next_round))
             if self.next_round - 1 > self.saved_round:
                 self._save()
             self.saver.wait()
@@ -131,7 +125,6 @@ class Experiment:
             run = self.folder.update(
                 status=status, finished=now(), note=note, runtime=self._where(), left_out=_rows(left_out)
             )
-            self.tracker.finish(status)
         return run
 
     def _where(self) -> Facts:
@@ -235,7 +228,6 @@ def run_inline(
     on_round: OnRound = ignore,
     on_note: Callable[[str], None] = ignore_note,
     should_stop: Callable[[], bool] = never,
-    make_tracker: Callable[[], Tracker] = NullTracker,
 ) -> RunRecord:
     """Run the remaining rounds of the run in ``path`` in this process, one client after the other.
 
@@ -245,17 +237,12 @@ def run_inline(
         on_round: called with every committed round.
         on_note: called with messages for the user, e.g. repairs of the run folder.
         should_stop: polled; True asks the run to stop after its round.
-        make_tracker: builds the tracker that receives the events of the run.
 
     Raises:
         RoundVoid: no client returned a usable update; the folder stays resumable.
     """
-    with (
-        RunFolder.resume(path) as folder,
-        closing(make_tracker()) as tracker,
-        closing(SerialExecutor(setup.job)) as executor,
-    ):
-        experiment = Experiment(setup=setup, folder=folder, executor=executor, tracker=tracker, facts=_in_this_process)
+    with RunFolder.resume(path) as folder, closing(SerialExecutor(setup.job)) as executor:
+        experiment = Experiment(setup=setup, folder=folder, executor=executor, facts=_in_this_process)
         for repair in experiment.repairs:
             on_note(f"repaired: {repair}")
         return experiment.run(on_round, should_stop)

@@ -1,4 +1,4 @@
-"""Records, ledger, checkpoints and identities of runs, and their copy in an experiment tracker."""
+"""Records, ledger, checkpoints and identities of runs, and their copies elsewhere."""
 
 from relief_ray.records.base import WALL_FIELDS, comparable
 from relief_ray.records.checkpoint import Binding, Checkpoint, CheckpointStateStore
@@ -15,7 +15,6 @@ from relief_ray.records.identity import (
 from relief_ray.records.run_folder import Restored, RunFolder, read_rounds, read_run, restore
 from relief_ray.records.schema import Metrics, RoundRecord, RunRecord
 from relief_ray.records.selection_text import selection, tokens
-from relief_ray.records.tracking import MlflowTracker, NullTracker, Synced, Tracker
 
 __all__ = [
     "WALL_FIELDS",
@@ -23,15 +22,11 @@ __all__ = [
     "Checkpoint",
     "CheckpointStateStore",
     "Metrics",
-    "MlflowTracker",
-    "NullTracker",
     "Restored",
     "RoundRecord",
     "RunFolder",
     "RunRecord",
-    "Synced",
     "Totals",
-    "Tracker",
     "cell_id",
     "comparable",
     "config_hash",

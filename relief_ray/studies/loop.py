@@ -17,11 +17,11 @@ from relief_ray.experiment.setup import Setup
 from relief_ray.records.left_out import Alerts
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RoundRecord, RunRecord
-from relief_ray.records.tracking import sync
+from relief_ray.records.sync.sender import Senders
 from relief_ray.report.inventory import variant_names
 from relief_ray.strategies import facts_of, method_name
 from relief_ray.studies.cells import Cell
-from relief_ray.studies.mirrored import mirrored
+from relief_ray.studies.copies import copied
 from relief_ray.studies.plans import STALE_FOLDER, CellFolder, Plan
 from relief_ray.studies.progress import Watcher, watcher
 from relief_ray.support.errors import UserError, counted
@@ -48,16 +48,22 @@ def run_plan(plan: Plan, compute: Compute, *, quiet: bool, other_code: bool = Fa
     """
     cells = plan.cell_folders()
     total = sum(map(rounds_to_do, cells))
-    with closing(watcher(total, quiet=quiet)) as progress, mirrored(plan, progress.note) as mirror:
+    with closing(watcher(total, quiet=quiet)) as progress, copied(plan, progress.note) as senders:
         said: set[str] = set()
         for cell, title in zip(cells, _titles_of(plan.cells), strict=True):
-            _run_cell(cell, title, compute, progress, other_code, said)
-    if mirror.is_behind:
-        _LOG.warning("the mirror %s is behind; everything is in %s, and the next call sends it", mirror.uri, plan.out)
+            _run_cell(cell, title, compute, progress, senders, other_code, said)
+    for name in senders.behind:
+        _LOG.warning("%s: behind; everything is in %s, and the next call sends it", name, plan.out)
 
 
 def _run_cell(
-    cell: CellFolder, title: str, compute: Compute, progress: Watcher, other_code: bool, said: set[str]
+    cell: CellFolder,
+    title: str,
+    compute: Compute,
+    progress: Watcher,
+    senders: Senders,
+    other_code: bool,
+    said: set[str],
 ) -> None:
     """Compute what a run lacks; ``said``: warnings about data, each of which is shown once for the whole study."""
     if cell.is_finished:
@@ -73,25 +79,20 @@ def _run_cell(
     for warning in setup.warnings:
         progress.note(f"{title}: NOTE: {warning}")
     alerts = Alerts()
+    senders.wake(cell.folder)
 
     def on_round(record: RoundRecord) -> None:
         progress.committed(record)
+        senders.wake(cell.folder)
         for alert in alerts.of(record):
             progress.warn(f"{title}: {alert}")
 
-    run = compute(setup, cell.folder, on_round, lambda text: progress.note(f"{title}: {text}"))
+    try:
+        run = compute(setup, cell.folder, on_round, lambda text: progress.note(f"{title}: {text}"))
+    finally:
+        senders.end(cell.folder)
     record = last_evaluated(read_rounds(cell.folder))
     progress.end(f"{title}: {_score(run, record)}", time.monotonic() - began_s)
-    if cell.cell.config.tracking.enabled:
-        _copy_to_mlflow(cell, title, progress)
-
-
-def _copy_to_mlflow(cell: CellFolder, title: str, progress: Watcher) -> None:
-    """Copy a run's records to its MLflow store; a store that cannot be reached costs no result."""
-    try:
-        sync(cell.folder)
-    except UserError as error:
-        progress.note(f"{title}: NOTE: {error}")
 
 
 def _score(run: RunRecord, record: RoundRecord | None) -> str:

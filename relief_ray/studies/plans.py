@@ -34,7 +34,7 @@ from relief_ray.records.identity import config_hash
 from relief_ray.records.lock import LOCK_FILE, lock_folder
 from relief_ray.records.run_folder import ERROR_FILE, read_run
 from relief_ray.records.schema import RunRecord, Status
-from relief_ray.records.sync_state import flat_params
+from relief_ray.records.sync.mlflow import flat_params
 from relief_ray.strategies import facts_of
 from relief_ray.studies.cells import Cell
 from relief_ray.support.errors import UserError

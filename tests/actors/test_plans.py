@@ -13,7 +13,7 @@ from relief_ray.experiment.lifecycle import create
 from relief_ray.models.moment.weights import load_frozen
 from relief_ray.records.identity import source_digest
 from relief_ray.records.run_folder import ERROR_FILE, RunFolder, read_run
-from relief_ray.studies.mirrored import MirrorState
+from relief_ray.records.sync.sender import Senders
 from relief_ray.studies.plans import CellFolder, Plan, keep_error, read_grid, set_stale_aside, write_grid
 from relief_ray.support.errors import UserError
 from tests.actors.grids.tiny_plans import tiny_plan
@@ -47,11 +47,11 @@ def test_states_of_a_grid_with_every_kind_of_cell(tmp_path):
     assert entries[1].why == "ValueError: no" and "sources 000000000000 there" in entries[3].why
     assert read_run(done.folder).parent == "tiny"
     with pytest.raises(Stopped, match=f"1 cell is stale.*\ncompute again with: .* resume {tmp_path} --rerun-") as ended:
-        _finish(plan, MirrorState(), {stale.cell.name}, GridOptions())
+        _finish(plan, Senders([], print), {stale.cell.name}, GridOptions())
     assert ended.value.code == 5
     with pytest.raises(Stopped, match=r"^1 cells failed; (.|\n)*1 cell is stale"):
-        _finish(plan, MirrorState(), {stale.cell.name, failed.cell.name}, GridOptions())
-    _finish(plan, MirrorState(), {done.cell.name}, GridOptions())
+        _finish(plan, Senders([], print), {stale.cell.name, failed.cell.name}, GridOptions())
+    _finish(plan, Senders([], print), {done.cell.name}, GridOptions())
 
 
 def test_a_failed_cell_keeps_its_error_and_a_new_try_forgets_it(tmp_path):

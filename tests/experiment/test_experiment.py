@@ -320,26 +320,13 @@ def test_a_folder_that_holds_a_run_is_not_written_over(tmp_path):
     assert (tmp_path / "run" / "rounds.jsonl").read_bytes() == before
 
 
-def test_on_round_and_tracker_see_every_round(tmp_path):
-    class Watching:
-        def __init__(self):
-            self.seen = []
-
-        def start(self, run, folder):
-            self.seen.append((run.status, folder.name))
-
-        def round(self, record):
-            self.seen.append(record.round)
-
-        def finish(self, status):
-            self.seen.append(status)
-
-    tracker, rounds = Watching(), []
+def test_on_round_sees_every_round(tmp_path):
+    rounds = []
     setup, folder = create(config_of("relief"), tmp_path / "run")
     with folder:
-        experiment = Experiment(setup=setup, folder=folder, executor=SerialExecutor(setup.job), tracker=tracker)
+        experiment = Experiment(setup=setup, folder=folder, executor=SerialExecutor(setup.job))
         experiment.run(lambda record: rounds.append(record.round))
-    assert rounds == [0, 1, 2, 3] and tracker.seen == [("running", "run"), 0, 1, 2, 3, "done"]
+    assert rounds == [0, 1, 2, 3]
 
 
 def test_the_mean_of_personal_parts_stands_beside_the_view(tmp_path):

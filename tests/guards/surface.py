@@ -33,7 +33,7 @@ from relief_ray.records import checkpoint
 from relief_ray.records.cells import PlanFile
 from relief_ray.records.committed import Committed
 from relief_ray.records.schema import RoundRecord, RunRecord
-from relief_ray.records.sync_state import SyncState
+from relief_ray.records.sync.mlflow import SyncState
 from relief_ray.report.statistics import Paired
 from relief_ray.studies.catalogue import Methods
 from relief_ray.studies.presets import PRESETS

@@ -48,9 +48,9 @@ from relief_ray.records import (
     Totals,
     checkpoint,
     restore,
-    sync,
 )
 from relief_ray.records.identity import cell_id, config_hash, machine_facts
+from relief_ray.records.sync.mlflow import sync
 from relief_ray.strategies.relief.budget import diagnose
 from relief_ray.support.errors import LeftOut, UserError
 

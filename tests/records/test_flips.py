@@ -23,7 +23,7 @@ from relief_ray.records.claims import CLAIMS_FILE, PlannedClaims, claims_digest
 from relief_ray.records.committed import condense, read_committed, write_committed
 from relief_ray.records.identity import tensors_sha256
 from relief_ray.records.sync.mirror import MEMORY_FILE, Memory
-from relief_ray.records.sync_state import SyncState, Target, read_sync, write_sync
+from relief_ray.records.sync.mlflow import Exported, SyncState, read_sync, write_sync
 from relief_ray.report.registered import registry_of
 from relief_ray.studies.plans import keep_error
 from relief_ray.support.errors import UserError
@@ -64,7 +64,7 @@ def of_run(folder: Path) -> list[File]:
 
         return read
 
-    write_sync(folder, "sqlite:///a.db", Target(run_id="1", step=3))
+    write_sync(folder, {"sqlite:///a.db": Exported(run_id="1", step=3)})
     saved = [
         File(path=path / name, read=generation(path))
         for path in checkpoint.generations(folder)

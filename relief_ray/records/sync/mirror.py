@@ -7,23 +7,138 @@ copying ends, the copy has a ledger with the rounds of its newest whole checkpoi
 
 from __future__ import annotations
 
+import importlib
 import json
+import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
+from pydantic import Field
+
 from relief_ray.records import checkpoint
-from relief_ray.records.cells import PLAN_FILES
-from relief_ray.records.claims import CLAIMS_FILE
-from relief_ray.records.mirror_store import MirrorStore
-from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE
-from relief_ray.support.errors import UserError
-from relief_ray.support.files import PAGE, sealed, stamp, unsealed, write_atomic
+from relief_ray.records.base import Record
+from relief_ray.records.cells import GRID_FILE, PLAN_FILES, read_plan_file
+from relief_ray.records.claims import CLAIMS_FILE, claims_digest
+from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, read_rounds, read_run
+from relief_ray.records.sync.sender import Copy, Target, brief
+from relief_ray.support.errors import UserError, counted
+from relief_ray.support.files import PAGE, disk_errors, folder_atomic, sealed, stamp, unsealed, write_atomic
+from relief_ray.support.masking import mask_logs, mask_text
+from relief_ray.support.text import typed
+
+# Stores whose single put is atomic; the others can rename.
+_OBJECT_STORES: Final = frozenset(
+    {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci", "tos", "r2", "hf", "memory"}
+)
+_PART: Final = ".part"
+_EXAMPLES: Final = "SCHEME://.., e.g. s3://bucket/folder or file:///mnt/disk/folder"
+
+
+def is_uri(text: str) -> bool:
+    """True for ``s3://bucket/runs``, False for a path."""
+    return "://" in text
+
+
+class MirrorStore:
+    """Files below a URI (``file``, ``s3``, ``gs``, ``abfs``, ``sftp``, ..) through fsspec, by names relative to it.
+
+    They are there whole or not: object stores show an object once all of it has arrived; elsewhere a file is written
+    beside its name and renamed.
+
+    Attributes:
+        name: the URI without credentials, for messages.
+    """
+
+    def __init__(self, uri: str) -> None:
+        """Choose the store; nothing is connected yet, as far as its library leaves that to us.
+
+        Raises:
+            UserError: no URI, an unknown scheme, or a scheme whose library is not installed.
+        """
+        self.name = mask_text(uri.rstrip("/"))
+        if not is_uri(uri):
+            raise UserError(f"runtime.mirror = {uri!r}: not the address of a store; expected {_EXAMPLES}")
+        mask_logs()
+        # Seldom needed: the command line is quick without it.
+        fsspec: Any = importlib.import_module("fsspec")
+        try:
+            self._fs, root = fsspec.core.url_to_fs(uri.rstrip("/"))
+        except (ImportError, ValueError) as error:
+            raise UserError(
+                f"runtime.mirror = {self.name!r}: cannot be used ({str(error).splitlines()[0]}); expected {_EXAMPLES}, "
+                "with the library for that kind of store installed in this environment"
+            ) from error
+        self._root = str(root).rstrip("/")
+        self._puts_whole = uri.partition("://")[0] in _OBJECT_STORES
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of all files by name, what killed writers left among them; empty where there is nothing yet."""
+        self._fs.invalidate_cache()
+        try:
+            listed: Mapping[str, Mapping[str, Any]] = self._fs.find(self._root, detail=True)
+        except FileNotFoundError:
+            return {}
+        # Listings have their paths without a leading slash where the root has one, or the other way round.
+        start = len(self._root.lstrip("/")) + 1
+        return {path.lstrip("/")[start:]: int(info["size"] or 0) for path, info in listed.items()}
+
+    def read(self, name: str) -> bytes:
+        """Read a file.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        return bytes(self._fs.cat_file(self._path(name)))
+
+    def write(self, name: str, data: bytes) -> None:
+        """Replace a file whole: whoever reads it sees the old contents or the new ones."""
+        path = self._path(name)
+        if self._puts_whole:
+            self._fs.pipe_file(path, data)
+            return
+        self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+        beside = f"{path}.{uuid4().hex[:8]}{_PART}"
+        try:
+            self._fs.pipe_file(beside, data)
+            self._fs.mv(beside, path)
+        except BaseException:
+            if self._fs.exists(beside):
+                self._fs.rm_file(beside)
+            raise
+
+    def remove(self, name: str) -> None:
+        """Remove a file; one that is not there is no error."""
+        try:
+            self._fs.rm_file(self._path(name))
+        except FileNotFoundError:
+            return
+
+    def remove_folder(self, name: str) -> None:
+        """Remove an empty folder; object stores have none."""
+        if not self._puts_whole:
+            with suppress(OSError):
+                self._fs.rmdir(self._path(name))
+
+    def fetch(self, name: str, target: Path) -> None:
+        """Copy a file to the disk."""
+        target.parent.mkdir(parents=True, exist_ok=True)
+        self._fs.get_file(self._path(name), str(target))
+
+    @staticmethod
+    def is_left_over(name: str) -> bool:
+        """True for what a killed writer left beside a file."""
+        return name.endswith(_PART)
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
 
 # In the copy: whose it is and who writes it. In the local folder: what the copy has.
 MIRROR_FILE, MEMORY_FILE = "mirror.json", ".mirror.json"
@@ -34,87 +149,95 @@ class TakenOver(UserError):
     """Raised where the copy is another folder's, or another process goes on with it."""
 
 
-@dataclass(kw_only=True)
-class Memory:
-    """State of the copies of a folder as far as it is known here, kept in ``MEMORY_FILE``.
+class Memory(Record):
+    """State of the copies of a folder as far as it is known here, kept in ``MEMORY_FILE``."""
 
-    Attributes:
-        id: name of the folder in all of its copies; an earlier one stays with a folder that was fetched from a copy.
-        copies: by URI: stamp of each file when it was copied, and its bytes there.
-    """
-
-    id: str = field(default_factory=lambda: uuid4().hex)
-    copies: dict[str, dict[str, tuple[str, int]]] = field(default_factory=dict)
+    id: str = Field(default_factory=lambda: uuid4().hex)
+    """Name of the folder in all of its copies; an earlier one stays with a folder that was fetched from a copy."""
+    copies: dict[str, dict[str, tuple[str, int]]] = Field(default_factory=dict)
+    """By URI: stamp of each file when it was copied, and its bytes there."""
 
     @classmethod
     def read(cls, root: Path) -> Memory:
         """Read it; a new one where there is none or it cannot be read, since it can be made again by copying."""
         try:
-            content = json.loads(unsealed((root / MEMORY_FILE).read_bytes(), PAGE))
-            copies = {u: {n: (str(s), int(b)) for n, (s, b) in known.items()} for u, known in content["copies"].items()}
-            return cls(id=str(content["id"]), copies=copies)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return cls.model_validate_json(unsealed((root / MEMORY_FILE).read_bytes(), PAGE))
+        except (OSError, ValueError):
             return cls()
 
     def write(self, root: Path) -> None:
         """Write it; what is lost of it is copied once more."""
-        content = json.dumps({"id": self.id, "copies": self.copies})
-        write_atomic(root / MEMORY_FILE, sealed(content.encode(), PAGE))
+        write_atomic(root / MEMORY_FILE, sealed(self.model_dump_json().encode(), PAGE))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Contents:
+class Claim(Record):
+    """Who signed in a store (``MIRROR_FILE``): of which folder it is the copy, and which process writes it."""
+
+    id: str
+    writer: str
+    host: str
+    folder: str
+    since: str
+
+    @classmethod
+    def read(cls, store: MirrorStore) -> Claim:
+        """Read it; raises whatever the store does."""
+        return cls.model_validate_json(store.read(MIRROR_FILE))
+
+
+class Contents(NamedTuple):
     """Contents of a file, and its stamp before it was read."""
 
     stamp: str
     data: bytes
 
 
-def whole_generation(folder: Path) -> dict[str, Contents] | None:
+def _whole_generation(folder: Path) -> dict[str, Contents] | None:
     """Contents of a checkpoint's files by name; None where they do not match their sha256s, or one is not there."""
     files = {name: content for name in checkpoint.FILES if (content := _read(folder / name)) is not None}
     return files if checkpoint.is_whole({name: content.data for name, content in files.items()}) else None
 
 
-def read_claim(store: MirrorStore) -> dict[str, str]:
-    """Read who signed in a store: ``id`` of the folder, ``writer``, ``host``, ``folder``, ``since``."""
-    claim = json.loads(store.read(MIRROR_FILE))
-    return {key: str(claim[key]) for key in ("id", "writer", "host", "folder", "since")}
-
-
-class Copying:
+class Mirror(Target):
     """Copies what changed in a folder to its store, on request; the only writer there."""
 
-    def __init__(self, root: Path, uri: str, only: str | None = None) -> None:
+    is_needed = True
+
+    def __init__(self, root: Path, only: str | None, uri: str) -> None:
         """``root``: folder of a plan, or of a single run; ``only``: the one run below it that is at work.
 
         Raises:
             UserError: the URI is none, or names a store that cannot be used here.
         """
-        self.store, self._root, self._only = MirrorStore(uri), root, only
+        self.store, self.folder, self._root, self._only = MirrorStore(uri), root, root, only
+        self.name, self.rest = f"mirror {self.store.name}", f"everything is in {root}"
         self._memory = Memory.read(root)
         self._up = self._memory.copies.setdefault(self.store.name, {})
-        self._token = uuid4().hex
-        self._sizes: dict[str, int] | None = None
+        self._token, self._has_signed = uuid4().hex, False
+        self._sizes: dict[str, int] = {}
         self._seen_runs: set[str] = set()
-        self._remembered_s, self._num_changes = time.monotonic(), 0
-        self.num_bytes = 0
+        self._remembered_s, self.num_changes = time.monotonic(), 0
+
+    def copy_of(self, folder: Path) -> Copy:
+        """Itself."""
+        return self
 
     def connect(self) -> None:
-        """Look into the store and sign there.
+        """Look into the store and sign there; where that was done, see that nobody else has since.
 
         Raises:
-            TakenOver: it has other files, or the copy of another folder.
+            TakenOver: it has other files, the copy of another folder, or another writer by now.
             Exception: whatever the store raises where it cannot be reached.
         """
-        if self._sizes is not None or not self._root.is_dir():
+        if self._has_signed:
+            self._refuse_taken()
             return
         sizes = self.store.sizes()
         if others := [name for name in sizes if not MirrorStore.is_left_over(name)]:
-            claim = read_claim(self.store) if MIRROR_FILE in sizes else {}
-            if claim.get("id") != self._memory.id:
+            claim = Claim.read(self.store) if MIRROR_FILE in sizes else None
+            if claim is None or claim.id != self._memory.id:
                 there = f"other files ({min(others) or 'a file of that name'})"
-                whose = f"the copy of {claim['host']}:{claim['folder']}" if claim else there
+                whose = f"the copy of {claim.host}:{claim.folder}" if claim else there
                 raise TakenOver(
                     f"runtime.mirror = {self.store.name!r}: holds {whose}, expected an empty folder or the copy of "
                     f"{self._root}; choose another URI, or go on with a copy: relief-ray resume "
@@ -122,25 +245,34 @@ class Copying:
                 )
         # First here, then there: a kill between the two leaves a copy that is still ours.
         self._memory.write(self._root)
-        self.store.write(MIRROR_FILE, self._claim())
+        self.store.write(MIRROR_FILE, self._claim().model_dump_json(indent=1).encode())
         for name in [name for name in sizes if MirrorStore.is_left_over(name)]:
             self.store.remove(name)
             del sizes[name]
-        self._sizes = sizes
+        self._sizes, self._has_signed = sizes, True
         for name in [name for name, (_, nbytes) in self._up.items() if sizes.get(name) != nbytes]:
             del self._up[name]
 
-    def _claim(self) -> bytes:
-        claim = {
-            "id": self._memory.id,
-            "writer": self._token,
-            "host": socket.gethostname(),
-            "folder": str(self._root.absolute()),
-            "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        }
-        return (json.dumps(claim, indent=1) + "\n").encode()
+    def _claim(self) -> Claim:
+        return Claim(
+            id=self._memory.id,
+            writer=self._token,
+            host=socket.gethostname(),
+            folder=str(self._root.absolute()),
+            since=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        )
 
-    def copy(self) -> bool:
+    def _refuse_taken(self) -> None:
+        """Check that the store is still written from here.
+
+        Raises:
+            TakenOver: another process goes on with the copy.
+        """
+        claim = Claim.read(self.store)
+        if claim.writer != self._token:
+            raise TakenOver(f"{claim.host}:{claim.folder} goes on with this copy since {claim.since}")
+
+    def send(self) -> bool:
         """Copy what changed since the last time; return whether anything was sent or removed.
 
         Raises:
@@ -150,19 +282,27 @@ class Copying:
         changed = self._changed()
         if not changed:
             return False
-        self.connect()
-        before = self._num_changes
-        claim = read_claim(self.store)
-        if claim["writer"] != self._token:
-            raise TakenOver(
-                f"runtime.mirror = {self.store.name!r}: {claim['host']}:{claim['folder']} goes on with this copy since "
-                f"{claim['since']}; nothing more is sent from here"
-            )
+        self._refuse_taken()
+        before = self.num_changes
         for cell in changed:
             self._copy_cell(cell) if cell is not None else self._copy_plan()
         if time.monotonic() - self._remembered_s >= _REMEMBER_S:
             self.close()
-        return self._num_changes > before
+        return self.num_changes > before
+
+    def finish(self) -> None:
+        """Do nothing: how runs ended is in their files."""
+
+    def failed(self, error: Exception) -> bool:
+        """Return whether the copy is another's now; what was sent is known also after a failure."""
+        return isinstance(error, TakenOver)
+
+    def close(self) -> None:
+        """Keep what the copy has, so that the next command sends only what is new."""
+        self._remembered_s = time.monotonic()
+        if self._has_signed:
+            with suppress(UserError):
+                self._memory.write(self._root)
 
     def _changed(self) -> list[str | None]:
         """The runs of which files changed, and before them None where the plan's own did."""
@@ -195,7 +335,7 @@ class Copying:
         folder = self._root / cell
         run, error = _read(folder / RUN_FILE), _read(folder / ERROR_FILE)
         newest = next(iter(checkpoint.generations(folder)), None)
-        generation = None if newest is None else whole_generation(newest)
+        generation = None if newest is None else _whole_generation(newest)
         ledger = _read(folder / ROUNDS_FILE)
         if run is not None:
             self._take_other_away(cell, run.data)
@@ -204,7 +344,7 @@ class Copying:
             self._drop([g for g in self._generations(cell) if _round(g) > last or self._is_other(g, generation, last)])
             if ledger is not None:
                 whole = ledger.data[: ledger.data.rfind(b"\n") + 1]
-                self._put(f"{cell}{ROUNDS_FILE}", replace(ledger, data=whole))
+                self._put(f"{cell}{ROUNDS_FILE}", ledger._replace(data=whole))
             if newest is not None and generation is not None:
                 for name in checkpoint.FILES:
                     self._put(f"{cell}{checkpoint.FOLDER}/{newest.name}/{name}", generation[name])
@@ -219,9 +359,7 @@ class Copying:
     def _take_other_away(self, cell: str, run: bytes) -> None:
         """Remove the copy of another run, which was set aside here: nothing of it may mix with this one."""
         name = f"{cell}{RUN_FILE}"
-        if name in self._seen_runs or self._sizes is None:
-            return
-        if name in self._sizes:
+        if name not in self._seen_runs and name in self._sizes:
             there, here = json.loads(self.store.read(name)), json.loads(run)
             if there["created"] != here["created"]:
                 self._remove(name)
@@ -232,7 +370,7 @@ class Copying:
     def _is_other(self, there: str, generation: dict[str, Contents] | None, round_: int) -> bool:
         """True for a checkpoint of the same round in the copy that is not the one here."""
         name = f"{there}{checkpoint.MANIFEST_FILE}"
-        if generation is None or _round(there) != round_ or name not in (self._sizes or ()):
+        if generation is None or _round(there) != round_ or name not in self._sizes:
             return False
         here = generation[checkpoint.MANIFEST_FILE]
         is_known = self._up.get(name, ("", 0))[0] == here.stamp
@@ -241,7 +379,7 @@ class Copying:
     def _generations(self, cell: str) -> list[str]:
         """Names of a run's checkpoints in the copy, newest first, each with a slash at its end."""
         start = f"{cell}{checkpoint.FOLDER}/"
-        names = {name[: name.rindex("/") + 1] for name in self._sizes or () if name.startswith(start)}
+        names = {name[: name.rindex("/") + 1] for name in self._sizes if name.startswith(start)}
         return sorted(names, key=_round, reverse=True)
 
     def _drop(self, generations: list[str]) -> None:
@@ -253,28 +391,18 @@ class Copying:
 
     def _put(self, name: str, content: Contents) -> None:
         """Send a file's contents, unless the copy has them."""
-        assert self._sizes is not None
         if self._up.get(name) == (content.stamp, len(content.data)):
             return
         self.store.write(name, content.data)
         self._up[name], self._sizes[name] = (content.stamp, len(content.data)), len(content.data)
-        self.num_bytes += len(content.data)
-        self._num_changes += 1
+        self.num_changes += 1
 
     def _remove(self, name: str) -> None:
-        assert self._sizes is not None
         if name in self._sizes:
             self.store.remove(name)
             del self._sizes[name]
-            self._num_changes += 1
+            self.num_changes += 1
         self._up.pop(name, None)
-
-    def close(self) -> None:
-        """Keep what the copy has, so that the next command sends only what is new."""
-        self._remembered_s = time.monotonic()
-        if self._sizes is not None:
-            with suppress(UserError):
-                self._memory.write(self._root)
 
 
 def _files_of(cell: str, root: Path) -> list[str]:
@@ -294,3 +422,124 @@ def _read(path: Path) -> Contents | None:
         return Contents(stamp=stamp(path), data=path.read_bytes())
     except FileNotFoundError:
         return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fetched:
+    """A copy that was brought here.
+
+    Attributes:
+        folder: where it lies now.
+        num_runs: runs that were begun.
+        num_bytes: bytes that were fetched.
+        notes: lines for the user on what was damaged and left out.
+    """
+
+    folder: Path
+    num_runs: int
+    num_bytes: int
+    notes: tuple[str, ...]
+
+    def line(self, uri: str) -> str:
+        """Line for the user."""
+        size = f"{self.num_bytes / 2**20:.1f} MiB"
+        return f"fetched {counted(self.num_runs, 'run')} ({size}) from {uri}, checked; records in {self.folder}"
+
+
+def fetch(uri: str, out: Path) -> Fetched:
+    """Bring the copy at ``uri`` to the folder ``out``, which appears complete or not at all.
+
+    Of every run the newest whole checkpoints are kept that its ledger reaches; the run goes on from there.
+
+    Raises:
+        UserError: no copy is there, the store cannot be read, or ``out`` holds something already.
+    """
+    store = MirrorStore(uri)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        command = "relief-ray grid resume" if (out / GRID_FILE).exists() else "relief-ray resume"
+        raise UserError(
+            f"{out}: exists already; to go on with what is there: {command} {typed(out)}; to fetch {store.name} once "
+            "more, name another folder with --out DIR"
+        )
+    sizes, identity = _look(store)
+    names = _wanted(sizes)
+    with disk_errors(out, "bring the copy here"), folder_atomic(out) as part:
+        for name in names:
+            _fetch_file(store, name, part)
+        runs = [part / name for name in names if name.rpartition("/")[2] == RUN_FILE]
+        notes = [*_check_plan(part), *(note for run in runs for note in _check_run(run.parent, part))]
+        up = {name: (stamp(part / name), sizes[name]) for name in names if (part / name).exists()}
+        Memory(id=identity, copies={store.name: up}).write(part)
+    return Fetched(folder=out, num_runs=len(runs), num_bytes=sum(sizes[name] for name in names), notes=tuple(notes))
+
+
+def _look(store: MirrorStore) -> tuple[dict[str, int], str]:
+    """Sizes of the copy's files, and the name of the folder it is of.
+
+    Raises:
+        UserError: it cannot be read, or is no copy.
+    """
+    try:
+        sizes = store.sizes()
+        if MIRROR_FILE in sizes:
+            return sizes, Claim.read(store).id
+    except Exception as error:  # whatever a store raises
+        raise UserError(f"{store.name}: cannot be read ({brief(error)}); expected the copy of a --mirror") from error
+    raise UserError(f"{store.name}: no {MIRROR_FILE} there; expected the URI that --mirror named")
+
+
+def _wanted(sizes: dict[str, int]) -> list[str]:
+    """Files to bring: the plan's, and of every run that has its ``run.json`` all but halves of checkpoints."""
+    wanted = [name for name in (CLAIMS_FILE, *PLAN_FILES) if name in sizes]
+    for run in [name for name in sizes if name == RUN_FILE or name.endswith(f"/{RUN_FILE}")]:
+        cell = run.removesuffix(RUN_FILE)
+        wanted += [cell + name for name in (RUN_FILE, ROUNDS_FILE, ERROR_FILE) if cell + name in sizes]
+        saved = [name for name in sizes if name.startswith(f"{cell}{checkpoint.FOLDER}/")]
+        folders = {name.rpartition("/")[0] for name in saved}
+        pairs = [{f"{folder}/{name}" for name in checkpoint.FILES} for folder in folders]
+        wanted += sorted(name for pair in pairs if pair <= set(saved) for name in pair)
+    return wanted
+
+
+def _fetch_file(store: MirrorStore, name: str, part: Path) -> None:
+    try:
+        store.fetch(name, part / name)
+    except Exception as error:  # whatever a store raises
+        raise UserError(
+            f"{store.name}/{name}: cannot be fetched ({brief(error)}); nothing was kept; try again"
+        ) from error
+
+
+def _check_plan(part: Path) -> list[str]:
+    """Check that the plan can be read and has its claims; return what is wrong with them.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    notes = []
+    for path in (part / name for name in PLAN_FILES if (part / name).exists()):
+        claims, file = read_plan_file(path).claims, part / CLAIMS_FILE
+        if claims is not None and (not file.exists() or claims_digest(file.read_bytes()) != claims.sha256):
+            notes.append(f"{CLAIMS_FILE}: not the claims that {path.name} names (sha256 {claims.sha256[:12]})")
+    return notes
+
+
+def _check_run(folder: Path, part: Path) -> list[str]:
+    """Check a run's record, ledger and checkpoints, and remove checkpoints that cannot be gone on from.
+
+    Raises:
+        UserError: its record or its ledger is damaged.
+    """
+    read_run(folder)
+    last = max(read_rounds(folder).numbers, default=-1)
+    notes = []
+    for generation in checkpoint.generations(folder):
+        name = generation.relative_to(part)
+        if _whole_generation(generation) is None:
+            notes.append(f"{name}: does not match its sha256; left out")
+        elif checkpoint.round_of(generation) > last:
+            notes.append(f"{name}: the ledger ends with round {last}; left out")
+        else:
+            continue
+        shutil.rmtree(generation)
+    return notes

@@ -1,7 +1,8 @@
-"""Copies a run to an MLflow store; the only module that imports MLflow, and only once an export begins.
+"""Copies runs to an MLflow store; the only module that imports MLflow, and only once an export begins.
 
-Points are compared with the run's own history in the store before they are sent, so that each arrives exactly once,
-even where a process was killed between sending and remembering.
+Points are compared with a run's own history in the store before they are sent, so that each arrives exactly once, even
+where a process was killed between sending and remembering. ``sync`` does in one go what a sender does while a run goes
+on, after hours of a dead server or after a killed driver.
 """
 
 from __future__ import annotations
@@ -9,33 +10,42 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from relief_ray.records.exported import ending_tags, exported_scalars, is_of_an_end
+from pydantic import Field, JsonValue, ValidationError
+
+from relief_ray.records.base import Record, Text
 from relief_ray.records.ledger import scan
+from relief_ray.records.left_out import sentence
 from relief_ray.records.lock import FileLock
-from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_run
+from relief_ray.records.metrics import round_scalars
+from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import RoundRecord, RunRecord, RunStatus
-from relief_ray.records.sync_state import Target, flat_params, read_sync, write_sync
-from relief_ray.support.files import move
-from relief_ray.support.masking import mask_logs, mask_text
+from relief_ray.records.sync.sender import Copy, Target, brief
+from relief_ray.support.errors import UserError
+from relief_ray.support.files import PAGE, Unsealed, move, sealed, unsealed, write_atomic
+from relief_ray.support.masking import MASK, mask_logs, mask_text
+from relief_ray.support.text import typed
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Run
 
 
+DATABASE = "mlflow.db"
+"""Default store, beside the run folders."""
 _SQLITE = "sqlite:///"
-_EXPORT_LOCK = "sync.lock"
+_SYNC_FILE, _EXPORT_LOCK = "sync.json", "sync.lock"
 _STORE_WAIT_S = 120.0
 MAX_BATCH_POINTS = 600
 MAX_BATCH_PARAMS = 100
-_MAX_DIGEST_CHARS = 36
+_MAX_DIGEST_CHARS, _MAX_PARAM_CHARS = 36, 500
 _CHECKPOINTS = "checkpoints"
 
 _ENDINGS = {"done": "FINISHED", "failed": "FAILED", "interrupted": "KILLED", "stopped": "KILLED"}
@@ -72,37 +82,133 @@ class Store:
 def store_uri(folder: Path, uri: str | None = None) -> str:
     """Return ``uri`` with an absolute path if it is a SQLite file; by default ``mlflow.db`` beside the run folder."""
     if uri is None:
-        return f"{_SQLITE}{folder.resolve().parent / 'mlflow.db'}"
+        return f"{_SQLITE}{folder.resolve().parent / DATABASE}"
     return f"{_SQLITE}{Path(uri.removeprefix(_SQLITE)).absolute()}" if uri.startswith(_SQLITE) else uri
 
 
-class Exporter:
-    """One run's connection to a store, under the folder's export lock."""
+class Exported(Record):
+    """Progress of the export to one store.
+
+    Attributes:
+        run_id: id of the run in the store.
+        step: the last exported round.
+        status: final status that was sent; None before the end.
+    """
+
+    run_id: str
+    step: int | None = None
+    status: RunStatus | None = None
+
+
+class SyncState(Record):
+    """``sync.json``: one target per store (its URI without credentials), and the last failure."""
+
+    targets: dict[str, Exported] = Field(default_factory=dict)
+    error: Text | None = None
+
+
+def flat_params(config: Mapping[str, JsonValue], prefix: str = "") -> dict[str, str]:
+    """Flatten a configuration to dotted names and short texts; lists stay one value."""
+    flat: dict[str, str] = {}
+    for key, value in config.items():
+        if isinstance(value, dict):
+            flat |= flat_params(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = (value if isinstance(value, str) else json.dumps(value))[:_MAX_PARAM_CHARS]
+    return flat
+
+
+def read_sync(folder: Path) -> SyncState:
+    """Read ``sync.json`` of a run folder; empty where it is missing or unreadable: the store is asked in any case."""
+    try:
+        return SyncState.model_validate_json(unsealed((folder / _SYNC_FILE).read_bytes(), PAGE))
+    except (OSError, Unsealed, ValidationError):
+        return SyncState()
+
+
+def write_sync(folder: Path, new: Mapping[str, Exported], error: str | None = None) -> None:
+    """Note the progress of stores by URI, or why an export failed; other stores' progress stays."""
+    targets = read_sync(folder).targets | {mask_text(uri): exported for uri, exported in new.items()}
+    state = SyncState(targets=targets, error=error)
+    write_atomic(folder / _SYNC_FILE, sealed(state.model_dump_json(indent=1).encode(), PAGE), make_folder=False)
+
+
+# Metrics that a clock simulates, by their names in a store, so that a chart cannot be taken for a measurement.
+SIMULATED = {name: f"sim_{name}" for name in ("speedup", "round_s", "time_s", "energy_j")}
+
+# Tags of a run's end: whom rounds lacked, and why it failed or was stopped.
+_LEFT_OUT, _NOTE = "relief.left_out.", "relief.note"
+
+
+def exported_scalars(record: RoundRecord, clock: str) -> dict[str, float]:
+    """A round's values by their names in a store, ``sim_`` before what a clock simulated; and F1 by sensor.
+
+    Every round says how many updates it used, as ``clients_used``: that curve returns where a client does.
+    """
+    values = {SIMULATED.get(name, name): value for name, value in round_scalars(record, clock).items()}
+    used = float(len(record.participants) - len(record.rejected))
+    sensors = record.metrics.f1_by_modality if record.metrics is not None else {}
+    by_sensor = {f"f1_sensor_{sensor}": value for sensor, value in sensors.items() if isfinite(value)}
+    return {**values, "clients_used": used, **by_sensor}
+
+
+def ending_tags(run: RunRecord) -> dict[str, str]:
+    """A tag for each client that rounds went on without, in which rounds and why, and one for why the run failed."""
+    left_out = {f"{_LEFT_OUT}{entry.client}.{entry.cause}": sentence(entry) for entry in run.left_out}
+    return left_out | ({_NOTE: run.note.partition("\n")[0]} if run.note else {})
+
+
+class MlflowTarget(Target):
+    """An MLflow store that gets the runs of a plan while they go on; their curves can be seen there."""
+
+    # The thread shares the interpreter with the run, and importing MLflow takes seconds of a core that a run's own
+    # processes need while they start. At the end every run is tried once more: `relief-ray sync` is for the rest.
+    interval_s, delay_s, patience_s, limit_s, limit_after_stop_s = 5.0, 10.0, 0.0, 30.0, 3.0
+
+    def __init__(
+        self, out: Path, uri: str | None = None, experiment: str = "relief-ray", runs: Collection[Path] | None = None
+    ) -> None:
+        """Choose the store, by default a SQLite file beside the run folders; ``out``: folder of the plan.
+
+        ``runs``: absolute folders of the runs that it gets; None: all.
+        """
+        self._uri, self._experiment, self._runs = uri, experiment, runs
+        self.name, self.rest = f"MLflow {mask_text(uri or DATABASE)}", f"`relief-ray sync {typed(out)}` sends the rest"
+
+    def copy_of(self, folder: Path) -> Copy | None:
+        """The copy of one run; None for one that the store does not get."""
+        if self._runs is not None and folder.absolute() not in self._runs:
+            return None
+        return MlflowRun(folder, Store(uri=store_uri(folder, self._uri), experiment=self._experiment))
+
+
+class MlflowRun:
+    """The copy of one run in a store; while it is connected, under the folder's export lock."""
 
     def __init__(self, folder: Path, store: Store) -> None:
+        """Connect nothing yet."""
+        self._folder, self._store, self.run_id, self.num_points = folder.resolve(), store, "", 0
+        self._lock: FileLock | None = None
+
+    def connect(self) -> None:
         """Open the store, find or make the run, and ask which points it has.
 
         Raises:
-            UserError: another export of this folder is at work.
+            UserError: another export of this folder is at work, or no run is there.
             Exception: whatever MLflow raises when the store cannot be used.
         """
-        self._folder, self._store = folder.resolve(), store
-        self._lock = FileLock(folder / _EXPORT_LOCK, "the export of this run")
-        try:
-            self._record = read_run(folder)
-            self._num_bytes, self._ended_ms = 0, _unix_ms(self._record.finished) or 0
-            self._client, stored = _open_run(self._store, self._folder, self._record)
-            self.run_id: str = stored.info.run_id
-            self._tags = set(stored.data.tags)
-            self._grid: str | None = stored.data.tags.get("mlflow.parentRunId")
-            self._known = {key: _steps(self._client, self.run_id, key) for key in stored.data.metrics}
-            self._target = Target(run_id=self.run_id)
-        except BaseException:
-            self._lock.release()
-            raise
+        self._lock = FileLock(self._folder / _EXPORT_LOCK, "the export of this run")
+        self._record = read_run(self._folder)
+        self._num_bytes, self._ended_ms = 0, _unix_ms(self._record.finished) or 0
+        self._client, stored = _open_run(self._store, self._folder, self._record)
+        self.run_id = stored.info.run_id
+        self._tags = set(stored.data.tags)
+        self._grid: str | None = stored.data.tags.get("mlflow.parentRunId")
+        self._known = {key: _steps(self._client, self.run_id, key) for key in stored.data.metrics}
+        self._exported = Exported(run_id=self.run_id)
 
-    def catch_up(self) -> int:
-        """Send the points of all complete lines that the store lacks, note the progress, and return their number."""
+    def send(self) -> bool:
+        """Send the points of all complete new lines that the store lacks, and note the progress."""
         lines = scan(self._folder / ROUNDS_FILE, self._num_bytes)
         points = [point for record in lines.rounds for point in self._missing(record)]
         for start in range(0, len(points), MAX_BATCH_POINTS):
@@ -114,29 +220,31 @@ class Exporter:
         if lines.rounds:
             last = lines.rounds[-1]
             self._ended_ms = round(last.ended_unix_s * 1000)
-            self._mark(self._target.model_copy(update={"step": last.round}))
-        return len(points)
+            self._mark(step=last.round)
+        self.num_points += len(points)
+        return bool(points)
 
-    def finish(self, status: RunStatus) -> None:
+    def finish(self) -> None:
         """Copy the two files (with ``tracking.model`` the last state too), and say how and when the run has ended.
 
         The end is that of the last round, so that a run lasts as long as it took, whenever it is exported.
         """
         for name in (RUN_FILE, ROUNDS_FILE):
             self._client.log_artifact(self.run_id, str(self._folder / name))
-        self._tag_end(ending_tags(read_run(self._folder)))
-        if status in _ENDINGS:
+        run = read_run(self._folder)
+        self._tag_end(ending_tags(run))
+        if run.status in _ENDINGS:
             self._log_model()
             ended_ms = self._ended_ms or round(time.time() * 1000)
-            self._client.set_terminated(self.run_id, _ENDINGS[status], ended_ms)
+            self._client.set_terminated(self.run_id, _ENDINGS[run.status], ended_ms)
             if self._grid is not None:
                 before = self._client.get_run(self._grid).info.end_time or 0
                 self._client.set_terminated(self._grid, "FINISHED", max(before, ended_ms))  # until its last cell's end
-            self._mark(self._target.model_copy(update={"status": status}))
+            self._mark(status=run.status)
 
     def _tag_end(self, tags: Mapping[str, str]) -> None:
         """Set the tags of a run's end; those of an earlier end, which the run went on from, are taken away."""
-        earlier = set(filter(is_of_an_end, self._tags))
+        earlier = {tag for tag in self._tags if tag == _NOTE or tag.startswith(_LEFT_OUT)}
         for name in earlier - tags.keys():
             self._client.delete_tag(self.run_id, name)
         for name, text in tags.items():
@@ -152,9 +260,19 @@ class Exporter:
         if saved:
             self._client.log_artifacts(self.run_id, str(saved[-1]), "model")
 
+    def failed(self, error: Exception) -> bool:
+        """Note why in ``sync.json``, and let go: whatever the store has taken is asked anew."""
+        self.close()
+        if not isinstance(error, UserError):
+            with suppress(UserError):
+                write_sync(self._folder, {}, error=brief(error))
+        return _is_refusal(error)
+
     def close(self) -> None:
         """Release the lock, so that others can export this run."""
-        self._lock.release()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
     def _missing(self, record: RoundRecord) -> Sequence[Metric]:
         from mlflow.entities import Metric
@@ -167,9 +285,74 @@ class Exporter:
             if record.round not in self._known.get(key, ())
         ]
 
-    def _mark(self, target: Target) -> None:
-        self._target = target
-        write_sync(self._folder, self._store.uri, target)
+    def _mark(self, **news: int | str) -> None:
+        self._exported = self._exported.model_copy(update=news)
+        write_sync(self._folder, {self._store.uri: self._exported})
+
+
+def _configured_store(folder: Path, run: RunRecord, uri: str | None) -> Store:
+    """Return the store that a run is exported to.
+
+    Raises:
+        UserError: the run's own store needs credentials, which are not kept.
+    """
+    tracking = run.config.get("tracking")
+    section = tracking if isinstance(tracking, dict) else {}
+    target = uri or (str(section["uri"]) if section.get("uri") else None)
+    if uri is None and target is not None and MASK in target:
+        raise UserError(
+            f"{folder}: its MLflow store {target} needs credentials, which are not kept; name it with --uri"
+        )
+    return Store(uri=store_uri(folder, target), experiment=str(section.get("experiment") or "relief-ray"))
+
+
+def _is_refusal(error: Exception) -> bool:
+    """True where the store has another value under this run: it answers, and no retry heals that."""
+    return getattr(error, "error_code", None) == "INVALID_PARAMETER_VALUE"
+
+
+def _remedy(error: Exception) -> str:
+    """What was expected of a store that failed, and what to do."""
+    if _is_refusal(error):
+        return "expected a store without other values under this run; name another with --uri, or delete that run in it"
+    return "expected a reachable MLflow store; start it, or name another"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Synced:
+    """Result of a ``sync``; ``num_points`` were new to the store."""
+
+    uri: str
+    run_id: str
+    num_points: int
+
+
+def sync(folder: Path, uri: str | None = None) -> Synced:
+    """Send the points of a run that a store lacks; running it again changes nothing.
+
+    The store is the one that the run was configured with, unless another is named.
+
+    Raises:
+        UserError: no run there, its ledger is damaged, another export is at work, or the store cannot be used.
+    """
+    run = read_run(folder)
+    read_rounds(folder)  # refuses a damaged last line; an export alone would leave it out
+    store = _configured_store(folder, run, uri)
+    copy = MlflowRun(folder, store)
+    try:
+        copy.connect()
+        copy.send()
+        copy.finish()
+        return Synced(uri=mask_text(store.uri), run_id=copy.run_id, num_points=copy.num_points)
+    except UserError:
+        raise
+    except Exception as error:
+        copy.failed(error)
+        raise UserError(
+            f"{mask_text(store.uri)}: cannot export {folder} ({brief(error)}), {_remedy(error)}, and sync again"
+        ) from error
+    finally:
+        copy.close()
 
 
 def _unix_ms(moment: str | None) -> int | None:

@@ -1,116 +1,257 @@
-"""Mirroring: a thread copies a folder of runs to a URI while they are computed; an unreachable store stops no run."""
+"""Copies of records elsewhere while runs go on: a thread for each target; one that cannot be reached stops no run.
+
+The folders are the truth. A target is asked what it has and is sent what it lacks. After a failure it is left alone for
+a while, the longer the more often it failed; whatever it lacks at the end, a later command sends.
+"""
 
 from __future__ import annotations
 
 import math
 import threading
 import time
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Protocol
 
-from relief_ray.records.sync.mirror import Copying, TakenOver
-from relief_ray.records.tracking import brief
 from relief_ray.support.errors import UserError
+from relief_ray.support.masking import mask_text
 
-# From one look at the folder to the next, and after a failure; doubled with each further one up to the last.
-_INTERVAL_S, _RETRY_S, _LONGEST_RETRY_S = 1.0, 2.0, 60.0
-# How long the end of a command waits for a store that fails, and after a stop for one that is slow.
-PATIENCE_S: Final = 30.0
-PATIENCE_AFTER_STOP_S: Final = 10.0
-_POLL_S = 0.2
+_TICK_S, _LONGEST_PAUSE_S, _POLL_S = 1.0, 60.0, 0.2
 
 
-class Mirroring:
-    """Copies what changed in a folder to ``uri`` once a second, from its start to ``close``.
+class Copy(Protocol):
+    """The copy of one folder at a target; one thread calls it. All but ``failed`` and ``close`` may raise anything."""
 
-    Attributes:
-        uri: the URI without credentials.
-        is_behind: the copy lacks something that is here.
+    def connect(self) -> None:
+        """Reach the target and see what it has of the folder; called first, and again after each failure."""
+
+    def send(self) -> bool:
+        """Send what the copy lacks; return whether there was anything."""
+
+    def finish(self) -> None:
+        """Say how the run has ended; only called where the folder is a run's that has."""
+
+    def failed(self, error: Exception) -> bool:
+        """Let go of the target, which raised ``error``; return whether it ends the copying, since no retry heals it."""
+
+    def close(self) -> None:
+        """Release what is held; called last."""
+
+
+class Target(ABC):
+    """A place that gets copies of records. A new one is a subclass, its ``Copy``, and a line in ``studies/copies.py``.
+
+    Its fields are those of a usual one; seconds each.
     """
 
-    def __init__(
-        self, root: Path, uri: str, on_note: Callable[[str], None], *, only: str | None = None,
-        interval_s: float = _INTERVAL_S, retry_s: float = _RETRY_S,
-    ) -> None:  # fmt: skip
-        """Look into the store and start.
+    name: str
+    """What it is and where, without credentials: the beginning of each message."""
+    rest: str
+    """Where what it lacks at the end is, or what sends it."""
+    folder: Path | None = None
+    """The folder that is copied as one; None: every run is copied by itself."""
+    is_needed = False
+    """Whether a command that leaves it behind has failed."""
+    interval_s = 1.0
+    """From one look at a folder to the next: rounds that end within travel together."""
+    delay_s = 0.0
+    """From the begin of a run to the first look, unless a round ends earlier."""
+    retry_s = 2.0
+    """From a failure to the next try; doubled with each further one, up to a minute."""
+    patience_s = 30.0
+    """How long the end of a command waits for a target that fails."""
+    limit_s = math.inf
+    """How long it waits for one that is slow."""
+    limit_after_stop_s = 10.0
+    """How long it waits for either after a stop."""
 
-        A store that cannot be reached now is tried again while the runs go on.
+    @abstractmethod
+    def copy_of(self, folder: Path) -> Copy | None:
+        """The copy of a run, or of ``self.folder``; nothing is connected yet. None: it gets none."""
+
+
+@dataclass(kw_only=True)
+class _Unit:
+    folder: Path
+    copy: Copy
+    due_s: float = 0.0
+    tried_s: float = 0.0
+    has_ended: bool = False
+    is_connected: bool = False
+    has_failed: bool = False
+    is_given_up: bool = False
+
+
+class Sender:
+    """Sends to one target, from its making to ``wait``."""
+
+    def __init__(self, target: Target, on_note: Callable[[str], None]) -> None:
+        """Start; a folder that is copied as one is looked for at the target before that.
 
         Raises:
-            UserError: the URI is none, its library is not installed, or the store holds something else.
+            UserError: what the target has there is something else.
         """
-        self._copying, self._on_note = Copying(root, uri, only), on_note
-        self._interval_s, self._retry_s = interval_s, retry_s
-        self.uri, self.is_behind = self._copying.store.name, False
-        self._failures, self._is_over = 0, False
-        self._patience_s, self._ending = math.inf, threading.Event()
-        try:
-            self._copying.connect()
-        except UserError:
-            raise
-        except Exception as error:  # whatever a store raises: a copy is no condition of a run
-            self._failed(error)
-        self._thread = threading.Thread(target=self._work, name="mirror", daemon=True)
+        self.target, self._on_note = target, on_note
+        self._units: dict[Path, _Unit] = {}
+        self._num_failures, self._rests_until_s, self._is_told = 0, 0.0, False
+        self._woken, self._is_ending, self._patience_s = threading.Event(), False, math.inf
+        if target.folder is not None and (copy := target.copy_of(target.folder)) is not None:
+            self._connect(_Unit(folder=target.folder, copy=copy))
+        self._thread = threading.Thread(target=self._work, name=target.name, daemon=True)
         self._thread.start()
 
-    def close(self, patience_s: float = PATIENCE_S, limit_s: float = math.inf) -> bool:
-        """Wait until the copy has everything; return whether it has.
+    def _connect(self, unit: _Unit) -> None:
+        """Refuse at once what would end the copying of the one folder; any other failure is one of many."""
+        self._units[unit.folder] = unit
+        try:
+            unit.copy.connect()
+            unit.is_connected = True
+        except Exception as error:  # whatever a store raises
+            if unit.copy.failed(error):
+                raise
+            self._failed(unit, error)
 
-        Args:
-            patience_s: seconds after which a store that fails is given up.
-            limit_s: seconds after which a slow one is given up too.
-        """
-        self._patience_s = patience_s
-        until_s = time.monotonic() + limit_s
-        self._ending.set()
+    @property
+    def is_behind(self) -> bool:
+        """Whether the target lacks something, as far as is known; after the end, whatever was not sent to its end."""
+        return any(self._is_ending or unit.has_failed for unit in list(self._units.values()))
+
+    def wake(self, run: Path) -> None:
+        """Say that a run has begun, or has a new round."""
+        if (unit := self._units.get(self.target.folder or run)) is not None:
+            unit.due_s = unit.due_s if unit.is_connected else 0.0
+        elif (copy := self.target.copy_of(run)) is not None:
+            self._units[run] = _Unit(folder=run, copy=copy, due_s=time.monotonic() + self.target.delay_s)
+        self._woken.set()
+
+    def end(self, run: Path) -> None:
+        """Say that nothing more is written to a run."""
+        if (unit := self._units.get(run)) is not None and self.target.folder is None:
+            unit.has_ended, unit.due_s = True, 0.0
+        self._woken.set()
+
+    def stop(self, is_stopped: bool = False) -> None:
+        """Announce that nothing more is written at all; ``is_stopped``: who waits has little patience."""
+        self._patience_s = min(self.target.patience_s, self.target.limit_after_stop_s if is_stopped else math.inf)
+        limit_s = self.target.limit_after_stop_s if is_stopped else self.target.limit_s
+        self._until_s = time.monotonic() + limit_s
+        self._is_ending = True
+        self._woken.set()
+
+    def wait(self) -> bool:
+        """Wait after ``stop`` until the target has everything, or patience is out; return whether it has."""
         # In short steps, so that a signal is heard.
-        while self._thread.is_alive() and time.monotonic() < until_s:
+        while self._thread.is_alive() and time.monotonic() < self._until_s:
             self._thread.join(_POLL_S)
-        if self._thread.is_alive():
-            self.is_behind = True
-        else:
-            self._copying.close()
-        return not self.is_behind
+        return not self._thread.is_alive() and not self.is_behind
 
     def _work(self) -> None:
-        """Copy until the end was announced and nothing is left to copy, or the store is given up."""
-        while not self._ending.wait(self._pause_s()):
-            self._try()
-            if self._is_over:
-                return
+        while not self._is_ending:
+            self._woken.wait(min(_TICK_S, self.target.interval_s))
+            self._woken.clear()
+            for unit in self._due():
+                if self._is_ending or not self._try(unit):
+                    break
         ended_s = time.monotonic()
-        while not self._try() and not self._is_over:
-            if self._failures:
-                if time.monotonic() - ended_s > self._patience_s:
-                    return
-                time.sleep(self._retry_s)
+        while left := [unit for unit in list(self._units.values()) if not unit.is_given_up]:
+            for unit in left:
+                self._try(unit)
+            if time.monotonic() - ended_s > self._patience_s:
+                return
+            if self._num_failures:
+                time.sleep(self.target.retry_s)
 
-    def _pause_s(self) -> float:
-        """Seconds to the next look: longer after each failure in a row."""
-        if not self._failures:
-            return self._interval_s
-        return float(min(self._retry_s * 2 ** (self._failures - 1), _LONGEST_RETRY_S))
+    def _due(self) -> list[_Unit]:
+        """Units to look at now, who waits longest first: one that fails for reasons of its own keeps none back."""
+        now_s = time.monotonic()
+        if now_s < self._rests_until_s:
+            return []
+        due = [unit for unit in list(self._units.values()) if unit.due_s <= now_s and not unit.is_given_up]
+        return sorted(due, key=lambda unit: unit.tried_s)
 
-    def _try(self) -> bool:
-        """Copy what changed; return whether nothing had."""
+    def _try(self, unit: _Unit) -> bool:
+        """Send what a copy lacks, to its end where nothing more is written; return False where the target failed."""
+        # Asked before sending: what was written before the end is sent.
+        has_ended, is_last = unit.has_ended, unit.has_ended or self._is_ending
         try:
-            is_complete = not self._copying.copy()
-        except TakenOver as error:
-            self._is_over = self.is_behind = True
-            self._on_note(f"mirror: {error}")
-            return False
-        except Exception as error:  # whatever a store raises
-            self._failed(error)
-            return False
-        self.is_behind = False
-        # Where nothing had changed the store was not asked: that says nothing of whether it works.
-        if self._failures and not is_complete:
-            self._on_note(f"mirror {self.uri}: works again")
-            self._failures = 0
-        return is_complete
+            if not unit.is_connected:
+                unit.copy.connect()
+                unit.is_connected = True
+            while unit.copy.send() and is_last:
+                pass
+            if has_ended:
+                unit.copy.finish()
+        except Exception as error:  # whatever a store raises: a copy is no condition of a run
+            unit.is_given_up = unit.copy.failed(error)
+            self._failed(unit, error)
+            return unit.is_given_up
+        finally:
+            unit.tried_s = time.monotonic()
+            unit.due_s = unit.tried_s + self.target.interval_s
+        self._worked(unit, is_last)
+        return True
 
-    def _failed(self, error: Exception) -> None:
-        self._failures, self.is_behind = self._failures + 1, True
-        if self._failures == 1:
-            self._on_note(f"mirror {self.uri}: failed ({brief(error)}); the runs go on, and it is tried again")
+    def _worked(self, unit: _Unit, is_last: bool) -> None:
+        if is_last:
+            unit.copy.close()
+            self._units.pop(unit.folder)
+        unit.has_failed, self._num_failures = False, 0
+        if self._is_told and not any(u.has_failed and not u.is_given_up for u in list(self._units.values())):
+            self._is_told = False
+            self._on_note(f"{self.target.name}: works again")
+
+    def _failed(self, unit: _Unit, error: Exception) -> None:
+        unit.is_connected, unit.has_failed = False, True
+        if unit.is_given_up:
+            self._on_note(f"{self.target.name}: {brief(error)}; nothing more of this run or folder is sent from here")
+            return
+        pause_s = min(self.target.retry_s * 2.0 ** min(self._num_failures, 10), _LONGEST_PAUSE_S)
+        self._num_failures += 1
+        self._rests_until_s = time.monotonic() + pause_s
+        if not self._is_told:
+            self._is_told = True
+            self._on_note(f"{self.target.name}: failed ({brief(error)}); the runs go on, and it is tried again")
+
+
+class Senders:
+    """One sender for each target; a call costs a run microseconds, whatever becomes of the targets."""
+
+    def __init__(self, targets: Iterable[Target], on_note: Callable[[str], None]) -> None:
+        """Start them.
+
+        Raises:
+            UserError: a target has something else where the copy is to be.
+        """
+        self._senders, self._on_note = [Sender(target, on_note) for target in targets], on_note
+        self.behind: tuple[str, ...] = ()
+        """After ``finish``: names of the targets that a command needs and that lack something."""
+
+    def wake(self, run: Path) -> None:
+        """Say that the run in a folder has begun, or has a new round in its ledger."""
+        for sender in self._senders:
+            sender.wake(run)
+
+    def end(self, run: Path) -> None:
+        """Say that the run in a folder has ended, or the process that computed it has."""
+        for sender in self._senders:
+            sender.end(run)
+
+    def finish(self, is_stopped: bool = False) -> None:
+        """Wait until the targets have everything or patience is out, and say which of them lack something."""
+        for sender in self._senders:
+            sender.stop(is_stopped)
+        behind = [sender.target for sender in self._senders if not sender.wait()]
+        for target in behind:
+            self._on_note(f"{target.name}: behind; {target.rest}")
+        for target in (sender.target for sender in self._senders if sender.target.is_needed):
+            if target not in behind:
+                self._on_note(f"{target.name}: up to date")
+        self.behind = tuple(target.name for target in behind if target.is_needed)
+
+
+def brief(error: Exception) -> str:
+    """An error's first line, shortened, without credentials; of a message for users the whole line."""
+    lines = str(error).splitlines() or [""]
+    return mask_text(lines[0] if isinstance(error, UserError) else f"{type(error).__name__}: {lines[0][:300]}")

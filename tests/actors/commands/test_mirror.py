@@ -14,8 +14,8 @@ from actors.grids.trial import run_trial
 from actors.runtime.warm_pool import WorkerCache
 from relief_ray.records.base import comparable
 from relief_ray.records.run_folder import read_rounds, read_run
-from relief_ray.records.sync.sender import Mirroring
-from relief_ray.studies import mirrored as studies_mirrored
+from relief_ray.records.sync.mirror import Mirror
+from relief_ray.records.sync.sender import Senders
 from relief_ray.studies.plans import read_grid, write_grid
 from tests.actors.conftest import SMALL, Invoke, Start
 from tests.actors.grids.tiny_plans import tiny_plan
@@ -65,7 +65,7 @@ def test_a_single_run_goes_on_into_its_place_in_the_copy(invoke: Invoke, tmp_pat
 
 @pytest.mark.ci
 def test_a_store_that_stays_away_costs_no_run_but_the_end_says_so(invoke: Invoke, tmp_path, monkeypatch):
-    monkeypatch.setattr(studies_mirrored, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(Mirror, "patience_s", 0.1)
     (tmp_path / "file").touch()
     uri = f"file://{tmp_path}/file/copy"
     done = invoke(*RUN, "--out", tmp_path / "here", "--mirror", uri)
@@ -99,7 +99,9 @@ def test_a_grid_goes_on_from_its_copy(invoke: Invoke, cluster, tmp_path):
     plan = write_grid(tiny_plan(tmp_path / "here", **{"runtime.mirror": f"file://{tmp_path}/copy"}))
     first, second = plan.cell_folders()
     assert run_trial(spec_of(first), WorkerCache()) == "done"
-    assert Mirroring(plan.out, f"file://{tmp_path}/copy", print).close()
+    senders = Senders([Mirror(plan.out, None, f"file://{tmp_path}/copy")], print)
+    senders.finish()
+    assert not senders.behind
     resumed = invoke("grid", "resume", f"file://{tmp_path}/copy", "--out", tmp_path / "back")
     assert resumed.exit_code == 0 and "tiny: 2 done of 2 cells" in resumed.stdout, resumed.output
     assert run_trial(spec_of(second), WorkerCache()) == "done"

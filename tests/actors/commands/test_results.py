@@ -8,7 +8,7 @@ import pytest
 
 from actors.terminal.mlflow_export import PAGE
 from relief_ray.records.run_folder import read_rounds, read_run
-from tests.records.stores import configured
+from tests.records.sync.stores import configured
 from tests.sealed import page, put_page, put_run
 
 SMALL = [f"--set=backbone.{key}=2" for key in ("conv1", "conv2", "steps", "fusion")]

@@ -15,13 +15,13 @@ import ray
 from ray.cluster_utils import Cluster
 
 from actors.grids.scheduler import Listener, TrialPlan, fit
-from actors.launch import RunCallbacks, run_experiment
+from actors.launch import run_experiment
 from actors.runtime.placement import driver_node
 from relief_ray.config.experiment import parse
 from relief_ray.experiment.lifecycle import create
-from relief_ray.records.tracking import NullTracker
 from relief_ray.studies.plans import write_grid
 from tests.actors.grids.tiny_plans import TINY, tiny_plan
+from tests.actors.runtime.struck import struck
 
 BOARD_IP = "127.0.0.2"
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
@@ -55,13 +55,6 @@ def grid(out: Path) -> None:
     print(json.dumps({**facts, **json.loads(driven.stdout)}))
 
 
-class NodeTracker(NullTracker):
-    """Writes down which node the rounds are run on."""
-
-    def __init__(self, file: Path) -> None:
-        file.write_text(driver_node())
-
-
 def run(folder: Path, address: str) -> None:
     ray.init(address=address, _node_ip_address=BOARD_IP, log_to_driver=False, logging_level="ERROR")
     values = {"strategy": "relief", "data": {"name": "dsa_mini", "max_windows_per_client": 6}, "rounds": 1}
@@ -69,7 +62,7 @@ def run(folder: Path, address: str) -> None:
     setup, opened = create(config, folder)
     opened.close()
     seen = folder.with_name("coordinator")
-    status = run_experiment(setup, folder, RunCallbacks(make_tracker=lambda: NodeTracker(seen))).status
+    status = run_experiment(struck(setup, lambda round_: seen.write_text(driver_node())), folder).status
     print(json.dumps({"run": status, "driver": driver_node(), "coordinator": seen.read_text()}))
     ray.shutdown()
 

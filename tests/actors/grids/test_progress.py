@@ -8,9 +8,9 @@ from actors.grids.display import GridJson, GridLines, duration, end_line, pictur
 from actors.grids.progress import GridProgress, is_disk_full, last_round, leaders
 from actors.grids.trial import run_trial
 from actors.runtime.warm_pool import WorkerCache
-from actors.terminal.mlflow_export import Exports
 from actors.terminal.progress import CellEnd
 from relief_ray.records.run_folder import read_rounds
+from relief_ray.records.sync.sender import Senders
 from relief_ray.studies.plans import Plan, keep_error, write_grid
 from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan
 from tests.actors.test_plans import spec_of
@@ -20,12 +20,11 @@ from tune_configs.registry import cells_of
 
 def follow(plan, reporter):
     ticks = []
-    exports = Exports(lambda text: None)
     return GridProgress(
         entries=plan.cell_folders(),
         todo=plan.cell_folders(),
         reporter=reporter,
-        exports=exports,
+        senders=Senders([], print),
         on_tick=lambda: ticks.append(1),
     ), ticks
 

@@ -13,8 +13,8 @@ from actors.runtime.coordinator_client import Deaths, ProgressRelay, Pulse
 from actors.runtime.errors import CoordinatorLost
 from actors.terminal.exit_codes import DISK, RAY_LOST, exit_code, report
 from relief_ray.records.run_folder import read_run
-from relief_ray.records.tracking import NullTracker, Tracker
 from relief_ray.support.errors import UserError
+from tests.actors.runtime.struck import struck
 from tests.actors.runtime.test_launch import new_run, results
 
 DIED = ActorUnavailableError("The actor is dead. Worker exit type: SYSTEM_ERROR", None)
@@ -84,14 +84,13 @@ def test_a_process_that_never_answers_ends_the_run_as_one_that_died(tmp_path: Pa
 def test_a_coordinator_that_dies_with_every_start_ends_the_run_with_the_line_that_resumes(
     cluster, tmp_path: Path, capsys
 ) -> None:
-    def dies() -> Tracker:
+    def dies(round_: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
-        return NullTracker()
 
     notes: list[str] = []
     setup, folder = new_run(tmp_path / "run", num_hosts=1), tmp_path / "run"
     with pytest.raises(CoordinatorLost, match="given up before the first round: its process") as caught:
-        run_experiment(setup, folder, RunCallbacks(on_note=notes.append, make_tracker=dies))
+        run_experiment(struck(setup, dies), folder, RunCallbacks(on_note=notes.append))
     assert notes == ["the coordinator's process died; it goes on from the last checkpoint"] * 2
     assert report(caught.value) == exit_code(caught.value) == RAY_LOST
     said = " ".join(capsys.readouterr().err.split())
@@ -106,16 +105,15 @@ def test_deaths_with_rounds_between_them_do_not_add_up(cluster, tmp_path: Path) 
     """Four deaths, each after some more rounds."""
     here, there, notes = tmp_path / "here", tmp_path / "there", []
 
-    class Dying(NullTracker):
-        def round(self, record) -> None:
-            mark = there / f"died-{record.round}"
-            if record.round in (3, 7, 11, 15) and not mark.exists():
-                mark.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
+    def dies(round_: int) -> None:
+        mark = there / f"died-{round_}"
+        if round_ in (4, 8, 12, 16) and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
 
     run_experiment(new_run(here, rounds=18, mode="inline"), here)
-    callbacks = RunCallbacks(on_note=notes.append, make_tracker=Dying)
-    run = run_experiment(new_run(there, rounds=18, num_hosts=1), there, callbacks)
+    setup = struck(new_run(there, rounds=18, num_hosts=1), dies)
+    run = run_experiment(setup, there, RunCallbacks(on_note=notes.append))
     assert len([note for note in notes if "process died" in note]) == 4
     assert run.status == "done" and results(there) == results(here)
 
@@ -123,7 +121,7 @@ def test_deaths_with_rounds_between_them_do_not_add_up(cluster, tmp_path: Path) 
 @pytest.mark.ci
 @pytest.mark.ray
 def test_a_full_disk_of_the_coordinator_has_its_exit_code(cluster, tmp_path: Path) -> None:
-    def full() -> Tracker:
+    def full(round_: int) -> None:
         import errno
 
         try:
@@ -131,8 +129,8 @@ def test_a_full_disk_of_the_coordinator_has_its_exit_code(cluster, tmp_path: Pat
         except OSError as error:
             raise UserError("run.json: no space left; free some space") from error
 
-    setup = new_run(tmp_path, num_hosts=1)
+    setup = struck(new_run(tmp_path, num_hosts=1), full)
     with pytest.raises(UserError, match="free some space") as caught:
-        run_experiment(setup, tmp_path, RunCallbacks(make_tracker=full))
+        run_experiment(setup, tmp_path)
     assert exit_code(caught.value) == DISK
     assert read_run(tmp_path).status != "done"

@@ -1,4 +1,4 @@
-"""What the line of a study's own run in MLflow says: methods, seeds, runs done, times, best F1; how exports end."""
+"""What the line of a study's own run in MLflow says: methods, seeds, runs done, times, best F1."""
 
 import shutil
 from datetime import datetime
@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from actors.terminal.mlflow_export import Exports, summary_of
+from actors.terminal.mlflow_export import summary_of
 from relief_ray.records.run_folder import read_rounds, read_run
-from relief_ray.records.schema import RunStatus
-from relief_ray.records.tracking import NullTracker
 from tests.sealed import change_run
 
 
@@ -42,19 +40,3 @@ def test_a_run_that_is_not_done_counts_as_begun_alone(copied: Path) -> None:
     assert summary.metrics["cells_done"] == 3 and "3 of 4 begun runs done" in summary.note
     nothing = summary_of(copied / "relief-s0", "empty")
     assert (nothing.started, nothing.finished, nothing.metrics) == (None, None, {"cells_done": 0.0})
-
-
-def test_the_end_of_a_run_whose_folder_was_moved_away_hides_no_error_of_the_run(tmp_path: Path) -> None:
-    class Heard(NullTracker):
-        closed, finished = 0, 0
-
-        def close(self) -> None:
-            self.closed += 1
-
-        def finish(self, status: RunStatus) -> None:
-            self.finished += 1
-
-    heard, exports = Heard(), Exports(lambda text: None)
-    exports.end(heard, tmp_path / "gone")
-    exports.close()
-    assert (heard.closed, heard.finished) == (1, 0)

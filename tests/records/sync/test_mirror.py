@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 
 from relief_ray.records import checkpoint, read_rounds, read_run
-from relief_ray.records.mirror_fetch import fetch
-from relief_ray.records.mirror_store import MirrorStore
-from relief_ray.records.sync.mirror import MEMORY_FILE, MIRROR_FILE, Copying, TakenOver
-from relief_ray.records.sync.sender import Mirroring
+from relief_ray.records.sync.mirror import MEMORY_FILE, MIRROR_FILE, Mirror, MirrorStore, TakenOver, fetch
+from relief_ray.records.sync.sender import Sender
 from relief_ray.support.errors import UserError
 from tests.sealed import change_run
 
@@ -60,37 +58,56 @@ def place(finished, tmp_path):
     return tmp_path / "here", f"file://{tmp_path}/there"
 
 
+def mirror_of(root, uri, **pace):
+    mirror = Mirror(root, None, uri)
+    vars(mirror).update(pace)
+    return mirror
+
+
+def sent(root, uri):
+    """A mirror that has sent all there is."""
+    mirror = mirror_of(root, uri)
+    mirror.connect()
+    mirror.send()
+    return mirror
+
+
+def done(sender):
+    sender.stop()
+    return sender.wait()
+
+
 def there(uri):
     return Path(uri.removeprefix("file://"))
 
 
 def test_a_copy_is_a_folder_of_runs_and_only_what_changed_is_sent(scenario, place):
     here, uri = place
-    first = Copying(here, uri)
-    assert first.copy() and not first.copy()
+    first = Mirror(here, None, uri)
+    first.connect()
+    assert first.send() and not first.send()
     first.close()
     assert scenario.outcome(there(uri) / "run") == scenario.outcome(here / "run")
     assert read_run(there(uri) / "run") == read_run(here / "run")
     assert not list(there(uri).rglob("*.lock")) and json.loads((there(uri) / MIRROR_FILE).read_text())["id"]
-    second = Copying(here, uri)
-    second.copy()
-    assert second.num_bytes == 0, "the next command knows what is there"
+    second = sent(here, uri)
+    assert second.num_changes == 0, "the next command knows what is there"
     (there(uri) / "run" / "rounds.jsonl").unlink()
-    third = Copying(here, uri)
     (here / "run" / "error.json").write_text("{}")
-    third.copy()
+    third = sent(here, uri)
     assert scenario.outcome(there(uri) / "run") == scenario.outcome(here / "run"), "what was lost is sent again"
     (here / "run" / "error.json").unlink()
-    third.copy()
+    third.send()
     assert not (there(uri) / "run" / "error.json").exists()
 
 
 def test_two_generations_are_kept_and_never_fewer_rounds_than_the_checkpoint_has(scenario, tmp_path):
-    copying, uri = Copying(tmp_path, f"file://{tmp_path}/there"), tmp_path / "there"
+    mirror, uri = mirror_of(tmp_path, f"file://{tmp_path}/there"), tmp_path / "there"
+    mirror.connect()
     seen = []
 
     def look(round_):
-        copying.copy()
+        mirror.send()
         seen.append([checkpoint.round_of(g) for g in checkpoint.generations(uri / "run")])
         assert read_rounds(uri / "run")[-1].round == round_
 
@@ -105,25 +122,24 @@ def test_a_store_with_other_files_or_of_another_folder_is_refused(place, tmp_pat
     with pytest.raises(
         UserError, match=r"there': holds other files \(thesis.tex\), expected an empty folder or the copy"
     ):
-        Mirroring(here, uri, print)
+        Sender(mirror_of(here, uri), print)
     (there(uri) / "thesis.tex").unlink()
-    Copying(here, uri).copy()
+    sent(here, uri)
     shutil.copytree(here / "run", tmp_path / "other" / "run")
     with pytest.raises(TakenOver, match=r"holds the copy of .*:.*/here, .*relief-ray resume file://"):
-        Copying(tmp_path / "other", uri).copy()
+        sent(tmp_path / "other", uri)
 
 
 def test_whoever_fetched_a_copy_goes_on_with_it_and_the_first_one_stops(place, tmp_path):
     here, uri = place
     notes: list[str] = []
-    first = Mirroring(here, uri, notes.append, interval_s=0.02)
+    first = Sender(mirror_of(here, uri, interval_s=0.02, patience_s=5.0), notes.append)
     assert until(lambda: (there(uri) / "run" / "run.json").exists())
     fetched = fetch(uri, tmp_path / "fetched").folder
-    second = Copying(fetched, uri)
     (fetched / "run" / "error.json").write_text("{}")
-    second.copy()
+    sent(fetched, uri)
     (here / "run" / "error.json").write_text('{"error": "from the first one"}')
-    assert not first.close(patience_s=5.0)
+    assert not done(first)
     assert (there(uri) / "run" / "error.json").read_text() == "{}"
     assert len(notes) == 1 and f"{fetched} goes on with this copy since" in notes[0]
 
@@ -138,30 +154,32 @@ def until(condition, seconds=20.0):
 def test_a_store_that_fails_is_told_once_tried_again_and_stops_nothing(scenario, tmp_path):
     notes, blocked = [], tmp_path / "file"
     blocked.write_text("a file where a folder should be")
-    mirroring = Mirroring(tmp_path, f"file://{blocked}/copy", notes.append, interval_s=0.01, retry_s=0.01)
+    mirror = mirror_of(tmp_path, f"file://{blocked}/copy", interval_s=0.01, retry_s=0.01)
+    sender = Sender(mirror, notes.append)
     scenario.drive(tmp_path / "run")
-    assert until(lambda: mirroring._failures > 2) and len(notes) == 1 and "NotADirectory" in notes[0]
-    assert mirroring.is_behind
+    assert until(lambda: sender._num_failures > 2) and len(notes) == 1 and "NotADirectory" in notes[0]
+    assert sender.is_behind
     blocked.unlink()
-    assert mirroring.close(patience_s=20.0) and [n.rpartition(": ")[2] for n in notes[1:]] == ["works again"]
+    assert done(sender) and [n.rpartition(": ")[2] for n in notes[1:]] == ["works again"]
     assert scenario.outcome(blocked / "copy" / "run") == scenario.outcome(tmp_path / "run")
 
 
 def test_a_store_that_stays_away_leaves_the_copy_behind(scenario, tmp_path):
     (tmp_path / "file").write_text("a file where a folder should be")
-    mirroring = Mirroring(tmp_path, f"file://{tmp_path}/file/copy", lambda text: None, interval_s=0.01, retry_s=0.01)
+    mirror = mirror_of(tmp_path, f"file://{tmp_path}/file/copy", interval_s=0.01, retry_s=0.01, patience_s=0.1)
+    sender = Sender(mirror, lambda text: None)
     scenario.drive(tmp_path / "run")
-    assert not mirroring.close(patience_s=0.1) and mirroring.is_behind
+    assert not done(sender) and sender.is_behind
 
 
 def test_a_run_that_was_set_aside_leaves_nothing_in_its_successors_copy(scenario, place, tmp_path):
     """Its checkpoints would fit the new run's configuration."""
     here, uri = place
-    Copying(here, uri).copy()
+    sent(here, uri)
     (here / "run").rename(tmp_path / "aside")
     scenario.drive(here / "run", rounds=1)
     change_run(here / "run", created="2025-01-02T00:00:00Z")
-    Copying(here, uri).copy()
+    sent(here, uri)
     assert [checkpoint.round_of(g) for g in checkpoint.generations(there(uri) / "run")] == [0]
     assert len(read_rounds(there(uri) / "run")) == 1
 
@@ -169,9 +187,8 @@ def test_a_run_that_was_set_aside_leaves_nothing_in_its_successors_copy(scenario
 def test_a_checkpoint_computed_anew_never_stands_beside_the_ledger_of_another(scenario, place, monkeypatch):
     """A resume with --other-code comes to the same round with another model, which the ledger names."""
     here, uri = place
-    copying = Copying(here, uri)
-    copying.copy()
-    point, seen, write = checkpoint.load(here / "run", scenario.BINDING), [], copying.store.write
+    mirror = sent(here, uri)
+    point, seen, write = checkpoint.load(here / "run", scenario.BINDING), [], mirror.store.write
     newest = checkpoint.save(here / "run", replace(point, state=replace(point.state, facts={})), scenario.BINDING)
     os.utime(here / "run" / "rounds.jsonl")
 
@@ -179,8 +196,8 @@ def test_a_checkpoint_computed_anew_never_stands_beside_the_ledger_of_another(sc
         seen.append((name, (there(uri) / "run" / "checkpoints" / newest.name).exists()))
         write(name, data)
 
-    monkeypatch.setattr(copying.store, "write", look)
-    copying.copy()
+    monkeypatch.setattr(mirror.store, "write", look)
+    mirror.send()
     assert seen[0] == ("run/rounds.jsonl", False)
     assert scenario.outcome(there(uri) / "run") == scenario.outcome(here / "run")
 
@@ -188,7 +205,7 @@ def test_a_checkpoint_computed_anew_never_stands_beside_the_ledger_of_another(sc
 @pytest.mark.parametrize("damage", ["flipped", "half", "ahead"])
 def test_a_damaged_checkpoint_is_left_out_by_name(scenario, place, tmp_path, damage):
     here, uri = place
-    Copying(here, uri).copy()
+    sent(here, uri)
     copy = there(uri) / "run"
     newest = checkpoint.generations(copy)[0]
     if damage == "flipped":
@@ -213,7 +230,7 @@ def test_what_cannot_be_fetched_is_refused_and_leaves_nothing(place, tmp_path):
     with pytest.raises(UserError, match=r"there: no mirror.json there; expected the URI that --mirror named"):
         fetch(uri, tmp_path / "out")
     change_run(here / "run", config={"rounds": 3})
-    Copying(here, uri).copy()
+    sent(here, uri)
     with pytest.raises(UserError, match=r"here: exists already; to go on with what is there: relief-ray resume"):
         fetch(uri, here)
     ledger = there(uri) / "run" / "rounds.jsonl"
@@ -243,9 +260,7 @@ def test_an_address_that_cannot_be_used_is_refused_before_the_first_round(uri, s
 
 def test_a_store_of_objects_is_written_without_renames(place):
     here, _ = place
-    copying = Copying(here, "memory://runs/copy")
-    copying.copy()
-    sizes = copying.store.sizes()
+    sizes = sent(here, "memory://runs/copy").store.sizes()
     assert {"mirror.json", "run/run.json", "run/rounds.jsonl"} <= sizes.keys()
     assert sizes["run/rounds.jsonl"] == (here / "run" / "rounds.jsonl").stat().st_size
     assert not any(MirrorStore.is_left_over(name) for name in sizes)

@@ -14,7 +14,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import fsspec
@@ -22,9 +21,8 @@ import torch
 from fsspec.implementations.local import LocalFileSystem
 
 from relief_ray.records import read_run
-from relief_ray.records.mirror_fetch import fetch
-from relief_ray.records.sync.mirror import Copying
-from relief_ray.records.sync.sender import Mirroring
+from relief_ray.records.sync.mirror import Mirror, fetch
+from relief_ray.records.sync.sender import Senders
 from tests.records.scenario import drive, forked, intercepted, outcome, points
 
 
@@ -85,17 +83,21 @@ def uri_of(scheme: str, folder: Path) -> str:
 def mirrored(path: Path, uri: str) -> None:
     """Drives the run in ``path/run`` and copies ``path`` after every checkpoint and at the end."""
     path.mkdir(parents=True, exist_ok=True)
-    copying = Copying(path, uri)
-    drive(path / "run", saved=lambda round_: copying.copy() and None)
-    copying.copy()
-    copying.close()
+    mirror = Mirror(path, None, uri)
+    mirror.connect()
+    drive(path / "run", saved=lambda round_: mirror.send() and None)
+    mirror.send()
+    mirror.close()
 
 
 def beside(path: Path, uri: str) -> None:
     """Drives the run with the thread that a command has."""
     path.mkdir(parents=True, exist_ok=True)
-    with closing(Mirroring(path, uri, print, interval_s=0.0)):
-        drive(path / "run", saved=lambda round_: time.sleep(0.01))
+    mirror = Mirror(path, None, uri)
+    mirror.interval_s = 0.0
+    senders = Senders([mirror], lambda note: None)
+    drive(path / "run", saved=lambda round_: time.sleep(0.01))
+    senders.finish()
 
 
 def once(path: Path, uri: str, at: int) -> None:
@@ -104,7 +106,9 @@ def once(path: Path, uri: str, at: int) -> None:
 
     def strike(number: int, name: str, half: Callable[[], None]) -> None:
         if number == at:
-            Copying(path, uri).copy()
+            mirror = Mirror(path, None, uri)
+            mirror.connect()
+            mirror.send()
             os.kill(os.getpid(), signal.SIGKILL)
 
     with intercepted(strike):

@@ -1,8 +1,9 @@
-"""Test that `sync` copies a finished run to MLflow once, whatever interrupts it."""
+"""Test that a run is copied to MLflow once, whatever interrupts it, by `sync`; and what is copied, by which names."""
 
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections import Counter
 from importlib.util import find_spec
@@ -11,15 +12,26 @@ from pathlib import Path
 import pytest
 
 from relief_ray.records import Metrics, read_rounds, read_run
-from relief_ray.records.exported import SIMULATED, exported_scalars
 from relief_ray.records.lock import FileLock
-from relief_ray.records.metrics import METRICS
+from relief_ray.records.metrics import METRICS, round_scalars
 from relief_ray.records.sync import mlflow as mlflow_store
-from relief_ray.records.sync.mlflow import Store, StudySummary, log_run, log_study, store_uri
-from relief_ray.records.sync_state import read_sync
-from relief_ray.records.tracking import sync
+from relief_ray.records.sync.mlflow import (
+    SIMULATED,
+    Exported,
+    Store,
+    StudySummary,
+    SyncState,
+    exported_scalars,
+    flat_params,
+    log_run,
+    log_study,
+    read_sync,
+    store_uri,
+    sync,
+    write_sync,
+)
 from relief_ray.support.errors import UserError
-from tests.records.stores import POINTS_A_ROUND, closed_port, configured, expected, points, stored
+from tests.records.sync.stores import POINTS_A_ROUND, closed_port, configured, expected, points, stored
 from tests.sealed import change_run, put_rounds, put_run
 
 if find_spec("mlflow") is None:
@@ -295,3 +307,49 @@ def test_store_uris_are_absolute(tmp_path, monkeypatch):
     assert store_uri(Path("runs/a")) == f"sqlite:///{tmp_path}/runs/mlflow.db"
     assert store_uri(Path("a"), "sqlite:///x.db") == f"sqlite:///{tmp_path}/x.db"
     assert store_uri(Path("a"), "http://h:5000") == "http://h:5000"
+
+
+def test_a_round_gives_its_scalars(finished):
+    metrics = Metrics(f1=0.5, f1_fleet=0.25, f1_rare=0.125, accuracy=0.625)
+    record = read_rounds(finished)[1].model_copy(update={"metrics": metrics, "speedup": 2.0, "trained_fraction": 0.75})
+    assert round_scalars(record, "split") == {
+        "f1": 0.5,
+        "f1_fleet": 0.25,
+        "f1_rare": 0.125,
+        "accuracy": 0.625,
+        "loss": 0.5,
+        "speedup": 2.0,
+        "trained_fraction": 0.75,
+        "round_s": 2.5,
+        "time_s": 4.0,
+        "energy_j": 30.0,
+        "bytes_up": 162.0,
+        "bytes_down": 400.0,
+        "wall_s": 0.5,
+    }
+    assert set(round_scalars(record, "split")) == set(METRICS)
+
+
+def test_what_is_not_known_or_not_finite_is_left_out(finished):
+    record = read_rounds(finished)[0].model_copy(update={"clients": (), "speedup": math.nan, "trained_fraction": None})
+    assert set(round_scalars(record, "measured")) == {"wall_s"}
+
+
+def test_parameters_are_flat():
+    config = {"a": {"b": 1, "c": {"d": None}}, "e": [1, 2], "f": "x" * 600, "g": True}
+    assert flat_params(config) == {"a.b": "1", "a.c.d": "null", "e": "[1, 2]", "f": "x" * 500, "g": "true"}
+
+
+def test_the_watermark_is_kept_per_store_and_holds_no_credentials(tmp_path):
+    assert read_sync(tmp_path) == SyncState()
+    write_sync(tmp_path, {"http://me:pw@h": Exported(run_id="r", step=3)})
+    write_sync(tmp_path, {}, "cannot reach http://me:pw@h")
+    write_sync(tmp_path, {"sqlite:////x": Exported(run_id="s")})
+    assert read_sync(tmp_path).targets == {
+        "http://***@h": Exported(run_id="r", step=3),
+        "sqlite:////x": Exported(run_id="s"),
+    }
+    write_sync(tmp_path, {}, "cannot reach http://me:pw@h")
+    assert read_sync(tmp_path).error == "cannot reach http://***@h" and len(read_sync(tmp_path).targets) == 2
+    (tmp_path / "sync.json").write_text("{torn")
+    assert read_sync(tmp_path) == SyncState()

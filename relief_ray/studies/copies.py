@@ -1,0 +1,61 @@
+"""Where a plan's records are copied to while its runs go on, as its configuration says: a mirror, an MLflow store."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from relief_ray.config.runtime import TrackingConfig
+from relief_ray.experiment.experiment import never
+from relief_ray.records.cells import PLAN_FILES
+from relief_ray.records.sync.mirror import Mirror
+from relief_ray.records.sync.mlflow import MlflowTarget
+from relief_ray.records.sync.sender import Senders, Target
+from relief_ray.studies.plans import Plan
+from relief_ray.support.text import install
+
+_NO_MLFLOW = f"MLflow is not installed: nothing is exported ({install('server')}; then: relief-ray sync DIR)"
+
+
+def _targets(plan: Plan, on_note: Callable[[str], None]) -> Iterator[Target]:
+    """The targets that the plan's configuration names."""
+    uri = next((cell.config.runtime.mirror for cell in plan.cells), None)
+    if uri is not None:
+        yield Mirror(*_root_of(plan), uri)
+    stores: dict[TrackingConfig, list[Path]] = {}
+    for cell in plan.cells:
+        if cell.config.tracking.enabled:
+            stores.setdefault(cell.config.tracking, []).append((plan.out / cell.name).absolute())
+    if stores and importlib.util.find_spec("mlflow") is None:
+        on_note(_NO_MLFLOW)
+        return
+    for store, runs in stores.items():
+        yield MlflowTarget(plan.out, store.uri, store.experiment, runs)
+
+
+def _root_of(plan: Plan) -> tuple[Path, str | None]:
+    """The folder that is mirrored, and the one run in it that is at work; None: all of them."""
+    folder = plan.out.absolute()
+    is_single = [cell.name for cell in plan.cells] == ["."]
+    if is_single and any((folder.parent / name).exists() for name in PLAN_FILES):
+        return folder.parent, folder.name
+    return folder, None
+
+
+@contextmanager
+def copied(plan: Plan, on_note: Callable[[str], None], is_stopped: Callable[[], bool] = never) -> Iterator[Senders]:
+    """Copy the plan's records while the block runs, which says when a run has begun, has a new round, has ended.
+
+    At the end it waits for what is under way; after an error, or where ``is_stopped`` says so then, for seconds only.
+
+    Raises:
+        UserError: the mirror's URI is none, its library is not installed, or it holds something else.
+    """
+    senders, is_whole = Senders(_targets(plan, on_note), on_note), False
+    try:
+        yield senders
+        is_whole = not is_stopped()
+    finally:
+        senders.finish(is_stopped=not is_whole)
