@@ -54,21 +54,18 @@ SCHEMA: Final = 2
 
 
 class Choice(FrozenConfig):
-    """Provenance of tuned hyperparameters; not part of a run's identity.
-
-    Attributes:
-        kind: ``tuned`` for the frozen choice of a search, ``try`` for one of its trials.
-        parameters: dotted keys of the values that the search varies; the values stand in their own sections.
-        at_edge: those of ``parameters`` whose chosen value was the first or last one tried.
-        num_tries: number of trials that the choice was made from.
-        f1_validation: best validation F1 among them, 0 to 1.
-    """
+    """Provenance of tuned hyperparameters; not part of a run's identity."""
 
     kind: Literal["tuned", "try"]
+    """``tuned`` for the frozen choice of a search, ``try`` for one of its trials."""
     parameters: tuple[str, ...] = Field(min_length=1)
+    """Dotted keys of the values that the search varies; the values stand in their own sections."""
     at_edge: tuple[str, ...] = ()
+    """Those of ``parameters`` whose chosen value was the first or last one tried."""
     num_tries: int | None = Field(default=None, ge=1)
+    """Number of trials that the choice was made from."""
     f1_validation: float | None = None
+    """Best validation F1 among them, 0 to 1."""
 
 
 def override(values: Mapping[str, object], settings: Iterable[str]) -> dict[str, object]:
@@ -103,22 +100,19 @@ _KNOWN: TypeAdapter[StrategyConfig] = TypeAdapter(AnyStrategy)
 
 
 class EvaluationConfig(FrozenConfig):
-    """Evaluate ``parts`` of the data ``every`` so many rounds and after the last one.
-
-    Attributes:
-        every: rounds between two evaluations.
-        parts: ``test``, ``validation`` or both.
-        average: which of the server's models are tested; training is the same. ``last``: those of the round; ``tail``:
-            the mean of the last ``window`` rounds; ``ema``: ``x <- decay x + (1 - decay) theta`` from the first round.
-        window: rounds that ``tail`` averages, the tested one included; fewer where the run is younger.
-        decay: weight of the earlier mean in ``ema``.
-    """
+    """Evaluate ``parts`` of the data ``every`` so many rounds and after the last one."""
 
     every: int = Field(default=5, ge=1)
+    """Rounds between two evaluations."""
     parts: tuple[Literal["test", "validation"], ...] = Field(default=("test",), min_length=1)
+    """``test``, ``validation`` or both."""
     average: Literal["last", "tail", "ema"] = "last"
+    """Which of the server's models are tested; training is the same. ``last``: those of the round; ``tail``: the mean
+    of the last ``window`` rounds; ``ema``: ``x <- decay x + (1 - decay) theta`` from the first round."""
     window: int = Field(default=5, ge=1)
+    """Rounds that ``tail`` averages, the tested one included; fewer where the run is younger."""
     decay: float = Field(default=0.9, ge=0.0, lt=1.0)
+    """Weight of the earlier mean in ``ema``."""
 
     @model_validator(mode="after")
     def _all_is_read(self) -> EvaluationConfig:
@@ -133,59 +127,54 @@ class EvaluationConfig(FrozenConfig):
 
 
 class RecordConfig(FrozenConfig):
-    """Intervals in rounds.
-
-    Attributes:
-        checkpoint_every: rounds between two checkpoints.
-        pairwise_every: rounds between two comparisons of all pairs of clients' fusion updates; 0: never.
-    """
+    """Intervals in rounds."""
 
     checkpoint_every: int = Field(default=1, ge=1)
+    """Rounds between two checkpoints."""
     pairwise_every: int = Field(default=0, ge=0)
+    """Rounds between two comparisons of all pairs of clients' fusion updates; 0: never."""
 
 
 class ExperimentConfig(FrozenConfig):
     """One run: a strategy on a dataset, a fleet and a backbone.
 
     ``strategy``, ``backbone`` and ``data.name`` may be given by name or by import path (``my.module:MyMethod``).
-
-    Attributes:
-        name: name for people; no part of the identity.
-        strategy: the method and its hyperparameters.
-        data: dataset, split and sharding.
-        fleet: the clients' devices and sensors.
-        backbone: the model: ``cnn``, ``moment_lora``, or one of your own.
-        training: local training: epochs, batch size, optimizer, learning rate, engine.
-        server: the optimizer of the server, none by default.
-        evaluation: parts of the data, interval, and averages over rounds.
-        costs: simulated time and energy.
-        record: intervals of checkpoints and of comparisons in pairs.
-        runtime: placement of clients on processes.
-        tracking: the copy of the records in MLflow.
-        choice: provenance of tuned hyperparameters; None: they were not searched.
-        replicate: number of the repetition that ``seed`` and ``fleet.rotation`` were derived from; None: of none.
-        rounds: number of rounds R, without the bootstrap.
-        seed: seed of all random streams.
-        participation: share of the clients that take part in a round, above 0 up to 1.
     """
 
     name: str = "run"
+    """Name for people; no part of the identity."""
     strategy: SerializeAsAny[StrategyConfig] = PRESETS[REFERENCE]
+    """The method and its hyperparameters."""
     data: DataConfig = DataConfig()
+    """Dataset, split and sharding."""
     fleet: FleetConfig = FleetConfig()
+    """The clients' devices and sensors."""
     backbone: SerializeAsAny[BackboneConfig] = CnnConfig()
+    """The model: ``cnn``, ``moment_lora``, or one of your own."""
     training: TrainingConfig = TrainingConfig()
+    """Local training: epochs, batch size, optimizer, learning rate, engine."""
     server: ServerConfig = ServerConfig()
+    """The optimizer of the server, none by default."""
     evaluation: EvaluationConfig = EvaluationConfig()
+    """Parts of the data, interval, and averages over rounds."""
     costs: CostConfig = CostConfig()
+    """Simulated time and energy."""
     record: RecordConfig = RecordConfig()
+    """Intervals of checkpoints and of comparisons in pairs."""
     runtime: RuntimeConfig = RuntimeConfig()
+    """Placement of clients on processes."""
     tracking: TrackingConfig = TrackingConfig()
+    """The copy of the records in MLflow."""
     choice: Choice | None = None
+    """Provenance of tuned hyperparameters; None: they were not searched."""
     replicate: int | None = Field(default=None, ge=0)
+    """Number of the repetition that ``seed`` and ``fleet.rotation`` were derived from; None: of none."""
     rounds: int = Field(default=200, ge=1)
+    """Number of rounds R, without the bootstrap."""
     seed: int = Field(default=0, ge=0)
+    """Seed of all random streams."""
     participation: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Share of the clients that take part in a round, above 0 up to 1."""
 
     @model_validator(mode="after")
     def _stack_has_a_host(self) -> ExperimentConfig:

@@ -311,7 +311,7 @@ def _plain(value: object) -> object:
 
 def _meaning_of(field: FieldInfo) -> str:
     """A field's description as a sentence of plain text, without the doubled quotes of docstrings."""
-    text = re.sub(r"\bNone\b", "null", (field.description or "").replace("``", "`")).strip().removesuffix(".")
+    text = " ".join(re.sub(r"\bNone\b", "null", (field.description or "").replace("``", "`")).split()).removesuffix(".")
     return text[:1].upper() + text[1:] + "." if text else ""
 
 

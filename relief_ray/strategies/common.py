@@ -31,40 +31,38 @@ class StrategyConfig(FrozenConfig):
     Everything else that the program has to know of a method stands in class variables of its configuration, which all
     have defaults, and in ``rounds_needed``. Commands, tables, cost accounting and searches read them here and know no
     method by its name.
-
-    Attributes:
-        title: the method's own name. Tables and figures show a user's method by it (empty: by its import path), and a
-            built-in one by its preset's name, which is what users type; a reconstruction always by its title.
-        kind: ``baseline``, ``bound``, ``ablation``, ...; in tables, those that begin with ``ablation`` stand below the
-            paper's methods, and those that are ``bound`` last; ``..., FITTED``: costs agree with the paper's by design.
-        about: one line on what the method does, for `relief-ray strategies`.
-        citation: key of its entry in ``citations.bib``, or a BibTeX entry; None without a paper.
-        reconstructed: its paper could not be read in full; the title then says so.
-        paper_accounting: what a round costs in the paper's Tables I and II, with ``costs.accounting=table``:
-            ``method``: what was really done; ``fedavg``: FedAvg's round, plus the bytes of added adapters and routers.
-        search: three values of the method's own hyperparameter for a search with equal budgets; empty: it has none.
-        search_trades_speed: what is searched also decides how long a round takes, so that a tuned F1 is read beside
-            its speed; one line on how, for footnotes; empty: it does not.
-        dense_stand_in: what stands for the method's LoRA mechanism on a backbone without LoRA, one line for footnotes;
-            empty: the method needs no LoRA.
-        one_of: keys that say the same thing in different ways, so that at most one of them may be given.
-        read_with: keys that one value of a switch reads; with another value they must keep their defaults.
-        weighting: a client's weight in the mean: ``uniform``, or ``samples``: its number of windows.
     """
 
     title: ClassVar[str] = ""
+    """The method's own name. Tables and figures show a user's method by it (empty: by its import path), and a built-in
+    one by its preset's name, which is what users type; a reconstruction always by its title."""
     kind: ClassVar[str] = "own"
+    """``baseline``, ``bound``, ``ablation``, ...; in tables, those that begin with ``ablation`` stand below the paper's
+    methods, and those that are ``bound`` last; ``..., FITTED``: costs agree with the paper's by design."""
     about: ClassVar[str] = ""
+    """One line on what the method does, for `relief-ray strategies`."""
     citation: ClassVar[str | None] = None
+    """Key of its entry in ``citations.bib``, or a BibTeX entry; None without a paper."""
     reconstructed: ClassVar[bool] = False
+    """Its paper could not be read in full; the title then says so."""
     paper_accounting: ClassVar[Literal["method", "fedavg"]] = "method"
+    """What a round costs in the paper's Tables I and II, with ``costs.accounting=table``: ``method``: what was really
+    done; ``fedavg``: FedAvg's round, plus the bytes of added adapters and routers."""
     search: ClassVar[Search] = {}
+    """Three values of the method's own hyperparameter for a search with equal budgets; empty: it has none."""
     search_trades_speed: ClassVar[str] = ""
+    """What is searched also decides how long a round takes, so that a tuned F1 is read beside its speed; one line on
+    how, for footnotes; empty: it does not."""
     dense_stand_in: ClassVar[str] = ""
+    """What stands for the method's LoRA mechanism on a backbone without LoRA, one line for footnotes; empty: the method
+    needs no LoRA."""
     one_of: ClassVar[tuple[str, ...]] = ()
+    """Keys that say the same thing in different ways, so that at most one of them may be given."""
     read_with: ClassVar[ReadWith] = ()
+    """Keys that one value of a switch reads; with another value they must keep their defaults."""
 
     weighting: Weighting = "uniform"
+    """A client's weight in the mean: ``uniform``, or ``samples``: its number of windows."""
 
     @model_validator(mode="after")
     def _at_most_one_of(self) -> StrategyConfig:

@@ -14,7 +14,7 @@ from relief_ray.config.table import PAGE, keys_of_all, page
 from relief_ray.models.registry import BACKBONES
 from relief_ray.strategies import PRESETS
 from relief_ray.support.errors import UserError
-from relief_ray.support.frozen import FrozenConfig, explained
+from relief_ray.support.frozen import FrozenConfig
 from tests.config.test_experiment import ALL_KEYS
 
 # Words that say nothing about a key by themselves.
@@ -54,35 +54,19 @@ def test_a_key_without_a_meaning_is_found(meaning):
     assert faults(Key(key="training.lr", of="", type="number", default=0.1, meaning=meaning))
 
 
-def test_descriptions_come_from_the_docstring_of_the_class_that_has_the_field():
+def test_a_field_is_described_by_the_string_under_it_of_the_class_that_has_it():
     class Base(FrozenConfig):
-        """Base.
-
-        Attributes:
-            depth: number of
-                layers; None: all.
-            low, high: bound of the range.
-
-        Another paragraph.
-        """
-
         depth: int | None = None
+        """Number of
+        layers; None: all."""
         low: float = 0.0
-        high: float = 1.0
 
     class Further(Base):
-        """Further.
-
-        Attributes:
-            width: number of outputs.
-        """
-
         width: int = 3
-        depth: int | None = 2
+        """Number of outputs."""
 
     told = {name: field.description for name, field in Further.model_fields.items()}
-    assert told["depth"] == "number of layers; None: all." and told["width"] == "number of outputs."
-    assert told["low"] == told["high"] == "bound of the range." and explained("") == {}
+    assert told == {"depth": "Number of\nlayers; None: all.", "low": None, "width": "Number of outputs."}
 
 
 @pytest.mark.parametrize(
