@@ -8,21 +8,22 @@ import keyword
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from actors.commands.next_steps import refuse_several
-from relief_ray.config.keys import CHOSEN, Key, all_keys, unknown_key, value_text
+from relief_ray.config.experiment import ExperimentConfig, all_keys, own_keys
+from relief_ray.config.keys import CHOSEN, Key, unknown_key, value_text
+from relief_ray.models.registry import backbone_name
+from relief_ray.plugins.load import is_own, load, path_of
+from relief_ray.studies.plan import target_config
+from relief_ray.studies.presets import PRESETS
 from relief_ray.studies.reasons import reasons_for
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import disk_errors, write_atomic
 from relief_ray.support.text import WIDTH, pip, wrapped
-
-if TYPE_CHECKING:
-    from relief_ray.config.experiment import ExperimentConfig
 
 # `relief-ray explain`: why a client trains what it trains; the reasons are ``relief_ray.studies.reasons``'.
 
@@ -131,9 +132,7 @@ def config_command(first: str | None, second: str | None, as_json: bool, markdow
         UserError: no such preset, file, method or key.
     """
     if markdown:
-        from relief_ray.config.table import keys_of_all, page
-
-        print(page(keys_of_all()), end="")
+        print(_page(all_keys()), end="")
         return
     is_key = second is None and first is not None and bool(_matching(first, all_keys()))
     target, wanted = (None, first) if is_key else (first, second)
@@ -142,7 +141,9 @@ def config_command(first: str | None, second: str | None, as_json: bool, markdow
     else:
         keys, values, head = _of_defaults(wanted) if target is None else _of_target(target, wanted)
     if as_json:
-        rows = [{**asdict(k), **({"value": values[k.key]} if k.key in values else {})} for k in keys]
+        facts = ("key", "of", "type", "default", "meaning")
+        rows = [{fact: getattr(key, fact) for fact in facts} for key in keys]
+        rows = [{**row, "value": values[row["key"]]} if row["key"] in values else row for row in rows]
         print(json.dumps(rows, indent=1))
         return
     if head:
@@ -152,10 +153,51 @@ def config_command(first: str | None, second: str | None, as_json: bool, markdow
         print("\nMethods have keys too: relief-ray config strategy. Models: config backbone.")
 
 
+_HEAD: Final = """# Configuration
+
+Every key of a run, with its type, its default and its meaning. `relief-ray config` prints the same table,
+`relief-ray config demo` a preset's values, `relief-ray config demo training` one section of them. A key is changed by
+`--set training.epochs=2`, in a YAML file, or by `rr.run("demo", set={"training.epochs": 2})` in Python.
+
+This page is generated: `relief-ray config --markdown` writes it from the classes.
+"""
+
+
+def _page(keys: Sequence[Key]) -> str:
+    """The page ``docs/configuration.md``: a table per section."""
+    sections: dict[str, list[Key]] = {}
+    for key in keys:
+        head = key.key.partition(".")[0] if "." in key.key else "The run itself"
+        sections.setdefault(f"{head}: {key.of}" if key.of else head, []).append(key)
+    text = [_HEAD]
+    for title, section in sections.items():
+        text += [f"## {title}\n", "| key | type | default | meaning |", "|---|---|---|---|"]
+        for key in section:
+            cells = [part.replace("|", "\\|") for part in (key.type, value_text(key.default), key.meaning)]
+            text.append("| `{}` | {} | `{}` | {} |".format(key.key, *cells))
+        text.append("")
+    return "\n".join(text)
+
+
 def _matching(wanted: str, keys: Sequence[Key]) -> list[Key]:
     """Keys of this path, of this section, of this method or backbone, or of this last name."""
     exact = [k for k in keys if k.key == wanted or k.key.startswith(f"{wanted}.") or k.of == wanted]
     return exact or [k for k in keys if k.key.rpartition(".")[2] == wanted]
+
+
+def _wanted(wanted: str | None, shown: Sequence[Key], known: Sequence[Key], target: str = "") -> list[Key]:
+    """Those of the ``shown`` keys that are ``wanted``; all, where nothing is.
+
+    Raises:
+        UserError: it is none; the nearest of the ``known`` ones is named.
+    """
+    if wanted is None:
+        return list(shown)
+    if keys := _matching(wanted, shown):
+        return keys
+    place = f"config {target} {wanted}" if target else f"config {wanted}"
+    command = f"config {target}" if ":" in target else "config"
+    raise UserError(f"{place}: {unknown_key(wanted, known)}; `relief-ray {command}` lists all keys")
 
 
 # Keys to show, their values by path, and a line above them.
@@ -163,15 +205,9 @@ _Shown = tuple[list[Key], Mapping[str, object], str]
 
 
 def _of_defaults(wanted: str | None) -> _Shown:
-    """The keys that every run has, or the wanted ones of all.
-
-    Raises:
-        UserError: no such key.
-    """
-    keys = [key for key in all_keys() if not key.of] if wanted is None else _matching(wanted, all_keys())
-    if not keys:
-        raise UserError(f"config {wanted}: {unknown_key(str(wanted))}; `relief-ray config` lists all keys")
-    return keys, {}, ""
+    """The keys that every run has, or the wanted ones of all."""
+    keys = all_keys()
+    return _wanted(wanted, keys if wanted else [key for key in keys if not key.of], keys), {}, ""
 
 
 def _of_target(target: str, wanted: str | None) -> _Shown:
@@ -180,47 +216,29 @@ def _of_target(target: str, wanted: str | None) -> _Shown:
     Raises:
         UserError: it is none of these and no key either, or it has no key ``wanted``.
     """
-    from relief_ray.config.table import own_keys
-    from relief_ray.models.registry import backbone_name
-    from relief_ray.plugins.load import is_own, path_of
-    from relief_ray.studies.plan import target_config
-    from relief_ray.studies.presets import PRESETS
-
+    known = list(all_keys())
     if wanted is None and target not in PRESETS and not _is_path(target):
-        raise UserError(f"config {target}: no preset ({', '.join(PRESETS)}), no file, and {unknown_key(target)}")
+        presets = ", ".join(PRESETS)
+        raise UserError(f"config {target}: no preset ({presets}), no file, and {unknown_key(target, known)}")
     config = target_config(target, [])
     read_by = {"", config.strategy.build().name, backbone_name(config.backbone)}
     values = _values_of(config)
-    known = list(all_keys())
     for chosen in (config.strategy, config.backbone):
         if is_own(type(chosen)):
             known += own_keys(type(chosen), path_of(type(chosen)))
             read_by.add(path_of(type(chosen)))
-    keys = [key for key in known if key.of in read_by and key.key in values]
-    if wanted is not None and not (keys := _matching(wanted, keys)):
-        raise UserError(f"config {target} {wanted}: {unknown_key(wanted)}; `relief-ray config` lists all keys")
+    keys = _wanted(wanted, [key for key in known if key.of in read_by and key.key in values], known, target)
     return keys, values, f"{target}: values of its first run ({config.label()}); {_MARK} differs from the default"
 
 
 def _of_own(path: str, wanted: str | None) -> _Shown:
-    """Keys of the user's method or backbone at an import path.
-
-    Raises:
-        UserError: there is none, or it has no key ``wanted``.
-    """
-    from relief_ray.config.table import own_keys
-    from relief_ray.plugins.load import load
-
+    """Keys of the user's method or backbone at an import path."""
     found = load(path, "config")
-    keys = list(own_keys(found if isinstance(found, type) else type(found), path))
-    if wanted is not None and not (keys := _matching(wanted, keys)):
-        raise UserError(f"config {path} {wanted}: {unknown_key(wanted, path)}; `relief-ray config {path}` lists all")
-    return keys, {}, ""
+    keys = own_keys(found if isinstance(found, type) else type(found), path)
+    return _wanted(wanted, keys, keys, path), {}, ""
 
 
 def _is_path(target: str) -> bool:
-    from pathlib import Path
-
     return Path(target).exists() or Path(target).suffix in (".yaml", ".yml", ".json")
 
 

@@ -21,7 +21,6 @@ from typing import Any
 
 from actors.runtime.tokens import use_token
 from relief_ray.support.errors import UserError
-from relief_ray.support.process import num_cores
 
 # Processes of a private Ray cluster: what signals they hear, which there are, and how they are ended.
 #
@@ -346,6 +345,8 @@ def abandon() -> None:
 
 def _start(folder: Path, options: SessionOptions) -> str | None:
     import ray
+
+    from relief_ray.support.process import num_cores  # loads torch, which `--help` does without
 
     ours = not {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ)
     if ours:

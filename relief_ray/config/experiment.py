@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Final, Literal
 
@@ -27,7 +29,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from relief_ray.config.keys import Key, all_keys, expectation, own_message, own_words, unknown_key, whole_key
+from relief_ray.config.keys import Key, expectation, keys_of, unknown_key, whole_first
 from relief_ray.config.runtime import RuntimeConfig, TrackingConfig
 from relief_ray.core.federated import Strategy
 from relief_ray.data import DataConfig
@@ -37,7 +39,16 @@ from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.registry import BACKBONES, backbone_name, choose_backbone
 from relief_ray.plugins.blame import call_users, fault_text
-from relief_ray.plugins.load import configured, is_own, is_path, load_kind, modules_of, path_of, what_to_type
+from relief_ray.plugins.load import (
+    configured,
+    fields_read,
+    is_own,
+    is_path,
+    load_kind,
+    modules_of,
+    path_of,
+    what_to_type,
+)
 from relief_ray.records.identity import NOT_DECIDING
 from relief_ray.server.optimizer import ServerConfig
 from relief_ray.strategies import PRESETS, REFERENCE, AnyStrategy
@@ -69,13 +80,15 @@ class Choice(FrozenConfig):
 
 
 def override(values: Mapping[str, object], settings: Iterable[str]) -> dict[str, object]:
-    """Apply ``path=value`` settings to plain values; a value is read as YAML (numbers, lists, null), else as text.
+    """Apply ``path=value`` settings to plain values, those that replace whole sections first.
+
+    A value is read as YAML (numbers, lists, null), else as text.
 
     Raises:
         UserError: a setting without ``=`` or a path through something that is no section.
     """
     result = copy.deepcopy(dict(values))
-    for setting in settings:
+    for setting in whole_first(settings):
         path, sign, text = setting.partition("=")
         where = f"--set {clipped(setting)}"
         if not sign or not all(part.isprintable() and part.strip() for part in path.split(".")):
@@ -313,8 +326,39 @@ def preset(name: str) -> StrategyConfig:
 
 def _as_value(name: str) -> str:
     """`` (a value of server.optimizer: --set server.optimizer=fedadam)`` of a word that a key takes, else nothing."""
-    takers = (key.key for key in all_keys() if name in key.type.removeprefix("one of ").split(", "))
+    takers = (key.key for key in all_keys() if name in key.options())
     return next((f" (a value of {key}: --set {key}={name})" for key in takers), "")
+
+
+@cache
+def all_keys() -> tuple[Key, ...]:
+    """Every key of the configuration: the common ones, then those of every method and every backbone."""
+    sections = ("backbone" if issubclass(kind, BackboneConfig) else "strategy" for kind in _CLASSES.values())
+    chosen = zip(sections, _CLASSES.items(), strict=True)
+    return (*keys_of(ExperimentConfig), *(k for at, (name, kind) in chosen for k in keys_of(kind, f"{at}.", name)))
+
+
+def own_keys(kind: type, path: str) -> tuple[Key, ...]:
+    """Keys of a user's method or backbone, the class at the import path ``path``, without inherited ones unread.
+
+    Raises:
+        UserError: it is neither.
+    """
+    section = next((name for name, base in _BASES.items() if issubclass(kind, base)), None)
+    if section is None:
+        raise UserError(
+            f"{path}: found a {kind.__name__}, which has no keys of a configuration; expected a method "
+            "(StrategyConfig) or a backbone (BackboneConfig)"
+        )
+    read = fields_read(kind, _BASES[section])
+    keys = keys_of(kind, f"{section}.", path)
+    return tuple(key for key in keys if key.key.split(".")[1] in read)
+
+
+_BASES: Final[Mapping[str, type[StrategyConfig] | type[BackboneConfig]]] = {
+    "strategy": StrategyConfig,
+    "backbone": BackboneConfig,
+}
 
 
 def parse(values: Mapping[str, object], where: str = "configuration") -> ExperimentConfig:
@@ -328,19 +372,19 @@ def parse(values: Mapping[str, object], where: str = "configuration") -> Experim
     except ValidationError as error:
         causes = (fault.get("ctx", {}).get("error") for fault in error.errors())
         kind = UserCodeError if any(isinstance(cause, UserCodeError) for cause in causes) else UserError
-        raise kind("\n".join(f"{where}: {line}" for line in explain(error, _own_words(values)))) from error
+        raise kind("\n".join(f"{where}: {line}" for line in explain(error, _own_keys(values)))) from error
 
 
-def _own_words(values: Mapping[str, object]) -> dict[str, tuple[Key, ...]]:
+def _own_keys(values: Mapping[str, object]) -> dict[str, tuple[Key, ...]]:
     """Keys of the user's own classes that unchecked values name, by section."""
     own: dict[str, tuple[Key, ...]] = {}
-    for section, base in (("strategy", StrategyConfig), ("backbone", BackboneConfig)):
+    for section, base in _BASES.items():
         value = values.get(section)
         name = value.get("name") if isinstance(value, Mapping) else value
         if isinstance(name, str) and is_path(name):
             with suppress(UserError):  # which the error says already
                 found = load_kind(name, section, base)
-                own[section] = own_words(found if isinstance(found, type) else type(found), section)
+                own[section] = tuple(keys_of(found if isinstance(found, type) else type(found), f"{section}.", name))
     return own
 
 
@@ -351,32 +395,43 @@ def explain(error: ValidationError, own: Mapping[str, Sequence[Key]] | None = No
     """
     lines: dict[str, None] = {}
     for fault in error.errors():
-        path = [str(p) for p in fault["loc"] if not str(p).startswith("function-") and str(p) not in _UNION_TAGS]
-        key, chosen = ".".join(path), next((str(p) for p in fault["loc"] if p in _UNION_TAGS), None)
+        path = ".".join(str(p) for p in fault["loc"] if not str(p).startswith("function-") and str(p) not in _CLASSES)
+        chosen = next((str(p) for p in fault["loc"] if p in _CLASSES), None)
+        keys = (own or {}).get(path.partition(".")[0]) or [
+            k for k in all_keys() if chosen is None or k.of in ("", chosen)
+        ]
         if fault["type"] == "extra_forbidden":
-            lines[f"{unknown_key(key, chosen)}; remove or rename it"] = None
+            lines[f"{unknown_key(path, keys)}; remove or rename it"] = None
             continue
-        keys = (own or {}).get(key.partition(".")[0], ())
-        whole = whole_key(key, keys)  # of an element its list; of an alternative that was tried (`auto`) the key
-        key = key if path[-1:] and path[-1].isdecimal() else whole
-        fits = expectation(whole, fault["input"] if whole == key else None, chosen, keys)
-        message = own_message(fault, fits) if keys else _message(fault, key, fits)
+        key = next((key for key in keys if key.holds(path)), None)
+        is_item = path.rpartition(".")[2].isdecimal()
+        if key is not None and not is_item and not key.is_mapping:
+            path = key.key  # of an alternative that was tried (`auto`)
+        message = _message(
+            fault, path, "" if key is None else expectation(key, path, None if is_item else fault["input"])
+        )
         value = "" if isinstance(fault["input"], Mapping) else f" = {shown(fault['input'])}"
-        is_named = not key or message.startswith(f"{key} = ")  # validators of a whole section name their keys
-        lines[message if is_named else f"{key}{value}: {message}"] = None
+        is_named = not path or message.startswith(f"{path} = ")  # validators of a whole section name their keys
+        lines[message if is_named else f"{path}{value}: {message}"] = None
     return list(lines)
 
 
-def _message(fault: ErrorDetails, key: str, fits: str) -> str:
+def _message(fault: ErrorDetails, path: str, fits: str) -> str:
     """Words on what was expected; ``fits``: the key's."""
-    if fault["type"] in ("model_type", "dict_type"):
-        is_open = isinstance(fault["input"], str) and fault["input"][:1] in ("{", "[")
-        ending = "; a bracket is missing or one too many" if is_open else ""
-        return (fits or f"expected a section of keys; `relief-ray config {key}` lists them") + ending
-    if fault["type"] == "invalid_key":
-        return "expected a name as key; quote it"
-    said = fault["msg"].removeprefix("Value error, ")
-    return said if fault["type"] == "value_error" else fits or said
+    said = re.sub(r"^(Value error|Assertion failed), ", "", fault["msg"])
+    match fault["type"]:
+        case "value_error" | "assertion_error":
+            return said
+        case "missing":
+            return f"found no value, {fits or 'expected one'}; set it"
+        case "invalid_key":
+            return "expected a name as key; quote it"
+        case "model_type" | "dict_type":
+            is_open = isinstance(fault["input"], str) and fault["input"][:1] in ("{", "[")
+            ending = "; a bracket is missing or one too many" if is_open else ""
+            return (fits or f"expected a section of keys; `relief-ray config {path}` lists them") + ending
+    return fits or said
 
 
-_UNION_TAGS: Mapping[str, type[BaseModel]] = {**{s.build().name: type(s) for s in PRESETS.values()}, **BACKBONES}
+# Built-in methods and backbones by name, which pydantic's errors have as tags of a union.
+_CLASSES: Mapping[str, type[BaseModel]] = {**{s.build().name: type(s) for s in PRESETS.values()}, **BACKBONES}

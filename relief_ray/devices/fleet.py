@@ -149,9 +149,9 @@ class FleetConfig(FrozenConfig):
     """Whether few sensors sit on slow devices, on fast ones (``inverted``), or on any (``independent``)."""
     coupling_seed: int = Field(default=0, ge=0)
     """Seed of the permutation where ``coupling`` is ``independent``."""
-    owned: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    owned: dict[str, tuple[str, ...]] = Field(default={})
     """Sensors by type; without an entry A has all, B accelerometer and gyroscope, C the accelerometer."""
-    types: dict[str, dict[str, float | dict[str, float]]] = Field(default_factory=dict)
+    types: dict[str, dict[str, float | dict[str, float]]] = Field(default={})
     """Figures of a device type that differ from the preset, e.g. ``{"C": {"active_power_w": 4}}``."""
 
     @field_validator("owned", mode="before")

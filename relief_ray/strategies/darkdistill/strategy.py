@@ -72,7 +72,7 @@ class DarkDistill(StrategyConfig):
     """A client's weight in its depth class's mean."""
     num_depths: int = Field(default=4, ge=1)
     """Number of depth classes; at most one per encoder layer."""
-    depth_by_type: dict[Literal["A", "B", "C"], Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
+    depth_by_type: dict[Literal["A", "B", "C"], Annotated[int, Field(ge=1)]] = Field(default={})
     """Depth class by device type; types left out are placed by their speed."""
     upload: Literal["prefix", "full"] = "prefix"
     """``full`` is charged the whole model both ways, ``prefix`` the trained prefix."""
