@@ -29,7 +29,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from relief_ray.config.keys import Key, expectation, keys_of, unknown_key, whole_first
+from relief_ray.config.keys import Key, expectation, keys_of, unknown_key
 from relief_ray.config.runtime import RuntimeConfig, TrackingConfig
 from relief_ray.core.federated import Strategy
 from relief_ray.data import DataConfig
@@ -80,19 +80,38 @@ class Choice(FrozenConfig):
 
 
 def override(values: Mapping[str, object], settings: Iterable[str]) -> dict[str, object]:
-    """Apply ``path=value`` settings to plain values, those that replace whole sections first.
-
-    A value is read as YAML (numbers, lists, null), else as text.
+    """Apply ``path=value`` settings to plain values; a value is read as YAML (numbers, lists, null), else as text.
 
     Raises:
         UserError: a setting without ``=`` or a path through something that is no section.
     """
-    result = copy.deepcopy(dict(values))
-    for setting in whole_first(settings):
-        path, sign, text = setting.partition("=")
-        where = f"--set {clipped(setting)}"
-        if not sign or not all(part.isprintable() and part.strip() for part in path.split(".")):
-            raise UserError(f"{where}: expected path=value, e.g. --set training.epochs=2; write the key before the =")
+    return assign(values, map(read_pair, settings))
+
+
+def read_pair(setting: str) -> tuple[str, object]:
+    """The path and the value of ``path=value``, read as YAML.
+
+    Raises:
+        UserError: there is no ``=``, or the path has an empty part.
+    """
+    path, sign, text = setting.partition("=")
+    where = f"--set {clipped(setting)}"
+    if not sign or not all(part.isprintable() and part.strip() for part in path.split(".")):
+        raise UserError(f"{where}: expected path=value, e.g. --set training.epochs=2; write the key before the =")
+    return path, read_setting(text, where)
+
+
+def assign(values: Mapping[str, object], pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
+    """Plain values with these dotted paths set, whole sections before keys in them, otherwise one after the other.
+
+    ``strategy.gamma=1`` followed by ``strategy=relief`` would lose its value.
+
+    Raises:
+        UserError: a path leads through something that is no section.
+    """
+    result, listed = copy.deepcopy(dict(values)), list(pairs)
+    above = {path[:end] for path, _ in listed for end, sign in enumerate(path) if sign == "."}
+    for path, value in sorted(listed, key=lambda pair: (pair[0] not in above, pair[0] in above and pair[0].count("."))):
         *parents, last = path.split(".")
         node = result
         for parent in parents:
@@ -101,11 +120,11 @@ def override(values: Mapping[str, object], settings: Iterable[str]) -> dict[str,
                 below = node[parent] = {"name": below}
             if not isinstance(below, dict):
                 raise UserError(
-                    f"{where}: {parent!r} is {shown(below)}, not a section; expected a key that holds others, see "
-                    "`relief-ray config`"
+                    f"--set {clipped(f'{path}={value}')}: {parent!r} is {shown(below)}, not a section; expected a key "
+                    "that holds others, see `relief-ray config`"
                 )
             node = below
-        node[last] = read_setting(text, where)
+        node[last] = copy.deepcopy(value)
     return result
 
 

@@ -234,15 +234,3 @@ def value_text(value: object) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{k}: {value_text(v)}" for k, v in value.items()) + "}"
     return "null" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def whole_first(settings: Iterable[str]) -> list[str]:
-    """The settings with those that replace a section before those of keys inside it, otherwise in their order.
-
-    ``strategy.gamma=1`` followed by ``strategy=relief`` would lose its value.
-    """
-    listed = list(settings)
-    paths = [setting.partition("=")[0] for setting in listed]
-    wholes = {path for path in paths if any(other.startswith(f"{path}.") for other in paths)}
-    first = sorted((i for i, path in enumerate(paths) if path in wholes), key=lambda i: paths[i].count("."))
-    return [listed[i] for i in first] + [setting for setting, p in zip(listed, paths, strict=True) if p not in wholes]

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from relief_ray.config.experiment import ExperimentConfig, all_keys, override, parse
-from relief_ray.config.keys import Key, in_words, nearest_keys, whole_first
+from relief_ray.config.keys import Key, in_words, nearest_keys
 from relief_ray.models.registry import BACKBONES
 from relief_ray.strategies import PRESETS
 from relief_ray.support.errors import UserError
@@ -122,11 +122,9 @@ def test_a_key_of_another_method_is_not_suggested():
 
 
 def test_whole_sections_are_set_before_their_keys():
-    settings = ["rounds=2", "strategy.gamma=0.5", "data.name=dsa", "strategy=relief", "rounds=3"]
-    assert whole_first(settings) == ["strategy=relief", "rounds=2", "strategy.gamma=0.5", "data.name=dsa", "rounds=3"]
-    config = parse(override({}, settings[1::2]))
-    assert (config.strategy.build().name, config.strategy.gamma) == ("relief", 0.5)
-    assert whole_first(["a.b.c=1", "a.b={}", "a={}"]) == ["a={}", "a.b={}", "a.b.c=1"]
+    values = override({}, ["rounds=2", "strategy.gamma=0.5", "data.name=dsa", "strategy=relief", "rounds=3"])
+    assert values == {"strategy": {"name": "relief", "gamma": 0.5}, "rounds": 3, "data": {"name": "dsa"}}
+    assert override({}, ["a.b.c=1", "a.b={}", "a={x: 2}"]) == {"a": {"x": 2, "b": {"c": 1}}}
 
 
 @pytest.mark.parametrize(
