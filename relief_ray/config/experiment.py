@@ -55,7 +55,7 @@ from relief_ray.strategies import PRESETS, REFERENCE, AnyStrategy
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.support.errors import UserCodeError, UserError, clipped, nearest, shown
 from relief_ray.support.files import read_whole
-from relief_ray.support.frozen import FrozenConfig
+from relief_ray.support.frozen import FrozenConfig, all_read
 from relief_ray.support.user_yaml import read_setting
 from relief_ray.training.config import TrainingConfig
 
@@ -148,14 +148,7 @@ class EvaluationConfig(FrozenConfig):
 
     @model_validator(mode="after")
     def _all_is_read(self) -> EvaluationConfig:
-        for key, needed in (("window", "tail"), ("decay", "ema")):
-            value = getattr(self, key)
-            if value != type(self).model_fields[key].default and self.average != needed:
-                raise ValueError(
-                    f"{key} = {value} with average = {self.average!r}, which does not read it; expected one of them: "
-                    f"set average={needed} or remove {key}"
-                )
-        return self
+        return all_read(self, "evaluation", (("average", "tail", ("window",)), ("average", "ema", ("decay",))))
 
 
 class RecordConfig(FrozenConfig):
@@ -430,7 +423,9 @@ def explain(error: ValidationError, own: Mapping[str, Sequence[Key]] | None = No
             fault, path, "" if key is None else expectation(key, path, None if is_item else fault["input"])
         )
         value = "" if isinstance(fault["input"], Mapping) else f" = {shown(fault['input'])}"
-        is_named = not path or message.startswith(f"{path} = ")  # validators of a whole section name their keys
+        is_named = not path or message.startswith(
+            (f"{path} = ", f"{path}.")
+        )  # validators of a whole section name their keys
         lines[message if is_named else f"{path}{value}: {message}"] = None
     return list(lines)
 

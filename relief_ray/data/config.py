@@ -9,7 +9,7 @@ from relief_ray.data.checks import window_fault
 from relief_ray.data.formats.dsa import UNITS, with_units
 from relief_ray.data.loader import DatasetSpec
 from relief_ray.data.registry import get_spec
-from relief_ray.support.frozen import FrozenConfig
+from relief_ray.support.frozen import FrozenConfig, all_read
 
 SplitName = Literal["within_subject", "held_out_subject", "random_leaky"]
 PartitionName = Literal["subject", "dirichlet", "quantity"]
@@ -89,15 +89,9 @@ class DataConfig(FrozenConfig):
 
     @model_validator(mode="after")
     def _all_is_read(self) -> "DataConfig":
-        readers = {"dirichlet_alpha": ("dirichlet", "quantity"), "min_partition_size": ("dirichlet", "quantity")}
-        for key, partitions in {**readers, "self_balancing": ("dirichlet",)}.items():
-            value = getattr(self, key)
-            if value != type(self).model_fields[key].default and self.partition not in partitions:
-                raise ValueError(
-                    f"data.{key} = {value} with data.partition = {self.partition!r}, which does not read it; expected "
-                    f"{' or '.join(partitions)}: set data.partition={partitions[0]} or remove data.{key}"
-                )
-        return self
+        drawn = ("dirichlet_alpha", "min_partition_size")
+        read_with = (("partition", ("dirichlet", "quantity"), drawn), ("partition", "dirichlet", ("self_balancing",)))
+        return all_read(self, "data", read_with)
 
     def spec(self) -> DatasetSpec:
         """The dataset's description with the chosen units and length of windows."""

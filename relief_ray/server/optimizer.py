@@ -23,7 +23,7 @@ from torch import Tensor
 from relief_ray.core.groups import GroupId, Params
 from relief_ray.core.messages import ServerState
 from relief_ray.core.protocols import ModelGroups
-from relief_ray.support.frozen import FrozenConfig
+from relief_ray.support.frozen import FrozenConfig, all_read
 
 # The moments' names in ``ServerState.tensors``: ``server.m/global/fusion.B``.
 MOMENTS: Final = "server."
@@ -46,16 +46,12 @@ class ServerConfig(FrozenConfig):
 
     @model_validator(mode="after")
     def _all_is_read(self) -> ServerConfig:
-        unread = {"none": ("lr", "momentum", "beta2", "tau"), "fedavgm": ("beta2", "tau")}.get(self.optimizer, ())
-        for key in unread:
-            value = getattr(self, key)
-            if value != type(self).model_fields[key].default:
-                needed = "fedadam or fedyogi" if self.optimizer == "fedavgm" else "fedavgm, fedadam or fedyogi"
-                raise ValueError(
-                    f"{key} = {value} with optimizer = {self.optimizer!r}, which does not read it; expected one of "
-                    f"them: set optimizer={needed} or remove {key}"
-                )
-        return self
+        adaptive = ("fedadam", "fedyogi")
+        read_with = (
+            ("optimizer", ("fedavgm", *adaptive), ("lr", "momentum")),
+            ("optimizer", adaptive, ("beta2", "tau")),
+        )
+        return all_read(self, "server", read_with)
 
     @property
     def rate(self) -> float:

@@ -14,11 +14,9 @@ from relief_ray.core.federated import PlannedRun, RoundContext, ServerTools, Str
 from relief_ray.core.messages import Assignment, ClientInfo, Fleet, Reduced, ServerState, StageTimes, WeightedSum
 from relief_ray.server.aggregation import apply_step, by_samples, mean_step, one_bucket, over_participants, uniform
 from relief_ray.support.errors import UserError
-from relief_ray.support.frozen import FrozenConfig
+from relief_ray.support.frozen import FrozenConfig, ReadWith, all_read
 
 Weighting = Literal["uniform", "samples"]
-# A switch, the value it must have, and the keys that are read only then.
-ReadWith = tuple[tuple[str, object, tuple[str, ...]], ...]
 # Name of a try -> its settings, by key of the method's configuration.
 Search = Mapping[str, Mapping[str, object]]
 # How many rounds are tried until a share of them leaves one over.
@@ -73,16 +71,7 @@ class StrategyConfig(FrozenConfig):
 
     @model_validator(mode="after")
     def _all_is_read(self) -> StrategyConfig:
-        fields = type(self).model_fields
-        for switch, needed, keys in self.read_with:
-            value = getattr(self, switch)
-            changed = [k for k in keys if getattr(self, k) != fields[k].get_default(call_default_factory=True)]
-            if value != needed and changed:
-                raise ValueError(
-                    f"{changed[0]} = {getattr(self, changed[0])} with {switch}={value!r}, which does not read it; "
-                    f"expected one of them: set {switch}={needed} or remove {changed[0]}"
-                )
-        return self
+        return all_read(self, "strategy", self.read_with)
 
     def build(self) -> Strategy:
         """Build the strategy that this configuration describes.

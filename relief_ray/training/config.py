@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from relief_ray.core.stages import Engine, Missing
 from relief_ray.devices.workload import optimizer_flops_per_value
-from relief_ray.support.frozen import FrozenConfig
+from relief_ray.support.frozen import FrozenConfig, all_read
 from relief_ray.support.process import Autocast, Device, choose_device
 from relief_ray.training.optimizer import ADAM, OptimizerName, UpdateRule
 
@@ -56,23 +56,15 @@ class TrainingConfig(FrozenConfig):
     """Number of clients of a worker that take their steps together, for small models on a GPU."""
 
     @model_validator(mode="after")
-    def _optimizer_is_read(self) -> TrainingConfig:
-        unread = {
-            "momentum": (self.optimizer == "sgd", "optimizer", "optimizer=sgd"),
-            "schedule_end": (self.schedule in ("cosine", "linear"), "schedule", "schedule=cosine or linear"),
-            "schedule_every": (self.schedule == "step", "schedule", "schedule=step"),
-            "schedule_factor": (self.schedule == "step", "schedule", "schedule=step"),
-        }
-        for key, (is_read, switch, needed) in unread.items():
-            value = getattr(self, key)
-            if value != type(self).model_fields[key].default and not is_read:
-                raise ValueError(
-                    f"{key} = {value} with {switch} = {getattr(self, switch)!r}, which does not read it; expected one "
-                    f"of them: set {needed} or remove {key}"
-                )
+    def _all_is_read(self) -> TrainingConfig:
         if self.schedule == "step" and self.schedule_every is None:
             raise ValueError("schedule = 'step' without schedule_every; expected the rounds between two steps: set it")
-        return self
+        read_with = (
+            ("optimizer", "sgd", ("momentum",)),
+            ("schedule", ("cosine", "linear"), ("schedule_end",)),
+            ("schedule", "step", ("schedule_every", "schedule_factor")),
+        )
+        return all_read(self, "training", read_with)
 
     @model_validator(mode="after")
     def _stack_is_ours(self) -> TrainingConfig:
