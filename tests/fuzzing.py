@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from relief_ray.config.keys import Key, all_keys, refuse_wrong_run, value_text
+from relief_ray.config.experiment import all_keys
+from relief_ray.config.keys import Key, value_text
 from relief_ray.devices.fleet import DeviceType
 from relief_ray.experiment.setup import prepare
 from relief_ray.strategies import PRESETS
@@ -96,7 +97,6 @@ def bounded(seconds: float) -> Iterator[None]:
 
 def check(target: str, settings: list[str]) -> None:
     """Check what `relief-ray run TARGET --set ..` was given, as the command does before it opens any data."""
-    refuse_wrong_run(target, settings, None)
     tuple(cells_of(load_preset(target), settings))
 
 
@@ -161,17 +161,17 @@ def value(rng: random.Random, depth: int = 0) -> str:
     return rng.choice(SCALARS)
 
 
-def fitting(rng: random.Random, kind: str) -> str:
-    """A value that the words of a key's type allow, or nearly."""
-    base = kind.partition(", ")[0]
-    if kind.startswith("one of "):
-        return rng.choice(kind.removeprefix("one of ").split(", ")).removeprefix("or ")
-    if base == "whole number":
-        return str(rng.choice([0, 1, 2, 3, 7, 100, 10**4, 10**6, 10**9, 10**18]))
-    if base == "number":
-        return str(rng.choice([0, 1e-9, 0.1, 0.5, 0.999, 1, 2.5, 1e6, 1e300]))
-    if base == "true or false":
-        return rng.choice(["true", "false"])
+def fitting(rng: random.Random, known: Key) -> str:
+    """A value that the type of a key allows, or nearly."""
+    if options := known.options():
+        return str(rng.choice(options))
+    match known.schema.get("anyOf", [{}])[0].get("type"):
+        case "integer":
+            return str(rng.choice([0, 1, 2, 3, 7, 100, 10**4, 10**6, 10**9, 10**18]))
+        case "number":
+            return str(rng.choice([0, 1e-9, 0.1, 0.5, 0.999, 1, 2.5, 1e6, 1e300]))
+        case "boolean":
+            return rng.choice(["true", "false"])
     return value(rng) if rng.random() < 0.7 else f"[{value(rng)}]"
 
 
@@ -179,7 +179,7 @@ def setting(rng: random.Random) -> str:
     """A setting: half of the time of a key of the table, with a value that may fit."""
     if rng.random() < 0.5:
         known = rng.choice([k for k in all_keys() if k.of in ("", "relief", "cnn")])
-        return f"{known.key}={fitting(rng, known.type)}"
+        return f"{known.key}={fitting(rng, known)}"
     return rng.choice(["{}={}"] * 30 + ["{}", "={1}", "{}=={}", "{}:{}"]).format(key(rng), value(rng))
 
 
@@ -224,7 +224,7 @@ def likely(rng: random.Random, known: Key) -> str:
         "costs.utilisation": number,
         "strategy": rng.choice(list(PRESETS)),
     }
-    return made.get(known.key) or made.get(known.key.split(".")[0]) or fitting(rng, known.type)
+    return made.get(known.key) or made.get(known.key.split(".")[0]) or fitting(rng, known)
 
 
 def settings_of(seed: int, number: int) -> Iterator[list[str]]:

@@ -117,7 +117,6 @@ def grid_start(
     any value of a cell. Methods, data sets and backbones may be your own, by import path.
     """
     settings = [*_axes(settings or [], strategies, seeds, folds, rounds), *(settings or [])]
-    _check_quickly(target, settings)
     _refuse_unread(search, "--search optuna", {"--tries": tries})
     numbers = {"--grace-rounds": grace_rounds, "--reduction-factor": reduction_factor}
     _refuse_unread(scheduler, "--scheduler asha", numbers)
@@ -153,14 +152,6 @@ def _axes(
         option = "strategies" if key == "methods" else key
         raise UserError(f"--{option} and --set {setting}: choose the same; leave one of them out")
     return [f"{key}={value}" for key, value in made.items()]
-
-
-def _check_quickly(target: str, settings: list[str]) -> None:
-    """Refuse values that no built-in method or backbone takes, before the library is loaded."""
-    from relief_ray.config.keys import refuse_wrong_values
-
-    if not target.endswith(".py") and not any(":" in setting for setting in settings):
-        refuse_wrong_values(settings, own=())
 
 
 def _refuse_unread(chosen: str | None, reader: str, numbers: dict[str, int | None]) -> None:
@@ -303,9 +294,6 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Train: one run per strategy, fold and replicate or seed, then a table, a figure and a verdict."""
-    from relief_ray.config.keys import refuse_wrong_run
-
-    refuse_wrong_run(target, settings or [], strategies)
     from actors.commands.run import RunOptions, run_command
     from relief_ray.studies.axes import parse_axes
 

@@ -69,37 +69,12 @@ def _open_closed() -> None:
 
 # Options that several commands share.
 
-# Keys of `--set` that are no part of a configuration: axes of a plan or a grid, and a search's frozen choices.
-_AXES = frozenset({"replicates", "seeds", "folds", "datasets", "methods", "tuned"})
-# Commands that judge a key without a dot themselves.
-_JUDGE = frozenset({"grid", "conformance"})
-
-
-def _check_keys(ctx: typer.Context, settings: list[str] | None) -> list[str] | None:
-    """Refuse a wrong key or value at once, before anything slow is imported; settings of whole sections come first.
-
-    Raises:
-        UserError: a setting names no key (the nearest is named), or its key does not take the value.
-    """
-    if settings:
-        from relief_ray.config.keys import refuse_unknown, refuse_wrong_values, whole_first
-
-        # A grid may have axes of any name, and `conformance` takes a method's keys alone: without a dot, they judge.
-        path = ctx.command_path.split()
-        judged = [s for s in settings if not _JUDGE.intersection(path) or "." in s.partition("=")[0]]
-        refuse_unknown(judged, further=_AXES)
-        refuse_wrong_values(judged)
-        return whole_first(settings)
-    return settings
-
-
 Settings = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="PATH=VALUE",
         help="Change a value, e.g. --set training.epochs=2. Repeatable; `relief-ray config` lists all keys.",
-        callback=_check_keys,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]

@@ -1,4 +1,4 @@
-"""`relief-ray config|explain|new`: keys of a configuration, reasons for a client's task, new files of one's own."""
+"""`relief-ray config`: every key of a configuration with its type, default, value and meaning."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import keyword
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -15,7 +14,12 @@ from typing import Final, Literal
 
 from actors.commands.next_steps import refuse_several
 from actors.terminal.exit_codes import print_result
-from relief_ray.config.keys import CHOSEN, Key, all_keys, unknown_key, value_text
+from relief_ray.config.experiment import ExperimentConfig, all_keys, own_keys
+from relief_ray.config.keys import CHOSEN, Key, unknown_key, value_text
+from relief_ray.models.registry import backbone_name
+from relief_ray.plugins.load import is_own, load, path_of
+from relief_ray.studies.plan import target_config
+from relief_ray.studies.presets import PRESETS
 from relief_ray.studies.reasons import reasons_for
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import disk_errors, write_atomic
@@ -110,8 +114,6 @@ def names_of(name: str) -> dict[str, str]:
 # `relief-ray config`: every key of a configuration with its type, default, value and meaning.
 
 _MARK: Final = "*"
-# Keys to show, their values by path, and a line above them.
-_Chosen = tuple[list[Key], Mapping[str, object], str]
 
 
 def config_command(first: str | None, second: str | None, as_json: bool, markdown: bool) -> None:
@@ -121,21 +123,47 @@ def config_command(first: str | None, second: str | None, as_json: bool, markdow
         UserError: no such preset, file, method or key.
     """
     if markdown:
-        from relief_ray.config.table import keys_of_all, page
-
-        print(page(keys_of_all()), end="")
+        print(_page(all_keys()), end="")
         return
     is_key = second is None and first is not None and bool(_matching(first, all_keys()))
     target, wanted = (None, first) if is_key else (first, second)
-    if target is None:
-        keys, values, head = _of_defaults(wanted)
+    if target is not None and ":" in target:
+        keys, values, head = _of_own(target, wanted)
     else:
-        keys, values, head = (_of_users_class if ":" in target else _of_target)(target, wanted)
-    lines = [*([f"{head}\n"] if head else []), *(_key_text(key, values) for key in keys)]
+        keys, values, head = _of_defaults(wanted) if target is None else _of_target(target, wanted)
+    lines = [*([f"{head}\n"] if head else []), *(_lines(key, values) for key in keys)]
     if target is None and wanted is None:
         lines.append("\nMethods have keys too: relief-ray config strategy. Models: config backbone.")
-    rows = [asdict(k) | ({"value": values[k.key]} if k.key in values else {}) for k in keys]
+    facts = ("key", "of", "type", "default", "meaning")
+    rows = [{fact: getattr(key, fact) for fact in facts} for key in keys]
+    rows = [{**row, "value": values[row["key"]]} if row["key"] in values else row for row in rows]
     print_result("\n".join(lines), rows, as_json)
+
+
+_HEAD: Final = """# Configuration
+
+Every key of a run, with its type, its default and its meaning. `relief-ray config` prints the same table,
+`relief-ray config demo` a preset's values, `relief-ray config demo training` one section of them. A key is changed by
+`--set training.epochs=2`, in a YAML file, or by `rr.run("demo", set={"training.epochs": 2})` in Python.
+
+This page is generated: `relief-ray config --markdown` writes it from the classes.
+"""
+
+
+def _page(keys: Sequence[Key]) -> str:
+    """The page ``docs/configuration.md``: a table per section."""
+    sections: dict[str, list[Key]] = {}
+    for key in keys:
+        head = key.key.partition(".")[0] if "." in key.key else "The run itself"
+        sections.setdefault(f"{head}: {key.of}" if key.of else head, []).append(key)
+    text = [_HEAD]
+    for title, section in sections.items():
+        text += [f"## {title}\n", "| key | type | default | meaning |", "|---|---|---|---|"]
+        for key in section:
+            cells = [part.replace("|", "\\|") for part in (key.type, value_text(key.default), key.meaning)]
+            text.append("| `{}` | {} | `{}` | {} |".format(key.key, *cells))
+        text.append("")
+    return "\n".join(text)
 
 
 def _matching(wanted: str, keys: Sequence[Key]) -> list[Key]:
@@ -144,78 +172,82 @@ def _matching(wanted: str, keys: Sequence[Key]) -> list[Key]:
     return exact or [k for k in keys if k.key.rpartition(".")[2] == wanted]
 
 
-def _of_defaults(wanted: str | None) -> _Chosen:
-    """The keys that every run has, or the wanted ones of all.
+def _wanted(wanted: str | None, shown: Sequence[Key], known: Sequence[Key], target: str = "") -> list[Key]:
+    """Those of the ``shown`` keys that are ``wanted``; all, where nothing is.
 
     Raises:
-        UserError: no such key.
+        UserError: it is none; the nearest of the ``known`` ones is named.
     """
-    keys = [key for key in all_keys() if not key.of] if wanted is None else _matching(wanted, all_keys())
-    if not keys:
-        raise UserError(f"config {wanted}: {unknown_key(str(wanted))}; `relief-ray config` lists all keys")
-    return keys, {}, ""
+    if wanted is None:
+        return list(shown)
+    if keys := _matching(wanted, shown):
+        return keys
+    place = f"config {target} {wanted}" if target else f"config {wanted}"
+    command = f"config {target}" if ":" in target else "config"
+    raise UserError(f"{place}: {unknown_key(wanted, known)}; `relief-ray {command}` lists all keys")
 
 
-def _of_target(target: str, wanted: str | None) -> _Chosen:
+# Keys to show, their values by path, and a line above them.
+_Shown = tuple[list[Key], Mapping[str, object], str]
+
+
+def _of_defaults(wanted: str | None) -> _Shown:
+    """The keys that every run has, or the wanted ones of all."""
+    keys = all_keys()
+    return _wanted(wanted, keys if wanted else [key for key in keys if not key.of], keys), {}, ""
+
+
+def _of_target(target: str, wanted: str | None) -> _Shown:
     """Keys and values of the first run of a preset, a file or a run folder, and a line that says so.
 
     Raises:
         UserError: it is none of these and no key either, or it has no key ``wanted``.
     """
-    from relief_ray.config.table import own_keys
-    from relief_ray.models.registry import backbone_name
-    from relief_ray.plugins.load import is_own, path_of
-    from relief_ray.studies.plan import target_config
-    from relief_ray.studies.presets import PRESETS
-
-    is_file = Path(target).exists() or Path(target).suffix in (".yaml", ".yml", ".json")
-    if wanted is None and target not in PRESETS and not is_file:
-        raise UserError(f"config {target}: no preset ({', '.join(PRESETS)}), no file, and {unknown_key(target)}")
+    known = list(all_keys())
+    if wanted is None and target not in PRESETS and not _is_path(target):
+        presets = ", ".join(PRESETS)
+        raise UserError(f"config {target}: no preset ({presets}), no file, and {unknown_key(target, known)}")
     config = target_config(target, [])
-    values = _by_key(config.model_dump(mode="json"))
-    # A method and a backbone also by their names.
-    values |= {section: values[f"{section}.name"] for section in CHOSEN}
-    known, read_by = list(all_keys()), {"", config.strategy.build().name, backbone_name(config.backbone)}
-    for kind in (type(config.strategy), type(config.backbone)):
-        if is_own(kind):
-            known += own_keys(kind, path_of(kind))
-            read_by.add(path_of(kind))
-    keys = [key for key in known if key.of in read_by and key.key in values]
-    if wanted is not None and not (keys := _matching(wanted, keys)):
-        raise UserError(f"config {target} {wanted}: {unknown_key(wanted)}; `relief-ray config` lists all keys")
+    read_by = {"", config.strategy.build().name, backbone_name(config.backbone)}
+    values = _values_of(config)
+    for chosen in (config.strategy, config.backbone):
+        if is_own(type(chosen)):
+            known += own_keys(type(chosen), path_of(type(chosen)))
+            read_by.add(path_of(type(chosen)))
+    keys = _wanted(wanted, [key for key in known if key.of in read_by and key.key in values], known, target)
     return keys, values, f"{target}: values of its first run ({config.label()}); {_MARK} differs from the default"
 
 
-def _of_users_class(path: str, wanted: str | None) -> _Chosen:
-    """Keys of the user's method or backbone at an import path.
-
-    Raises:
-        UserError: there is none, or it has no key ``wanted``.
-    """
-    from relief_ray.config.table import own_keys
-    from relief_ray.plugins.load import load
-
-    value = load(path, "config")
-    keys = list(own_keys(value if isinstance(value, type) else type(value), path))
-    if wanted is not None and not (keys := _matching(wanted, keys)):
-        raise UserError(f"config {path} {wanted}: {unknown_key(wanted, path)}; `relief-ray config {path}` lists all")
-    return keys, {}, ""
+def _of_own(path: str, wanted: str | None) -> _Shown:
+    """Keys of the user's method or backbone at an import path."""
+    found = load(path, "config")
+    keys = own_keys(found if isinstance(found, type) else type(found), path)
+    return _wanted(wanted, keys, keys, path), {}, ""
 
 
-def _by_key(section: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Every value, sections included, by its dotted key."""
+def _is_path(target: str) -> bool:
+    return Path(target).exists() or Path(target).suffix in (".yaml", ".yml", ".json")
+
+
+def _values_of(config: ExperimentConfig) -> dict[str, object]:
+    """Every value by its dotted key; a method and a backbone also by their names."""
     values: dict[str, object] = {}
-    for name, value in section.items():
-        values[prefix + name] = value
-        if isinstance(value, Mapping):
-            values |= _by_key(value, f"{prefix}{name}.")
-    return values
+
+    def walk(section: Mapping[str, object], prefix: str) -> None:
+        for name, value in section.items():
+            values[f"{prefix}{name}"] = value
+            if isinstance(value, Mapping):
+                walk(value, f"{prefix}{name}.")
+
+    walk(config.model_dump(mode="json"), "")
+    return values | {section: values[f"{section}.name"] for section in CHOSEN}
 
 
-def _key_text(key: Key, values: Mapping[str, object]) -> str:
+def _lines(key: Key, values: Mapping[str, object]) -> str:
     """A key's block: name and value, type and default, meaning."""
     value = values.get(key.key, key.default)
     mark = _MARK if key.key in values and value != key.default else " "
     reader = f"   ({key.of})" if key.of else ""
-    body = wrapped(f"{key.type}; default {value_text(key.default)}. {key.meaning}", " " * 6, width=WIDTH - 6)
+    facts = f"{key.type}; default {value_text(key.default)}. {key.meaning}"
+    body = wrapped(facts, " " * 6, width=WIDTH - 6)
     return "\n".join([f"{mark} {key.key} = {value_text(value)}{reader}", *body])

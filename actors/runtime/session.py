@@ -315,7 +315,7 @@ def abandon() -> None:
 def _start(folder: Path, options: SessionOptions) -> str | None:
     import ray
 
-    from relief_ray.support.process import num_cores
+    from relief_ray.support.process import num_cores  # loads torch, which `--help` does without
 
     ours = not {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ)
     if ours:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Final, Literal
 
@@ -27,7 +29,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from relief_ray.config.keys import Key, all_keys, expectation, own_message, own_words, unknown_key, whole_key
+from relief_ray.config.keys import Key, expectation, keys_of, unknown_key
 from relief_ray.config.runtime import RuntimeConfig, TrackingConfig
 from relief_ray.core.federated import Strategy
 from relief_ray.data import DataConfig
@@ -37,14 +39,23 @@ from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.registry import BACKBONES, backbone_name, choose_backbone
 from relief_ray.plugins.blame import call_users, fault_text
-from relief_ray.plugins.load import configured, is_own, is_path, load_kind, modules_of, path_of, what_to_type
+from relief_ray.plugins.load import (
+    configured,
+    fields_read,
+    is_own,
+    is_path,
+    load_kind,
+    modules_of,
+    path_of,
+    what_to_type,
+)
 from relief_ray.records.identity import NOT_DECIDING
 from relief_ray.server.optimizer import ServerConfig
 from relief_ray.strategies import PRESETS, REFERENCE, AnyStrategy
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.support.errors import UserCodeError, UserError, clipped, nearest, shown
 from relief_ray.support.files import read_whole
-from relief_ray.support.frozen import FrozenConfig
+from relief_ray.support.frozen import FrozenConfig, all_read
 from relief_ray.support.user_yaml import read_setting
 from relief_ray.training.config import TrainingConfig
 
@@ -54,21 +65,18 @@ SCHEMA: Final = 2
 
 
 class Choice(FrozenConfig):
-    """Provenance of tuned hyperparameters; not part of a run's identity.
-
-    Attributes:
-        kind: ``tuned`` for the frozen choice of a search, ``try`` for one of its trials.
-        parameters: dotted keys of the values that the search varies; the values stand in their own sections.
-        at_edge: those of ``parameters`` whose chosen value was the first or last one tried.
-        num_tries: number of trials that the choice was made from.
-        f1_validation: best validation F1 among them, 0 to 1.
-    """
+    """Provenance of tuned hyperparameters; not part of a run's identity."""
 
     kind: Literal["tuned", "try"]
+    """``tuned`` for the frozen choice of a search, ``try`` for one of its trials."""
     parameters: tuple[str, ...] = Field(min_length=1)
+    """Dotted keys of the values that the search varies; the values stand in their own sections."""
     at_edge: tuple[str, ...] = ()
+    """Those of ``parameters`` whose chosen value was the first or last one tried."""
     num_tries: int | None = Field(default=None, ge=1)
+    """Number of trials that the choice was made from."""
     f1_validation: float | None = None
+    """Best validation F1 among them, 0 to 1."""
 
 
 def override(values: Mapping[str, object], settings: Iterable[str]) -> dict[str, object]:
@@ -77,12 +85,33 @@ def override(values: Mapping[str, object], settings: Iterable[str]) -> dict[str,
     Raises:
         UserError: a setting without ``=`` or a path through something that is no section.
     """
-    result = copy.deepcopy(dict(values))
-    for setting in settings:
-        path, sign, text = setting.partition("=")
-        where = f"--set {clipped(setting)}"
-        if not sign or not all(part.isprintable() and part.strip() for part in path.split(".")):
-            raise UserError(f"{where}: expected path=value, e.g. --set training.epochs=2; write the key before the =")
+    return assign(values, map(read_pair, settings))
+
+
+def read_pair(setting: str) -> tuple[str, object]:
+    """The path and the value of ``path=value``, read as YAML.
+
+    Raises:
+        UserError: there is no ``=``, or the path has an empty part.
+    """
+    path, sign, text = setting.partition("=")
+    where = f"--set {clipped(setting)}"
+    if not sign or not all(part.isprintable() and part.strip() for part in path.split(".")):
+        raise UserError(f"{where}: expected path=value, e.g. --set training.epochs=2; write the key before the =")
+    return path, read_setting(text, where)
+
+
+def assign(values: Mapping[str, object], pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
+    """Plain values with these dotted paths set, whole sections before keys in them, otherwise one after the other.
+
+    ``strategy.gamma=1`` followed by ``strategy=relief`` would lose its value.
+
+    Raises:
+        UserError: a path leads through something that is no section.
+    """
+    result, listed = copy.deepcopy(dict(values)), list(pairs)
+    above = {path[:end] for path, _ in listed for end, sign in enumerate(path) if sign == "."}
+    for path, value in sorted(listed, key=lambda pair: (pair[0] not in above, pair[0] in above and pair[0].count("."))):
         *parents, last = path.split(".")
         node = result
         for parent in parents:
@@ -91,11 +120,11 @@ def override(values: Mapping[str, object], settings: Iterable[str]) -> dict[str,
                 below = node[parent] = {"name": below}
             if not isinstance(below, dict):
                 raise UserError(
-                    f"{where}: {parent!r} is {shown(below)}, not a section; expected a key that holds others, see "
-                    "`relief-ray config`"
+                    f"--set {clipped(f'{path}={value}')}: {parent!r} is {shown(below)}, not a section; expected a key "
+                    "that holds others, see `relief-ray config`"
                 )
             node = below
-        node[last] = read_setting(text, where)
+        node[last] = copy.deepcopy(value)
     return result
 
 
@@ -103,89 +132,74 @@ _KNOWN: TypeAdapter[StrategyConfig] = TypeAdapter(AnyStrategy)
 
 
 class EvaluationConfig(FrozenConfig):
-    """Evaluate ``parts`` of the data ``every`` so many rounds and after the last one.
-
-    Attributes:
-        every: rounds between two evaluations.
-        parts: ``test``, ``validation`` or both.
-        average: which of the server's models are tested; training is the same. ``last``: those of the round; ``tail``:
-            the mean of the last ``window`` rounds; ``ema``: ``x <- decay x + (1 - decay) theta`` from the first round.
-        window: rounds that ``tail`` averages, the tested one included; fewer where the run is younger.
-        decay: weight of the earlier mean in ``ema``.
-    """
+    """Evaluate ``parts`` of the data ``every`` so many rounds and after the last one."""
 
     every: int = Field(default=5, ge=1)
+    """Rounds between two evaluations."""
     parts: tuple[Literal["test", "validation"], ...] = Field(default=("test",), min_length=1)
+    """``test``, ``validation`` or both."""
     average: Literal["last", "tail", "ema"] = "last"
+    """Which of the server's models are tested; training is the same. ``last``: those of the round; ``tail``: the mean
+    of the last ``window`` rounds; ``ema``: ``x <- decay x + (1 - decay) theta`` from the first round."""
     window: int = Field(default=5, ge=1)
+    """Rounds that ``tail`` averages, the tested one included; fewer where the run is younger."""
     decay: float = Field(default=0.9, ge=0.0, lt=1.0)
+    """Weight of the earlier mean in ``ema``."""
 
     @model_validator(mode="after")
     def _all_is_read(self) -> EvaluationConfig:
-        for key, needed in (("window", "tail"), ("decay", "ema")):
-            value = getattr(self, key)
-            if value != type(self).model_fields[key].default and self.average != needed:
-                raise ValueError(
-                    f"{key} = {value} with average = {self.average!r}, which does not read it; expected one of them: "
-                    f"set average={needed} or remove {key}"
-                )
-        return self
+        return all_read(self, "evaluation", (("average", "tail", ("window",)), ("average", "ema", ("decay",))))
 
 
 class RecordConfig(FrozenConfig):
-    """Intervals in rounds.
-
-    Attributes:
-        checkpoint_every: rounds between two checkpoints.
-        pairwise_every: rounds between two comparisons of all pairs of clients' fusion updates; 0: never.
-    """
+    """Intervals in rounds."""
 
     checkpoint_every: int = Field(default=1, ge=1)
+    """Rounds between two checkpoints."""
     pairwise_every: int = Field(default=0, ge=0)
+    """Rounds between two comparisons of all pairs of clients' fusion updates; 0: never."""
 
 
 class ExperimentConfig(FrozenConfig):
     """One run: a strategy on a dataset, a fleet and a backbone.
 
     ``strategy``, ``backbone`` and ``data.name`` may be given by name or by import path (``my.module:MyMethod``).
-
-    Attributes:
-        name: name for people; no part of the identity.
-        strategy: the method and its hyperparameters.
-        data: dataset, split and sharding.
-        fleet: the clients' devices and sensors.
-        backbone: the model: ``cnn``, ``moment_lora``, or one of your own.
-        training: local training: epochs, batch size, optimizer, learning rate, engine.
-        server: the optimizer of the server, none by default.
-        evaluation: parts of the data, interval, and averages over rounds.
-        costs: simulated time and energy.
-        record: intervals of checkpoints and of comparisons in pairs.
-        runtime: placement of clients on processes.
-        tracking: the copy of the records in MLflow.
-        choice: provenance of tuned hyperparameters; None: they were not searched.
-        replicate: number of the repetition that ``seed`` and ``fleet.rotation`` were derived from; None: of none.
-        rounds: number of rounds R, without the bootstrap.
-        seed: seed of all random streams.
-        participation: share of the clients that take part in a round, above 0 up to 1.
     """
 
     name: str = "run"
+    """Name for people; no part of the identity."""
     strategy: SerializeAsAny[StrategyConfig] = PRESETS[REFERENCE]
+    """The method and its hyperparameters."""
     data: DataConfig = DataConfig()
+    """Dataset, split and sharding."""
     fleet: FleetConfig = FleetConfig()
+    """The clients' devices and sensors."""
     backbone: SerializeAsAny[BackboneConfig] = CnnConfig()
+    """The model: ``cnn``, ``moment_lora``, or one of your own."""
     training: TrainingConfig = TrainingConfig()
+    """Local training: epochs, batch size, optimizer, learning rate, engine."""
     server: ServerConfig = ServerConfig()
+    """The optimizer of the server, none by default."""
     evaluation: EvaluationConfig = EvaluationConfig()
+    """Parts of the data, interval, and averages over rounds."""
     costs: CostConfig = CostConfig()
+    """Simulated time and energy."""
     record: RecordConfig = RecordConfig()
+    """Intervals of checkpoints and of comparisons in pairs."""
     runtime: RuntimeConfig = RuntimeConfig()
+    """Placement of clients on processes."""
     tracking: TrackingConfig = TrackingConfig()
+    """The copy of the records in MLflow."""
     choice: Choice | None = None
+    """Provenance of tuned hyperparameters; None: they were not searched."""
     replicate: int | None = Field(default=None, ge=0)
+    """Number of the repetition that ``seed`` and ``fleet.rotation`` were derived from; None: of none."""
     rounds: int = Field(default=200, ge=1)
+    """Number of rounds R, without the bootstrap."""
     seed: int = Field(default=0, ge=0)
+    """Seed of all random streams."""
     participation: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Share of the clients that take part in a round, above 0 up to 1."""
 
     @model_validator(mode="after")
     def _stack_has_a_host(self) -> ExperimentConfig:
@@ -324,8 +338,39 @@ def preset(name: str) -> StrategyConfig:
 
 def _as_value(name: str) -> str:
     """`` (a value of server.optimizer: --set server.optimizer=fedadam)`` of a word that a key takes, else nothing."""
-    takers = (key.key for key in all_keys() if name in key.type.removeprefix("one of ").split(", "))
+    takers = (key.key for key in all_keys() if name in key.options())
     return next((f" (a value of {key}: --set {key}={name})" for key in takers), "")
+
+
+@cache
+def all_keys() -> tuple[Key, ...]:
+    """Every key of the configuration: the common ones, then those of every method and every backbone."""
+    sections = ("backbone" if issubclass(kind, BackboneConfig) else "strategy" for kind in _CLASSES.values())
+    chosen = zip(sections, _CLASSES.items(), strict=True)
+    return (*keys_of(ExperimentConfig), *(k for at, (name, kind) in chosen for k in keys_of(kind, f"{at}.", name)))
+
+
+def own_keys(kind: type, path: str) -> tuple[Key, ...]:
+    """Keys of a user's method or backbone, the class at the import path ``path``, without inherited ones unread.
+
+    Raises:
+        UserError: it is neither.
+    """
+    section = next((name for name, base in _BASES.items() if issubclass(kind, base)), None)
+    if section is None:
+        raise UserError(
+            f"{path}: found a {kind.__name__}, which has no keys of a configuration; expected a method "
+            "(StrategyConfig) or a backbone (BackboneConfig)"
+        )
+    read = fields_read(kind, _BASES[section])
+    keys = keys_of(kind, f"{section}.", path)
+    return tuple(key for key in keys if key.key.split(".")[1] in read)
+
+
+_BASES: Final[Mapping[str, type[StrategyConfig] | type[BackboneConfig]]] = {
+    "strategy": StrategyConfig,
+    "backbone": BackboneConfig,
+}
 
 
 def parse(values: Mapping[str, object], where: str = "configuration") -> ExperimentConfig:
@@ -339,19 +384,19 @@ def parse(values: Mapping[str, object], where: str = "configuration") -> Experim
     except ValidationError as error:
         causes = (fault.get("ctx", {}).get("error") for fault in error.errors())
         kind = UserCodeError if any(isinstance(cause, UserCodeError) for cause in causes) else UserError
-        raise kind("\n".join(f"{where}: {line}" for line in explain(error, _own_words(values)))) from error
+        raise kind("\n".join(f"{where}: {line}" for line in explain(error, _own_keys(values)))) from error
 
 
-def _own_words(values: Mapping[str, object]) -> dict[str, tuple[Key, ...]]:
+def _own_keys(values: Mapping[str, object]) -> dict[str, tuple[Key, ...]]:
     """Keys of the user's own classes that unchecked values name, by section."""
     own: dict[str, tuple[Key, ...]] = {}
-    for section, base in (("strategy", StrategyConfig), ("backbone", BackboneConfig)):
+    for section, base in _BASES.items():
         value = values.get(section)
         name = value.get("name") if isinstance(value, Mapping) else value
         if isinstance(name, str) and is_path(name):
             with suppress(UserError):  # which the error says already
                 found = load_kind(name, section, base)
-                own[section] = own_words(found if isinstance(found, type) else type(found), section)
+                own[section] = tuple(keys_of(found if isinstance(found, type) else type(found), f"{section}.", name))
     return own
 
 
@@ -362,32 +407,45 @@ def explain(error: ValidationError, own: Mapping[str, Sequence[Key]] | None = No
     """
     lines: dict[str, None] = {}
     for fault in error.errors():
-        path = [str(p) for p in fault["loc"] if not str(p).startswith("function-") and str(p) not in _UNION_TAGS]
-        key, chosen = ".".join(path), next((str(p) for p in fault["loc"] if p in _UNION_TAGS), None)
+        path = ".".join(str(p) for p in fault["loc"] if not str(p).startswith("function-") and str(p) not in _CLASSES)
+        chosen = next((str(p) for p in fault["loc"] if p in _CLASSES), None)
+        keys = (own or {}).get(path.partition(".")[0]) or [
+            k for k in all_keys() if chosen is None or k.of in ("", chosen)
+        ]
         if fault["type"] == "extra_forbidden":
-            lines[f"{unknown_key(key, chosen)}; remove or rename it"] = None
+            lines[f"{unknown_key(path, keys)}; remove or rename it"] = None
             continue
-        keys = (own or {}).get(key.partition(".")[0], ())
-        whole = whole_key(key, keys)  # of an element its list; of an alternative that was tried (`auto`) the key
-        key = key if path[-1:] and path[-1].isdecimal() else whole
-        fits = expectation(whole, fault["input"] if whole == key else None, chosen, keys)
-        message = own_message(fault, fits) if keys else _message(fault, key, fits)
+        key = next((key for key in keys if key.holds(path)), None)
+        is_item = path.rpartition(".")[2].isdecimal()
+        if key is not None and not is_item and not key.is_mapping:
+            path = key.key  # of an alternative that was tried (`auto`)
+        message = _message(
+            fault, path, "" if key is None else expectation(key, path, None if is_item else fault["input"])
+        )
         value = "" if isinstance(fault["input"], Mapping) else f" = {shown(fault['input'])}"
-        is_named = not key or message.startswith(f"{key} = ")  # validators of a whole section name their keys
-        lines[message if is_named else f"{key}{value}: {message}"] = None
+        is_named = not path or message.startswith(
+            (f"{path} = ", f"{path}.")
+        )  # validators of a whole section name their keys
+        lines[message if is_named else f"{path}{value}: {message}"] = None
     return list(lines)
 
 
-def _message(fault: ErrorDetails, key: str, fits: str) -> str:
+def _message(fault: ErrorDetails, path: str, fits: str) -> str:
     """Words on what was expected; ``fits``: the key's."""
-    if fault["type"] in ("model_type", "dict_type"):
-        is_open = isinstance(fault["input"], str) and fault["input"][:1] in ("{", "[")
-        ending = "; a bracket is missing or one too many" if is_open else ""
-        return (fits or f"expected a section of keys; `relief-ray config {key}` lists them") + ending
-    if fault["type"] == "invalid_key":
-        return "expected a name as key; quote it"
-    said = fault["msg"].removeprefix("Value error, ")
-    return said if fault["type"] == "value_error" else fits or said
+    said = re.sub(r"^(Value error|Assertion failed), ", "", fault["msg"])
+    match fault["type"]:
+        case "value_error" | "assertion_error":
+            return said
+        case "missing":
+            return f"found no value, {fits or 'expected one'}; set it"
+        case "invalid_key":
+            return "expected a name as key; quote it"
+        case "model_type" | "dict_type":
+            is_open = isinstance(fault["input"], str) and fault["input"][:1] in ("{", "[")
+            ending = "; a bracket is missing or one too many" if is_open else ""
+            return (fits or f"expected a section of keys; `relief-ray config {path}` lists them") + ending
+    return fits or said
 
 
-_UNION_TAGS: Mapping[str, type[BaseModel]] = {**{s.build().name: type(s) for s in PRESETS.values()}, **BACKBONES}
+# Built-in methods and backbones by name, which pydantic's errors have as tags of a union.
+_CLASSES: Mapping[str, type[BaseModel]] = {**{s.build().name: type(s) for s in PRESETS.values()}, **BACKBONES}

@@ -9,7 +9,7 @@ from relief_ray.data.checks import window_fault
 from relief_ray.data.formats.dsa import UNITS, with_units
 from relief_ray.data.loader import DatasetSpec
 from relief_ray.data.registry import get_spec
-from relief_ray.support.frozen import FrozenConfig
+from relief_ray.support.frozen import FrozenConfig, all_read
 
 SplitName = Literal["within_subject", "held_out_subject", "random_leaky"]
 PartitionName = Literal["subject", "dirichlet", "quantity"]
@@ -22,46 +22,43 @@ _ADDED: Final = frozenset({"window_s", "partition", "dirichlet_alpha", "min_part
 
 
 class DataConfig(FrozenConfig):
-    """Dataset, windows, split and division among clients.
-
-    Attributes:
-        name: a built-in dataset, or the import path of a user's `Loader`.
-        split: `within_subject` tests on the end of each bout, `held_out_subject` on other subjects (docs/data.md).
-        fold: number of the held-out pair of subjects, from 0; for `held_out_subject` alone.
-        window_s: seconds of a window; None: the dataset's own (5.12 of the built-in ones).
-        stride_s: seconds between the starts of neighbouring windows.
-        num_clients: number of clients; None: one per training subject.
-        partition: what each client gets. `subject`: windows of one person, or a consecutive share of them where there
-            are more clients than people; `dirichlet`: shares of every class drawn from a Dirichlet distribution (label
-            skew); `quantity`: shares of all windows drawn from one (clients differ in size). The last two mix people.
-        dirichlet_alpha: concentration of the distribution, for both; small: skewed, large: equal shares.
-        min_partition_size: least number of training windows of a client, for both; shares are drawn again until then.
-        self_balancing: whether a client with more than its equal share of windows gets none of the classes that
-            follow; for `dirichlet` alone.
-        validation_fraction: share of what a bout has left after its test part.
-        test_fraction: share of a bout's length.
-        units: body units of dsa that take part; empty: all.
-        subjects: the subjects that take part; empty: all.
-        max_windows_per_client: limit of training windows, kept evenly over a client's recording.
-        seed: seed of the random split and of the partitions that are drawn.
-    """
+    """Dataset, windows, split and division among clients."""
 
     name: str = "dsa_mini"
+    """A built-in dataset, or the import path of a user's `Loader`."""
     split: SplitName = "within_subject"
+    """`within_subject` tests on the end of each bout, `held_out_subject` on other subjects (docs/data.md)."""
     fold: int = Field(default=0, ge=0)
+    """Number of the held-out pair of subjects, from 0; for `held_out_subject` alone."""
     window_s: float | None = Field(default=None, gt=0.0, le=600.0)
+    """Seconds of a window; None: the dataset's own (5.12 of the built-in ones)."""
     stride_s: float = Field(default=1.0, gt=0.0, le=60.0)
+    """Seconds between the starts of neighbouring windows."""
     num_clients: int | None = Field(default=None, ge=1, le=MAX_CLIENTS)
+    """Number of clients; None: one per training subject."""
     partition: PartitionName = "subject"
+    """What each client gets. `subject`: windows of one person, or a consecutive share of them where there are more
+    clients than people; `dirichlet`: shares of every class drawn from a Dirichlet distribution (label skew);
+    `quantity`: shares of all windows drawn from one (clients differ in size). The last two mix people."""
     dirichlet_alpha: float = Field(default=0.5, gt=0.0, le=1e9)
+    """Concentration of the distribution, for both; small: skewed, large: equal shares."""
     min_partition_size: int = Field(default=10, ge=1)
+    """Least number of training windows of a client, for both; shares are drawn again until then."""
     self_balancing: bool = False
+    """Whether a client with more than its equal share of windows gets none of the classes that follow; for `dirichlet`
+    alone."""
     validation_fraction: float = Field(default=0.15, gt=0.0, le=0.5)
+    """Share of what a bout has left after its test part."""
     test_fraction: float = Field(default=0.2, gt=0.0, le=0.5)
+    """Share of a bout's length."""
     units: tuple[str, ...] = ()
+    """Body units of dsa that take part; empty: all."""
     subjects: tuple[int, ...] = ()
+    """The subjects that take part; empty: all."""
     max_windows_per_client: int | None = Field(default=None, ge=1)
+    """Limit of training windows, kept evenly over a client's recording."""
     seed: int = 0
+    """Seed of the random split and of the partitions that are drawn."""
 
     @field_validator("name")
     @classmethod
@@ -92,15 +89,9 @@ class DataConfig(FrozenConfig):
 
     @model_validator(mode="after")
     def _all_is_read(self) -> "DataConfig":
-        readers = {"dirichlet_alpha": ("dirichlet", "quantity"), "min_partition_size": ("dirichlet", "quantity")}
-        for key, partitions in {**readers, "self_balancing": ("dirichlet",)}.items():
-            value = getattr(self, key)
-            if value != type(self).model_fields[key].default and self.partition not in partitions:
-                raise ValueError(
-                    f"data.{key} = {value} with data.partition = {self.partition!r}, which does not read it; expected "
-                    f"{' or '.join(partitions)}: set data.partition={partitions[0]} or remove data.{key}"
-                )
-        return self
+        drawn = ("dirichlet_alpha", "min_partition_size")
+        read_with = (("partition", ("dirichlet", "quantity"), drawn), ("partition", "dirichlet", ("self_balancing",)))
+        return all_read(self, "data", read_with)
 
     def spec(self) -> DatasetSpec:
         """The dataset's description with the chosen units and length of windows."""

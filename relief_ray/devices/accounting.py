@@ -136,21 +136,18 @@ Accounting = Literal["method", "table"]
 
 
 class CostConfig(FrozenConfig):
-    """Simulated time and energy (docs/costs.md).
-
-    Attributes:
-        planning_time: the time model that allocation plans with, by name or import path.
-        utilisation: factor on peak FLOP/s in the FLOP-based time models; None: the value fitted for the backbone.
-        profile: file with a measured device profile, for time models that need one.
-        accounting: ``method`` charges what was done, ``table`` what the paper's Tables I and II charge.
-        count_server_time: whether a round also lasts as long as the server's aggregation took here.
-    """
+    """Simulated time and energy (docs/costs.md)."""
 
     planning_time: str = "flop_proportional"
+    """The time model that allocation plans with, by name or import path."""
     utilisation: float | None = Field(default=None, gt=0.0)
+    """Factor on peak FLOP/s in the FLOP-based time models; None: the value fitted for the backbone."""
     profile: str | None = None
+    """File with a measured device profile, for time models that need one."""
     accounting: Accounting = "method"
+    """``method`` charges what was done, ``table`` what the paper's Tables I and II charge."""
     count_server_time: bool = False
+    """Whether a round also lasts as long as the server's aggregation took here."""
 
     @field_validator("planning_time")
     @classmethod

@@ -33,32 +33,30 @@ class DeviceType(FrozenConfig):
 
     Its speed in FLOP/s is ``peak_tops`` x 10^12 x ``utilisation`` x the time model's fitted utilisation.
 
-    Attributes:
-        name: the type's name, e.g. ``A``.
-        peak_tops: peak speed in 10^12 operations/s.
-        utilisation: share of it that this type reaches beside the others.
-        active_power_w: watts while computing.
-        comm_power_fraction: share of ``active_power_w`` while communicating; 0.6 from the testbed's 8 W of 13 W.
-        idle_fraction: share of ``active_power_w`` while waiting; 0.2 as Section VI-A says.
-        uplink_bytes_per_s: speed of uploads.
-        downlink_bytes_per_s: speed of downloads.
-        latency_s: seconds that each transfer takes besides.
-        ray_resources: Ray resources that a node of this type offers.
-
     Raises:
         ValidationError: a figure that no device can have; the message names the type, the key and the fix.
     """
 
     name: str = Field(min_length=1)
+    """The type's name, e.g. ``A``."""
     peak_tops: float
+    """Peak speed in 10^12 operations/s."""
     utilisation: float = 1.0
+    """Share of it that this type reaches beside the others."""
     active_power_w: float
+    """Watts while computing."""
     comm_power_fraction: float = 0.6
+    """Share of ``active_power_w`` while communicating; 0.6 from the testbed's 8 W of 13 W."""
     idle_fraction: float = 0.2
+    """Share of ``active_power_w`` while waiting; 0.2 as Section VI-A says."""
     uplink_bytes_per_s: float = 12e6
+    """Speed of uploads."""
     downlink_bytes_per_s: float = 12e6
+    """Speed of downloads."""
     latency_s: float = 0.01
+    """Seconds that each transfer takes besides."""
     ray_resources: dict[str, float] = Field(default_factory=dict)
+    """Ray resources that a node of this type offers."""
 
     @model_validator(mode="after")
     def _plausible(self) -> DeviceType:
@@ -133,30 +131,28 @@ _OWNED: Mapping[str, tuple[str, ...] | None] = {"A": None, "B": ("acc", "gyro"),
 class FleetConfig(FrozenConfig):
     """Configuration of a fleet.
 
-    Attributes:
-        preset: figures of the device types: the paper's simulation or its testbed.
-        gap: factor by which Type A is faster than Type C.
-        num_clients: number of clients; None: as the data have them.
-        counts: clients of type A, B, C, scaled to the number of clients; None: the dataset's own.
-        rotation: number of subjects by which the types are shifted.
-        coupling: whether few sensors sit on slow devices, on fast ones (``inverted``), or on any (``independent``).
-        coupling_seed: seed of the permutation where ``coupling`` is ``independent``.
-        owned: sensors by type; without an entry A has all, B accelerometer and gyroscope, C the accelerometer.
-        types: figures of a device type that differ from the preset, e.g. ``{"C": {"active_power_w": 4}}``.
-
     Raises:
         ValidationError: a value out of range or an unknown type, with what was expected.
     """
 
     preset: Literal["paper", "testbed"] = "paper"
+    """Figures of the device types: the paper's simulation or its testbed."""
     gap: float = Field(default=_PRESET_GAP, ge=1.0)
+    """Factor by which Type A is faster than Type C."""
     num_clients: int | None = Field(default=None, ge=1)
+    """Number of clients; None: as the data have them."""
     counts: TypeCounts | None = None
+    """Clients of type A, B, C, scaled to the number of clients; None: the dataset's own."""
     rotation: int = Field(default=0, ge=0)
+    """Number of subjects by which the types are shifted."""
     coupling: Literal["coupled", "independent", "inverted"] = "coupled"
+    """Whether few sensors sit on slow devices, on fast ones (``inverted``), or on any (``independent``)."""
     coupling_seed: int = Field(default=0, ge=0)
-    owned: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    types: dict[str, dict[str, float | dict[str, float]]] = Field(default_factory=dict)
+    """Seed of the permutation where ``coupling`` is ``independent``."""
+    owned: dict[str, tuple[str, ...]] = Field(default={})
+    """Sensors by type; without an entry A has all, B accelerometer and gyroscope, C the accelerometer."""
+    types: dict[str, dict[str, float | dict[str, float]]] = Field(default={})
+    """Figures of a device type that differ from the preset, e.g. ``{"C": {"active_power_w": 4}}``."""
 
     @field_validator("owned", mode="before")
     @classmethod

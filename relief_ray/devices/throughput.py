@@ -27,21 +27,18 @@ class Pace(FrozenConfig):
 
 
 class StagePaces(FrozenConfig):
-    """Speeds of a stage; where one was not measured, another stands in for it.
-
-    Attributes:
-        live: forward pass that a gradient follows; stands in for ``frozen``.
-        frozen: forward pass without gradient; stands in for ``live``.
-        backward: backward pass by the gradients that it computes; the first entry stands in for missing ones.
-        optimizer: optimizer step of its groups.
-        step_bytes: bytes per window that are kept for the backward pass.
-    """
+    """Speeds of a stage; where one was not measured, another stands in for it."""
 
     live: Pace | None = None
+    """Forward pass that a gradient follows; stands in for ``frozen``."""
     frozen: Pace | None = None
+    """Forward pass without gradient; stands in for ``live``."""
     backward: dict[BackwardMode, Pace] = Field(default_factory=dict)
+    """Backward pass by the gradients that it computes; the first entry stands in for missing ones."""
     optimizer: Pace | None = None
+    """Optimizer step of its groups."""
     step_bytes: int = Field(default=0, ge=0)
+    """Bytes per window that are kept for the backward pass."""
 
     def forward_of(self, run: StageRun) -> Pace | None:
         """The pace of its forward pass."""

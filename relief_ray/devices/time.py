@@ -52,20 +52,18 @@ class TimeModel(FrozenConfig):
     """A clock; a user's own derives from this class and is named by import path (``costs.planning_time``).
 
     Fields are the model's parameters: they stand in the run's record, and ``fleet whatif`` reads them from there.
-
-    Attributes:
-        name: how configurations and records call a built-in clock; a user's own is called by its import path.
-        about: one line for ``fleet show``.
-        engine: the training engine whose FLOPs it is given, ``naive`` or ``reuse``; None: that of the run.
-        needs_profile: whether it can only be built where ``costs.profile`` names a device profile.
-        is_fitted: whether its constants were chosen so that FedAvg's joules agree with the paper's (calibration.json).
     """
 
     name: ClassVar[str] = ""
+    """How configurations and records call a built-in clock; a user's own is called by its import path."""
     about: ClassVar[str] = ""
+    """One line for ``fleet show``."""
     engine: ClassVar[Engine | None] = None
+    """The training engine whose FLOPs it is given, ``naive`` or ``reuse``; None: that of the run."""
     needs_profile: ClassVar[bool] = False
+    """Whether it can only be built where ``costs.profile`` names a device profile."""
     is_fitted: ClassVar[bool] = False
+    """Whether its constants were chosen so that FedAvg's joules agree with the paper's (calibration.json)."""
 
     @classmethod
     def build(cls, context: ClockContext) -> TimeModel:
@@ -175,25 +173,22 @@ class SplitReuse(Split):
 
 
 class Throughput(FrozenConfig):
-    """Measured speed of one device type; the link only where it was measured too.
-
-    Attributes:
-        forward_flops_per_s: FLOP/s of forward passes.
-        backward_flops_per_s: FLOP/s of backward passes.
-        optimizer_flops_per_s: FLOP/s of optimizer steps.
-        uplink_bytes_per_s: speed of uploads; None: the device type's.
-        downlink_bytes_per_s: speed of downloads; None: the device type's.
-        latency_s: seconds that each transfer takes besides; None: the device type's.
-        stagewise: the speeds stage by stage, used instead where they cover all stages of a round.
-    """
+    """Measured speed of one device type; the link only where it was measured too."""
 
     forward_flops_per_s: float = Field(gt=0)
+    """FLOP/s of forward passes."""
     backward_flops_per_s: float = Field(gt=0)
+    """FLOP/s of backward passes."""
     optimizer_flops_per_s: float = Field(gt=0)
+    """FLOP/s of optimizer steps."""
     uplink_bytes_per_s: float | None = Field(default=None, gt=0)
+    """Speed of uploads; None: the device type's."""
     downlink_bytes_per_s: float | None = Field(default=None, gt=0)
+    """Speed of downloads; None: the device type's."""
     latency_s: float | None = Field(default=None, ge=0)
+    """Seconds that each transfer takes besides; None: the device type's."""
     stagewise: Stagewise | None = None
+    """The speeds stage by stage, used instead where they cover all stages of a round."""
 
     def compute_s(self, load: Workload) -> tuple[float, float, float]:
         """Forward, backward and optimizer seconds of ``load``; extra FLOPs run at the optimizer's speed."""
@@ -209,41 +204,38 @@ class Throughput(FrozenConfig):
 
 
 class Conditions(FrozenConfig):
-    """Circumstances in which a profile was MEASURED.
-
-    Attributes:
-        status: ``MEASURED``.
-        cpu: name of the processor.
-        num_cores: its cores.
-        num_threads: torch threads.
-        torch: torch's version.
-        torch_build: torch's build options.
-        date: day of the measurement.
-        commit: commit of the sources.
-        settings: what was run.
-        turns: repetitions.
-        spread: (q3 - q1) / median of the seconds of a full round over ``turns``.
-        load_before: load average before it began; None where the system has none.
-        device: where it trained: ``cpu``, or ``cuda: `` and the GPU's name.
-        power_w: watts of the whole board meanwhile, median over the turns; None where it does not tell.
-        power_mode: name of the board's power mode; None where it has none.
-    """
+    """Circumstances in which a profile was MEASURED."""
 
     status: Literal["MEASURED"] = "MEASURED"
+    """Always ``MEASURED``."""
     cpu: str
+    """Name of the processor."""
     num_cores: int = Field(ge=1)
+    """Its cores."""
     num_threads: int = Field(ge=1)
+    """Torch threads."""
     torch: str
+    """Torch's version."""
     torch_build: str
+    """Torch's build options."""
     date: str
+    """Day of the measurement."""
     commit: str
+    """Commit of the sources."""
     settings: dict[str, str | int | float | None]
+    """What was run."""
     turns: int = Field(ge=1)
+    """Repetitions."""
     spread: float = Field(ge=0)
+    """(q3 - q1) / median of the seconds of a full round over ``turns``."""
     load_before: float | None = None
+    """Load average before it began; None where the system has none."""
     device: str = "cpu"
+    """Where it trained: ``cpu``, or ``cuda: `` and the GPU's name."""
     power_w: float | None = None
+    """Watts of the whole board meanwhile, median over the turns; None where it does not tell."""
     power_mode: str | None = None
+    """Name of the board's power mode; None where it has none."""
 
 
 class Profile(FrozenConfig):

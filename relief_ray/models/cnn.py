@@ -202,21 +202,18 @@ KERNEL = 5
 
 
 class CnnConfig(BackboneConfig):
-    """Widths of Backbone 1.
-
-    Attributes:
-        conv1: channels after the first convolution of an encoder.
-        conv2: channels after the second convolution.
-        steps: time steps that pooling leaves.
-        fusion: outputs of the fusion layer.
-    """
+    """Widths of Backbone 1."""
 
     has_gemm: ClassVar[bool] = True
     name: Literal["cnn"] = "cnn"
     conv1: int = Field(default=16, ge=1)
+    """Channels after the first convolution of an encoder."""
     conv2: int = Field(default=32, ge=1)
+    """Channels after the second convolution."""
     steps: int = Field(default=32, ge=1)
+    """Time steps that pooling leaves."""
     fusion: int = Field(default=304, ge=1)
+    """Outputs of the fusion layer."""
 
     def build(self, shape: InputShape, seed: int, fast: bool = False) -> Backbone:
         """The backbone with seeded default initialisation; ``fast``: same layout, values and function with GEMMs.

@@ -23,7 +23,7 @@ from torch import Tensor
 from relief_ray.core.groups import GroupId, Params
 from relief_ray.core.messages import ServerState
 from relief_ray.core.protocols import ModelGroups
-from relief_ray.support.frozen import FrozenConfig
+from relief_ray.support.frozen import FrozenConfig, all_read
 
 # The moments' names in ``ServerState.tensors``: ``server.m/global/fusion.B``.
 MOMENTS: Final = "server."
@@ -31,34 +31,27 @@ _FIRST, _SECOND = f"{MOMENTS}m", f"{MOMENTS}v"
 
 
 class ServerConfig(FrozenConfig):
-    """The server's step after aggregation, for methods that average.
-
-    Attributes:
-        optimizer: rule of the server's step; ``none`` takes the aggregated model as it is.
-        lr: learning rate ``a``; None: 1 with ``fedavgm``, 0.01 with the others.
-        momentum: momentum ``b`` of the server's step.
-        beta2: decay ``c`` of the squares in ``fedadam`` and ``fedyogi``.
-        tau: constant ``t`` of these two, which bounds the step of a value that hardly changes.
-    """
+    """The server's step after aggregation, for methods that average."""
 
     optimizer: Literal["none", "fedavgm", "fedadam", "fedyogi"] = "none"
+    """Rule of the server's step; ``none`` takes the aggregated model as it is."""
     lr: float | None = Field(default=None, gt=0.0)
+    """Learning rate ``a``; None: 1 with ``fedavgm``, 0.01 with the others."""
     momentum: float = Field(default=0.9, ge=0.0, lt=1.0)
+    """Momentum ``b`` of the server's step."""
     beta2: float = Field(default=0.99, ge=0.0, lt=1.0)
+    """Decay ``c`` of the squares in ``fedadam`` and ``fedyogi``."""
     tau: float = Field(default=1e-3, gt=0.0)
+    """Constant ``t`` of these two, which bounds the step of a value that hardly changes."""
 
     @model_validator(mode="after")
     def _all_is_read(self) -> ServerConfig:
-        unread = {"none": ("lr", "momentum", "beta2", "tau"), "fedavgm": ("beta2", "tau")}.get(self.optimizer, ())
-        for key in unread:
-            value = getattr(self, key)
-            if value != type(self).model_fields[key].default:
-                needed = "fedadam or fedyogi" if self.optimizer == "fedavgm" else "fedavgm, fedadam or fedyogi"
-                raise ValueError(
-                    f"{key} = {value} with optimizer = {self.optimizer!r}, which does not read it; expected one of "
-                    f"them: set optimizer={needed} or remove {key}"
-                )
-        return self
+        adaptive = ("fedadam", "fedyogi")
+        read_with = (
+            ("optimizer", ("fedavgm", *adaptive), ("lr", "momentum")),
+            ("optimizer", adaptive, ("beta2", "tau")),
+        )
+        return all_read(self, "server", read_with)
 
     @property
     def rate(self) -> float:

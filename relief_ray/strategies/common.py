@@ -14,11 +14,9 @@ from relief_ray.core.federated import PlannedRun, RoundContext, ServerTools, Str
 from relief_ray.core.messages import Assignment, ClientInfo, Fleet, Reduced, ServerState, StageTimes, WeightedSum
 from relief_ray.server.aggregation import apply_step, by_samples, mean_step, one_bucket, over_participants, uniform
 from relief_ray.support.errors import UserError
-from relief_ray.support.frozen import FrozenConfig
+from relief_ray.support.frozen import FrozenConfig, ReadWith, all_read
 
 Weighting = Literal["uniform", "samples"]
-# A switch, the value it must have, and the keys that are read only then.
-ReadWith = tuple[tuple[str, object, tuple[str, ...]], ...]
 # Name of a try -> its settings, by key of the method's configuration.
 Search = Mapping[str, Mapping[str, object]]
 # How many rounds are tried until a share of them leaves one over.
@@ -31,40 +29,38 @@ class StrategyConfig(FrozenConfig):
     Everything else that the program has to know of a method stands in class variables of its configuration, which all
     have defaults, and in ``rounds_needed``. Commands, tables, cost accounting and searches read them here and know no
     method by its name.
-
-    Attributes:
-        title: the method's own name. Tables and figures show a user's method by it (empty: by its import path), and a
-            built-in one by its preset's name, which is what users type; a reconstruction always by its title.
-        kind: ``baseline``, ``bound``, ``ablation``, ...; in tables, those that begin with ``ablation`` stand below the
-            paper's methods, and those that are ``bound`` last; ``..., FITTED``: costs agree with the paper's by design.
-        about: one line on what the method does, for `relief-ray strategies`.
-        citation: key of its entry in ``citations.bib``, or a BibTeX entry; None without a paper.
-        reconstructed: its paper could not be read in full; the title then says so.
-        paper_accounting: what a round costs in the paper's Tables I and II, with ``costs.accounting=table``:
-            ``method``: what was really done; ``fedavg``: FedAvg's round, plus the bytes of added adapters and routers.
-        search: three values of the method's own hyperparameter for a search with equal budgets; empty: it has none.
-        search_trades_speed: what is searched also decides how long a round takes, so that a tuned F1 is read beside
-            its speed; one line on how, for footnotes; empty: it does not.
-        dense_stand_in: what stands for the method's LoRA mechanism on a backbone without LoRA, one line for footnotes;
-            empty: the method needs no LoRA.
-        one_of: keys that say the same thing in different ways, so that at most one of them may be given.
-        read_with: keys that one value of a switch reads; with another value they must keep their defaults.
-        weighting: a client's weight in the mean: ``uniform``, or ``samples``: its number of windows.
     """
 
     title: ClassVar[str] = ""
+    """The method's own name. Tables and figures show a user's method by it (empty: by its import path), and a built-in
+    one by its preset's name, which is what users type; a reconstruction always by its title."""
     kind: ClassVar[str] = "own"
+    """``baseline``, ``bound``, ``ablation``, ...; in tables, those that begin with ``ablation`` stand below the paper's
+    methods, and those that are ``bound`` last; ``..., FITTED``: costs agree with the paper's by design."""
     about: ClassVar[str] = ""
+    """One line on what the method does, for `relief-ray strategies`."""
     citation: ClassVar[str | None] = None
+    """Key of its entry in ``citations.bib``, or a BibTeX entry; None without a paper."""
     reconstructed: ClassVar[bool] = False
+    """Its paper could not be read in full; the title then says so."""
     paper_accounting: ClassVar[Literal["method", "fedavg"]] = "method"
+    """What a round costs in the paper's Tables I and II, with ``costs.accounting=table``: ``method``: what was really
+    done; ``fedavg``: FedAvg's round, plus the bytes of added adapters and routers."""
     search: ClassVar[Search] = {}
+    """Three values of the method's own hyperparameter for a search with equal budgets; empty: it has none."""
     search_trades_speed: ClassVar[str] = ""
+    """What is searched also decides how long a round takes, so that a tuned F1 is read beside its speed; one line on
+    how, for footnotes; empty: it does not."""
     dense_stand_in: ClassVar[str] = ""
+    """What stands for the method's LoRA mechanism on a backbone without LoRA, one line for footnotes; empty: the method
+    needs no LoRA."""
     one_of: ClassVar[tuple[str, ...]] = ()
+    """Keys that say the same thing in different ways, so that at most one of them may be given."""
     read_with: ClassVar[ReadWith] = ()
+    """Keys that one value of a switch reads; with another value they must keep their defaults."""
 
     weighting: Weighting = "uniform"
+    """A client's weight in the mean: ``uniform``, or ``samples``: its number of windows."""
 
     @model_validator(mode="after")
     def _at_most_one_of(self) -> StrategyConfig:
@@ -75,16 +71,7 @@ class StrategyConfig(FrozenConfig):
 
     @model_validator(mode="after")
     def _all_is_read(self) -> StrategyConfig:
-        fields = type(self).model_fields
-        for switch, needed, keys in self.read_with:
-            value = getattr(self, switch)
-            changed = [k for k in keys if getattr(self, k) != fields[k].get_default(call_default_factory=True)]
-            if value != needed and changed:
-                raise ValueError(
-                    f"{changed[0]} = {getattr(self, changed[0])} with {switch}={value!r}, which does not read it; "
-                    f"expected one of them: set {switch}={needed} or remove {changed[0]}"
-                )
-        return self
+        return all_read(self, "strategy", self.read_with)
 
     def build(self) -> Strategy:
         """Build the strategy that this configuration describes.

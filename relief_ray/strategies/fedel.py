@@ -257,13 +257,6 @@ class FedEL(StrategyConfig):
     """Configuration of FedEL; the time budget of a round is T_th.
 
     Without ``t_th_s`` and ``speedup``, T_th is the fastest device type's computing time for full training.
-
-    Attributes:
-        t_th_s: time budget T_th of a round, in seconds.
-        speedup: T_th is FedAvg's slowest round over this, link included: a fit.
-        beta: weight of the client's own importance ``I_n`` against the global ``I_g``, 0 to 1.
-        cull: whether the next window starts at the last one's first block with a selected tensor, not behind it.
-        modality_aware: whether only groups of the client's own sensors are selected; an ablation of ours.
     """
 
     title: ClassVar[str] = "FedEL"
@@ -274,10 +267,15 @@ class FedEL(StrategyConfig):
     one_of: ClassVar[tuple[str, ...]] = ("t_th_s", "speedup")
     name: Literal["fedel"] = "fedel"
     t_th_s: float | None = Field(default=None, gt=0.0)
+    """Time budget T_th of a round, in seconds."""
     speedup: float | None = Field(default=None, gt=0.0)
+    """T_th is FedAvg's slowest round over this, link included: a fit."""
     beta: float = Field(default=0.6, ge=0.0, le=1.0)
+    """Weight of the client's own importance ``I_n`` against the global ``I_g``, 0 to 1."""
     cull: bool = True
+    """Whether the next window starts at the last one's first block with a selected tensor, not behind it."""
     modality_aware: bool = False
+    """Whether only groups of the client's own sensors are selected; an ablation of ours."""
 
     def build(self) -> Strategy:
         """Build the strategy."""

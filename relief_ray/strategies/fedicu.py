@@ -189,18 +189,7 @@ IMPORTANCE = "importance"
 
 
 class FedICU(StrategyConfig):
-    """Configuration of FedICU (reconstructed).
-
-    Attributes:
-        kappa: share of each tensor's values that is sent; the fusion matrix counts as one tensor.
-        temperature: ``T`` of the softmax over clients' agreement.
-        importance: measure of a value's importance: its change, ``relative`` to the value or by ``magnitude``.
-        alpha_scope: one ``alpha`` per tensor, or one for all.
-        length: length of a merged column: ``mean_of_lengths`` of the clients' columns, which makes steps on dense
-            weights longer than a mean's, or ``length_of_mean``, that of their mean column.
-        freeze_unimportant: whether the groups that were least important in the last round are left untrained.
-        freeze_share: share of the parameters that is left untrained so, about.
-    """
+    """Configuration of FedICU (reconstructed)."""
 
     title: ClassVar[str] = "FedICU"
     kind: ClassVar[str] = "baseline"
@@ -213,12 +202,20 @@ class FedICU(StrategyConfig):
     read_with: ClassVar[ReadWith] = (("freeze_unimportant", True, ("freeze_share",)),)
     name: Literal["fedicu"] = "fedicu"
     kappa: float = Field(default=0.8, gt=0.0, le=1.0)
+    """Share of each tensor's values that is sent; the fusion matrix counts as one tensor."""
     temperature: float = Field(default=1.0, gt=0.0)
+    """``T`` of the softmax over clients' agreement."""
     importance: Importance = "relative"
+    """Measure of a value's importance: its change, ``relative`` to the value or by ``magnitude``."""
     alpha_scope: Literal["tensor", "global"] = "tensor"
+    """One ``alpha`` per tensor, or one for all."""
     length: Length = "mean_of_lengths"
+    """Length of a merged column: ``mean_of_lengths`` of the clients' columns, which makes steps on dense weights longer
+    than a mean's, or ``length_of_mean``, that of their mean column."""
     freeze_unimportant: bool = False
+    """Whether the groups that were least important in the last round are left untrained."""
     freeze_share: float = Field(default=0.2, gt=0.0, lt=1.0)
+    """Share of the parameters that is left untrained so, about."""
 
     def build(self) -> Strategy:
         """Build the strategy."""

@@ -292,15 +292,7 @@ ID = "expert"
 
 
 class FedLEASE(StrategyConfig):
-    """Configuration of FedLEASE.
-
-    Attributes:
-        most_experts: largest number of clusters, each with one expert.
-        warmup_rounds: rounds that each client trains alone before clusters are made.
-        moe_scope: layers with experts and a router: fusion, fusion and (dense) head, or every layer with LoRA.
-        encoders: averaging of encoders: over all clients, within clusters, or ``by_kind``: LoRA within clusters, dense
-            over all.
-    """
+    """Configuration of FedLEASE."""
 
     title: ClassVar[str] = "FedLEASE"
     kind: ClassVar[str] = "baseline"
@@ -312,9 +304,14 @@ class FedLEASE(StrategyConfig):
     search: ClassVar[Search] = search_over("warmup_rounds", (1, 2, 5), "warmup")
     name: Literal["fedlease"] = "fedlease"
     most_experts: int = Field(default=4, ge=2)
+    """Largest number of clusters, each with one expert."""
     warmup_rounds: int = Field(default=5, ge=1)
+    """Rounds that each client trains alone before clusters are made."""
     moe_scope: Literal["fusion_head", "fusion", "all"] = "fusion_head"
+    """Layers with experts and a router: fusion, fusion and (dense) head, or every layer with LoRA."""
     encoders: Literal["by_kind", "all", "cluster"] = "by_kind"
+    """Averaging of encoders: over all clients, within clusters, or ``by_kind``: LoRA within clusters, dense over
+    all."""
 
     def build(self) -> Strategy:
         """Build the strategy."""

@@ -48,13 +48,7 @@ def proximal_loss(mu: float, step: LocalStep) -> Tensor:
 
 
 class FedProx(StrategyConfig):
-    """Configuration of FedProx.
-
-    Attributes:
-        mu: weight of the proximal term.
-        partial_work: ``off``: every client runs all epochs, as in the paper's tables; ``deadline``: those that fit.
-        deadline_s: ``T`` in seconds; None: the time of the fastest device type.
-    """
+    """Configuration of FedProx."""
 
     title: ClassVar[str] = "FedProx"
     kind: ClassVar[str] = "baseline"
@@ -64,8 +58,11 @@ class FedProx(StrategyConfig):
     read_with: ClassVar[ReadWith] = (("partial_work", "deadline", ("deadline_s",)),)
     name: Literal["fedprox"] = "fedprox"
     mu: float = Field(default=0.01, ge=0.0)
+    """Weight of the proximal term."""
     partial_work: Literal["off", "deadline"] = "off"
+    """``off``: every client runs all epochs, as in the paper's tables; ``deadline``: those that fit."""
     deadline_s: float | None = Field(default=None, gt=0.0)
+    """``T`` in seconds; None: the time of the fastest device type."""
 
     def build(self) -> Strategy:
         """Build the strategy: FedAvg with another objective and, where asked for, fewer epochs."""

@@ -31,11 +31,7 @@ ALL_BUT_A = Part(kinds=frozenset({"lora_b", "weight", "bias"}))
 
 
 class FedSALoRA(StrategyConfig):
-    """A is shared, B and head are personal; FITTED with ``dense_local="none"``, which is FedAvg on a dense model.
-
-    Attributes:
-        dense_local: parts that stay with the client where the model has no LoRA factors.
-    """
+    """A is shared, B and head are personal; FITTED with ``dense_local="none"``, which is FedAvg on a dense model."""
 
     title: ClassVar[str] = "FedSA-LoRA"
     kind: ClassVar[str] = "baseline"
@@ -45,6 +41,7 @@ class FedSALoRA(StrategyConfig):
     paper_accounting: ClassVar[Literal["method", "fedavg"]] = "fedavg"
     name: Literal["fedsa_lora"] = "fedsa_lora"
     dense_local: DenseLocal = "head+fusion_bias"
+    """Parts that stay with the client where the model has no LoRA factors."""
 
     def build(self) -> Strategy:
         """Build the strategy."""

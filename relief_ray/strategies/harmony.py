@@ -199,15 +199,7 @@ def report_drift(context: ClientContext, update: Update) -> Update:
 
 
 class Harmony(StrategyConfig):
-    """Configuration of Harmony.
-
-    Attributes:
-        unimodal_share: share of the rounds that make up the unimodal phase, at least one round.
-        encoder_lr: factor on the learning rate of encoders in the fusion phase.
-        clusters: number of clusters per set of sensors, or the rule for it (``size``: one per five clients).
-        by_sensors: whether clusters are made only among clients with equal sets of sensors.
-        fusion_federation: ``none``: fusion stays with its client and only the head is averaged.
-    """
+    """Configuration of Harmony."""
 
     title: ClassVar[str] = "Harmony"
     kind: ClassVar[str] = "baseline"
@@ -217,10 +209,15 @@ class Harmony(StrategyConfig):
     search: ClassVar[Search] = search_over("encoder_lr", (0.03, 0.1, 0.3), "encoder")
     name: Literal["harmony"] = "harmony"
     unimodal_share: float = Field(default=2 / 3, gt=0.0, lt=1.0)
+    """Share of the rounds that make up the unimodal phase, at least one round."""
     encoder_lr: float = Field(default=0.1, gt=0.0)
+    """Factor on the learning rate of encoders in the fusion phase."""
     clusters: Rule | PositiveInt = "size"
+    """Number of clusters per set of sensors, or the rule for it (``size``: one per five clients)."""
     by_sensors: bool = True
+    """Whether clusters are made only among clients with equal sets of sensors."""
     fusion_federation: Literal["cluster", "none"] = "cluster"
+    """``none``: fusion stays with its client and only the head is averaged."""
 
     def build(self) -> fed.Strategy:
         """Build the strategy."""

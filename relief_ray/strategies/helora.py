@@ -343,19 +343,7 @@ def _sizes_tried(middle: float, least: float, width_b: float, width_c: float) ->
 
 
 class HeLoRA(StrategyConfig):
-    """Configuration of HeLoRA.
-
-    Attributes:
-        variant: ``pad`` averages padded models; ``kd`` averages none: models learn from each other on public windows.
-        padding: filling of missing ranks or rows.
-        by_rank: whether clients weigh by their rank (reconstructed), besides ``weighting``.
-        rank_share: share of ``R`` by device type (8/6/4 of 8); types left out: 1.
-        width: share of the output rows by device type, for models without LoRA; types left out: 1.
-        kd_epochs: epochs of mutual learning after a round.
-        kd_lr: learning rate of AdamW in mutual learning.
-        public_windows: number of windows for mutual learning, at most.
-        alpha_over: adapters are scaled by alpha over the server's rank ``R``, or over the client's own (official code).
-    """
+    """Configuration of HeLoRA."""
 
     title: ClassVar[str] = "HeLoRA"
     kind: ClassVar[str] = "baseline"
@@ -374,14 +362,23 @@ class HeLoRA(StrategyConfig):
     )
     name: Literal["helora"] = "helora"
     variant: Literal["pad", "kd"] = "pad"
+    """``pad`` averages padded models; ``kd`` averages none: models learn from each other on public windows."""
     padding: Padding = "linear"
+    """Filling of missing ranks or rows."""
     by_rank: bool = True
+    """Whether clients weigh by their rank (reconstructed), besides ``weighting``."""
     rank_share: Share = Field(default={"A": 1.0, "B": 0.75, "C": 0.5})
+    """Share of ``R`` by device type (8/6/4 of 8); types left out: 1."""
     width: Share = Field(default={"A": 1.0, "B": 0.875, "C": 0.75})
+    """Share of the output rows by device type, for models without LoRA; types left out: 1."""
     kd_epochs: int = Field(default=10, ge=1)
+    """Epochs of mutual learning after a round."""
     kd_lr: float = Field(default=5e-5, gt=0.0)
+    """Learning rate of AdamW in mutual learning."""
     public_windows: int = Field(default=256, ge=1)
+    """Number of windows for mutual learning, at most."""
     alpha_over: Literal["server_rank", "own_rank"] = "server_rank"
+    """Adapters are scaled by alpha over the server's rank ``R``, or over the client's own (official code)."""
 
     def build(self) -> Strategy:
         """Build the strategy."""

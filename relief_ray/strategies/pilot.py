@@ -269,18 +269,7 @@ ID, STAGE1 = "connector", "stage1"
 
 
 class Pilot(StrategyConfig):
-    """Configuration of Pilot.
-
-    Attributes:
-        weighting: a client's weight in means over clients.
-        stage1_share: share of the rounds that make up stage 1, at least one round; 0: none.
-        bottleneck: width of an adapter; FITTED to the table's bytes.
-        neighbours: number of nearest models that a model is mixed with.
-        lambda_d: weight ``l0`` of the loss ``L_d``.
-        lambda_b: weight ``l1`` of the loss ``L_b``.
-        lambda_z: weight ``l2`` of the loss ``L_z``.
-        own_in_mix: whether the client's own adapter counts in stage 2 too.
-    """
+    """Configuration of Pilot."""
 
     title: ClassVar[str] = "Pilot"
     kind: ClassVar[str] = "baseline"
@@ -291,13 +280,21 @@ class Pilot(StrategyConfig):
     search: ClassVar[Search] = search_over("neighbours", (1, 3, 5))
     name: Literal["pilot"] = "pilot"
     weighting: Weighting = "samples"
+    """A client's weight in means over clients."""
     stage1_share: float = Field(default=0.05, ge=0.0, le=1.0)
+    """Share of the rounds that make up stage 1, at least one round; 0: none."""
     bottleneck: int = Field(default=24, ge=1)
+    """Width of an adapter; FITTED to the table's bytes."""
     neighbours: int = Field(default=3, ge=1)
+    """Number of nearest models that a model is mixed with."""
     lambda_d: float = Field(default=0.1, ge=0.0)
+    """Weight ``l0`` of the loss ``L_d``."""
     lambda_b: float = Field(default=0.1, ge=0.0)
+    """Weight ``l1`` of the loss ``L_b``."""
     lambda_z: float = Field(default=0.01, ge=0.0)
+    """Weight ``l2`` of the loss ``L_z``."""
     own_in_mix: bool = True
+    """Whether the client's own adapter counts in stage 2 too."""
 
     def build(self) -> Strategy:
         """Build the strategy."""

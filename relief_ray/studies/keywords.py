@@ -15,8 +15,8 @@ from typing import Final, Literal, cast
 import yaml
 from pydantic import BaseModel
 
-from relief_ray.config.experiment import ExperimentConfig
-from relief_ray.config.keys import suggested
+from relief_ray.config.experiment import ExperimentConfig, all_keys
+from relief_ray.config.keys import nearest_keys
 from relief_ray.support.errors import UserError, shown
 
 Place = Literal["here", "ray"]
@@ -76,7 +76,7 @@ def _instead(name: str, value: object, known: Collection[str]) -> str:
         return f"write {_as_keyword(name, value)}, or set={{{name!r}: {shown(value)}}}"
     names = [*KEYWORDS, *known]
     sure = [_SYNONYMS[name]] if name in _SYNONYMS else difflib.get_close_matches(name, names, 1, _SURE)
-    keys = [] if sure else [key for key in suggested(name) if key not in known]
+    keys = [] if sure else [key for key in nearest_keys(name, all_keys()) if key not in known]
     alike = sure or ([] if keys else difflib.get_close_matches(name, names, 1, _ALIKE))
     if alike:
         return f"did you mean {alike[0]}={shown(value)}?"

@@ -195,7 +195,8 @@ def _cell_of(chosen: Preset, settings: Sequence[str], label: str, axes: Sequence
     """One cell; its configuration is the preset, then the axes, then the user's settings."""
     _check_strategy(label)
     values = {"strategy": {"name": label}, **chosen.values}
-    config = parse(override(values, [*axes, *settings]), f"{clipped(chosen.name)} ({clipped(label)})")
+    source = chosen.title if Path(chosen.title).suffix in (".yaml", ".yml", ".json") else chosen.name
+    config = parse(override(values, [*axes, *settings]), f"{clipped(source)} ({clipped(label)})")
     held_out = [f"f{config.data.fold}"] if config.data.split == "held_out_subject" else []
     parts = [label.replace(":", "."), *held_out, config.draw_name]
     title = "-".join([chosen.name, label, *parts[1:]])

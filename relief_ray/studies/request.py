@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import SupportsIndex, cast
 
 from relief_ray.config.experiment import ExperimentConfig, override
-from relief_ray.config.keys import whole_first
 from relief_ray.data.loader import DatasetSpec, Loader
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.strategies import REFERENCE
@@ -86,7 +85,7 @@ def plan_of(request: Request, out: Path, place: Place) -> Plan:
         folds=_numbers("folds", request.folds),
         rounds=None if request.rounds is None else _whole_number("rounds", request.rounds),
     )
-    chosen, settings = with_axes(chosen, axes, whole_first([*_sections(request.settings), *settings_of(request.set)]))
+    chosen, settings = with_axes(chosen, axes, [*_sections(request.settings), *settings_of(request.set)])
     chosen = replace(chosen, name=request.name or chosen.name, claims=str(request.claims or chosen.claims))
     methods = _methods(request, chosen, settings)
     cells = _cells(chosen, methods, [*_usual(chosen, settings, place), *settings])
@@ -103,7 +102,7 @@ def config_of(target: Target, set: Mapping[str, object], settings: Mapping[str, 
     Raises:
         UserError: there is none, or something of it is wrong.
     """
-    changes = whole_first([*_sections(settings), *settings_of(set)])
+    changes = [*_sections(settings), *settings_of(set)]
     if isinstance(target, str | Path) and Path(target).is_dir() and str(target) not in PRESETS:
         if not (Path(target) / RUN_FILE).exists():
             raise UserError(f"{target}: no {RUN_FILE} there; expected a run's folder, e.g. study.run('relief').folder")

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from relief_ray.core.stages import Engine, Missing
 from relief_ray.devices.workload import optimizer_flops_per_value
-from relief_ray.support.frozen import FrozenConfig
+from relief_ray.support.frozen import FrozenConfig, all_read
 from relief_ray.support.process import Autocast, Device, choose_device
 from relief_ray.training.optimizer import ADAM, OptimizerName, UpdateRule
 
@@ -18,64 +18,53 @@ ScheduleName = Literal["constant", "cosine", "linear", "step"]
 
 
 class TrainingConfig(FrozenConfig):
-    """Local training of all clients.
-
-    Attributes:
-        epochs: local epochs per round, E.
-        batch_size: windows per optimizer step.
-        lr: learning rate of the clients' optimizer.
-        optimizer: optimizer of every client, its state fresh in every round (docs/optimizers.md has the equations).
-        momentum: momentum ``b`` of ``sgd``.
-        weight_decay: factor ``l``; an L2 penalty's gradient with ``adam`` and ``sgd``, decoupled with ``adamw``.
-        clip_norm: largest norm of a client's gradient over all that it trains; longer ones are scaled to it.
-        schedule: how the learning rate falls over the rounds (docs/optimizers.md).
-        schedule_end: share of ``lr`` that ``cosine`` and ``linear`` approach.
-        schedule_every: rounds between two steps of ``step``.
-        schedule_factor: factor on the learning rate at each step of ``step``.
-        missing: how an absent modality enters the model: ``zero_input`` (Eq. (2)) or ``zero_feature`` (Section III-B).
-        engine: how a step is computed; ``naive`` is the reference, ``auto`` takes the fastest for the backbone.
-        micro_batch: windows per forward and backward pass where a batch needs too much memory; same gradient.
-        device: ``auto`` takes a GPU where there is one.
-        autocast: ``bf16`` lets the matrix products of training be bfloat16.
-        stack: number of clients of a worker that take their steps together, for small models on a GPU.
-    """
+    """Local training of all clients."""
 
     epochs: int = Field(default=5, ge=1)
+    """Local epochs per round, E."""
     batch_size: int = Field(default=32, ge=1)
+    """Windows per optimizer step."""
     lr: float = Field(default=1e-3, gt=0.0)
+    """Learning rate of the clients' optimizer."""
     optimizer: OptimizerName = "adam"
+    """Optimizer of every client, its state fresh in every round (docs/optimizers.md has the equations)."""
     momentum: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Momentum ``b`` of ``sgd``."""
     weight_decay: float = Field(default=0.0, ge=0.0)
+    """Factor ``l``; an L2 penalty's gradient with ``adam`` and ``sgd``, decoupled with ``adamw``."""
     clip_norm: float | None = Field(default=None, gt=0.0)
+    """Largest norm of a client's gradient over all that it trains; longer ones are scaled to it."""
     schedule: ScheduleName = "constant"
+    """How the learning rate falls over the rounds (docs/optimizers.md)."""
     schedule_end: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of ``lr`` that ``cosine`` and ``linear`` approach."""
     schedule_every: int | None = Field(default=None, ge=1)
+    """Rounds between two steps of ``step``."""
     schedule_factor: float = Field(default=0.1, gt=0.0, le=1.0)
+    """Factor on the learning rate at each step of ``step``."""
     missing: Missing = "zero_input"
+    """How an absent modality enters the model: ``zero_input`` (Eq. (2)) or ``zero_feature`` (Section III-B)."""
     engine: Literal["auto", "naive", "reuse", "gemm"] = "auto"
+    """How a step is computed; ``naive`` is the reference, ``auto`` takes the fastest for the backbone."""
     micro_batch: int | None = Field(default=None, ge=1)
+    """Windows per forward and backward pass where a batch needs too much memory; same gradient."""
     device: Literal["cpu", "cuda", "auto"] = "cpu"
+    """``auto`` takes a GPU where there is one."""
     autocast: Autocast = "none"
+    """``bf16`` lets the matrix products of training be bfloat16."""
     stack: int = Field(default=1, ge=1)
+    """Number of clients of a worker that take their steps together, for small models on a GPU."""
 
     @model_validator(mode="after")
-    def _optimizer_is_read(self) -> TrainingConfig:
-        unread = {
-            "momentum": (self.optimizer == "sgd", "optimizer", "optimizer=sgd"),
-            "schedule_end": (self.schedule in ("cosine", "linear"), "schedule", "schedule=cosine or linear"),
-            "schedule_every": (self.schedule == "step", "schedule", "schedule=step"),
-            "schedule_factor": (self.schedule == "step", "schedule", "schedule=step"),
-        }
-        for key, (is_read, switch, needed) in unread.items():
-            value = getattr(self, key)
-            if value != type(self).model_fields[key].default and not is_read:
-                raise ValueError(
-                    f"{key} = {value} with {switch} = {getattr(self, switch)!r}, which does not read it; expected one "
-                    f"of them: set {needed} or remove {key}"
-                )
+    def _all_is_read(self) -> TrainingConfig:
         if self.schedule == "step" and self.schedule_every is None:
             raise ValueError("schedule = 'step' without schedule_every; expected the rounds between two steps: set it")
-        return self
+        read_with = (
+            ("optimizer", "sgd", ("momentum",)),
+            ("schedule", ("cosine", "linear"), ("schedule_end",)),
+            ("schedule", "step", ("schedule_every", "schedule_factor")),
+        )
+        return all_read(self, "training", read_with)
 
     @model_validator(mode="after")
     def _stack_is_ours(self) -> TrainingConfig:

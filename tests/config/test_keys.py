@@ -8,23 +8,17 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from relief_ray.config.experiment import ExperimentConfig, parse
-from relief_ray.config.keys import KEYS_FILE, Key, all_keys, refuse_unknown, suggested, write_keys
-from relief_ray.config.table import PAGE, keys_of_all, page
+from relief_ray.config.experiment import ExperimentConfig, all_keys, override, parse
+from relief_ray.config.keys import Key, in_words, nearest_keys
 from relief_ray.models.registry import BACKBONES
 from relief_ray.strategies import PRESETS
 from relief_ray.support.errors import UserError
-from relief_ray.support.frozen import FrozenConfig, explained
+from relief_ray.support.frozen import FrozenConfig
 from tests.config.test_experiment import ALL_KEYS
+from tests.own import METHOD
 
 # Words that say nothing about a key by themselves.
 EMPTY = frozenset("a an the of or and its is this for in to by value key setting option number".split())
-REGENERATE = "write the table anew: python -m relief_ray.config.table"
-
-
-def test_the_table_and_the_page_are_those_of_the_classes():
-    assert all_keys() == keys_of_all(), REGENERATE
-    assert PAGE.read_text(encoding="utf-8") == page(keys_of_all()), REGENERATE
 
 
 def test_the_table_has_every_key_of_the_tree():
@@ -54,35 +48,19 @@ def test_a_key_without_a_meaning_is_found(meaning):
     assert faults(Key(key="training.lr", of="", type="number", default=0.1, meaning=meaning))
 
 
-def test_descriptions_come_from_the_docstring_of_the_class_that_has_the_field():
+def test_a_field_is_described_by_the_string_under_it_of_the_class_that_has_it():
     class Base(FrozenConfig):
-        """Base.
-
-        Attributes:
-            depth: number of
-                layers; None: all.
-            low, high: bound of the range.
-
-        Another paragraph.
-        """
-
         depth: int | None = None
+        """Number of
+        layers; None: all."""
         low: float = 0.0
-        high: float = 1.0
 
     class Further(Base):
-        """Further.
-
-        Attributes:
-            width: number of outputs.
-        """
-
         width: int = 3
-        depth: int | None = 2
+        """Number of outputs."""
 
     told = {name: field.description for name, field in Further.model_fields.items()}
-    assert told["depth"] == "number of layers; None: all." and told["width"] == "number of outputs."
-    assert told["low"] == told["high"] == "bound of the range." and explained("") == {}
+    assert told == {"depth": "Number of\nlayers; None: all.", "low": None, "width": "Number of outputs."}
 
 
 @pytest.mark.parametrize(
@@ -107,7 +85,7 @@ def test_descriptions_come_from_the_docstring_of_the_class_that_has_the_field():
         ("training.num_rounds", ["rounds"]),
         ("n_clients", ["data.num_clients", "fleet.num_clients"]),
         ("local_epochs", ["training.epochs"]),
-        ("data.alpha", ["data.dirichlet_alpha", "backbone.alpha"]),
+        ("data.alpha", ["data.dirichlet_alpha"]),
         ("data.dataset", ["data.name"]),
         ("training.dataset", ["data.name"]),
         ("num_workers", ["runtime.num_hosts"]),
@@ -132,24 +110,21 @@ def test_descriptions_come_from_the_docstring_of_the_class_that_has_the_field():
     ],
 )
 def test_the_full_path_that_was_meant(wrong, right):
-    assert suggested(wrong) == right
+    assert nearest_keys(wrong, all_keys()) == right
 
 
 def test_a_key_of_another_method_is_not_suggested():
-    assert "strategy.beta" in {key.key for key in all_keys()} and suggested("strategy.beta") == []
-    assert suggested("strategy.gama", "fedavg") == [] and suggested("strategy.gama", "relief") == ["strategy.gamma"]
+    def near(path, method):
+        return nearest_keys(path, [key for key in all_keys() if key.of in ("", method)])
+
+    assert "strategy.beta" in {key.key for key in all_keys()} and nearest_keys("strategy.beta", all_keys()) == []
+    assert near("strategy.gama", "fedavg") == [] and near("strategy.gama", "relief") == ["strategy.gamma"]
 
 
-def test_settings_are_judged_by_their_key():
-    refuse_unknown(["training.epochs=2", "fleet.owned.C=[acc]", "data={name: dsa}", "strategy.own_key=1", "no sign"])
-    refuse_unknown(["seeds=3"], further=["seeds"])
-    expected = (
-        r"--set lr=0\.1: unknown key 'lr' \(did you mean 'training\.lr' or 'server\.lr'\?\); write --set training"
-    )
-    with pytest.raises(UserError, match=expected):
-        refuse_unknown(["lr=0.1"])
-    with pytest.raises(UserError, match=r"unknown key 'rounds\.x'"):
-        refuse_unknown(["rounds.x=1"])
+def test_whole_sections_are_set_before_their_keys():
+    values = override({}, ["rounds=2", "strategy.gamma=0.5", "data.name=dsa", "strategy=relief", "rounds=3"])
+    assert values == {"strategy": {"name": "relief", "gamma": 0.5}, "rounds": 3, "data": {"name": "dsa"}}
+    assert override({}, ["a.b.c=1", "a.b={}", "a={x: 2}"]) == {"a": {"x": 2, "b": {"c": 1}}}
 
 
 @pytest.mark.parametrize(
@@ -170,33 +145,13 @@ def test_a_wrong_value_is_answered_with_what_fits(values, message):
         parse(values)
 
 
-def test_the_table_reads_back(tmp_path: Path):
-    write_keys(all_keys(), tmp_path / "keys.json")
-    assert (tmp_path / "keys.json").read_bytes() == KEYS_FILE.read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["demo", "--set", "lr=0.1"], "training.lr"),
-        (["quick", "--set", "training.learnig_rate=0.1"], "(did you mean 'training.lr'?); write --set training.lr=0.1"),
-        (["demo", "--set", "strategy.gama=1"], "unknown key 'strategy.gama' (did you mean 'strategy.gamma'?); write"),
-        (["demo", "--set", "training.lr=fast"], "--set training.lr=fast: expected a number, above 0, e.g. training.lr"),
-        (["demo", "--set", "strategy.gamma=1"], "--set strategy.gamma=1: expected a number, above 0, below 1"),
-        (["mine.yaml"], "mine.yaml: training.epochs = 0: expected a whole number, at least 1"),
-    ],
-)
-def test_what_is_wrong_is_answered_without_loading_the_library(tmp_path, words, message):
-    (tmp_path / "mine.yaml").write_text("strategy: relief\ntraining:\n  epochs: 0\n")
-    line = f"import sys; sys.argv = ['relief-ray', 'run', *{words}]; import actors.cli.main as c\n"
-    line += "try: c.main()\nexcept SystemExit as end: print(end.code, *{'torch', 'ray', 'numpy'} & {*sys.modules})"
+def test_the_help_loads_no_library():
+    line = "import sys; sys.argv = ['relief-ray', '--help']; import actors.cli.main as c\n"
+    line += "try: c.main()\nexcept SystemExit: print(*{'torch', 'ray', 'numpy', 'pydantic'} & {*sys.modules}, '.')"
     root = str(Path(__file__).parents[2])
-    done = subprocess.run(
-        [sys.executable, "-c", line], capture_output=True, text=True, check=True, cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": root},
-    )  # fmt: skip
-    assert done.stdout == "2\n", "none of the three was imported"
-    assert message in " ".join(done.stderr.split())
+    env = {**os.environ, "PYTHONPATH": root}
+    done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, check=True, env=env)
+    assert done.stdout.splitlines()[-1] == ".", "none of the four was imported"
 
 
 def test_every_section_of_the_tree_is_a_class_that_explains_its_fields():
@@ -207,3 +162,76 @@ def test_every_section_of_the_tree_is_a_class_that_explains_its_fields():
         if not field.description and name != "name"
     ]
     assert not undescribed
+
+
+def test_types_in_words():
+    kinds = {key.key: key.type for key in all_keys()}
+    assert kinds["participation"] == "number, above 0, at most 1"
+    assert kinds["fleet.counts"] == "list of 3 whole numbers, or null"
+    assert kinds["fleet.owned"] == "mapping from text to list of text"
+    assert kinds["evaluation.parts"] == "list of test, validation, not empty"
+    assert kinds["strategy.clusters"] == "one of size, dominant, or whole number, above 0"
+    assert kinds["strategy.depth_by_type"] == "mapping from one of A, B, C to whole number, at least 1"
+    assert all(kinds.values()) and in_words({"type": "string", "format": "date"}) == in_words({}) == ""
+
+
+FIELDS = """
+from datetime import date
+
+from pydantic import Field, field_validator
+
+
+class Fielded(Mine):
+    share: float = Field(0.2, gt=0, lt=0.5)
+    gamma: int = 3
+    even: int = Field(2, multiple_of=2)
+    parts: tuple[int, ...] = (1, 2)
+    ranks: dict[str, float] = {}
+    day: date = date(2024, 1, 1)
+    level: int = 0
+
+    @field_validator("level")
+    @classmethod
+    def _at_ground(cls, value):
+        assert value == 0, "stay on the ground"
+        return value
+
+
+class Needy(Mine):
+    must: float = Field(ge=0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"share": 2}, "share = 2: expected a number, above 0, below 0.5, e.g. strategy.share=0.2 (the default)"),
+        ({"gamma": 1.5}, "gamma = 1.5: expected a whole number, e.g. strategy.gamma=3 (the default)"),  # not RELIEF's
+        ({"parts": 3}, "parts = 3: expected a list of whole numbers; write strategy.parts=[3]"),
+        ({"parts": ["a"]}, "parts.0 = 'a': expected a list of whole numbers, e.g. strategy.parts=[1, 2] (the default)"),
+        ({"ranks": 3}, "ranks = 3: expected a mapping from text to number, e.g. strategy.ranks={} (the default)"),
+        ({"ranks": {"C": "x"}}, "ranks.C = 'x': expected a number"),
+        (
+            {"even": 3},
+            "even = 3: expected a whole number, a multiple of 2, e.g. strategy.even=2 (the default)",
+        ),
+        ({"day": "never"}, "day = 'never': Input should be a valid date or datetime, input is too short"),
+        ({"level": 1}, "level = 1: stay on the ground"),
+        ({"name": "Needy"}, "must: found no value, expected a number, at least 0; set it"),
+    ],
+)
+def test_fields_of_a_method_are_explained_as_built_in_ones(write, values, message):
+    module = write(METHOD + FIELDS)
+    with pytest.raises(UserError) as caught:
+        parse({"strategy": {**values, "name": f"{module}:{values.get('name', 'Fielded')}"}})
+    assert str(caught.value) == f"configuration: strategy.{message}"
+
+
+def test_fields_of_a_backbone_are_explained_as_built_in_ones(write):
+    module = write(
+        "from pydantic import Field\nfrom relief_ray.models.cnn import CnnConfig\n\n\n"
+        "class Wide(CnnConfig):\n    fusion: int = Field(8, ge=4)\n"
+    )
+    expected = r"backbone\.fusion = 3: expected a whole number, at least 4, e\.g\. backbone\.fusion=8 \(the default\)$"
+    with pytest.raises(UserError, match=expected):
+        parse({"backbone": {"name": f"{module}:Wide", "fusion": 3}})

@@ -208,9 +208,9 @@ def test_impossible_sizes_are_refused(mini: Dataset, values: dict[str, object], 
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"dirichlet_alpha": 0.1}, r"data\.dirichlet_alpha = 0\.1 with data\.partition = 'subject'"),
+        ({"dirichlet_alpha": 0.1}, r"data\.dirichlet_alpha = 0\.1 with partition = 'subject'"),
         ({"min_partition_size": 2}, r"data\.min_partition_size = 2 with"),
-        ({"partition": "quantity", "self_balancing": True}, "expected dirichlet: set data.partition=dirichlet"),
+        ({"partition": "quantity", "self_balancing": True}, "set data.partition=dirichlet or remove"),
         ({"partition": "iid"}, "'subject', 'dirichlet' or 'quantity'"),
         ({"partition": "dirichlet", "dirichlet_alpha": 0.0}, "greater than 0"),
         ({"window_s": 0.2}, r"data\.window_s=0\.2: windows of 0\.2 s at 25 Hz hold 5 samples, expected at least 8"),

@@ -131,8 +131,14 @@ def test_means_before_are_left_as_they_were():
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        ({"window": 3}, r"evaluation: window = 3 with average = 'last', which does not read it; .*set average=tail"),
-        ({"average": "tail", "decay": 0.5}, r"decay = 0.5 with average = 'tail'.*set average=ema or remove decay"),
+        (
+            {"window": 3},
+            r"evaluation.window = 3 with average = 'last', which does not read it; .*set evaluation.average=",
+        ),
+        (
+            {"average": "tail", "decay": 0.5},
+            r"decay = 0.5 with average = 'tail'.*set evaluation.average=ema or remove decay",
+        ),
         ({"average": "mean"}, r"evaluation.average = 'mean': expected one of last, tail, ema"),
         ({"average": "ema", "decay": 1.0}, r"evaluation.decay = 1.0"),
         ({"average": "tail", "window": 0}, r"evaluation.window = 0"),

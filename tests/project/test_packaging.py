@@ -50,7 +50,6 @@ def test_wheel_holds_the_three_packages_and_nothing_else(wheel):
     assert {name for name in files if "__pycache__" not in name} <= set(names)
     data = (
         "data/assets/dsa_mini.npz",
-        "config/keys.json",
         "strategies/citations.bib",
         "report/paper.json",
         "devices/calibration.json",

@@ -41,7 +41,7 @@ def test_what_would_not_be_read_is_refused(config, unread, switch, needed):
     ((key, value),) = unread.items()
     ((name, other),) = needed.items()
     with pytest.raises(
-        ValidationError, match=rf"{key} = {value} with {name}=.*, which does not read it; .* {name}={other}"
+        ValidationError, match=rf"{key} = {value} with {name} = .*, which does not read it; .*\.{name}={other}"
     ):
         config(**unread, **switch)
     assert getattr(config(**unread, **needed), key) == value

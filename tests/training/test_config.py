@@ -52,8 +52,14 @@ def test_other_values_are_refused(key, value):
 @pytest.mark.parametrize(
     ("training", "why"),
     [
-        ({"momentum": 0.9}, r"training: momentum = 0.9 with optimizer = 'adam'.*set optimizer=sgd or remove momentum"),
-        ({"schedule_end": 0.1}, r"schedule_end = 0.1 with schedule = 'constant'.*set schedule=cosine or linear"),
+        (
+            {"momentum": 0.9},
+            r"training.momentum = 0.9 with optimizer = 'adam'.*set training.optimizer=sgd or remove momentum",
+        ),
+        (
+            {"schedule_end": 0.1},
+            r"schedule_end = 0.1 with schedule = 'constant'.*set training.schedule=cosine or linear",
+        ),
         ({"schedule": "cosine", "schedule_every": 3}, r"schedule_every = 3 with schedule = 'cosine'.*schedule=step"),
         ({"schedule": "linear", "schedule_factor": 0.5}, r"schedule_factor = 0.5 with schedule = 'linear'"),
         ({"schedule": "step"}, r"schedule = 'step' without schedule_every; expected the rounds between two steps"),

@@ -150,30 +150,27 @@ _KEPT_PER_HIDDEN = 40
 
 
 class MomentConfig(BackboneConfig):
-    """Backbone 2: a frozen MOMENT encoder with LoRA adapters.
-
-    Attributes:
-        size: width and depth of the frozen encoder.
-        weights: ``random``, ``hub`` (AutonLab/MOMENT-1-small), a hub id, or a folder in ``save_pretrained`` format; an
-            existing folder is stored as an absolute path, since runs are read from other working directories.
-        weights_seed: seed of ``random`` weights; read by these alone.
-        revision: branch, tag or commit on the hub; None: its default.
-        rank: rank r of the adapters.
-        alpha: scale of the adapters, s = alpha / rank.
-        pad_to: samples that windows are padded to; None: native length.
-    """
+    """Backbone 2: a frozen MOMENT encoder with LoRA adapters."""
 
     has_lora: ClassVar[bool] = True
     same_speed: ClassVar[frozenset[str]] = frozenset({"weights", "weights_seed", "revision", "alpha"})
 
     name: Literal["moment_lora"] = "moment_lora"
     size: Size = "small"
+    """Width and depth of the frozen encoder."""
     weights: str = "random"
+    """``random``, ``hub`` (AutonLab/MOMENT-1-small), a hub id, or a folder in ``save_pretrained`` format; an existing
+    folder is stored as an absolute path, since runs are read from other working directories."""
     weights_seed: int = Field(default=0, ge=0)
+    """Seed of ``random`` weights; read by these alone."""
     revision: str | None = Field(default=None, min_length=1)
+    """Branch, tag or commit on the hub; None: its default."""
     rank: int = Field(default=8, ge=1)
+    """Rank r of the adapters."""
     alpha: int = Field(default=16, ge=1)
+    """Scale of the adapters, s = alpha / rank."""
     pad_to: int | None = Field(default=None, ge=PATCH)
+    """Samples that windows are padded to; None: native length."""
 
     @field_validator("weights")
     @classmethod

@@ -59,19 +59,7 @@ JUDGE, DENSE_LR, LORA_LR = "darkdistill.judge", 0.05, 1e-3
 
 
 class DarkDistill(StrategyConfig):
-    """Configuration of DarkDistill.
-
-    Attributes:
-        weighting: a client's weight in its depth class's mean.
-        num_depths: number of depth classes; at most one per encoder layer.
-        depth_by_type: depth class by device type; types left out are placed by their speed.
-        upload: ``full`` is charged the whole model both ways, ``prefix`` the trained prefix.
-        bin_nats: width of the bins of a reported histogram of difficulties; None reports every window.
-        distil: whether the server distils; the three keys below are read with it alone.
-        kd_epochs: epochs of distillation after a round.
-        kd_lr: learning rate of the students' SGD; None: 0.05 for dense models, 0.001 for LoRA.
-        hidden: width of the generator's hidden layer.
-    """
+    """Configuration of DarkDistill."""
 
     title: ClassVar[str] = "DarkDistill"
     kind: ClassVar[str] = "baseline"
@@ -81,14 +69,23 @@ class DarkDistill(StrategyConfig):
     read_with: ClassVar[ReadWith] = (("distil", True, ("kd_epochs", "kd_lr", "hidden")),)
     name: Literal["darkdistill"] = "darkdistill"
     weighting: Weighting = "samples"
+    """A client's weight in its depth class's mean."""
     num_depths: int = Field(default=4, ge=1)
-    depth_by_type: dict[Literal["A", "B", "C"], Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
+    """Number of depth classes; at most one per encoder layer."""
+    depth_by_type: dict[Literal["A", "B", "C"], Annotated[int, Field(ge=1)]] = Field(default={})
+    """Depth class by device type; types left out are placed by their speed."""
     upload: Literal["prefix", "full"] = "prefix"
+    """``full`` is charged the whole model both ways, ``prefix`` the trained prefix."""
     bin_nats: float | None = Field(default=None, gt=0.0)
+    """Width of the bins of a reported histogram of difficulties; None reports every window."""
     distil: bool = True
+    """Whether the server distils; the three keys below are read with it alone."""
     kd_epochs: int = Field(default=2, ge=1)
+    """Epochs of distillation after a round."""
     kd_lr: float | None = Field(default=None, gt=0.0)
+    """Learning rate of the students' SGD; None: 0.05 for dense models, 0.001 for LoRA."""
     hidden: int = Field(default=1000, ge=1)
+    """Width of the generator's hidden layer."""
 
     def build(self) -> Strategy:
         """Build the strategy."""

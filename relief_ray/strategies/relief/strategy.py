@@ -56,20 +56,6 @@ Weight = Callable[[ParamGroup, ClientInfo, Assignment], float]
 class Relief(StrategyConfig):
     """Configuration of RELIEF (V0); ``variants`` change one or two fields of it.
 
-    Attributes:
-        select: the order in which groups beyond the mandatory ones are offered (``relief.ranking``); ``all`` trains
-            every accessible group.
-        mandatory: whether every client trains the fusion blocks of its own sensors, whatever they take.
-        cohort: whether to average within the clients that trained a group; else over all participants (absent = no
-            change).
-        gamma: weight of a round's divergence in its moving average (Eq. (6)).
-        fill: ``count``: a client trains k_n groups (Eq. (7)), whatever these cost; ``time``: they must fit into
-            ``T*`` too.
-        slots_slowest: least number of groups that every client gets, as far as it reaches so many; raises ``T*``.
-        cover: whether to raise ``T*`` until each group has a client that trains everything within its reach.
-        deadline_s: the deadline ``T*`` in seconds; None: the least that lets everyone train what is mandatory.
-        deadline_fraction: ``T*`` as a share of the slowest client's FedAvg round.
-
     Without ``slots_slowest``, ``cover`` or a deadline, ``T*`` is the least time in which every device trains its
     mandatory groups.
     """
@@ -85,14 +71,24 @@ class Relief(StrategyConfig):
     read_with: ClassVar[ReadWith] = (("fill", "count", ("slots_slowest", "cover")),)
     name: Literal["relief"] = "relief"
     select: Select = "divergence"
+    """The order in which groups beyond the mandatory ones are offered (``relief.budget``); ``all`` trains every
+    accessible group."""
     mandatory: bool = True
+    """Whether every client trains the fusion blocks of its own sensors, whatever they take."""
     cohort: bool = True
+    """Whether to average within the clients that trained a group; else over all participants (absent = no change)."""
     gamma: float = Field(default=0.9, gt=0.0, lt=1.0)
+    """Weight of a round's divergence in its moving average (Eq. (6))."""
     fill: Literal["count", "time"] = "count"
+    """``count``: a client trains k_n groups (Eq. (7)), whatever these cost; ``time``: they must fit into ``T*`` too."""
     slots_slowest: int | None = Field(default=None, ge=1)
+    """Least number of groups that every client gets, as far as it reaches so many; raises ``T*``."""
     cover: bool = False
+    """Whether to raise ``T*`` until each group has a client that trains everything within its reach."""
     deadline_s: float | None = Field(default=None, gt=0.0)
+    """The deadline ``T*`` in seconds; None: the least that lets everyone train what is mandatory."""
     deadline_fraction: float | None = Field(default=None, gt=0.0)
+    """``T*`` as a share of the slowest client's FedAvg round."""
 
     @model_validator(mode="after")
     def _covers_or_has_a_deadline(self) -> Relief:

@@ -186,7 +186,7 @@ def test_a_run_that_failed_before_its_first_round_can_be_started_again(invoke, t
         (["run", "missing.yaml"], "missing.yaml: no such file in"),
         (["run", "quick", "--set=rouns=2"], "unknown key 'rouns' (did you mean 'rounds'?)"),
         (["run", "quick", "--set=training.epoch=2"], "unknown key 'training.epoch' (did you mean 'training.epochs'?)"),
-        (["run", "quick", "--set=rounds=0"], "rounds=0: expected a whole number, at least 1"),
+        (["run", "quick", "--set=rounds=0"], "rounds = 0: expected a whole number, at least 1"),
         (["run", "quick", "--set=rounds"], "expected path=value"),
         (["run", "quick", "--set=fleet.types={C: {uplink_bytes_per_s: -1}}"], "expected a number above 0"),
         (["run", "quick", "--set=fleet.owned={A: [acc, gyro]}"], "no client owns modality 'mag'"),

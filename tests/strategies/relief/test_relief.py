@@ -234,8 +234,8 @@ def test_what_raises_or_sets_t_star_is_not_described_as_the_least(values):
 @pytest.mark.parametrize(
     ("values", "error"),
     [
-        ({"fill": "time", "cover": True}, "cover = True with fill='time', which does not read it"),
-        ({"fill": "time", "slots_slowest": 2}, "slots_slowest = 2 with fill='time', which does not read it"),
+        ({"fill": "time", "cover": True}, "cover = True with fill = 'time', which does not read it"),
+        ({"fill": "time", "slots_slowest": 2}, "slots_slowest = 2 with fill = 'time', which does not read it"),
         ({"slots_slowest": 2, "deadline_s": 1.0}, "slots_slowest = 2 and deadline_s = 1.0, expected one of them"),
         ({"cover": True, "deadline_fraction": 0.5}, "cover = True beside a given deadline, expected one of them"),
         ({"slots_slowest": 0}, "greater than or equal to 1"),
