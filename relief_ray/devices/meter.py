@@ -79,9 +79,14 @@ def energy_of(
     mean_w = area / (there[-1][0] - there[0][0])
     # The edges, less than a period each, are taken at the mean.
     return RailEnergy(
-        label=label, sensor=sensor, mean_w=mean_w, peak_w=max(w for _, w in there), energy_j=mean_w * span_s,
-        dropped=dropped, why=why,
-    )  # fmt: skip
+        label=label,
+        sensor=sensor,
+        mean_w=mean_w,
+        peak_w=max(w for _, w in there),
+        energy_j=mean_w * span_s,
+        dropped=dropped,
+        why=why,
+    )
 
 
 class PowerMeter:

@@ -14,7 +14,8 @@ from relief_ray.core.federated import PlannedRun, RoundContext, ServerTools, Str
 from relief_ray.core.messages import Assignment, ClientInfo, Fleet, Reduced, ServerState, StageTimes, WeightedSum
 from relief_ray.server.aggregation import apply_step, by_samples, mean_step, one_bucket, over_participants, uniform
 from relief_ray.support.errors import UserError
-from relief_ray.support.frozen import FrozenConfig, ReadWith, all_read
+from relief_ray.support.frozen import FrozenConfig, all_read
+from relief_ray.support.frozen import ReadWith as ReadWith
 
 Weighting = Literal["uniform", "samples"]
 # Name of a try -> its settings, by key of the method's configuration.

@@ -174,9 +174,16 @@ def test_a_variation_is_labelled_by_the_preset_it_varies(strategy, label):
 
 def test_settings_are_read_as_yaml():
     settings_ = (
-        "rounds=3", "training.lr=1e-2", "training.missing=zero_feature", "data.units=[torso]", "data.num_clients=null",
-        "tracking.enabled=false", "name=a=b", "fleet.types={C: {active_power_w: 4}}", "costs.utilisation=0.5",
-    )  # fmt: skip
+        "rounds=3",
+        "training.lr=1e-2",
+        "training.missing=zero_feature",
+        "data.units=[torso]",
+        "data.num_clients=null",
+        "tracking.enabled=false",
+        "name=a=b",
+        "fleet.types={C: {active_power_w: 4}}",
+        "costs.utilisation=0.5",
+    )
     values = override({}, settings_)
     assert values["rounds"] == 3 and values["name"] == "a=b" and values["tracking"] == {"enabled": False}
     assert values["data"] == {"units": ["torso"], "num_clients": None}
