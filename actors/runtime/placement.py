@@ -166,10 +166,10 @@ def total_of(amounts: Iterable[Resources]) -> dict[str, float]:
     return total
 
 
-def shortage(workers: Sequence[WorkerSpec], cluster: Resources, whose: str = "the cluster") -> str:
+def shortage(workers: Sequence[WorkerSpec], cluster: Resources, owner: str = "the cluster") -> str:
     """The resources of which the cluster has too little, in words; empty where it has enough."""
     lacking = [
-        f"{name}: needed {amount:g}, {whose} has {cluster.get(name, 0.0):g}"
+        f"{name}: needed {amount:g}, {owner} has {cluster.get(name, 0.0):g}"
         for name, amount in total_of(worker.bundle for worker in workers).items()
         if amount > cluster.get(name, 0.0) + GRAIN
     ]
