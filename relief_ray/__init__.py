@@ -18,7 +18,15 @@ if TYPE_CHECKING:
     from relief_ray.config.runtime import RuntimeConfig, TrackingConfig
     from relief_ray.core.client import ClientContext, ClientProgram, LocalStep
     from relief_ray.core.extra_modules import Classifier, Connector, Experts
-    from relief_ray.core.federated import ExplainRequest, PlannedRun, RoundContext, ServerTools, Strategy
+    from relief_ray.core.federated import (
+        Averaging,
+        ExplainRequest,
+        Insight,
+        PlannedRun,
+        RoundContext,
+        ServerTools,
+        Strategy,
+    )
     from relief_ray.core.groups import WHOLE, GroupLayout, ParamGroup
     from relief_ray.core.messages import (
         Assignment,
@@ -77,7 +85,9 @@ _PUBLIC = {
     "devices.time": ("TimeModel", "link_times"),
     "support.errors": ("UserCodeFailed", "UserError"),
     "core.extra_modules": ("Classifier", "Connector", "Experts"),
-    "core.federated": ("ExplainRequest", "PlannedRun", "RoundContext", "ServerTools", "Strategy"),
+    "core.federated": (
+        "Averaging", "ExplainRequest", "Insight", "PlannedRun", "RoundContext", "ServerTools", "Strategy",
+    ),
     "core.groups": ("WHOLE", "GroupLayout", "ParamGroup"),
     "core.messages": (
         "Assignment", "ClientInfo", "Collect", "EvalPlan", "EvalTarget", "Fleet", "Receipt", "Reduced", "ServerState",
@@ -108,6 +118,7 @@ __all__ = [
     "RAW",
     "WHOLE",
     "Assignment",
+    "Averaging",
     "Backbone",
     "BackboneConfig",
     "Classifier",
@@ -133,6 +144,7 @@ __all__ = [
     "GroupLayout",
     "GroupParameters",
     "InputShape",
+    "Insight",
     "Loader",
     "LocalStep",
     "Members",

@@ -189,7 +189,7 @@ def _of_target(target: str, wanted: str | None) -> _Shown:
     if wanted is None and target not in PRESETS and not _is_path(target):
         raise UserError(f"config {target}: no preset ({', '.join(PRESETS)}), no file, and {unknown_key(target)}")
     config = target_config(target, [])
-    read_by = {"", config.strategy.build().name, backbone_name(config.backbone)}
+    read_by = {"", config.strategy.built_in_name, backbone_name(config.backbone)}
     values = _values_of(config)
     known = list(all_keys())
     for chosen in (config.strategy, config.backbone):

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.commands.next_steps import refuse_nested, refuse_several
+from relief_ray.core.federated import Insight
 from relief_ray.core.messages import Assignment
 from relief_ray.experiment.setup import Setup, choose_engine, context_of
 from relief_ray.records.cells import find_runs
 from relief_ray.report.results import ClockSummary, summarise_run
 from relief_ray.report.runs import Loaded, load_runs
 from relief_ray.strategies import PRESETS, PROPOSED, method_name
-from relief_ray.strategies.common import StrategyConfig
 from relief_ray.studies.plan import open_target
 from relief_ray.support.errors import UserError, counted, listed
 from relief_ray.support.text import filled, table, typed
@@ -168,14 +168,15 @@ def show(target: str, settings: Sequence[str], as_json: bool) -> None:
     print(json.dumps(facts(setup), indent=1) if as_json else text(setup, target))
 
 
-def _deadline_method(setup: Setup) -> StrategyConfig:
-    """The method whose deadline is shown: the run's own, or ``PROPOSED`` where that has none."""
-    return PRESETS[PROPOSED] if setup.strategy.deadline_s is None else setup.config.strategy
+def _insight(setup: Setup) -> Insight:
+    """Of the method whose deadline is shown: the run's own, or ``PROPOSED`` where that has none."""
+    own = setup.strategy.insight
+    return PRESETS[PROPOSED].build().insight if own.deadline_s is None else own
 
 
 def deadlines(setup: Setup) -> dict[str, float]:
     """Deadline T* under each clock, as if that clock were the one to plan with."""
-    target_s = _deadline_method(setup).build().deadline_s
+    target_s = _insight(setup).deadline_s
     assert target_s is not None
     deadline_s = {}
     for name, clock in setup.accountant.clocks.items():
@@ -247,7 +248,7 @@ def text(setup: Setup, target: str) -> str:
 
 def _deadline_text(setup: Setup) -> str:
     """Meaning of T*, as the method states it."""
-    stated = _deadline_method(setup).build().deadline_text
+    stated = _insight(setup).deadline_text
     return stated or f"the deadline of {method_name(setup.config.strategy, setup.config.label())} in round 1"
 
 

@@ -200,7 +200,7 @@ class ExperimentConfig(FrozenConfig):
 
     @model_validator(mode="after")
     def _server_steps_along_means(self) -> ExperimentConfig:
-        if self.server.optimizer != "none" and (reason := self.strategy.build().no_average):
+        if self.server.optimizer != "none" and (reason := self.strategy.no_average):
             raise ValueError(
                 f"server.optimizer = {self.server.optimizer!r} with strategy {self.label()}: {reason}, expected a "
                 "mean of updates; set server.optimizer=none, or take a method that averages (fedavg, fedprox, relief)"
@@ -390,4 +390,4 @@ def _message(fault: ErrorDetails, key: str, fits: str) -> str:
     return said if fault["type"] == "value_error" else fits or said
 
 
-_UNION_TAGS: Mapping[str, type[BaseModel]] = {**{s.build().name: type(s) for s in PRESETS.values()}, **BACKBONES}
+_UNION_TAGS: Mapping[str, type[BaseModel]] = {**{s.built_in_name: type(s) for s in PRESETS.values()}, **BACKBONES}

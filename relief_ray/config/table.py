@@ -34,7 +34,7 @@ This page is generated: `python -m relief_ray.config.table` writes it from the c
 def keys_of_all() -> tuple[Key, ...]:
     """Every key of the configuration: the common ones, then those of every method and every backbone."""
     common = list(keys_of(ExperimentConfig))
-    methods = {config.build().name: type(config) for config in PRESETS.values()}
+    methods = {config.built_in_name: type(config) for config in PRESETS.values()}
     for section, classes in zip(CHOSEN, (methods, BACKBONES), strict=True):
         for name, kind in classes.items():
             common += keys_of(kind, f"{section}.", name)

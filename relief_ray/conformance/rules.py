@@ -77,7 +77,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "moves": Rule(
             says="after three rounds the model that is evaluated is no longer the one that it began with",
             fix="return the moved model from aggregate; is the update in the sums or among the single updates that it "
-            "reads? A method that trains nothing on purpose says so by Strategy.rests",
+            "reads? A method that trains nothing on purpose says so by Insight.rests",
         ),
         "repeats": Rule(
             says="a second run has the same bits",

@@ -210,7 +210,7 @@ def _moves(bench: _Bench) -> None:
     after = served(evaluation_inputs(setup, point.state, point.clients, point.averages), setup.layout)
     gap = max(_gap(params, before.get(label, setup.start)) for label, params in after.items())
     rounds = range(1, config.rounds + 1)
-    if gap > _NOISE or all(setup.strategy.rests(context_of(setup, number)) for number in rounds):
+    if gap > _NOISE or all(setup.strategy.insight.rests(context_of(setup, number)) for number in rounds):
         return
     losses = [record.loss for record in read_rounds(path) if record.loss is not None]
     said = (

@@ -422,7 +422,11 @@ def guarded(strategy: Strategy) -> Strategy:
         strategy,
         client=_client(strategy.client),
         reduction=_reduction(strategy.reduction),
-        **{name: _wrapped(guard, getattr(strategy, name)) for name, guard in _SERVER.items()},
+        insight=_guard(strategy.insight),
+        averaging=_guard(strategy.averaging),
+        **{
+            name: _wrapped(guard, getattr(strategy, name)) for name, guard in _SERVER.items() if hasattr(strategy, name)
+        },
     )
 
 
@@ -431,6 +435,11 @@ def _wrapped(guard: _Function, function: T) -> T:
     if not callable(function) or users_function(function) is None:
         return function
     return partial(guard, function)  # type: ignore[return-value]
+
+
+def _guard(record: T) -> T:
+    guards = {name: guard for name, guard in _SERVER.items() if hasattr(record, name)}
+    return replace(record, **{name: _wrapped(guard, getattr(record, name)) for name, guard in guards.items()})  # type: ignore
 
 
 def _client(client: ClientProgram) -> ClientProgram:

@@ -26,11 +26,12 @@ class Central(StrategyConfig):
     title: ClassVar[str] = "central"
     kind: ClassVar[str] = "bound"
     about: ClassVar[str] = "one client with everybody's data and all sensors"
+    pooled: ClassVar[bool] = True
     name: Literal["central"] = "central"
 
     def build(self) -> Strategy:
         """Build the strategy: FedAvg of one pooled client."""
-        return replace(FedAvg().build(), name=self.name, pooled=True)
+        return replace(FedAvg().build(), name=self.name)
 
 
 class Local(StrategyConfig):
@@ -41,6 +42,11 @@ class Local(StrategyConfig):
     about: ClassVar[str] = "no federation: each client keeps a model of its own"
     name: Literal["local"] = "local"
 
+    @property
+    def no_average(self) -> str:
+        """Why its models are no means of updates."""
+        return "nothing is sent, every client keeps its own model"
+
     def build(self) -> Strategy:
         """Build the strategy."""
         return replace(
@@ -49,7 +55,6 @@ class Local(StrategyConfig):
             allocate=stay_home,
             aggregate=unchanged,
             evaluate=own_models,
-            no_average="nothing is sent, every client keeps its own model",
         )
 
 

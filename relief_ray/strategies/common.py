@@ -28,9 +28,9 @@ _MOST_ROUNDS = 10_000
 class StrategyConfig(FrozenConfig):
     """Base of every strategy's configuration: frozen, no unknown keys. A subclass has at least ``build``.
 
-    Everything else that the program has to know of a method stands in class variables of its configuration, which all
-    have defaults, and in ``rounds_needed``. Commands, tables, cost accounting and searches read them here and know no
-    method by its name.
+    Everything else that the program has to know of a method before it is built stands in class variables of its
+    configuration, which all have defaults, and in ``no_average``, ``has_deadline`` and ``rounds_needed``. Commands,
+    tables, cost accounting and searches read them here and know no method by its name.
 
     Attributes:
         title: the method's own name. Tables and figures show a user's method by it (empty: by its import path), and a
@@ -47,6 +47,9 @@ class StrategyConfig(FrozenConfig):
             its speed; one line on how, for footnotes; empty: it does not.
         dense_stand_in: what stands for the method's LoRA mechanism on a backbone without LoRA, one line for footnotes;
             empty: the method needs no LoRA.
+        pooled: whether one client holds the data of all (the ``central`` bound).
+        bootstrap: whether a round 0 trains everything on all clients first (Algorithm 1, line 1).
+        explains: whether its ``Insight`` has reasons for `relief-ray explain`.
         one_of: keys that say the same thing in different ways, so that at most one of them may be given.
         read_with: keys that one value of a switch reads; with another value they must keep their defaults.
         weighting: a client's weight in the mean: ``uniform``, or ``samples``: its number of windows.
@@ -61,6 +64,9 @@ class StrategyConfig(FrozenConfig):
     search: ClassVar[Search] = {}
     search_trades_speed: ClassVar[str] = ""
     dense_stand_in: ClassVar[str] = ""
+    pooled: ClassVar[bool] = False
+    bootstrap: ClassVar[bool] = False
+    explains: ClassVar[bool] = False
     one_of: ClassVar[tuple[str, ...]] = ()
     read_with: ClassVar[ReadWith] = ()
 
@@ -93,6 +99,22 @@ class StrategyConfig(FrozenConfig):
             UserError: the class has no ``build`` of its own.
         """
         raise UserError(f"class {type(self).__name__} has no build(); define one that returns a Strategy")
+
+    @property
+    def built_in_name(self) -> str:
+        """Name of the built-in method that this is or derives from, e.g. ``relief``; empty: of none."""
+        field = type(self).model_fields.get("name")
+        return "" if field is None else str(field.default)
+
+    @property
+    def no_average(self) -> str:
+        """Why no mean of updates moves its models, so that it refuses ``server.optimizer``; empty: one does."""
+        return ""
+
+    @property
+    def has_deadline(self) -> bool:
+        """Whether it has a round target ``T*`` (``Insight.deadline_s``)."""
+        return False
 
     def rounds_needed(self, participation: float) -> int | None:
         """Fewest rounds with which a run is sure to reach the method's last phase; 1 where there is but one phase.
@@ -157,8 +179,8 @@ def first_phase_only(config: StrategyConfig, run: PlannedRun, key: str, conseque
         return ()
     fixes = [f"rounds={needed} or more"] * (needed is not None)
     fixes += [f"a smaller strategy.{key}"] * (rounds > 1 or needed is None)
-    name, value = config.build().name, getattr(config, key)
-    return (f"{name}, {key} = {value:.4g}, rounds = {rounds}: {consequence}; set {' or '.join(fixes)}",)
+    value = getattr(config, key)
+    return (f"{config.built_in_name}, {key} = {value:.4g}, rounds = {rounds}: {consequence}; set {' or '.join(fixes)}",)
 
 
 def cluster_sizes(views: Iterable[str]) -> Mapping[str, Mapping[str, float]]:

@@ -220,6 +220,11 @@ class FedICU(StrategyConfig):
     freeze_unimportant: bool = False
     freeze_share: float = Field(default=0.2, gt=0.0, lt=1.0)
 
+    @property
+    def no_average(self) -> str:
+        """Why its models are no means of updates."""
+        return "lengths and directions of updates are combined apart, by a step of its own"
+
     def build(self) -> Strategy:
         """Build the strategy."""
         return Strategy(
@@ -228,7 +233,6 @@ class FedICU(StrategyConfig):
             client=ClientProgram(after=partial(send_important, self)),
             reduction=Collect(),
             aggregate=partial(aggregate, self),
-            no_average="lengths and directions of updates are combined apart, by a step of its own",
         )
 
 

@@ -222,6 +222,11 @@ class Harmony(StrategyConfig):
     by_sensors: bool = True
     fusion_federation: Literal["cluster", "none"] = "cluster"
 
+    @property
+    def no_average(self) -> str:
+        """Why its models are no means of updates."""
+        return "fusion is averaged in clusters that are formed anew in every round: no model can keep moments"
+
     def build(self) -> fed.Strategy:
         """Build the strategy."""
         return fed.Strategy(
@@ -233,11 +238,8 @@ class Harmony(StrategyConfig):
             reduction=msg.Collect(),
             aggregate=partial(aggregate, self),
             evaluate=own_networks,
-            warnings=partial(warn, self),
-            diagnose=diagnose,
-            rests=partial(is_unimodal, self),
-            identities=members_of_clusters,
-            no_average="fusion is averaged in clusters that are formed anew in every round: no model can keep moments",
+            insight=fed.Insight(warnings=partial(warn, self), diagnose=diagnose, rests=partial(is_unimodal, self)),
+            averaging=fed.Averaging(identities=members_of_clusters),
         )
 
     def rounds_needed(self, participation: float) -> int | None:

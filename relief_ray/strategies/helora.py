@@ -383,6 +383,15 @@ class HeLoRA(StrategyConfig):
     public_windows: int = Field(default=256, ge=1)
     alpha_over: Literal["server_rank", "own_rank"] = "server_rank"
 
+    @property
+    def no_average(self) -> str:
+        """Why its models are no means of updates."""
+        return (
+            "the clients' models learn from each other on the server and are never averaged"
+            if self.variant == "kd"
+            else ""
+        )
+
     def build(self) -> Strategy:
         """Build the strategy."""
         pad = Strategy(
@@ -405,7 +414,6 @@ class HeLoRA(StrategyConfig):
             reduction=Collect(),
             aggregate=partial(teach, settings),
             evaluate=each_its_own,
-            no_average="the clients' models learn from each other on the server and are never averaged",
         )
 
 

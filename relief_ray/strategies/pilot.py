@@ -26,7 +26,7 @@ from torch import Tensor
 
 from relief_ray.core.client import ClientProgram, LocalStep, task_loss
 from relief_ray.core.extra_modules import Connector
-from relief_ray.core.federated import PlannedRun, RoundContext, ServerTools, Strategy
+from relief_ray.core.federated import Insight, PlannedRun, RoundContext, ServerTools, Strategy
 from relief_ray.core.groups import WHOLE, GroupId, GroupLayout, Params
 from relief_ray.core.messages import Assignment, ClientId, Collect, EvalPlan, EvalTarget, Fleet, Reduced, ServerState
 from relief_ray.core.streams import Streams
@@ -299,6 +299,11 @@ class Pilot(StrategyConfig):
     lambda_z: float = Field(default=0.01, ge=0.0)
     own_in_mix: bool = True
 
+    @property
+    def no_average(self) -> str:
+        """Why its models are no means of updates."""
+        return "each client's model is mixed with its nearest ones, there is no common mean"
+
     def build(self) -> Strategy:
         """Build the strategy."""
         return Strategy(
@@ -310,8 +315,7 @@ class Pilot(StrategyConfig):
             client=ClientProgram(objective=partial(objective, self)),
             aggregate=partial(aggregate, self),
             evaluate=partial(own_models, self),
-            no_average="each client's model is mixed with its nearest ones, there is no common mean",
-            warnings=partial(warn_without_mixing, self),
+            insight=Insight(warnings=partial(warn_without_mixing, self)),
         )
 
     def connector(self, fleet: Fleet) -> Connector:

@@ -234,7 +234,7 @@ BROKEN: dict[str, tuple[str, tuple[str, str], str]] = {
         (
             "from relief_ray.core.messages import Collect\n"
             "def aggregate(state, reduced, tools):\n    return plain().aggregate(state, reduced, tools)\n",
-            _build("change(aggregate=aggregate, reduction=Collect(), no_average='none')"),
+            _build("change(aggregate=aggregate, reduction=Collect())"),
         ),
         "NotCollected: reduced.sums is not made: the reduction of this method is Collect()",
     ),

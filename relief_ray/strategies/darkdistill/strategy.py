@@ -90,6 +90,11 @@ class DarkDistill(StrategyConfig):
     kd_lr: float | None = Field(default=None, gt=0.0)
     hidden: int = Field(default=1000, ge=1)
 
+    @property
+    def no_average(self) -> str:
+        """Why its models are no means of updates."""
+        return "the server distils models into each other after averaging them" if self.distil else ""
+
     def build(self) -> Strategy:
         """Build the strategy."""
         return Strategy(
@@ -100,7 +105,6 @@ class DarkDistill(StrategyConfig):
             reduction=WeightedSum(weight=self.reduction().weight, bucket=depth_class),
             aggregate=partial(aggregate, self),
             evaluate=through_own_outputs,
-            no_average="the server distils models into each other after averaging them" if self.distil else "",
         )
 
 
