@@ -36,7 +36,7 @@ from relief_ray.devices.fleet import FleetConfig
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.registry import BACKBONES, backbone_name, choose_backbone
-from relief_ray.plugins.blame import call_users, fault_text
+from relief_ray.plugins.blame import call_users, with_line
 from relief_ray.plugins.load import configured, is_own, is_path, load_kind, modules_of, path_of, what_to_type
 from relief_ray.records.identity import NOT_DECIDING
 from relief_ray.server.optimizer import ServerConfig
@@ -297,7 +297,7 @@ def _buildable(config: StrategyConfig) -> StrategyConfig:
     built: object = call_users(config.build)
     if not isinstance(built, Strategy):
         raise UserCodeError(
-            fault_text(
+            with_line(
                 config.build,
                 f"{type(config).__name__}.build() returned a {type(built).__name__}, expected a "
                 f"{Strategy.__module__}.{Strategy.__name__}; return one",

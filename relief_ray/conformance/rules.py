@@ -139,7 +139,8 @@ def what_broke(error: Exception, rules: tuple[str, ...], modules: Collection[str
     """
     cause = error.__cause__ if isinstance(error, ClientFailed) and error.__cause__ else error
     if isinstance(cause, UserCodeFailed):
-        return rules[0], str(cause).partition("\n")[0]  # it names the file; the lines after it are for a run
+        # It names the file; the lines after it are for a run.
+        return cause.rule if cause.rule in rules else rules[0], str(cause).partition("\n")[0]
     if isinstance(cause, Broken):
         return cause.rule if cause.rule in rules else rules[0], cause.found
     return rules[0], f"{type(cause).__name__}: {cause}{_line_of(cause, modules)}"

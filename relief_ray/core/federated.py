@@ -25,7 +25,6 @@ from relief_ray.core.messages import (
     RoundCost,
     ServerState,
     Trained,
-    as_reduced,
 )
 from relief_ray.core.protocols import (
     Accountant,
@@ -311,7 +310,7 @@ def run_round(
             rejected=trained.rejected,
         )
     began = perf_counter()
-    after = strategy.aggregate(state, as_reduced(trained.reduced, strategy.reduction), server_tools(context))
+    after = strategy.aggregate(state, trained.reduced.under(strategy.reduction), server_tools(context))
     after = server_step(
         state, after, strategy.averaging.averaged(state, trained.reduced, context.layout, context.fleet)
     )

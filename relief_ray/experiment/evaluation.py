@@ -35,9 +35,9 @@ from relief_ray.training.job import Job
 # ``tail``: at a tested round r the mean of rounds r - w + 1 .. r. A running mean is kept for each coming test whose
 # window has begun: none between two windows, one inside a window, at most ``ceil(w / every) + 1``. ``ema``: ``x <- d x
 # + (1 - d) theta`` from the first round on: one copy. A copy is float32, as large as all models that the server holds;
-# the first round of a mean needs none. Every model is averaged by what it stands for (``Averaging.identities``), so that
-# a cluster that is formed anew begins a mean anew. Tensors that are not floating-point are the last round's. Personal
-# parts, which clients keep, are never averaged.
+# the first round of a mean needs none. Every model is averaged by what it stands for (``Averaging.identities``), so
+# that a cluster that is formed anew begins a mean anew. Tensors that are not floating-point are the last round's.
+# Personal parts, which clients keep, are never averaged.
 
 
 NO_AVERAGES = Averages()

@@ -1,4 +1,4 @@
-"""Faults of users' code: whose an error is, and the file, line and function that it is told with."""
+"""Errors of users' code: who raised one, and the file, line and function that its message names."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def blamed(error: BaseException, where: str = "") -> UserCodeFailed | None:
 
 
 def reason(error: BaseException) -> str:
-    """Say why something failed: bad input in its own words, a user's fault by file and line, all else by its kind."""
+    """Say why something failed: bad input in its own words, a user's error by file and line, all else by its kind."""
     if isinstance(error, UserError):
         return str(error)
-    theirs = blamed(error)
-    return f"{type(error).__name__}: {text_of(error)}" if theirs is None else str(theirs)
+    users = blamed(error)
+    return f"{type(error).__name__}: {text_of(error)}" if users is None else str(users)
 
 
 def text_of(error: BaseException) -> str:
@@ -88,10 +88,10 @@ def call_users(function: Callable[..., T], *arguments: object) -> T:
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        theirs = blamed(error)
-        if theirs is None:
+        users = blamed(error)
+        if users is None:
             raise
-        raise UserCodeError(str(theirs)) from error
+        raise UserCodeError(str(users)) from error
 
 
 def users_function(function: object) -> Callable[..., object] | None:
@@ -101,33 +101,22 @@ def users_function(function: object) -> Callable[..., object] | None:
     """
     if isinstance(function, partial):
         bound = (function.func, *function.args, *function.keywords.values())
-        return next((found for each in bound if callable(each) and (found := users_function(each))), None)
+        return next((inner for each in bound if callable(each) and (inner := users_function(each))), None)
     if isinstance(function, type) or not callable(function):
         return None
     module = getattr(function, "__module__", None) or type(function).__module__
     return None if module.partition(".")[0] in (*PROJECT, "builtins") else function
 
 
-def _fault_in(function: Callable[..., object], found: str) -> UserCodeFailed:
-    """The error of a user's function that returned something wrong: ``found``, then file, line and function."""
-    return UserCodeFailed(f"{fault_text(function, found)}; what was recorded before it is intact")
+def _error_in(function: Callable[..., object], text: str, rule: str = "") -> UserCodeFailed:
+    error = UserCodeFailed(f"{with_line(function, text)}; what was recorded before it is intact")
+    error.rule = rule
+    return error
 
 
-def fault_text(function: Callable[..., object], found: str) -> str:
-    """``found``, then file, line and function of a user's function, and whose it is."""
-    return f"{found} ({_line_of(users_function(function) or function)})\n{_NOT_OURS}"
-
-
-def check_returned(value: object, kind: type, function: Callable[..., object], step: str) -> None:
-    """Check what a user's function gave back.
-
-    Raises:
-        UserCodeFailed: something else than a ``kind``; file, line and function are named.
-    """
-    if not isinstance(value, kind):
-        raise _fault_in(
-            function, f"{step} returned a {type(value).__name__}, expected a {kind.__module__}.{kind.__name__}"
-        )
+def with_line(function: Callable[..., object], text: str) -> str:
+    """``text``, then file, line and name of a user's function, and who has to mend it."""
+    return f"{text} ({_line_of(users_function(function) or function)})\n{_NOT_OURS}"
 
 
 def called(function: Callable[..., T], step: str, *arguments: object) -> T:
@@ -139,31 +128,37 @@ def called(function: Callable[..., T], step: str, *arguments: object) -> T:
     try:
         return function(*arguments)
     except SystemExit as error:
-        raise _fault_in(
+        raise _error_in(
             function, f"{step} ended the process (sys.exit({error.code!r})), expected that it returns"
         ) from None
 
 
 def require(
-    function: Callable[..., object], step: str, expected: str, check: Callable[..., str], *arguments: object
+    function: Callable[..., object],
+    step: str,
+    expected: str,
+    check: Callable[..., str],
+    *arguments: object,
+    rule: str = "",
 ) -> None:
-    """Raise as the user's what ``check(*arguments)`` finds in what a function returned.
+    """Raise as the user's the violation that ``check(*arguments)`` words, of ``rule``, in what a function returned.
 
-    A value on which the check itself fails is the user's fault too: it is not ``expected``.
+    A value on which the check itself fails is the user's error too: it is not ``expected``.
 
     Raises:
-        UserCodeFailed: there is a fault; function, file and line are named.
+        UserCodeFailed: there is a violation; function, file and line are named.
     """
     cause = None
     try:
-        fault = check(*arguments)
+        violation = check(*arguments)
     except Exception as error:
         cause = error
-        fault = (
+        violation = (
             f"returned a value that cannot be checked ({type(error).__name__}: {text_of(error)}), expected {expected}"
         )
-    if fault:
-        raise _fault_in(function, f"{step}{'' if fault.startswith('returned') else ':'} {fault}") from cause
+    if violation:
+        colon = "" if violation.startswith("returned") else ":"
+        raise _error_in(function, f"{step}{colon} {violation}", rule) from cause
 
 
 def user_line(error: BaseException) -> str | None:
