@@ -12,8 +12,8 @@ import typer
 
 from actors.launch import ray_executors
 from actors.runtime.session import SessionOptions, process_options, ray_session
-from relief_ray.conformance.reference import WITHIN, Agreement, ReferenceNumbers, agreement, reference_numbers
-from relief_ray.conformance.trial import line, names_dataset, trial_of
+from relief_ray.conformance.runner import WITHIN, Agreement, ReferenceNumbers, agreement, reference_numbers
+from relief_ray.conformance.trial import judged_of, line, names_dataset
 from relief_ray.data.registry import DATASETS, load_own
 from relief_ray.plugins.load import is_path
 from relief_ray.strategies import DESCRIBED
@@ -114,13 +114,13 @@ def _node_line(result: NodeResult) -> str:
     """One node in words."""
     if result.numbers is None or result.compared is None:
         return f"  BROKEN  {result.node}: {result.why}"
-    seen, machine = result.compared, result.numbers.machine
+    compared, machine = result.compared, result.numbers.machine
     on = machine.device if machine.device != "cpu" else machine.cpu
-    head = f"{'kept  ' if seen.is_kept else 'BROKEN'}  {result.node} {result.address}, {on}, torch {machine.torch}"
-    if seen.is_same:
+    head = f"{'kept  ' if compared.is_kept else 'BROKEN'}  {result.node} {result.address}, {on}, torch {machine.torch}"
+    if compared.is_same:
         return f"  {head}: same bits"
-    expected = "equal processors: expected the same bits" if seen.needs_bits else f"allowed {WITHIN:g}"
-    return f"  {head}: largest relative difference {seen.difference:.2g} ({expected})"
+    expected = "equal processors: expected the same bits" if compared.needs_bits else f"allowed {WITHIN:g}"
+    return f"  {head}: largest relative difference {compared.difference:.2g} ({expected})"
 
 
 def as_text(reference: ReferenceNumbers, results: Sequence[NodeResult]) -> str:
@@ -203,12 +203,12 @@ def conformance_command(
 ) -> None:
     """Print a line per rule; end with 1 where one is broken. ``equals``: judge only whether it is that method."""
     with ExitStack() as stack:
-        trial = trial_of(target, settings, ray_executors(stack) if use_ray else {}, equals, within)
+        judged = judged_of(target, settings, ray_executors(stack) if use_ray else {}, equals, within)
         if as_json:
-            result = trial.judge()
+            result = judged.judge()
         else:
-            print(trial.heading)
-            result = trial.judge(lambda verdict: print(line(verdict, trial.rules), flush=True))
+            print(judged.heading)
+            result = judged.judge(lambda verdict: print(line(verdict, judged.rules), flush=True))
     print(json.dumps(result.facts, indent=1) if as_json else result.summary)
     if not result.ok:
         raise typer.Exit(1)

@@ -40,12 +40,8 @@ class Local(StrategyConfig):
     title: ClassVar[str] = "local"
     kind: ClassVar[str] = "bound"
     about: ClassVar[str] = "no federation: each client keeps a model of its own"
+    no_average: ClassVar[str] = "nothing is sent, every client keeps its own model"
     name: Literal["local"] = "local"
-
-    @property
-    def no_average(self) -> str:
-        """Why its models are no means of updates."""
-        return "nothing is sent, every client keeps its own model"
 
     def build(self) -> Strategy:
         """Build the strategy."""

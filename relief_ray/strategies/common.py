@@ -29,7 +29,7 @@ class StrategyConfig(FrozenConfig):
     """Base of every strategy's configuration: frozen, no unknown keys. A subclass has at least ``build``.
 
     Everything else that the program has to know of a method before it is built stands in class variables of its
-    configuration, which all have defaults, and in ``no_average``, ``has_deadline`` and ``rounds_needed``. Commands,
+    configuration, which all have defaults (a property where it depends on a field), and in ``rounds_needed``. Commands,
     tables, cost accounting and searches read them here and know no method by its name.
 
     Attributes:
@@ -49,6 +49,8 @@ class StrategyConfig(FrozenConfig):
             empty: the method needs no LoRA.
         pooled: whether one client holds the data of all (the ``central`` bound).
         bootstrap: whether a round 0 trains everything on all clients first (Algorithm 1, line 1).
+        no_average: why no mean of updates moves its models, so that it refuses ``server.optimizer``; empty: one does.
+        has_deadline: whether it has a round target ``T*`` (``Insight.deadline_s``).
         explains: whether its ``Insight`` has reasons for `relief-ray explain`.
         one_of: keys that say the same thing in different ways, so that at most one of them may be given.
         read_with: keys that one value of a switch reads; with another value they must keep their defaults.
@@ -66,6 +68,8 @@ class StrategyConfig(FrozenConfig):
     dense_stand_in: ClassVar[str] = ""
     pooled: ClassVar[bool] = False
     bootstrap: ClassVar[bool] = False
+    no_average: ClassVar[str] = ""
+    has_deadline: ClassVar[bool] = False
     explains: ClassVar[bool] = False
     one_of: ClassVar[tuple[str, ...]] = ()
     read_with: ClassVar[ReadWith] = ()
@@ -105,16 +109,6 @@ class StrategyConfig(FrozenConfig):
         """Name of the built-in method that this is or derives from, e.g. ``relief``; empty: of none."""
         field = type(self).model_fields.get("name")
         return "" if field is None else str(field.default)
-
-    @property
-    def no_average(self) -> str:
-        """Why no mean of updates moves its models, so that it refuses ``server.optimizer``; empty: one does."""
-        return ""
-
-    @property
-    def has_deadline(self) -> bool:
-        """Whether it has a round target ``T*`` (``Insight.deadline_s``)."""
-        return False
 
     def rounds_needed(self, participation: float) -> int | None:
         """Fewest rounds with which a run is sure to reach the method's last phase; 1 where there is but one phase.

@@ -211,6 +211,7 @@ class FedICU(StrategyConfig):
     reconstructed: ClassVar[bool] = True
     search: ClassVar[Search] = search_over("kappa", (0.6, 0.8, 0.95))
     read_with: ClassVar[ReadWith] = (("freeze_unimportant", True, ("freeze_share",)),)
+    no_average: ClassVar[str] = "lengths and directions of updates are combined apart, by a step of its own"
     name: Literal["fedicu"] = "fedicu"
     kappa: float = Field(default=0.8, gt=0.0, le=1.0)
     temperature: float = Field(default=1.0, gt=0.0)
@@ -219,11 +220,6 @@ class FedICU(StrategyConfig):
     length: Length = "mean_of_lengths"
     freeze_unimportant: bool = False
     freeze_share: float = Field(default=0.2, gt=0.0, lt=1.0)
-
-    @property
-    def no_average(self) -> str:
-        """Why its models are no means of updates."""
-        return "lengths and directions of updates are combined apart, by a step of its own"
 
     def build(self) -> Strategy:
         """Build the strategy."""

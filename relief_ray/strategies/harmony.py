@@ -215,17 +215,15 @@ class Harmony(StrategyConfig):
     citation: ClassVar[str | None] = "ouyang2023harmony"
     paper_accounting: ClassVar[Literal["method", "fedavg"]] = "fedavg"
     search: ClassVar[Search] = search_over("encoder_lr", (0.03, 0.1, 0.3), "encoder")
+    no_average: ClassVar[str] = (
+        "fusion is averaged in clusters that are formed anew in every round: no model can keep moments"
+    )
     name: Literal["harmony"] = "harmony"
     unimodal_share: float = Field(default=2 / 3, gt=0.0, lt=1.0)
     encoder_lr: float = Field(default=0.1, gt=0.0)
     clusters: Rule | PositiveInt = "size"
     by_sensors: bool = True
     fusion_federation: Literal["cluster", "none"] = "cluster"
-
-    @property
-    def no_average(self) -> str:
-        """Why its models are no means of updates."""
-        return "fusion is averaged in clusters that are formed anew in every round: no model can keep moments"
 
     def build(self) -> fed.Strategy:
         """Build the strategy."""

@@ -384,7 +384,7 @@ class HeLoRA(StrategyConfig):
     alpha_over: Literal["server_rank", "own_rank"] = "server_rank"
 
     @property
-    def no_average(self) -> str:
+    def no_average(self) -> str:  # type: ignore[override]
         """Why its models are no means of updates."""
         return (
             "the clients' models learn from each other on the server and are never averaged"

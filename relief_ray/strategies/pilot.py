@@ -289,6 +289,7 @@ class Pilot(StrategyConfig):
     dense_stand_in: ClassVar[str] = "the whole dense backbone is mixed in place of the text model's LoRA"
     paper_accounting: ClassVar[Literal["method", "fedavg"]] = "fedavg"
     search: ClassVar[Search] = search_over("neighbours", (1, 3, 5))
+    no_average: ClassVar[str] = "each client's model is mixed with its nearest ones, there is no common mean"
     name: Literal["pilot"] = "pilot"
     weighting: Weighting = "samples"
     stage1_share: float = Field(default=0.05, ge=0.0, le=1.0)
@@ -298,11 +299,6 @@ class Pilot(StrategyConfig):
     lambda_b: float = Field(default=0.1, ge=0.0)
     lambda_z: float = Field(default=0.01, ge=0.0)
     own_in_mix: bool = True
-
-    @property
-    def no_average(self) -> str:
-        """Why its models are no means of updates."""
-        return "each client's model is mixed with its nearest ones, there is no common mean"
 
     def build(self) -> Strategy:
         """Build the strategy."""

@@ -91,7 +91,7 @@ class DarkDistill(StrategyConfig):
     hidden: int = Field(default=1000, ge=1)
 
     @property
-    def no_average(self) -> str:
+    def no_average(self) -> str:  # type: ignore[override]
         """Why its models are no means of updates."""
         return "the server distils models into each other after averaging them" if self.distil else ""
 

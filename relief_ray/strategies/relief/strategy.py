@@ -106,7 +106,7 @@ class Relief(StrategyConfig):
         return self
 
     @property
-    def has_deadline(self) -> bool:
+    def has_deadline(self) -> bool:  # type: ignore[override]
         """Whether it has a round target: not where everything within reach is trained."""
         return self.select != "all"
 
