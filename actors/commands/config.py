@@ -183,13 +183,14 @@ def _of_target(target: str, wanted: str | None) -> _Shown:
     from relief_ray.config.table import own_keys
     from relief_ray.models.registry import backbone_name
     from relief_ray.plugins.load import is_own, path_of
+    from relief_ray.strategies import built_in_name
     from relief_ray.studies.plan import target_config
     from relief_ray.studies.presets import PRESETS
 
     if wanted is None and target not in PRESETS and not _is_path(target):
         raise UserError(f"config {target}: no preset ({', '.join(PRESETS)}), no file, and {unknown_key(target)}")
     config = target_config(target, [])
-    read_by = {"", config.strategy.built_in_name, backbone_name(config.backbone)}
+    read_by = {"", built_in_name(config.strategy), backbone_name(config.backbone)}
     values = _values_of(config)
     known = list(all_keys())
     for chosen in (config.strategy, config.backbone):

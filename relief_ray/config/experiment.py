@@ -40,7 +40,7 @@ from relief_ray.plugins.blame import call_users, with_line
 from relief_ray.plugins.load import configured, is_own, is_path, load_kind, modules_of, path_of, what_to_type
 from relief_ray.records.identity import NOT_DECIDING
 from relief_ray.server.optimizer import ServerConfig
-from relief_ray.strategies import PRESETS, REFERENCE, AnyStrategy
+from relief_ray.strategies import PRESETS, REFERENCE, AnyStrategy, built_in_name
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.support.errors import UserCodeError, UserError, clipped, nearest, shown
 from relief_ray.support.files import read_whole
@@ -390,4 +390,4 @@ def _message(fault: ErrorDetails, key: str, fits: str) -> str:
     return said if fault["type"] == "value_error" else fits or said
 
 
-_UNION_TAGS: Mapping[str, type[BaseModel]] = {**{s.built_in_name: type(s) for s in PRESETS.values()}, **BACKBONES}
+_UNION_TAGS: Mapping[str, type[BaseModel]] = {**{built_in_name(s): type(s) for s in PRESETS.values()}, **BACKBONES}

@@ -16,7 +16,7 @@ from relief_ray.config.keys import CHOSEN, Key, keys_of, value_text, write_keys
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.registry import BACKBONES
 from relief_ray.plugins.load import fields_read
-from relief_ray.strategies import PRESETS
+from relief_ray.strategies import PRESETS, built_in_name
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.support.errors import UserError
 
@@ -34,7 +34,7 @@ This page is generated: `python -m relief_ray.config.table` writes it from the c
 def keys_of_all() -> tuple[Key, ...]:
     """Every key of the configuration: the common ones, then those of every method and every backbone."""
     common = list(keys_of(ExperimentConfig))
-    methods = {config.built_in_name: type(config) for config in PRESETS.values()}
+    methods = {built_in_name(config): type(config) for config in PRESETS.values()}
     for section, classes in zip(CHOSEN, (methods, BACKBONES), strict=True):
         for name, kind in classes.items():
             common += keys_of(kind, f"{section}.", name)

@@ -283,8 +283,8 @@ def _leak(signal: NDArray[np.float32], trained: NDArray[np.bool_], tested: NDArr
     names = np.unique(np.nan_to_num(signal), axis=0, return_inverse=True)[1].reshape(-1)
     runs = np.lib.stride_tricks.sliding_window_view(names, _COPIED_ROWS)
     moves = (runs != runs[:, :1]).any(axis=1)  # a sensor at rest repeats its value, nobody's data
-    seen = {run.tobytes() for run in runs[_whole(trained) & moves]}
-    copies = [row for row in np.flatnonzero(_whole(tested) & moves).tolist() if runs[row].tobytes() in seen]
+    sequences = {run.tobytes() for run in runs[_whole(trained) & moves]}
+    copies = [row for row in np.flatnonzero(_whole(tested) & moves).tolist() if runs[row].tobytes() in sequences]
     if not copies:
         return ""
     return (

@@ -183,10 +183,10 @@ def _names_backbone(target: str) -> bool:
     if not is_path(target):
         return target in BACKBONES
     try:
-        found = load(target, "conformance")
+        loaded = load(target, "conformance")
     except UserError:
         return False
-    return isinstance(found, BackboneConfig) or (isinstance(found, type) and issubclass(found, BackboneConfig))
+    return isinstance(loaded, BackboneConfig) or (isinstance(loaded, type) and issubclass(loaded, BackboneConfig))
 
 
 def _of_data(target: str, settings: Sequence[str]) -> Judged:
@@ -272,8 +272,8 @@ def line(verdict: Verdict, rules: Mapping[str, Rule] = RULES) -> str:
         return filled(verdict.found, f"  not judged  {verdict.rule:<14} ")
     words, fix = filled(rule.says, f"  BROKEN      {verdict.rule:<14} "), filled(verdict.fix(rules), "      fix:   ")
     heads = ["      found: ", *[" " * 13] * verdict.found.count("\n")]
-    found = [filled(text, head) for head, text in zip(heads, verdict.found.split("\n"), strict=True)]
-    return "\n".join(filter(None, [words, *found, fix]))
+    texts = [filled(text, head) for head, text in zip(heads, verdict.found.split("\n"), strict=True)]
+    return "\n".join(filter(None, [words, *texts, fix]))
 
 
 def title_of(target: str, config: ExperimentConfig) -> str:

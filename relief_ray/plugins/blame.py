@@ -23,7 +23,14 @@ _PYTHON = frozenset(Path(sysconfig.get_path(name)) for name in ("stdlib", "plats
 # Characters of an error's message that are shown.
 _LONGEST = 2000
 _NOT_OURS = "That file is not relief-ray's: mend it there"
+_INTACT = "; what was recorded before it is intact"
 T = TypeVar("T")
+
+
+class ContractViolated(UserCodeFailed):
+    """Raised where a user's function returned what it must not; ``rule``: that of `relief-ray conformance`."""
+
+    rule: str = ""
 
 
 def take_as_users(modules: Iterable[str]) -> None:
@@ -108,12 +115,6 @@ def users_function(function: object) -> Callable[..., object] | None:
     return None if module.partition(".")[0] in (*PROJECT, "builtins") else function
 
 
-def _error_in(function: Callable[..., object], text: str, rule: str = "") -> UserCodeFailed:
-    error = UserCodeFailed(f"{with_line(function, text)}; what was recorded before it is intact")
-    error.rule = rule
-    return error
-
-
 def with_line(function: Callable[..., object], text: str) -> str:
     """``text``, then file, line and name of a user's function, and who has to mend it."""
     return f"{text} ({_line_of(users_function(function) or function)})\n{_NOT_OURS}"
@@ -128,9 +129,8 @@ def called(function: Callable[..., T], step: str, *arguments: object) -> T:
     try:
         return function(*arguments)
     except SystemExit as error:
-        raise _error_in(
-            function, f"{step} ended the process (sys.exit({error.code!r})), expected that it returns"
-        ) from None
+        text = f"{step} ended the process (sys.exit({error.code!r})), expected that it returns"
+        raise UserCodeFailed(with_line(function, text) + _INTACT) from None
 
 
 def require(
@@ -146,7 +146,7 @@ def require(
     A value on which the check itself fails is the user's error too: it is not ``expected``.
 
     Raises:
-        UserCodeFailed: there is a violation; function, file and line are named.
+        ContractViolated: there is a violation; function, file and line are named.
     """
     cause = None
     try:
@@ -158,7 +158,9 @@ def require(
         )
     if violation:
         colon = "" if violation.startswith("returned") else ":"
-        raise _error_in(function, f"{step}{colon} {violation}", rule) from cause
+        raised = ContractViolated(with_line(function, f"{step}{colon} {violation}") + _INTACT)
+        raised.rule = rule
+        raise raised from cause
 
 
 def user_line(error: BaseException) -> str | None:

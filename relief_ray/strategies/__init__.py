@@ -18,7 +18,7 @@ from pydantic import Field
 from relief_ray.plugins.load import is_own, is_path, load_kind
 from relief_ray.records.schema import MethodFacts
 from relief_ray.strategies.citations import cite
-from relief_ray.strategies.common import Preset, Search, StrategyConfig
+from relief_ray.strategies.common import Preset, Search, StrategyConfig, built_in_name
 
 # The one order of methods (that of the paper's Table I) in lists, tables, figures and grids; each name is a module with
 # ``PRESETS``.
@@ -80,7 +80,7 @@ def method_name(config: StrategyConfig, label: str) -> str:
         return _own_name(config, label) + (" (reconstructed)" if config.reconstructed else "")
     if not config.reconstructed:
         return label
-    variant = label.removeprefix(config.built_in_name).strip("_")
+    variant = label.removeprefix(built_in_name(config)).strip("_")
     return ", ".join([f"{config.title} (reconstructed)", *([variant] if variant else [])])
 
 
@@ -107,7 +107,7 @@ def _own_fact(kind: type[StrategyConfig], fact: str) -> str:
     return str(vars(stated_by)[fact]) if is_own(stated_by) else ""
 
 
-_TAKEN = frozenset(PRESETS) | {config.built_in_name for config in PRESETS.values()}
+_TAKEN = frozenset(PRESETS) | {built_in_name(config) for config in PRESETS.values()}
 _ORDER = {method_name(config, label): number for number, (label, config) in enumerate(PRESETS.items())}
 
 
@@ -147,6 +147,7 @@ __all__ = [
     "REFERENCE",
     "AnyStrategy",
     "about_of",
+    "built_in_name",
     "by_registry",
     "facts_of",
     "method_name",

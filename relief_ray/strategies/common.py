@@ -104,12 +104,6 @@ class StrategyConfig(FrozenConfig):
         """
         raise UserError(f"class {type(self).__name__} has no build(); define one that returns a Strategy")
 
-    @property
-    def built_in_name(self) -> str:
-        """Name of the built-in method that this is or derives from, e.g. ``relief``; empty: of none."""
-        field = type(self).model_fields.get("name")
-        return "" if field is None else str(field.default)
-
     def rounds_needed(self, participation: float) -> int | None:
         """Fewest rounds with which a run is sure to reach the method's last phase; 1 where there is but one phase.
 
@@ -124,6 +118,12 @@ class StrategyConfig(FrozenConfig):
     def shares(self, fleet: Fleet) -> list[float]:
         """Weight of each client, ``n_k`` or 1, for methods that keep models apart."""
         return [float(c.num_windows) if self.weighting == "samples" else 1.0 for c in fleet.clients]
+
+
+def built_in_name(config: StrategyConfig) -> str:
+    """Name of the built-in method that this is or derives from, e.g. ``relief``; empty: of none."""
+    field = type(config).model_fields.get("name")
+    return "" if field is None else str(field.default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,9 @@ def first_phase_only(config: StrategyConfig, run: PlannedRun, key: str, conseque
     fixes = [f"rounds={needed} or more"] * (needed is not None)
     fixes += [f"a smaller strategy.{key}"] * (rounds > 1 or needed is None)
     value = getattr(config, key)
-    return (f"{config.built_in_name}, {key} = {value:.4g}, rounds = {rounds}: {consequence}; set {' or '.join(fixes)}",)
+    return (
+        f"{built_in_name(config)}, {key} = {value:.4g}, rounds = {rounds}: {consequence}; set {' or '.join(fixes)}",
+    )
 
 
 def cluster_sizes(views: Iterable[str]) -> Mapping[str, Mapping[str, float]]:

@@ -60,13 +60,7 @@ class ClientFailed(RuntimeError):
 
 
 class UserCodeFailed(ClientFailed):
-    """Error raised in a file of the user's own, by a method on the server too; the message names file and line.
-
-    Attributes:
-        rule: the rule of `relief-ray conformance` that a function's value violates; empty: the function itself failed.
-    """
-
-    rule: str = ""
+    """Error raised in a file of the user's own, by a method on the server too; the message names file and line."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

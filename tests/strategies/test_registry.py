@@ -19,6 +19,7 @@ from relief_ray.strategies import (
     METHODS,
     PRESETS,
     PROPOSED,
+    built_in_name,
     by_registry,
     facts_of,
     method_name,
@@ -259,7 +260,7 @@ def test_a_derived_method_never_bears_the_name_or_kind_of_what_it_derives_from()
 def test_facts_that_are_asked_before_a_method_is_built_are_those_of_what_it_builds():
     for name, config in PRESETS.items():
         built = config.build()
-        assert built.name == config.built_in_name, name
+        assert built.name == built_in_name(config), name
         assert (built.insight.explain is not None, built.insight.deadline_s is not None) == (
             config.explains,
             config.has_deadline,
