@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from actors.runtime.session import SessionOptions, ray_session
 from relief_ray.config.runtime import RuntimeConfig
-from relief_ray.conformance.trial import Conformance, trial_of
+from relief_ray.conformance.trial import Conformance, judged_of
 from relief_ray.core.protocols import Executor
 from relief_ray.data.loader import Loader
 from relief_ray.experiment.experiment import Experiment, MakeExecutor, OnRound, ignore, ignore_note, never, run_inline
@@ -288,4 +288,4 @@ def conformance(
         name, fields = named_target(target)
         check_words({}, set or {})
         executors = ray_executors(stack) if ray else {}
-        return trial_of(name, [*fields, *settings_of(set or {})], executors, equals, within).judge()
+        return judged_of(name, [*fields, *settings_of(set or {})], executors, equals, within).judge()

@@ -11,7 +11,9 @@ from relief_ray.core.client import LocalStep as LocalStep
 from relief_ray.core.extra_modules import Classifier as Classifier
 from relief_ray.core.extra_modules import Connector as Connector
 from relief_ray.core.extra_modules import Experts as Experts
+from relief_ray.core.federated import Averaging as Averaging
 from relief_ray.core.federated import ExplainRequest as ExplainRequest
+from relief_ray.core.federated import Insight as Insight
 from relief_ray.core.federated import PlannedRun as PlannedRun
 from relief_ray.core.federated import RoundContext as RoundContext
 from relief_ray.core.federated import ServerTools as ServerTools

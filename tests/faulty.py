@@ -23,7 +23,7 @@ from functools import partial
 import torch
 
 from relief_ray.core.client import ClientProgram, send_all, task_loss
-from relief_ray.core.federated import Strategy, single_model
+from relief_ray.core.federated import Averaging, Insight, Strategy, single_model
 from relief_ray.core.groups import WHOLE
 from relief_ray.core.messages import EvalPlan, EvalTarget, ServerState, WeightedSum
 from relief_ray.server.aggregation import one_bucket, uniform
@@ -89,12 +89,17 @@ def method(name: str, arguments: str, line: str, said: str, sound: str, code: in
     body = (
         f"def {name}({arguments}):\n    sound = {sound}\n    if is_wrong({number}):\n        {line}\n    return sound\n"
     )
-    inside = f"client=ClientProgram({name}={name})" if name in CLIENT else f"{name}={name}"
+    record = next((record for record, names in RECORDS.items() if name in names), "")
+    inside = f"{record.lower().removesuffix('program')}={record}({name}={name})" if record else f"{name}={name}"
     return Fault(text=HEAD + body + TAIL.format(expression=f"plain({inside})"), function=name, said=said, code=code,
                  round=0 if number == "2" and name in FIRST else 1 if number == "2" else 2)  # fmt: skip
 
 
-CLIENT = ("refine", "objective", "observe", "after")
+RECORDS = {
+    "ClientProgram": ("refine", "objective", "observe", "after"),
+    "Insight": ("deadline_s", "warnings", "rests", "diagnose", "explain"),
+    "Averaging": ("averaged", "identities"),
+}
 FIRST = ("init", "warnings", "deadline_s", "adapt")
 
 

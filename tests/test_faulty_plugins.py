@@ -68,7 +68,7 @@ def one_round(ready, name):
     executor, store = Accepting(executor=SerialExecutor(job), quorum=1.0), CheckpointStateStore({})
     state = strategy.init(ready.layout, ready.fleet, ready.streams, ready.start)
     done = federated.run_round(strategy, state, context_of(ready, 2), executor, store, ready.accountant)
-    strategy.identities(done.state)
+    strategy.averaging.identities(done.state)
     strategy.evaluate(done.state, ready.fleet)
 
 
@@ -172,7 +172,9 @@ def test_a_library_that_nobody_configured_stays_no_users(write, ready):
     name = write("def rests(context):\n    return 1 / 0\n", f"site-packages.library_{next(NUMBERS)}").split(".")[1]
     sys.path.append(str(Path.cwd() / "site-packages"))
     with pytest.raises(ZeroDivisionError) as caught:
-        guarded.guarded(replace(ready.strategy, rests=import_module(name).rests)).rests(None)
+        guarded.guarded(
+            replace(ready.strategy, insight=federated.Insight(rests=import_module(name).rests))
+        ).insight.rests(None)
     assert blamed(caught.value) is None
     take_as_users([f"{name}.part"])
     assert blamed(caught.value) is not None
@@ -206,7 +208,7 @@ def test_an_error_whose_text_fails(ready):
         raise Mute
 
     with pytest.raises(Mute) as caught:
-        guarded.guarded(replace(ready.strategy, rests=speechless)).rests(None)
+        guarded.guarded(replace(ready.strategy, insight=federated.Insight(rests=speechless))).insight.rests(None)
     assert "Mute: no message, since its __str__ raised ValueError" in str(blamed(caught.value))
 
 

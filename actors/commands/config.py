@@ -18,6 +18,7 @@ from relief_ray.config.experiment import ExperimentConfig, all_keys, own_keys
 from relief_ray.config.keys import CHOSEN, Key, unknown_key, value_text
 from relief_ray.models.registry import backbone_name
 from relief_ray.plugins.load import is_own, load, path_of
+from relief_ray.strategies import built_in_name
 from relief_ray.studies.plan import target_config
 from relief_ray.studies.presets import PRESETS
 from relief_ray.studies.reasons import reasons_for
@@ -208,7 +209,7 @@ def _of_target(target: str, wanted: str | None) -> _Shown:
         presets = ", ".join(PRESETS)
         raise UserError(f"config {target}: no preset ({presets}), no file, and {unknown_key(target, known)}")
     config = target_config(target, [])
-    read_by = {"", config.strategy.build().name, backbone_name(config.backbone)}
+    read_by = {"", built_in_name(config.strategy), backbone_name(config.backbone)}
     values = _values_of(config)
     for chosen in (config.strategy, config.backbone):
         if is_own(type(chosen)):

@@ -14,8 +14,8 @@ from actors.cluster.survey import ask_nodes
 from actors.launch import ray_executors
 from actors.runtime.session import SessionOptions, process_options, ray_session
 from actors.terminal.exit_codes import print_result
-from relief_ray.conformance.reference import WITHIN, Agreement, ReferenceNumbers, agreement, reference_numbers
-from relief_ray.conformance.trial import line, names_dataset, trial_of
+from relief_ray.conformance.runner import WITHIN, Agreement, ReferenceNumbers, agreement, reference_numbers
+from relief_ray.conformance.trial import judged_of, line, names_dataset
 from relief_ray.data.registry import DATASETS, load_own
 from relief_ray.plugins.load import is_path
 from relief_ray.strategies import DESCRIBED
@@ -182,12 +182,12 @@ def conformance_command(
 ) -> None:
     """Print a line per rule; end with 1 where one is broken. ``equals``: judge only whether it is that method."""
     with ExitStack() as stack:
-        trial = trial_of(target, settings, ray_executors(stack) if use_ray else {}, equals, within)
+        judged = judged_of(target, settings, ray_executors(stack) if use_ray else {}, equals, within)
         if as_json:
-            result = trial.judge()
+            result = judged.judge()
         else:
-            print(trial.heading)
-            result = trial.judge(lambda verdict: print(line(verdict, trial.rules), flush=True))
+            print(judged.heading)
+            result = judged.judge(lambda verdict: print(line(verdict, judged.rules), flush=True))
     print(json.dumps(result.facts, indent=1) if as_json else result.summary)
     if not result.ok:
         raise typer.Exit(1)

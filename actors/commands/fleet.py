@@ -127,16 +127,16 @@ def show(target: str, settings: Sequence[str], as_json: bool) -> None:
         refuse_several(folder, "fleet show")
     setup = open_target(target, settings)
     # The method whose deadline is shown: the run's own, or `PROPOSED` where that has none.
-    method = setup.config.strategy if setup.strategy.deadline_s is not None else PRESETS[PROPOSED]
-    strategy = method.build()
-    assert strategy.deadline_s is not None
+    own = setup.strategy.insight
+    insight = PRESETS[PROPOSED].build().insight if own.deadline_s is None else own
+    assert insight.deadline_s is not None
     # Under each clock, as if that clock were the one to plan with.
     targets_s = {}
     for name, clock in setup.accountant.clocks.items():
         engine = clock.engine or ("naive" if choose_engine(setup.config) == "naive" else "reuse")
         planner = replace(setup.planner, model=clock, engine=engine)
-        targets_s[name] = strategy.deadline_s(replace(context_of(setup, 1), planner=planner))
-    deadline = strategy.deadline_text or (
+        targets_s[name] = insight.deadline_s(replace(context_of(setup, 1), planner=planner))
+    deadline = insight.deadline_text or (
         f"the deadline of {method_name(setup.config.strategy, setup.config.label())} in round 1"
     )
     mandatory_s = _mandatory_s(setup)

@@ -33,7 +33,7 @@ def activation() -> list[str]:
 def _explain(cells: Iterable[CellFolder]) -> list[str]:
     """A command that explains the client that was left out most, of the first finished run that can be explained."""
     for cell in cells:
-        if cell.is_finished and cell.cell.config.strategy.build().explain is not None:
+        if cell.is_finished and cell.cell.config.strategy.explains:
             last = read_rounds(cell.folder)[-1]
             if last.clients:
                 client = min(last.clients, key=lambda c: len(c.trained)).client

@@ -38,7 +38,7 @@ from relief_ray.devices.fleet import FleetConfig
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.registry import BACKBONES, backbone_name, choose_backbone
-from relief_ray.plugins.blame import call_users, fault_text
+from relief_ray.plugins.blame import call_users, with_line
 from relief_ray.plugins.load import (
     configured,
     fields_read,
@@ -51,7 +51,7 @@ from relief_ray.plugins.load import (
 )
 from relief_ray.records.identity import NOT_DECIDING
 from relief_ray.server.optimizer import ServerConfig
-from relief_ray.strategies import PRESETS, REFERENCE, AnyStrategy
+from relief_ray.strategies import PRESETS, REFERENCE, AnyStrategy, built_in_name
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.support.errors import UserCodeError, UserError, clipped, nearest, shown
 from relief_ray.support.files import read_whole
@@ -214,7 +214,7 @@ class ExperimentConfig(FrozenConfig):
 
     @model_validator(mode="after")
     def _server_steps_along_means(self) -> ExperimentConfig:
-        if self.server.optimizer != "none" and (reason := self.strategy.build().no_average):
+        if self.server.optimizer != "none" and (reason := self.strategy.no_average):
             raise ValueError(
                 f"server.optimizer = {self.server.optimizer!r} with strategy {self.label()}: {reason}, expected a "
                 "mean of updates; set server.optimizer=none, or take a method that averages (fedavg, fedprox, relief)"
@@ -311,7 +311,7 @@ def _buildable(config: StrategyConfig) -> StrategyConfig:
     built: object = call_users(config.build)
     if not isinstance(built, Strategy):
         raise UserCodeError(
-            fault_text(
+            with_line(
                 config.build,
                 f"{type(config).__name__}.build() returned a {type(built).__name__}, expected a "
                 f"{Strategy.__module__}.{Strategy.__name__}; return one",
@@ -448,4 +448,4 @@ def _message(fault: ErrorDetails, path: str, fits: str) -> str:
 
 
 # Built-in methods and backbones by name, which pydantic's errors have as tags of a union.
-_CLASSES: Mapping[str, type[BaseModel]] = {**{s.build().name: type(s) for s in PRESETS.values()}, **BACKBONES}
+_CLASSES: Mapping[str, type[BaseModel]] = {**{built_in_name(s): type(s) for s in PRESETS.values()}, **BACKBONES}

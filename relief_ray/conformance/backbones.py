@@ -1,7 +1,6 @@
 """Rules that every backbone keeps, judged by building, running and training it on noise of a data set's shape.
 
-Two rules run whole rounds of FedAvg and RELIEF on real windows. Where a rule is broken those behind it are not judged,
-so that one mistake is reported once.
+Two rules run whole rounds of FedAvg and RELIEF on real windows. Where a rule is broken those behind it are not judged.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 from relief_ray.config.experiment import ExperimentConfig, parse
-from relief_ray.conformance.rules import Broken, Rule, Verdict, not_judged, what_broke
+from relief_ray.conformance.rules import Broken, Check, NotJudged, Rule, Verdict, judge
 from relief_ray.conformance.runner import after_rounds, drive, outcome
 from relief_ray.core.client import ClientContext, ClientProgram
 from relief_ray.core.codec import decode, encode
@@ -122,50 +121,19 @@ def check_backbone(config: ExperimentConfig) -> Iterator[Verdict]:
     spec = config.data.spec()
     shape = InputShape(channels=tuple(spec.modalities), window=spec.window, num_classes=len(spec.classes))
     with tempfile.TemporaryDirectory(prefix="relief-ray-") as folder:
-        bench, broken = _Bench(config=config, shape=shape, root=Path(folder), outcomes={}), ""
-        refused = _refused(bench)
-        for rule, trial in _TRIALS.items():
-            if refused and rule == "shape":
-                yield Verdict(rule=rule, status="broken", found=refused, has_remedy=True)
-                broken = rule
-                continue
-            if refused and rule != "configuration":
-                yield not_judged(rule, "shape")
-                continue
-            if broken:
-                yield not_judged(rule, broken)
-                continue
-            found = _judge(rule, trial, bench)
-            broken = rule if found is not None else ""
-            yield (
-                Verdict(rule=rule, status="kept") if found is None else Verdict(rule=rule, status="broken", found=found)
-            )
+        yield from judge(_CHECKS, _Bench(config=config, shape=shape, root=Path(folder), outcomes={}))
 
 
 def _refused(bench: _Bench) -> str:
-    """Return what is wrong with a plain module and what to do; empty where a backbone can be made of it."""
-    if not isinstance(bench.config.backbone, ModuleBackbone):
-        return ""
+    """What makes a plain module no backbone, which violates `shape`, and what to do; empty where one can be made."""
     try:
         bench.build()
-    except DeclarationError:
-        return ""  # reported by the rule `groups`
     except UserError as error:
-        return str(error)
+        is_plain = isinstance(bench.config.backbone, ModuleBackbone) and not isinstance(error, DeclarationError)
+        return str(error) if is_plain else ""
     except Exception:
-        return ""  # reported by the rule `configuration`
+        return ""
     return ""
-
-
-def _judge(rule: str, trial: Callable[[_Bench], None], bench: _Bench) -> str | None:
-    """Return what was found where the rule is broken; None: it is kept."""
-    try:
-        trial(bench)
-    except UserError as error:
-        return str(error)
-    except Exception as error:
-        return what_broke(error, (rule,), bench.config.modules())[1]
-    return None
 
 
 def _configuration(bench: _Bench) -> None:
@@ -173,19 +141,19 @@ def _configuration(bench: _Bench) -> None:
     if (again := parse(config.model_dump(mode="json"))) != config:
         raise Broken("configuration", f"{config.backbone!r} comes back as {again.backbone!r}")
     pickle.loads(pickle.dumps(config))
+    if _refused(bench):
+        return
     try:
         built: object = bench.build()
     except DeclarationError:
-        return  # reported by the rule `groups`
-    except UserError:
-        if isinstance(config.backbone, ModuleBackbone):
-            return  # reported by the rule `shape`
-        raise
+        return  # a violation of `groups`
     if not isinstance(built, Backbone):
         raise Broken("configuration", f"build() returned a {type(built).__name__}")
 
 
 def _groups(bench: _Bench) -> None:
+    if _refused(bench):
+        raise NotJudged("first mend 'shape'")
     backbone = bench.build()
     declared = sum(p.numel() for parameters in backbone.parameters.values() for p in parameters)
     trained = {id(p): p for s in backbone.stages for p in s.module.parameters() if p.requires_grad}
@@ -212,12 +180,14 @@ def _seed(bench: _Bench) -> None:
 
 @torch.no_grad()
 def _shape(bench: _Bench) -> None:
+    if text := _refused(bench):
+        raise Broken("shape", text, has_remedy=True)
     backbone, num_classes = bench.build(), bench.shape.num_classes
     for num in (1, 2, 7):
         logits: object = backbone.forward(bench.inputs(backbone, num))
         if not isinstance(logits, Tensor) or logits.shape != (num, num_classes) or logits.dtype != torch.float32:
-            found = f"{logits.dtype} {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
-            raise Broken("shape", f"{num} windows give {found}, expected float32 ({num}, {num_classes})")
+            what = f"{logits.dtype} {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+            raise Broken("shape", f"{num} windows give {what}, expected float32 ({num}, {num_classes})")
         if not bool(logits.isfinite().all()):
             raise Broken("shape", f"{num} windows of noise give logits that are not finite")
 
@@ -331,8 +301,8 @@ def _costs(bench: _Bench) -> None:
     for s in backbone.stages:
         one, two, four = (forward_flops(s.module, [outputs[i][:n] for i in s.spec.inputs]) for n in (1, 2, 4))
         if not (one <= two <= four and two <= 2.0 * one and four <= 4.0 * one):
-            found = f"{one:.0f} for one window, {two:.0f} for two, {four:.0f} for four"
-            raise Broken("costs", f"stage {s.spec.id!r} takes FLOPs out of proportion: {found}")
+            counts = f"{one:.0f} for one window, {two:.0f} for two, {four:.0f} for four"
+            raise Broken("costs", f"stage {s.spec.id!r} takes FLOPs out of proportion: {counts}")
 
 
 def _engines(bench: _Bench) -> None:
@@ -372,7 +342,7 @@ def _resumes(bench: _Bench) -> None:
             raise Broken("resumes", f"{method}: interrupted after every round, its records or last state differ")
 
 
-_TRIALS: Mapping[str, Callable[[_Bench], None]] = MappingProxyType(
+_RUNS: Mapping[str, Callable[[_Bench], None]] = MappingProxyType(
     {
         "configuration": _configuration,
         "groups": _groups,
@@ -387,4 +357,9 @@ _TRIALS: Mapping[str, Callable[[_Bench], None]] = MappingProxyType(
         "rounds": _rounds,
         "resumes": _resumes,
     }
+)
+# Each needs the rule before it.
+_CHECKS = tuple(
+    Check(rules=(rule,), run=run, needs=needs)
+    for (rule, run), needs in zip(_RUNS.items(), [(), *((rule,) for rule in _RUNS)], strict=False)
 )

@@ -1,7 +1,6 @@
 """Judges the rules that every dataset's loader keeps, on its own files: description, parsing, windows and splits.
 
-A rule is judged by running the loader, never by reading it. Where one is broken that later ones build on, those are not
-judged, so that one mistake is reported once.
+A rule is judged by running the loader, never by reading it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from relief_ray.conformance.rules import Rule, Verdict, not_judged
+from relief_ray.conformance.rules import Check, Rule, Verdict, judge
 from relief_ray.data.checks import (
     FIXES,
     Fault,
@@ -81,16 +80,8 @@ DATA_RULES: Mapping[str, Rule] = MappingProxyType(
     }
 )
 
-_JUDGED_TOGETHER = ("subjects", "labels", "channels", "rates", "finite", "bouts")
-_Findings = Mapping[str, str]
-# Trials that need nothing of an earlier rule: they are made where that one is broken.
-_UNRELATED = frozenset(
-    {
-        (("repeats",), "constant"),
-        (("place",), "constant"),
-        *(((("windows", "leakage")), rule) for rule in ("constant", "repeats", "place")),
-    }
-)
+_RECORDED = ("subjects", "labels", "channels", "rates", "finite", "bouts")
+_Violations = Mapping[str, str]
 # Rows in sequence that count as a copy where they occur twice.
 _COPIED_ROWS = 16
 
@@ -128,33 +119,15 @@ class _Bench:
 def check_loader(loader: Loader, values: Mapping[str, object]) -> Iterator[Verdict]:
     """Judge the rules on a loader; ``values``: settings of the data section, for windows and splits."""
     with tempfile.TemporaryDirectory(prefix="relief-ray-") as folder:
-        bench = _Bench(loader=loader, values=values, folder=Path(folder))
-        if contradictions := _by_rule(spec_faults(loader.spec)):
-            yield from _verdicts(tuple(DATA_RULES), contradictions, first=next(iter(contradictions)))
-            return
-        yield Verdict(rule="description", status="kept")
-        broken: list[str] = []
-        for rules, trial in _TRIALS:
-            first = next((rule for rule in broken if (rules, rule) not in _UNRELATED), "")
-            findings = {} if first else trial(bench)
-            yield from _verdicts(rules, findings, first or next(iter(findings), ""))
-            broken += findings
+        yield from judge(_CHECKS, _Bench(loader=loader, values=values, folder=Path(folder)))
 
 
-def _verdicts(rules: Sequence[str], findings: _Findings, first: str) -> Iterator[Verdict]:
-    """Broken for each rule with a finding; the others are kept if all were judged, else ``first`` is to be mended."""
-    is_judged = not first or (set(rules) == set(_JUDGED_TOGETHER) and bool(findings))
-    for rule in rules:
-        if rule in findings:
-            yield Verdict(rule=rule, status="broken", found=findings[rule])
-        elif is_judged and not (rule == "finite" and findings):  # values are read where the arrays fit each other
-            yield Verdict(rule=rule, status="kept")
-        else:
-            yield not_judged(rule, first)
+def _description(bench: _Bench) -> _Violations:
+    return _by_rule(spec_faults(bench.spec))
 
 
 def _by_rule(faults: Sequence[Fault]) -> dict[str, str]:
-    """The findings of each broken rule in one text."""
+    """The violations of each broken rule in one text."""
     return {
         rule: "; ".join(in_words(fault for fault in faults if fault.rule == rule))
         for rule in DATA_RULES
@@ -162,32 +135,20 @@ def _by_rule(faults: Sequence[Fault]) -> dict[str, str]:
     }
 
 
-def _files(bench: _Bench) -> _Findings:
+def _files(bench: _Bench) -> None:
     spec = bench.spec
-    try:
-        source = locate(bench.loader)
-        bench.sources.append(replace(source, path=source.path.absolute()))
-        with open_source(spec, source) as members:
-            expected = [name for subject in spec.subjects for name in bench.loader.files(spec, subject)]
-            require_members(spec, members.names, expected, source.path)
-    except UserError as error:
-        return {"files": str(error)}
-    return {}
+    source = locate(bench.loader)
+    bench.sources.append(replace(source, path=source.path.absolute()))
+    with open_source(spec, source) as members:
+        expected = [name for subject in spec.subjects for name in bench.loader.files(spec, subject)]
+        require_members(spec, members.names, expected, source.path)
 
 
-def _parses(bench: _Bench) -> _Findings:
-    try:
-        bench.recordings.update(bench.parse())
-    except Exception as error:
-        return {"parses": _text(error)}
-    return {}
+def _parses(bench: _Bench) -> None:
+    bench.recordings.update(bench.parse())
 
 
-def _text(error: Exception) -> str:
-    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-
-
-def _recordings(bench: _Bench) -> _Findings:
+def _recordings(bench: _Bench) -> _Violations:
     by_subject = bench.recordings.items()
     faults = [fault for subject, recording in by_subject for fault in recording_faults(bench.spec, subject, recording)]
     if is_readable(faults):
@@ -197,7 +158,7 @@ def _recordings(bench: _Bench) -> _Findings:
     return _by_rule(faults) or _implausible(bench)
 
 
-def _implausible(bench: _Bench) -> _Findings:
+def _implausible(bench: _Bench) -> _Violations:
     """Lengths of activities and ranges of values that the description excludes."""
     texts = [text for recording in bench.recordings.values() for text in structure(bench.spec, recording)]
     lengths = [text for text in texts if " lasts " in text]
@@ -205,7 +166,7 @@ def _implausible(bench: _Bench) -> _Findings:
     return {rule: "; ".join(some) for rule, some in (("rates", lengths), ("channels", ranges)) if some}
 
 
-def _constant(bench: _Bench) -> _Findings:
+def _constant(bench: _Bench) -> _Violations:
     still: dict[tuple[str, int], list[int]] = {}
     for subject, recording in bench.recordings.items():
         same = (recording.signal == recording.signal[:1]).all(axis=0)
@@ -213,15 +174,15 @@ def _constant(bench: _Bench) -> _Findings:
         for name, first, stop in here:
             for column in np.flatnonzero(same[first:stop]).tolist():
                 still.setdefault((name, first + column), []).append(subject)
-    texts = [f"{name}, column {column}, of subjects {listed(whose)}" for (name, column), whose in still.items()]
+    texts = [f"{name}, column {column}, of subjects {listed(subjects)}" for (name, column), subjects in still.items()]
     return {"constant": f"one value in all rows: {'; '.join(texts)}"} if texts else {}
 
 
-def _repeats(bench: _Bench) -> _Findings:
+def _repeats(bench: _Bench) -> _Violations:
     return _same(bench, "repeats", bench.parse)
 
 
-def _place(bench: _Bench) -> _Findings:
+def _place(bench: _Bench) -> _Violations:
     with _elsewhere(bench.folder):
         return _same(bench, "place", bench.parse)
 
@@ -237,18 +198,15 @@ def _elsewhere(folder: Path) -> Iterator[None]:
         os.chdir(here)
 
 
-def _same(bench: _Bench, rule: str, parse: Callable[[], dict[int, Recording]]) -> _Findings:
+def _same(bench: _Bench, rule: str, parse: Callable[[], dict[int, Recording]]) -> _Violations:
     """Compare what ``parse`` returns with the first recordings."""
-    try:
-        again = parse()
-    except Exception as error:
-        return {rule: _text(error)}
+    again = parse()
     before = {s: content_digest(recording) for s, recording in bench.recordings.items()}
     other = [s for s, recording in again.items() if content_digest(recording) != before[s]]
     return {rule: f"subjects {listed(other)} of {len(before)} have other bits"} if other else {}
 
 
-def _windows(bench: _Bench) -> _Findings:
+def _windows(bench: _Bench) -> _Violations:
     """Count windows and look for samples in two parts, for the configured split and for held-out subjects."""
     source, spec = bench.sources[0], bench.spec
     store(spec, list(bench.recordings.values()), source, bench.folder / "parsed")
@@ -258,11 +216,11 @@ def _windows(bench: _Bench) -> _Findings:
         raise UserError(str(error)) from error
     if configs[0].split == "within_subject" and len(configs[0].subject_ids()) > 2:
         configs.append(configs[0].model_copy(update={"split": "held_out_subject"}))
-    findings: dict[str, str] = {}
+    violations: dict[str, str] = {}
     for config in configs:
         for rule, text in _split(_dataset(bench, config), config).items():
-            findings.setdefault(rule, text)
-    return findings
+            violations.setdefault(rule, text)
+    return violations
 
 
 def _dataset(bench: _Bench, config: DataConfig) -> Dataset:
@@ -282,20 +240,20 @@ def _dataset(bench: _Bench, config: DataConfig) -> Dataset:
     )
 
 
-def _split(dataset: Dataset, config: DataConfig) -> _Findings:
-    """Faults of the windows and parts of one split."""
+def _split(dataset: Dataset, config: DataConfig) -> _Violations:
+    """Violations by the windows and parts of one split."""
     try:
         data = federate(dataset, config, available(config, num_clients(dataset, config)))
     except UserError as error:
         return {"windows": str(error)}
-    findings = {}
+    violations = {}
     if lacking := _lacking(data.coverage):
-        findings["windows"] = f"data.split={config.split}: {lacking}"
+        violations["windows"] = f"data.split={config.split}: {lacking}"
     trained = np.logical_or.reduce([_rows(part, len(dataset.labels)) for part in (*data.clients, data.validation)])
     tested = _rows(data.test, len(dataset.labels))
     if config.split != "random_leaky" and (leak := _leak(dataset.signal(), trained, tested)):
-        findings["leakage"] = f"data.split={config.split}: {leak}"
-    return findings
+        violations["leakage"] = f"data.split={config.split}: {leak}"
+    return violations
 
 
 def _lacking(coverage: Coverage) -> str:
@@ -325,8 +283,8 @@ def _leak(signal: NDArray[np.float32], trained: NDArray[np.bool_], tested: NDArr
     names = np.unique(np.nan_to_num(signal), axis=0, return_inverse=True)[1].reshape(-1)
     runs = np.lib.stride_tricks.sliding_window_view(names, _COPIED_ROWS)
     moves = (runs != runs[:, :1]).any(axis=1)  # a sensor at rest repeats its value, nobody's data
-    seen = {run.tobytes() for run in runs[_whole(trained) & moves]}
-    copies = [row for row in np.flatnonzero(_whole(tested) & moves).tolist() if runs[row].tobytes() in seen]
+    sequences = {run.tobytes() for run in runs[_whole(trained) & moves]}
+    copies = [row for row in np.flatnonzero(_whole(tested) & moves).tolist() if runs[row].tobytes() in sequences]
     if not copies:
         return ""
     return (
@@ -340,12 +298,15 @@ def _whole(rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return np.asarray(np.lib.stride_tricks.sliding_window_view(rows, _COPIED_ROWS).all(axis=1))
 
 
-_TRIALS: tuple[tuple[tuple[str, ...], Callable[[_Bench], _Findings]], ...] = (
-    (("files",), _files),
-    (("parses",), _parses),
-    (_JUDGED_TOGETHER, _recordings),
-    (("constant",), _constant),
-    (("repeats",), _repeats),
-    (("place",), _place),
-    (("windows", "leakage"), _windows),
+# Values are read, for `finite`, where the arrays fit each other.
+_CHECKS: tuple[Check[_Bench], ...] = (
+    Check(rules=("description",), run=_description),
+    Check(rules=("files",), run=_files, needs=("description",)),
+    Check(rules=("parses",), run=_parses, needs=("files",)),
+    Check(rules=_RECORDED, run=_recordings, needs=("parses",), apart=frozenset(_RECORDED) - {"finite"}),
+    Check(rules=("constant",), run=_constant, needs=_RECORDED),
+    Check(rules=("repeats",), run=_repeats, needs=_RECORDED),
+    Check(rules=("place",), run=_place, needs=("repeats",)),
+    # An error here is one of the settings.
+    Check(rules=("windows", "leakage"), run=_windows, needs=_RECORDED, lets_through=(UserError,)),
 )

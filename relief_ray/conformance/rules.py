@@ -1,25 +1,32 @@
-"""Rules that every strategy keeps, in words; ``runner`` judges them by running the strategy."""
+"""The judge: checks that run something and find which rules it violates; and the rules of a strategy, in words.
+
+Methods, backbones, data sets and pairs of equal methods are four lists of checks.
+"""
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
-from relief_ray.support.errors import ClientFailed, UserCodeFailed
+from relief_ray.plugins.blame import blamed, text_of
+from relief_ray.support.errors import ClientFailed, UserCodeFailed, UserError
 
 RuleOutcome = Literal["kept", "broken", "not judged"]
 
 
 class Broken(Exception):
-    """Raised where a rule does not hold, with the reason."""
+    """Raised where a rule does not hold, with the violation in words."""
 
-    def __init__(self, rule: str, found: str) -> None:
-        """Name the rule and the reason."""
-        super().__init__(f"{rule}: {found}")
-        self.rule, self.found = rule, found
+    def __init__(self, rule: str, text: str, has_remedy: bool = False) -> None:
+        """``has_remedy``: the text says what to do, better than the rule's own ``fix``."""
+        super().__init__(f"{rule}: {text}")
+        self.rule, self.text, self.has_remedy = rule, text, has_remedy
+
+
+class NotJudged(Exception):
+    """Raised where a check cannot be made, which keeps no other from being made; its text says why."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +84,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "moves": Rule(
             says="after three rounds the model that is evaluated is no longer the one that it began with",
             fix="return the moved model from aggregate; is the update in the sums or among the single updates that it "
-            "reads? A method that trains nothing on purpose says so by Strategy.rests",
+            "reads? A method that trains nothing on purpose says so by Insight.rests",
         ),
         "repeats": Rule(
             says="a second run has the same bits",
@@ -127,26 +134,78 @@ class Verdict:
         return "" if self.has_remedy else rules[self.rule].fix
 
 
-def not_judged(rule: str, first: str) -> Verdict:
-    """Return the verdict on a rule that builds on another one, which is broken."""
-    return Verdict(rule=rule, status="not judged", found=f"first mend {first!r}")
+B = TypeVar("B")
 
 
-def what_broke(error: Exception, rules: tuple[str, ...], modules: Collection[str]) -> tuple[str, str]:
-    """Return the broken rule and the reason, with the line in the user's ``modules``.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Check(Generic[B]):
+    """One run, which may take minutes, and the rules that it judges.
 
-    For a failed client it is the error that was raised inside it.
+    Attributes:
+        rules: names of the rules.
+        run: tries what is judged. It returns the violated rules with the violations in words, or raises ``Broken``;
+            any other error violates the first rule.
+        needs: rules without which the run means nothing: it is left out where one of them is not kept.
+        apart: rules that are judged where another of this check is broken, too.
+        lets_through: errors that are no violation, such as a cluster that fails.
     """
-    cause = error.__cause__ if isinstance(error, ClientFailed) and error.__cause__ else error
-    if isinstance(cause, UserCodeFailed):
-        return rules[0], str(cause).partition("\n")[0]  # it names the file; the lines after it are for a run
-    if isinstance(cause, Broken):
-        return cause.rule if cause.rule in rules else rules[0], cause.found
-    return rules[0], f"{type(cause).__name__}: {cause}{_line_of(cause, modules)}"
+
+    rules: tuple[str, ...]
+    run: Callable[[B], Mapping[str, str] | None]
+    needs: tuple[str, ...] = ()
+    apart: frozenset[str] = frozenset()
+    lets_through: tuple[type[Exception], ...] = ()
 
 
-def _line_of(error: BaseException, modules: Collection[str]) -> str:
-    """Return the innermost line of the user's files in the error's traceback."""
-    user_files = {f"{module.replace('.', '/')}.py" for module in modules}
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if any(f.filename.endswith(n) for n in user_files)]
-    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+def judge(checks: Sequence[Check[B]], subject: B) -> Iterator[Verdict]:
+    """Make each check once, in order, and yield the verdict on each of its rules.
+
+    What builds on a broken rule is not judged, so that one mistake is reported once.
+
+    Raises:
+        Exception: one that its check lets through.
+    """
+    verdicts: dict[str, Verdict] = {}
+    first: dict[str, str] = {}  # a rule that is not kept, and the broken one that has to be mended first
+    for check in checks:
+        root = next((first[rule] for rule in check.needs if rule in first), "")
+        reached = {} if root else _reached(check, subject)
+        verdicts |= reached
+        root = root or next((rule for rule, verdict in reached.items() if verdict.status == "broken"), "")
+        for rule in check.rules:
+            if root and rule not in verdicts and not (reached and rule in check.apart):
+                verdicts[rule] = Verdict(rule=rule, status="not judged", found=f"first mend {root!r}")
+            verdict = verdicts.get(rule, Verdict(rule=rule, status="kept"))
+            if root and verdict.status != "kept":
+                first[rule] = rule if verdict.status == "broken" else root
+            yield verdict
+
+
+def _reached(check: Check[B], subject: B) -> dict[str, Verdict]:
+    """Verdicts of a check's run on rules that are not kept."""
+    try:
+        violations = check.run(subject) or {}
+    except check.lets_through:
+        raise
+    except NotJudged as why:
+        return {rule: Verdict(rule=rule, status="not judged", found=str(why)) for rule in check.rules}
+    except Exception as error:
+        verdict = _broken_by(error, check.rules)
+        return {verdict.rule: verdict}
+    return {rule: Verdict(rule=rule, status="broken", found=text) for rule, text in violations.items()}
+
+
+def _broken_by(error: Exception, rules: tuple[str, ...]) -> Verdict:
+    """The verdict that an error stands for; it names the user's line, also of an error that was raised in a client."""
+    rule = getattr(error, "rule", "")
+    if not rule and isinstance(error, ClientFailed) and isinstance(error.__cause__, Exception):
+        error = error.__cause__
+        rule = getattr(error, "rule", "")
+    rule = rule if rule in rules else rules[0]
+    if isinstance(error, Broken):
+        return Verdict(rule=rule, status="broken", found=error.text, has_remedy=error.has_remedy)
+    if isinstance(error, UserError):
+        return Verdict(rule=rule, status="broken", found=str(error))
+    users: UserCodeFailed | None = blamed(error)
+    text = f"{type(error).__name__}: {text_of(error)}" if users is None else str(users).partition("\n")[0]
+    return Verdict(rule=rule, status="broken", found=text)

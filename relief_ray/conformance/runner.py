@@ -1,7 +1,8 @@
 """Judges the rules that every strategy keeps, on a problem of seconds: real data, few windows, a small model.
 
-A rule is judged by running the strategy, never by reading it. Rules are tried in the order of ``RULES``; where one is
-broken that others build on, those are not judged, so that one mistake is reported once.
+A rule is judged by running the strategy, never by reading it. Beside the checks stand what they and others run:
+``drive`` and ``outcome``, an executor that finds out what clients depend on (``IsolationCheck``), and a short training
+that every machine can repeat (``reference_numbers``).
 """
 
 from __future__ import annotations
@@ -9,30 +10,38 @@ from __future__ import annotations
 import hashlib
 import pickle
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
+from urllib.parse import unquote
 
+import numpy as np
+import safetensors.torch
+import torch
+from numpy.typing import NDArray
 from pydantic import JsonValue
+from torch import Tensor
 
-from relief_ray.config.experiment import ExperimentConfig, parse
+from relief_ray.config.experiment import ExperimentConfig, override, parse
 from relief_ray.conformance.instrumented import global_state, instrument
-from relief_ray.conformance.isolation import IsolationCheck
-from relief_ray.conformance.rules import Broken, Verdict, not_judged, what_broke
+from relief_ray.conformance.rules import Broken, Check, NotJudged, Verdict, judge
 from relief_ray.core.federated import Strategy
-from relief_ray.core.groups import Params
+from relief_ray.core.groups import GroupLayout, Params
+from relief_ray.core.messages import NO_STATE, Assignment, ClientId, ClientState, Trained
 from relief_ray.experiment.evaluation import evaluation_inputs, served
 from relief_ray.experiment.experiment import Experiment, MakeExecutor, never
 from relief_ray.experiment.lifecycle import as_begun, create, reopen
 from relief_ray.experiment.recording import binding_of
-from relief_ray.experiment.setup import context_of
+from relief_ray.experiment.setup import context_of, prepare
 from relief_ray.records import checkpoint, read_rounds, read_run
 from relief_ray.records.base import comparable
-from relief_ray.records.schema import RunRecord
+from relief_ray.records.identity import machine_facts
+from relief_ray.records.schema import Machine, RunRecord
 from relief_ray.support.errors import UserError
-from relief_ray.support.process import threads
+from relief_ray.support.process import Device, device_name, threads, use_threads
 from relief_ray.training.executor import SerialExecutor
+from relief_ray.training.job import BlockResult, Job
 
 FAST_LINK = {"uplink_bytes_per_s": 1e10, "downlink_bytes_per_s": 1e10, "latency_s": 0.0}
 PROBLEM: Mapping[str, object] = MappingProxyType(
@@ -52,11 +61,8 @@ PROBLEM: Mapping[str, object] = MappingProxyType(
 )
 
 
-# Rules that one instrumented run judges. Later rules are judged only where these are kept; no rule needs those of
-# _SEPARATE.
+# Rules that the instrumented run judges.
 _INSTRUMENTED = ("finishes", "allocation", "purity", "bytes", "state", "evaluation", "randomness", "globals")
-_SEPARATE = frozenset({"resumes", "participation", "received", "missing", "executors"})
-
 # Share of a model's largest value below which a change is rounding: a step of Adam is a thousand times that.
 _NOISE = 1e-5
 
@@ -114,7 +120,7 @@ def drive(
     setup, folder = reopen(path) if (path / "run.json").exists() else create(config, path)
     with folder:
         if instrumented:
-            # As it was written: the guards of a run would name a fault before its rule does.
+            # As it was written, all of it held to the contract and the rules.
             strategy = instrument(setup.config.strategy.build())
             setup = replace(setup, strategy=strategy, job=replace(setup.job, program=strategy.client))
         executor = make_executor(setup.job)
@@ -139,36 +145,7 @@ def check(config: ExperimentConfig, executors: Mapping[str, MakeExecutor] | None
     """
     # A run pins torch's threads: here before the first snapshot of what a method must not change.
     with threads(config.runtime.num_threads), tempfile.TemporaryDirectory(prefix="relief-ray-") as folder:
-        bench = _Bench(config=config, root=Path(folder), executors=executors or {})
-        why = ""
-        for rules, trial in _TRIALS:
-            if why:
-                yield from (not_judged(rule, why) for rule in rules)
-            elif rules == ("executors",) and not executors:
-                yield Verdict(rule="executors", status="not judged", found="needs Ray")
-            else:
-                verdicts = list(_judge(rules, trial, bench))
-                yield from verdicts
-                broken = [v.rule for v in verdicts if v.status == "broken"]
-                why = broken[0] if broken and not _SEPARATE.issuperset(broken) else ""
-
-
-def _judge(rules: tuple[str, ...], trial: Callable[[_Bench], None], bench: _Bench) -> Iterator[Verdict]:
-    """Run a trial: all of ``rules`` are kept, or one is broken and the others are not judged."""
-    try:
-        trial(bench)
-        broken, reason = "", ""
-    except Exception as error:
-        if isinstance(error, UserError) and rules == ("executors",):
-            raise  # the cluster is at fault: the same strategy has just run without it
-        broken, reason = what_broke(error, rules, bench.config.modules())
-    for rule in rules:
-        if rule == broken:
-            yield Verdict(rule=rule, status="broken", found=reason)
-        elif broken:
-            yield not_judged(rule, broken)
-        else:
-            yield Verdict(rule=rule, status="kept")
+        yield from judge(_CHECKS, _Bench(config=config, root=Path(folder), executors=executors or {}))
 
 
 def _configuration(bench: _Bench) -> None:
@@ -210,13 +187,13 @@ def _moves(bench: _Bench) -> None:
     after = served(evaluation_inputs(setup, point.state, point.clients, point.averages), setup.layout)
     gap = max(_gap(params, before.get(label, setup.start)) for label, params in after.items())
     rounds = range(1, config.rounds + 1)
-    if gap > _NOISE or all(setup.strategy.rests(context_of(setup, number)) for number in rounds):
+    if gap > _NOISE or all(setup.strategy.insight.rests(context_of(setup, number)) for number in rounds):
         return
     losses = [record.loss for record in read_rounds(path) if record.loss is not None]
-    said = (
+    losses_text = (
         f"training loss {losses[0]:.3g} in the first, {losses[-1]:.3g} in the last" if losses else "no client trained"
     )
-    raise Broken("moves", f"after {config.rounds} rounds its values differ by {gap:.2g} at most; {said}")
+    raise Broken("moves", f"after {config.rounds} rounds its values differ by {gap:.2g} at most; {losses_text}")
 
 
 def _gap(theta: Params, start: Params) -> float:
@@ -267,19 +244,187 @@ def _missing(bench: _Bench) -> None:
 
 
 def _executors(bench: _Bench) -> None:
+    if not bench.executors:
+        raise NotJudged("needs Ray")
     for name, make in bench.executors.items():
         _compare(bench, "executors", bench.run(name, make_executor=make), name)
 
 
-_TRIALS: tuple[tuple[tuple[str, ...], Callable[[_Bench], None]], ...] = (
-    (("configuration",), _configuration),
-    (("travels",), _travels),
-    (_INSTRUMENTED, _first_run),
-    (("moves",), _moves),
-    (("repeats",), _repeats),
-    (("resumes",), _resumes),
-    (("participation",), _participation),
-    (("received",), _received),
-    (("missing",), _missing),
-    (("executors",), _executors),
+# Where one is broken that others build on, those are not judged; no rule needs those from `resumes` on.
+_CHECKS: tuple[Check[_Bench], ...] = (
+    Check(rules=("configuration",), run=_configuration),
+    Check(rules=("travels",), run=_travels, needs=("configuration",)),
+    Check(rules=_INSTRUMENTED, run=_first_run, needs=("travels",)),
+    Check(rules=("moves",), run=_moves, needs=_INSTRUMENTED),
+    Check(rules=("repeats",), run=_repeats, needs=("moves",)),
+    Check(rules=("resumes",), run=_resumes, needs=("repeats",)),
+    Check(rules=("participation",), run=_participation, needs=("repeats",)),
+    Check(rules=("received",), run=_received, needs=("repeats",)),
+    Check(rules=("missing",), run=_missing, needs=("repeats",)),
+    # What a user must mend here is the cluster: the same strategy has just run without it.
+    Check(rules=("executors",), run=_executors, needs=("repeats",), lets_through=(UserError,)),
 )
+
+
+# Values that never reached a client: an executor that finds out whether it computes with them.
+
+
+class IsolationCheck(SerialExecutor):
+    """Trains every client twice more, the second time with other values wherever nothing was received or kept.
+
+    A client has the values that came ``down``, those that it ``keep``s, and the model that all began with.
+    """
+
+    def __init__(self, job: Job) -> None:
+        """Build the worker; the first model that it trains counts as the one that all clients began with."""
+        super().__init__(job)
+        self._layout = self._worker.backbone.layout
+        self._start: Params = {}
+
+    def train(
+        self,
+        round_: int,
+        models: Mapping[str, Params],
+        tasks: Sequence[Assignment],
+        states: Mapping[ClientId, ClientState],
+    ) -> Trained:
+        """Train one round.
+
+        Raises:
+            Broken: rule ``received``.
+        """
+        self._start = self._start or next(iter(models.values()))
+        for task in tasks:
+            self._compare(round_, models, task, states)
+        return super().train(round_, models, tasks, states)
+
+    def _compare(
+        self, round_: int, models: Mapping[str, Params], task: Assignment, states: Mapping[ClientId, ClientState]
+    ) -> None:
+        other = changed(self._layout, models[task.view], self._start, task, states.get(task.client, NO_STATE))
+        result, changed_result = (
+            next(self._worker.train_blocks(round_, {**models, task.view: view}, [[task]], states))
+            for view in (models[task.view], other)
+        )
+        if _bits(result) != _bits(changed_result):
+            unsent = [j for j in self._layout.ids if not torch.equal(other[j], models[task.view][j])]
+            raise Broken(
+                "received",
+                f"round {round_}: client {task.client} depends on values that it neither received nor kept, of groups "
+                f"{', '.join(unsent)}",
+            )
+
+
+def changed(layout: GroupLayout, theta: Params, start: Params, task: Assignment, state: ClientState) -> Params:
+    """Replace the values of ``theta`` that the client does not have: not in ``down``, not kept, not in ``start``."""
+    other: dict[str, Tensor] = {}
+    for j, values in theta.items():
+        known = values == start[j]
+        for selection in (task.down, {k: part for k, part in task.keep.items() if k in state}):
+            if j in selection:
+                known[layout.indices(j, selection[j])] = True  # indices: positions within the group
+        other[j] = torch.where(known, values, 3.0 * values + 0.1)
+    return other
+
+
+def _bits(result: BlockResult) -> dict[str, bytes]:
+    """Return the bits of everything that a client returns, except times."""
+    tensors: dict[str, Tensor] = {}
+    for update in result.updates:
+        tensors |= {f"delta {j}": x for j, x in update.delta.items()}
+    for groups in result.sums.values():
+        tensors |= {f"sum {j}": part.plain for j, part in groups.items()}
+    for state in result.states.values():
+        tensors |= {f"state {name}": x for name, x in state.items()}
+    for receipt in result.receipts:
+        tensors |= {f"stats {name}": x for name, x in receipt.stats.items()}
+        tensors["loss"] = torch.tensor(receipt.work.loss, dtype=torch.float64)
+    return {name: value.contiguous().numpy().tobytes() for name, value in tensors.items()}
+
+
+# Reference numbers: a short federated training that every machine can repeat, and how far two results may differ.
+#
+# Equal processors with the same torch give the same bits. Others add up in another order, so the numbers agree to
+# rounding: FedAvg with plain SGD, which amplifies no last bit as Adam's division does, stays within ``WITHIN``.
+
+WITHIN = 1e-4
+_REFERENCE_SETTINGS = (
+    "strategy=fedavg", "training.optimizer=sgd", "training.lr=0.3", "training.epochs=4", "rounds=3",
+    "participation=1.0",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReferenceNumbers:
+    """One machine's result.
+
+    Attributes:
+        machine: where it was computed; its ``device`` says on what.
+        sha256: hash of all values' bits.
+        values: what training added to each group's values, float32: a start model would hide small errors.
+    """
+
+    machine: Machine
+    sha256: str
+    values: Mapping[str, NDArray[np.float32]]
+
+
+def reference_numbers(device: Device = "cpu") -> ReferenceNumbers:
+    """Compute the reference numbers here, with one thread, on the excerpt that ships with the package."""
+    use_threads(1)
+    config = parse(override(PROBLEM, [*_REFERENCE_SETTINGS, f"training.device={device}"]), "conformance")
+    with tempfile.TemporaryDirectory(prefix="relief-ray-") as folder:
+        drive(config, Path(folder) / "run")
+        newest = checkpoint.generations(Path(folder) / "run")[0]
+        tensors = safetensors.torch.load_file(newest / checkpoint.STATE_FILE)
+    start = prepare(config).start
+    names = {unquote(name).removeprefix("models/global/"): name for name in sorted(tensors)}
+    values = {j: (tensors[name] - start[j]).numpy() for j, name in names.items() if j in start}
+    total = hashlib.sha256()
+    for name, value in values.items():
+        total.update(f"{name}\0{value.shape}\0".encode() + value.tobytes())
+    machine = machine_facts().model_copy(update={"device": device_name(device)})
+    return ReferenceNumbers(machine=machine, sha256=total.hexdigest(), values=values)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Agreement:
+    """Comparison of a machine's numbers with the reference.
+
+    Attributes:
+        is_same: whether all bits are equal.
+        needs_bits: whether they have to be: same processor, device, torch and numpy.
+        difference: largest relative difference of a group, ``max |x - y| / max |y|``; infinite where shapes differ.
+    """
+
+    is_same: bool
+    needs_bits: bool
+    difference: float
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the machine reproduces the reference as far as it has to."""
+        return self.is_same or (not self.needs_bits and self.difference <= WITHIN)
+
+
+def agreement(numbers: ReferenceNumbers, reference: ReferenceNumbers) -> Agreement:
+    """Compare two results."""
+    mine, theirs = numbers.machine, reference.machine
+    alike = ("cpu", "architecture", "device", "torch", "numpy")
+    if numbers.values.keys() != reference.values.keys():
+        difference = float("inf")
+    else:
+        difference = max(_relative(numbers.values[name], y) for name, y in reference.values.items())
+    return Agreement(
+        is_same=numbers.sha256 == reference.sha256,
+        needs_bits=all(getattr(mine, name) == getattr(theirs, name) for name in alike),
+        difference=difference,
+    )
+
+
+def _relative(x: NDArray[np.float32], y: NDArray[np.float32]) -> float:
+    """Largest difference over the largest value; infinite where shapes differ or a value is not finite."""
+    if x.shape != y.shape or not np.isfinite(x).all():
+        return float("inf")
+    scale = float(np.abs(y).max()) or 1.0
+    return float(np.abs(x.astype(np.float64) - y.astype(np.float64)).max()) / scale

@@ -1,22 +1,34 @@
-"""Trials by rules, and their results: of a method, a backbone, a data set, or a method that equals another one."""
+"""What is judged by rules, and the result: a method, a backbone, a data set, or a method that equals another one.
+
+Such a limit that is known on paper (FedProx with ``mu = 0`` is FedAvg) tests the code of a method like nothing else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil, log10
+from pathlib import Path
+from types import MappingProxyType
+from urllib.parse import unquote
+
+import safetensors.torch
+import torch
+from torch import Tensor
 
 from relief_ray.config.experiment import ExperimentConfig, override, parse
 from relief_ray.conformance.backbones import BACKBONE_RULES, check_backbone
 from relief_ray.conformance.datasets import DATA_RULES, check_loader
-from relief_ray.conformance.equals import EQUALS_RULES, STEPS, check_equals
-from relief_ray.conformance.rules import RULES, Rule, Verdict
-from relief_ray.conformance.runner import PROBLEM, check
+from relief_ray.conformance.rules import RULES, Broken, Check, Rule, Verdict, judge
+from relief_ray.conformance.runner import PROBLEM, after_rounds, check, drive
 from relief_ray.data.loader import Loader
 from relief_ray.data.registry import DATASETS, load_own
 from relief_ray.experiment.experiment import MakeExecutor
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.registry import BACKBONES
 from relief_ray.plugins.load import is_path, load, what_to_type
+from relief_ray.records import checkpoint
 from relief_ray.strategies import PRESETS, about_of, facts_of
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.support.errors import UserError, counted
@@ -86,12 +98,8 @@ class Conformance(Printed):
         return self.text
 
 
-def _unheard(verdict: Verdict) -> None:
-    """Take a verdict that nobody shows yet."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Trial:
+class Judged:
     """Something before it is judged.
 
     Attributes:
@@ -110,26 +118,25 @@ class Trial:
     about: Mapping[str, object]
     num_threads: int = 1
 
-    def judge(self, on_verdict: Callable[[Verdict], None] = _unheard) -> Conformance:
-        """Return all verdicts; ``on_verdict`` sees each one when it is reached."""
+    def judge(self, on_verdict: Callable[[Verdict], object] = lambda verdict: None) -> Conformance:
+        """Return all verdicts; ``on_verdict`` gets each one when it is reached."""
+        verdicts = []
         with threads(self.num_threads):
-            done = tuple(_told(self.verdicts, on_verdict))
-        return Conformance(name=self.name, heading=self.heading, rules=self.rules, verdicts=done, about=self.about)
+            for verdict in self.verdicts:
+                on_verdict(verdict)
+                verdicts.append(verdict)
+        return Conformance(
+            name=self.name, heading=self.heading, rules=self.rules, verdicts=tuple(verdicts), about=self.about
+        )
 
 
-def _told(verdicts: Iterable[Verdict], on_verdict: Callable[[Verdict], None]) -> Iterator[Verdict]:
-    for verdict in verdicts:
-        on_verdict(verdict)
-        yield verdict
-
-
-def trial_of(
+def judged_of(
     target: str,
     settings: Sequence[str],
     executors: Mapping[str, MakeExecutor],
     equals: str = "",
     within: float = 0.0,
-) -> Trial:
+) -> Judged:
     """Return what a name or an import path stands for, ready to be judged.
 
     Args:
@@ -150,8 +157,8 @@ def trial_of(
         return _of_pair(target, equals, settings, within)
     _refuse_file(target)
     config = parse(override(PROBLEM, [f"strategy={target}", *_for_method(settings)]), "conformance")
-    name, about = asked_for(target, config), about_of(config.strategy, config.label())
-    return Trial(
+    name, about = title_of(target, config), about_of(config.strategy, config.label())
+    return Judged(
         name=name,
         heading=heading(config),
         rules=RULES,
@@ -176,20 +183,20 @@ def _names_backbone(target: str) -> bool:
     if not is_path(target):
         return target in BACKBONES
     try:
-        found = load(target, "conformance")
+        loaded = load(target, "conformance")
     except UserError:
         return False
-    return isinstance(found, BackboneConfig) or (isinstance(found, type) and issubclass(found, BackboneConfig))
+    return isinstance(loaded, BackboneConfig) or (isinstance(loaded, type) and issubclass(loaded, BackboneConfig))
 
 
-def _of_data(target: str, settings: Sequence[str]) -> Trial:
+def _of_data(target: str, settings: Sequence[str]) -> Judged:
     loader = load_own(target) if is_path(target) else DATASETS[target]
     values = override({"data": {}}, settings)
     section = values["data"]
     if not isinstance(section, Mapping) or set(values) != {"data"}:
         other = ", ".join(sorted(set(values) - {"data"}))
         raise UserError(f"--set {other}: expected keys of data, e.g. --set data.window_s=2.56")
-    return Trial(
+    return Judged(
         name=loader.spec.name,
         heading=f"{loader.spec.name} (dataset): {loader.spec.title}",
         rules=DATA_RULES,
@@ -198,12 +205,12 @@ def _of_data(target: str, settings: Sequence[str]) -> Trial:
     )
 
 
-def _of_backbone(target: str, settings: Sequence[str]) -> Trial:
+def _of_backbone(target: str, settings: Sequence[str]) -> Judged:
     """``hidden=8`` sets a field of the backbone."""
     problem = {**PROBLEM, "backbone": {"name": target}}
     config = parse(override(problem, _for_method(settings, "backbone")), "conformance")
     sensors = ", ".join(m for m, _ in config.data.spec().modalities)
-    return Trial(
+    return Judged(
         name=target,
         heading=f"backbone {target}, for the data of {config.data.name}: {sensors}",
         rules=BACKBONE_RULES,
@@ -213,7 +220,7 @@ def _of_backbone(target: str, settings: Sequence[str]) -> Trial:
     )
 
 
-def _of_pair(target: str, other: str, settings: Sequence[str], within: float) -> Trial:
+def _of_pair(target: str, other: str, settings: Sequence[str], within: float) -> Judged:
     """Settings of the strategy are the method's alone."""
     paths = _for_method(settings)
     common = [s for s in paths if not s.startswith("strategy.")]
@@ -221,11 +228,11 @@ def _of_pair(target: str, other: str, settings: Sequence[str], within: float) ->
     config = parse(override(problem, [f"strategy={target}", *paths]), "conformance")
     reference = parse(override(problem, [f"strategy={other}", *common]), "conformance")
     chosen = " ".join(s.removeprefix("strategy.") for s in paths if s not in common)
-    return Trial(
+    return Judged(
         name=target,
         heading=f"{target}{f' with {chosen}' if chosen else ''} against {other}",
         rules=EQUALS_RULES,
-        verdicts=(check_equals(each, reference, within) for each in [config]),
+        verdicts=judge(_EQUALS_CHECKS, _Pair(config=config, other=reference, within=within)),
         about={"target": target},
         num_threads=config.runtime.num_threads,
     )
@@ -263,13 +270,13 @@ def line(verdict: Verdict, rules: Mapping[str, Rule] = RULES) -> str:
         return filled(rule.says, f"  kept        {verdict.rule:<14} ")
     if verdict.status == "not judged":
         return filled(verdict.found, f"  not judged  {verdict.rule:<14} ")
-    said, fix = filled(rule.says, f"  BROKEN      {verdict.rule:<14} "), filled(verdict.fix(rules), "      fix:   ")
+    words, fix = filled(rule.says, f"  BROKEN      {verdict.rule:<14} "), filled(verdict.fix(rules), "      fix:   ")
     heads = ["      found: ", *[" " * 13] * verdict.found.count("\n")]
-    found = [filled(text, head) for head, text in zip(heads, verdict.found.split("\n"), strict=True)]
-    return "\n".join(filter(None, [said, *found, fix]))
+    texts = [filled(text, head) for head, text in zip(heads, verdict.found.split("\n"), strict=True)]
+    return "\n".join(filter(None, [words, *texts, fix]))
 
 
-def asked_for(target: str, config: ExperimentConfig) -> str:
+def title_of(target: str, config: ExperimentConfig) -> str:
     """Title of the strategy: the user's word, and the built-in preset that it varies where that has another name."""
     label = config.label()
     return target if label in (target, target.replace("/", ".")) else f"{target} ({label})"
@@ -283,3 +290,99 @@ def summary(name: str, verdicts: Sequence[Verdict]) -> str:
         return f"{name}: keeps {counted(number['kept'], 'rule')}{rest}"
     names = ", ".join(v.rule for v in verdicts if v.status == "broken")
     return f"{name}: breaks {names}; {number['kept']} kept, {number['not judged']} not judged"
+
+
+# A rule for special cases: with these settings a method is another method, round by round, to the bit.
+
+# Several optimizer steps a round: in the first one FedProx's term is zero whatever mu is.
+STEPS: Mapping[str, object] = MappingProxyType({"epochs": 2, "lr": 0.01, "batch_size": 4})
+EQUALS_RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        "equals": Rule(
+            says="after every round its models are those of the other method",
+            fix="compare the first round that differs: the tasks, the client's half, then the aggregation",
+        )
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Pair:
+    """A method, the one that it is to equal, and the largest difference of two values; 0: the same bits."""
+
+    config: ExperimentConfig
+    other: ExperimentConfig
+    within: float
+
+
+def _equals(pair: _Pair) -> None:
+    """Run both and compare their server models after every round."""
+    with tempfile.TemporaryDirectory(prefix="relief-ray-") as folder:
+        models, expected = (_rounds(c, Path(folder) / str(i)) for i, c in enumerate((pair.config, pair.other)))
+    if text := _difference(models, expected, pair.other.label(), pair.within):
+        hint = _rounding(models, expected, pair.within)
+        raise Broken("equals", text + hint, has_remedy=bool(hint))
+
+
+_EQUALS_CHECKS = (Check(rules=("equals",), run=_equals),)
+_Models = dict[str, Tensor]
+# Share of the largest value up to which a difference is taken for rounding: some eight units in float32's last place.
+_ROUNDING = 1e-6
+
+
+def _rounds(config: ExperimentConfig, path: Path) -> dict[int, _Models]:
+    """The server's models after each round, by ``model/group``; the run stops after every round for it."""
+    states: dict[int, _Models] = {}
+    status = ""
+    while status != "done":
+        status = drive(config, path, should_stop=after_rounds(1)).status
+        newest = checkpoint.generations(path)[0]
+        tensors = safetensors.torch.load_file(newest / checkpoint.STATE_FILE)
+        models = {unquote(name.removeprefix("models/")): x for name, x in tensors.items() if name.startswith("models/")}
+        states[checkpoint.round_of(newest)] = models
+    return states
+
+
+def _difference(models: Mapping[int, _Models], expected: Mapping[int, _Models], other: str, within: float) -> str:
+    """Describe the first round in which the models differ by more than ``within``; empty: in none."""
+    if models.keys() != expected.keys():
+        return f"it has the rounds {sorted(models)}, {other} has {sorted(expected)}"
+    for round_ in sorted(models):
+        mine, theirs = models[round_], expected[round_]
+        if mine.keys() != theirs.keys():
+            return f"round {round_}: models and groups {sorted(mine.keys() ^ theirs.keys())} are in one of them only"
+        gaps = {name: _gap(x, theirs[name]) for name, x in mine.items()}
+        worst = max(gaps, key=lambda name: gaps[name])
+        if gaps[worst] > within:
+            number = f"{sum(gap > within for gap in gaps.values())} of {len(gaps)} groups differ from {other}'s"
+            return f"round {round_}: {number}, {worst} most, by {gaps[worst]:.3g}"
+    return ""
+
+
+def _rounding(models: Mapping[int, _Models], expected: Mapping[int, _Models], within: float) -> str:
+    """Return what to do where the first round that differs does so by rounding alone; empty where by more.
+
+    Another order of summing changes the last bits of float32, and training amplifies that from round to round.
+    """
+    if models.keys() != expected.keys():
+        return ""
+    for round_ in sorted(models):
+        mine, theirs = models[round_], expected[round_]
+        if mine.keys() != theirs.keys():
+            return ""
+        if gap := max(_gap(x, theirs[name]) for name, x in mine.items()):
+            if gap > _ROUNDING * max(float(x.abs().max()) for x in theirs.values()):
+                return ""
+            least = max(within, 10.0 ** ceil(log10(gap)))
+            return (
+                f"; round {round_} differs first, by {gap:.2g}: that is rounding (another order of summing), which "
+                f"training amplifies; judge that round alone, --set rounds={max(1, round_)} --within {least:g}"
+            )
+    return ""
+
+
+def _gap(x: Tensor, y: Tensor) -> float:
+    """Largest difference; infinite where the shapes differ."""
+    if x.shape != y.shape:
+        return float("inf")
+    return 0.0 if torch.equal(x, y) else float((x.double() - y.double()).abs().max())

@@ -25,7 +25,6 @@ from relief_ray.core.messages import (
     RoundCost,
     ServerState,
     Trained,
-    as_reduced,
 )
 from relief_ray.core.protocols import (
     Accountant,
@@ -186,7 +185,7 @@ class ExplainRequest:
     Attributes:
         context: the round, with the participants that the ledger names (all clients in a round that is to come).
         client: the client.
-        before: ``Strategy.diagnose`` of the state that the round began with, from the ledger; empty before the first.
+        before: ``Insight.diagnose`` of the state that the round began with, from the ledger; empty before the first.
         fedavg_s: seconds of the client's round under FedAvg, by the clock of ``context.planner``.
     """
 
@@ -197,8 +196,48 @@ class ExplainRequest:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Insight:
+    """What a method tells people and records about a run; no result depends on it.
+
+    Attributes:
+        deadline_s: round target ``T*`` in seconds of a method that has one; it is recorded with every round.
+        deadline_text: what the target means, for `relief-ray fleet show`; empty: it is called the method's deadline.
+        warnings: judges a run before it begins (a setting that leaves the method without effect); ``run.json`` keeps
+            the sentences.
+        rests: whether the method leaves groups untrained on purpose in a round (a first phase); otherwise a group that
+            participants could train and none has for five rounds is a warning.
+        diagnose: numbers about a state that the round's record keeps, e.g. a smoothed divergence by group.
+        explain: reasons for one client's task, for `relief-ray explain`; None: the method has none to give.
+    """
+
+    deadline_s: Callable[[RoundContext], float] | None = None
+    deadline_text: str = ""
+    warnings: Callable[[PlannedRun], tuple[str, ...]] = _no_warnings
+    rests: Callable[[RoundContext], bool] = _always_trains
+    diagnose: Callable[[ServerState, GroupLayout], Diagnostics] = _no_diagnostics
+    explain: Callable[[ExplainRequest], Explanation] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Averaging:
+    """What ``server.optimizer`` and ``evaluation.average`` may do with a method's models.
+
+    Attributes:
+        averaged: groups of each server's model whose change in this round is a mean of updates: the pseudo-gradients of
+            ``server.optimizer``. Other groups keep their values and moments.
+        identities: what each of the server's models stands for, e.g. which clients of a cluster that is formed anew in
+            every round: models are averaged over rounds (``evaluation.average``) as long as this stays the same.
+    """
+
+    averaged: Callable[[ServerState, Reduced, GroupLayout, Fleet], ModelGroups] = sent_groups
+    identities: Callable[[ServerState], Mapping[str, str]] = by_name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Strategy:
-    """A federated method: one function per box of Algorithm 1.
+    """A federated method: one function per box of Algorithm 1, and what it tells about itself.
+
+    Facts that are asked before a method is built (``StrategyConfig``) are not repeated here.
 
     Attributes:
         name: name of the method.
@@ -209,21 +248,8 @@ class Strategy:
         client: the client's half (green).
         evaluate: models to evaluate in a state.
         adapt: modules that it adds to a backbone of that layout, e.g. early exits or experts.
-        averaged: groups of each server's model whose change in this round is a mean of updates: the pseudo-gradients of
-            ``server.optimizer``. Other groups keep their values and moments.
-        identities: what each of the server's models stands for, e.g. which clients of a cluster that is formed anew in
-            every round: models are averaged over rounds (``evaluation.average``) as long as this stays the same.
-        no_average: why there is no such mean, for methods that refuse ``server.optimizer``; empty: there is one.
-        bootstrap: whether a round 0 trains everything on all clients first (Algorithm 1, line 1).
-        deadline_s: round target ``T*`` in seconds of a method that has one; it is recorded with every round.
-        deadline_text: what the target means, for `relief-ray fleet show`; empty: it is called the method's deadline.
-        warnings: judges a run before it begins (a setting that leaves the method without effect); ``run.json`` keeps
-            the sentences.
-        rests: whether the method leaves groups untrained on purpose in a round (a first phase); otherwise a group that
-            participants could train and none has for five rounds is a warning.
-        diagnose: numbers about a state that the round's record keeps, e.g. a smoothed divergence by group.
-        explain: reasons for one client's task, for `relief-ray explain`; None: the method has none to give.
-        pooled: whether one client holds the data of all (the ``central`` bound).
+        insight: what it tells people and records.
+        averaging: what an optimizer on the server and a mean over rounds may do with its models.
     """
 
     name: str
@@ -234,17 +260,8 @@ class Strategy:
     client: ClientProgram = field(default_factory=ClientProgram)
     evaluate: Callable[[ServerState, Fleet], EvalPlan] = _canonical_global
     adapt: Callable[[GroupLayout, Fleet], tuple[ExtraModule, ...]] = nothing_added
-    deadline_s: Callable[[RoundContext], float] | None = None
-    deadline_text: str = ""
-    warnings: Callable[[PlannedRun], tuple[str, ...]] = _no_warnings
-    rests: Callable[[RoundContext], bool] = _always_trains
-    diagnose: Callable[[ServerState, GroupLayout], Diagnostics] = _no_diagnostics
-    explain: Callable[[ExplainRequest], Explanation] | None = None
-    averaged: Callable[[ServerState, Reduced, GroupLayout, Fleet], ModelGroups] = sent_groups
-    identities: Callable[[ServerState], Mapping[str, str]] = by_name
-    no_average: str = ""
-    bootstrap: bool = False
-    pooled: bool = False
+    insight: Insight = Insight()
+    averaging: Averaging = Averaging()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -293,8 +310,10 @@ def run_round(
             rejected=trained.rejected,
         )
     began = perf_counter()
-    after = strategy.aggregate(state, as_reduced(trained.reduced, strategy.reduction), server_tools(context))
-    after = server_step(state, after, strategy.averaged(state, trained.reduced, context.layout, context.fleet))
+    after = strategy.aggregate(state, trained.reduced.under(strategy.reduction), server_tools(context))
+    after = server_step(
+        state, after, strategy.averaging.averaged(state, trained.reduced, context.layout, context.fleet)
+    )
     server_s = perf_counter() - began
     check_finite(after)
     for client, personal in trained.states.items():

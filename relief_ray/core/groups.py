@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil, isfinite, prod
 from typing import Literal
 
@@ -205,15 +206,11 @@ class GroupLayout:
         return {j: part for j in self._by_id if j in wanted}
 
     def indices(self, group: GroupId, part: Part) -> slice | Tensor:
-        """Return the positions in ``theta_j`` of ``part``: a slice where they are contiguous, else int64 indices."""
-        spec = self._by_id[group]
-        if part.whole:
-            return slice(0, spec.numel)
-        chosen = [_tensor_indices(t, part) for t in spec.tensors if part.kinds is None or t.kind in part.kinds]
-        flat = torch.cat(chosen) if chosen else torch.empty(0, dtype=torch.int64)
-        if len(flat) and bool((flat[1:] - flat[:-1] == 1).all()):
-            return slice(int(flat[0]), int(flat[-1]) + 1)
-        return flat
+        """Return the positions in ``theta_j`` of ``part``: a slice where they are contiguous, else int64 indices.
+
+        They are worked out once a run, and are not to be changed.
+        """
+        return _indices(self._by_id[group], part)
 
     def num_values(self, selection: Selection) -> int:
         """Count the values that ``selection`` names."""
@@ -245,6 +242,18 @@ def all_finite(values: Tensor) -> bool:
         return True
     low, high = values.aminmax()
     return isfinite(float(low)) and isfinite(float(high))
+
+
+# A run has few parts of a group and asks for each in every client's round.
+@lru_cache(maxsize=256)
+def _indices(group: ParamGroup, part: Part) -> slice | Tensor:
+    if part.whole:
+        return slice(0, group.numel)
+    chosen = [_tensor_indices(t, part) for t in group.tensors if part.kinds is None or t.kind in part.kinds]
+    flat = torch.cat(chosen) if chosen else torch.empty(0, dtype=torch.int64)
+    if len(flat) and bool((flat[1:] - flat[:-1] == 1).all()):
+        return slice(int(flat[0]), int(flat[-1]) + 1)
+    return flat
 
 
 def _tensor_indices(spec: TensorSpec, part: Part) -> Tensor:

@@ -6,9 +6,9 @@ Legend: ``S_n`` the groups that client ``n`` trains, ``Delta = local - global`` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from torch import Tensor
 
@@ -310,6 +310,37 @@ class GroupSum:
     members: tuple[ClientId, ...]
 
 
+class NotCollected(LookupError):
+    """Raised where an aggregation reads what its reduction does not keep."""
+
+
+class _NotKept:
+    """The part of ``Reduced`` that a reduction does not fill: every look at it says which reduction to take."""
+
+    def __init__(self, message: str) -> None:
+        self._message = message
+
+    def __getattr__(self, name: str) -> NoReturn:  # .get, .items, .index, ..
+        if name.startswith("__"):
+            raise AttributeError(name)  # copies and pickles look for such names
+        self._refuse()
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise NotCollected(self._message)
+
+    __getitem__ = __len__ = __iter__ = __contains__ = __bool__ = _refuse
+
+
+_NO_UPDATES: Any = _NotKept(
+    "reduced.updates is not kept: the reduction of this method is a WeightedSum, which adds updates up where they "
+    "arise; read reduced.sums, or build Strategy(.., reduction=Collect()) to get single updates"
+)
+_NO_SUMS: Any = _NotKept(
+    "reduced.sums is not made: the reduction of this method is Collect(), which brings single updates; read "
+    "reduced.updates, or build Strategy(.., reduction=self.reduction()) to get weighted sums"
+)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reduced:
     """Input of the aggregation.
@@ -317,12 +348,19 @@ class Reduced:
     Attributes:
         sums: sums by bucket and group (``WeightedSum``).
         receipts: receipts of all usable updates, in client order.
-        updates: single updates in client order (``Collect``). Reading the part of the other reduction raises.
+        updates: single updates in client order (``Collect``).
     """
 
     sums: Mapping[str, Mapping[GroupId, GroupSum]]
     receipts: tuple[Receipt, ...]
     updates: Sequence[Update] = ()
+
+    def under(self, reduction: Reduction) -> Reduced:
+        """The same for a method with this reduction: reading what it does not fill raises ``NotCollected``.
+
+        A method that loops over an empty part would leave its model as it is without a word.
+        """
+        return replace(self, sums=_NO_SUMS) if isinstance(reduction, Collect) else replace(self, updates=_NO_UPDATES)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -448,64 +486,3 @@ class RoundCost:
         """Share of its busy time that the slowest client spends on the link; 0 where nobody works."""
         slowest = max((c.times for c in self.clients), key=lambda t: t.busy_s, default=StageTimes())
         return slowest.link_s / slowest.busy_s if slowest.busy_s else 0.0
-
-
-# Parts of a round that an aggregation did not ask for: reading them is an error that names the reduction to take.
-#
-# A round either adds updates up where they arise (``WeightedSum``) or brings single ones to the server (``Collect``).
-# The other half of ``Reduced`` is empty, and a method that loops over it would leave its model as it is without a word.
-
-
-class NotCollected(LookupError):
-    """Raised where an aggregation reads what its reduction does not keep."""
-
-
-class NoUpdates(Sequence[Update]):
-    """Single updates of a method that sums them up: none are kept, and every look at them says so."""
-
-    def __getitem__(self, index: object) -> NoReturn:
-        """Refuse."""
-        self._refuse()
-
-    def __len__(self) -> NoReturn:
-        """Refuse."""
-        self._refuse()
-
-    def __iter__(self) -> Iterator[Update]:
-        """Refuse."""
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise NotCollected(
-            "reduced.updates is not kept: the reduction of this method is a WeightedSum, which adds updates up where "
-            "they arise; read reduced.sums, or build Strategy(.., reduction=Collect()) to get single updates"
-        )
-
-
-class NoSums(Mapping[str, Mapping[GroupId, GroupSum]]):
-    """Sums of a method that collects single updates: none are made, and every look at them says so."""
-
-    def __getitem__(self, bucket: str) -> NoReturn:
-        """Refuse."""
-        self._refuse()
-
-    def __len__(self) -> NoReturn:
-        """Refuse."""
-        self._refuse()
-
-    def __iter__(self) -> Iterator[str]:
-        """Refuse."""
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise NotCollected(
-            "reduced.sums is not made: the reduction of this method is Collect(), which brings single updates; read "
-            "reduced.updates, or build Strategy(.., reduction=self.reduction()) to get weighted sums"
-        )
-
-
-def as_reduced(reduced: Reduced, reduction: Reduction) -> Reduced:
-    """The input of an aggregation, in which reading what ``reduction`` does not keep raises ``NotCollected``."""
-    if isinstance(reduction, Collect):
-        return replace(reduced, sums=NoSums())
-    return replace(reduced, updates=NoUpdates())

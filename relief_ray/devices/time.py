@@ -20,8 +20,8 @@ from relief_ray.core.stages import Engine
 from relief_ray.devices.fleet import DeviceType
 from relief_ray.devices.throughput import Stagewise
 from relief_ray.devices.workload import Workload
-from relief_ray.plugins.blame import call_users, called, fault_text, require, users_function
-from relief_ray.plugins.contract import kind_fault, times_fault
+from relief_ray.plugins.blame import call_users, called, require, users_function, with_line
+from relief_ray.plugins.contract import kind_violation, times_violation
 from relief_ray.plugins.load import import_path, is_path, load_kind
 from relief_ray.support.errors import UserCodeError, UserError, nearest, shown
 from relief_ray.support.files import read_whole
@@ -86,14 +86,14 @@ def checked_times(clock: TimeModel, device: DeviceType, load: Workload) -> Stage
         return _built_in_times(clock, device, load)
     step = f"{type(clock).__name__}.times"
     times = called(clock.times, step, device, load)
-    require(clock.times, step, "relief_ray.core.messages.StageTimes", times_fault, times)
+    require(clock.times, step, "relief_ray.core.messages.StageTimes", times_violation, times)
     return times
 
 
 def _built_in_times(clock: TimeModel, device: DeviceType, load: Workload) -> StageTimes:
     try:
         times = clock.times(device, load)
-        if not (fault := times_fault(times)):
+        if not (fault := times_violation(times)):
             return times
     except ArithmeticError as error:  # a speed that rounds to 0, or seconds beyond a float's range
         fault = f"{type(error).__name__}: {error}, expected seconds"
@@ -407,8 +407,8 @@ def _build_clock(name: str, context: ClockContext) -> TimeModel:
     if not isinstance(clock, type):
         return clock
     built = call_users(clock.build, context)
-    if fault := kind_fault(built, TimeModel):
-        raise UserCodeError(fault_text(clock.build, f"{clock.__name__}.build {fault}"))
+    if fault := kind_violation(built, TimeModel):
+        raise UserCodeError(with_line(clock.build, f"{clock.__name__}.build {fault}"))
     return built
 
 

@@ -35,9 +35,9 @@ from relief_ray.training.job import Job
 # ``tail``: at a tested round r the mean of rounds r - w + 1 .. r. A running mean is kept for each coming test whose
 # window has begun: none between two windows, one inside a window, at most ``ceil(w / every) + 1``. ``ema``: ``x <- d x
 # + (1 - d) theta`` from the first round on: one copy. A copy is float32, as large as all models that the server holds;
-# the first round of a mean needs none. Every model is averaged by what it stands for (``Strategy.identities``), so that
-# a cluster that is formed anew begins a mean anew. Tensors that are not floating-point are the last round's. Personal
-# parts, which clients keep, are never averaged.
+# the first round of a mean needs none. Every model is averaged by what it stands for (``Averaging.identities``), so
+# that a cluster that is formed anew begins a mean anew. Tensors that are not floating-point are the last round's.
+# Personal parts, which clients keep, are never averaged.
 
 
 NO_AVERAGES = Averages()
@@ -123,7 +123,7 @@ def evaluation_inputs(
 
     ``personal``: personal state by client; ``averages``: models that take the place of the server's own.
     """
-    state = with_averages(state, averages, setup.strategy.identities(state))
+    state = with_averages(state, averages, setup.strategy.averaging.identities(state))
     plan = setup.strategy.evaluate(state, setup.fleet)
     models, canonical = dict(state.models), plan.canonical
     if canonical and canonical.client is None and canonical.keep:

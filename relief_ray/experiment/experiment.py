@@ -82,7 +82,7 @@ class Experiment:
         self.averages = point.averages if point else NO_AVERAGES
         self.totals: Mapping[str, Totals] = last.totals if last else {}
         self.target_s = deadline_s(setup)
-        self.next_round = point.round + 1 if point else (0 if setup.strategy.bootstrap else 1)
+        self.next_round = point.round + 1 if point else (0 if setup.config.strategy.bootstrap else 1)
         self.saved_round = self.next_round - 1
         self.saver = Saver()
         self.accepting = Accepting(executor=self.executor, quorum=setup.config.runtime.quorum)
@@ -138,7 +138,7 @@ class Experiment:
         try:
             step = partial(server_step, setup.config.server)
             result = run_round(setup.strategy, self.state, context, self.accepting, self.store, setup.accountant, step)
-            identities = setup.strategy.identities(result.state)
+            identities = setup.strategy.averaging.identities(result.state)
             averages = advanced(setup.config, self.averages, round_, result.state, identities)
             metrics = self._evaluate(result, averages) if is_tested(setup.config, round_) else {}
             record = round_record(
@@ -172,7 +172,7 @@ class Experiment:
     def _watch(self, round_: int, trained: list[GroupId]) -> tuple[str, ...]:
         """Warnings about groups that nobody has trained for several rounds."""
         participants = self._participants(round_)
-        rests = self.setup.strategy.rests(context_of(self.setup, round_, participants))
+        rests = self.setup.strategy.insight.rests(context_of(self.setup, round_, participants))
         return self.untrained.add(round_, participants, trained, rests)
 
     def checkpoint(self) -> Checkpoint:
@@ -194,7 +194,7 @@ class Experiment:
         """Draw ``max(1, round(p N))`` clients without replacement; the bootstrap round uses all."""
         clients = self.setup.fleet.clients
         share = self.setup.config.participation
-        if share >= 1.0 or (round_ == 0 and self.setup.strategy.bootstrap):
+        if share >= 1.0 or (round_ == 0 and self.setup.config.strategy.bootstrap):
             return clients
         number = max(1, round(share * len(clients)))
         chosen = self.setup.streams.numpy("participation", round_).choice(len(clients), size=number, replace=False)

@@ -93,7 +93,7 @@ def speedup_at_paper(setup: Setup, charged: Sequence[Receipt], participants: Seq
     None for pooled data, and where no client trained.
     """
     training = setup.config.training
-    if setup.strategy.pooled or not charged:
+    if setup.config.strategy.pooled or not charged:
         return None
     paper = LocalRound(windows=NOMINAL_WINDOWS, epochs=NOMINAL_EPOCHS, batch_size=training.batch_size)
     fleet = with_windows(setup.fleet, [NOMINAL_WINDOWS] * len(setup.fleet))
@@ -121,7 +121,7 @@ def speedup_at_paper(setup: Setup, charged: Sequence[Receipt], participants: Seq
 # Notices groups that participants could have trained and none has, for five rounds: such a model is half frozen.
 #
 # Nothing in F1 or seconds shows it, so every method's rounds are watched. A method that leaves groups alone on purpose
-# says so (``Strategy.rests``); those rounds do not count.
+# says so (``Insight.rests``); those rounds do not count.
 
 
 NUM_ROUNDS = 5
@@ -241,7 +241,7 @@ def _physical(trained: Trained) -> dict[int, PhysicalRecord]:
 
 def _diagnosed(setup: Setup, result: RoundResult) -> dict[str, dict[str, float]]:
     """Tables with what the method tells of its next state, without those that have no rows."""
-    tables = setup.strategy.diagnose(result.state, setup.layout)
+    tables = setup.strategy.insight.diagnose(result.state, setup.layout)
     return {name: dict(table) for name, table in tables.items() if table}
 
 
@@ -360,7 +360,7 @@ def _speedup(setup: Setup, result: RoundResult, reference: Mapping[str, RoundCos
     None for pooled data, and where no client trained.
     """
     round_s, fedavg_s = (costs[setup.config.costs.planning_time].round_s for costs in (result.costs, reference))
-    return None if setup.strategy.pooled or not round_s else fedavg_s / round_s
+    return None if setup.config.strategy.pooled or not round_s else fedavg_s / round_s
 
 
 def _trained_fraction(setup: Setup, result: RoundResult) -> float:

@@ -242,7 +242,7 @@ def prepare(
         config, data, with_windows(fleet, [len(c) for c in data.clients]), types, engine or choose_engine(config)
     )
     setup = replace(setup, data_warnings=data_warnings(dataset, config.data, data.coverage))
-    return _pool_clients(setup) if setup.strategy.pooled else _with_hints(setup)
+    return _pool_clients(setup) if setup.config.strategy.pooled else _with_hints(setup)
 
 
 def configured_fleet(config: ExperimentConfig, num_clients: int) -> tuple[Fleet, dict[str, DeviceType]]:
@@ -258,7 +258,7 @@ def _with_hints(setup: Setup) -> Setup:
     planned = PlannedRun(
         context=context_of(setup, 1), clock=config.costs.planning_time, participation=config.participation
     )
-    return replace(setup, warnings=(*setup.warnings, *setup.strategy.warnings(planned)))
+    return replace(setup, warnings=(*setup.warnings, *setup.strategy.insight.warnings(planned)))
 
 
 def _pool_clients(setup: Setup) -> Setup:
@@ -452,7 +452,8 @@ def subject_names(setup: Setup, windows: WindowSet) -> list[str]:
 
 def deadline_s(setup: Setup) -> float | None:
     """``T*`` in seconds where the strategy has one, else None."""
-    return None if setup.strategy.deadline_s is None else setup.strategy.deadline_s(context_of(setup, 1))
+    target_s = setup.strategy.insight.deadline_s
+    return None if target_s is None else target_s(context_of(setup, 1))
 
 
 def fedavg_costs(setup: Setup, participants: tuple[ClientInfo, ...]) -> dict[str, RoundCost]:

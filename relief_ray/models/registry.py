@@ -14,7 +14,7 @@ from relief_ray.models.backbone import Backbone, BackboneConfig, InputShape
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.module import ModuleBackbone
 from relief_ray.models.moment.backbone import MomentConfig
-from relief_ray.plugins.blame import call_users, fault_text
+from relief_ray.plugins.blame import call_users, with_line
 from relief_ray.plugins.load import configured, is_own, is_path, path_of, what_to_type
 from relief_ray.support.errors import UserCodeError, UserError, nearest, shown
 
@@ -84,7 +84,7 @@ def build_checked(config: BackboneConfig, shape: InputShape, seed: int, fast: bo
             raise
         fault = str(error)  # what is derived of the module did not fit
     if fault:
-        raise UserCodeError(fault_text(function, fault))
+        raise UserCodeError(with_line(function, fault))
     return backbone
 
 

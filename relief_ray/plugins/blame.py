@@ -1,4 +1,4 @@
-"""Faults of users' code: whose an error is, and the file, line and function that it is told with."""
+"""Errors of users' code: who raised one, and the file, line and function that its message names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,14 @@ _PYTHON = frozenset(Path(sysconfig.get_path(name)) for name in ("stdlib", "plats
 # Characters of an error's message that are shown.
 _LONGEST = 2000
 _NOT_OURS = "That file is not relief-ray's: mend it there"
+_INTACT = "; what was recorded before it is intact"
 T = TypeVar("T")
+
+
+class ContractViolated(UserCodeFailed):
+    """Raised where a user's function returned what it must not; ``rule``: that of `relief-ray conformance`."""
+
+    rule: str = ""
 
 
 def take_as_users(modules: Iterable[str]) -> None:
@@ -60,11 +67,11 @@ def blamed(error: BaseException, where: str = "") -> UserCodeFailed | None:
 
 
 def reason(error: BaseException) -> str:
-    """Say why something failed: bad input in its own words, a user's fault by file and line, all else by its kind."""
+    """Say why something failed: bad input in its own words, a user's error by file and line, all else by its kind."""
     if isinstance(error, UserError):
         return str(error)
-    theirs = blamed(error)
-    return f"{type(error).__name__}: {text_of(error)}" if theirs is None else str(theirs)
+    users = blamed(error)
+    return f"{type(error).__name__}: {text_of(error)}" if users is None else str(users)
 
 
 def text_of(error: BaseException) -> str:
@@ -88,10 +95,10 @@ def call_users(function: Callable[..., T], *arguments: object) -> T:
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        theirs = blamed(error)
-        if theirs is None:
+        users = blamed(error)
+        if users is None:
             raise
-        raise UserCodeError(str(theirs)) from error
+        raise UserCodeError(str(users)) from error
 
 
 def users_function(function: object) -> Callable[..., object] | None:
@@ -101,33 +108,16 @@ def users_function(function: object) -> Callable[..., object] | None:
     """
     if isinstance(function, partial):
         bound = (function.func, *function.args, *function.keywords.values())
-        return next((found for each in bound if callable(each) and (found := users_function(each))), None)
+        return next((inner for each in bound if callable(each) and (inner := users_function(each))), None)
     if isinstance(function, type) or not callable(function):
         return None
     module = getattr(function, "__module__", None) or type(function).__module__
     return None if module.partition(".")[0] in (*PROJECT, "builtins") else function
 
 
-def _fault_in(function: Callable[..., object], found: str) -> UserCodeFailed:
-    """The error of a user's function that returned something wrong: ``found``, then file, line and function."""
-    return UserCodeFailed(f"{fault_text(function, found)}; what was recorded before it is intact")
-
-
-def fault_text(function: Callable[..., object], found: str) -> str:
-    """``found``, then file, line and function of a user's function, and whose it is."""
-    return f"{found} ({_line_of(users_function(function) or function)})\n{_NOT_OURS}"
-
-
-def check_returned(value: object, kind: type, function: Callable[..., object], step: str) -> None:
-    """Check what a user's function gave back.
-
-    Raises:
-        UserCodeFailed: something else than a ``kind``; file, line and function are named.
-    """
-    if not isinstance(value, kind):
-        raise _fault_in(
-            function, f"{step} returned a {type(value).__name__}, expected a {kind.__module__}.{kind.__name__}"
-        )
+def with_line(function: Callable[..., object], text: str) -> str:
+    """``text``, then file, line and name of a user's function, and who has to mend it."""
+    return f"{text} ({_line_of(users_function(function) or function)})\n{_NOT_OURS}"
 
 
 def called(function: Callable[..., T], step: str, *arguments: object) -> T:
@@ -139,31 +129,38 @@ def called(function: Callable[..., T], step: str, *arguments: object) -> T:
     try:
         return function(*arguments)
     except SystemExit as error:
-        raise _fault_in(
-            function, f"{step} ended the process (sys.exit({error.code!r})), expected that it returns"
-        ) from None
+        text = f"{step} ended the process (sys.exit({error.code!r})), expected that it returns"
+        raise UserCodeFailed(with_line(function, text) + _INTACT) from None
 
 
 def require(
-    function: Callable[..., object], step: str, expected: str, check: Callable[..., str], *arguments: object
+    function: Callable[..., object],
+    step: str,
+    expected: str,
+    check: Callable[..., str],
+    *arguments: object,
+    rule: str = "",
 ) -> None:
-    """Raise as the user's what ``check(*arguments)`` finds in what a function returned.
+    """Raise as the user's the violation that ``check(*arguments)`` words, of ``rule``, in what a function returned.
 
-    A value on which the check itself fails is the user's fault too: it is not ``expected``.
+    A value on which the check itself fails is the user's error too: it is not ``expected``.
 
     Raises:
-        UserCodeFailed: there is a fault; function, file and line are named.
+        ContractViolated: there is a violation; function, file and line are named.
     """
     cause = None
     try:
-        fault = check(*arguments)
+        violation = check(*arguments)
     except Exception as error:
         cause = error
-        fault = (
+        violation = (
             f"returned a value that cannot be checked ({type(error).__name__}: {text_of(error)}), expected {expected}"
         )
-    if fault:
-        raise _fault_in(function, f"{step}{'' if fault.startswith('returned') else ':'} {fault}") from cause
+    if violation:
+        colon = "" if violation.startswith("returned") else ":"
+        raised = ContractViolated(with_line(function, f"{step}{colon} {violation}") + _INTACT)
+        raised.rule = rule
+        raise raised from cause
 
 
 def user_line(error: BaseException) -> str | None:

@@ -68,9 +68,9 @@ def import_path(path: str) -> str:
     if not place.endswith(".py"):
         return path
     file = Path(os.path.abspath(Path(place).expanduser()))
-    for here, found in ((Path.cwd(), file), (Path.cwd().resolve(), file.resolve())):
-        if found.is_relative_to(here):
-            return ".".join(found.relative_to(here).with_suffix("").parts) + colon + attribute
+    for here, full in ((Path.cwd(), file), (Path.cwd().resolve(), file.resolve())):
+        if full.is_relative_to(here):
+            return ".".join(full.relative_to(here).with_suffix("").parts) + colon + attribute
     return path
 
 
@@ -225,15 +225,15 @@ def configured(values: Mapping[str, object], key: str, base: type[_Config]) -> _
         UserError: it is no ``base``, or has no such field.
         ValidationError: a field does not fit.
     """
-    found, given = load_kind(str(values["name"]), key, base), {k: v for k, v in values.items() if k != "name"}
-    kind = found if isinstance(found, type) else type(found)
+    loaded, fields = load_kind(str(values["name"]), key, base), {k: v for k, v in values.items() if k != "name"}
+    kind = loaded if isinstance(loaded, type) else type(loaded)
     known = [field for field in kind.model_fields if field != "name"]
-    if wrong := [field for field in given if field not in known]:
+    if wrong := [field for field in fields if field not in known]:
         near, read = nearest(wrong[0], known), ", ".join(fields_read(kind, base))
         raise UserError(f"unknown key '{key}.{wrong[0]}'{near}; {values['name']} has {read or 'no fields'}")
-    if isinstance(found, type):
-        return found.model_validate(given)
-    return type(found).model_validate(dict(found) | given)
+    if isinstance(loaded, type):
+        return loaded.model_validate(fields)
+    return type(loaded).model_validate(dict(loaded) | fields)
 
 
 def fields_read(kind: type[BaseModel], base: type[BaseModel]) -> list[str]:
@@ -269,10 +269,10 @@ def load_kind(path: str, key: str, base: type[_Config]) -> type[_Config] | _Conf
     Raises:
         UserError: there is nothing at the path, or something else.
     """
-    found = load(path, key, base)
-    if isinstance(found, base) or (isinstance(found, type) and issubclass(found, base)):
-        return found
-    what = f"class {found.__name__}" if isinstance(found, type) else f"a {type(found).__name__}"
+    loaded = load(path, key, base)
+    if isinstance(loaded, base) or (isinstance(loaded, type) and issubclass(loaded, base)):
+        return loaded
+    what = f"class {loaded.__name__}" if isinstance(loaded, type) else f"a {type(loaded).__name__}"
     raise UserError(
         f"{key} = {path!r}: found {what}, expected a subclass of {base.__module__}.{base.__name__} or an instance of "
         "one; derive the class from it"
@@ -315,7 +315,7 @@ def digests(modules: Iterable[str]) -> dict[str, str]:
 def _reachable(module: str, root: Path) -> list[str]:
     """Paths below ``root`` of ``module``, of its parent packages, and of their imports from ``root``."""
     is_user_folder = not INSTALLED & set(root.parts)
-    seen: dict[str, None] = {}
+    reached: dict[str, None] = {}
     todo = [module]
     while todo:
         name = todo.pop()
@@ -323,10 +323,10 @@ def _reachable(module: str, root: Path) -> list[str]:
             continue
         places = [place for place in _places(name) if (root / place).is_file()]
         for place in places:
-            if place not in seen:
-                seen[place] = None
+            if place not in reached:
+                reached[place] = None
                 todo += _imports((root / place).read_bytes(), place)
-    return list(seen)
+    return list(reached)
 
 
 def _places(module: str) -> Iterator[str]:

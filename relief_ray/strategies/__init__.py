@@ -18,7 +18,7 @@ from pydantic import Field
 from relief_ray.plugins.load import is_own, is_path, load_kind
 from relief_ray.records.schema import MethodFacts
 from relief_ray.strategies.citations import cite
-from relief_ray.strategies.common import Preset, Search, StrategyConfig
+from relief_ray.strategies.common import Preset, Search, StrategyConfig, built_in_name
 
 # The one order of methods (that of the paper's Table I) in lists, tables, figures and grids; each name is a module with
 # ``PRESETS``.
@@ -73,14 +73,14 @@ def search_of(name: str) -> Search:
 def method_name(config: StrategyConfig, label: str) -> str:
     """Name of a method in tables, titles and figures.
 
-    A built-in method goes by its preset's name, a user's own by the title that its file states, else by the name of
-    its ``Strategy``; a reconstruction by its title, and says so.
+    A built-in method goes by its preset's name, a user's own by the title that its file states, else by its
+    class's name; a reconstruction by its title, and says so.
     """
     if is_own(type(config)):
         return _own_name(config, label) + (" (reconstructed)" if config.reconstructed else "")
     if not config.reconstructed:
         return label
-    variant = label.removeprefix(config.build().name).strip("_")
+    variant = label.removeprefix(built_in_name(config)).strip("_")
     return ", ".join([f"{config.title} (reconstructed)", *([variant] if variant else [])])
 
 
@@ -88,8 +88,7 @@ def _own_name(config: StrategyConfig, label: str) -> str:
     """Name of a user's method: never that of a class it derives from, be it built in or the user's own."""
     kind = type(config)
     title = kind.title if "title" in vars(kind) else ""
-    built = config.build().name if "build" in vars(kind) else ""
-    return next((name for name in (title, built, kind.__name__) if name and name not in _TAKEN), label)
+    return next((name for name in (title, kind.__name__) if name and name not in _TAKEN), label)
 
 
 def _own_kind(kind: type[StrategyConfig]) -> str:
@@ -108,7 +107,7 @@ def _own_fact(kind: type[StrategyConfig], fact: str) -> str:
     return str(vars(stated_by)[fact]) if is_own(stated_by) else ""
 
 
-_TAKEN = frozenset(PRESETS) | {config.build().name for config in PRESETS.values()}
+_TAKEN = frozenset(PRESETS) | {built_in_name(config) for config in PRESETS.values()}
 _ORDER = {method_name(config, label): number for number, (label, config) in enumerate(PRESETS.items())}
 
 
@@ -132,7 +131,7 @@ def facts_of(config: StrategyConfig, label: str) -> MethodFacts:
         kind=_own_kind(type(config)) if is_users else preset.kind,
         citation=config.citation,
         reconstructed=config.reconstructed,
-        pooled=config.build().pooled,
+        pooled=config.pooled,
         paper_accounting=config.paper_accounting,
         dense_stand_in=config.dense_stand_in,
         search_trades_speed=config.search_trades_speed if preset.search else "",
@@ -148,6 +147,7 @@ __all__ = [
     "REFERENCE",
     "AnyStrategy",
     "about_of",
+    "built_in_name",
     "by_registry",
     "facts_of",
     "method_name",

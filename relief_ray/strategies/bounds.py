@@ -26,11 +26,12 @@ class Central(StrategyConfig):
     title: ClassVar[str] = "central"
     kind: ClassVar[str] = "bound"
     about: ClassVar[str] = "one client with everybody's data and all sensors"
+    pooled: ClassVar[bool] = True
     name: Literal["central"] = "central"
 
     def build(self) -> Strategy:
         """Build the strategy: FedAvg of one pooled client."""
-        return replace(FedAvg().build(), name=self.name, pooled=True)
+        return replace(FedAvg().build(), name=self.name)
 
 
 class Local(StrategyConfig):
@@ -39,6 +40,7 @@ class Local(StrategyConfig):
     title: ClassVar[str] = "local"
     kind: ClassVar[str] = "bound"
     about: ClassVar[str] = "no federation: each client keeps a model of its own"
+    no_average: ClassVar[str] = "nothing is sent, every client keeps its own model"
     name: Literal["local"] = "local"
 
     def build(self) -> Strategy:
@@ -49,7 +51,6 @@ class Local(StrategyConfig):
             allocate=stay_home,
             aggregate=unchanged,
             evaluate=own_models,
-            no_average="nothing is sent, every client keeps its own model",
         )
 
 

@@ -27,9 +27,9 @@ _MOST_ROUNDS = 10_000
 class StrategyConfig(FrozenConfig):
     """Base of every strategy's configuration: frozen, no unknown keys. A subclass has at least ``build``.
 
-    Everything else that the program has to know of a method stands in class variables of its configuration, which all
-    have defaults, and in ``rounds_needed``. Commands, tables, cost accounting and searches read them here and know no
-    method by its name.
+    Everything else that the program has to know of a method before it is built stands in class variables of its
+    configuration, which all have defaults (a property where it depends on a field), and in ``rounds_needed``. Commands,
+    tables, cost accounting and searches read them here and know no method by its name.
     """
 
     title: ClassVar[str] = ""
@@ -55,6 +55,16 @@ class StrategyConfig(FrozenConfig):
     dense_stand_in: ClassVar[str] = ""
     """What stands for the method's LoRA mechanism on a backbone without LoRA, one line for footnotes; empty: the method
     needs no LoRA."""
+    pooled: ClassVar[bool] = False
+    """One client holds the data of all (the ``central`` bound)."""
+    bootstrap: ClassVar[bool] = False
+    """A round 0 trains everything on all clients first (Algorithm 1, line 1)."""
+    no_average: ClassVar[str] = ""
+    """Why no mean of updates moves its models, so that it refuses ``server.optimizer``; empty: one does."""
+    has_deadline: ClassVar[bool] = False
+    """It has a round target ``T*`` (``Insight.deadline_s``)."""
+    explains: ClassVar[bool] = False
+    """Its ``Insight`` has reasons for `relief-ray explain`."""
     one_of: ClassVar[tuple[str, ...]] = ()
     """Keys that say the same thing in different ways, so that at most one of them may be given."""
     read_with: ClassVar[ReadWith] = ()
@@ -96,6 +106,12 @@ class StrategyConfig(FrozenConfig):
     def shares(self, fleet: Fleet) -> list[float]:
         """Weight of each client, ``n_k`` or 1, for methods that keep models apart."""
         return [float(c.num_windows) if self.weighting == "samples" else 1.0 for c in fleet.clients]
+
+
+def built_in_name(config: StrategyConfig) -> str:
+    """Name of the built-in method that this is or derives from, e.g. ``relief``; empty: of none."""
+    field = type(config).model_fields.get("name")
+    return "" if field is None else str(field.default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +161,10 @@ def first_phase_only(config: StrategyConfig, run: PlannedRun, key: str, conseque
         return ()
     fixes = [f"rounds={needed} or more"] * (needed is not None)
     fixes += [f"a smaller strategy.{key}"] * (rounds > 1 or needed is None)
-    name, value = config.build().name, getattr(config, key)
-    return (f"{name}, {key} = {value:.4g}, rounds = {rounds}: {consequence}; set {' or '.join(fixes)}",)
+    value = getattr(config, key)
+    return (
+        f"{built_in_name(config)}, {key} = {value:.4g}, rounds = {rounds}: {consequence}; set {' or '.join(fixes)}",
+    )
 
 
 def cluster_sizes(views: Iterable[str]) -> Mapping[str, Mapping[str, float]]:

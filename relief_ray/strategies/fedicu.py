@@ -200,6 +200,7 @@ class FedICU(StrategyConfig):
     reconstructed: ClassVar[bool] = True
     search: ClassVar[Search] = search_over("kappa", (0.6, 0.8, 0.95))
     read_with: ClassVar[ReadWith] = (("freeze_unimportant", True, ("freeze_share",)),)
+    no_average: ClassVar[str] = "lengths and directions of updates are combined apart, by a step of its own"
     name: Literal["fedicu"] = "fedicu"
     kappa: float = Field(default=0.8, gt=0.0, le=1.0)
     """Share of each tensor's values that is sent; the fusion matrix counts as one tensor."""
@@ -225,7 +226,6 @@ class FedICU(StrategyConfig):
             client=ClientProgram(after=partial(send_important, self)),
             reduction=Collect(),
             aggregate=partial(aggregate, self),
-            no_average="lengths and directions of updates are combined apart, by a step of its own",
         )
 
 

@@ -27,7 +27,7 @@ from torch import Tensor
 from relief_ray.core import messages as msg
 from relief_ray.core.client import ClientContext, ClientProgram
 from relief_ray.core.extra_modules import Experts
-from relief_ray.core.federated import Diagnostics, PlannedRun, RoundContext, ServerTools, Strategy
+from relief_ray.core.federated import Averaging, Diagnostics, Insight, PlannedRun, RoundContext, ServerTools, Strategy
 from relief_ray.core.groups import WHOLE, GroupId, GroupLayout, Params
 from relief_ray.core.messages import Assignment, ClientId, Fleet, GroupSum, Json, ServerState
 from relief_ray.core.streams import Streams
@@ -324,9 +324,8 @@ class FedLEASE(StrategyConfig):
             client=ClientProgram(after=forget_warmup),
             aggregate=partial(aggregate, self),
             evaluate=own_experts,
-            averaged=partial(averaged, self),
-            warnings=partial(warn_without_experts, self),
-            diagnose=diagnose,
+            insight=Insight(warnings=partial(warn_without_experts, self), diagnose=diagnose),
+            averaging=Averaging(averaged=partial(averaged, self)),
         )
 
     def rounds_needed(self, participation: float) -> int:

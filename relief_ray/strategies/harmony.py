@@ -207,6 +207,9 @@ class Harmony(StrategyConfig):
     citation: ClassVar[str | None] = "ouyang2023harmony"
     paper_accounting: ClassVar[Literal["method", "fedavg"]] = "fedavg"
     search: ClassVar[Search] = search_over("encoder_lr", (0.03, 0.1, 0.3), "encoder")
+    no_average: ClassVar[str] = (
+        "fusion is averaged in clusters that are formed anew in every round: no model can keep moments"
+    )
     name: Literal["harmony"] = "harmony"
     unimodal_share: float = Field(default=2 / 3, gt=0.0, lt=1.0)
     """Share of the rounds that make up the unimodal phase, at least one round."""
@@ -230,11 +233,8 @@ class Harmony(StrategyConfig):
             reduction=msg.Collect(),
             aggregate=partial(aggregate, self),
             evaluate=own_networks,
-            warnings=partial(warn, self),
-            diagnose=diagnose,
-            rests=partial(is_unimodal, self),
-            identities=members_of_clusters,
-            no_average="fusion is averaged in clusters that are formed anew in every round: no model can keep moments",
+            insight=fed.Insight(warnings=partial(warn, self), diagnose=diagnose, rests=partial(is_unimodal, self)),
+            averaging=fed.Averaging(identities=members_of_clusters),
         )
 
     def rounds_needed(self, participation: float) -> int | None:

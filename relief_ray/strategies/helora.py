@@ -380,6 +380,15 @@ class HeLoRA(StrategyConfig):
     alpha_over: Literal["server_rank", "own_rank"] = "server_rank"
     """Adapters are scaled by alpha over the server's rank ``R``, or over the client's own (official code)."""
 
+    @property
+    def no_average(self) -> str:  # type: ignore[override]
+        """Why its models are no means of updates."""
+        return (
+            "the clients' models learn from each other on the server and are never averaged"
+            if self.variant == "kd"
+            else ""
+        )
+
     def build(self) -> Strategy:
         """Build the strategy."""
         pad = Strategy(
@@ -402,7 +411,6 @@ class HeLoRA(StrategyConfig):
             reduction=Collect(),
             aggregate=partial(teach, settings),
             evaluate=each_its_own,
-            no_average="the clients' models learn from each other on the server and are never averaged",
         )
 
 

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from relief_ray.core.client import ClientProgram, LocalStep, task_loss
 from relief_ray.core.extra_modules import Connector
-from relief_ray.core.federated import PlannedRun, RoundContext, ServerTools, Strategy
+from relief_ray.core.federated import Insight, PlannedRun, RoundContext, ServerTools, Strategy
 from relief_ray.core.groups import WHOLE, GroupId, GroupLayout, Params
 from relief_ray.core.messages import Assignment, ClientId, Collect, EvalPlan, EvalTarget, Fleet, Reduced, ServerState
 from relief_ray.core.streams import Streams
@@ -278,6 +278,7 @@ class Pilot(StrategyConfig):
     dense_stand_in: ClassVar[str] = "the whole dense backbone is mixed in place of the text model's LoRA"
     paper_accounting: ClassVar[Literal["method", "fedavg"]] = "fedavg"
     search: ClassVar[Search] = search_over("neighbours", (1, 3, 5))
+    no_average: ClassVar[str] = "each client's model is mixed with its nearest ones, there is no common mean"
     name: Literal["pilot"] = "pilot"
     weighting: Weighting = "samples"
     """A client's weight in means over clients."""
@@ -307,8 +308,7 @@ class Pilot(StrategyConfig):
             client=ClientProgram(objective=partial(objective, self)),
             aggregate=partial(aggregate, self),
             evaluate=partial(own_models, self),
-            no_average="each client's model is mixed with its nearest ones, there is no common mean",
-            warnings=partial(warn_without_mixing, self),
+            insight=Insight(warnings=partial(warn_without_mixing, self)),
         )
 
     def connector(self, fleet: Fleet) -> Connector:

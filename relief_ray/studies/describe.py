@@ -121,7 +121,7 @@ def _modelled(config: ExperimentConfig) -> _Model:
         fleet=fleet,
         backbone=backbone,
         counter=count(backbone, config),
-        is_pooled=strategy.pooled,
+        is_pooled=config.strategy.pooled,
         warnings=(*backbone.warnings, *uncalibrated(config)),
     )
 

@@ -111,7 +111,7 @@ class Plan:
 
 def has_bootstrap(cell: Cell) -> bool:
     """True where round 0 is one of the cell's rounds."""
-    return cell.config.strategy.build().bootstrap
+    return cell.config.strategy.bootstrap
 
 
 def look_at(cell: Cell, folder: Path) -> CellFolder:

@@ -1,6 +1,6 @@
 """Reasons for what a client trains, for a reader who has not seen the method's paper.
 
-The method gives the reasons (``Strategy.explain``); this module adds the client's data and the ledger, and words them.
+The method gives the reasons (``Insight.explain``); this module adds the client's data and the ledger, and words them.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ def _explain(setup: Setup, rounds: dict[int, RoundRecord], round_: int, client: 
     Raises:
         UserError: the ledger lacks the round before.
     """
-    if setup.strategy.explain is None and is_own(type(setup.config.strategy)):
+    if setup.strategy.insight.explain is None and is_own(type(setup.config.strategy)):
         return Explanation(summary=_by_record(setup, rounds.get(round_), round_, client))
-    if setup.strategy.explain is None:
+    if setup.strategy.insight.explain is None:
         return Explanation(summary=_without_reasons(setup))
     record, before = rounds.get(round_), rounds.get(round_ - 1)
     if before is None and round_ > _first_round(setup):
@@ -97,16 +97,16 @@ def _explain(setup: Setup, rounds: dict[int, RoundRecord], round_: int, client: 
         before={} if before is None else before.diagnosed,
         fedavg_s=_fedavg_s(setup, client),
     )
-    return setup.strategy.explain(request)
+    return setup.strategy.insight.explain(request)
 
 
 def _without_reasons(setup: Setup) -> str:
     """Sentence on a method without ``explain``."""
     name, number = method_name(setup.config.strategy, setup.config.label()), len(setup.layout)
-    others = [preset for preset, config in PRESETS.items() if config.build().explain is not None]
+    others = [preset for preset, config in PRESETS.items() if config.explains]
     reason = (
         "it has no deadline under which a client would have to choose among the"
-        if setup.strategy.deadline_s is None
+        if setup.strategy.insight.deadline_s is None
         else "it does not say how a client chooses among the"
     )
     return f"{name} leaves nothing to explain: {reason} {number} groups of the model. Ask about {', '.join(others)}."
@@ -130,7 +130,7 @@ def _by_record(setup: Setup, record: RoundRecord | None, round_: int, client: in
 
 def _first_round(setup: Setup) -> int:
     """Number of the run's first round."""
-    return 0 if setup.strategy.bootstrap else 1
+    return 0 if setup.config.strategy.bootstrap else 1
 
 
 def _check(setup: Setup, rounds: Collection[int], folder: Path, round_: int, client: int) -> None:

@@ -173,7 +173,7 @@ def what_if(
     """
     run, where = loaded.run, loaded.where
     config = parse(run.config, where)
-    if config.strategy.build().pooled:
+    if config.strategy.pooled:
         raise UserError(f"{where}: pooled data have no fleet; name a federated run")
     costs = _section(run.config, "costs") | ({} if profile is None else {"profile": profile})
     values = {**run.config, "fleet": _merged(_section(run.config, "fleet"), fleet), "costs": costs}
@@ -345,7 +345,7 @@ def _same(cost: RoundCost, round_s: float, energy_j: float) -> bool:
 
 def _deadline_s(hardware: Hardware, round_: int) -> float | None:
     """Return the method's deadline on this hardware; None where it has none."""
-    target_s = hardware.strategy.deadline_s
+    target_s = hardware.strategy.insight.deadline_s
     return None if target_s is None else target_s(hardware.context(round_))
 
 

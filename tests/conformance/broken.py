@@ -93,7 +93,7 @@ BROKEN: dict[str, tuple[str, tuple[str, str], str]] = {
     "is written as another": ("configuration", ("from pydantic import field_serializer\n", ROUNDED), "comes back as"),
     "a lambda": ("travels", ("", _build("change(evaluate=lambda s, f: plain().evaluate(s, f))")), "cannot be pickled"),
     "raises": ("finishes", _aggregate("return 1 / 0"), "ZeroDivisionError: division by zero (/"),
-    "not finite": ("finishes", _aggregate("return scaled(after, float('nan'))"), "is not finite after aggregation"),
+    "not finite": ("finishes", _aggregate("return scaled(after, float('nan'))"), "NaN or infinity, expected finite"),
     "an unknown group": (
         "allocation",
         _allocate("tuple(replace(t, train={**t.train, 'hed.1': t.train['head.1']}) for t in tasks)"),
@@ -218,7 +218,7 @@ BROKEN: dict[str, tuple[str, tuple[str, str], str]] = {
         "randomness", _aggregate("random.random()\nreturn after"), "aggregate drew from random",
     ),
     "draws at a client": (
-        "randomness", _client("torch.rand(1)\nreturn update"), "torch's default generator: changed while clients",
+        "randomness", _client("torch.rand(1)\nreturn update"), "client.after drew from torch's default generator",
     ),
     "a list of the module's": ("globals", _aggregate("SEEN.append(tools.round)\nreturn after"), ".SEEN: changed"),
     "a variable of the class": (
@@ -234,7 +234,7 @@ BROKEN: dict[str, tuple[str, tuple[str, str], str]] = {
         (
             "from relief_ray.core.messages import Collect\n"
             "def aggregate(state, reduced, tools):\n    return plain().aggregate(state, reduced, tools)\n",
-            _build("change(aggregate=aggregate, reduction=Collect(), no_average='none')"),
+            _build("change(aggregate=aggregate, reduction=Collect())"),
         ),
         "NotCollected: reduced.sums is not made: the reduction of this method is Collect()",
     ),
@@ -264,7 +264,7 @@ BROKEN: dict[str, tuple[str, tuple[str, str], str]] = {
             "still = [j for j, d in update.delta.items() if not bool(d.any())]\n"
             "return replace(update, delta={j: d * float('nan') if still else d for j, d in update.delta.items()})"
         ),
-        "updates of clients were refused: {",
+        "has NaN or infinity, expected finite values as it was given",
     ),
     "the process": (
         "executors", _client(

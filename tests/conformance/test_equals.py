@@ -29,11 +29,10 @@ class Mine(StrategyConfig):
 
 class Summed(StrategyConfig):
     # FedAvg, added up in float32 and in another order.
+    no_average = "its own order of summing"
+
     def build(self):
-        return Strategy(
-            name="summed", allocate=allocate_everything, reduction=Collect(), aggregate=summed,
-            no_average="its own order of summing",
-        )
+        return Strategy(name="summed", allocate=allocate_everything, reduction=Collect(), aggregate=summed)
 
 
 def summed(state, reduced, tools):

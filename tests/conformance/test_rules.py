@@ -62,8 +62,9 @@ def test_a_process_may_have_any_number_of_threads():
 
 
 def test_a_method_that_rests_on_purpose_need_not_move(write):
-    body = "def rests(context):\n    return True\n\ndef aggregate(state, reduced, tools):\n    return state\n"
-    name = write(module(body, "        return change(aggregate=aggregate, rests=rests)"))
+    body = "from relief_ray.core.federated import Insight\n\n"
+    body += "def rests(context):\n    return True\n\ndef aggregate(state, reduced, tools):\n    return state\n"
+    name = write(module(body, "        return change(aggregate=aggregate, insight=Insight(rests=rests))"))
     verdicts = check(parse({**PROBLEM, "strategy": f"{name}:Mine"}))
     assert next(v for v in verdicts if v.rule == "moves").status == "kept"
 

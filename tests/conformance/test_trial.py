@@ -1,11 +1,11 @@
-"""Test what a trial is called, and what its result says to people and to programs."""
+"""Test what is judged is called, and what its result says to people and to programs."""
 
 import pytest
 
 from relief_ray.config.experiment import override, parse
 from relief_ray.conformance.rules import RULES, Verdict
 from relief_ray.conformance.runner import PROBLEM
-from relief_ray.conformance.trial import Conformance, asked_for, summary, trial_of
+from relief_ray.conformance.trial import Conformance, judged_of, summary, title_of
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ def test_an_instance_of_a_built_in_method_keeps_the_name_it_was_given_by(target,
     imports = "from relief_ray.strategies.fedavg import FedAvg\nfrom relief_ray.strategies.harmony import Harmony\n"
     file = write(f"{imports}\n{own}\n")
     spec = target.format(file=file)
-    name = asked_for(spec, parse(override(PROBLEM, [f"strategy={spec}"])))
+    name = title_of(spec, parse(override(PROBLEM, [f"strategy={spec}"])))
     assert name == expected.format(file=file)
     assert summary(name, [Verdict(rule="purity", status="kept")]) == f"{name}: keeps 1 rule"
 
@@ -41,7 +41,7 @@ def test_a_result_is_true_where_no_rule_is_broken():
     assert bad.text.splitlines()[0] == "mine (own)" and bad.text.endswith("mine: breaks moves; 1 kept, 0 not judged")
 
 
-def test_each_verdict_is_told_when_it_is_reached():
-    told = []
-    result = trial_of("dsa_mini", [], {}).judge(told.append)
-    assert tuple(told) == result.verdicts and result.ok and result.facts["dataset"] == "dsa_mini"
+def test_each_verdict_is_passed_on_when_it_is_reached():
+    reached = []
+    result = judged_of("dsa_mini", [], {}).judge(reached.append)
+    assert tuple(reached) == result.verdicts and result.ok and result.facts["dataset"] == "dsa_mini"

@@ -6,7 +6,16 @@ import pytest
 import torch
 
 from relief_ray.core.client import ClientContext, ClientProgram, LocalStep, keep_assignment, send_all, task_loss
-from relief_ray.core.federated import RoundVoid, check_finite, nothing_added, run_round, server_tools, single_model
+from relief_ray.core.federated import (
+    Averaging,
+    Insight,
+    RoundVoid,
+    check_finite,
+    nothing_added,
+    run_round,
+    server_tools,
+    single_model,
+)
 from relief_ray.core.messages import NO_STATE, Assignment, ClientCost, EvalTarget, RoundCost, ServerState, StageTimes
 from relief_ray.core.streams import Streams
 from relief_ray.records.checkpoint import CheckpointStateStore
@@ -212,8 +221,8 @@ def test_strategy_defaults():
     strategy = FedAvg().build()
     assert (
         strategy.init is single_model
-        and not strategy.bootstrap
-        and not strategy.pooled
+        and strategy.insight == Insight()
+        and strategy.averaging == Averaging()
         and strategy.adapt is nothing_added
     )
     assert single_model(LAYOUT, FOUR, Streams(seed=0), START).models == {"global": START}

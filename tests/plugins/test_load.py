@@ -158,6 +158,7 @@ def test_a_run_is_resumed_with_the_same_bits_and_refused_once_the_file_has_chang
 HOOKS = """
 from dataclasses import replace
 
+from relief_ray.core.federated import Insight
 from relief_ray.core.protocols import Explanation, ExplanationSection
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.strategies.fedsa_lora import FedSALoRA
@@ -197,10 +198,12 @@ class Hooked(StrategyConfig):
     search = {"heads": {"weighting": "uniform"}, "windows": {"weighting": "samples"}}
     citation = "@misc{half2026, title = {Half and half}}"
     paper_accounting = "fedavg"
+    pooled = POOLED
+    explains = True
 
     def build(self):
-        hooks = dict(deadline_s=half_a_second, warnings=warn, diagnose=diagnose, explain=explain)
-        return replace(FedSALoRA().build(), name="hooked", pooled=POOLED, **hooks)
+        insight = Insight(deadline_s=half_a_second, warnings=warn, diagnose=diagnose, explain=explain)
+        return replace(FedSALoRA().build(), name="hooked", insight=insight)
 
 
 class Ceiling(Hooked):

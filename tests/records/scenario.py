@@ -70,8 +70,8 @@ SETUP = SimpleNamespace(
     num_own_values=LAYOUT.numel,
     fleet=(0, 1, 2),
     reference={"split": RoundCost(clients=(), round_s=3.0, energy_j=30.0)},
-    strategy=SimpleNamespace(pooled=False, diagnose=diagnose),
-    config=SimpleNamespace(costs=SimpleNamespace(planning_time="split")),
+    strategy=SimpleNamespace(insight=SimpleNamespace(diagnose=diagnose)),
+    config=SimpleNamespace(costs=SimpleNamespace(planning_time="split"), strategy=SimpleNamespace(pooled=False)),
 )
 
 

@@ -21,7 +21,7 @@ EMPTY = ServerState(models={})
 
 def test_central_is_fedavg_of_one_pooled_client():
     strategy = Central().build()
-    assert strategy.pooled and strategy.name == "central" and not FedAvg().build().pooled
+    assert Central().pooled and strategy.name == "central" and not FedAvg().pooled
     assert strategy.allocate is FedAvg().build().allocate
 
 

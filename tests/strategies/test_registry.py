@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import relief_ray as rr
 from relief_ray.records.schema import MethodFacts
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.paper import PAPER_METHODS, REPRESENTATIVE, VARIANT_ROWS
@@ -18,6 +19,7 @@ from relief_ray.strategies import (
     METHODS,
     PRESETS,
     PROPOSED,
+    built_in_name,
     by_registry,
     facts_of,
     method_name,
@@ -253,3 +255,23 @@ def test_a_derived_method_never_bears_the_name_or_kind_of_what_it_derives_from()
     assert {f.kind for f in facts} == {"own"}, "the shipped one's kind is its place in the paper's tables"
     bound = type("Mine", (pooled,), {"__module__": "lab"})
     assert facts_of(bound(), "lab:Mine").is_bound and facts_of(bound(), "lab:Mine").name == "Mine"
+
+
+def test_facts_that_are_asked_before_a_method_is_built_are_those_of_what_it_builds():
+    for name, config in PRESETS.items():
+        built = config.build()
+        assert built.name == built_in_name(config), name
+        assert (built.insight.explain is not None, built.insight.deadline_s is not None) == (
+            config.explains,
+            config.has_deadline,
+        ), name
+
+
+def test_a_method_is_built_once_for_its_run(monkeypatch, tmp_path, run_cache):
+    """And no more for its name, its plan, its record or its facts."""
+    kind, built = type(PRESETS["relief"]), []
+    build = kind.build
+    monkeypatch.setattr(kind, "build", lambda config: built.append(config) or build(config))
+    small = {"conv1": 2, "conv2": 2, "steps": 2, "fusion": 2}
+    rr.run("quick", strategies=["relief"], seeds=[0], rounds=1, backbone=small, out=tmp_path / "run", quiet=True)
+    assert len(built) == 1

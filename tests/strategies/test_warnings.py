@@ -21,7 +21,7 @@ TIGHT = ("relief", "v2", "v3", "v2_mandatory", "v3_mandatory")
 
 
 def warnings(config, context):
-    return config.build().warnings(PlannedRun(context=context, clock="toy", participation=1.0))
+    return config.build().insight.warnings(PlannedRun(context=context, clock="toy", participation=1.0))
 
 
 def further(config, context):

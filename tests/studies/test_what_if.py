@@ -79,7 +79,7 @@ def test_the_papers_protocol_prices_the_same_allocation_with_more_work(runs):
         assert {n: c.round_s for n, c in new.costs.items()} == {n: c.round_s for n, c in expected.items()}
         links = [[(c.times.up_s, c.times.down_s) for c in r.costs["split_naive"].clients] for r in (old, new)]
         assert links[0] == links[1] and [c.trained for c in old.clients] == [c.trained for c in new.clients]
-        target_s = hardware.strategy.deadline_s(hardware.context(old.round))
+        target_s = hardware.strategy.insight.deadline_s(hardware.context(old.round))
         assert new.deadline_s == (None if old.deadline_s is None else target_s)
     assert loaded.rounds[-1].deadline_s < after.rounds[-1].deadline_s
     assert after.run.config["training"]["epochs"] == 5

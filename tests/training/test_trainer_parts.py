@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from relief_ray.core.client import ClientContext, ClientProgram
-from relief_ray.core.groups import Part
+from relief_ray.core.groups import Part, _indices
 from relief_ray.core.messages import Assignment, ClientInfo
 from relief_ray.core.streams import Streams
 from relief_ray.training.config import TrainerConfig
@@ -75,6 +75,15 @@ def test_first_rows_alone_move(engine, rule):
             inside[scenario.backbone.layout.indices(j, part)] = True
             assert torch.equal(update.delta[j], (after[j] - scenario.start[j])[inside]) and update.delta[j].any()
         assert torch.equal(after[j][~inside], scenario.start[j][~inside])
+
+
+def test_a_selection_is_resolved_once_for_all_rounds_of_all_clients():
+    scenario, part = Scenario(), Part(rows=0.5)
+    chosen = scenario.backbone.layout.select(("encoder.acc.1", "fusion.A.acc"), part)
+    _indices.cache_clear()
+    for _ in range(3):
+        scenario.train(epochs=1, changes={"train": chosen, "up": chosen})
+    assert _indices.cache_info().misses == 2 < _indices.cache_info().hits, "one for each group"
 
 
 def test_rows_move_as_in_full_training_on_the_first_step():

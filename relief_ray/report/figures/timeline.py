@@ -115,7 +115,7 @@ def featured(comparison: Comparison) -> list[Loaded]:
 def _kin() -> tuple[str, ...]:
     """RELIEF, then its variants, those with a deadline first."""
     variants = [PROPOSED, *presets_of("ablation of ours"), *presets_of("ablation")]
-    return tuple(sorted(variants, key=lambda name: PRESETS[name].build().deadline_s is None))
+    return tuple(sorted(variants, key=lambda name: not PRESETS[name].has_deadline))
 
 
 def timeline(

@@ -87,6 +87,11 @@ class DarkDistill(StrategyConfig):
     hidden: int = Field(default=1000, ge=1)
     """Width of the generator's hidden layer."""
 
+    @property
+    def no_average(self) -> str:  # type: ignore[override]
+        """Why its models are no means of updates."""
+        return "the server distils models into each other after averaging them" if self.distil else ""
+
     def build(self) -> Strategy:
         """Build the strategy."""
         return Strategy(
@@ -97,7 +102,6 @@ class DarkDistill(StrategyConfig):
             reduction=WeightedSum(weight=self.reduction().weight, bucket=depth_class),
             aggregate=partial(aggregate, self),
             evaluate=through_own_outputs,
-            no_average="the server distils models into each other after averaging them" if self.distil else "",
         )
 
 

@@ -20,7 +20,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from relief_ray.core.federated import ExplainRequest, PlannedRun, RoundContext, ServerTools, Strategy
+from relief_ray.core.federated import ExplainRequest, Insight, PlannedRun, RoundContext, ServerTools, Strategy
 from relief_ray.core.groups import GroupId, ParamGroup
 from relief_ray.core.messages import Assignment, ClientId, ClientInfo, Reduced, ServerState, StageTimes, WeightedSum
 from relief_ray.core.protocols import Explanation
@@ -64,6 +64,8 @@ class Relief(StrategyConfig):
     kind: ClassVar[str] = "RELIEF, V0"
     about: ClassVar[str] = "own sensors' blocks, then the most divergent groups within a budget; cohort mean"
     citation: ClassVar[str | None] = "wu2026relief"
+    bootstrap: ClassVar[bool] = True
+    explains: ClassVar[bool] = True
     search_trades_speed: ClassVar[str] = "a higher budget trains more groups"
     # Slots decide both speed and accuracy; gamma only smooths the ranking.
     search: ClassVar[Search] = search_over("slots_slowest", (None, 3, 5), "slots")
@@ -92,7 +94,7 @@ class Relief(StrategyConfig):
 
     @model_validator(mode="after")
     def _covers_or_has_a_deadline(self) -> Relief:
-        if self.cover and self.has_deadline:
+        if self.cover and self.is_deadline_given:
             raise ValueError(
                 "cover = True beside a given deadline, expected one of them: T* cannot be raised and given; set "
                 "cover=false or remove deadline_s and deadline_fraction"
@@ -100,7 +102,12 @@ class Relief(StrategyConfig):
         return self
 
     @property
-    def has_deadline(self) -> bool:
+    def has_deadline(self) -> bool:  # type: ignore[override]
+        """Whether it has a round target: not where everything within reach is trained."""
+        return self.select != "all"
+
+    @property
+    def is_deadline_given(self) -> bool:
         """Whether ``T*`` is given in the configuration."""
         return self.deadline_s is not None or self.deadline_fraction is not None
 
@@ -113,13 +120,14 @@ class Relief(StrategyConfig):
             allocate=partial(allocate, self),
             aggregate=partial(aggregate, self, reduction),
             reduction=reduction,
-            deadline_s=None if self.select == "all" else partial(target_s, self),
-            warnings=partial(tight_deadline, self),
-            rests=partial(fills_nothing, self),
-            diagnose=diagnose,
-            explain=partial(explain, self),
-            deadline_text="" if self.has_deadline or self.cover or self.slots_slowest else _DEADLINE_TEXT,
-            bootstrap=True,
+            insight=Insight(
+                deadline_s=partial(target_s, self) if self.has_deadline else None,
+                deadline_text="" if self.is_deadline_given or self.cover or self.slots_slowest else _DEADLINE_TEXT,
+                warnings=partial(tight_deadline, self),
+                rests=partial(fills_nothing, self),
+                diagnose=diagnose,
+                explain=partial(explain, self),
+            ),
         )
 
 
@@ -281,7 +289,7 @@ def tight_deadline(config: Relief, run: PlannedRun) -> tuple[str, ...]:
     if not slots or any(s.needed_s <= target * (1.0 + budget.SLACK) for s in slots):
         return ()
     least = min(slots, key=lambda s: s.needed_s)
-    meaning = "as strategy.deadline_* has it" if config.has_deadline else "the least time for all mandatory blocks"
+    meaning = "as strategy.deadline_* has it" if config.is_deadline_given else "the least time for all mandatory blocks"
     return (
         f"T* = {target:.4g} s ({meaning}; clock {run.clock}) leaves no client a group beyond its mandatory fusion "
         "blocks: after the bootstrap nobody trains B, head or encoders. The next group goes to client "
@@ -358,7 +366,7 @@ def _set_by(
 
     slowest = max(context.fleet.clients, key=needed_s)
     is_raised = config.cover and target > needed_s(slowest) * (1.0 + budget.SLACK)
-    return None if config.has_deadline or is_raised else slowest
+    return None if config.is_deadline_given or is_raised else slowest
 
 
 # V0 to V3 of the paper's Table III, and three variants of ours.

@@ -102,7 +102,7 @@ def test_fleet_show_agrees_with_the_runs_records(invoke, runs: Path) -> None:
     text = invoke("fleet", "show", runs / "fedavg-s0").stdout
     assert "Clients that own a sensor: acc 8, gyro 6, mag 3; rare: mag" in text
     assert f"{facts['target_s'][clock]:.3f}" in text
-    assert PRESETS["relief"].build().deadline_text in text
+    assert PRESETS["relief"].build().insight.deadline_text in text
     given = invoke("fleet", "show", runs / "relief-s0", "--set=strategy.deadline_s=1.5").stdout
     assert "the deadline of relief in round 1" in given
 

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from actors.cli.main import app
 from actors.commands.conformance import NodeResult, as_facts, as_text, results_of_nodes
-from relief_ray.conformance.reference import Agreement, ReferenceNumbers, reference_numbers
+from relief_ray.conformance.runner import Agreement, ReferenceNumbers, reference_numbers
 from relief_ray.records.identity import machine_facts
 
 HERE = ReferenceNumbers(machine=machine_facts(), sha256="ab" * 32, values={})

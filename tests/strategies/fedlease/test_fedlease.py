@@ -268,9 +268,11 @@ def test_silhouettes_say_how_clear_the_clusters_are(tmp_path):
 
 def test_a_rounds_record_holds_the_clusters_sizes(tmp_path):
     run = lease(tmp_path, fleet=SIX, warmup=1)
-    assert run.strategy.diagnose(run.state, run.backbone.layout) == {"silhouettes": {}}, "there are none in the warm-up"
+    assert run.strategy.insight.diagnose(run.state, run.backbone.layout) == {"silhouettes": {}}, (
+        "there are none in the warm-up"
+    )
     run.round(1)
-    diagnosed = run.strategy.diagnose(run.state, run.backbone.layout)
+    diagnosed = run.strategy.insight.diagnose(run.state, run.backbone.layout)
     assert diagnosed["silhouettes"] and diagnosed["clusters"] == {
         f"cluster.{c}": float(len(clients)) for c, clients in members(run).items()
     }

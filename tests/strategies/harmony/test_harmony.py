@@ -106,11 +106,11 @@ def test_encoders_never_leave_and_single_sensors_idle(tmp_path):
 
 def test_a_cluster_shares_its_fusion_and_no_other(tmp_path):
     run, _ = play(tmp_path, 2, config=Harmony(clusters=2))
-    assert run.strategy.diagnose(run.state, LAYOUT) == {}, "no clusters before there is fusion"
+    assert run.strategy.insight.diagnose(run.state, LAYOUT) == {}, "no clusters before there is fusion"
     play(tmp_path, start=3, run=run)
     clusters = run.state.facts["clusters"]
     sizes = {label: float(list(clusters.values()).count(label)) for label in ("cluster.0", "cluster.1")}
-    assert run.strategy.diagnose(run.state, LAYOUT) == {"clusters": sizes} and sum(sizes.values()) == 4.0
+    assert run.strategy.insight.diagnose(run.state, LAYOUT) == {"clusters": sizes} and sum(sizes.values()) == 4.0
     assert set(clusters.values()) == {"cluster.0", "cluster.1"} and sorted(clusters) == ["0", "1", "2", "3"]
     one, two = run.state.models["cluster.0"], run.state.models["cluster.1"]
     assert all(not torch.equal(one[j], two[j]) for j in FUSED)

@@ -97,7 +97,7 @@ def test_round_0_is_everybodys_full_training(name):
     tasks = assignments(name, round_=0)
     for task, client in zip(tasks, PAPER.clients, strict=True):
         assert set(task.train) == {g.id for g in CNN.accessible(client.modalities)} and task.phase == BOOTSTRAP
-    assert PRESETS[name].config.build().bootstrap
+    assert PRESETS[name].config.bootstrap
 
 
 @pytest.mark.parametrize("name", FORCED)
@@ -227,8 +227,8 @@ def test_cover_raises_t_star_until_each_group_has_a_client_for_it():
 
 @pytest.mark.parametrize("values", [{"slots_slowest": 3}, {"cover": True}, {"deadline_s": 1.0}])
 def test_what_raises_or_sets_t_star_is_not_described_as_the_least(values):
-    assert "mandatory number of groups" in Relief().build().deadline_text
-    assert Relief(**values).build().deadline_text == ""
+    assert "mandatory number of groups" in Relief().build().insight.deadline_text
+    assert Relief(**values).build().insight.deadline_text == ""
 
 
 @pytest.mark.parametrize(
