@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import isfinite
 
-from relief_ray.records.left_out import sentence
+from relief_ray.records.facts import sentence
 from relief_ray.records.metrics import round_scalars
 from relief_ray.records.schema import RoundRecord, RunRecord
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from relief_ray.records import checkpoint
-from relief_ray.records.cells import GRID_FILE, PLAN_FILES, read_plan_file
-from relief_ray.records.claims import CLAIMS_FILE, claims_digest
+from relief_ray.records.cells import CLAIMS_FILE, GRID_FILE, PLAN_FILES, claims_digest, read_plan_file
 from relief_ray.records.mirror_store import MirrorStore
 from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, read_rounds, read_run
 from relief_ray.records.sync.mirror import MIRROR_FILE, Memory, read_claim, whole_generation

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from pydantic import Field, JsonValue, ValidationError
 
-from relief_ray.records.base import Record, Text
-from relief_ray.records.schema import RunStatus
+from relief_ray.records.schema import Record, RunStatus, Text
 from relief_ray.support.files import PAGE, Unsealed, sealed, unsealed, write_atomic
 from relief_ray.support.masking import mask_text
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from relief_ray.core.messages import StageTimes
 from relief_ray.records import WALL_FIELDS, Metrics, RoundRecord, RunRecord, comparable, read_rounds
-from relief_ray.records.costs import Stages, Totals
-from relief_ray.records.schema import ClientRecord
+from relief_ray.records.schema import ClientRecord, Totals
 
 FLOATS = st.floats(width=64)
 
@@ -41,7 +41,7 @@ def test_a_whole_record_survives_json(finished, scenario):
 
 def test_comparable_leaves_out_the_wall_and_nothing_else(finished, scenario):
     record = read_rounds(finished)[1]
-    client = record.clients[0].model_copy(update={"measured_stages": Stages(forward_s=99.0)})
+    client = record.clients[0].model_copy(update={"measured_stages": StageTimes(forward_s=99.0)})
     other = record.model_copy(
         update={"wall_s": 9.0, "ended_unix_s": 1.0, "moved_bytes": 5, "clients": (client, *record.clients[1:])}
     )

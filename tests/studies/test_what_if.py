@@ -14,7 +14,7 @@ from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create, stored_engine
 from relief_ray.plugins.load import digests
 from relief_ray.records.identity import other_program
-from relief_ray.records.selection_text import selection
+from relief_ray.records.schema import selection
 from relief_ray.report.runs import load_runs
 from relief_ray.studies.what_if import SAID, price_fleet, what_if
 from relief_ray.support.errors import UserError

@@ -18,8 +18,7 @@ from shlex import quote
 from uuid import uuid4
 
 from relief_ray.records import checkpoint
-from relief_ray.records.cells import PLAN_FILES
-from relief_ray.records.claims import CLAIMS_FILE
+from relief_ray.records.cells import CLAIMS_FILE, PLAN_FILES
 from relief_ray.records.mirror_store import MirrorStore
 from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE
 from relief_ray.support.errors import UserError

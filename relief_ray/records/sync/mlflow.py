@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relief_ray.records.exported import ending_tags, exported_scalars, is_of_an_end
-from relief_ray.records.ledger import scan
+from relief_ray.records.ledger import End, LineFormat, scan
 from relief_ray.records.lock import FileLock
-from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_run
+from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import RoundRecord, RunRecord, RunStatus
 from relief_ray.records.sync_state import Target, flat_params, read_sync, write_sync
 from relief_ray.support.files import move
@@ -90,7 +90,9 @@ class Exporter:
         self._lock = FileLock(folder / _EXPORT_LOCK, "the export of this run")
         try:
             self._record = read_run(folder)
-            self._num_bytes, self._ended_ms = 0, _unix_ms(self._record.finished) or 0
+            self._ended_ms = _unix_ms(self._record.finished) or 0
+            self._format = LineFormat.of(self._record)
+            self._end: End | None = None
             self._client, stored = _open_run(self._store, self._folder, self._record)
             self.run_id: str = stored.info.run_id
             self._tags = set(stored.data.tags)
@@ -103,14 +105,14 @@ class Exporter:
 
     def catch_up(self) -> int:
         """Send the points of all complete lines that the store lacks, note the progress, and return their number."""
-        lines = scan(self._folder / ROUNDS_FILE, self._num_bytes)
+        lines = scan(self._folder / ROUNDS_FILE, self._format, self._end)
         points = [point for record in lines.rounds for point in self._missing(record)]
         for start in range(0, len(points), MAX_BATCH_POINTS):
             batch = points[start : start + MAX_BATCH_POINTS]
             self._client.log_batch(self.run_id, metrics=batch)
             for point in batch:
                 self._known.setdefault(point.key, set()).add(point.step)
-        self._num_bytes = lines.num_bytes
+        self._end = lines.end
         if lines.rounds:
             last = lines.rounds[-1]
             self._ended_ms = round(last.ended_unix_s * 1000)
@@ -274,7 +276,7 @@ def _create(client: MlflowClient, experiment: str, folder: Path, record: RunReco
 
 def _started_ms(folder: Path, record: RunRecord) -> int | None:
     """Moment at which the first round began; before there is one, that at which the run was made."""
-    rounds = scan(folder / ROUNDS_FILE).rounds
+    rounds = read_rounds(folder)
     if rounds:
         first = rounds[0]
         return round((first.ended_unix_s - first.wall_s) * 1000)
