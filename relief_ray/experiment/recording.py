@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from itertools import combinations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from relief_ray.core.federated import RoundContext, RoundResult
 from relief_ray.core.groups import GroupId, GroupLayout
-from relief_ray.core.messages import Assignment, ClientInfo, Receipt, RoundCost, Trained, Update
+from relief_ray.core.messages import Assignment, ClientInfo, Receipt, RoundCost, StageTimes, Trained, Update
 from relief_ray.devices.accounting import assumed_engine
 from relief_ray.devices.calibration import NOMINAL_EPOCHS, NOMINAL_WINDOWS
 from relief_ray.devices.fleet import with_windows
@@ -279,7 +279,8 @@ def _client(receipt: Receipt, bill: Receipt) -> ClientRecord:
         num_steps=work.num_steps,
         engine=work.engine,
         loss=work.loss,
-        measured_stages=work.measured,
+        # The clock's own digits: a nanosecond.
+        measured_stages=StageTimes(**{stage: round(s, 9) for stage, s in asdict(work.measured).items()}),
         args=dict(task.args),
         sq_norm=dict(receipt.sq_norm),
         stats={name: _stat(value) for name, value in receipt.stats.items()},
@@ -386,6 +387,7 @@ def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
         method=facts_of(config.strategy, config.label()),
         created=now(),
         groups=setup.layout.ids,
+        devices={name: kind.power for name, kind in setup.types.items()},
         first_round=0 if setup.strategy.bootstrap else 1,
         config=config.model_dump(mode="json"),
         config_hash=config_hash(config.identity()),

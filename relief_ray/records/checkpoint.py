@@ -179,7 +179,8 @@ def save(run_folder: Path, checkpoint: Checkpoint, binding: Binding) -> Path:
         try:
             sha256 = files.write_pieces(beside / STATE_FILE, tensor_pieces(tensors))
             # Python's json, not pydantic's: it brings NaN in facts back as it was.
-            content = json.dumps(manifest.model_dump() | {"state_sha256": sha256})
+            hashes = {"state_sha256": sha256, "model_sha256": state_sha256(checkpoint.state)}
+            content = json.dumps(manifest.model_dump() | hashes)
             files.write_file(beside / MANIFEST_FILE, sealed(content.encode(), PAGE))
             files.sync(beside)
             _retire(final)
@@ -270,12 +271,12 @@ def _tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
 
 
 def _manifest(checkpoint: Checkpoint, binding: Binding) -> _Manifest:
-    """Build the manifest without the state file's sha256."""
+    """Build the manifest without its hashes."""
     return _Manifest(
         schema_version=SCHEMA_VERSION,
         round=checkpoint.round,
         state_sha256="",
-        model_sha256=state_sha256(checkpoint.state),
+        model_sha256="",
         models={name: tuple(params) for name, params in checkpoint.state.models.items()},
         tensors=tuple(checkpoint.state.tensors),
         clients={c: tuple(personal) for c, personal in checkpoint.clients.items()},

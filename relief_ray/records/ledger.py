@@ -20,28 +20,30 @@ of the digest. What that means where a ledger is not simply read from end to end
 
 **Line.** It has numbers, and names only by their numbers in ``run.json`` (groups, sensors; a client's device follows
 from its id); a name that is not there is spelled out. Clients and costs are columns: a list per field, or a single
-value where all rows share it; null, or no list at all, is the field's default. What follows from the rest is left out:
+value where all rows share it; null, or no list at all, is the field's default. A confusion matrix is its cells, row by
+row, with ``-n`` for ``n`` empty ones. What follows from the rest is left out:
 what a client uploads where it is what it trained, participants where all answered, a clock's column that is the first
-clock's, waiting where it is the round without the client's busy time. ``LineFormat`` has writer and reader side by
-side; what it reads is the record that was written, to the bit.
+clock's, waiting where it is the round without the client's busy time, joules that are its device's power times those
+seconds. ``LineFormat`` has writer and reader side by side; what it reads is the record that was written, to the bit.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import takewhile
+from itertools import chain, groupby, takewhile
+from math import isqrt
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, NamedTuple, TypeAlias, overload
 
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
-from relief_ray.core.messages import ClientCost, RoundCost, StageTimes
+from relief_ray.core.messages import ClientCost, Power, RoundCost, StageTimes
 from relief_ray.records.schema import ClientRecord, RoundRecord, RunRecord
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import LINE, Unsealed, check, sealed
@@ -79,6 +81,7 @@ class LineFormat:
         groups: names of the model's parameter groups.
         sensors: names of the sensors.
         devices: device type by client.
+        powers: power of each device type.
     """
 
     run: str
@@ -86,6 +89,7 @@ class LineFormat:
     groups: tuple[str, ...] = ()
     sensors: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
+    powers: tuple[tuple[str, Power], ...] = ()
 
     @classmethod
     def of(cls, run: RunRecord) -> LineFormat:
@@ -99,6 +103,7 @@ class LineFormat:
             devices=tuple(
                 str(c["device"]) for c in (clients if isinstance(clients, list | tuple) else ()) if isinstance(c, dict)
             ),
+            powers=tuple(run.devices.items()),
         )
 
     @property
@@ -152,7 +157,7 @@ class LineFormat:
         line |= {
             "selections": [[self._token(token) for token in texts] for texts in selections],
             "clients": clients,
-            "costs": _written_costs(record.costs),
+            "costs": self._written_costs(record.costs),
             "totals": totals,
             "left_out": {c: self._left(c, left.model_dump()) for c, left in record.left_out.items()},
             "d_bar": _by_number(record.d_bar, self.groups),
@@ -164,6 +169,7 @@ class LineFormat:
         for part in ("metrics", "validation"):
             if (metrics := getattr(record, part)) is not None:
                 line[part]["f1_by_modality"] = _by_number(metrics.f1_by_modality, self.sensors)
+                line[part]["confusion"] = [_without_zeros(chain(*matrix)) for matrix in metrics.confusion]
         return {name: value for name, value in line.items() if value not in ({}, [])}
 
     def _client(self, client: ClientRecord, selections: dict[tuple[str, ...], int]) -> _Json:
@@ -223,7 +229,7 @@ class LineFormat:
             line |= {
                 "participants": line.get("participants", clients.get("client", [])),
                 "clients": rows,
-                "costs": _read_costs(costs, "client_costs" not in without),
+                "costs": self._read_costs(costs, "client_costs" not in without),
                 "totals": dict(zip(clocks, _rows(totals, len(clocks)), strict=True)),
                 "left_out": {c: self._read_left(int(c), *left) for c, left in line.get("left_out", {}).items()},
                 "physical": {row.pop("client"): row for row in _rows(line.get("physical", {}))},
@@ -233,6 +239,7 @@ class LineFormat:
             for part in ("metrics", "validation"):
                 if part in line:
                     line[part]["f1_by_modality"] = _by_name(line[part].get("f1_by_modality", {}), self.sensors)
+                    line[part]["confusion"] = list(map(_matrix, line[part].get("confusion", ())))
             del line["run"], line["before"]
             return RoundRecord.model_validate(line)
         except ValidationError as error:
@@ -257,6 +264,54 @@ class LineFormat:
     def _read_left(self, client: int, cause: str, since: int, device: str | None = None) -> _Json:
         return {"device": self._device(client) if device is None else device, "cause": cause, "since": since}
 
+    # Costs
+
+    def _energy_j(self, client: int, times: StageTimes, wait_s: float) -> float | None:
+        """Joules of a client's round by its device's power; None where that is not known."""
+        power = self._powers.get(self._device(client))
+        return None if power is None else power.energy_j(times, wait_s)
+
+    @cached_property
+    def _powers(self) -> Mapping[str, Power]:
+        return dict(self.powers)
+
+    def _written_costs(self, costs: Mapping[str, RoundCost]) -> _Json:
+        """Columns of every clock: without stages that cost nothing, what is as in the first clock, and what follows."""
+        written: _Json = {}
+        first = _FREE
+        for clock, cost in costs.items():
+            own = _columns([{"client": c.client, **asdict(c.times)} for c in cost.clients]) or {"client": []}
+            changed = {name: column for name, column in own.items() if column != first.get(name)}
+            if any(c.wait_s != cost.round_s - c.times.busy_s for c in cost.clients):
+                changed["wait_s"] = [c.wait_s for c in cost.clients]
+            if any(c.energy_j != self._energy_j(c.client, c.times, c.wait_s) for c in cost.clients):
+                changed["client_j"] = [c.energy_j for c in cost.clients]
+            first = first if written else {**_FREE, **own}
+            written[clock] = {"round_s": cost.round_s, "energy_j": cost.energy_j, **changed}
+        return written
+
+    def _read_costs(self, costs: _Json, with_clients: bool) -> _Json:
+        """Costs by clock; without clients, only the one or two that decide the properties of ``RoundCost``."""
+        read: _Json = {}
+        first = _FREE
+        for clock, columns in costs.items():
+            round_s, energy_j = float(columns.pop("round_s")), float(columns.pop("energy_j"))
+            own = {**first, **columns}
+            first = first if read else {name: own[name] for name in _FREE}
+            clients = [self._read_cost(row, round_s) for row in _rows(own, len(own["client"]))]
+            if not with_clients and clients:
+                decide = (max(clients, key=lambda c: c.times.busy_s), max(clients, key=lambda c: c.times.compute_s))
+                clients = [c for c in clients if c in decide]
+            read[clock] = RoundCost(clients=tuple(clients), round_s=round_s, energy_j=energy_j)
+        return read
+
+    def _read_cost(self, row: _Json, round_s: float) -> ClientCost:
+        # Infinity is written as text.
+        client, times = row["client"], StageTimes(**{stage: float(row[stage]) for stage in STAGES})
+        wait_s = float(row["wait_s"]) if "wait_s" in row else round_s - times.busy_s
+        energy_j = row["client_j"] if "client_j" in row else self._energy_j(client, times, wait_s)
+        return ClientCost(client=client, times=times, wait_s=wait_s, energy_j=float(energy_j))
+
 
 def _group_of(token: str) -> str:
     return token.partition("[")[0]
@@ -278,41 +333,22 @@ def _rows(columns: _Columns, number: int | None = None) -> list[_Json]:
     ]
 
 
-def _written_costs(costs: Mapping[str, RoundCost]) -> _Json:
-    """Columns of every clock: without stages that cost nothing, and without what is as in the first clock."""
-    written: _Json = {}
-    first = _FREE
-    for clock, cost in costs.items():
-        rows = [{"client": c.client, **asdict(c.times), "client_j": c.energy_j} for c in cost.clients]
-        own = _columns(rows) or {"client": []}
-        changed = {name: column for name, column in own.items() if column != first.get(name)}
-        if any(c.wait_s != cost.round_s - c.times.busy_s for c in cost.clients):
-            changed["wait_s"] = [c.wait_s for c in cost.clients]
-        written[clock] = {"round_s": cost.round_s, "energy_j": cost.energy_j, **changed}
-        first = first if written.keys() - {clock} else {**_FREE, **own}
-    return written
+def _without_zeros(counts: Iterable[int]) -> list[int]:
+    """The counts, with ``-n`` for ``n`` zeros in a row: most cells of a confusion matrix are empty."""
+    short: list[int] = []
+    for is_zero, cells in groupby(counts, key=lambda count: count == 0):
+        run = list(cells)
+        short += [-len(run)] if is_zero else run
+    return short
 
 
-def _read_costs(costs: _Json, with_clients: bool) -> _Json:
-    """Costs by clock as ``RoundCost`` takes them; without clients, only the one or two that decide its properties."""
-    read: _Json = {}
-    first = _FREE
-    for clock, columns in costs.items():
-        own = {**first, **columns}
-        round_s, energy_j = float(own.pop("round_s")), float(own.pop("energy_j"))
-        first = first if read else {name: column for name, column in own.items() if name != "wait_s"}
-        clients = []
-        for row in _rows(own, len(own["client"])):
-            # Infinity is written as text.
-            times = StageTimes(**{stage: float(row[stage]) for stage in STAGES})
-            wait_s = float(row["wait_s"]) if "wait_s" in row else round_s - times.busy_s
-            energy = float(row["client_j"])
-            clients.append(ClientCost(client=row["client"], times=times, wait_s=wait_s, energy_j=energy))
-        if not with_clients and clients:
-            decide = (max(clients, key=lambda c: c.times.busy_s), max(clients, key=lambda c: c.times.compute_s))
-            clients = [c for c in clients if c in decide]
-        read[clock] = RoundCost(clients=tuple(clients), round_s=round_s, energy_j=energy_j)
-    return read
+def _matrix(short: Sequence[int]) -> list[list[int]]:
+    """The square matrix of ``_without_zeros``."""
+    counts = [count for number in short for count in ([number] if number > 0 else [0] * -number)]
+    size = isqrt(len(counts))
+    if size * size != len(counts):
+        raise ValueError(f"a confusion matrix of {len(counts)} cells")
+    return [counts[i : i + size] for i in range(0, len(counts), size)]
 
 
 def _by_number(values: Mapping[str, float], names: Sequence[str]) -> Any:

@@ -16,7 +16,7 @@ from uuid import uuid4
 from pydantic import AfterValidator, ConfigDict, Field, JsonValue
 
 from relief_ray.core.groups import WHOLE, Kind, Part, Selection
-from relief_ray.core.messages import Measured, RoundCost, StageTimes
+from relief_ray.core.messages import Measured, Power, RoundCost, StageTimes
 from relief_ray.support.errors import Cause, UserError
 from relief_ray.support.frozen import FrozenConfig
 from relief_ray.support.masking import mask_text, redact
@@ -330,6 +330,7 @@ class RunRecord(Record):
         coverage: windows per client and class.
         fleet: ``modalities`` in canonical order, and ``clients`` with id, device and modalities; the ledger's lines
             give both by number.
+        devices: power by device type, from which clients' joules follow.
         groups: names of the model's parameter groups, in the layout's order; the ledger's lines give them by number.
         first_round: number of its first round: 0 where the method has a bootstrap.
         budget: ``deadline_s`` (T*) and ``fedavg_reference``, FedAvg's round by time model.
@@ -368,6 +369,7 @@ class RunRecord(Record):
     coverage: dict[str, JsonValue] = Field(default_factory=dict)
     fleet: Facts = Field(default_factory=dict)
     groups: tuple[str, ...] = ()
+    devices: dict[str, Power] = Field(default_factory=dict)
     first_round: int = 1
     budget: Facts = Field(default_factory=dict)
     calibration: Facts = Field(default_factory=dict)
