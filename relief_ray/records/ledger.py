@@ -33,7 +33,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cached_property
 from itertools import chain, groupby, takewhile
 from math import isqrt
@@ -59,8 +59,12 @@ _Columns: TypeAlias = dict[str, list[Any]]
 
 STAGES: Final = ("forward_s", "backward_s", "optimizer_s", "up_s", "down_s")
 _FREE: _Columns = {"client": [], **{stage: [0.0] for stage in STAGES}}
-# Parts of a line that a reader may do without: single clients' work, single clients' costs.
-LinePart = Literal["clients", "client_costs"]
+_CLIENT_DEFAULTS: Mapping[str, object] = {
+    **{f.name: f.default for f in fields(ClientRecord) if f.default is not MISSING},
+    **{f.name: f.default_factory() for f in fields(ClientRecord) if f.default_factory is not MISSING},
+}
+# Parts of a line that a reader may do without (``Rounds.without``).
+LinePart = Literal["clients", "client_costs", "norms", "confusion"]
 
 
 class End(NamedTuple):
@@ -178,8 +182,9 @@ class LineFormat:
         def number(texts: tuple[str, ...]) -> int:
             return selections.setdefault(texts, len(selections))
 
-        special = {"trained", "uploaded", "measured_stages", "sq_norm", "probes"}
-        row: _Json = client.model_dump(mode="json", exclude_defaults=True, exclude=special)
+        special = ("trained", "uploaded", "measured_stages", "sq_norm", "probes")
+        row: _Json = {f.name: getattr(client, f.name) for f in fields(client) if f.name not in special}
+        row = {name: value for name, value in row.items() if value != _CLIENT_DEFAULTS.get(name)}
         row |= {"trained": number(client.trained), "uploaded": number(client.uploaded)}
         row |= {f"measured_{stage}": s for stage, s in asdict(client.measured_stages).items() if s != 0.0}
         if client.sq_norm:
@@ -222,6 +227,8 @@ class LineFormat:
             line: _Json = from_json(body + b"}")
             selections = [tuple(map(self._text, texts)) for texts in line.pop("selections", ())]
             clients = line.pop("clients", {})
+            if "norms" in without:
+                clients.pop("sq_norm", None)
             rows = [] if "clients" in without else [self._read_client(row, selections) for row in _rows(clients)]
             costs = line.get("costs", {})
             totals = line.pop("totals", {})
@@ -239,7 +246,8 @@ class LineFormat:
             for part in ("metrics", "validation"):
                 if part in line:
                     line[part]["f1_by_modality"] = _by_name(line[part].get("f1_by_modality", {}), self.sensors)
-                    line[part]["confusion"] = list(map(_matrix, line[part].get("confusion", ())))
+                    confusion = () if "confusion" in without else line[part].get("confusion", ())
+                    line[part]["confusion"] = list(map(_matrix, confusion))
             del line["run"], line["before"]
             return RoundRecord.model_validate(line)
         except ValidationError as error:
@@ -298,19 +306,30 @@ class LineFormat:
             round_s, energy_j = float(columns.pop("round_s")), float(columns.pop("energy_j"))
             own = {**first, **columns}
             first = first if read else {name: own[name] for name in _FREE}
-            clients = [self._read_cost(row, round_s) for row in _rows(own, len(own["client"]))]
-            if not with_clients and clients:
-                decide = (max(clients, key=lambda c: c.times.busy_s), max(clients, key=lambda c: c.times.compute_s))
-                clients = [c for c in clients if c in decide]
-            read[clock] = RoundCost(clients=tuple(clients), round_s=round_s, energy_j=energy_j)
+            clients = self._read_client_costs(own, round_s, with_clients)
+            read[clock] = RoundCost(clients=clients, round_s=round_s, energy_j=energy_j)
         return read
 
-    def _read_cost(self, row: _Json, round_s: float) -> ClientCost:
-        # Infinity is written as text.
-        client, times = row["client"], StageTimes(**{stage: float(row[stage]) for stage in STAGES})
-        wait_s = float(row["wait_s"]) if "wait_s" in row else round_s - times.busy_s
-        energy_j = row["client_j"] if "client_j" in row else self._energy_j(client, times, wait_s)
-        return ClientCost(client=client, times=times, wait_s=wait_s, energy_j=float(energy_j))
+    def _read_client_costs(self, columns: _Columns, round_s: float, with_all: bool) -> tuple[ClientCost, ...]:
+        """Costs of all clients, or of the busiest and of the one that computes longest."""
+        number = len(columns["client"])
+        full = {name: column if len(column) == number else column * number for name, column in columns.items()}
+        rows = list(zip(*(map(float, full[stage]) for stage in STAGES), strict=True))
+        chosen: Iterable[int] = range(number)
+        if number and not with_all:
+            compute_s = [forward_s + backward_s + optimizer_s for forward_s, backward_s, optimizer_s, _, _ in rows]
+            busy_s = [c + (up_s + down_s) for c, (_, _, _, up_s, down_s) in zip(compute_s, rows, strict=True)]
+            chosen = sorted({busy_s.index(max(busy_s)), compute_s.index(max(compute_s))})
+        clients = []
+        for i in chosen:
+            client, times = full["client"][i], StageTimes(**dict(zip(STAGES, rows[i], strict=True)))
+            # Infinity is written as text.
+            wait_s = float(full["wait_s"][i]) if "wait_s" in full else round_s - times.busy_s
+            joules = float(full["client_j"][i]) if "client_j" in full else self._energy_j(client, times, wait_s)
+            if joules is None:
+                raise ValueError(f"joules of client {client}: neither there nor its device's power in run.json")
+            clients.append(ClientCost(client=client, times=times, wait_s=wait_s, energy_j=joules))
+        return tuple(clients)
 
 
 def _group_of(token: str) -> str:
@@ -406,7 +425,8 @@ class Rounds(Sequence[RoundRecord]):
         """Return the same rounds for a reader who asks for no ``parts``: their records are smaller and sooner read.
 
         ``clients``: no client's work. ``client_costs``: of each clock's clients only the one or two from which
-        ``RoundCost`` takes its longest compute time and its link share.
+        ``RoundCost`` takes its longest compute time and its link share. ``norms``: no ``ClientRecord.sq_norm``.
+        ``confusion``: no confusion matrices.
         """
         return Rounds(self._path, self._format, self.places, self._without | set(parts))
 

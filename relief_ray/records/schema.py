@@ -7,7 +7,7 @@ Costs and times in them are the messages' own dataclasses; how a round's record 
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Final, Literal, cast, get_args
@@ -49,7 +49,7 @@ def _plain(value: object) -> JsonValue:
     if isinstance(value, Record):
         return {k: _plain(v) for k, v in value if k not in WALL_FIELDS}
     if is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value) if f.name not in WALL_FIELDS}
     if isinstance(value, dict):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -427,7 +427,8 @@ class ProbeRecord(Record):
     omit_absent: bool = False
 
 
-class ClientRecord(Record):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientRecord:
     """Work of one client in a round.
 
     Groups are written by ``tokens``: ``fusion.B`` or ``encoder.acc.0[lora_a;r4]``.
@@ -469,9 +470,9 @@ class ClientRecord(Record):
     engine: str
     loss: float
     measured_stages: StageTimes
-    args: dict[str, float] = Field(default_factory=dict)
-    sq_norm: dict[str, float] = Field(default_factory=dict)
-    stats: dict[str, TensorStat] = Field(default_factory=dict)
+    args: dict[str, float] = field(default_factory=dict)
+    sq_norm: dict[str, float] = field(default_factory=dict)
+    stats: dict[str, TensorStat] = field(default_factory=dict)
     taps: tuple[str, ...] = ()
     output: str | None = None
     extra_flops: float = 0.0

@@ -18,6 +18,7 @@ from relief_ray.records.committed import FILE as COMMITTED_FILE
 from relief_ray.records.committed import CommittedCell, RoundRow, read_committed, work_digest
 from relief_ray.records.facts import left_out_of, sentence
 from relief_ray.records.metrics import chance_f1
+from relief_ray.records.ledger import Rounds
 from relief_ray.records.run_folder import RUN_FILE, is_done, read_rounds, read_run
 from relief_ray.records.schema import Metrics, RoundRecord, RunRecord, Totals
 from relief_ray.support.errors import UserError, nearest
@@ -227,7 +228,12 @@ def _load(path: Path) -> Iterator[Loaded]:
         rounds = read_rounds(folder, run)
         if is_done(run, rounds.numbers) and (conflict := model_conflict(folder, rounds)):
             raise UserError(conflict)
-        yield Loaded(where=str(folder.resolve()), run=run, rounds=tuple(rounds))
+        yield Loaded(where=str(folder.resolve()), run=run, rounds=condensed(rounds))
+
+
+def condensed(rounds: Rounds) -> tuple[RoundRecord, ...]:
+    """Rounds as a comparison needs them: the last one whole, the others without what only pages on clients show."""
+    return (*rounds[:-1].without("client_costs", "norms", "confusion"), *rounds[-1:])
 
 
 def check_folder(path: Path) -> None:

@@ -6,11 +6,12 @@ import json
 import math
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from relief_ray.core.messages import ClientCost, RoundCost, StageTimes
+from relief_ray.core.messages import ClientCost, Power, RoundCost, StageTimes
 from relief_ray.records import RoundRecord, RunFolder, checkpoint, read_rounds, read_run, restore
 from relief_ray.records.cells import look
 from relief_ray.records.checkpoint import Checkpoint, Tally
@@ -227,15 +228,12 @@ def full_record(record: RoundRecord) -> RoundRecord:
     client, other = record.clients
     trained = ("fusion.B", "expert.0", "fusion.A.acc[lora_a,lora_b;r4]", "head[;;o0.75]")
     probe = ProbeRecord(trained=trained[:2], num_windows=3, step_flops=1.5, taps=("a",), output="x", omit_absent=True)
-    full = client.model_copy(
-        update={
-            "trained": trained, "uploaded": trained[1:3], "view": "cluster.1", "phase": "x", "epochs": 3,
-            "sq_norm": {"expert.0": 1 / 3, "fusion.A.acc": 0.1 + 0.2}, "taps": ("a", "b"), "output": "exit.1",
-            "extra_flops": 5.0, "omit_absent": True, "probes": (probe, probe), "loss": 1e-7, "args": {"mu": 0.5},
-            "measured_stages": StageTimes(forward_s=0.1, down_s=1e-9),
-        }
+    full = replace(
+        client, trained=trained, uploaded=trained[1:3], view="cluster.1", phase="x", epochs=3, taps=("a", "b"),
+        sq_norm={"expert.0": 1 / 3, "fusion.A.acc": 0.1 + 0.2}, output="exit.1", extra_flops=5.0, omit_absent=True,
+        probes=(probe, probe), loss=1e-7, args={"mu": 0.5}, measured_stages=StageTimes(forward_s=0.1, down_s=1e-9),
     )  # fmt: skip
-    norms = other.model_copy(update={"sq_norm": {"fusion.B": 2.0, "head": 3.0}, "probes": (probe,)})
+    norms = replace(other, sq_norm={"fusion.B": 2.0, "head": 3.0}, probes=(probe,))
     times = StageTimes(forward_s=0.1, backward_s=0.2, optimizer_s=0.3, up_s=0.4, down_s=1 / 3)
 
     def cost(round_s: float, *clients: tuple[int, StageTimes, float]) -> RoundCost:
@@ -295,4 +293,29 @@ def test_a_reader_without_clients_has_the_figures_of_their_costs(path):
             kept = less.costs[clock]
             assert len(kept.clients) <= 2 and (kept.round_s, kept.energy_j) == (cost.round_s, cost.energy_j)
             assert (kept.compute_s, kept.link_share) == (cost.compute_s, cost.link_share)
-    assert read_rounds(path).without("clients")[0].costs == read_rounds(path)[0].costs
+    first, whole = read_rounds(path).without("norms", "confusion")[0], read_rounds(path)[0]
+    assert first.costs == whole.costs and first.metrics == whole.metrics.model_copy(update={"confusion": ()})
+    assert first.clients == tuple(replace(client, sq_norm={}) for client in whole.clients)
+
+
+def test_joules_follow_from_the_power_that_the_run_names(finished):
+    watts = {"A": Power(60.0, 36.0, 12.0), "B": Power(0.1, 0.2, 0.3)}
+    lines = LineFormat.of(make_run(fleet=FLEET, devices=watts))
+    times = StageTimes(forward_s=0.1, up_s=1 / 3)
+    costs = [
+        ClientCost(
+            client=c,
+            times=times,
+            wait_s=2.0 - times.busy_s,
+            energy_j=watts["AB"[c]].energy_j(times, 2.0 - times.busy_s),
+        )
+        for c in (0, 1)
+    ]
+    record = read_rounds(finished)[0].model_copy(
+        update={"costs": {"x": RoundCost(clients=tuple(costs), round_s=2.0, energy_j=9.0)}}
+    )
+    line = lines.line(record, lines.begin)
+    body = line[: line.rindex(b',"sha256"')]
+    assert lines.read(body).costs == record.costs and b"client_j" not in line and b"wait_s" not in line
+    with pytest.raises(ValueError, match="joules of client 1"):
+        LineFormat.of(make_run(fleet=FLEET, devices={"A": watts["A"]})).read(body)
