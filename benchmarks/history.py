@@ -1,27 +1,33 @@
 """Costs of a long run's past: reading its ledger, going on with it, and the memory of its coordinator.
 
-    python -m benchmarks.history                     # 600 rounds of 100 clients: seconds and MiB, JSON
-    python -m benchmarks.history --grow              # the coordinator's memory over as many real rounds on Ray
+    python -m benchmarks.history                              # 600 rounds of 100 clients: seconds and MiB, JSON
+    python -m benchmarks.history --clients 8 --rounds 5000    # what `compare` of a long run takes
+    python -m benchmarks.history --grow                       # the coordinator's memory over real rounds on Ray
 
-The ledger is written by the run's own writer: three real rounds in which nothing is trained, the last of them repeated.
+The ledger is written by the run's own writer: three real rounds of RELIEF, one batch a client, the last one repeated.
 Each figure comes from a process of its own; memory is its peak above a process that only imports and prepares the run.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter, process_time
 
+from actors.commands.results import compare_command
 from benchmarks.engine.machine import Figures, facts
-from benchmarks.engine.noop import scenario_of
-from benchmarks.engine.scenario import Scenario, setup, without_training, write
+from benchmarks.engine.scenario import Scenario, setup, write
+from relief_ray.config.experiment import EvaluationConfig
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.recording import run_record
 from relief_ray.experiment.setup import Setup
@@ -35,9 +41,15 @@ _REAL_ROUNDS = 3
 _KIB_PER_MIB = 1024
 
 
+def scenario_of(folder: Path, num_clients: int) -> Scenario:
+    """PAMAP2's shapes and three types of devices, one batch a client."""
+    return Scenario(dataset="pamap2", num_clients=num_clients, num_windows=32, folder=folder, mixed=True)
+
+
 def prepared(scenario: Scenario, num_rounds: int) -> Setup:
-    """A run that trains nothing; it has one round more than its ledger will have, so that it can go on."""
-    return without_training(setup(scenario, rounds=num_rounds + 1))
+    """A run that is tested every round; it has one round more than its ledger will have, so that it can go on."""
+    run = setup(scenario, "relief", rounds=num_rounds + 1)
+    return replace(run, config=run.config.model_copy(update={"evaluation": EvaluationConfig()}))
 
 
 def experiment(run: Setup, folder: RunFolder) -> Experiment:
@@ -50,11 +62,14 @@ def write_past(run: Setup, path: Path, num_rounds: int) -> int:
     with RunFolder.create(path, run_record(run)) as folder:
         whole, done = experiment(run, folder), list[RoundRecord]()
         whole.run(done.append, lambda: len(done) == _REAL_ROUNDS)
-        for number in range(len(done) + 1, num_rounds + 1):
+        for number in range(done[-1].round + 1, num_rounds + 1):
             folder.append(done[-1].model_copy(update={"round": number}))
         whole.next_round = num_rounds + 1
         checkpoint.save(path, whole.checkpoint(), whole.binding)
         folder.update(status="interrupted")
+    shutil.copytree(path, path.with_name("finished"))
+    with RunFolder.resume(path.with_name("finished")) as folder:
+        folder.update(status="done", config={**folder.run.config, "rounds": num_rounds})
     return (path / "rounds.jsonl").stat().st_size
 
 
@@ -69,7 +84,7 @@ def resume(run: Setup, path: Path) -> None:
     assert look(path).status == "interrupted" and len(read_rounds(path))
     RunFolder.resume(path).close()
     with RunFolder.resume(path) as folder:
-        assert experiment(run, folder).next_round == len(folder.rounds()) + 1
+        assert experiment(run, folder).next_round == folder.rounds().numbers[-1] + 1
 
 
 def read(run: Setup, path: Path) -> None:
@@ -82,7 +97,19 @@ def last(run: Setup, path: Path) -> None:
     assert read_rounds(path)[-1].clients
 
 
-PARTS: dict[str, Callable[[Setup, Path], None]] = {"start": start, "resume": resume, "read": read, "last": last}
+def compare(run: Setup, path: Path) -> None:
+    """`relief-ray compare` of the run, finished."""
+    with redirect_stdout(io.StringIO()):
+        compare_command([path.with_name("finished")], None, False)
+
+
+PARTS: dict[str, Callable[[Setup, Path], None]] = {
+    "start": start,
+    "resume": resume,
+    "read": read,
+    "last": last,
+    "compare": compare,
+}
 
 
 def measure(folder: Path, num_clients: int, num_rounds: int) -> Figures:
@@ -90,6 +117,7 @@ def measure(folder: Path, num_clients: int, num_rounds: int) -> Figures:
     scenario = write(scenario_of(folder, num_clients), peers=False)
     size = write_past(prepared(scenario, num_rounds), folder / "run", num_rounds)
     figures: Figures = {"clients": num_clients, "rounds": num_rounds, "ledger_mib": size / 2**20}
+    figures["bytes_per_client_and_round"] = size / num_clients / (num_rounds + 1)
     for part in PARTS:
         command = [sys.executable, "-m", "benchmarks.history", "--part", part, "--folder", str(folder)]
         numbers = ["--clients", str(num_clients), "--rounds", str(num_rounds)]

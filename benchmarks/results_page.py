@@ -18,7 +18,7 @@ from benchmarks import tuned as search
 from benchmarks.frontier import SCORES, page_table
 from benchmarks.marked import filled, table
 from benchmarks.scores import read
-from relief_ray.records.claims import FIGURE_TEXT
+from relief_ray.records.cells import FIGURE_TEXT
 from relief_ray.records.schema import RunRecord
 from relief_ray.report.claims import Judgement, bound_text, judge
 from relief_ray.report.comparison import Comparison, MethodResult, compare_runs, difference

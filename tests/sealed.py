@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from relief_ray.records.ledger import LineFormat
+from relief_ray.records.run_folder import read_run
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.support.files import LINE, PAGE, sealed, unsealed
 
@@ -35,16 +37,29 @@ def change_run(folder: Path, **changes: object) -> None:
 
 
 def put_rounds(folder: Path, rounds: Iterable[RoundRecord | Mapping[str, object]]) -> None:
-    """Write ``rounds.jsonl``."""
-    texts = (r.model_dump_json() if isinstance(r, RoundRecord) else json.dumps(r) for r in rounds)
-    (folder / "rounds.jsonl").write_bytes(b"".join(sealed(text.encode(), LINE) + b"\n" for text in texts))
+    """Write ``rounds.jsonl``, each line after the one before: records, or what lines hold beside their chain."""
+    line_format = LineFormat.of(read_run(folder))
+    end, lines = line_format.begin, list[bytes]()
+    for each in rounds:
+        if isinstance(each, RoundRecord):
+            lines.append(line_format.line(each, end._replace(next_round=each.round)))
+        else:
+            lines.append(line_of({"run": line_format.run, "before": end.digest, **each}))
+        end = line_format.after(lines[-1], end)
+    (folder / "rounds.jsonl").write_bytes(b"".join(lines))
+
+
+def line_of(content: Mapping[str, object]) -> bytes:
+    """A sealed line of any content."""
+    return sealed(json.dumps(content, separators=(",", ":")).encode(), LINE) + b"\n"
 
 
 def change_rounds(folder: Path, **changes: object) -> None:
     """Change fields of every line of ``rounds.jsonl``; a mapping is merged into the field that stands there."""
     rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     for line in rounds:
-        line.pop("sha256")
+        for name in ("sha256", "run", "before"):
+            line.pop(name)
         for key, value in changes.items():
-            line[key] = {**line[key], **value} if isinstance(value, Mapping) else value
+            line[key] = {**line.get(key, {}), **value} if isinstance(value, Mapping) else value
     put_rounds(folder, rounds)

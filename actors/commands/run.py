@@ -28,7 +28,7 @@ from actors.terminal.signals import StopSignals
 from relief_ray.experiment.setup import Setup
 from relief_ray.plugins.load import is_path
 from relief_ray.records.checkpoint import generations
-from relief_ray.records.left_out import Alerts
+from relief_ray.records.facts import Alerts
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.records.sync.sender import Senders

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from relief_ray.records.claims import CLAIMS_FILE, FIGURE_TEXT, Claims, Figure, figure_named, read_claims
+from relief_ray.records.cells import CLAIMS_FILE, FIGURE_TEXT, Claims, Figure, figure_named, read_claims
 from relief_ray.studies.plans import Plan, row_of
 from relief_ray.support.errors import UserError, counted
 from relief_ray.support.text import filled, table
@@ -27,7 +27,7 @@ class StudyQuestion:
     Attributes:
         first: method whose difference to ``second`` is asked.
         second: the other method.
-        figure: one of ``records.claims.Figure``.
+        figure: one of ``records.cells.Figure``.
         sd: standard deviation of one paired difference; None: from records.
         num_pairs: planned paired runs.
         difference: true difference to be found.

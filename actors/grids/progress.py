@@ -9,9 +9,9 @@ from pathlib import Path
 
 from actors.runtime.errors import count_kills, describe_death
 from actors.terminal.progress import CellEnd, GridView, Leader, Reporter, RunningCell, headline_f1
-from relief_ray.records.ledger import scan
-from relief_ray.records.left_out import Alerts
-from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_run
+from relief_ray.records.facts import Alerts
+from relief_ray.records.ledger import End, LineFormat, scan
+from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import RoundRecord
 from relief_ray.records.sync.sender import Senders
 from relief_ray.studies.plans import CellFolder, has_bootstrap, keep_error, look_at
@@ -23,7 +23,7 @@ _FEWER = "run fewer cells at a time (--jobs N)"
 
 def last_round(folder: Path) -> RoundRecord | None:
     """The last round of a finished cell, which always is evaluated; None without one."""
-    rounds = scan(folder / ROUNDS_FILE).rounds
+    rounds = read_rounds(folder)
     return rounds[-1] if rounds else None
 
 
@@ -41,12 +41,12 @@ def _title_of(entry: CellFolder) -> str:
 
 @dataclass(kw_only=True)
 class Running:
-    """A cell that is being computed; ``num_bytes`` of its ledger have been read."""
+    """A cell that is being computed; its ledger has been read up to ``end``."""
 
     entry: CellFolder
     since_s: float
     has_begun: bool = False
-    num_bytes: int = 0
+    end: End | None = None
     num_rounds: int = 0
     f1: float | None = None
     alerts: Alerts = field(default_factory=Alerts)
@@ -157,13 +157,15 @@ class GridProgress:
             running.has_begun = True
             self.senders.wake(entry.folder)
         try:
-            lines = scan(entry.folder / ROUNDS_FILE, running.num_bytes)
+            if not (entry.folder / RUN_FILE).exists():
+                return
+            lines = scan(entry.folder / ROUNDS_FILE, LineFormat.of(read_run(entry.folder)), running.end)
             new = tuple(lines.rounds)
         except UserError:
             # Damaged: the cell itself will say so, and the others go on.
-            running.num_bytes = 0
+            running.end = None
             return
-        running.num_bytes = lines.num_bytes
+        running.end = lines.end
         for record in new:
             self.senders.wake(entry.folder)
             clock = entry.cell.config.costs.planning_time

@@ -28,9 +28,8 @@ from relief_ray.experiment.experiment import Experiment, OnRound
 from relief_ray.experiment.setup import Setup
 from relief_ray.plugins.blame import blamed
 from relief_ray.records import checkpoint as checkpoints
-from relief_ray.records.base import Facts
 from relief_ray.records.run_folder import RunFolder
-from relief_ray.records.schema import RoundRecord, RunRecord
+from relief_ray.records.schema import Facts, RoundRecord, RunRecord
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import use_threads
 

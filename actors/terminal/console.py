@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
 from actors.terminal.progress import CellEnd, JsonReporter, Reporter, is_interactive, make_console
-from relief_ray.records.left_out import summary_line
+from relief_ray.records.facts import summary_line
 from relief_ray.records.metrics import METRICS
 from relief_ray.records.schema import RoundRecord
 

@@ -115,7 +115,7 @@ class Reporter:
         """Show a committed round; ``clock`` names the time model whose seconds and joules are shown."""
 
     def committed(self, title: str, record: RoundRecord, clock: str, alerts: Sequence[str]) -> None:
-        """Show a committed round, and what is to be said of it (``relief_ray.records.left_out.Alerts``)."""
+        """Show a committed round, and what is to be said of it (``relief_ray.records.facts.Alerts``)."""
         self.round(title, record, clock)
         for alert in alerts:
             self.note(f"{title}: WARNING: {alert}")

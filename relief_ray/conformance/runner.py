@@ -35,9 +35,8 @@ from relief_ray.experiment.lifecycle import as_begun, create, reopen
 from relief_ray.experiment.recording import binding_of
 from relief_ray.experiment.setup import context_of, prepare
 from relief_ray.records import checkpoint, read_rounds, read_run
-from relief_ray.records.base import comparable
 from relief_ray.records.identity import machine_facts
-from relief_ray.records.schema import Machine, RunRecord
+from relief_ray.records.schema import Machine, RunRecord, comparable
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import Device, device_name, threads, use_threads
 from relief_ray.training.executor import SerialExecutor

@@ -209,6 +209,19 @@ class StageTimes:
         return self.compute_s + self.link_s
 
 
+@dataclass(frozen=True, slots=True)
+class Power:
+    """Watts of a device while it computes, communicates and waits."""
+
+    active_w: float
+    comm_w: float
+    idle_w: float
+
+    def energy_j(self, times: StageTimes, wait_s: float) -> float:
+        """Joules: active power while computing, communication power on the link, idle power while waiting."""
+        return self.active_w * times.compute_s + self.comm_w * times.link_s + self.idle_w * wait_s
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
     """Computation that a client carried out: the input of every time model.

@@ -194,11 +194,6 @@ class WholeRounds:
         return Receipt(assignment=task, work=work, bytes_down=nbytes, bytes_up=nbytes)
 
 
-def client_energy(device: DeviceType, times: StageTimes, wait_s: float) -> float:
-    """Joules: active power while computing, communication power on the link, idle power while waiting."""
-    return device.active_power_w * times.compute_s + device.comm_power_w * times.link_s + device.idle_power_w * wait_s
-
-
 def round_cost(
     times: Mapping[ClientId, StageTimes], fleet: Fleet, types: Mapping[str, DeviceType], server_s: float = 0.0
 ) -> RoundCost:
@@ -212,7 +207,7 @@ def round_cost(
     for client in fleet.clients:
         spent = times.get(client.id, StageTimes())
         wait_s = round_s - spent.busy_s
-        energy_j = client_energy(types[client.device], spent, wait_s)
+        energy_j = types[client.device].power.energy_j(spent, wait_s)
         costs.append(ClientCost(client=client.id, times=spent, wait_s=wait_s, energy_j=energy_j))
     return RoundCost(clients=tuple(costs), round_s=round_s, energy_j=sum(c.energy_j for c in costs))
 

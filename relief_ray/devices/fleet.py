@@ -9,7 +9,7 @@ from typing import Literal, cast
 
 from pydantic import Field, field_validator, model_validator
 
-from relief_ray.core.messages import ClientInfo, Fleet
+from relief_ray.core.messages import ClientInfo, Fleet, Power
 from relief_ray.core.streams import Streams
 from relief_ray.support.errors import UserError, counted, listed, several
 from relief_ray.support.frozen import FrozenConfig
@@ -89,6 +89,11 @@ class DeviceType(FrozenConfig):
     def idle_power_w(self) -> float:
         """Watts while waiting for the round's end."""
         return self.idle_fraction * self.active_power_w
+
+    @property
+    def power(self) -> Power:
+        """Watts while computing, communicating and waiting."""
+        return Power(self.active_power_w, self.comm_power_w, self.idle_power_w)
 
 
 def _preset(power_c_w: float) -> Mapping[str, DeviceType]:

@@ -24,13 +24,11 @@ from relief_ray.experiment.recording import Noted, UntrainedGroups, binding_of, 
 from relief_ray.experiment.setup import Setup, context_of, deadline_s, subject_names
 from relief_ray.experiment.update_filter import Accepting
 from relief_ray.plugins.blame import reason
-from relief_ray.records.base import Facts
 from relief_ray.records.checkpoint import NO_TALLY, Averages, Checkpoint, CheckpointStateStore, Saver, Tally
-from relief_ray.records.costs import Totals
-from relief_ray.records.left_out import LeftOutLog
+from relief_ray.records.facts import LeftOutLog
 from relief_ray.records.metrics import summarise
 from relief_ray.records.run_folder import RunFolder, restore
-from relief_ray.records.schema import Metrics, RoundRecord, RunRecord, RunStatus
+from relief_ray.records.schema import Facts, Metrics, RoundRecord, RunRecord, RunStatus, Totals
 from relief_ray.server.optimizer import server_step
 from relief_ray.support.errors import UserError
 from relief_ray.training.executor import SerialExecutor
@@ -82,7 +80,7 @@ class Experiment:
         self.averages = point.averages if point else NO_AVERAGES
         self.totals: Mapping[str, Totals] = last.totals if last else {}
         self.target_s = deadline_s(setup)
-        self.next_round = point.round + 1 if point else (0 if setup.config.strategy.bootstrap else 1)
+        self.next_round = point.round + 1 if point else self.folder.run.first_round
         self.saved_round = self.next_round - 1
         self.saver = Saver()
         self.accepting = Accepting(executor=self.executor, quorum=setup.config.runtime.quorum)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from itertools import combinations
 
@@ -21,7 +21,6 @@ from relief_ray.devices.workload import num_steps
 from relief_ray.experiment.setup import Setup, deadline_s, fedavg_costs
 from relief_ray.plugins.load import digests
 from relief_ray.records.checkpoint import Binding
-from relief_ray.records.costs import ClientCostRecord, CostRecord, FedAvgRecord, Stages, Totals
 from relief_ray.records.identity import (
     cell_id,
     config_hash,
@@ -32,17 +31,20 @@ from relief_ray.records.identity import (
     state_sha256,
     tensors_sha256,
 )
-from relief_ray.records.physical import PhysicalRecord, physical_record
 from relief_ray.records.schema import (
     ClientRecord,
+    FedAvgRecord,
     LeftOutFacts,
     Metrics,
+    PhysicalRecord,
     ProbeRecord,
     RoundRecord,
     RunRecord,
     TensorStat,
+    Totals,
+    physical_record,
+    tokens,
 )
-from relief_ray.records.selection_text import tokens
 from relief_ray.server.aggregation import divergence
 from relief_ray.strategies import facts_of
 from relief_ray.support.process import device_name
@@ -211,7 +213,7 @@ def round_record(
         ended_unix_s=ended_unix_s,
         participants=tuple(t.client for t in result.tasks),
         clients=_clients(result),
-        costs={name: cost_record(cost) for name, cost in result.costs.items()},
+        costs=result.costs,
         totals={n: totals_after(before.get(n, Totals()), cost, result.charged) for n, cost in result.costs.items()},
         model_sha256=state_sha256(result.state),
         rejected={client: left.why for client, left in trained.rejected.items()},
@@ -277,7 +279,8 @@ def _client(receipt: Receipt, bill: Receipt) -> ClientRecord:
         num_steps=work.num_steps,
         engine=work.engine,
         loss=work.loss,
-        measured_stages=_stages(work.measured),
+        # The clock's own digits: a nanosecond.
+        measured_stages=StageTimes(**{stage: round(s, 9) for stage, s in asdict(work.measured).items()}),
         args=dict(task.args),
         sq_norm=dict(receipt.sq_norm),
         stats={name: _stat(value) for name, value in receipt.stats.items()},
@@ -308,25 +311,6 @@ def _stat(value: Tensor) -> TensorStat:
         sha256=tensors_sha256({"": value}),
         values=tuple(flat.tolist()) if len(flat) <= MAX_STAT_VALUES else (),
     )
-
-
-def _stages(times: StageTimes) -> Stages:
-    return Stages(
-        forward_s=times.forward_s,
-        backward_s=times.backward_s,
-        optimizer_s=times.optimizer_s,
-        up_s=times.up_s,
-        down_s=times.down_s,
-    )
-
-
-def cost_record(cost: RoundCost) -> CostRecord:
-    """Convert a round's cost under one time model."""
-    clients = tuple(
-        ClientCostRecord(client=c.client, times=_stages(c.times), wait_s=c.wait_s, energy_j=c.energy_j)
-        for c in cost.clients
-    )
-    return CostRecord(round_s=cost.round_s, energy_j=cost.energy_j, clients=clients)
 
 
 def totals_after(before: Totals, cost: RoundCost, receipts: tuple[Receipt, ...]) -> Totals:
@@ -402,6 +386,9 @@ def run_record(setup: Setup, parent: str | None = None) -> RunRecord:
         strategy=config.label(),
         method=facts_of(config.strategy, config.label()),
         created=now(),
+        groups=setup.layout.ids,
+        devices={name: kind.power for name, kind in setup.types.items()},
+        first_round=0 if setup.strategy.bootstrap else 1,
         config=config.model_dump(mode="json"),
         config_hash=config_hash(config.identity()),
         data_digest=setup.data.digest,

@@ -1,8 +1,6 @@
 """Records, ledger, checkpoints and identities of runs, and their copies elsewhere."""
 
-from relief_ray.records.base import WALL_FIELDS, comparable
 from relief_ray.records.checkpoint import Binding, Checkpoint, CheckpointStateStore
-from relief_ray.records.costs import Totals
 from relief_ray.records.identity import (
     cell_id,
     config_hash,
@@ -13,8 +11,16 @@ from relief_ray.records.identity import (
     state_sha256,
 )
 from relief_ray.records.run_folder import Restored, RunFolder, read_rounds, read_run, restore
-from relief_ray.records.schema import Metrics, RoundRecord, RunRecord
-from relief_ray.records.selection_text import selection, tokens
+from relief_ray.records.schema import (
+    WALL_FIELDS,
+    Metrics,
+    RoundRecord,
+    RunRecord,
+    Totals,
+    comparable,
+    selection,
+    tokens,
+)
 
 __all__ = [
     "WALL_FIELDS",

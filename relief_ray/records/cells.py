@@ -6,27 +6,29 @@ own. Its status is read from that folder each time it is needed and is stored no
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, ValidationError, model_validator
 
-from relief_ray.records.checkpoint import generations, round_of
-from relief_ray.records.claims import PlannedClaims
+from relief_ray.records.checkpoint import generations, newest_model, round_of
 from relief_ray.records.identity import other_program
-from relief_ray.records.ledger import scan
+from relief_ray.records.ledger import LineFormat, Lines, Rounds, scan
 from relief_ray.records.lock import is_folder_locked
-from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, is_done, read_run
+from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, is_done, other_model, read_run
 from relief_ray.records.schema import MethodFacts, RunRecord, Status
-from relief_ray.support.errors import UserError
-from relief_ray.support.files import PAGE, sealed, unsealed, write_atomic
+from relief_ray.support.errors import UserError, nearest, shown
+from relief_ray.support.files import PAGE, disk_errors, sealed, unsealed, write_atomic
 from relief_ray.support.frozen import FrozenConfig
 from relief_ray.support.masking import mask_text
 from relief_ray.support.text import typed
+from relief_ray.support.user_yaml import read_bytes
 
 PLAN_FILE, GRID_FILE = "plan.json", "grid.json"
 PLAN_FILES = (GRID_FILE, PLAN_FILE)
@@ -70,19 +72,18 @@ def look(
     *,
     expected_hash: str | None = None,
     other_weights: Callable[[RunRecord], str | None] | None = None,
-    bootstrap: bool | None = None,
 ) -> CellState:
     """Read a cell's status from its folder; change nothing there.
 
     A process that holds the folder's lock computes the cell now, so an ``error.json`` is of an earlier attempt.
 
     ``expected_hash`` (of the planned configuration) and ``other_weights`` (says in what frozen weights differ) turn on
-    the comparison with this program: a cell of another one is stale. ``bootstrap``: whether the ledger has a round 0.
+    the comparison with this program: a cell of another one is stale.
     """
-    error = read_error(folder)
     if not (folder / RUN_FILE).exists():
         if is_folder_locked(folder):
             return CellState(status="running")
+        error = read_error(folder)
         return CellState(status="planned") if error is None else CellState(status="failed", why=error)
     try:
         run = read_run(folder)
@@ -96,56 +97,66 @@ def look(
             return CellState(status="failed", why=f"{folder}: holds another run; set it aside", run=run)
     if other_weights is not None and (other := other_weights(run)):
         return CellState(status="stale", why=other, num_rounds=_count_lines(folder), run=run)
+    return status_of(folder, run)
+
+
+def status_of(folder: Path, run: RunRecord) -> CellState:
+    """Decide the status of the run in a folder by its record, ledger and newest checkpoint; no tensor is read."""
     try:
-        return with_ledger(judge(folder, run, _ledger_of(folder).rounds, error, bootstrap), folder)
+        lines = _ledger_of(folder, run)
+        state = _judge(folder, run, lines.rounds.numbers)
+        if state.status == "done" and (why := model_conflict(folder, lines.rounds)):
+            return replace(state, status="failed", why=why)
     except (OSError, UserError) as damaged:
         return CellState(status="failed", why=str(damaged), run=run)
-
-
-def with_ledger(state: CellState, folder: Path) -> CellState:
-    """Return the state, with what is missing or damaged in the ledger of a run that is neither done nor running.
-
-    Raises:
-        UserError: a line before the last is damaged.
-    """
     if state.status in ("done", "running"):
         return state
-    path, read = folder / ROUNDS_FILE, _ledger_of(folder)
-    if read.torn and state.run is not None and state.run.status == "done":
-        return replace(state, why=f"{state.why}; {read.torn}")
-    if read.damage:
-        return replace(state, status="failed", why=read.damage)
-    if state.status == "interrupted" and (lacks := _lacks(read, path)):
-        return replace(state, why="; ".join(filter(None, (state.why, f"{path}: {lacks}"))))
+    if lines.torn and run.status == "done":
+        return replace(state, why=f"{state.why}; {lines.torn}")
+    if lines.damage:
+        return replace(state, status="failed", why=lines.damage)
+    if state.status == "interrupted" and (lacks := _lacks(lines, folder)):
+        return replace(state, why="; ".join(filter(None, (state.why, f"{folder / ROUNDS_FILE}: {lacks}"))))
     return state
 
 
-def _lacks(read: _Read, path: Path) -> str:
+def _lacks(lines: Lines, folder: Path) -> str:
     """Return what an interrupted run's ledger lacks; empty where nothing is known to be missing."""
-    if read.torn:
-        return f"{read.torn}; a resume cuts it off"
+    if lines.torn:
+        return f"{lines.torn}; a resume cuts it off"
     # A round's line is on the disk before its checkpoint is begun.
-    saved = max(map(round_of, generations(path.parent)), default=-1)
-    if saved <= max(read.rounds, default=-1):
+    saved = max(map(round_of, generations(folder)), default=-1)
+    numbers = lines.rounds.numbers
+    if saved <= max(numbers, default=-1):
         return ""
-    last = f"round {read.rounds[-1]}" if read.rounds else "no round"
+    last = f"round {numbers[-1]}" if numbers else "no round"
     return f"ends with {last}, expected round {saved} of the checkpoint"
 
 
-def judge(
-    folder: Path, run: RunRecord, rounds: Sequence[int], error: str | None, bootstrap: bool | None = None
-) -> CellState:
+def model_conflict(folder: Path, rounds: Rounds) -> str:
+    """Return how the newest checkpoint differs from the ledger's line of its round; empty where it does not."""
+    if (saved := newest_model(folder)) is None:
+        return ""
+    round_, model = saved
+    for record in rounds.where(lambda number: number == round_):
+        if record.model_sha256 == model:
+            return ""
+        return f"{folder}: {other_model(round_, model, record.model_sha256)}"
+    return f"{folder}: the ledger lacks round {round_} of the checkpoint; expected one run's files; restore both"
+
+
+def _judge(folder: Path, run: RunRecord, rounds: Sequence[int]) -> CellState:
     """Decide the status of a run whose record and ledger could be read; ``rounds``: the numbers in the ledger."""
 
     def state(status: Status, why: str = "") -> CellState:
         return CellState(status=status, why=why, num_rounds=len(rounds), run=run)
 
-    if is_done(run, rounds, bootstrap):
+    if is_done(run, rounds):
         return state("done")
     planned = run.config.get("rounds")
     last = f"round {rounds[-1]}" if rounds else "no round"
     if run.status == "done":
-        num_planned = int(planned) + bool(bootstrap) if isinstance(planned, int) else "?"
+        num_planned = planned + 1 - run.first_round if isinstance(planned, int) else "?"
         return state(
             "failed",
             f"{folder / ROUNDS_FILE}: ends with {last} ({len(rounds)} of {num_planned} rounds), expected round "
@@ -155,45 +166,33 @@ def judge(
         return state("running")
     if run.status == "stopped":
         return state("stopped", run.note)
+    error = read_error(folder)
     if error is not None or run.status == "failed":
         return state("failed", error or run.note or "the run failed")
     return state("interrupted", run.note)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Read:
-    """Numbers of a ledger's rounds, and what is wrong with its last line (as in ``ledger.Lines``)."""
-
-    rounds: tuple[int, ...] = ()
-    torn: str | None = None
-    damage: str | None = None
-
-
-_NOTHING = _Read()
-
-
-def _ledger_of(folder: Path) -> _Read:
-    """Content of a folder's ledger as it is now; without one, nothing.
+def _ledger_of(folder: Path, run: RunRecord) -> Lines:
+    """A folder's ledger as it is now, checked; without one, nothing.
 
     Raises:
-        UserError: a line before the last is damaged.
+        UserError: as ``scan``.
     """
-    path = folder / ROUNDS_FILE
+    path, line_format = folder / ROUNDS_FILE, LineFormat.of(run)
     if not path.exists():
-        return _NOTHING
+        return scan(path, line_format)
     facts = path.stat()
-    return _read(path, facts.st_mtime_ns, facts.st_size)
+    return _scanned(path, line_format, facts.st_mtime_ns, facts.st_size)
 
 
 @lru_cache(maxsize=4096)
-def _read(path: Path, changed_ns: int, num_bytes: int) -> _Read:
-    """Content of a ledger; read once as long as its modification time and size stay.
+def _scanned(path: Path, line_format: LineFormat, changed_ns: int, num_bytes: int) -> Lines:
+    """A ledger's lines; checked once as long as its modification time and size stay.
 
     Raises:
-        UserError: a line before the last is damaged.
+        UserError: as ``scan``.
     """
-    lines = scan(path)
-    return _Read(rounds=lines.rounds.numbers, torn=lines.torn, damage=lines.damage)
+    return scan(path, line_format)
 
 
 def _count_lines(folder: Path) -> int:
@@ -273,6 +272,174 @@ class EarlyStopping(FrozenConfig):
         """The rule as options of the command."""
         numbers = f"--grace-rounds {self.grace_rounds} --reduction-factor {self.reduction_factor}"
         return f"stopped by --scheduler {self.scheduler} {numbers}"
+
+
+# Claims of a study: at most six comparisons of two methods, written down before the first cell is computed. The file is
+# YAML. A plan keeps its sha256 and a copy, so that a report can tell a claim that was named beforehand from one that
+# was chosen after looking at results.
+
+MAX_CLAIMS = 6
+CLAIMS_FILE = "claims.yaml"
+
+Figure = Literal["f1", "f1_rare", "f1_own_sensors", "f1_own_subjects", "f1_at_seconds", "f1_at_joules"]
+
+FIGURE_TEXT: Mapping[Figure, str] = {
+    "f1": "F1",
+    "f1_rare": "rare-modality F1",
+    "f1_own_sensors": "F1 through own sensors",
+    "f1_own_subjects": "F1 on own subjects",
+    "f1_at_seconds": "F1 at equal simulated seconds",
+    "f1_at_joules": "F1 at equal joules",
+}
+
+
+def figure_named(name: str, where: str) -> Figure:
+    """Return the figure of that name; ``where`` begins the message: ``--figure``, ``figure``.
+
+    Raises:
+        UserError: there is none.
+    """
+    known = {str(figure): figure for figure in FIGURE_TEXT}
+    if name not in known:
+        hint = nearest(str(name), known)
+        raise UserError(f"{where} {shown(name)}: unknown{hint}; expected one of {', '.join(known)}")
+    return known[name]
+
+
+class Claim(FrozenConfig):
+    """One comparison: ``first`` is better than ``second``, or with a ``margin`` not worse by that much.
+
+    Attributes:
+        first: label of the method that the claim speaks for, as tables print it.
+        second: label of the method that it is compared with.
+        figure: what is compared.
+        margin: points of F1; given, the claim is one-sided: ``first`` is not worse than ``second`` by this or more.
+        text: the claim in a sentence of its own; empty: made from the other fields.
+        same_work: the methods train the same groups and differ in something else (loss, aggregation). Without it, a
+            claim between methods whose assignments were equal in every round is refused.
+    """
+
+    first: str = Field(min_length=1)
+    second: str = Field(min_length=1)
+    figure: Figure = "f1"
+    margin: float | None = Field(default=None, gt=0.0)
+    text: str = ""
+    same_work: bool = False
+
+    @model_validator(mode="after")
+    def _two_methods(self) -> Claim:
+        if self.first == self.second:
+            raise ValueError(f"first and second are both {self.first!r}, expected two methods")
+        return self
+
+    @property
+    def brief(self) -> str:
+        """``v1 > fedavg in F1``, or ``relief not worse than fedavg by 1 point in F1``."""
+        figure = FIGURE_TEXT[self.figure]
+        if self.margin is None:
+            return f"{self.first} > {self.second} in {figure}"
+        points = f"{self.margin:g} point{'' if self.margin == 1 else 's'}"
+        return f"{self.first} not worse than {self.second} by {points} in {figure}"
+
+    @property
+    def sentence(self) -> str:
+        """``text``, or else ``brief``."""
+        return self.text or self.brief
+
+
+class Claims(FrozenConfig):
+    """All claims of one study.
+
+    Attributes:
+        data: name of the data set.
+        split: name of the split.
+        where: further keys of the configuration (dotted) and their values, where a study has several settings.
+        claims: one to six claims, in the order in which reports list them.
+    """
+
+    data: str
+    split: str
+    where: dict[str, JsonValue] = Field(default_factory=dict)
+    claims: tuple[Claim, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _few_and_different(self) -> Claims:
+        if len(self.claims) > MAX_CLAIMS:
+            raise ValueError(
+                f"{len(self.claims)} claims, expected at most {MAX_CLAIMS}: each further one makes all of them harder "
+                "to support"
+            )
+        twice = [brief for brief, number in Counter(c.brief for c in self.claims).items() if number > 1]
+        if twice:
+            raise ValueError(f"{twice[0]!r} is named twice")
+        return self
+
+
+class PlannedClaims(FrozenConfig):
+    """Facts that a plan file keeps of its claims: the file's sha256, and when it was taken in (UTC, ISO 8601)."""
+
+    sha256: str
+    at: str
+
+
+def claims_digest(content: bytes) -> str:
+    """Return the sha256 of a claims file."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def parse_claims(content: bytes, where: str) -> Claims:
+    """Check the content of a claims file; ``where`` names it in errors.
+
+    Raises:
+        UserError: it is no YAML, has unknown keys, no or more than six claims, or one of them twice.
+    """
+    try:
+        return Claims.model_validate(read_bytes(content, where))
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}".removeprefix(": ") for e in error.errors()]
+        raise UserError("\n".join(f"{where}: {line.replace('Value error, ', '')}" for line in lines)) from error
+
+
+def read_claims(path: Path) -> tuple[Claims, bytes]:
+    """Read a claims file; return its claims and its bytes.
+
+    Raises:
+        UserError: it cannot be read, or is not what ``parse_claims`` expects.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); name a claims file") from error
+    return parse_claims(content, str(path)), content
+
+
+def register_claims(
+    folder: Path, source: Path | None, known: PlannedClaims | None, *, begun: int, now: str
+) -> PlannedClaims | None:
+    """Keep a copy of the claims in a plan's folder; return what the plan file has to say of them.
+
+    ``source``: the claims file that was named, if any; ``known``: what the plan says already; ``begun``: number of its
+    cells that were begun.
+
+    Raises:
+        UserError: claims that the plan does not have, after a cell was begun.
+    """
+    if source is None:
+        return known
+    _, content = read_claims(source)
+    digest = claims_digest(content)
+    if known is not None and known.sha256 == digest:
+        return known
+    if begun:
+        named = "without any" if known is None else f"under other claims, named {known.at}"
+        raise UserError(
+            f"{source}: claims have to be there before the first cell is computed, but {folder} holds {begun} cells "
+            f"that were begun {named}; choose a new folder with --out DIR"
+        )
+    with disk_errors(folder, "keep the claims"):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(folder / CLAIMS_FILE, content)
+    return PlannedClaims(sha256=digest, at=now)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,22 +11,23 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
 import safetensors.torch
+import torch
 from pydantic import Field, JsonValue, ValidationError
 from safetensors import SafetensorError
 from torch import Tensor
 
 from relief_ray.core.groups import Params
 from relief_ray.core.messages import NO_STATE, ClientId, ClientState, ServerState
-from relief_ray.records.base import SCHEMA_VERSION, Record, refuse_other_schema
-from relief_ray.records.schema import LeftOutRecord
-from relief_ray.records.tensor_file import tensor_pieces
+from relief_ray.records.identity import state_sha256
+from relief_ray.records.schema import SCHEMA_VERSION, LeftOutRecord, Record, refuse_other_schema
 from relief_ray.support import files
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import PAGE, sealed, unsealed
@@ -125,6 +126,7 @@ class Checkpoint:
         averages: the models' averages over rounds.
         tally: what was counted over rounds.
         skipped: reasons why newer generations were unusable.
+        model_sha256: hash of ``state`` by the manifest of a generation that was read, as the ledger's line has it.
     """
 
     round: int
@@ -133,14 +135,16 @@ class Checkpoint:
     averages: Averages = field(default_factory=Averages)
     tally: Tally = NO_TALLY
     skipped: tuple[str, ...] = ()
+    model_sha256: str = ""
 
 
 class _Manifest(Record):
-    """Content of ``manifest.json``: names in their order (safetensors sorts), facts, and the state file's sha256."""
+    """Content of ``manifest.json``: names in their order (safetensors sorts), facts, hashes of state file and model."""
 
     schema_version: int
     round: int
     state_sha256: str
+    model_sha256: str
     models: dict[str, tuple[str, ...]]
     tensors: tuple[str, ...]
     clients: dict[int, tuple[str, ...]]
@@ -175,7 +179,8 @@ def save(run_folder: Path, checkpoint: Checkpoint, binding: Binding) -> Path:
         try:
             sha256 = files.write_pieces(beside / STATE_FILE, tensor_pieces(tensors))
             # Python's json, not pydantic's: it brings NaN in facts back as it was.
-            content = json.dumps(manifest.model_dump() | {"state_sha256": sha256})
+            hashes = {"state_sha256": sha256, "model_sha256": state_sha256(checkpoint.state)}
+            content = json.dumps(manifest.model_dump() | hashes)
             files.write_file(beside / MANIFEST_FILE, sealed(content.encode(), PAGE))
             files.sync(beside)
             _retire(final)
@@ -221,6 +226,15 @@ def load(
     return None
 
 
+def newest_model(run_folder: Path) -> tuple[int, str] | None:
+    """Round and model hash of the newest generation whose manifest is whole; reads no tensor. None without one."""
+    for path in generations(run_folder):
+        with suppress(Damaged, UserError):
+            manifest = _read_manifest(path / MANIFEST_FILE)
+            return manifest.round, manifest.model_sha256
+    return None
+
+
 def is_whole(contents: Mapping[str, bytes]) -> bool:
     """Return whether the contents of a generation's ``FILES``, by name, are those that were saved."""
     try:
@@ -257,11 +271,12 @@ def _tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
 
 
 def _manifest(checkpoint: Checkpoint, binding: Binding) -> _Manifest:
-    """Build the manifest without the state file's sha256."""
+    """Build the manifest without its hashes."""
     return _Manifest(
         schema_version=SCHEMA_VERSION,
         round=checkpoint.round,
         state_sha256="",
+        model_sha256="",
         models={name: tuple(params) for name, params in checkpoint.state.models.items()},
         tensors=tuple(checkpoint.state.tensors),
         clients={c: tuple(personal) for c, personal in checkpoint.clients.items()},
@@ -322,8 +337,9 @@ def _unpack(manifest: _Manifest, tensors: Mapping[str, Tensor], skipped: tuple[s
     state = ServerState(models=models, tensors=named, facts=manifest.facts)
     averages = Averages(models=means, num_rounds=manifest.averaged_rounds)
     return Checkpoint(
-        round=manifest.round, state=state, clients=clients, averages=averages, tally=manifest.tally, skipped=skipped
-    )
+        round=manifest.round, state=state, clients=clients, averages=averages, tally=manifest.tally, skipped=skipped,
+        model_sha256=manifest.model_sha256,
+    )  # fmt: skip
 
 
 def _retire(final: Path) -> None:
@@ -376,3 +392,53 @@ class Saver:
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
+
+
+# Writer of safetensors files: piece by piece, without a copy of the tensors in memory. The library's own writer takes
+# all tensors as one string of bytes first. Files are read by the library.
+
+# In the order of the safetensors format: types with the strictest alignment come first in a file.
+DTYPES: Mapping[torch.dtype, str] = {
+    torch.int64: "I64",
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.int32: "I32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+_ALIGNMENT = 8
+
+
+def tensor_pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """Yield the bytes of a safetensors file piece by piece, without copies: the header, then each tensor.
+
+    They are those of ``safetensors.torch.save``. The tensors must not change meanwhile.
+
+    Raises:
+        ValueError: a tensor of a type that the format, or this list, does not have.
+    """
+    if unknown := {str(t.dtype) for t in tensors.values()} - {str(d) for d in DTYPES}:
+        raise ValueError(f"tensors of {sorted(unknown)}, expected one of {[str(d) for d in DTYPES]}")
+    ranks = {dtype: rank for rank, dtype in enumerate(DTYPES)}
+    order = sorted(tensors, key=lambda name: (ranks[tensors[name].dtype], name.encode()))
+    yield _header({name: tensors[name] for name in order})
+    for name in order:
+        flat = tensors[name].detach().cpu().contiguous().reshape(-1)
+        yield flat.view(torch.uint8).numpy().data
+
+
+def _header(tensors: Mapping[str, Tensor]) -> bytes:
+    facts: dict[str, dict[str, str | list[int]]] = {}
+    start = 0
+    for name, tensor in tensors.items():
+        end = start + tensor.numel() * tensor.element_size()
+        facts[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+        start = end
+    text = json.dumps(facts, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    return len(text).to_bytes(8, "little") + text

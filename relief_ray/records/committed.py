@@ -15,12 +15,21 @@ from typing import Literal
 
 from pydantic import Field, JsonValue, ValidationError
 
-from relief_ray.records.base import SCHEMA_VERSION, Facts, Origin, Record, refuse_other_schema
-from relief_ray.records.costs import FedAvgRecord
-from relief_ray.records.facts import DataFacts, data_facts
-from relief_ray.records.left_out import left_out_of, sentence
+from relief_ray.records.facts import DataFacts, data_facts, left_out_of, sentence
 from relief_ray.records.metrics import chance_f1
-from relief_ray.records.schema import Machine, MethodFacts, Metrics, RoundRecord, RunRecord
+from relief_ray.records.schema import (
+    SCHEMA_VERSION,
+    Facts,
+    FedAvgRecord,
+    Machine,
+    MethodFacts,
+    Metrics,
+    Origin,
+    Record,
+    RoundRecord,
+    RunRecord,
+    refuse_other_schema,
+)
 from relief_ray.support.errors import UserError, nearest
 from relief_ray.support.files import PAGE, disk_errors, read_whole, sealed, unsealed, write_atomic
 
@@ -148,7 +157,7 @@ class CommittedClaims(Record):
 class Committed(Record):
     """Cells of a grid, by folder name, with the claims about them, if there are any."""
 
-    schema_version: Literal[3] = SCHEMA_VERSION
+    schema_version: Literal[4] = SCHEMA_VERSION
     title: str
     claims: CommittedClaims | None = None
     cells: dict[str, CommittedCell]

@@ -1,14 +1,16 @@
-"""Facts about a run's data that its scores rest on: windows of each part, and what each client has."""
+"""Facts that records hold beside scores: the data of a run, and the clients that its rounds went on without."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from relief_ray.records.base import Record
-from relief_ray.records.schema import RunRecord
+from relief_ray.core.messages import ClientId, Fleet
+from relief_ray.records.schema import LeftOutFacts, LeftOutRecord, Record, RoundRecord, RunRecord
+from relief_ray.support.errors import Cause, LeftOut, spans
 
 
 class ClientData(NamedTuple):
@@ -88,3 +90,111 @@ def _lacking(value: JsonValue) -> tuple[tuple[str, tuple[str, ...]], ...]:
 def _count(value: JsonValue) -> int:
     """Sum of the windows of all classes."""
     return sum(number for number in value if isinstance(number, int)) if isinstance(value, list) else 0
+
+
+_IN_WORDS: dict[Cause, str] = {
+    "timeout": "no answer in time",
+    "lost": "its process or node was lost",
+    "update": "its update was refused",
+}
+
+
+@dataclass(kw_only=True, slots=True)
+class LeftOutLog:
+    """Collects who was left out of a run's rounds.
+
+    Attributes:
+        entries: by client and cause.
+        last: clients that the last round went on without.
+    """
+
+    entries: dict[tuple[ClientId, Cause], LeftOutRecord] = field(default_factory=dict)
+    last: Mapping[ClientId, LeftOutFacts] = field(default_factory=dict)
+
+    @classmethod
+    def resumed(cls, entries: Iterable[LeftOutRecord], last: RoundRecord | None) -> LeftOutLog:
+        """Return the log of a run that goes on: its ``entries`` so far, and its last round."""
+        return cls(entries={(e.client, e.cause): e for e in entries}, last={} if last is None else last.left_out)
+
+    def facts(self, round_: int, rejected: Mapping[ClientId, LeftOut], fleet: Fleet) -> dict[ClientId, LeftOutFacts]:
+        """Facts on the clients that the next round, ``round_``, goes on without."""
+        facts = {}
+        for client, left in rejected.items():
+            before = self.last.get(client)
+            since = before.since if before is not None and before.cause == left.cause else round_
+            facts[client] = LeftOutFacts(device=fleet[client].device, cause=left.cause, since=since)
+        return facts
+
+    def add(self, record: RoundRecord) -> None:
+        """Take in a round that comes after all so far."""
+        self.last = record.left_out
+        for client, left in sorted(record.left_out.items()):
+            self._enter(record.round, client, left.device, LeftOut(cause=left.cause, why=record.rejected[client]))
+
+    def with_void(self, round_: int, rejected: Mapping[ClientId, LeftOut], fleet: Fleet) -> LeftOutLog:
+        """Return a log that has a void round too, and the clients it lacked; this one may see the round once more."""
+        log = LeftOutLog(entries=dict(self.entries), last=self.last)
+        for client, left in sorted(rejected.items()):
+            log._enter(round_, client, fleet[client].device, left)
+        return log
+
+    def _enter(self, round_: int, client: ClientId, device: str, left: LeftOut) -> None:
+        before = self.entries.get((client, left.cause))
+        rounds = (*(before.rounds if before else ()), round_)
+        self.entries[client, left.cause] = LeftOutRecord(
+            client=client, device=device, cause=left.cause, rounds=rounds, why=left.why
+        )
+
+    def summary(self) -> tuple[LeftOutRecord, ...]:
+        """One entry per client and cause, in client order."""
+        return tuple(self.entries[key] for key in sorted(self.entries))
+
+
+def left_out_of(rounds: Iterable[RoundRecord]) -> tuple[LeftOutRecord, ...]:
+    """Entries on who was left out of these rounds, in client order."""
+    log = LeftOutLog()
+    for record in rounds:
+        log.add(record)
+    return log.summary()
+
+
+def sentence(entry: LeftOutRecord) -> str:
+    """``client 6 (type C) was left out of 3 rounds (4-6): no answer in time (the last reason in full)``."""
+    number = f"{len(entry.rounds)} round{'s' if len(entry.rounds) > 1 else ''}"
+    return (
+        f"client {entry.client} (type {entry.device}) was left out of {number} ({spans(entry.rounds)}): "
+        f"{_IN_WORDS[entry.cause]} ({entry.why})"
+    )
+
+
+def summary_line(record: RoundRecord) -> str:
+    """``7/8 clients``: those whose updates were used, of those that took part."""
+    number = len(record.participants)
+    return f"{number - len(record.rejected)}/{number} clients"
+
+
+@dataclass(kw_only=True, slots=True)
+class Alerts:
+    """Says what a run's rounds warn of, to whoever hears of them in their order; one for each run and process.
+
+    Attributes:
+        last: clients that the last round heard of went on without; nobody before the first, which names all it lacks.
+    """
+
+    last: Mapping[ClientId, LeftOutFacts] = field(default_factory=dict)
+
+    def of(self, record: RoundRecord) -> list[str]:
+        """A line for each client that begins to be missing, or for another cause, and the round's own warnings."""
+        before, self.last = self.last, record.left_out
+        missing = [
+            f"{_place(record.round, client, left)}: {_IN_WORDS[left.cause]} ({record.rejected[client]})"
+            for client, left in sorted(record.left_out.items())
+            if client not in before or before[client].cause != left.cause
+        ]
+        return [*missing, *record.warnings]
+
+
+def _place(round_: int, client: ClientId, left: LeftOutFacts) -> str:
+    """``round 5: without client 3 (type A)``; ``round 5: still without client 3 (type A), since round 2``."""
+    who = f"without client {client} (type {left.device})"
+    return f"round {round_}: " + (who if left.since == round_ else f"still {who}, since round {left.since}")

@@ -1,8 +1,9 @@
 """Run folders: ``run.json`` and the append-only ``rounds.jsonl`` are the truth, everything else is derived.
 
 Both are sealed: ``run.json`` and each line of the ledger end with the sha256 of what stands before it, so that a
-changed bit is an error and never another number. Reading takes no lock; writing takes the driver's. ``restore`` finds
-where an interrupted run goes on.
+changed bit is an error and never another number; and a line says which run it is of and which line it follows
+(``records.ledger``). Reading takes no lock; writing takes the driver's. ``restore`` finds where an interrupted run goes
+on.
 """
 
 from __future__ import annotations
@@ -18,11 +19,9 @@ from types import TracebackType
 from pydantic import JsonValue, ValidationError
 
 from relief_ray.records import checkpoint
-from relief_ray.records.base import refuse_other_schema
-from relief_ray.records.identity import state_sha256
-from relief_ray.records.ledger import Lines, Rounds, line_of, mend_breaks, scan
+from relief_ray.records.ledger import LineFormat, Lines, Rounds, mend_breaks, scan
 from relief_ray.records.lock import FileLock, is_folder_locked, lock_folder
-from relief_ray.records.schema import RoundRecord, RunRecord
+from relief_ray.records.schema import RoundRecord, RunRecord, refuse_other_schema
 from relief_ray.support import files
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import PAGE, Unsealed, sealed, unsealed
@@ -61,26 +60,29 @@ def read_run(folder: Path) -> RunRecord:
         ) from error
 
 
-def is_done(run: RunRecord, rounds: Sequence[int], bootstrap: bool | None = None) -> bool:
-    """Return whether a run finished and its ledger has every planned round, in order and without a gap.
-
-    Rounds are 1 .. R, and 0 before them where the method has a ``bootstrap`` (None: with or without).
-    """
+def is_done(run: RunRecord, rounds: Sequence[int]) -> bool:
+    """Return whether a run finished and its ledger has every planned round, in order and without a gap."""
     planned = run.config.get("rounds")
     last = planned if isinstance(planned, int) else max(rounds, default=1)
-    begins_at_0 = 0 in rounds if bootstrap is None else bootstrap
-    return run.status == "done" and list(rounds) == list(range(not begins_at_0, last + 1))
+    return run.status == "done" and list(rounds) == list(range(run.first_round, last + 1))
 
 
-def read_rounds(folder: Path) -> Rounds:
+def read_rounds(folder: Path, run: RunRecord | None = None) -> Rounds:
     """Read all rounds in order; takes no lock and repairs nothing: a line that is being written is left out.
 
-    Each round is parsed when it is needed and not kept; ``tuple(read_rounds(folder))`` keeps all of them.
+    Each round is parsed when it is needed and not kept: ``tuple(read_rounds(folder))`` keeps all of them whole, and a
+    reader that needs less iterates and keeps that, after ``without`` where single clients are no matter.
+
+    Args:
+        folder: the run's folder.
+        run: its ``run.json``, where the caller has read it.
 
     Raises:
-        UserError: a line is damaged, or the last one of a run that is done was torn.
+        UserError: ``run.json`` cannot be read, a line is damaged or no line of this run, or the last one of a run that
+            is done was torn.
     """
-    lines = scan(folder / ROUNDS_FILE)
+    run = run or read_run(folder)
+    lines = scan(folder / ROUNDS_FILE, LineFormat.of(run))
     if lines.torn and not is_done(run := read_run(folder), lines.rounds.numbers):
         if run.status == "done":
             raise UserError(
@@ -115,10 +117,11 @@ class RunFolder:
         self._lock = lock
         for name in (RUN_FILE, ROUNDS_FILE):
             files.remove_parts(path / name)
-        lines, self.mended = _scan_and_mend(path / ROUNDS_FILE)
+        self._format = LineFormat.of(run)
+        lines, self.mended = _scan_and_mend(path / ROUNDS_FILE, self._format)
         self.repairs = (*self.mended, *([f"{ROUNDS_FILE}: {lines.torn}; it was cut off"] if lines.torn else []))
         # Bytes after the last whole line stay until a resume is sure to go on: `rewind` and `append` cut them off.
-        self._fd, self._num_bytes = _open_ledger(path), lines.num_bytes
+        self._fd, self._end = _open_ledger(path), lines.end
         forget_error(path)
 
     @classmethod
@@ -170,13 +173,14 @@ class RunFolder:
         return run
 
     def append(self, record: RoundRecord) -> None:
-        """Add a round durably; when this returns, the line survives a power cut.
+        """Add the next round durably; when this returns, the line survives a power cut.
 
         Raises:
             UserError: the disk is full or fails; the ledger stays as it was. Or somebody removed or replaced it.
+            ValueError: another round is next.
         """
         self._refuse_removed()
-        line = line_of(record)
+        line = self._format.line(record, self._end)
         with files.disk_errors(self.path / ROUNDS_FILE, f"append round {record.round}"):
             try:
                 self._cut()
@@ -186,7 +190,7 @@ class RunFolder:
                 with suppress(OSError):
                     self._cut()
                 raise
-        self._num_bytes += len(line)
+        self._end = self._format.after(line, self._end)
 
     def _refuse_removed(self) -> None:
         # An append to a file that was unlinked would succeed and be lost; another folder may be at the old path.
@@ -203,12 +207,15 @@ class RunFolder:
 
     def _cut(self) -> None:
         # What a failed write may have left behind its last whole line.
-        if os.fstat(self._fd).st_size != self._num_bytes:
-            os.ftruncate(self._fd, self._num_bytes)
+        if os.fstat(self._fd).st_size != self._end.num_bytes:
+            os.ftruncate(self._fd, self._end.num_bytes)
 
     def rounds(self) -> Rounds:
-        """Read all rounds in order; of a repeated round the last line counts."""
-        return scan(self.path / ROUNDS_FILE).rounds
+        """Read all rounds in order."""
+        return self._scan().rounds
+
+    def _scan(self) -> Lines:
+        return scan(self.path / ROUNDS_FILE, self._format)
 
     def rewind(self, round_: int | None) -> Rounds:
         """Drop the rounds after ``round_``, the checkpoint's (None: all), and return the others.
@@ -232,8 +239,9 @@ class RunFolder:
         files.write_atomic(self.path / ROUNDS_FILE, kept.lines(), make_folder=False)
         before, self._fd = self._fd, _open_ledger(self.path)
         os.close(before)
-        self._num_bytes = sum(place.num_bytes for place in kept.places)
-        return self.rounds()
+        lines = self._scan()
+        self._end = lines.end
+        return lines.rounds
 
     def close(self) -> None:
         """Release the ledger and the lock."""
@@ -249,21 +257,21 @@ class RunFolder:
         self.close()
 
 
-def _scan_and_mend(path: Path) -> tuple[Lines, tuple[str, ...]]:
+def _scan_and_mend(path: Path, line_format: LineFormat) -> tuple[Lines, tuple[str, ...]]:
     """Scan a driver's ledger and mend damaged line breaks; return the scan, and a sentence for each mended break.
 
     Raises:
-        UserError: a line before the last is damaged.
+        UserError: a line before the last is damaged, or one is no line of this run.
     """
     try:
-        if (lines := scan(path)).damage is None:
+        if (lines := scan(path, line_format)).damage is None:
             return lines, ()
     except UserError:
         pass  # raised again below, where it cannot be mended
     with files.disk_errors(path, "mend"):
         mended = mend_breaks(path)
     said = (f"{ROUNDS_FILE}: the break after line {number} was damaged; it was written anew" for number in mended)
-    return scan(path), tuple(said)
+    return scan(path, line_format), tuple(said)
 
 
 def _open_ledger(folder: Path) -> int:
@@ -308,6 +316,14 @@ class Restored:
     repairs: tuple[str, ...]
 
 
+def other_model(round_: int, saved: str, recorded: str) -> str:
+    """Sentence on a checkpoint and a ledger that are not of one run; digests of their models."""
+    return (
+        f"the checkpoint of round {round_} holds the model {saved[:12]}, the ledger names {recorded[:12]}; expected "
+        "one run's files; restore both from one backup, or run the cell again"
+    )
+
+
 def restore(folder: RunFolder, binding: checkpoint.Binding) -> Restored:
     """Load the newest whole checkpoint that the ledger reaches; what came after is computed again to the same bits.
 
@@ -323,12 +339,8 @@ def restore(folder: RunFolder, binding: checkpoint.Binding) -> Restored:
         checkpoint.drop_after(folder.path, point.round)
     rounds = folder.rewind(point.round if point is not None else None)
     last = rounds[-1] if rounds else None
-    if point is not None and last is not None and last.model_sha256 != (actual := state_sha256(point.state)):
-        raise UserError(
-            f"{folder.path}: the checkpoint of round {point.round} holds the model {actual[:12]}, the ledger names "
-            f"{last.model_sha256[:12]}; expected one run's files; restore both from one backup, or run the cell "
-            "again"
-        )
+    if point is not None and last is not None and last.model_sha256 != point.model_sha256:
+        raise UserError(f"{folder.path}: {other_model(point.round, point.model_sha256, last.model_sha256)}")
     repairs = [*folder.repairs, *(f"checkpoint {line}" for line in (point.skipped if point is not None else ()))]
     if len(rounds) < len(recorded):
         repairs.append(f"{len(recorded) - len(rounds)} rounds after the checkpoint are computed again")

@@ -1,15 +1,208 @@
-"""Frozen JSON models: a ``RunRecord`` per run, a ``RoundRecord`` per round; tables are functions of these two alone."""
+"""Frozen JSON models: a ``RunRecord`` per run, a ``RoundRecord`` per round; tables are functions of these two alone.
+
+Costs and times in them are the messages' own dataclasses; how a round's record becomes a line of the ledger is
+``records.ledger``'s.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Annotated, Final, Literal, cast, get_args
+from uuid import uuid4
 
-from pydantic import Field, JsonValue
+from pydantic import AfterValidator, ConfigDict, Field, JsonValue
 
-from relief_ray.records.base import SCHEMA_VERSION, Facts, Origin, Record, Text
-from relief_ray.records.costs import CostRecord, FedAvgRecord, Stages, Totals
-from relief_ray.records.physical import PhysicalRecord
-from relief_ray.support.errors import Cause
+from relief_ray.core.groups import WHOLE, Kind, Part, Selection
+from relief_ray.core.messages import Measured, Power, RoundCost, StageTimes
+from relief_ray.support.errors import Cause, UserError
+from relief_ray.support.frozen import FrozenConfig
+from relief_ray.support.masking import mask_text, redact
+
+SCHEMA_VERSION: Final = 4
+
+# Fields that depend on real time or on the network: two records of the same computation may differ in these alone.
+WALL_FIELDS = frozenset(
+    "id created finished note num_resumes wall_s ended_unix_s measured_stages moved_bytes server_s runtime "
+    "physical".split()
+)
+
+Origin = Literal["real", "SYNTHETIC"]
+Text = Annotated[str, AfterValidator(mask_text)]
+Facts = Annotated[dict[str, JsonValue], AfterValidator(redact)]
+
+
+class Record(FrozenConfig):
+    """Base of all records; NaN and infinities are kept and written as strings."""
+
+    model_config = ConfigDict(allow_inf_nan=True, ser_json_inf_nan="strings")
+
+
+def comparable(record: Record) -> JsonValue:
+    """Return a record as JSON without ``WALL_FIELDS``: equal for two computations of the same round."""
+    return _plain(record)
+
+
+def _plain(value: object) -> JsonValue:
+    if isinstance(value, Record):
+        return {k: _plain(v) for k, v in value if k not in WALL_FIELDS}
+    if is_dataclass(value):
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value) if f.name not in WALL_FIELDS}
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)
+    assert value is None or isinstance(value, (bool, int, float, str))
+    return value
+
+
+def refuse_other_schema(version: JsonValue, where: Path) -> None:
+    """Refuse a record of another schema version, before any of its fields are read.
+
+    Raises:
+        UserError: no version, or another one.
+    """
+    if version == SCHEMA_VERSION:
+        return
+    newer = isinstance(version, int) and version > SCHEMA_VERSION
+    fix = "upgrade relief-ray" if newer else "read it with the release that wrote it, or run the cell again elsewhere"
+    raise UserError(f"{where}: schema_version is {version!r}, expected {SCHEMA_VERSION}; {fix}")
+
+
+# Text form of a selection of parameter groups: ``fusion.B``, ``encoder.acc.0[lora_a;r4]``.
+
+_TOKEN = re.compile(r"(?P<group>[^\[\]]+)(?:\[(?P<kinds>[a-z_,]*);(?P<rank>r\d+)?(?:;o(?P<rows>[\d.e-]+))?\])?")
+
+
+def tokens(selection: Selection) -> tuple[str, ...]:
+    """Write a selection as text: ``fusion.B`` is a whole group, ``encoder.acc.0[lora_a,lora_b;r4]`` a part of one.
+
+    ``head.1[;;o0.75]``: three quarters of the output rows.
+    """
+    return tuple(j if part == WHOLE else f"{j}[{_kinds(part)};{_lead(part)}]" for j, part in selection.items())
+
+
+def selection(texts: tuple[str, ...]) -> Selection:
+    """Read a selection from text, the inverse of ``tokens``.
+
+    Raises:
+        ValueError: a text that ``tokens`` does not write.
+    """
+    return dict(_part(text) for text in texts)
+
+
+def _kinds(part: Part) -> str:
+    return "" if part.kinds is None else ",".join(sorted(part.kinds)) or "none"
+
+
+def _lead(part: Part) -> str:
+    rank = "" if part.rank is None else f"r{part.rank}"
+    return rank if part.rows is None else f"{rank};o{part.rows!r}"
+
+
+def _part(text: str) -> tuple[str, Part]:
+    match = _TOKEN.fullmatch(text)
+    names = (match["kinds"] or "").split(",") if match else []
+    if match is None or not set(names) <= {*get_args(Kind), "", "none"}:
+        raise ValueError(f"selection {text!r}, expected group or group[kinds;rank], e.g. encoder.acc.0[lora_a;r4]")
+    kinds = frozenset(cast(Kind, n) for n in names if n != "none") if names != [""] else None
+    rank, rows = (int(match["rank"][1:]) if match["rank"] else None), match["rows"]
+    return match["group"], Part(kinds=kinds, rank=rank, rows=float(rows) if rows else None)
+
+
+class Totals(Record):
+    """Sums over all rounds so far, the bootstrap included."""
+
+    time_s: float = 0.0
+    energy_j: float = 0.0
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+
+class FedAvgRecord(Record):
+    """Simulated FedAvg round of the same participants: the 1.00x of ``speedup``.
+
+    Attributes:
+        round_s: its length in seconds.
+        energy_j: joules of the whole fleet.
+        compute_s: longest compute time of a client.
+        link_share: share of the slowest client's busy time that is link.
+    """
+
+    round_s: float
+    energy_j: float
+    compute_s: float
+    link_share: float
+
+
+# Stages of a client's training that a device measures.
+_STAGES = ("forward_s", "backward_s", "optimizer_s")
+
+
+class PhysicalRecord(Record):
+    """One client's measured round (``runtime.physical``); None where its device does not tell.
+
+    Attributes:
+        host: name of the device's host.
+        device: ``cpu``, or ``cuda: `` and the GPU's name.
+        down_s: seconds from the request for the model until the device had it.
+        forward_s: seconds of forward passes.
+        backward_s: seconds of backward passes.
+        optimizer_s: seconds of optimizer steps.
+        up_s: seconds from the ready answer until the server had it.
+        wait_s: seconds from then until the last client of the round was done.
+        call_s: seconds of the device's whole call: download, training, packing.
+        bytes_down: bytes that were sent to it.
+        bytes_up: bytes that it sent.
+        energy_j: joules of the whole board during the call.
+        energy_of: rails that were read.
+        energy_dropped: share of the power samples that are missing.
+        power_mode: name of the board's power mode.
+        temperature_c: hottest zone at the end, degrees Celsius.
+        throttled: whether the board slowed itself down.
+    """
+
+    host: str
+    device: str
+    down_s: float | None = None
+    forward_s: float | None = None
+    backward_s: float | None = None
+    optimizer_s: float | None = None
+    up_s: float | None = None
+    wait_s: float | None = None
+    call_s: float | None = None
+    bytes_down: int | None = None
+    bytes_up: int | None = None
+    energy_j: float | None = None
+    energy_of: str | None = None
+    energy_dropped: float | None = None
+    power_mode: str | None = None
+    temperature_c: float | None = None
+    throttled: bool | None = None
+
+    @property
+    def compute_s(self) -> float | None:
+        """Seconds of forward, backward and optimizer; None where they were not measured."""
+        stages = self.forward_s, self.backward_s, self.optimizer_s
+        return None if None in stages else sum(s for s in stages if s is not None)
+
+
+def physical_record(measured: Measured, stages: StageTimes | None) -> PhysicalRecord:
+    """Convert a measurement; ``stages``: the client's measured stages, None where its receipt is missing."""
+    times = {} if stages is None else {name: getattr(stages, name) for name in _STAGES}
+    return PhysicalRecord(
+        **asdict(measured.on_device),
+        **times,
+        up_s=measured.up_s,
+        wait_s=measured.wait_s,
+        bytes_down=measured.bytes_down,
+        bytes_up=measured.bytes_up,
+    )
+
 
 # Status of a run as `run.json` keeps it, and of a cell as its folder shows it: the only words for either, everywhere.
 RunStatus = Literal["running", "interrupted", "stopped", "failed", "done"]
@@ -116,6 +309,7 @@ class RunRecord(Record):
 
     Attributes:
         schema_version: version of these models.
+        id: id of this run alone, hexadecimal; each line of its ledger bears it.
         cell: id of the result: configuration and data.
         name: name for people.
         strategy: label of the method: a preset's name or an import path.
@@ -134,7 +328,11 @@ class RunRecord(Record):
         planning_model: name of the time model that allocation plans with.
         status: how far the run is; ``interrupted`` until its driver starts, ``done`` after its last round.
         coverage: windows per client and class.
-        fleet: ``modalities`` in canonical order, and ``clients`` with id, device and modalities; empty in old runs.
+        fleet: ``modalities`` in canonical order, and ``clients`` with id, device and modalities; the ledger's lines
+            give both by number.
+        devices: power by device type, from which clients' joules follow.
+        groups: names of the model's parameter groups, in the layout's order; the ledger's lines give them by number.
+        first_round: number of its first round: 0 where the method has a bootstrap.
         budget: ``deadline_s`` (T*) and ``fedavg_reference``, FedAvg's round by time model.
         calibration: parameters of all time models.
         runtime: where clients ran.
@@ -149,7 +347,8 @@ class RunRecord(Record):
             ends or stops.
     """
 
-    schema_version: Literal[3] = SCHEMA_VERSION
+    schema_version: Literal[4] = SCHEMA_VERSION
+    id: str = Field(default_factory=lambda: uuid4().hex, pattern="^[0-9a-f]+$")
     cell: str
     name: str
     strategy: str
@@ -169,6 +368,9 @@ class RunRecord(Record):
     status: RunStatus = "interrupted"
     coverage: dict[str, JsonValue] = Field(default_factory=dict)
     fleet: Facts = Field(default_factory=dict)
+    groups: tuple[str, ...] = ()
+    devices: dict[str, Power] = Field(default_factory=dict)
+    first_round: int = 1
     budget: Facts = Field(default_factory=dict)
     calibration: Facts = Field(default_factory=dict)
     runtime: Facts = Field(default_factory=dict)
@@ -225,10 +427,11 @@ class ProbeRecord(Record):
     omit_absent: bool = False
 
 
-class ClientRecord(Record):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientRecord:
     """Work of one client in a round.
 
-    Groups are written by ``selection_text.tokens``: ``fusion.B`` or ``encoder.acc.0[lora_a;r4]``.
+    Groups are written by ``tokens``: ``fusion.B`` or ``encoder.acc.0[lora_a;r4]``.
 
     Attributes:
         client: id of the client.
@@ -266,10 +469,10 @@ class ClientRecord(Record):
     num_steps: int
     engine: str
     loss: float
-    measured_stages: Stages
-    args: dict[str, float] = Field(default_factory=dict)
-    sq_norm: dict[str, float] = Field(default_factory=dict)
-    stats: dict[str, TensorStat] = Field(default_factory=dict)
+    measured_stages: StageTimes
+    args: dict[str, float] = field(default_factory=dict)
+    sq_norm: dict[str, float] = field(default_factory=dict)
+    stats: dict[str, TensorStat] = field(default_factory=dict)
     taps: tuple[str, ...] = ()
     output: str | None = None
     extra_flops: float = 0.0
@@ -322,7 +525,7 @@ class Metrics(Record):
 
 
 class RoundRecord(Record):
-    """One round (a line of ``rounds.jsonl``).
+    """One round; ``records.ledger`` writes it as a line of ``rounds.jsonl``.
 
     Attributes:
         round: its number; 0 is the bootstrap.
@@ -359,7 +562,7 @@ class RoundRecord(Record):
     ended_unix_s: float
     participants: tuple[int, ...]
     clients: tuple[ClientRecord, ...]
-    costs: dict[str, CostRecord]
+    costs: dict[str, RoundCost]
     totals: dict[str, Totals]
     model_sha256: str
     rejected: dict[int, Text] = Field(default_factory=dict)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from relief_ray.records.claims import FIGURE_TEXT, Claim, Claims
+from relief_ray.records.cells import FIGURE_TEXT, Claim, Claims
 from relief_ray.report.comparison import Comparison
 from relief_ray.report.document import NONE, Cell, Paragraphs, Row, Table, Tone
 from relief_ray.report.headline import described, faster

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from relief_ray.records.claims import Figure, figure_named
+from relief_ray.records.cells import Figure, figure_named
 from relief_ray.records.committed import CommittedCell, RoundRow, condense
 from relief_ray.records.metrics import extra_columns
 from relief_ray.records.schema import RoundRecord

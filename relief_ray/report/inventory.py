@@ -273,18 +273,18 @@ def look(name: str, folder: Path, row: PlannedCell | None = None, keep: bool = T
         cell = cells.look(folder)
         return replace(planned, status=cell.status, why=cell.why.split("\n")[0])
     try:
-        rounds = read_rounds(folder)
+        run = read_run(folder)
+        rounds = read_rounds(folder, run)
         kept = tuple(rounds) if keep else rounds
-        loaded = Loaded(where=str(folder.resolve()), run=read_run(folder), rounds=kept)
+        loaded = Loaded(where=str(folder.resolve()), run=run, rounds=kept)
     except UserError as damaged:
         return replace(planned, status="failed", why=str(damaged))
-    cell = cells.with_ledger(cells.judge(folder, loaded.run, rounds.numbers, cells.read_error(folder)), folder)
+    cell = cells.status_of(folder, run)
     status, why = cell.status, cell.why.split("\n")[0]
     if status == "done" and all(r.metrics is None for r in reversed(kept) if r.round >= 1):
         status, why = "untested", "evaluation.parts lacks `test`"
     elif status != "done" and loaded.run.status != "done":
         reached = f"{loaded.rounds[-1].round if loaded.rounds else 0} of {loaded.planned} rounds"
         why = f"{why} ({reached})" if why else reached
-    run = loaded.run
     item = replace(planned, label=loaded.label, method=run.method, config=run.config, hash=run.config_hash)
     return replace(item, status=status, why=why, loaded=loaded)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 
 from relief_ray.plugins.load import import_path, is_path
-from relief_ray.records.cells import PlannedCell
-from relief_ray.records.claims import Claim, Claims, Figure
+from relief_ray.records.cells import Claim, Claims, Figure, PlannedCell
 from relief_ray.report.frames import FinishedCell, cell_scores
 from relief_ray.report.power import detectable
 from relief_ray.report.registered import planned_replicates

@@ -8,8 +8,17 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from relief_ray.records.cells import PLAN_FILES, PlannedCell, read_plan_file
-from relief_ray.records.claims import CLAIMS_FILE, MAX_CLAIMS, Claims, PlannedClaims, claims_digest, parse_claims
+from relief_ray.records.cells import (
+    CLAIMS_FILE,
+    MAX_CLAIMS,
+    PLAN_FILES,
+    Claims,
+    PlannedCell,
+    PlannedClaims,
+    claims_digest,
+    parse_claims,
+    read_plan_file,
+)
 from relief_ray.records.committed import CommittedClaims, read_committed
 from relief_ray.report.inventory import choice_kind, variant_names
 from relief_ray.report.runs import Repetition, Replicate, below, flat, is_committed, repetition_of, replicate_of

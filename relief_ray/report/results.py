@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
+from relief_ray.core.messages import RoundCost
 from relief_ray.records.committed import mean_fedavg, means_of
-from relief_ray.records.costs import CostRecord
 from relief_ray.records.metrics import extra_columns
 from relief_ray.records.schema import ClientRecord, Metrics, RoundRecord
 from relief_ray.report.budgets import equal_cost_scores
@@ -272,7 +272,7 @@ def _fleet_bytes(loaded: Loaded) -> float | None:
     return (rows[-1].bytes_up - before) / len(loaded.trained)
 
 
-def _devices(loaded: Loaded, costs: Sequence[CostRecord]) -> tuple[float | None, float | None, bool]:
+def _devices(loaded: Loaded, costs: Sequence[RoundCost]) -> tuple[float | None, float | None, bool]:
     """Mean longest compute time and link share, and whether they are known: of a committed cell its means are."""
     if loaded.committed is None:
         return mean(c.compute_s for c in costs), mean(c.link_share for c in costs), True

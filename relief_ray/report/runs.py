@@ -8,19 +8,19 @@ from pathlib import Path
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
-from relief_ray.core.messages import Fleet
+from relief_ray.core.messages import Fleet, RoundCost
 from relief_ray.data.config import DataConfig
 from relief_ray.data.partition import lacking
 from relief_ray.data.registry import get_spec
 from relief_ray.devices.fleet import FleetConfig, build_fleet
-from relief_ray.records.cells import judge, read_error, with_ledger
+from relief_ray.records.cells import model_conflict, status_of
 from relief_ray.records.committed import FILE as COMMITTED_FILE
 from relief_ray.records.committed import CommittedCell, RoundRow, read_committed, work_digest
-from relief_ray.records.costs import CostRecord, Totals
-from relief_ray.records.left_out import left_out_of, sentence
+from relief_ray.records.facts import left_out_of, sentence
+from relief_ray.records.ledger import Rounds
 from relief_ray.records.metrics import chance_f1
 from relief_ray.records.run_folder import RUN_FILE, is_done, read_rounds, read_run
-from relief_ray.records.schema import Metrics, RoundRecord, RunRecord
+from relief_ray.records.schema import Metrics, RoundRecord, RunRecord, Totals
 from relief_ray.support.errors import UserError, nearest
 
 Replicate = tuple[int, int, int]
@@ -224,7 +224,16 @@ def _load(path: Path) -> Iterator[Loaded]:
     if not folders:
         raise UserError(f"{path}: found no {RUN_FILE} in or below it; name folders that `relief-ray run` made")
     for folder in folders:
-        yield Loaded(where=str(folder.resolve()), run=read_run(folder), rounds=tuple(read_rounds(folder)))
+        run = read_run(folder)
+        rounds = read_rounds(folder, run)
+        if is_done(run, rounds.numbers) and (conflict := model_conflict(folder, rounds)):
+            raise UserError(conflict)
+        yield Loaded(where=str(folder.resolve()), run=run, rounds=condensed(rounds))
+
+
+def condensed(rounds: Rounds) -> tuple[RoundRecord, ...]:
+    """Rounds as a comparison needs them: the last one whole, the others without what only pages on clients show."""
+    return (*rounds[:-1].without("client_costs", "norms", "confusion"), *rounds[-1:])
 
 
 def check_folder(path: Path) -> None:
@@ -259,14 +268,15 @@ def expanded(where: str, cell: CommittedCell) -> Loaded:
     if means is not None and means.fedavg is not None:
         budget = {"fedavg_reference": {cell.planning_model: means.fedavg.model_dump(mode="json")}}
     shared = {name: getattr(cell, name) for name in RunRecord.model_fields if name in CommittedCell.model_fields}
-    run = RunRecord(**shared, name=where, status="done", budget=budget)
+    first = cell.rounds[0].round if cell.rounds else 1
+    run = RunRecord(**shared, name=where, status="done", budget=budget, first_round=first)
     before, rounds = Totals(), list[RoundRecord]()
     evaluated = [row.round for row in cell.rounds if row.f1 is not None]
     for row in cell.rounds:
         totals = Totals(
             time_s=row.time_s, energy_j=row.energy_j, bytes_up=row.bytes_up, bytes_down=row.bytes_down
         )  # fmt: skip
-        cost = CostRecord(round_s=row.time_s - before.time_s, energy_j=row.energy_j - before.energy_j, clients=())
+        cost = RoundCost(round_s=row.time_s - before.time_s, energy_j=row.energy_j - before.energy_j, clients=())
         is_last = bool(evaluated) and row.round == evaluated[-1]
         record = RoundRecord(
             round=row.round, phase="", wall_s=0.0 if means is None else means.wall_s, ended_unix_s=0.0, participants=(),
@@ -295,9 +305,7 @@ def below(path: Path, name: str) -> list[Path]:
 
 def _status(loaded: Loaded) -> str:
     """Status of a run, with the reason where one is known, in a line."""
-    folder = Path(loaded.where)
-    rounds = [r.round for r in loaded.rounds]
-    state = with_ledger(judge(folder, loaded.run, rounds, read_error(folder), loaded.has_bootstrap), folder)
+    state = status_of(Path(loaded.where), loaded.run)
     why = state.why.partition("\n")[0]
     return f"{state.status}: {why}" if why else state.status
 

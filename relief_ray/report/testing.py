@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import mean
 
-from relief_ray.records.claims import Figure
+from relief_ray.records.cells import Figure
 from relief_ray.records.schema import Metrics
 from relief_ray.report.budgets import at_equal_cost
 from relief_ray.report.comparison import Comparison

@@ -14,7 +14,7 @@ from relief_ray.data.partition import available
 from relief_ray.experiment.experiment import OnRound, run_inline
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.setup import Setup
-from relief_ray.records.left_out import Alerts
+from relief_ray.records.facts import Alerts
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.records.sync.sender import Senders

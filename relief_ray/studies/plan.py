@@ -15,8 +15,7 @@ from relief_ray.experiment.lifecycle import stored_engine
 from relief_ray.experiment.recording import now
 from relief_ray.experiment.setup import Setup, prepare
 from relief_ray.plugins.load import is_path, load_kind
-from relief_ray.records.cells import PLAN_FILE, PlanFile, count_begun, read_plan_file, write_plan_file
-from relief_ray.records.claims import register_claims
+from relief_ray.records.cells import PLAN_FILE, PlanFile, count_begun, read_plan_file, register_claims, write_plan_file
 from relief_ray.records.lock import FileLock, lock_folder
 from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
 from relief_ray.strategies import REFERENCE

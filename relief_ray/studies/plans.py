@@ -23,13 +23,14 @@ from relief_ray.records.cells import (
     EarlyStopping,
     PlanFile,
     PlannedCell,
+    PlannedClaims,
     SuggestedSearch,
     count_begun,
     look,
     read_plan_file,
+    register_claims,
     write_plan_file,
 )
-from relief_ray.records.claims import PlannedClaims, register_claims
 from relief_ray.records.identity import config_hash
 from relief_ray.records.lock import LOCK_FILE, lock_folder
 from relief_ray.records.run_folder import ERROR_FILE, read_run
@@ -120,7 +121,7 @@ def look_at(cell: Cell, folder: Path) -> CellFolder:
     def other_weights(run: RunRecord) -> str | None:
         return frozen_mismatch(run.backbone, cell.config.backbone.frozen_here())
 
-    state = look(folder, expected_hash=cell.hash, other_weights=other_weights, bootstrap=has_bootstrap(cell))
+    state = look(folder, expected_hash=cell.hash, other_weights=other_weights)
     return CellFolder(cell=cell, folder=folder, state=state)
 
 

@@ -24,7 +24,7 @@ from relief_ray.devices.fleet import DeviceType, with_windows
 from relief_ray.devices.time import TimeModel, restore_clock
 from relief_ray.devices.workload import num_steps
 from relief_ray.experiment.lifecycle import stored_engine
-from relief_ray.experiment.recording import LocalRound, as_json, cost_record, fedavg_records, resized, totals_after
+from relief_ray.experiment.recording import LocalRound, as_json, fedavg_records, resized, totals_after
 from relief_ray.experiment.setup import (
     build_backbone,
     configured_fleet,
@@ -35,9 +35,7 @@ from relief_ray.experiment.setup import (
     run_clocks,
 )
 from relief_ray.models.backbone import InputShape
-from relief_ray.records.costs import Totals
-from relief_ray.records.schema import ClientRecord, ProbeRecord, RoundRecord
-from relief_ray.records.selection_text import selection
+from relief_ray.records.schema import ClientRecord, ProbeRecord, RoundRecord, Totals, selection
 from relief_ray.report.runs import Loaded
 from relief_ray.support.errors import UserError
 
@@ -362,7 +360,7 @@ def _recomputed(loaded: Loaded, before: Hardware, hardware: Hardware) -> Loaded:
         round_s = costs[planning].round_s
         update = {
             "deadline_s": None if record.deadline_s is None else _deadline_s(hardware, record.round),
-            "costs": {name: cost_record(cost) for name, cost in costs.items()},
+            "costs": costs,
             "totals": totals,
             "fedavg": fedavg_records(mine) if record.fedavg else {},
             "speedup": mine[planning].round_s / round_s if round_s else None,

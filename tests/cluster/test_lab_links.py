@@ -5,7 +5,7 @@ import pytest
 from relief_ray.records import read_rounds
 from tests.cluster.labs import ADDRESS, NO_LAB, digests, is_possible, make_lab
 
-pytest.importorskip("relief_ray.records.physical", reason="runs do not measure their links")
+pytest.importorskip("relief_ray.records.schema", reason="runs do not measure their links")
 pytestmark = [
     pytest.mark.lab_long,
     pytest.mark.ray,

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.records.base import comparable
 from relief_ray.records.run_folder import read_rounds
+from relief_ray.records.schema import comparable
 from relief_ray.studies.plans import read_grid
 from tests.cluster.labs import ADDRESS, NO_LAB, TINY, is_possible, left_of, make_lab
 

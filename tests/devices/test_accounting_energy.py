@@ -3,7 +3,7 @@
 import pytest
 
 from relief_ray.core.messages import ClientInfo, Fleet, StageTimes
-from relief_ray.devices.accounting import client_energy, round_cost
+from relief_ray.devices.accounting import round_cost
 from relief_ray.devices.fleet import PRESETS, DeviceType
 from relief_ray.devices.time import Measured, Profile, throughput
 from relief_ray.devices.workload import Workload
@@ -47,7 +47,7 @@ def board_round(loads):
 def test_energy_by_hand():
     device = DeviceType(name="x", peak_tops=1, active_power_w=10, comm_power_fraction=0.6, idle_fraction=0.2)
     times = StageTimes(forward_s=1, backward_s=2, optimizer_s=0.5, up_s=0.25, down_s=0.75)
-    assert client_energy(device, times, 4.0) == pytest.approx(10 * 3.5 + 6 * 1 + 2 * 4)
+    assert device.power.energy_j(times, 4.0) == pytest.approx(10 * 3.5 + 6 * 1 + 2 * 4)
 
 
 def test_slowest_client_sets_the_round_and_everyone_else_waits():
@@ -98,5 +98,5 @@ def test_backbone_1_on_the_boards_moves_the_bottleneck():
 def test_energy_formula_against_four_measured_type_c_rounds(compute_s, link_s, wait_s, measured_j):
     """The traces' 13, 8 and 3 W over the phases give the paper's measured joules to within a tenth."""
     board = DeviceType(name="C", peak_tops=5, active_power_w=13, comm_power_fraction=8 / 13, idle_fraction=3 / 13)
-    energy_j = client_energy(board, StageTimes(forward_s=compute_s, down_s=link_s), wait_s)
+    energy_j = board.power.energy_j(StageTimes(forward_s=compute_s, down_s=link_s), wait_s)
     assert energy_j == pytest.approx(measured_j, rel=0.1)

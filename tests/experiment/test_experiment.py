@@ -16,7 +16,7 @@ from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.setup import context_of
 from relief_ray.records import read_rounds, read_run
 from relief_ray.records.cells import look
-from relief_ray.records.selection_text import selection
+from relief_ray.records.schema import selection
 from relief_ray.report.results import summarise_run
 from relief_ray.report.runs import load_runs
 from relief_ray.strategies.relief.strategy import planned_round_s

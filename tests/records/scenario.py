@@ -77,11 +77,14 @@ SETUP = SimpleNamespace(
 
 def make_run(**changes: object) -> RunRecord:
     facts = {
+        "id": "5eed",
         "cell": cell_id(CONFIG, "data"),
         "name": "toy run",
         "strategy": "toy",
         "method": {"name": "toy", "title": "Toy", "kind": "own"},
         "created": "2025-01-01T00:00:00Z",
+        "groups": MODELS,
+        "first_round": 0,
         "config": CONFIG,
         "config_hash": BINDING.config_hash,
         "data_digest": "data",

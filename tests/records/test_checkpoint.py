@@ -174,13 +174,13 @@ def reseal(path: Path, **changes: object) -> None:
     put_page(path, {**page(path), **changes})
 
 
-@pytest.mark.parametrize(("version", "fix"), [(0, "release that wrote it"), (4, "upgrade relief-ray")])
+@pytest.mark.parametrize(("version", "fix"), [(0, "release that wrote it"), (5, "upgrade relief-ray")])
 def test_another_schema_version_is_refused_not_skipped(finished, scenario, tmp_path, version, fix):
     path = tmp_path / "run"
     shutil.copytree(finished, path)
     (newest, *_) = checkpoint.generations(path)
     reseal(newest / "manifest.json", schema_version=version)
-    with pytest.raises(UserError, match=rf"manifest\.json: schema_version is {version}, expected 3; .*{fix}"):
+    with pytest.raises(UserError, match=rf"manifest\.json: schema_version is {version}, expected 4; .*{fix}"):
         checkpoint.load(path, scenario.BINDING)
 
 

@@ -4,7 +4,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from relief_ray.records.tensor_file import DTYPES, tensor_pieces
+from relief_ray.records.checkpoint import DTYPES, tensor_pieces
 
 
 def every_type():

@@ -2,8 +2,19 @@
 
 import pytest
 
-from relief_ray.records.cells import PlanFile, PlannedCell, count_begun, read_plan_file, write_plan_file
-from relief_ray.records.claims import CLAIMS_FILE, Claim, PlannedClaims, parse_claims, read_claims, register_claims
+from relief_ray.records.cells import (
+    CLAIMS_FILE,
+    Claim,
+    PlanFile,
+    PlannedCell,
+    PlannedClaims,
+    count_begun,
+    parse_claims,
+    read_claims,
+    read_plan_file,
+    register_claims,
+    write_plan_file,
+)
 from relief_ray.records.schema import MethodFacts
 from relief_ray.support.errors import UserError
 

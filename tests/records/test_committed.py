@@ -64,7 +64,7 @@ def test_work_is_who_trained_and_sent_what_for_how_many_epochs(folder):
 def test_a_cell_is_one_line_of_a_few_kilobytes(written):
     lines = written.read_text().splitlines()
     assert len(lines) == 6 and all(len(line) < 6000 for line in lines)
-    assert json.loads(written.read_text())["schema_version"] == 3
+    assert json.loads(written.read_text())["schema_version"] == 4
 
 
 def test_a_cell_is_picked_by_name_or_beginning(written):
@@ -87,7 +87,7 @@ def test_other_targets_are_refused_with_what_there_is(written, target, message):
 
 
 def test_a_damaged_file_is_named(tmp_path):
-    content = {"schema_version": 3, "title": "t", "cells": {"a": {"rounds": [[1]]}}}
+    content = {"schema_version": 4, "title": "t", "cells": {"a": {"rounds": [[1]]}}}
     put_page(tmp_path / "cells.json", content)
     with pytest.raises(UserError, match=r"cells\.json: damaged"):
         read_committed(tmp_path)

@@ -16,7 +16,8 @@ def assert_previous_or_new(scenario, path: Path, saved: int) -> None:
     loaded = checkpoint.load(path, scenario.BINDING)
     assert (-1 if loaded is None else loaded.round) in (saved, saved + 1)
     assert not (path / "run.json").exists() or read_run(path).cell == scenario.make_run().cell
-    assert [r.round for r in read_rounds(path)] == list(range(len(read_rounds(path))))
+    if (path / "run.json").exists():
+        assert [r.round for r in read_rounds(path)] == list(range(len(read_rounds(path))))
 
 
 def parts_in(path: Path) -> list[Path]:

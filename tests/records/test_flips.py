@@ -18,8 +18,17 @@ import pytest
 
 from relief_ray.data import dataset as cached
 from relief_ray.records import Binding, checkpoint, read_rounds, read_run, state_sha256
-from relief_ray.records.cells import PlanFile, PlannedCell, look, read_error, read_plan_file, write_plan_file
-from relief_ray.records.claims import CLAIMS_FILE, PlannedClaims, claims_digest
+from relief_ray.records.cells import (
+    CLAIMS_FILE,
+    PlanFile,
+    PlannedCell,
+    PlannedClaims,
+    claims_digest,
+    look,
+    read_error,
+    read_plan_file,
+    write_plan_file,
+)
 from relief_ray.records.committed import condense, read_committed, write_committed
 from relief_ray.records.identity import tensors_sha256
 from relief_ray.records.sync.mirror import MEMORY_FILE, Memory

@@ -11,14 +11,14 @@ import pytest
 
 from relief_ray.records import RunFolder, read_rounds, read_run, restore
 from relief_ray.records.cells import look
-from relief_ray.records.ledger import scan
+from relief_ray.records.ledger import LineFormat, scan
 from relief_ray.records.lock import lock_folder
 from relief_ray.records.run_folder import ROUNDS_FILE
 from relief_ray.report.inventory import take_inventory
 from relief_ray.report.runs import load_runs
 from relief_ray.support.errors import UserError
-from relief_ray.support.files import LINE, PAGE, sealed, unsealed
-from tests.sealed import change_rounds, change_run
+from relief_ray.support.files import PAGE, sealed
+from tests.sealed import change_rounds, change_run, put_rounds
 
 
 @pytest.fixture
@@ -70,12 +70,12 @@ def test_a_driver_removes_what_killed_writers_of_its_files_left(path):
     assert [part.exists() for part in left] == [False, False, True], "an export may be writing sync.json now"
 
 
-def test_of_a_repeated_round_the_last_line_counts(path):
+def test_only_the_next_round_is_written(path):
     with resume(path) as folder:
-        again = folder.rounds()[1].model_copy(update={"wall_s": 77.0})
-        folder.append(again)
-        assert [r.round for r in folder.rounds()] == [0, 1, 2, 3]
-        assert folder.rounds()[1].wall_s == 77.0
+        for record in (folder.rounds()[1], folder.rounds()[3].model_copy(update={"round": 5})):
+            with pytest.raises(ValueError, match=rf"round {record.round}, expected round 4"):
+                folder.append(record)
+        assert folder.rounds().numbers == (0, 1, 2, 3)
 
 
 def test_a_damaged_line_in_the_middle_is_an_error(path):
@@ -144,7 +144,8 @@ def test_appending_after_a_failed_append_leaves_no_torn_line(path, finished, sce
         (0, "release that wrote it"),
         (None, "release that wrote it"),
         (2, "release"),
-        (4, "upgrade relief-ray"),
+        (3, "release"),
+        (5, "upgrade relief-ray"),
         ("1", "release"),
     ],
 )
@@ -152,7 +153,7 @@ def test_another_schema_version_is_refused_with_the_way_out(path, version, fix):
     run = json.loads((path / "run.json").read_text())
     (path / "run.json").write_text(json.dumps({**run, "schema_version": version, "a field of that time": 1}))
     for reader in (read_run, resume):
-        with pytest.raises(UserError, match=rf"run\.json: schema_version is {version!r}, expected 3; .*{fix}"):
+        with pytest.raises(UserError, match=rf"run\.json: schema_version is {version!r}, expected 4; .*{fix}"):
             reader(path)
 
 
@@ -161,8 +162,8 @@ def test_another_schema_version_is_refused_with_the_way_out(path, version, fix):
     [
         ("{", "unreadable"),
         ("[]", "schema_version is None"),
-        ('{"schema_version": 3}', "does not end with its sha256"),
-        (sealed(b'{"schema_version": 3}', PAGE).decode(), "expected a RunRecord"),
+        ('{"schema_version": 4}', "does not end with its sha256"),
+        (sealed(b'{"schema_version": 4}', PAGE).decode(), "expected a RunRecord"),
         ("\xff", "unreadable"),
     ],
 )
@@ -200,16 +201,19 @@ def test_a_reader_who_had_read_further_than_a_resumed_ledger_begins_anew(finishe
     path = tmp_path / ROUNDS_FILE
     whole = (finished / ROUNDS_FILE).read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(whole))
-    read = scan(path)
-    nothing = scan(path, read.num_bytes)
-    assert (nothing.rounds, nothing.num_bytes, nothing.torn) == ((), read.num_bytes, None)
-    bodies = [unsealed(line.removesuffix(b"\n"), LINE) for line in whole[1:]]
-    other = [sealed(body.replace(b'"wall_s":', b'"wall_s":1'), LINE) + b"\n" for body in bodies]
-    path.write_bytes(b"".join([whole[0], *other, *other]))
-    again = scan(path, read.num_bytes)
-    assert again.rounds.numbers == read.rounds.numbers and again == scan(path)
+    shutil.copy(finished / "run.json", tmp_path)
+    lines = LineFormat.of(read_run(finished))
+    read = scan(path, lines)
+    nothing = scan(path, lines, read.end)
+    assert (nothing.rounds, nothing.end, nothing.torn) == ((), read.end, None)
+    first, *rest = tuple(read_rounds(finished))
+    for wall_s, number in ((7.5, 6), (0.5, 6), (123456.75, 3)):
+        other = [rest[i % 3].model_copy(update={"round": 1 + i, "wall_s": wall_s + i}) for i in range(number)]
+        put_rounds(tmp_path, [first, *other])
+        again = scan(path, lines, read.end)
+        assert again.rounds.numbers == tuple(range(number + 1)) and again == scan(path, lines), wall_s
     path.write_bytes(whole[0])
-    assert scan(path, read.num_bytes) == scan(path), "shorter than what was read"
+    assert scan(path, lines, read.end) == scan(path, lines), "shorter than what was read"
 
 
 def test_the_torn_last_line_of_a_finished_run_is_told_and_computed_again(path, finished, scenario):

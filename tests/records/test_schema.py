@@ -2,15 +2,16 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from relief_ray.core.messages import StageTimes
 from relief_ray.records import WALL_FIELDS, Metrics, RoundRecord, RunRecord, comparable, read_rounds
-from relief_ray.records.costs import Stages, Totals
-from relief_ray.records.schema import ClientRecord
+from relief_ray.records.schema import ClientRecord, Totals
 
 FLOATS = st.floats(width=64)
 
@@ -41,7 +42,7 @@ def test_a_whole_record_survives_json(finished, scenario):
 
 def test_comparable_leaves_out_the_wall_and_nothing_else(finished, scenario):
     record = read_rounds(finished)[1]
-    client = record.clients[0].model_copy(update={"measured_stages": Stages(forward_s=99.0)})
+    client = replace(record.clients[0], measured_stages=StageTimes(forward_s=99.0))
     other = record.model_copy(
         update={"wall_s": 9.0, "ended_unix_s": 1.0, "moved_bytes": 5, "clients": (client, *record.clients[1:])}
     )
@@ -49,7 +50,7 @@ def test_comparable_leaves_out_the_wall_and_nothing_else(finished, scenario):
     for name in RoundRecord.model_fields.keys() - WALL_FIELDS:
         changed = record.model_copy(update={name: "changed"})
         assert comparable(changed) != comparable(record), name
-    lossy = client.model_copy(update={"loss": math.nextafter(client.loss, 2.0)})
+    lossy = replace(client, loss=math.nextafter(client.loss, 2.0))
     assert comparable(record.model_copy(update={"clients": (lossy,)})) != comparable(record)
     run = scenario.make_run(config={"created": "a user's own key"})
     assert comparable(run)["config"] == {"created": "a user's own key"}
@@ -86,7 +87,7 @@ def test_loss_is_the_mean_over_windows(finished):
     record = read_rounds(finished)[0]
 
     def clients(*rows: tuple[int, float]) -> tuple[ClientRecord, ...]:
-        return tuple(record.clients[0].model_copy(update={"num_windows": n, "loss": x}) for n, x in rows)
+        return tuple(replace(record.clients[0], num_windows=n, loss=x) for n, x in rows)
 
     assert record.model_copy(update={"clients": clients((1, 1.0), (3, 2.0))}).loss == 1.75
     assert record.model_copy(update={"clients": ()}).loss is None

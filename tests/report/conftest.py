@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.records.claims import Claim, Claims
-from relief_ray.records.costs import ClientCostRecord, CostRecord, Stages, Totals
-from relief_ray.records.schema import ClientRecord, Machine, MethodFacts, Metrics, RoundRecord, RunRecord
+from relief_ray.core.messages import ClientCost, RoundCost, StageTimes
+from relief_ray.records.cells import Claim, Claims
+from relief_ray.records.schema import ClientRecord, Machine, MethodFacts, Metrics, RoundRecord, RunRecord, Totals
 from relief_ray.report.experiments import HEADLINE_CLOCK
 from relief_ray.report.inventory import GridItem, Inventory
 from relief_ray.report.registered import Registered, Registry
@@ -48,7 +48,7 @@ STRATEGIES = {
 def client(number, trained, up_bytes=2 * MIB, sq_norm=1.0):
     return ClientRecord(
         client=number, view="global", phase="train", epochs=2, trained=trained, uploaded=trained, bytes_down=3 * MIB,
-        bytes_up=up_bytes, num_windows=10, num_steps=1, engine="gemm", loss=0.5, measured_stages=Stages(),
+        bytes_up=up_bytes, num_windows=10, num_steps=1, engine="gemm", loss=0.5, measured_stages=StageTimes(),
         sq_norm=dict.fromkeys(trained, sq_norm),
     )  # fmt: skip
 
@@ -60,16 +60,16 @@ def fedavg_round(round_s, energy_j):
 
 def cost(round_s, energy_j):
     stages = {
-        0: Stages(down_s=0.25 * round_s, up_s=0.25 * round_s),
-        1: Stages(down_s=0.25 * round_s, forward_s=0.25 * round_s, up_s=0.25 * round_s),
-        2: Stages(
+        0: StageTimes(down_s=0.25 * round_s, up_s=0.25 * round_s),
+        1: StageTimes(down_s=0.25 * round_s, forward_s=0.25 * round_s, up_s=0.25 * round_s),
+        2: StageTimes(
             down_s=0.25 * round_s, forward_s=0.25 * round_s, backward_s=0.125 * round_s, optimizer_s=0.125 * round_s,
             up_s=0.25 * round_s,
         ),
     }  # fmt: skip
     waits = {0: 0.5 * round_s, 1: 0.25 * round_s, 2: 0.0}
-    rows = [ClientCostRecord(client=n, times=stages[n], wait_s=waits[n], energy_j=energy_j / 3) for n in stages]
-    return CostRecord(round_s=round_s, energy_j=energy_j, clients=tuple(rows))
+    rows = [ClientCost(client=n, times=stages[n], wait_s=waits[n], energy_j=energy_j / 3) for n in stages]
+    return RoundCost(round_s=round_s, energy_j=energy_j, clients=tuple(rows))
 
 
 def metrics(f1, by_subject, rare_by_subject=None, personalised=False, own=None):
@@ -145,7 +145,7 @@ def build(
         cell="c", name="t", strategy=strategy, method=facts or method_facts(strategy), created="2026-01-01T00:00:00Z",
         config=config(strategy, seed, fold, planned or len(scores)) | (extra or {}), config_hash="h", data_digest="d",
         data_origin=origin, data_title=title, code_version="0.1.0", source_digest="s" * 64, machine=MACHINE,
-        engine="gemm", planning_model=CLOCK, status="done",
+        engine="gemm", planning_model=CLOCK, status="done", groups=ALL, first_round=0 if bootstrap else 1,
         coverage={"classes": ["a", "b"], "clients": [{"client": n, "subject": 3 + n} for n in GROUPS]},
         budget={"fedavg_reference": {CLOCK: fedavg_round(*reference)}},
         calibration={"origin": "FITTED"},

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from relief_ray.records.costs import CostRecord
+from relief_ray.core.messages import RoundCost
 from relief_ray.records.schema import MethodFacts
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.figures.progress import curve_points, curves
@@ -110,7 +110,7 @@ def crowd(name, deadline_s=0.98):
     """Panel of a fleet of 24 in three types whose slowest devices stand for it, with long names."""
     seconds = (0.45, 0.02, 0.03, 0.0, 0.45, 0.05)
     bars = tuple(Bar(name="slowest of 8", kind=k, sensors="acc gravity gyro", seconds=seconds) for k in "ABC")
-    cost = CostRecord(round_s=1.0, energy_j=50.0, clients=())
+    cost = RoundCost(round_s=1.0, energy_j=50.0, clients=())
     note = "SYNTHETIC data: WALKS OF MANY PEOPLE, clock flop_proportional"
     return Panel(title=name, bars=bars, cost=cost, deadline_s=deadline_s, note=note)
 

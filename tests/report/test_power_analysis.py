@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from relief_ray.records.cells import PlannedCell
-from relief_ray.records.claims import Claim, Claims
+from relief_ray.records.cells import Claim, Claims, PlannedCell
 from relief_ray.records.committed import condense
 from relief_ray.report.frames import name_settings
 from relief_ray.report.power_analysis import outlooks, scatter_of

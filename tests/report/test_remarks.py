@@ -11,7 +11,7 @@ from relief_ray.strategies import PRESETS
 def with_losses(loaded, *losses, phases=("train", "train")):
     """Two rounds, every client's loss in them, and what they are called."""
     rounds = tuple(
-        r.model_copy(update={"phase": phase, "clients": tuple(c.model_copy(update={"loss": loss}) for c in r.clients)})
+        r.model_copy(update={"phase": phase, "clients": tuple(replace(c, loss=loss) for c in r.clients)})
         for r, loss, phase in zip(loaded.rounds, losses, phases, strict=True)
     )
     return replace(loaded, rounds=rounds)

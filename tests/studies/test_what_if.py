@@ -14,7 +14,7 @@ from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create, stored_engine
 from relief_ray.plugins.load import digests
 from relief_ray.records.identity import other_program
-from relief_ray.records.selection_text import selection
+from relief_ray.records.schema import selection
 from relief_ray.report.runs import load_runs
 from relief_ray.studies.what_if import SAID, price_fleet, what_if
 from relief_ray.support.errors import UserError
@@ -153,7 +153,7 @@ def test_pooled_data_are_refused(runs):
 def test_costs_that_do_not_follow_from_the_recorded_work_are_refused(runs):
     loaded = runs["relief"]
     first, *others = loaded.rounds
-    costs = {n: c.model_copy(update={"energy_j": 1.01 * c.energy_j}) for n, c in first.costs.items()}
+    costs = {n: replace(c, energy_j=1.01 * c.energy_j) for n, c in first.costs.items()}
     forged = replace(loaded, rounds=(first.model_copy(update={"costs": costs}), *others))
     with pytest.raises(UserError, match=r"round 0 took .* run it again"):
         what_if(forged, {})

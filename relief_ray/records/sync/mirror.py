@@ -23,10 +23,9 @@ from uuid import uuid4
 from pydantic import Field
 
 from relief_ray.records import checkpoint
-from relief_ray.records.base import Record
-from relief_ray.records.cells import GRID_FILE, PLAN_FILES, read_plan_file
-from relief_ray.records.claims import CLAIMS_FILE, claims_digest
+from relief_ray.records.cells import CLAIMS_FILE, GRID_FILE, PLAN_FILES, claims_digest, read_plan_file
 from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, read_rounds, read_run
+from relief_ray.records.schema import Record
 from relief_ray.records.sync.sender import Copy, Target, brief
 from relief_ray.support.errors import UserError, counted
 from relief_ray.support.files import PAGE, disk_errors, folder_atomic, sealed, stamp, unsealed, write_atomic

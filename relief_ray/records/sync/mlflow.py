@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field, JsonValue, ValidationError
 
-from relief_ray.records.base import Record, Text
-from relief_ray.records.ledger import scan
-from relief_ray.records.left_out import sentence
+from relief_ray.records.facts import sentence
+from relief_ray.records.ledger import End, LineFormat, scan
 from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import round_scalars
 from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_rounds, read_run
-from relief_ray.records.schema import RoundRecord, RunRecord, RunStatus
+from relief_ray.records.schema import Record, RoundRecord, RunRecord, RunStatus, Text
 from relief_ray.records.sync.sender import Copy, Target, brief
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import PAGE, Unsealed, move, sealed, unsealed, write_atomic
@@ -199,7 +198,9 @@ class MlflowRun:
         """
         self._lock = FileLock(self._folder / _EXPORT_LOCK, "the export of this run")
         self._record = read_run(self._folder)
-        self._num_bytes, self._ended_ms = 0, _unix_ms(self._record.finished) or 0
+        self._ended_ms = _unix_ms(self._record.finished) or 0
+        self._format = LineFormat.of(self._record)
+        self._end: End | None = None
         self._client, stored = _open_run(self._store, self._folder, self._record)
         self.run_id = stored.info.run_id
         self._tags = set(stored.data.tags)
@@ -209,14 +210,14 @@ class MlflowRun:
 
     def send(self) -> bool:
         """Send the points of all complete new lines that the store lacks, and note the progress."""
-        lines = scan(self._folder / ROUNDS_FILE, self._num_bytes)
+        lines = scan(self._folder / ROUNDS_FILE, self._format, self._end)
         points = [point for record in lines.rounds for point in self._missing(record)]
         for start in range(0, len(points), MAX_BATCH_POINTS):
             batch = points[start : start + MAX_BATCH_POINTS]
             self._client.log_batch(self.run_id, metrics=batch)
             for point in batch:
                 self._known.setdefault(point.key, set()).add(point.step)
-        self._num_bytes = lines.num_bytes
+        self._end = lines.end
         if lines.rounds:
             last = lines.rounds[-1]
             self._ended_ms = round(last.ended_unix_s * 1000)
@@ -457,7 +458,7 @@ def _create(client: MlflowClient, experiment: str, folder: Path, record: RunReco
 
 def _started_ms(folder: Path, record: RunRecord) -> int | None:
     """Moment at which the first round began; before there is one, that at which the run was made."""
-    rounds = scan(folder / ROUNDS_FILE).rounds
+    rounds = read_rounds(folder)
     if rounds:
         first = rounds[0]
         return round((first.ended_unix_s - first.wall_s) * 1000)

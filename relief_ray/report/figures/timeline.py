@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from relief_ray.records.costs import ClientCostRecord, CostRecord
+from relief_ray.core.messages import ClientCost, RoundCost
 from relief_ray.records.schema import RoundRecord
 from relief_ray.report.comparison import Comparison, is_own_method
 from relief_ray.report.document import TEXT_WIDTH_IN, Figure, Number
@@ -81,7 +81,7 @@ class Panel:
 
     title: str
     bars: tuple[Bar, ...]
-    cost: CostRecord
+    cost: RoundCost
     deadline_s: float | None
     counts_groups: bool = False
     note: str = ""
@@ -189,7 +189,7 @@ def _round(loaded: Loaded, round_: int | None) -> RoundRecord:
     return rounds[-1]
 
 
-def bars(loaded: Loaded, cost: CostRecord) -> tuple[Bar, ...]:
+def bars(loaded: Loaded, cost: RoundCost) -> tuple[Bar, ...]:
     """A bar per device; above ``MAX_BARS`` devices, the busiest of every type stands for its type."""
     fleet = fleet_of(loaded)
     known = () if fleet is None else fleet.clients
@@ -205,7 +205,7 @@ def bars(loaded: Loaded, cost: CostRecord) -> tuple[Bar, ...]:
     return tuple(every) if len(every) <= MAX_BARS else _busiest(every)
 
 
-def _seconds(cost: ClientCostRecord) -> tuple[float, ...]:
+def _seconds(cost: ClientCost) -> tuple[float, ...]:
     t = cost.times
     return (t.down_s, t.forward_s, t.backward_s, t.optimizer_s, t.up_s, cost.wait_s)
 
@@ -287,7 +287,7 @@ def _titles(axes: Sequence[Axes], panels: Sequence[Panel]) -> None:
         ax.set_title(text, loc="right", pad=3, fontsize=8)
 
 
-def _gain(cost: CostRecord, reference: CostRecord) -> str:
+def _gain(cost: RoundCost, reference: RoundCost) -> str:
     """``1.57x faster, 23 % less energy``; ``as fast`` and ``the same energy`` where the digits show no difference."""
     speedup, saved = reference.round_s / cost.round_s, 100 * (1 - cost.energy_j / reference.energy_j)
     times = "\N{MULTIPLICATION SIGN}"

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import mean
 
-from relief_ray.records.costs import ClientCostRecord
-from relief_ray.records.physical import PhysicalRecord
+from relief_ray.core.messages import ClientCost
+from relief_ray.records.schema import PhysicalRecord
 from relief_ray.report.comparison import Comparison
 from relief_ray.report.document import Cell, Origin, Row, Table
 from relief_ray.report.experiments import Experiment
@@ -25,7 +25,7 @@ class _Pair:
 
     head: str
     measured: Callable[[PhysicalRecord], float | None]
-    simulated: Callable[[ClientCostRecord], float]
+    simulated: Callable[[ClientCost], float]
     decimals: int = 2
 
 
@@ -50,7 +50,7 @@ class _Group:
     """Devices of one type under one method."""
 
     measured: list[PhysicalRecord] = field(default_factory=list)
-    simulated: list[ClientCostRecord] = field(default_factory=list)
+    simulated: list[ClientCost] = field(default_factory=list)
     num_runs: int = 0
 
 
@@ -89,9 +89,9 @@ def _groups(comparison: Comparison, label: str) -> Mapping[str, _Group]:
     return groups
 
 
-def _of_run(loaded: Loaded, clock: str) -> dict[str, tuple[list[PhysicalRecord], list[ClientCostRecord]]]:
+def _of_run(loaded: Loaded, clock: str) -> dict[str, tuple[list[PhysicalRecord], list[ClientCost]]]:
     """Measured and simulated rounds of the clients that were measured, by device type."""
-    types, found = device_types(loaded), dict[str, tuple[list[PhysicalRecord], list[ClientCostRecord]]]()
+    types, found = device_types(loaded), dict[str, tuple[list[PhysicalRecord], list[ClientCost]]]()
     for record in loaded.trained:
         costs = {cost.client: cost for cost in record.costs[clock].clients}
         for client, measured in record.physical.items():

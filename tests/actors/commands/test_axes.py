@@ -7,8 +7,8 @@ import pytest
 
 import relief_ray as rr
 from actors.grids.estimate import START_S
-from relief_ray.records.base import comparable
 from relief_ray.records.run_folder import read_rounds, read_run
+from relief_ray.records.schema import comparable
 from relief_ray.studies.axes import Axes, parse_axes, with_axes
 from relief_ray.studies.cells import parse_numbers
 from relief_ray.studies.plan import load_preset, make_plan

@@ -15,7 +15,7 @@ import pytest
 
 from actors.terminal.console import Lines, ProgressBar, make_reporter
 from relief_ray.records.cells import look
-from relief_ray.records.left_out import Alerts
+from relief_ray.records.facts import Alerts
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.sync.mlflow import ending_tags, exported_scalars
 from tests.actors.conftest import SMALL

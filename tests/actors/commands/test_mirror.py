@@ -12,8 +12,8 @@ import pytest
 
 from actors.grids.trial import run_trial
 from actors.runtime.warm_pool import WorkerCache
-from relief_ray.records.base import comparable
 from relief_ray.records.run_folder import read_rounds, read_run
+from relief_ray.records.schema import comparable
 from relief_ray.records.sync.mirror import Mirror
 from relief_ray.records.sync.sender import Senders
 from relief_ray.studies.plans import read_grid, write_grid

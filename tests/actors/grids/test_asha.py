@@ -8,8 +8,8 @@ from actors.grids.early_stopping import asha
 from actors.grids.scheduler import STOP_FILE, Listener, TrialPlan, fit
 from actors.grids.trial import run_trial
 from actors.runtime.warm_pool import WorkerCache
-from relief_ray.records.base import comparable
 from relief_ray.records.run_folder import read_rounds, read_run
+from relief_ray.records.schema import comparable
 from relief_ray.studies.plans import Plan, write_grid
 from relief_ray.studies.spec import Level
 from tests.actors.grids.tiny_plans import tiny_grid

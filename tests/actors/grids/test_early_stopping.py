@@ -15,9 +15,9 @@ from actors.grids.trial import CellTrial, run_part
 from actors.runtime.warm_pool import WorkerCache
 from actors.terminal.progress import CellEnd, GridView, Leader, RunningCell
 from relief_ray.config.experiment import parse
-from relief_ray.records.base import comparable
 from relief_ray.records.cells import EarlyStopping
 from relief_ray.records.run_folder import read_rounds, read_run
+from relief_ray.records.schema import comparable
 from relief_ray.report.build import build
 from relief_ray.report.inventory import take_inventory
 from relief_ray.studies.plans import read_grid, write_grid

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.records.base import comparable
 from relief_ray.records.run_folder import read_rounds, read_run
+from relief_ray.records.schema import comparable
 from relief_ray.studies.plans import read_grid
 
 ROOT = Path(__file__).parents[3]

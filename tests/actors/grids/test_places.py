@@ -14,8 +14,8 @@ from actors.runtime.placement import Nodes
 from actors.runtime.warm_pool import WorkerCache
 from relief_ray.config.experiment import parse
 from relief_ray.config.runtime import RuntimeConfig
-from relief_ray.records.base import comparable
 from relief_ray.records.run_folder import read_rounds, read_run
+from relief_ray.records.schema import comparable
 from relief_ray.studies.plans import read_grid, write_grid
 from relief_ray.support.errors import UserError
 from tests.actors.grids.tiny_plans import tiny_plan

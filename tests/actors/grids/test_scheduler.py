@@ -13,8 +13,8 @@ import pytest
 from actors.grids.scheduler import STOP_FILE, Listener, TrialPlan, fit
 from actors.grids.trial import run_trial
 from actors.runtime.warm_pool import WorkerCache
-from relief_ray.records.base import comparable
 from relief_ray.records.run_folder import read_rounds, read_run
+from relief_ray.records.schema import comparable
 from relief_ray.studies.plans import write_grid
 from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan
 from tests.actors.test_plans import spec_of

@@ -19,9 +19,9 @@ from relief_ray.config.experiment import parse
 from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.setup import prepare
-from relief_ray.records.base import comparable
 from relief_ray.records.checkpoint import generations
 from relief_ray.records.run_folder import RunFolder, read_rounds, read_run
+from relief_ray.records.schema import comparable
 from relief_ray.support.errors import UserError
 from tests.actors.conftest import hear_signals
 

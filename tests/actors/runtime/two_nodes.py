@@ -18,8 +18,8 @@ from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.data import open_dataset
 from relief_ray.data.shard import write_shard
 from relief_ray.experiment.lifecycle import create
-from relief_ray.records.base import comparable
 from relief_ray.records.run_folder import read_rounds, read_run
+from relief_ray.records.schema import comparable
 from relief_ray.support.errors import UserError
 from tests.loaders import MODULE, write_people
 

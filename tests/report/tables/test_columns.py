@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.records.costs import CostRecord
+from relief_ray.core.messages import RoundCost
 from relief_ray.records.schema import Metrics, RoundRecord
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.experiments import experiments
@@ -66,6 +66,6 @@ def test_the_parts_of_a_difference_are_those_of_json(compared):
 
 
 def test_a_field_of_the_records_is_one():
-    fields = {*Metrics.model_fields, *RoundRecord.model_fields, *CostRecord.model_fields}
+    fields = {*Metrics.model_fields, *RoundRecord.model_fields, *RoundCost.model_fields}
     named = table_of("In the records")[0]
     assert named and named <= fields

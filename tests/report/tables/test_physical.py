@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from relief_ray.records.physical import PhysicalRecord
+from relief_ray.records.schema import PhysicalRecord
 from relief_ray.report.build import build
 
 DEVICE = {"host": "board", "device": "cuda: Orin", "power_mode": "15W"}
