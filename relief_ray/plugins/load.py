@@ -222,15 +222,10 @@ def configured(values: Mapping[str, object], key: str, base: type[_Config]) -> _
     The other ``values`` are its fields.
 
     Raises:
-        UserError: it is no ``base``, or has no such field.
-        ValidationError: a field does not fit.
+        UserError: it is no ``base``.
+        ValidationError: it has no such field, or a field does not fit.
     """
     loaded, fields = load_kind(str(values["name"]), key, base), {k: v for k, v in values.items() if k != "name"}
-    kind = loaded if isinstance(loaded, type) else type(loaded)
-    known = [field for field in kind.model_fields if field != "name"]
-    if wrong := [field for field in fields if field not in known]:
-        near, read = nearest(wrong[0], known), ", ".join(fields_read(kind, base))
-        raise UserError(f"unknown key '{key}.{wrong[0]}'{near}; {values['name']} has {read or 'no fields'}")
     if isinstance(loaded, type):
         return loaded.model_validate(fields)
     return type(loaded).model_validate(dict(loaded) | fields)

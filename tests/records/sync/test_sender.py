@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from relief_ray.records import RunFolder, read_rounds, read_run
-from relief_ray.records.ledger import scan
+from relief_ray.records.ledger import LineFormat, scan
 from relief_ray.records.lock import FileLock
 from relief_ray.records.run_folder import ROUNDS_FILE
 from relief_ray.records.sync.mirror import Mirror
@@ -90,21 +90,21 @@ class Tables(Target):
 
 class TableOfRun:
     def __init__(self, run: Path, table: Path) -> None:
-        self._run, self._table, self._num_bytes = run, table, 0
+        self._run, self._table = run, table
 
     def connect(self) -> None:
-        self._num_bytes = 0
+        self._format, self._end = LineFormat.of(read_run(self._run)), None
         if not self._table.exists():
             self._table.write_text("round,loss\n")
         self._known = {int(row["round"]) for row in csv.DictReader(self._table.open())}
 
     def send(self) -> bool:
-        lines = scan(self._run / ROUNDS_FILE, self._num_bytes)
+        lines = scan(self._run / ROUNDS_FILE, self._format, self._end)
         new = [record for record in lines.rounds if record.round not in self._known]
         with self._table.open("a") as table:
             csv.writer(table).writerows((record.round, record.loss) for record in new)
         self._known |= {record.round for record in new}
-        self._num_bytes = lines.num_bytes
+        self._end = lines.end
         return bool(new)
 
     def finish(self) -> None:
