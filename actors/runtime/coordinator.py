@@ -113,10 +113,6 @@ class Progress:
     """Damage in the folder, left by a kill, that was repaired."""
     notes: tuple[str, ...]
     """What the asker has not heard of workers, limits and void rounds, in order."""
-    next_round: int | None
-    """Number of the round under way; None before the first."""
-    stopping: bool
-    """A stop was requested."""
     place: tuple[int, str]
     """The coordinator's process id and node."""
 
@@ -174,8 +170,8 @@ def run_with_retries(
             run = experiment.run(on_round, should_stop)
             break
         except Interrupted:
-            said = void if experiment.next_round == void_round else {}
-            run = experiment.folder.update(status="interrupted", **said)
+            reason = void if experiment.next_round == void_round else {}
+            run = experiment.folder.update(status="interrupted", **reason)
             break
         except RoundVoid as error:
             num_tries = num_tries + 1 if experiment.next_round == void_round else 1
@@ -238,7 +234,6 @@ class Coordinator:
         self._untold = UntoldRounds()
         self._repairs: tuple[str, ...] = ()
         self._notes: list[str] = []
-        self._experiment: Experiment | None = None
         self._stopping = False
 
     def __repr__(self) -> str:
@@ -264,7 +259,7 @@ class Coordinator:
 
     def _run(self, request: RunRequest, setup: Setup) -> RunRecord:
         use_threads(setup.job.num_threads)
-        self._experiment, self._repairs, self._notes = None, (), []
+        self._repairs, self._notes = (), []
         self._untold.clear()
         self._path = request.path
         grace_period = GracePeriod(lambda: self._stopping)
@@ -286,7 +281,7 @@ class Coordinator:
                 # Committed by the process that died, which had no time to say so.
                 first, last = request.reported, experiment.next_round
                 self._untold.add(folder.rounds().where(lambda number: first < number < last))
-            self._experiment, self._repairs = experiment, experiment.repairs
+            self._repairs = experiment.repairs
             gauges = Gauges(cell=folder.path.name, setup=setup)
 
             def on_round(record: RoundRecord) -> None:
@@ -302,14 +297,11 @@ class Coordinator:
         Answered during a round. Who asks about the run in ``path`` has heard of its rounds up to ``after``: they are
         forgotten.
         """
-        experiment = self._experiment
         return Progress(
             path=self._path,
             records=self._untold.later(after, heard=path == self._path),
             repairs=self._repairs,
             notes=tuple(self._notes[num_notes:]),
-            next_round=experiment.next_round if experiment else None,
-            stopping=self._stopping,
             place=(os.getpid(), ray.get_runtime_context().get_node_id()),
         )
 

@@ -206,7 +206,6 @@ class SessionOptions:
     num_cpus: int | None = None
     object_store_mib: int = 256
     dashboard: bool = False
-    log_to_driver: bool = False
     resources: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -243,7 +242,7 @@ def ray_session(options: SessionOptions, on_lost: Callable[[str], None] | None =
     try:
         with _own_handlers():
             if folder is None:
-                _join(str(options.address), options)
+                _join(str(options.address))
             else:
                 _private_folders.append(folder)
                 url = _start(folder, options)
@@ -331,7 +330,7 @@ def _start(folder: Path, options: SessionOptions) -> str | None:
                 resources=dict(options.resources),
                 object_store_memory=options.object_store_mib * MIB,
                 include_dashboard=options.dashboard,
-                log_to_driver=options.log_to_driver,
+                log_to_driver=False,
                 logging_level=logging.ERROR,
                 # Ray makes its folder writable for everybody: it lies inside of one that only this user may enter.
                 _temp_dir=str(folder / _RAY),
@@ -363,7 +362,7 @@ def process_options(num_threads: int, *, hide_gpus: bool = True) -> dict[str, An
     return {"runtime_env": {"env_vars": variables}} if variables else {}
 
 
-def _join(address: str, options: SessionOptions) -> None:
+def _join(address: str) -> None:
     """Join a cluster that is up."""
     import ray
 
@@ -371,7 +370,7 @@ def _join(address: str, options: SessionOptions) -> None:
     os.environ.setdefault("RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL", "minor")
     try:
         knock(address)
-        ray.init(address=address, log_to_driver=options.log_to_driver, logging_level=logging.ERROR)
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(
             f"runtime.address = {address!r}: cannot join ({str(error).splitlines()[0][:200]}); expected a running Ray "

@@ -65,7 +65,7 @@ JOINING = """
 import os
 from actors.runtime import session
 
-session._join = lambda address, options: print(os.environ.get("RAY_AUTH_MODE"), os.environ.get("RAY_AUTH_TOKEN_PATH"))
+session._join = lambda address: print(os.environ.get("RAY_AUTH_MODE"), os.environ.get("RAY_AUTH_TOKEN_PATH"))
 with session.ray_session(session.SessionOptions(address="10.0.0.1:6379")):
     from ray._raylet import AuthenticationMode, get_authentication_mode
 
