@@ -19,10 +19,19 @@ from relief_ray.records.run_folder import RunFolder
 from relief_ray.records.schema import RunRecord
 from relief_ray.records.tracking import NullTracker, Tracker
 from relief_ray.studies.call import compute_study
-from relief_ray.studies.keywords import check_words, in_python
 from relief_ray.studies.loop import here
-from relief_ray.studies.objects import BackboneLike, StrategyLike, named_target, settings_of
-from relief_ray.studies.request import Folds, Request, Seeds, Target
+from relief_ray.studies.request import (
+    BackboneLike,
+    Folds,
+    Request,
+    Seeds,
+    StrategyLike,
+    Target,
+    check_words,
+    in_python,
+    named_target,
+    settings_of,
+)
 from relief_ray.studies.study import Study
 from relief_ray.support.process import use_threads
 from relief_ray.training.job import Job

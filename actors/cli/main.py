@@ -142,17 +142,11 @@ def _axes(
     """
     if strategies is None and seeds is None and folds is None and rounds is None:
         return []
-    from relief_ray.studies.axes import parse_axes
-    from relief_ray.support.errors import UserError
+    from relief_ray.studies.spec import as_typed, joined, options, read_settings
 
-    axes = parse_axes(strategies, seeds, folds, rounds)
-    chosen = {"methods": axes.strategies, "seeds": axes.seeds, "folds": axes.folds}
-    made = {key: f"[{', '.join(map(str, values))}]" for key, values in chosen.items() if values is not None}
-    made |= {} if rounds is None else {"rounds": str(rounds)}
-    for key, setting in ((key, s) for key in made for s in settings if s.partition("=")[0] == key):
-        option = "strategies" if key == "methods" else key
-        raise UserError(f"--{option} and --set {setting}: choose the same; leave one of them out")
-    return [f"{key}={value}" for key, value in made.items()]
+    chosen = options(strategies, seeds, folds, rounds)
+    joined(chosen, read_settings(settings))
+    return as_typed(chosen)
 
 
 def _check_quickly(target: str, settings: list[str]) -> None:
@@ -307,9 +301,9 @@ def run(
 
     refuse_wrong_run(target, settings or [], strategies)
     from actors.commands.run import RunOptions, run_command
-    from relief_ray.studies.axes import parse_axes
+    from relief_ray.studies.spec import options as chosen_by
 
-    axes = parse_axes(strategies, seeds, folds, rounds)
+    axes = chosen_by(strategies, seeds, folds, rounds)
     options = RunOptions(as_json=as_json, dry_run=dry_run, jobs=jobs, dashboard=dashboard, rerun_stale=rerun_stale)
     ray = [
         f"runtime.{k}={v}"

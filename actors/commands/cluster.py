@@ -63,9 +63,9 @@ from actors.runtime.session import SessionOptions, ray_session
 from actors.runtime.tokens import check_token, make_token, refuse_open, token_path, use_token
 from actors.terminal.exit_codes import BAD_INPUT, INTERRUPTED, RAY_LOST, Stopped, say
 from relief_ray.config.experiment import ExperimentConfig
-from relief_ray.studies.cells import Cell
 from relief_ray.studies.plan import target_config
 from relief_ray.studies.presets import PRESETS
+from relief_ray.studies.spec import Cell
 from relief_ray.support.errors import UserError, counted
 from relief_ray.support.text import wrapped
 

@@ -35,21 +35,11 @@ from actors.terminal.exit_codes import CELLS_FAILED, DISK, Stopped, say
 from actors.terminal.mlflow_export import PATIENCE_AFTER_STOP_S, PATIENCE_S, Exports
 from actors.terminal.signals import StopSignals
 from relief_ray.data import open_dataset
-from relief_ray.records.lock import FileLock
+from relief_ray.records.cells import CellState
 from relief_ray.studies.mirrored import MirrorState, mirrored
-from relief_ray.studies.plans import (
-    CellFolder,
-    Plan,
-    await_quiet,
-    read_grid,
-    refuse_masked,
-    refuse_other_than,
-    set_stale_aside,
-    write_grid,
-)
-from relief_ray.studies.spec import Grid
+from relief_ray.studies.plan import Plan, await_quiet
+from relief_ray.studies.spec import Cell, Spec
 from relief_ray.support.errors import UserError
-from relief_ray.support.files import disk_errors
 from relief_ray.support.process import num_cores
 from relief_ray.support.text import typed
 from tune_configs.registry import cells_of, load_grid
@@ -108,7 +98,7 @@ def _show_plan(plan: Plan, options: GridOptions, share: float = 1.0) -> None:
 
     ``share``: that of all cells which the plan already has; a search suggests the others later.
     """
-    entries = plan.cell_folders()
+    entries = plan.look()
     known = estimates(entries, probe_missing(entries, one_each=True, say=say, limit_s=_PLAN_S))
     places = num_places(entries, options.jobs)
     if options.as_json:
@@ -118,8 +108,8 @@ def _show_plan(plan: Plan, options: GridOptions, share: float = 1.0) -> None:
 
 
 def within_budget(
-    plan: Plan, entries: Sequence[CellFolder], todo: list[CellFolder], options: GridOptions
-) -> list[CellFolder]:
+    plan: Plan, entries: Sequence[CellState[Cell]], todo: list[CellState[Cell]], options: GridOptions
+) -> list[CellState[Cell]]:
     """The first cells that fit into what is left of the budget, after a round of every method has been timed.
 
     Where none fits, the first is begun: it goes on later. Says which.
@@ -145,7 +135,7 @@ def within_budget(
 
 
 def _sentence(
-    budget_s: float, left_s: float, chosen: Sequence[CellFolder], begun: Sequence[CellFolder], num_todo: int
+    budget_s: float, left_s: float, chosen: Sequence[CellState[Cell]], begun: Sequence[CellState[Cell]], num_todo: int
 ) -> str:
     what = (
         f", up to {chosen[-1].cell.name}"
@@ -158,12 +148,12 @@ def _sentence(
     return f"budget {duration(budget_s)}, {rest}: {len(chosen)} of {num_todo} cells to do fit{what}"
 
 
-def _ray_start_s(entries: Sequence[CellFolder]) -> float:
+def _ray_start_s(entries: Sequence[CellState[Cell]]) -> float:
     """Seconds until a cell can begin: Ray's, unless it is up already in a cluster that is joined."""
     return START_S if address_of(entries) is None else 0.0
 
 
-def num_places(entries: Sequence[CellFolder], jobs: int | None = None) -> int:
+def num_places(entries: Sequence[CellState[Cell]], jobs: int | None = None) -> int:
     """Number of cores that trials will share: of the cluster that is joined, else of this process; ``jobs`` at most.
 
     Raises:
@@ -178,8 +168,6 @@ def num_places(entries: Sequence[CellFolder], jobs: int | None = None) -> int:
         cores = max(1, int(ray.cluster_resources().get("CPU", 1.0)))
         return min(cores, jobs or cores)
 
-
-_GRID_LOCK = "grid.lock"
 
 _TUNED_FILE = Path("results/tuned.json")
 
@@ -202,13 +190,13 @@ def start_grid(target: str, settings: Sequence[str], out: Path | None, options: 
     if not cells:
         raise UserError(f"grid {grid.name}: no cell is left; expected at least one level of every axis")
     source = options.claims or (Path(grid.claims) if grid.claims else None)
-    plan = Plan(out=place, name=grid.name, title=_title(grid, settings), cells=cells, claims_file=source)
+    plan = Plan(kind="grid", out=place, name=grid.name, title=_title(grid, settings), cells=cells, claims_file=source)
     if options.scheduler is not None:
         plan = stopped_early(plan, asha(cells, options.grace_rounds, options.reduction_factor))
     _run_grid(plan, options)
 
 
-def _title(grid: Grid, settings: Sequence[str]) -> str:
+def _title(grid: Spec, settings: Sequence[str]) -> str:
     """The grid's own title; where its axes were chosen anew it would say something else than what is run."""
     changed = [setting for setting in settings if "." not in setting.partition("=")[0]]
     return f"{grid.name} with {', '.join(changed)}" if changed else grid.title
@@ -217,10 +205,7 @@ def _title(grid: Grid, settings: Sequence[str]) -> str:
 def resume_grid(target: str, settings: Sequence[str], out: Path | None, options: GridOptions) -> None:
     """Run `relief-ray grid resume DIR|URI`."""
     folder, settings = local_folder(target, out, settings)
-    refuse_other_than(("runtime.", "tracking."), settings)
-    plan = read_grid(folder.absolute(), settings)
-    for cell in plan.cells:
-        refuse_masked(cell.config, folder)
+    plan = Plan.read(folder.absolute(), settings, "grid")
     if plan.search is not None:
         _run_search(again(plan, settings), options)
     else:
@@ -229,14 +214,14 @@ def resume_grid(target: str, settings: Sequence[str], out: Path | None, options:
 
 def show_status(folder: Path, as_json: bool) -> None:
     """Run `relief-ray grid status DIR`."""
-    plan = read_grid(folder.absolute())
-    print_status(plan, plan.cell_folders(), as_json)
+    plan = Plan.read(folder.absolute(), kind="grid")
+    print_status(plan, plan.look(), as_json)
 
 
 def freeze_choices(folder: Path, out: Path | None, as_json: bool) -> None:
     """Run `relief-ray grid freeze DIR`; as JSON: what was written, and a line about every method."""
     file = out or _TUNED_FILE
-    lines = freeze(read_grid(folder.absolute()), file)
+    lines = freeze(Plan.read(folder.absolute(), kind="grid"), file)
     if as_json:
         tell({"written": str(file), "methods": lines, **json.loads(file.read_text())})
     else:
@@ -250,7 +235,7 @@ def _run_grid(plan: Plan, options: GridOptions) -> None:
         Stopped: a signal, the budget or a full disk ended it, or cells failed; the message says how to go on.
     """
     if options.dashboard:
-        refuse_dashboard_elsewhere(plan.cell_folders())
+        refuse_dashboard_elsewhere(plan.look())
     if options.dry_run:
         _show_plan(plan, options)
         return
@@ -279,7 +264,7 @@ def _run_search(search: SuggestedTries, options: GridOptions) -> None:
 
 
 def _session_options(plan: Plan, options: GridOptions) -> SessionOptions:
-    address = address_of(plan.cell_folders())
+    address = address_of(plan.look())
     cores = None if options.jobs is None else max(options.jobs, num_cores())
     return SessionOptions(address=address, num_cpus=cores, dashboard=options.dashboard)
 
@@ -290,16 +275,14 @@ def _carry_out(plan: Plan, options: GridOptions, stop: StopSignals) -> tuple[Pla
     Raises:
         Stopped: a signal or a full disk ended it.
     """
-    with disk_errors(plan.out, "write the grid"):
-        plan.out.mkdir(parents=True, exist_ok=True)
     wanted = {cell.name for cell in plan.cells}
-    with FileLock(plan.out / _GRID_LOCK, "the grid"):
-        plan = write_grid(plan)
-        entries = plan.cell_folders()
+    with plan.lock():
+        plan = plan.write()
+        entries = plan.look()
         await_quiet(e for e in entries if e.status != "done")
         if options.rerun_stale:
-            set_stale_aside(entries, plan.out)
-        entries = plan.cell_folders()
+            plan = plan.without_stale()
+        entries = plan.look()
         todo = [e for e in to_do(entries, options.skip_failed) if e.cell.name in wanted]
         for data in {e.cell.config.data.name: e.cell.config.data for e in todo}.values():
             open_dataset(data)
@@ -317,7 +300,7 @@ def _finish(plan: Plan, mirror: MirrorState, wanted: Collection[str], options: G
     Raises:
         Stopped: cells of this command failed or are stale, or the copy lacks something.
     """
-    entries = plan.cell_folders()
+    entries = plan.look()
     print_end(plan, entries, options.as_json)
     if not options.as_json:
         print("", *next_steps(plan), sep="\n")
@@ -335,13 +318,17 @@ def _finish(plan: Plan, mirror: MirrorState, wanted: Collection[str], options: G
         raise Stopped(CELLS_FAILED, advice)
 
 
-def to_do(entries: Iterable[CellFolder], skip_failed: bool) -> list[CellFolder]:
+def to_do(entries: Iterable[CellState[Cell]], skip_failed: bool) -> list[CellState[Cell]]:
     """Cells that are not finished, and failed ones once more; stale ones stay as they are."""
-    return [e for e in entries if e.state.is_open or (e.status == "failed" and not skip_failed)]
+    return [e for e in entries if e.is_open or (e.status == "failed" and not skip_failed)]
 
 
 def _run_cells(
-    plan: Plan, entries: Sequence[CellFolder], todo: Sequence[CellFolder], options: GridOptions, stop: StopSignals
+    plan: Plan,
+    entries: Sequence[CellState[Cell]],
+    todo: Sequence[CellState[Cell]],
+    options: GridOptions,
+    stop: StopSignals,
 ) -> MirrorState:
     """Run cells through Ray Tune, show their progress and copy their records; return the state of the copy.
 

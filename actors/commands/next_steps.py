@@ -7,9 +7,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from relief_ray.records.cells import PLAN_FILES
+from relief_ray.records.cells import PLAN_FILE, CellState
 from relief_ray.records.run_folder import RUN_FILE, read_rounds
-from relief_ray.studies.plans import STALE_FOLDER, CellFolder, Plan
+from relief_ray.studies.plan import STALE_FOLDER, Plan
+from relief_ray.studies.spec import Cell
 from relief_ray.support.errors import UserError
 from relief_ray.support.text import typed
 
@@ -18,7 +19,7 @@ _MAX_LINES = 8
 
 def next_steps(plan: Plan) -> list[str]:
     """Lines with the next commands, and first how to activate the environment where `relief-ray` is no command."""
-    commands = [*activation(), f"relief-ray report {typed(plan.out)}", *_explain(plan.cell_folders())]
+    commands = [*activation(), f"relief-ray report {typed(plan.out)}", *_explain(plan.look())]
     return [f"{'Next' if i == 0 else '':<8}{command}" for i, command in enumerate(commands)]
 
 
@@ -30,7 +31,7 @@ def activation() -> list[str]:
     return [] if is_known or sys.prefix == sys.base_prefix or not script.exists() else [f". {typed(script)}"]
 
 
-def _explain(cells: Iterable[CellFolder]) -> list[str]:
+def _explain(cells: Iterable[CellState[Cell]]) -> list[str]:
     """A command that explains the client that was left out most, of the first finished run that can be explained."""
     for cell in cells:
         if cell.is_finished and cell.cell.config.strategy.build().explain is not None:
@@ -70,7 +71,7 @@ def refuse_nested(folders: Sequence[Path], command: str) -> None:
         UserError: one holds folders of runs; the message has the command for each.
     """
     for folder in folders:
-        plans = sorted({path.parent for name in PLAN_FILES for path in folder.glob(f"*/{name}")})
+        plans = sorted(path.parent for path in folder.glob(f"*/{PLAN_FILE}"))
         if plans and not (folder / RUN_FILE).exists() and not list(folder.glob(f"*/{RUN_FILE}")):
             raise UserError(
                 f"{folder}: holds {len(plans)} folders of runs, expected one; type one of:\n"

@@ -11,9 +11,10 @@ from actors.grids.estimate import Estimate
 from actors.grids.progress import f1_heading, last_round
 from actors.terminal.mlflow_export import where_to_look
 from actors.terminal.progress import headline_f1
-from relief_ray.records.cells import STATUS_TEXT
+from relief_ray.records.cells import STATUS_TEXT, CellState
 from relief_ray.report.runs import split_name
-from relief_ray.studies.plans import CellFolder, Plan
+from relief_ray.studies.plan import Plan
+from relief_ray.studies.spec import Cell
 from relief_ray.support.errors import counted
 from relief_ray.support.text import WIDTH, filled, table, typed, wrapped
 
@@ -23,7 +24,7 @@ MIB = 2**20
 _MAX_ROWS = 40
 
 
-def counts(entries: Sequence[CellFolder]) -> str:
+def counts(entries: Sequence[CellState[Cell]]) -> str:
     """``10 done, 1 failed, 1 planned``."""
     numbers = {status: sum(e.status == status for e in entries) for status in STATUS_TEXT}
     return ", ".join(f"{number} {status}" for status, number in numbers.items() if number)
@@ -31,7 +32,7 @@ def counts(entries: Sequence[CellFolder]) -> str:
 
 def plan_text(
     plan: Plan,
-    entries: Sequence[CellFolder],
+    entries: Sequence[CellState[Cell]],
     known: Mapping[str, Estimate],
     num_places: int,
     start_s: float,
@@ -81,10 +82,10 @@ def _by_setting(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def estimate_rows(
-    entries: Sequence[CellFolder], known: Mapping[str, Estimate]
+    entries: Sequence[CellState[Cell]], known: Mapping[str, Estimate]
 ) -> dict[tuple[str, str], tuple[str, str, str, str]]:
     """Cells to do of all, seconds of one and of all, and disk; by setting and method."""
-    groups: dict[tuple[str, str], list[CellFolder]] = {}
+    groups: dict[tuple[str, str], list[CellState[Cell]]] = {}
     for entry in entries:
         groups.setdefault((entry.cell.setting, entry.cell.method), []).append(entry)
     rows = {}
@@ -97,7 +98,7 @@ def estimate_rows(
     return rows
 
 
-def estimate_notes(entries: Sequence[CellFolder], known: Mapping[str, Estimate]) -> list[str]:
+def estimate_notes(entries: Sequence[CellState[Cell]], known: Mapping[str, Estimate]) -> list[str]:
     """Lines on the source of the estimates: a source, and the methods that it is of."""
     methods: dict[str, dict[str, None]] = {}
     for entry in entries:
@@ -127,7 +128,7 @@ def sum_lines(known: Mapping[str, Estimate], num_places: int, start_s: float, sh
 
 def plan_facts(
     plan: Plan,
-    entries: Sequence[CellFolder],
+    entries: Sequence[CellState[Cell]],
     known: Mapping[str, Estimate],
     num_places: int,
     start_s: float,
@@ -170,7 +171,7 @@ def mib(num_bytes: int) -> str:
     return f"{num_bytes / 2**20:.{0 if num_bytes > 10 * 2**20 else 1}f} MiB"
 
 
-def print_end(plan: Plan, entries: Sequence[CellFolder], as_json: bool) -> None:
+def print_end(plan: Plan, entries: Sequence[CellState[Cell]], as_json: bool) -> None:
     """Print a grid's cells by status and the scores of those that are done."""
     if as_json:
         print_status(plan, entries, as_json)
@@ -182,13 +183,13 @@ def print_end(plan: Plan, entries: Sequence[CellFolder], as_json: bool) -> None:
     for entry in entries:
         if entry.status in ("failed", "stale"):
             print(f"{entry.status}: {entry.cell.name}: {entry.why.splitlines()[0] if entry.why else ''}")
-    if any(e.state.is_open for e in entries):
+    if any(e.is_open for e in entries):
         print(f"\nGo on with  relief-ray grid resume {typed(plan.out)}")
     if rows:
         print("", _next_step(plan), *where_to_look(plan.cells[0].config.tracking, plan.out), sep="\n", flush=True)
 
 
-def stale_advice(stale: Sequence[CellFolder], command: str) -> str:
+def stale_advice(stale: Sequence[CellState[Cell]], command: str) -> str:
     """Say what it means that finished cells are stale, and the ``command`` that computes them again."""
     verb = "is" if len(stale) == 1 else "are"
     return (
@@ -206,7 +207,7 @@ def _next_step(plan: Plan) -> str:
     return f"Side by side  relief-ray {command} {typed(plan.out)}"
 
 
-def _score_rows(entries: Sequence[CellFolder]) -> list[tuple[str, str, str, str]]:
+def _score_rows(entries: Sequence[CellState[Cell]]) -> list[tuple[str, str, str, str]]:
     """Mean and sample standard deviation of the last F1 over folds and seeds, by setting and method."""
     groups: dict[tuple[str, str], list[float]] = {}
     for entry in entries:
@@ -219,18 +220,18 @@ def _score_rows(entries: Sequence[CellFolder]) -> list[tuple[str, str, str, str]
     ]
 
 
-def print_status(plan: Plan, entries: Sequence[CellFolder], as_json: bool) -> None:
+def print_status(plan: Plan, entries: Sequence[CellState[Cell]], as_json: bool) -> None:
     """Print every cell with its status."""
     if not as_json:
         print(f"{plan.name}: {counts(entries)} of {len(entries)} cells; {plan.out}")
         for entry in entries:
-            facts = (f"{entry.num_rounds}/{entry.num_planned} rounds", entry.why.split("\n")[0])
+            facts = (f"{entry.num_rounds}/{entry.cell.num_planned} rounds", entry.why.split("\n")[0])
             print(shortened(f"{entry.status:<12}", entry.cell.name, "".join(f"  {fact}" for fact in facts if fact)))
         return
     tell({"event": "grid", "grid": plan.name, "folder": str(plan.out), "cells": _cell_facts(entries)})
 
 
-def _cell_facts(entries: Sequence[CellFolder]) -> list[dict[str, object]]:
+def _cell_facts(entries: Sequence[CellState[Cell]]) -> list[dict[str, object]]:
     """Every cell with its status, as JSON."""
     return [
         {
@@ -239,7 +240,7 @@ def _cell_facts(entries: Sequence[CellFolder]) -> list[dict[str, object]]:
             "setting": e.cell.setting,
             "status": e.status,
             "rounds": e.num_rounds,
-            "planned": e.num_planned,
+            "planned": e.cell.num_planned,
             "why": e.why or None,
         }
         for e in entries

@@ -28,17 +28,17 @@ from actors.terminal.progress import CellEnd, Reporter
 from actors.terminal.signals import StopSignals
 from relief_ray.experiment.setup import Setup
 from relief_ray.plugins.load import is_path
+from relief_ray.records.cells import CellState
 from relief_ray.records.checkpoint import generations
 from relief_ray.records.left_out import Alerts
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.report.runs import split_name
-from relief_ray.studies.axes import Axes
-from relief_ray.studies.loop import check_reusable, last_evaluated, open_cell, refuse_stale, rounds_to_do, title_of
+from relief_ray.studies.loop import check_reusable, last_evaluated, open_cell, rounds_to_do, title_of
 from relief_ray.studies.mirrored import MirrorState, mirrored
-from relief_ray.studies.plan import make_plan, read_plan, without_stale, write_plan
-from relief_ray.studies.plans import CellFolder, Plan, look_at, set_stale_aside
+from relief_ray.studies.plan import Plan, load_spec, look_at, refuse_begun, refuse_stale
 from relief_ray.studies.presets import PRESETS
+from relief_ray.studies.spec import Cell, Setting, joined, read_settings
 from relief_ray.support.errors import UserError, counted
 from relief_ray.support.process import use_threads
 from relief_ray.support.text import typed
@@ -68,10 +68,15 @@ class RunOptions:
     other_code: bool = False
 
 
-def run_command(target: str, settings: Sequence[str], axes: Axes, out: Path | None, options: RunOptions) -> None:
+def run_command(
+    target: str, settings: Sequence[str], axes: Sequence[Setting], out: Path | None, options: RunOptions
+) -> None:
     """Run `relief-ray run`."""
     _refuse_grid(target)
-    plan = make_plan(target, placed(settings, options.jobs), axes, out)
+    spec = load_spec(target)
+    chosen = joined(axes, read_settings(placed(settings, options.jobs)))
+    plan = Plan.of(spec, out or Path("runs") / spec.name, chosen)
+    refuse_begun(plan)
     if (mode := overruled_mode(target, settings, options.jobs)) is not None:
         say(f"NOTE: {cause(settings)} takes an actor for each client: runtime.mode=actors instead of {mode}")
     if options.dashboard:
@@ -80,8 +85,8 @@ def run_command(target: str, settings: Sequence[str], axes: Axes, out: Path | No
         show_plan(plan, options.jobs, options.as_json)
         return
     if options.rerun_stale:
-        set_stale_aside(plan.cell_folders(), plan.out)
-    write_plan(plan)
+        plan = plan.without_stale()
+    plan = plan.write()
     _refuse_stale(plan, "--out DIR")  # after the plan is written: `resume --other-code` completes all of it
     _run_plan(plan, options)
 
@@ -104,12 +109,12 @@ def resume_command(target: str, settings: Sequence[str], out: Path | None, optio
     """Run `relief-ray resume`."""
     folder, settings = local_folder(target, out, settings)
     settings = placed(settings, options.jobs)
-    plan = read_plan(folder, settings)
+    plan = Plan.read(folder, settings)
     if options.rerun_stale:
-        plan = without_stale(plan, settings)
+        plan = plan.without_stale()
     elif not options.other_code:
         _refuse_stale(plan)
-    if options.jobs > 1 and plan.cells[0].name == ".":
+    if options.jobs > 1 and plan.is_single:
         raise UserError(
             f"--jobs {options.jobs}: {folder} is a single run; expected the folder of several, or no --jobs"
         )
@@ -133,7 +138,7 @@ def _check_dashboard(plan: Plan, jobs: int) -> None:
     Raises:
         UserError: the runs use no Ray, or join a cluster.
     """
-    cells = plan.cell_folders()
+    cells = plan.look()
     refuse_dashboard_elsewhere(cells)
     if jobs == 1 and all(cell.cell.config.runtime.mode == "inline" for cell in cells):
         raise UserError(
@@ -189,7 +194,7 @@ def _run_plan(plan: Plan, options: RunOptions) -> None:
     Raises:
         Stopped: a signal asked for it, or runs of several failed; the message says how to go on.
     """
-    cells = plan.cell_folders()
+    cells = plan.look()
     todo = [cell for cell in cells if not cell.is_finished]
     if options.jobs > 1 and len(todo) > 1:
         reporter = make_grid_reporter(options.as_json)
@@ -236,8 +241,8 @@ def _conclude(plan: Plan, mirror: MirrorState, as_json: bool) -> None:
 
 def _run_several(
     plan: Plan,
-    cells: Sequence[CellFolder],
-    todo: Sequence[CellFolder],
+    cells: Sequence[CellState[Cell]],
+    todo: Sequence[CellState[Cell]],
     options: RunOptions,
     reporter: Reporter,
     stop: StopSignals,
@@ -264,7 +269,7 @@ def _refuse_failed(plan: Plan) -> None:
     Raises:
         Stopped: with the reasons.
     """
-    failed = [cell for cell in plan.cell_folders() if not cell.is_finished]
+    failed = [cell for cell in plan.look() if not cell.is_finished]
     if failed:
         why = "\n".join(f"{cell.cell.name}: {cell.why.splitlines()[0] if cell.why else cell.status}" for cell in failed)
         raise Stopped(
@@ -281,7 +286,7 @@ def _how_to_resume(plan: Plan) -> str:
     )
 
 
-def _run_all(cells: Sequence[CellFolder], context: RunContext) -> None:
+def _run_all(cells: Sequence[CellState[Cell]], context: RunContext) -> None:
     """Run one cell after the other, until a signal asks to stop."""
     for cell in cells:
         if not context.stop.requested():
@@ -297,7 +302,7 @@ def headline(plan: Plan, num_todo: int) -> str:
     return f"{plan.name}: {counted(number, 'run')}{done}; {name}, {split_name(data.split)}; records in {plan.out}"
 
 
-def _run_cell(cell: CellFolder, context: RunContext) -> None:
+def _run_cell(cell: CellState[Cell], context: RunContext) -> None:
     """Run one cell from wherever its folder is."""
     reporter, config, title = context.reporter, cell.cell.config, title_of(cell.cell)
     if cell.is_finished:
@@ -332,7 +337,7 @@ def saved_round(folder: Path) -> int | None:
     return int(saved[0].name.removeprefix("round-")) if saved else None
 
 
-def follow(cell: CellFolder, setup: Setup, context: RunContext) -> RunRecord:
+def follow(cell: CellState[Cell], setup: Setup, context: RunContext) -> RunRecord:
     """Run the missing rounds and pass each to the reporter and to MLflow."""
     config, title = cell.cell.config, title_of(cell.cell)
     tracker, alerts = context.exports.begin(config.tracking, cell.folder), Alerts()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from relief_ray.studies.plan import load_preset
+from relief_ray.studies.plan import load_spec
 
 
 def placed(settings: Sequence[str], jobs: int) -> list[str]:
@@ -27,7 +27,7 @@ def overruled_mode(target: str, settings: Sequence[str], jobs: int) -> str | Non
     """The mode of the preset or file that ``placed`` replaces because clients are placed by type; None: none is."""
     if _names_mode(settings) or not _is_typed(settings):
         return None
-    runtime = load_preset(target).values.get("runtime")
+    runtime = load_spec(target).settings.get("runtime")
     mode = runtime.get("mode", "auto") if isinstance(runtime, dict) else "auto"
     return mode if mode in ("packed", "inline") else "a process for each run" if jobs > 1 else None
 

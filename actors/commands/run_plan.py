@@ -12,10 +12,12 @@ from actors.grids.estimate import START_S, Estimate, estimates, probe_missing
 from actors.grids.side_by_side import address_of
 from actors.terminal.exit_codes import say
 from relief_ray.config.experiment import ExperimentConfig
+from relief_ray.records.cells import CellState
 from relief_ray.records.sync_state import flat_params
 from relief_ray.report.runs import split_name
 from relief_ray.strategies import PRESETS
-from relief_ray.studies.plans import CellFolder, Plan
+from relief_ray.studies.plan import Plan
+from relief_ray.studies.spec import Cell
 from relief_ray.support.errors import counted
 from relief_ray.support.process import num_cores
 from relief_ray.support.text import table
@@ -28,7 +30,7 @@ _AXES = frozenset({"schema", "strategy.name", "data.fold", "seed", "fleet.rotati
 
 def show_plan(plan: Plan, jobs: int, as_json: bool) -> None:
     """Print the plan; a round of every workload is timed in this process, a minute at most in all."""
-    entries = plan.cell_folders()
+    entries = plan.look()
     known = estimates(entries, probe_missing(entries, one_each=True, say=say, limit_s=_PLAN_S))
     places, start_s = min(jobs, num_cores()), _ray_start_s(entries, jobs)
     if as_json:
@@ -38,7 +40,7 @@ def show_plan(plan: Plan, jobs: int, as_json: bool) -> None:
         print(_run_plan_text(plan, entries, known, places, start_s) + claims_text(plan))
 
 
-def _ray_start_s(entries: Sequence[CellFolder], jobs: int) -> float:
+def _ray_start_s(entries: Sequence[CellState[Cell]], jobs: int) -> float:
     """Seconds until the first run can begin: Ray's, where the runs need it and join no cluster that is up."""
     configs = [entry.cell.config.runtime for entry in entries if not entry.is_finished]
     needs_ray = jobs > 1 or any(config.mode != "inline" for config in configs)
@@ -46,7 +48,7 @@ def _ray_start_s(entries: Sequence[CellFolder], jobs: int) -> float:
 
 
 def _run_plan_text(
-    plan: Plan, entries: Sequence[CellFolder], known: Mapping[str, Estimate], places: int, start_s: float
+    plan: Plan, entries: Sequence[CellState[Cell]], known: Mapping[str, Estimate], places: int, start_s: float
 ) -> str:
     """The runs by method, what of their settings differs from the defaults, and how long they take."""
     data = plan.cells[0].config.data
@@ -70,7 +72,7 @@ def _run_plan_text(
     return "\n".join(parts)
 
 
-def _axes_of(entries: Sequence[CellFolder]) -> tuple[str, str]:
+def _axes_of(entries: Sequence[CellState[Cell]]) -> tuple[str, str]:
     """Folds and seeds (or replicates) of these runs, in words."""
     folds = sorted({e.cell.config.data.fold for e in entries if e.cell.config.data.split == "held_out_subject"})
     draws = dict.fromkeys(e.cell.config.draw_name for e in entries)

@@ -9,15 +9,12 @@ from pathlib import Path
 
 from actors.grids.early_stopping import rungs, scores_at, sentence
 from actors.grids.freeze import score
-from actors.grids.search import Sampler, require_optuna
-from relief_ray.records.cells import EarlyStopping, SuggestedSearch
-from relief_ray.studies.cells import Cell
-from relief_ray.studies.plans import CellFolder, Plan
-from relief_ray.studies.spec import Grid
+from actors.grids.search import Sampler, SearchPlace, require_optuna, search_places
+from relief_ray.records.cells import CellState, EarlyStopping, SuggestedSearch
+from relief_ray.studies.plan import Plan
+from relief_ray.studies.spec import Cell, Setting, Spec, choose, read_settings
 from relief_ray.support.errors import UserError
-from tune_configs.registry import cells_of, load_grid
-from tune_configs.scaling import scale, split_own
-from tune_configs.space import SearchPlace, search_places
+from tune_configs.registry import cells_of, load_grid, with_choices
 
 # Tries of every place between two looks at the scores: more of them fill more cores, fewer learn more of each.
 _BATCH = 3
@@ -36,7 +33,7 @@ class SuggestedTries:
 
     plan: Plan
     search: SuggestedSearch
-    settings: Sequence[str]
+    settings: Sequence[Setting]
     samplers: tuple[Sampler, ...]
 
     @property
@@ -62,10 +59,10 @@ class SuggestedTries:
         Raises:
             UserError: a cell opened the test part, or was not evaluated on validation data.
         """
-        entries = {entry.cell.name: entry for entry in plan.cell_folders()}
+        entries = {entry.cell.name: entry for entry in plan.look()}
         for sampler in self.samplers:
             cells = [entries[cell.name] for cell in self._cells_of(sampler)]
-            if any(entry.state.is_open for entry in cells):
+            if any(entry.is_open for entry in cells):
                 return False
             sampler.tell(_scores(sampler, cells), _pruned(sampler, cells, self.plan.stopping))
         return True
@@ -80,7 +77,7 @@ class SuggestedTries:
         return replace(self, plan=stopped_early(self.plan, stopping, self.listed()))
 
     def _cells_of(self, sampler: Sampler) -> tuple[Cell, ...]:
-        return cells_of(sampler.place.with_tries(sampler.tries), self.settings)
+        return with_choices(sampler.place.with_tries(sampler.tries), self.settings)
 
 
 def stopped_early(plan: Plan, stopping: EarlyStopping, cells: Sequence[Cell] = ()) -> Plan:
@@ -89,13 +86,13 @@ def stopped_early(plan: Plan, stopping: EarlyStopping, cells: Sequence[Cell] = (
     return replace(plan, title=title, stopping=stopping)
 
 
-def _try_of(sampler: Sampler, entry: CellFolder) -> str:
+def _try_of(sampler: Sampler, entry: CellState[Cell]) -> str:
     """Name of the try that a cell belongs to."""
     return next(t.name for t in sampler.tries if f"{entry.cell.setting}-".endswith(f"-{t.name}-"))
 
 
 def _pruned(
-    sampler: Sampler, cells: Sequence[CellFolder], stopping: EarlyStopping | None
+    sampler: Sampler, cells: Sequence[CellState[Cell]], stopping: EarlyStopping | None
 ) -> dict[str, dict[int, float]]:
     """Validation F1 after the rounds at which a try was judged, of those that were stopped early."""
     if stopping is None:
@@ -104,7 +101,7 @@ def _pruned(
     return {_try_of(sampler, e): scores_at(e.folder, rungs(stopping, e.cell.config)) for e in stopped}
 
 
-def _scores(sampler: Sampler, cells: Sequence[CellFolder]) -> dict[str, float]:
+def _scores(sampler: Sampler, cells: Sequence[CellState[Cell]]) -> dict[str, float]:
     """Mean validation F1 of each try over its seeds; none of a try with a failed or stopped cell."""
     by_try: dict[str, list[float]] = {}
     for entry in cells:
@@ -120,7 +117,7 @@ def suggested_tries(target: str, settings: Sequence[str], out: Path, tries: int 
         UserError: Optuna is missing, the grid is no search, or its cells would be wrong.
     """
     require_optuna()
-    grid, rest = split_own(*scale(load_grid(target), settings))
+    grid, rest = choose(load_grid(target), read_settings(settings))
     places = tuple(search_places(grid))
     if not places:
         raise UserError(f"grid {grid.name}: no place is left to search; expected at least one level of every axis")
@@ -129,7 +126,7 @@ def suggested_tries(target: str, settings: Sequence[str], out: Path, tries: int 
         target=str(Path(target).absolute()) if target.endswith(".py") else target, settings=tuple(settings),
         bounds=_bounds(places),
     )  # fmt: skip
-    plan = Plan(out=out, name=grid.name, title=_title(grid, search), cells=())
+    plan = Plan(kind="grid", out=out, name=grid.name, title=_title(grid, search), cells=())
     samplers = tuple(Sampler(place=place, seed=seed) for place in places)
     return SuggestedTries(plan=plan, search=search, settings=rest, samplers=samplers)
 
@@ -142,7 +139,7 @@ def again(plan: Plan, settings: Sequence[str]) -> SuggestedTries:
     return search if plan.stopping is None else search.with_stopping(plan.stopping)
 
 
-def _title(grid: Grid, search: SuggestedSearch) -> str:
+def _title(grid: Spec, search: SuggestedSearch) -> str:
     return f"{search.tries} tries of every method, suggested by Optuna (seed {search.seed}), validation data only"
 
 

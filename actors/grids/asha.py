@@ -15,9 +15,9 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 
 from actors.grids.early_stopping import mark_stopped, rivals, rungs, scores_at
 from actors.grids.trial import F1, ROUND
-from relief_ray.records.cells import EarlyStopping
-from relief_ray.studies.plans import CellFolder
-from tune_configs.tuned import Place
+from relief_ray.records.cells import CellState, EarlyStopping
+from relief_ray.studies.spec import Cell
+from tune_configs.search import Place
 
 if TYPE_CHECKING:
     from ray.tune.experiment import Trial
@@ -37,7 +37,7 @@ class SearchScheduler(FIFOScheduler):
     other batches included.
     """
 
-    def __init__(self, entries: Sequence[CellFolder], stopping: EarlyStopping) -> None:
+    def __init__(self, entries: Sequence[CellState[Cell]], stopping: EarlyStopping) -> None:
         """Feed the scores of cells that have ended; ``entries``: all cells of the search."""
         super().__init__()
         self._stopping = stopping
@@ -48,7 +48,7 @@ class SearchScheduler(FIFOScheduler):
             if entry.status in ("done", "stopped"):
                 self._add(entry, _EarlierTrial(trial_id=entry.cell.name))
 
-    def _add(self, entry: CellFolder, trial: Trial | _EarlierTrial) -> None:
+    def _add(self, entry: CellState[Cell], trial: Trial | _EarlierTrial) -> None:
         """Make a trial known to its place, with the scores that its ledger has; what was decided then stands."""
         config = entry.cell.config
         known: Any = self._by_place.get(rivals(entry.cell))

@@ -157,7 +157,9 @@ def picture(view: GridView) -> RenderableType:
     for cell in view.running:
         shown = "" if cell.f1 is None else f"{100 * cell.f1:.1f}"
         table.add_row(
-            _fitted(cell.title, _BESIDE_RUNNING + len(view.f1_heading)), f"{cell.num_rounds}/{cell.num_planned}", shown
+            _fitted(cell.title, _BESIDE_RUNNING + len(view.f1_heading)),
+            f"{cell.num_rounds}/{cell.num_planned}",
+            shown,
         )
     best = Table(box=None, padding=(0, 2), show_header=True, header_style="dim")
     for name in ("best so far", "method", view.f1_heading, "cells", "of methods"):

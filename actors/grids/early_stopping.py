@@ -11,9 +11,9 @@ from pathlib import Path
 from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.records.cells import EarlyStopping
 from relief_ray.records.run_folder import RUN_FILE, RunFolder, read_rounds
-from relief_ray.studies.cells import Cell
+from relief_ray.studies.spec import Cell
 from relief_ray.support.errors import UserError, several
-from tune_configs.tuned import Place, place_of
+from tune_configs.search import Place, place_of
 
 _REDUCTION_FACTOR = 3
 

@@ -12,15 +12,17 @@ from typing import cast
 
 from pydantic import JsonValue
 
+from actors.grids.search import LOG_FROM
 from relief_ray.config.experiment import Choice
+from relief_ray.records.cells import CellState
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.report.runs import config_value
-from relief_ray.studies.plans import CellFolder, Plan
+from relief_ray.studies.plan import Plan
+from relief_ray.studies.spec import Cell
 from relief_ray.support.errors import UserError, listed
 from relief_ray.support.files import PAGE, disk_errors, sealed, write_atomic
 from relief_ray.support.text import typed
-from tune_configs.space import LOG_FROM
-from tune_configs.tuned import Frozen, Place, Tuned, place_of, words
+from tune_configs.search import Frozen, Place, Tuned, place_of, words
 
 _SCORE = "last validation F1, mean over seeds, each fold for itself"
 # The dotted keys that a try sets, each with its value as JSON.
@@ -73,7 +75,7 @@ def freeze(plan: Plan, path: Path) -> list[str]:
 
 def _programs(plan: Plan) -> list[str]:
     """A line where several programs have computed the tries, which may then differ by more than their settings."""
-    runs = (entry.state.run for entry in plan.cell_folders())
+    runs = (entry.run for entry in plan.look())
     programs = sorted({run.source_digest[:12] for run in runs if run is not None})
     if len(programs) < 2:
         return []
@@ -83,7 +85,7 @@ def _programs(plan: Plan) -> list[str]:
     ]
 
 
-def _dataset_of(entry: CellFolder) -> str:
+def _dataset_of(entry: CellState[Cell]) -> str:
     """The level of the dataset axis."""
     return entry.cell.setting.partition("-")[0]
 
@@ -95,7 +97,7 @@ def _collect(plan: Plan) -> dict[Place, Search]:
     """
     searches: dict[Place, Search] = {}
     num_open: dict[Place, int] = {}
-    for entry in plan.cell_folders():
+    for entry in plan.look():
         config = entry.cell.config
         if config.choice is None or config.choice.kind != "try":
             continue
@@ -119,7 +121,7 @@ def _collect(plan: Plan) -> dict[Place, Search]:
     }  # fmt: skip
 
 
-def score(entry: CellFolder) -> float:
+def score(entry: CellState[Cell]) -> float:
     """The last validation F1; of clients' personal models where they have such.
 
     Raises:

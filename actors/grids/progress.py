@@ -10,12 +10,14 @@ from pathlib import Path
 from actors.runtime.errors import count_kills, describe_death
 from actors.terminal.mlflow_export import Exports
 from actors.terminal.progress import CellEnd, GridView, Leader, Reporter, RunningCell, headline_f1
+from relief_ray.records.cells import CellState
 from relief_ray.records.ledger import scan
 from relief_ray.records.left_out import Alerts
 from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_run
 from relief_ray.records.schema import RoundRecord
 from relief_ray.records.tracking import Tracker
-from relief_ray.studies.plans import CellFolder, has_bootstrap, keep_error, look_at
+from relief_ray.studies.plan import keep_error, look_at
+from relief_ray.studies.spec import Cell
 from relief_ray.support.errors import UserError
 
 _REFRESH_S = 0.5
@@ -28,13 +30,13 @@ def last_round(folder: Path) -> RoundRecord | None:
     return rounds[-1] if rounds else None
 
 
-def f1_heading(entries: Sequence[CellFolder]) -> str:
+def f1_heading(entries: Sequence[CellState[Cell]]) -> str:
     """Heading of F1 in tables of these cells, which says so where it is of validation windows."""
     parts = {part for entry in entries for part in entry.cell.config.evaluation.parts}
     return "validation F1 %" if parts == {"validation"} else "F1 %"
 
 
-def _title_of(entry: CellFolder) -> str:
+def _title_of(entry: CellState[Cell]) -> str:
     """The cell's name without the digits of its hash, which a run's name does not have."""
     head, _, last = entry.cell.name.rpartition("-")
     return head if head and entry.cell.hash.startswith(last) else entry.cell.name
@@ -44,7 +46,7 @@ def _title_of(entry: CellFolder) -> str:
 class Running:
     """A cell that is being computed; ``num_bytes`` of its ledger have been read."""
 
-    entry: CellFolder
+    entry: CellState[Cell]
     since_s: float
     tracker: Tracker | None = None
     num_bytes: int = 0
@@ -75,8 +77,8 @@ class GridProgress:
         said: notes about data that were shown.
     """
 
-    entries: Sequence[CellFolder]
-    todo: Sequence[CellFolder]
+    entries: Sequence[CellState[Cell]]
+    todo: Sequence[CellState[Cell]]
     reporter: Reporter
     exports: Exports
     on_tick: Callable[[], None]
@@ -93,8 +95,8 @@ class GridProgress:
 
     def __post_init__(self) -> None:
         """Read the scores of cells that are done already."""
-        self.by_name: Mapping[str, CellFolder] = {e.cell.name: e for e in self.entries}
-        self.left = {e.cell.name: e.num_planned - e.num_rounds for e in self.todo}
+        self.by_name: Mapping[str, CellState[Cell]] = {e.cell.name: e for e in self.entries}
+        self.left = {e.cell.name: e.cell.num_planned - e.num_rounds for e in self.todo}
         for entry in self.entries:
             self.statuses[entry.cell.name] = entry.status
             self._read_score(entry)
@@ -111,7 +113,7 @@ class GridProgress:
         """Note that a trial has ended; ``trouble`` where its process died."""
         running = self.running.pop(name, None)
         entry = look_at(self.by_name[name].cell, self.by_name[name].folder)
-        if trouble and entry.state.is_open:
+        if trouble and entry.is_open:
             why = describe_death(entry.folder, trouble, self.kills_before, died="died twice", fewer=_FEWER)
             keep_error(entry.folder, why)
             entry = look_at(entry.cell, entry.folder)
@@ -143,7 +145,7 @@ class GridProgress:
                 self._follow(running)
             self.reporter.refresh(self.view())
 
-    def _read_score(self, entry: CellFolder) -> RoundRecord | None:
+    def _read_score(self, entry: CellState[Cell]) -> RoundRecord | None:
         """The last round of a cell that is done; its F1 is kept."""
         record = last_round(entry.folder) if entry.status == "done" else None
         f1 = headline_f1(record)
@@ -170,12 +172,12 @@ class GridProgress:
                 running.tracker.round(record)
             clock = entry.cell.config.costs.planning_time
             self.reporter.committed(_title_of(entry), record, clock, running.alerts.of(record))
-            running.num_rounds = max(running.num_rounds, record.round + has_bootstrap(entry.cell))
+            running.num_rounds = max(running.num_rounds, record.round + entry.cell.has_bootstrap)
             f1 = headline_f1(record)
             running.f1 = running.f1 if f1 is None else f1
         self._count(running)
 
-    def _warn_of_data(self, entry: CellFolder) -> None:
+    def _warn_of_data(self, entry: CellState[Cell]) -> None:
         """Show what is odd about a cell's data, each oddity once and not for every cell."""
         for note in read_run(entry.folder).data_notes:
             if note not in self.said:
@@ -183,7 +185,7 @@ class GridProgress:
                 self.reporter.note(f"WARNING: {note}")
 
     def _count(self, running: Running) -> None:
-        left = max(0, running.entry.num_planned - running.num_rounds)
+        left = max(0, running.entry.cell.num_planned - running.num_rounds)
         left_before = self.left.get(running.entry.cell.name, left)
         self.num_new_rounds += max(0, left_before - left)
         if running.entry.cell.name in self.left:
@@ -204,19 +206,21 @@ class GridProgress:
             elapsed_s=now_s - self.since_s,
             left_s=sum(self.left.values()) / rate if rate else None,
             running=tuple(
-                RunningCell(title=_title_of(r.entry), num_rounds=r.num_rounds, num_planned=r.entry.num_planned, f1=r.f1)
+                RunningCell(
+                    title=_title_of(r.entry), num_rounds=r.num_rounds, num_planned=r.entry.cell.num_planned, f1=r.f1
+                )
                 for r in self.running.values()
             ),
             leaders=leaders(self.entries, self.scores),
         )
 
 
-def is_disk_full(entry: CellFolder) -> bool:
+def is_disk_full(entry: CellState[Cell]) -> bool:
     """True where a cell failed because nothing can be written any more."""
     return entry.status == "failed" and any(w in entry.why for w in ("No space left", "MiB free, expected at least"))
 
 
-def leaders(entries: Iterable[CellFolder], scores: Mapping[str, float]) -> tuple[Leader, ...]:
+def leaders(entries: Iterable[CellState[Cell]], scores: Mapping[str, float]) -> tuple[Leader, ...]:
     """The best method of each setting by mean score over its finished folds and seeds."""
     by_setting: dict[str, dict[str, list[float]]] = {}
     for entry in entries:

@@ -24,8 +24,9 @@ from actors.grids.side_by_side import SCRATCH, remove_scratch
 from actors.grids.trial import CellTrial, TrialSpec
 from actors.runtime import serialization
 from actors.runtime.placement import Nodes, look_around
-from relief_ray.records.cells import EarlyStopping
-from relief_ray.studies.plans import CellFolder, keep_error, look_at
+from relief_ray.records.cells import CellState, EarlyStopping
+from relief_ray.studies.plan import keep_error, look_at
+from relief_ray.studies.spec import Cell
 from relief_ray.support.errors import UserError
 
 STOP_FILE = ".stop"
@@ -117,10 +118,10 @@ class TrialPlan:
     jobs: int | None = None
     other_code: bool = False
     stopping: EarlyStopping | None = None
-    rivals: Sequence[CellFolder] = ()
+    rivals: Sequence[CellState[Cell]] = ()
 
 
-def fit(entries: Sequence[CellFolder], trials: TrialPlan, listener: Listener) -> None:
+def fit(entries: Sequence[CellState[Cell]], trials: TrialPlan, listener: Listener) -> None:
     """Run these cells; Ray is up already. Results and errors are in their folders.
 
     Raises:
@@ -146,7 +147,7 @@ def fit(entries: Sequence[CellFolder], trials: TrialPlan, listener: Listener) ->
         _explain_lost(entries)
 
 
-def _make_specs(entries: Sequence[CellFolder], trials: TrialPlan) -> dict[str, TrialSpec]:
+def _make_specs(entries: Sequence[CellState[Cell]], trials: TrialPlan) -> dict[str, TrialSpec]:
     """Specifications of the trials, by cell name."""
     kept = {key: value for key, value in os.environ.items() if key in ("RELIEF_DATA", "RELIEF_CACHE")}
     return {
@@ -174,7 +175,7 @@ def _at_work(key: int) -> _Places | None:
 class _Places:
     """Resources of each trial when Tune asks for them: a node that has joined meanwhile gets cells too."""
 
-    def __init__(self, entries: Sequence[CellFolder], nodes: Nodes, note: Callable[[str], None]) -> None:
+    def __init__(self, entries: Sequence[CellState[Cell]], nodes: Nodes, note: Callable[[str], None]) -> None:
         """``nodes``: the cluster at the start."""
         self._configs = {entry.cell.name: entry.cell.config for entry in entries}
         self._nodes, self._note = nodes, note
@@ -238,10 +239,10 @@ def _put(specs: Mapping[str, TrialSpec]) -> ray.ObjectRef[Mapping[str, TrialSpec
     return serialization.put(dict(specs), tuple(sorted(modules)))
 
 
-def _explain_lost(entries: Sequence[CellFolder]) -> None:
+def _explain_lost(entries: Sequence[CellState[Cell]]) -> None:
     """Keep an error for cells that Tune left open without a word."""
     for entry in entries:
-        if look_at(entry.cell, entry.folder).state.is_open:
+        if look_at(entry.cell, entry.folder).is_open:
             with suppress(UserError):
                 keep_error(
                     entry.folder,

@@ -15,7 +15,9 @@ from actors.runtime.session import SessionOptions, ray_session
 from actors.terminal.mlflow_export import Exports
 from actors.terminal.progress import Reporter
 from actors.terminal.signals import StopSignals
-from relief_ray.studies.plans import CellFolder, Plan
+from relief_ray.records.cells import CellState
+from relief_ray.studies.plan import Plan
+from relief_ray.studies.spec import Cell
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import num_cores
 
@@ -44,8 +46,8 @@ class SideBySide:
     """
 
     plan: Plan
-    entries: Sequence[CellFolder]
-    todo: Sequence[CellFolder]
+    entries: Sequence[CellState[Cell]]
+    todo: Sequence[CellState[Cell]]
     reporter: Reporter
     stop: StopSignals
     exports: Exports
@@ -98,7 +100,7 @@ def run_side_by_side(work: SideBySide) -> bool:
     return progress.disk_full
 
 
-def address_of(entries: Sequence[CellFolder]) -> str | None:
+def address_of(entries: Sequence[CellState[Cell]]) -> str | None:
     """Address of the cluster, from the configuration or ``RAY_ADDRESS`` (as in a Ray job); None: a local one."""
     chosen = entries[0].cell.config.runtime.address if entries else None
     return chosen or os.environ.get("RAY_ADDRESS")
@@ -121,7 +123,7 @@ def _session_options(work: SideBySide) -> SessionOptions:
     )
 
 
-def _devices_of(entry: CellFolder) -> dict[str, float]:
+def _devices_of(entry: CellState[Cell]) -> dict[str, float]:
     """Ray resources of a cell's devices; empty where all clients live in the trial's process."""
     from actors.grids.places import fleet_of, is_chosen_here
 
@@ -135,7 +137,7 @@ def _devices_of(entry: CellFolder) -> dict[str, float]:
     return total
 
 
-def refuse_dashboard_elsewhere(entries: Sequence[CellFolder]) -> None:
+def refuse_dashboard_elsewhere(entries: Sequence[CellState[Cell]]) -> None:
     """Check that `--dashboard` is asked of a cluster that is started here.
 
     Raises:

@@ -22,8 +22,8 @@ from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.setup import Setup
 from relief_ray.records.run_folder import RUN_FILE, forget_error
 from relief_ray.records.schema import RoundRecord, RunStatus
-from relief_ray.studies.cells import Cell
-from relief_ray.studies.plans import keep_error, look_at
+from relief_ray.studies.plan import keep_error, look_at
+from relief_ray.studies.spec import Cell
 
 # Keys of a trial's results: the last round, and its validation F1.
 ROUND, F1 = "round", "f1"

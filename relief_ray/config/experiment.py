@@ -77,12 +77,30 @@ def override(values: Mapping[str, object], settings: Iterable[str]) -> dict[str,
     Raises:
         UserError: a setting without ``=`` or a path through something that is no section.
     """
+    return assign(values, map(read_pair, settings))
+
+
+def read_pair(setting: str) -> tuple[str, object]:
+    """The path and the value of ``path=value``, read as YAML.
+
+    Raises:
+        UserError: there is no ``=``, or the path has an empty part.
+    """
+    path, sign, text = setting.partition("=")
+    where = f"--set {clipped(setting)}"
+    if not sign or not all(part.isprintable() and part.strip() for part in path.split(".")):
+        raise UserError(f"{where}: expected path=value, e.g. --set training.epochs=2; write the key before the =")
+    return path, read_setting(text, where)
+
+
+def assign(values: Mapping[str, object], pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
+    """Plain values with these dotted paths set, one after the other.
+
+    Raises:
+        UserError: a path leads through something that is no section.
+    """
     result = copy.deepcopy(dict(values))
-    for setting in settings:
-        path, sign, text = setting.partition("=")
-        where = f"--set {clipped(setting)}"
-        if not sign or not all(part.isprintable() and part.strip() for part in path.split(".")):
-            raise UserError(f"{where}: expected path=value, e.g. --set training.epochs=2; write the key before the =")
+    for path, value in pairs:
         *parents, last = path.split(".")
         node = result
         for parent in parents:
@@ -91,11 +109,11 @@ def override(values: Mapping[str, object], settings: Iterable[str]) -> dict[str,
                 below = node[parent] = {"name": below}
             if not isinstance(below, dict):
                 raise UserError(
-                    f"{where}: {parent!r} is {shown(below)}, not a section; expected a key that holds others, see "
-                    "`relief-ray config`"
+                    f"--set {clipped(f'{path}={value}')}: {parent!r} is {shown(below)}, not a section; expected a key "
+                    "that holds others, see `relief-ray config`"
                 )
             node = below
-        node[last] = read_setting(text, where)
+        node[last] = copy.deepcopy(value)
     return result
 
 

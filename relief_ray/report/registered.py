@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from relief_ray.records.cells import PLAN_FILES, PlannedCell, read_plan_file
+from relief_ray.records.cells import PLAN_FILE, PlannedCell, read_plan_file
 from relief_ray.records.claims import CLAIMS_FILE, MAX_CLAIMS, Claims, PlannedClaims, claims_digest, parse_claims
 from relief_ray.records.committed import CommittedClaims, read_committed
 from relief_ray.report.inventory import choice_kind, variant_names
@@ -96,10 +96,9 @@ def registry_of(folders: Iterable[Path]) -> Registry:
 
 def _plans(folders: Iterable[Path]) -> Iterable[Path]:
     for folder in folders:
-        for name in PLAN_FILES:
-            yield from (path.resolve() for path in below(folder, name))
-            if (above := folder.resolve().parent / name).exists():
-                yield above
+        yield from (path.resolve() for path in below(folder, PLAN_FILE))
+        if (above := folder.resolve().parent / PLAN_FILE).exists():
+            yield above
 
 
 def _registered(path: Path, planned: PlannedClaims, cells: Sequence[PlannedCell]) -> Registered:

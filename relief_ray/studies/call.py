@@ -13,12 +13,19 @@ from typing import TYPE_CHECKING
 from relief_ray.core.federated import RoundVoid
 from relief_ray.plugins.blame import blamed
 from relief_ray.plugins.load import sources
-from relief_ray.studies.keywords import Place, check_words, in_python
-from relief_ray.studies.loop import Compute, here, refuse_stale, run_plan
-from relief_ray.studies.objects import StrategyLike
-from relief_ray.studies.plan import write_plan
-from relief_ray.studies.plans import Plan, set_stale_aside
-from relief_ray.studies.request import Folds, Request, Seeds, Target, plan_of
+from relief_ray.studies.loop import Compute, here, run_plan
+from relief_ray.studies.plan import Plan, refuse_stale
+from relief_ray.studies.request import (
+    Folds,
+    Place,
+    Request,
+    Seeds,
+    StrategyLike,
+    Target,
+    check_words,
+    in_python,
+    plan_of,
+)
 from relief_ray.studies.study import Study
 from relief_ray.support.errors import UserError, listed
 
@@ -32,7 +39,7 @@ if TYPE_CHECKING:
     from relief_ray.devices.accounting import CostConfig
     from relief_ray.devices.fleet import FleetConfig
     from relief_ray.server.optimizer import ServerConfig
-    from relief_ray.studies.objects import BackboneLike
+    from relief_ray.studies.request import BackboneLike
     from relief_ray.training.config import TrainingConfig
 
     class Settings(TypedDict, total=False):
@@ -131,10 +138,10 @@ def _computed(
         plan = plan_of(request, folder, place)
         _refuse_edited(plan)
         if rerun_stale:
-            set_stale_aside(plan.cell_folders(), plan.out)
+            plan = plan.without_stale()
         elif not other_code:
             refuse_stale(plan, "rerun_stale=True", "other_code=True", "out=..")
-        write_plan(plan)
+        plan.write()
         run_plan(plan, compute, quiet=quiet, other_code=other_code)
         study = Study(folder, is_temporary=temporary is not None)
     except BaseException:

@@ -18,11 +18,10 @@ from relief_ray.data.registry import DATASETS
 from relief_ray.devices.fleet import owners_lines, type_counts_for
 from relief_ray.plugins.load import is_path
 from relief_ray.records.run_folder import RUN_FILE
-from relief_ray.studies.keywords import check_words, in_python
-from relief_ray.studies.objects import data_name, settings_of
 from relief_ray.studies.plan import target_config
 from relief_ray.studies.presets import PRESETS as RUNS
 from relief_ray.studies.presets import make_preset
+from relief_ray.studies.request import check_words, data_name, in_python, settings_of
 from relief_ray.support.errors import UserError, listed
 from relief_ray.support.text import WIDTH, Printed, filled, table, tables, wrapped
 
@@ -158,7 +157,7 @@ def _of_presets(config: DataConfig) -> list[str]:
     """
     others = []
     for name in RUNS:
-        values = make_preset(name).values["data"]
+        values = make_preset(name).settings["data"]
         assert isinstance(values, Mapping)
         of_preset = {key: values.get(key, DataConfig.model_fields[key].default) for key in ("split", "stride_s")}
         changed = [f"data.{k}={value_text(v)}" for k, v in of_preset.items() if v != getattr(config, k)]

@@ -16,8 +16,7 @@ from relief_ray.experiment.setup import build_backbone, choose_engine, configure
 from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.models.registry import backbone_name
 from relief_ray.report.frames import FlatRow
-from relief_ray.studies.keywords import check_words, in_python, refuse_unknown_keywords
-from relief_ray.studies.request import Target, config_of
+from relief_ray.studies.request import Target, check_words, config_of, in_python, refuse_unknown_keywords
 from relief_ray.studies.single import as_frame
 from relief_ray.support.errors import counted
 from relief_ray.support.text import WIDTH, Printed, filled, si, tables

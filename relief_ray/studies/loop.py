@@ -14,17 +14,18 @@ from relief_ray.data.partition import available
 from relief_ray.experiment.experiment import OnRound, run_inline
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.setup import Setup
+from relief_ray.records.cells import CellState
 from relief_ray.records.left_out import Alerts
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.records.tracking import sync
 from relief_ray.report.inventory import variant_names
 from relief_ray.strategies import facts_of, method_name
-from relief_ray.studies.cells import Cell
 from relief_ray.studies.mirrored import mirrored
-from relief_ray.studies.plans import STALE_FOLDER, CellFolder, Plan
+from relief_ray.studies.plan import Plan
 from relief_ray.studies.progress import Watcher, watcher
-from relief_ray.support.errors import UserError, counted
+from relief_ray.studies.spec import Cell
+from relief_ray.support.errors import UserError
 from relief_ray.support.process import threads
 
 _LOG = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ def run_plan(plan: Plan, compute: Compute, *, quiet: bool, other_code: bool = Fa
         UserError: data, program or settings of a begun run are others than today's.
         KeyboardInterrupt: after the last finished round was kept; the same call goes on from there.
     """
-    cells = plan.cell_folders()
+    cells = plan.look()
     total = sum(map(rounds_to_do, cells))
     with closing(watcher(total, quiet=quiet)) as progress, mirrored(plan, progress.note) as mirror:
         said: set[str] = set()
@@ -57,7 +58,7 @@ def run_plan(plan: Plan, compute: Compute, *, quiet: bool, other_code: bool = Fa
 
 
 def _run_cell(
-    cell: CellFolder, title: str, compute: Compute, progress: Watcher, other_code: bool, said: set[str]
+    cell: CellState[Cell], title: str, compute: Compute, progress: Watcher, other_code: bool, said: set[str]
 ) -> None:
     """Compute what a run lacks; ``said``: warnings about data, each of which is shown once for the whole study."""
     if cell.is_finished:
@@ -86,7 +87,7 @@ def _run_cell(
         _copy_to_mlflow(cell, title, progress)
 
 
-def _copy_to_mlflow(cell: CellFolder, title: str, progress: Watcher) -> None:
+def _copy_to_mlflow(cell: CellState[Cell], title: str, progress: Watcher) -> None:
     """Copy a run's records to its MLflow store; a store that cannot be reached costs no result."""
     try:
         sync(cell.folder)
@@ -99,10 +100,10 @@ def _score(run: RunRecord, record: RoundRecord | None) -> str:
     return run.status if f1 is None else f"{run.status}, F1 {100 * f1:.1f} %"
 
 
-def rounds_to_do(cell: CellFolder) -> int:
+def rounds_to_do(cell: CellState[Cell]) -> int:
     """Number of rounds that are missing, the bootstrap included."""
     # Not read from the ledger here: where its last line is damaged, a resume cuts it off and goes on.
-    return max(0, cell.num_planned - cell.num_rounds)
+    return max(0, cell.cell.num_planned - cell.num_rounds)
 
 
 def _titles_of(cells: Sequence[Cell]) -> list[str]:
@@ -121,13 +122,13 @@ def title_of(cell: Cell, name: str = "") -> str:
     return ", ".join([name or method_name(cell.config.strategy, cell.label), *fold, draw])
 
 
-def open_cell(cell: CellFolder, other_code: bool) -> Setup:
+def open_cell(cell: CellState[Cell], other_code: bool) -> Setup:
     """Create or reopen the run; `runtime` may have changed since it was started, what it computes has not.
 
     What was mended in its folder is a warning of the setup: the driver that opens the folder next finds it whole.
     """
     config = cell.cell.config
-    if cell.state.run is not None:
+    if cell.run is not None:
         setup, folder = reopen(cell.folder, runtime=config.runtime, other_code=other_code)
     else:
         setup, folder = create(config, cell.folder)
@@ -140,34 +141,14 @@ def last_evaluated(rounds: Sequence[RoundRecord]) -> RoundRecord | None:
     return next((record for record in reversed(rounds) if record.metrics is not None), None)
 
 
-def refuse_stale(plan: Plan, again: str, as_it_is: str, elsewhere: str = "") -> None:
-    """Check that no run of the plan was computed or begun by other code or on other frozen weights.
-
-    ``again``, ``as_it_is``, ``elsewhere``: what the caller's user types to compute it again, to take it as it is, and
-    to name another folder, where that is possible.
-
-    Raises:
-        UserError: some were; the first is named, with what changed and the ways on.
-    """
-    stale = [cell for cell in plan.cell_folders() if cell.status == "stale"]
-    if stale:
-        first, more = stale[0], len(stale) - 1
-        also = f" (and {counted(more, 'run')} more)" if more else ""
-        raise UserError(
-            f"{first.folder}{also}: holds a run of other code or weights: {first.why}; expected those of today "
-            f"(`here`). Compute it again with {again} (the old run is kept in a folder `{STALE_FOLDER}`), "
-            f"{f'choose another folder ({elsewhere}), ' if elsewhere else ''}or take it as it is with {as_it_is}"
-        )
-
-
-def check_reusable(cell: CellFolder) -> str:
+def check_reusable(cell: CellState[Cell]) -> str:
     """Check that a finished run was computed on today's data; return the line that says it is reused.
 
     Raises:
         UserError: the data are others.
     """
-    assert cell.state.run is not None
-    config, recorded = cell.cell.config.data, cell.state.run.data_digest
+    assert cell.run is not None
+    config, recorded = cell.cell.config.data, cell.run.data_digest
     dataset = open_dataset(config)
     number = num_clients(dataset, config)
     digest = federate(dataset, config, available(config, number)).digest

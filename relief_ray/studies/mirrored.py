@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from relief_ray.experiment.experiment import never
-from relief_ray.records.cells import PLAN_FILES
+from relief_ray.records.cells import PLAN_FILE
 from relief_ray.records.sync.sender import PATIENCE_AFTER_STOP_S, PATIENCE_S, Mirroring
-from relief_ray.studies.plans import Plan
+from relief_ray.studies.plan import Plan
 
 
 @dataclass(kw_only=True, slots=True)
@@ -29,8 +29,7 @@ def _uri_of(plan: Plan) -> str | None:
 def _root_of(plan: Plan) -> tuple[Path, str | None]:
     """The folder that is copied, and the one run in it that is at work; None: all of them."""
     folder = plan.out.absolute()
-    is_single = [cell.name for cell in plan.cells] == ["."]
-    if is_single and any((folder.parent / name).exists() for name in PLAN_FILES):
+    if plan.is_single and (folder.parent / PLAN_FILE).exists():
         return folder.parent, folder.name
     return folder, None
 

@@ -17,7 +17,7 @@ from relief_ray.records.schema import RoundRecord, RunRecord, Status
 from relief_ray.report.frames import FinishedCell, FlatRow, Measured, measured, round_rows
 from relief_ray.report.inventory import GridItem
 from relief_ray.report.runs import Loaded, run_value
-from relief_ray.studies.objects import StrategyLike, method_of
+from relief_ray.studies.request import StrategyLike, method_of
 from relief_ray.support.errors import UserError
 from relief_ray.support.text import install
 

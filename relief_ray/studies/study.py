@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relief_ray.plugins.load import is_path
-from relief_ray.records.cells import PLAN_FILES
+from relief_ray.records.cells import PLAN_FILE
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.report.experiments import Experiment, experiments
 from relief_ray.report.formats import text
@@ -30,7 +30,7 @@ from relief_ray.report.registered import registry_of
 from relief_ray.report.statistics import Paired
 from relief_ray.strategies import REFERENCE
 from relief_ray.studies.comparisons import brief, comparison_of, drawn_runs, finished
-from relief_ray.studies.objects import StrategyLike
+from relief_ray.studies.request import StrategyLike
 from relief_ray.studies.shown import Page, Picture, drawn
 from relief_ray.studies.single import Run, as_frame, name_in_tables, names_of
 from relief_ray.studies.verdicts import Verdicts, judged
@@ -383,7 +383,7 @@ def _existing(path: object) -> Path:
     if not place.exists():
         beside = sorted(p.name for p in place.parent.iterdir()) if place.parent.is_dir() else []
         raise UserError(
-            f"{path}: does not exist{nearest(place.name, beside)}; expected a folder with {' or '.join(PLAN_FILES)} or "
+            f"{path}: does not exist{nearest(place.name, beside)}; expected a folder with {PLAN_FILE} or "
             f"{RUN_FILE} below it, or committed results"
         )
     return place

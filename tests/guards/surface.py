@@ -50,7 +50,7 @@ RETURNED = (Conformance, Methods, Paired, Reasons, Verdicts)
 STORED: dict[str, type] = {
     "run.json": RunRecord,
     "rounds.jsonl": RoundRecord,
-    "plan.json, grid.json": PlanFile,
+    "plan.json": PlanFile,
     "checkpoints/*/manifest.json": checkpoint._Manifest,
     "cells.json": Committed,
     "sync.json": SyncState,

@@ -6,7 +6,7 @@ import pytest
 
 import actors
 import relief_ray as rr
-from relief_ray.studies.keywords import KEYWORDS, in_python, python_words
+from relief_ray.studies.request import KEYWORDS, in_python, python_words
 from relief_ray.support.errors import UserCodeFailed
 from tests.studies.conftest import SMALL
 

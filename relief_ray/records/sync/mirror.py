@@ -18,7 +18,7 @@ from shlex import quote
 from uuid import uuid4
 
 from relief_ray.records import checkpoint
-from relief_ray.records.cells import PLAN_FILES
+from relief_ray.records.cells import PLAN_FILE
 from relief_ray.records.claims import CLAIMS_FILE
 from relief_ray.records.mirror_store import MirrorStore
 from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE
@@ -170,7 +170,7 @@ class Copying:
         return [*plan, *(cell for cell in self._cells() if any(map(self._is_new, _files_of(cell, self._root))))]
 
     def _plan_files(self) -> list[str]:
-        return [name for name in (CLAIMS_FILE, *PLAN_FILES) if (self._root / name).is_file()]
+        return [name for name in (CLAIMS_FILE, PLAN_FILE) if (self._root / name).is_file()]
 
     def _cells(self) -> Iterator[str]:
         """Folders of runs, relative to the root, each with a slash at its end; empty for the root itself."""

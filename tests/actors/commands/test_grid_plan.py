@@ -11,7 +11,6 @@ from actors.commands.grid import GridOptions, num_places, within_budget
 from actors.grids.estimate import START_S
 from actors.grids.trial import run_trial
 from actors.runtime.warm_pool import WorkerCache
-from relief_ray.studies.plans import write_grid
 from relief_ray.support.process import num_cores
 from tests.actors.grids.tiny_plans import tiny_plan
 from tests.actors.test_plans import spec_of
@@ -21,9 +20,9 @@ JOINED = "from actors.commands.grid import num_places; print(num_places(()), num
 
 def test_a_budget_leaves_time_for_ray_to_start(tmp_path, capsys):
     """Cells of a tenth of a second: without Ray's start all of them would fit into either budget."""
-    plan = write_grid(tiny_plan(tmp_path, methods=("fedavg",), seeds=(0, 1, 2)))
-    run_trial(spec_of(plan.cell_folders()[0]), WorkerCache())
-    entries = plan.cell_folders()
+    plan = tiny_plan(tmp_path, methods=("fedavg",), seeds=(0, 1, 2)).write()
+    run_trial(spec_of(plan.look()[0]), WorkerCache())
+    entries = plan.look()
     todo = [e for e in entries if e.status == "planned"]
     assert len(todo) == 2
     assert within_budget(plan, entries, todo, GridOptions(budget_s=START_S - 1.0)) == []
@@ -35,7 +34,7 @@ def test_a_budget_leaves_time_for_ray_to_start(tmp_path, capsys):
 
 def test_without_a_cluster_the_cores_are_this_processs(tmp_path, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    assert num_places(tiny_plan(tmp_path).cell_folders()) == num_cores()
+    assert num_places(tiny_plan(tmp_path).look()) == num_cores()
 
 
 @pytest.mark.ci

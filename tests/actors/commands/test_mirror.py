@@ -16,7 +16,7 @@ from relief_ray.records.base import comparable
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.sync.sender import Mirroring
 from relief_ray.studies import mirrored as studies_mirrored
-from relief_ray.studies.plans import read_grid, write_grid
+from relief_ray.studies.plan import Plan
 from tests.actors.conftest import SMALL, Invoke, Start
 from tests.actors.grids.tiny_plans import tiny_plan
 from tests.actors.test_plans import spec_of
@@ -86,8 +86,8 @@ def test_a_wrong_address_is_refused_before_anything_is_computed(invoke: Invoke, 
 
 
 def test_credentials_in_an_address_are_not_kept_and_are_wanted_again(invoke: Invoke, tmp_path):
-    write_grid(tiny_plan(tmp_path / "here", **{"runtime.mirror": "s3://key:word@bucket/x"}))
-    assert "word" not in (tmp_path / "here" / "grid.json").read_text()
+    tiny_plan(tmp_path / "here", **{"runtime.mirror": "s3://key:word@bucket/x"}).write()
+    assert "word" not in (tmp_path / "here" / "plan.json").read_text()
     refused = invoke("grid", "resume", tmp_path / "here")
     assert refused.exit_code == 2, refused.output
     assert "credentials of runtime.mirror = s3://***@bucket/x are not kept" in " ".join(refused.stderr.split())
@@ -96,8 +96,8 @@ def test_credentials_in_an_address_are_not_kept_and_are_wanted_again(invoke: Inv
 @pytest.mark.ci
 @pytest.mark.ray
 def test_a_grid_goes_on_from_its_copy(invoke: Invoke, cluster, tmp_path):
-    plan = write_grid(tiny_plan(tmp_path / "here", **{"runtime.mirror": f"file://{tmp_path}/copy"}))
-    first, second = plan.cell_folders()
+    plan = tiny_plan(tmp_path / "here", **{"runtime.mirror": f"file://{tmp_path}/copy"}).write()
+    first, second = plan.look()
     assert run_trial(spec_of(first), WorkerCache()) == "done"
     assert Mirroring(plan.out, f"file://{tmp_path}/copy", print).close()
     resumed = invoke("grid", "resume", f"file://{tmp_path}/copy", "--out", tmp_path / "back")
@@ -131,7 +131,7 @@ def test_a_grid_whose_machine_is_lost_three_times_ends_with_the_same_bits(start:
     assert wait(start(*words)) == 0
     print(f"killed after {moments} of {total} rounds had arrived")
     assert rounds_in(tmp_path / "at3") == expected == rounds_in(copy), moments
-    assert {e.status for e in read_grid(tmp_path / "at3").cell_folders()} == {"done"}
+    assert {e.status for e in Plan.read(tmp_path / "at3", kind="grid").look()} == {"done"}
 
 
 def wait(process: "subprocess.Popen[str]") -> int:

@@ -20,7 +20,6 @@ from actors.runtime.placement import driver_node
 from relief_ray.config.experiment import parse
 from relief_ray.experiment.lifecycle import create
 from relief_ray.records.tracking import NullTracker
-from relief_ray.studies.plans import write_grid
 from tests.actors.grids.tiny_plans import TINY, tiny_plan
 
 BOARD_IP = "127.0.0.2"
@@ -36,7 +35,7 @@ def busy_nodes() -> set[str]:
 def grid(out: Path) -> None:
     cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-    plan, notes, ended, busy = write_grid(tiny_plan(out, seeds=(0, 1, 2, 3))), [], [], set()
+    plan, notes, ended, busy = tiny_plan(out, seeds=(0, 1, 2, 3)).write(), [], [], set()
 
     def tick() -> None:
         if ended and len(ray.nodes()) == 1:
@@ -44,7 +43,7 @@ def grid(out: Path) -> None:
         busy.update(busy_nodes())
 
     listener = Listener(begun=str, ended=lambda name, why: ended.append([name, why]), tick=tick, note=notes.append)
-    fit(plan.cell_folders(), TrialPlan(out=plan.out, parent=plan.name), listener)
+    fit(plan.look(), TrialPlan(out=plan.out, parent=plan.name), listener)
     head, nodes = driver_node(), {node["NodeID"] for node in ray.nodes()}
     ray.shutdown()
     words = [sys.executable, __file__, "run", str(out / "run"), cluster.address]

@@ -11,7 +11,7 @@ from actors.runtime.warm_pool import WorkerCache
 from actors.terminal.mlflow_export import Exports
 from actors.terminal.progress import CellEnd
 from relief_ray.records.run_folder import read_rounds
-from relief_ray.studies.plans import Plan, keep_error, write_grid
+from relief_ray.studies.plan import Plan, keep_error
 from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan
 from tests.actors.test_plans import spec_of
 from tests.loaders import ODD, ODDITIES, write_lab
@@ -22,8 +22,8 @@ def follow(plan, reporter):
     ticks = []
     exports = Exports(lambda text: None)
     return GridProgress(
-        entries=plan.cell_folders(),
-        todo=plan.cell_folders(),
+        entries=plan.look(),
+        todo=plan.look(),
         reporter=reporter,
         exports=exports,
         on_tick=lambda: ticks.append(1),
@@ -31,9 +31,9 @@ def follow(plan, reporter):
 
 
 def test_progress_follows_cells_to_their_end(tmp_path, capsys):
-    plan = write_grid(tiny_plan(tmp_path, methods=("fedavg", "relief")))
+    plan = tiny_plan(tmp_path, methods=("fedavg", "relief")).write()
     progress, ticks = follow(plan, GridLines())
-    fedavg, relief = plan.cell_folders()
+    fedavg, relief = plan.look()
     assert progress.view().left_s is None and sum(progress.left.values()) == 3 + 4
     progress.begun(fedavg.cell.name)
     run_trial(spec_of(fedavg), WorkerCache())
@@ -50,9 +50,9 @@ def test_progress_follows_cells_to_their_end(tmp_path, capsys):
     progress.begun(relief.cell.name)
     progress.ended(relief.cell.name, "Traceback\nActorDiedError: killed")
     assert progress.view().num_failed == 1 and not progress.running
-    assert plan.cell_folders()[1].why.startswith("its process died")
+    assert plan.look()[1].why.startswith("its process died")
     assert "dsa_mini-relief-s0: FAILED in" in capsys.readouterr().out
-    best = leaders(plan.cell_folders(), progress.scores)
+    best = leaders(plan.look(), progress.scores)
     assert [(x.setting, x.label, x.num, x.of) for x in best] == [("dsa_mini", "fedavg", 1, 1)] and best[0].f1 == f1
 
 
@@ -61,9 +61,9 @@ def test_what_is_odd_about_the_data_is_shown_once_for_all_cells(write, tmp_path,
     owned = {"fleet.owned": {"A": ["wrist", "hip", "ankle"], "B": ["wrist"], "C": ["wrist"]}}
     grid = replace(tiny_grid(methods=("fedavg", "v1"), **owned), datasets=(path,))
     (tmp_path / "grid").mkdir()
-    plan = write_grid(Plan(out=tmp_path / "grid", name="tiny", title="", cells=cells_of(grid)))
+    plan = Plan(kind="grid", out=tmp_path / "grid", name="tiny", title="", cells=cells_of(grid)).write()
     progress, _ = follow(plan, GridLines())
-    for entry in plan.cell_folders():
+    for entry in plan.look():
         progress.begun(entry.cell.name)
         assert run_trial(spec_of(entry), WorkerCache()) == "done"
         progress.ended(entry.cell.name, "")
@@ -72,7 +72,7 @@ def test_what_is_odd_about_the_data_is_shown_once_for_all_cells(write, tmp_path,
 
 
 def test_leaders_are_by_mean_over_seeds(tmp_path):
-    entries = tiny_plan(tmp_path, seeds=(0, 1)).cell_folders()
+    entries = tiny_plan(tmp_path, seeds=(0, 1)).look()
     scores = dict(zip([e.cell.name for e in entries], [0.9, 0.6, 0.1, 0.5], strict=True))
     (leader,) = leaders(entries, scores)
     assert (leader.label, leader.f1, leader.num, leader.of) == ("relief", 0.55, 2, 2)
@@ -80,17 +80,17 @@ def test_leaders_are_by_mean_over_seeds(tmp_path):
 
 def test_a_full_disk_is_recognised(tmp_path):
     plan = tiny_plan(tmp_path, methods=("fedavg",))
-    (entry,) = plan.cell_folders()
+    (entry,) = plan.look()
     keep_error(entry.folder, OSError(28, "No space left on device"))
-    assert is_disk_full(plan.cell_folders()[0])
+    assert is_disk_full(plan.look()[0])
     keep_error(entry.folder, ValueError("something else"))
-    assert not is_disk_full(plan.cell_folders()[0])
+    assert not is_disk_full(plan.look()[0])
 
 
 def test_lines_json_and_table_say_the_same(tmp_path, capsys):
-    plan = write_grid(tiny_plan(tmp_path, methods=("fedavg",)))
+    plan = tiny_plan(tmp_path, methods=("fedavg",)).write()
     progress, _ = follow(plan, GridJson())
-    (entry,) = plan.cell_folders()
+    (entry,) = plan.look()
     progress.begun(entry.cell.name)
     run_trial(spec_of(entry), WorkerCache())
     progress.tick()
