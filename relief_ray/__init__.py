@@ -55,13 +55,9 @@ if TYPE_CHECKING:
     )
     from relief_ray.server.optimizer import ServerConfig
     from relief_ray.strategies.common import StrategyConfig, allocate_everything, average, averaging, train_everything
-    from relief_ray.studies.call import run
-    from relief_ray.studies.catalogue import MethodInfo, methods
-    from relief_ray.studies.data_description import describe_data
-    from relief_ray.studies.describe import describe
-    from relief_ray.studies.shown import Page, Picture
-    from relief_ray.studies.single import Run
-    from relief_ray.studies.study import Study, load
+    from relief_ray.studies.describe import MethodInfo, describe, describe_data, methods
+    from relief_ray.studies.loop import run
+    from relief_ray.studies.study import Page, Picture, Run, Study, load
     from relief_ray.support.errors import UserCodeFailed, UserError
     from relief_ray.training.config import TrainingConfig
 
@@ -93,13 +89,9 @@ _PUBLIC = {
     "server.optimizer": ("ServerConfig",),
     "core.stages": ("RAW", "StageSpec"),
     "strategies.common": ("StrategyConfig", "allocate_everything", "average", "averaging", "train_everything"),
-    "studies.call": ("run",),
-    "studies.catalogue": ("MethodInfo", "methods"),
-    "studies.data_description": ("describe_data",),
-    "studies.describe": ("describe",),
-    "studies.shown": ("Page", "Picture"),
-    "studies.single": ("Run",),
-    "studies.study": ("Study", "load"),
+    "studies.loop": ("run",),
+    "studies.describe": ("MethodInfo", "describe", "describe_data", "methods"),
+    "studies.study": ("Page", "Picture", "Run", "Study", "load"),
     "training.config": ("TrainingConfig",),
 }  # fmt: skip
 _MODULES = {name: module for module, names in _PUBLIC.items() for name in names}

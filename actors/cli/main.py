@@ -121,15 +121,14 @@ def grid_start(
     _refuse_unread(search, "--search optuna", {"--tries": tries})
     numbers = {"--grace-rounds": grace_rounds, "--reduction-factor": reduction_factor}
     _refuse_unread(scheduler, "--scheduler asha", numbers)
-    from actors.commands.fetching import with_mirror
-    from actors.commands.grid import GridOptions, start_grid
+    from actors.commands.run import Options, start_grid
 
-    options = GridOptions(
+    options = Options(
         as_json=as_json, dry_run=dry_run, budget_s=_seconds(budget), jobs=jobs, rerun_stale=rerun_stale,
         skip_failed=skip_failed, skip_unknown=skip_unknown, dashboard=dashboard, claims=claims, search=search,
         tries=tries, seed=seed, scheduler=scheduler, grace_rounds=grace_rounds, reduction_factor=reduction_factor,
     )  # fmt: skip
-    start_grid(target, with_mirror(_with_address(settings, address), mirror), out, options)
+    start_grid(target, _with_ray(settings, address=address, mirror=mirror), out, options)
 
 
 def _axes(
@@ -195,20 +194,19 @@ def grid_resume(
 
     From a URI, the copy that `--mirror` made is first brought to a folder.
     """
-    from actors.commands.grid import GridOptions, resume_grid
-    from actors.grids.estimate import parse_hours
+    from actors.commands.run import Options, resume_grid
 
-    options = GridOptions(
-        as_json=as_json, dry_run=dry_run, budget_s=None if budget is None else parse_hours(budget), jobs=jobs,
+    options = Options(
+        as_json=as_json, dry_run=dry_run, budget_s=_seconds(budget), jobs=jobs,
         rerun_stale=rerun_stale, skip_failed=skip_failed, dashboard=dashboard,
     )  # fmt: skip
-    resume_grid(target, _with_address(settings, address), out, options)
+    resume_grid(target, _with_ray(settings, address=address), out, options)
 
 
 @grid.command("status")
 def grid_status(folder: GridFolder, as_json: AsJson = False) -> None:
     """List every cell with its status."""
-    from actors.commands.grid import show_status
+    from actors.commands.run import show_status
 
     show_status(folder, as_json)
 
@@ -220,14 +218,14 @@ def grid_freeze(
     as_json: AsJson = False,
 ) -> None:
     """Write every method's best try of a search, by validation F1, for `--set tuned=FILE`."""
-    from actors.commands.grid import freeze_choices
+    from actors.commands.run import freeze_choices
 
     freeze_choices(folder, out, as_json)
 
 
-def _with_address(settings: list[str] | None, address: str | None) -> list[str]:
-    """The settings and the cluster."""
-    return [*(settings or []), *([] if address is None else [f"runtime.address={address}"])]
+def _with_ray(settings: list[str] | None, **options: str | None) -> list[str]:
+    """The settings, and those that options of the section `runtime` are short for."""
+    return [*(settings or []), *(f"runtime.{key}={value}" for key, value in options.items() if value is not None)]
 
 
 _EPILOG = "**Exit codes**\n\n" + "\n".join(f"* {code}: {meaning}" for code, meaning in EXIT_CODES)
@@ -300,17 +298,13 @@ def run(
     from relief_ray.config.keys import refuse_wrong_run
 
     refuse_wrong_run(target, settings or [], strategies)
-    from actors.commands.run import RunOptions, run_command
+    from actors.commands.run import Options, run_command
     from relief_ray.studies.spec import options as chosen_by
 
     axes = chosen_by(strategies, seeds, folds, rounds)
-    options = RunOptions(as_json=as_json, dry_run=dry_run, jobs=jobs, dashboard=dashboard, rerun_stale=rerun_stale)
-    ray = [
-        f"runtime.{k}={v}"
-        for k, v in (("address", address), ("placement", placement), ("mirror", mirror))
-        if v is not None
-    ]
-    run_command(target, [*(settings or []), *ray], axes, out, options)
+    options = Options(as_json=as_json, dry_run=dry_run, jobs=jobs, dashboard=dashboard, rerun_stale=rerun_stale)
+    chosen = _with_ray(settings, address=address, placement=placement, mirror=mirror)
+    run_command(target, chosen, axes, out, options)
 
 
 @app.command()
@@ -331,11 +325,9 @@ def resume(
     From a URI, the copy that `--mirror` made is first brought to a folder. `--set` may change runtime.* and tracking.*
     only.
     """
-    from actors.commands.run import RunOptions, resume_command
+    from actors.commands.run import Options, resume_command
 
-    options = RunOptions(
-        as_json=as_json, jobs=jobs, dashboard=dashboard, other_code=other_code, rerun_stale=rerun_stale
-    )
+    options = Options(as_json=as_json, jobs=jobs, dashboard=dashboard, other_code=other_code, rerun_stale=rerun_stale)
     resume_command(target, settings or [], out, options)
 
 

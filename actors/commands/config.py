@@ -14,7 +14,7 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Final, Literal
 
-from actors.commands.next_steps import refuse_several
+from actors.commands.plan_text import refuse_several
 from relief_ray.config.keys import CHOSEN, Key, all_keys, unknown_key, value_text
 from relief_ray.studies.reasons import reasons_for
 from relief_ray.support.errors import UserError

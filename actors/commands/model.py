@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 from pydantic import JsonValue
 
-from actors.commands.next_steps import refuse_nested, refuse_several
+from actors.commands.plan_text import refuse_nested, refuse_several
 from actors.terminal.exit_codes import DIFFERENT
 from relief_ray.experiment.evaluation import Evaluation, Part, Score, evaluate_run
 from relief_ray.experiment.export import export_model

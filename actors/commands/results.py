@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
-from actors.commands.next_steps import next_steps, refuse_nested
+from actors.commands.plan_text import next_steps, refuse_nested
 from actors.terminal.mlflow_export import DATABASE, export_report, export_study, where_to_look
 from relief_ray.config.runtime import TrackingConfig
 from relief_ray.records.cells import PLAN_FILE, find_runs, read_plan_file

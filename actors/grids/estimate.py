@@ -6,7 +6,6 @@ import json
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -14,8 +13,7 @@ from time import perf_counter
 from actors.terminal.signals import TimeIsUp, time_limit
 from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.config.runtime import TrackingConfig
-from relief_ray.experiment.experiment import Experiment
-from relief_ray.experiment.lifecycle import create
+from relief_ray.experiment.experiment import open_cell, run_opened
 from relief_ray.models.registry import backbone_name
 from relief_ray.records.cells import CellState
 from relief_ray.records.checkpoint import KEEP, generations
@@ -23,7 +21,6 @@ from relief_ray.records.run_folder import ROUNDS_FILE, read_rounds
 from relief_ray.studies.spec import Cell
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import use_threads
-from relief_ray.training.executor import SerialExecutor
 
 Workload = str
 Key = tuple[Workload, str]
@@ -167,14 +164,13 @@ def probe(config: ExperimentConfig) -> Rate:
     one_round = config.model_copy(update={"rounds": 1, "tracking": TrackingConfig(enabled=False)})
     use_threads(config.runtime.num_threads)
     with tempfile.TemporaryDirectory(prefix="relief-probe-") as place:
-        began = perf_counter()
-        setup, folder = create(one_round, Path(place) / "cell")
-        with folder, closing(SerialExecutor(setup.job)) as executor:
-            start_s = perf_counter() - began
-            Experiment(setup=setup, folder=folder, executor=executor).run()
-        rate = measured(folder.path, start_s, "one timed round")
+        folder, began = Path(place) / "cell", perf_counter()
+        setup = open_cell(one_round, folder)
+        start_s = perf_counter() - began
+        run_opened(setup, folder)
+        rate = measured(folder, start_s, "one timed round")
         # Two checkpoints are kept; a single round leaves one.
-        return replace(rate, fixed_bytes=rate.fixed_bytes * KEEP // len(generations(folder.path)))
+        return replace(rate, fixed_bytes=rate.fixed_bytes * KEEP // len(generations(folder)))
 
 
 def estimates(entries: Iterable[CellState[Cell]], probed: Mapping[Key, Rate | UserError]) -> dict[str, Estimate]:

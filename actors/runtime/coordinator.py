@@ -10,7 +10,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -23,12 +23,11 @@ from actors.runtime.errors import Interrupted, errno_travels
 from actors.runtime.executor import RayExecutor
 from actors.runtime.placement import HostGroup, RuntimeOptions
 from relief_ray.core.federated import RoundVoid
-from relief_ray.experiment.experiment import Experiment, OnRound
+from relief_ray.experiment.experiment import Experiment, OnRound, run_opened
 from relief_ray.experiment.setup import Setup
 from relief_ray.plugins.blame import blamed
 from relief_ray.records import checkpoint as checkpoints
 from relief_ray.records.base import Facts
-from relief_ray.records.run_folder import RunFolder
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.records.tracking import Tracker
 from relief_ray.support.errors import UserError
@@ -280,30 +279,24 @@ class Coordinator:
         self._untold.clear()
         self._path = request.path
         grace_period = GracePeriod(lambda: self._stopping)
-        with (
-            RunFolder.resume(request.path) as folder,
-            closing(request.make_tracker()) as tracker,
-            closing(self._executor(setup, request, grace_period.is_over)) as executor,
-        ):
-            experiment = Experiment(
-                setup=setup, folder=folder, executor=executor, tracker=tracker, facts=executor.facts
-            )
+        note, is_over = self._notes.append, grace_period.is_over
+        executor = RayExecutor(setup.job, request.group, request.options, is_over, owns_hosts=False, on_note=note)
+
+        def drive(experiment: Experiment) -> RunRecord:
             if request.reported is not None:
                 # Committed by the process that died, which had no time to say so.
                 first, last = request.reported, experiment.next_round
-                self._untold.add(folder.rounds().where(lambda number: first < number < last))
+                self._untold.add(experiment.folder.rounds().where(lambda number: first < number < last))
             self._experiment, self._repairs = experiment, experiment.repairs
-            gauges = Gauges(cell=folder.path.name, setup=setup)
+            gauges = Gauges(cell=request.path.name, setup=setup)
 
             def on_round(record: RoundRecord) -> None:
                 self._untold.add([record])
                 gauges.show(record, executor.peak_mib)
 
-            return run_with_retries(experiment, on_round, lambda: self._stopping, self._notes.append, executor.recover)
+            return run_with_retries(experiment, on_round, lambda: self._stopping, note, executor.recover)
 
-    def _executor(self, setup: Setup, request: RunRequest, should_stop: Callable[[], bool]) -> RayExecutor:
-        note = self._notes.append
-        return RayExecutor(setup.job, request.group, request.options, should_stop, owns_hosts=False, on_note=note)
+        return run_opened(setup, request.path, lambda job: executor, make_tracker=request.make_tracker, drive=drive)
 
     @ray.method(concurrency_group="control")
     def progress(self, after: int, num_notes: int = 0, path: Path | None = None) -> Progress:

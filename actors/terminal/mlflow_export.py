@@ -6,15 +6,20 @@ import importlib.util
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from actors.terminal.progress import headline_f1
 from relief_ray.config.runtime import TrackingConfig
+from relief_ray.experiment.experiment import never
 from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
+from relief_ray.records.schema import RoundRecord
 from relief_ray.records.sync.mlflow import Store, StudySummary, log_run, log_study, store_uri
 from relief_ray.records.tracking import MlflowTracker, NullTracker, Tracker, brief
+from relief_ray.studies.loop import headline_f1
+from relief_ray.studies.progress import Callback, End, Facts
+from relief_ray.studies.spec import Cell
 from relief_ray.support.errors import UserError, counted
 from relief_ray.support.masking import MASK
 from relief_ray.support.text import install
@@ -91,19 +96,34 @@ def _export(config: TrackingConfig, files: Sequence[Path], log: Callable[[], obj
     return None
 
 
-class Exports:
-    """Trackers of the runs of a plan; the end of each is exported in a thread."""
+class Exports(Callback):
+    """Trackers of the runs of a plan, woken by their rounds; the end of each is exported in a thread."""
 
-    def __init__(self, on_note: Callable[[str], None]) -> None:
-        """``on_note`` hears, once, where MLflow is wanted but missing."""
-        self._on_note, self._noted_missing = on_note, False
+    def __init__(self, on_note: Callable[[str], None], is_stopped: Callable[[], bool] = never) -> None:
+        """``on_note`` hears, once, where MLflow is wanted but missing; ``is_stopped``: the end waits for less then."""
+        self._on_note, self._noted_missing, self._is_stopped = on_note, False, is_stopped
+        self._folders: dict[str, Path] = {}
+        self._trackers: dict[str, Tracker] = {}
         self._endings: list[threading.Thread] = []
 
-    def begin(self, config: TrackingConfig, folder: Path) -> Tracker:
-        """A tracker that has heard of the run in ``folder``."""
-        tracker = self._choose(config)
-        tracker.start(read_run(folder), folder)
-        return tracker
+    def begin(self, cell: Cell, facts: Facts) -> None:
+        """Start the run's tracker where its folder is there; a trial's folder is made later."""
+        self._folders[cell.name] = facts.folder
+        self._start(cell)
+
+    def _start(self, cell: Cell) -> Tracker | None:
+        """The tracker of the run, which has heard of it; None where its folder is not there."""
+        folder = self._folders.get(cell.name)
+        if cell.name not in self._trackers and folder is not None and (folder / RUN_FILE).exists():
+            tracker = self._choose(cell.config.tracking)
+            tracker.start(read_run(folder), folder)
+            self._trackers[cell.name] = tracker
+        return self._trackers.get(cell.name)
+
+    def round(self, cell: Cell, record: RoundRecord, alerts: Sequence[str]) -> None:
+        """Wake the run's tracker."""
+        if (tracker := self._start(cell)) is not None:
+            tracker.round(record)
 
     def _choose(self, config: TrackingConfig) -> Tracker:
         if not config.enabled:
@@ -115,11 +135,17 @@ class Exports:
             self._on_note(_MISSING)
         return NullTracker()
 
-    def end(self, tracker: Tracker, folder: Path) -> None:
-        """Tell the store how the run ended, without waiting for it; nothing, where its folder is gone or damaged.
+    def end(self, cell: Cell, end: End) -> None:
+        """Tell the store how the run ended, without waiting for it."""
+        with suppress(UserError):
+            self._start(cell)
+        self._finish(cell.name)
 
-        The run itself says so then: an error raised here would stand in its place.
-        """
+    def _finish(self, name: str) -> None:
+        """End a run's tracker in a thread; nothing, where its folder is gone or damaged: the run itself says so."""
+        tracker, folder = self._trackers.pop(name, None), self._folders.pop(name, None)
+        if tracker is None or folder is None:
+            return
         try:
             finish = partial(tracker.finish, read_run(folder).status)
         except UserError:
@@ -128,8 +154,10 @@ class Exports:
         thread.start()
         self._endings.append(thread)
 
-    def close(self, patience_s: float = PATIENCE_S) -> None:
+    def close(self) -> None:
         """Wait for exports under way; the rest is left for `relief-ray sync`."""
-        until = time.monotonic() + patience_s
+        for name in tuple(self._trackers):
+            self._finish(name)
+        until = time.monotonic() + (PATIENCE_AFTER_STOP_S if self._is_stopped() else PATIENCE_S)
         for thread in self._endings:
             thread.join(max(0.0, until - time.monotonic()))

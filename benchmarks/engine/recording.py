@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from actors.launch import RunCallbacks, run_experiment
+from actors.launch import Hooks, run_experiment
 from actors.runtime.warm_pool import WorkerCache
 from actors.terminal.mlflow_export import Exports
 from benchmarks.engine.machine import Figures
@@ -30,6 +30,8 @@ from relief_ray.records.checkpoint import CheckpointStateStore
 from relief_ray.records.run_folder import RunFolder
 from relief_ray.records.schema import RoundRecord
 from relief_ray.records.tracking import sync
+from relief_ray.studies.progress import Facts
+from relief_ray.studies.spec import Cell
 
 NUM_CLIENTS = 8
 # Hosts learn the job and what clients take in the first ones; the last one is also evaluated.
@@ -138,16 +140,17 @@ class Runs:
         self.last = path = self._folder / str(self._number)
         RunFolder.create(path, run_record(self._prepared)).close()
         exports, ended = Exports(print), list[float]()
-        tracker = exports.begin(tracking, path)
+        config = self._prepared.config.model_copy(update={"tracking": tracking})
+        cell = Cell(name=path.name, label=config.label(), config=config, hash="")
+        exports.begin(cell, Facts(folder=path))
 
         def on_round(record: RoundRecord) -> None:
             ended.append(record.ended_unix_s)
-            tracker.round(record)
+            exports.round(cell, record, ())
 
         try:
-            run_experiment(self._prepared, path, RunCallbacks(on_round=on_round, on_note=print), self._worker_cache)
+            run_experiment(self._prepared, path, Hooks(on_round=on_round, on_note=print), self._worker_cache)
         finally:
-            exports.end(tracker, path)
             began = perf_counter()
             exports.close()
             self.export_s.append(perf_counter() - began)

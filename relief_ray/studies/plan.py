@@ -202,7 +202,7 @@ class Plan:
             cell = make_cell(_SINGLE, run.strategy, config, stored_hash=run.config_hash)
             plan = cls(kind=kind, name=run.name, out=folder, cells=(cell,))
         for cell in plan.cells:
-            refuse_masked(cell.config, folder)
+            _refuse_masked(cell.config, folder)
         if not plan.how.goes_on:
             plan.check_folders()
         return plan
@@ -443,7 +443,7 @@ def refuse_stale(plan: Plan, again: str, as_it_is: str, elsewhere: str = "") -> 
         )
 
 
-def refuse_masked(config: ExperimentConfig, folder: Path) -> None:
+def _refuse_masked(config: ExperimentConfig, folder: Path) -> None:
     """Credentials are not kept, so a resume has to name a store that needs them again.
 
     Raises:

@@ -133,7 +133,7 @@ def data_name(given: str | Loader | DatasetSpec) -> str:
     return f"{_module_path(module, name, 'data')}:{name}"
 
 
-def backbone_value(given: BackboneLike) -> object:
+def _backbone_value(given: BackboneLike) -> object:
     """Return a backbone's section of a configuration.
 
     Raises:
@@ -161,7 +161,7 @@ def named_target(given: StrategyLike | BackboneLike | Loader) -> tuple[str, list
     if isinstance(given, str | Loader):
         return data_name(given), []
     if isinstance(given, BackboneConfig) or (isinstance(given, type) and issubclass(given, BackboneConfig)):
-        value = backbone_value(given)
+        value = _backbone_value(given)
         fields = {key: each for key, each in value.items() if key != "name"} if isinstance(value, dict) else {}
         name = value["name"] if isinstance(value, dict) else value
         return str(name), list(settings_of({"backbone": fields})) if fields else []
@@ -169,7 +169,7 @@ def named_target(given: StrategyLike | BackboneLike | Loader) -> tuple[str, list
     return method.label, list(settings_of({"strategy": method.fields})) if method.fields else []
 
 
-def refuse_unnamed(config: ExperimentConfig) -> None:
+def _refuse_unnamed(config: ExperimentConfig) -> None:
     """Check that the classes of a configuration can be found again by their import paths.
 
     Raises:
@@ -203,7 +203,7 @@ def _as_yaml(value: object, key: str) -> str:
     return text.strip().removesuffix("\n...")  # which YAML writes behind a single value
 
 
-def refuse_import_of_script() -> None:
+def _refuse_import_of_script() -> None:
     """Check that this is not the second import of the script that runs, as which its own classes are read.
 
     Raises:
@@ -452,7 +452,7 @@ def plan_of(request: Request, out: Path, place: Place) -> Plan:
     Raises:
         UserError: something of it is wrong, or ``out`` holds another study.
     """
-    refuse_import_of_script()
+    _refuse_import_of_script()
     check_words({"name": request.name, "claims": request.claims}, request.set)
     refuse_unknown_keywords(request.settings, place)
     spec = _base(request.target)
@@ -482,7 +482,7 @@ def _base(target: Target) -> Spec:
     if target is None:
         return Spec(kind="run", name="study", title="", methods=(REFERENCE,), seeds=(0,))
     if isinstance(target, ExperimentConfig):
-        refuse_unnamed(target)
+        _refuse_unnamed(target)
         values = target.model_dump(mode="json", exclude={"choice", "replicate"})
         return spec_of({key: value for key, value in values.items() if (key, value) != ("name", "run")}, "study")
     return spec_of(target, "study") if isinstance(target, Mapping) else load_spec(str(target))
@@ -551,7 +551,7 @@ def _sections(settings: Mapping[str, object]) -> Iterator[str]:
         elif key == "strategy" and not isinstance(value, str | Mapping):
             yield from settings_of({key: method_of(cast(StrategyLike, value)).values})
         elif key == "backbone" and not isinstance(value, Mapping):
-            yield from settings_of({key: backbone_value(cast(BackboneLike, value))})
+            yield from settings_of({key: _backbone_value(cast(BackboneLike, value))})
         else:
             yield from settings_of({key: value})
 

@@ -219,6 +219,7 @@ class Cell:
         setting: part of the name without method, fold and seed; empty outside of grids.
         config: its checked configuration.
         hash: that of the configuration.
+        title: what people read while it is computed (``studies.loop``).
     """
 
     name: str
@@ -226,6 +227,7 @@ class Cell:
     setting: str = ""
     config: ExperimentConfig
     hash: str
+    title: str = ""
 
     @property
     def method(self) -> str:

@@ -5,26 +5,20 @@ from dataclasses import replace
 
 import pytest
 
-from actors.commands.grid import GridOptions, _finish
-from actors.grids.trial import TrialSpec, run_trial
-from actors.runtime.warm_pool import WorkerCache
+from actors.commands.run import Options, _finish
 from actors.terminal.exit_codes import Stopped
 from relief_ray.experiment.lifecycle import create
 from relief_ray.models.moment.weights import load_frozen
 from relief_ray.records.identity import source_digest
 from relief_ray.records.run_folder import ERROR_FILE, RunFolder, read_run
-from relief_ray.studies.mirrored import MirrorState
+from relief_ray.studies.loop import Loop
 from relief_ray.studies.plan import Plan, keep_error
+from relief_ray.studies.progress import Callback
 from relief_ray.support.errors import UserError
 from tests.actors.grids.tiny_plans import tiny_plan
+from tests.actors.trials import run_alone
 from tests.models.test_backbone_frozen import put_weights
 from tune_configs.registry import cells_of, load_grid
-
-
-def spec_of(entry):
-    return TrialSpec(
-        cell=entry.cell, folder=entry.folder, parent="tiny", stop_file=entry.folder.parent / ".stop", environment={}
-    )
 
 
 def states(plan):
@@ -35,7 +29,7 @@ def test_states_of_a_grid_with_every_kind_of_cell(tmp_path):
     plan = tiny_plan(tmp_path, methods=("fedavg", "fedprox", "v1", "v2", "v3")).write()
     done, failed, begun, stale, _ = plan.look()
     assert states(plan) == ["planned"] * 5
-    assert run_trial(spec_of(done), WorkerCache()) == "done"
+    assert run_alone(done) == "done"
     keep_error(failed.folder, ValueError("no"))
     create(begun.cell.config, begun.folder)[1].close()
     create(stale.cell.config, stale.folder)[1].close()
@@ -46,12 +40,13 @@ def test_states_of_a_grid_with_every_kind_of_cell(tmp_path):
     assert entries[0].num_rounds == entries[0].cell.num_planned == 3
     assert entries[1].why == "ValueError: no" and "sources 000000000000 there" in entries[3].why
     assert read_run(done.folder).parent == "tiny"
+    loop = Loop(plan, Callback())
     with pytest.raises(Stopped, match=f"1 cell is stale.*\ncompute again with: .* resume {tmp_path} --rerun-") as ended:
-        _finish(plan, MirrorState(), {stale.cell.name}, GridOptions())
+        _finish(plan, loop, {stale.cell.name}, Options())
     assert ended.value.code == 5
     with pytest.raises(Stopped, match=r"^1 cells failed; (.|\n)*1 cell is stale"):
-        _finish(plan, MirrorState(), {stale.cell.name, failed.cell.name}, GridOptions())
-    _finish(plan, MirrorState(), {done.cell.name}, GridOptions())
+        _finish(plan, loop, {stale.cell.name, failed.cell.name}, Options())
+    _finish(plan, loop, {done.cell.name}, Options())
 
 
 def test_a_failed_cell_keeps_its_error_and_a_new_try_forgets_it(tmp_path):
@@ -60,23 +55,22 @@ def test_a_failed_cell_keeps_its_error_and_a_new_try_forgets_it(tmp_path):
     broken = replace(
         entry, cell=replace(entry.cell, config=entry.cell.config.model_copy(update={"backbone": "nonsense"}))
     )
-    assert run_trial(spec_of(broken), WorkerCache()) == "failed"
+    assert run_alone(broken) == "failed"
     (cell,) = plan.look()
     kept = json.loads((entry.folder / ERROR_FILE).read_text())
     assert cell.status == "failed" and kept["error"] == cell.why and "Traceback" in kept["traceback"]
-    assert run_trial(spec_of(entry), WorkerCache()) == "done"
+    assert run_alone(entry) == "done"
     assert states(plan) == ["done"] and not (entry.folder / ERROR_FILE).exists()
 
 
 def test_a_cell_stops_between_rounds_and_goes_on(tmp_path):
     plan = tiny_plan(tmp_path, methods=("relief",)).write()
     (entry,) = plan.look()
-    order = spec_of(entry)
-    order.stop_file.touch()
-    assert run_trial(order, WorkerCache()) == "interrupted" and not entry.folder.exists()
-    order.stop_file.unlink()
+    (tmp_path / ".stop").touch()
+    assert run_alone(entry) == "interrupted" and not entry.folder.exists()
+    (tmp_path / ".stop").unlink()
     create(entry.cell.config, entry.folder, parent="tiny")[1].close()
-    assert run_trial(order, WorkerCache()) == "done"
+    assert run_alone(entry) == "done"
     assert read_run(entry.folder).num_resumes == 1 and states(plan) == ["done"]
 
 
@@ -126,7 +120,7 @@ def test_a_damaged_cell_is_a_failed_one(tmp_path):
 def test_a_finished_cell_whose_ledger_was_cut_is_a_failed_one(tmp_path, left):
     plan = tiny_plan(tmp_path, methods=("fedavg",)).write()
     (entry,) = plan.look()
-    run_trial(spec_of(entry), WorkerCache())
+    run_alone(entry)
     assert states(plan) == ["done"]
     ledger = entry.folder / "rounds.jsonl"
     first, second, third = ledger.read_bytes().splitlines(keepends=True)
@@ -139,7 +133,7 @@ def test_a_finished_cell_whose_ledger_was_cut_is_a_failed_one(tmp_path, left):
     )
     assert words in cell.why
     # A new try does not go on silently behind what is lost; what was there goes on once it is restored.
-    assert run_trial(spec_of(cell), WorkerCache()) == "failed"
+    assert run_alone(cell) == "failed"
     ledger.write_bytes(first + second + third)
     assert states(plan) == ["done"]
 
@@ -147,7 +141,7 @@ def test_a_finished_cell_whose_ledger_was_cut_is_a_failed_one(tmp_path, left):
 def test_a_cell_that_a_program_with_other_keys_finished_is_stale(tmp_path):
     plan = tiny_plan(tmp_path, methods=("fedavg",)).write()
     (entry,) = plan.look()
-    run_trial(spec_of(entry), WorkerCache())
+    run_alone(entry)
     with RunFolder.resume(entry.folder) as folder:
         folder.update(source_digest="0" * 64, config_hash="1" * 64)
     (cell,) = plan.look()
@@ -176,7 +170,7 @@ def test_added_cells_stand_where_they_belong(tmp_path):
 def test_stale_cells_are_set_aside_not_lost(tmp_path):
     plan = tiny_plan(tmp_path, methods=("fedavg",)).write()
     (entry,) = plan.look()
-    run_trial(spec_of(entry), WorkerCache())
+    run_alone(entry)
     with RunFolder.resume(entry.folder) as folder:
         folder.update(source_digest="ab" * 32)
     plan.without_stale()
@@ -190,14 +184,14 @@ def test_a_cell_on_weights_that_have_changed_is_stale(tmp_path, run_cache):
     backbone = {"name": "moment_lora", "size": "tiny", "rank": 2, "weights": str(tmp_path / "weights")}
     plan = tiny_plan(tmp_path / "grid", methods=("fedavg",), rounds=1, backbone=backbone).write()
     (entry,) = plan.look()
-    assert run_trial(spec_of(entry), WorkerCache()) == "done" and states(plan) == ["done"]
+    assert run_alone(entry) == "done" and states(plan) == ["done"]
     was = str(read_run(entry.folder).backbone["weights_sha256"])
     put_weights(tmp_path / "weights", 1)
     load_frozen.cache_clear()
     (cell,) = plan.look()
     assert cell.status == "stale" and cell.why.startswith(f"weights_sha256 {was[:12]} there, ")
     plan.without_stale()
-    assert states(plan) == ["planned"] and run_trial(spec_of(entry), WorkerCache()) == "done"
+    assert states(plan) == ["planned"] and run_alone(entry) == "done"
     assert states(plan) == ["done"] and read_run(entry.folder).backbone["weights_sha256"] != was
     put_weights(tmp_path / "weights", 0)
     assert states(plan) == ["stale"]

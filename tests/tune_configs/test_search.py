@@ -2,15 +2,13 @@
 
 import pytest
 
-from actors.grids.trial import run_trial
-from actors.runtime.warm_pool import WorkerCache
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.strategies import DESCRIBED
 from relief_ray.studies.plan import Plan
 from relief_ray.studies.spec import SGD_RATES
 from relief_ray.support.errors import UserError
 from tests.actors.grids.tiny_plans import TINY
-from tests.actors.test_plans import spec_of
+from tests.actors.trials import run_alone
 from tune_configs.registry import cells_of, load_grid
 from tune_configs.search import BATCH, METHODS, own_levels
 
@@ -95,6 +93,6 @@ def test_the_number_decides_something(tmp_path, method):
     models = set()
     for entry in plan.look():
         if entry.cell.config.training.lr == 1e-3:
-            assert run_trial(spec_of(entry), WorkerCache()) == "done", entry.folder
+            assert run_alone(entry) == "done", entry.folder
             models.add(read_rounds(entry.folder)[-1].model_sha256)
     assert len(models) == 3

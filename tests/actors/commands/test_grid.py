@@ -11,12 +11,10 @@ from contextlib import suppress
 import pytest
 
 from actors.grids.estimate import START_S
-from actors.grids.trial import run_trial
-from actors.runtime.warm_pool import WorkerCache
 from relief_ray.studies.plan import Plan, keep_error
 from tests.actors.conftest import SMALL, Invoke, Start
 from tests.actors.grids.tiny_plans import tiny_plan, tiny_search
-from tests.actors.test_plans import spec_of
+from tests.actors.trials import run_alone
 from tune_configs.registry import GRIDS, cells_of, load_grid
 
 
@@ -35,7 +33,7 @@ def test_help_names_every_grid(invoke: Invoke):
 
 def test_a_dry_run_for_a_script_is_one_object(invoke: Invoke, tmp_path):
     plan = tiny_plan(tmp_path, methods=("fedavg", "fedprox"), seeds=(0, 1)).write()
-    run_trial(spec_of(plan.look()[0]), WorkerCache())
+    run_alone(plan.look()[0])
     (line,) = invoke("grid", "resume", tmp_path, "--dry-run", "--json").stdout.splitlines()
     plan = json.loads(line)
     assert (plan["event"], plan["folder"], plan["unknown"]) == ("plan", str(tmp_path), 0)
@@ -82,7 +80,7 @@ def test_a_budget_for_a_script_is_json_alone(invoke: Invoke, tmp_path):
 def test_status_lists_every_cell(invoke: Invoke, tmp_path):
     plan = tiny_plan(tmp_path, methods=("fedavg", "fedprox", "relief")).write()
     first, second, _ = plan.look()
-    run_trial(spec_of(first), WorkerCache())
+    run_alone(first)
     keep_error(second.folder, RuntimeError("broken"))
     done = invoke("grid", "status", tmp_path)
     assert done.exit_code == 0 and "tiny: 1 done, 1 failed, 1 planned of 3 cells" in done.stdout
@@ -93,7 +91,7 @@ def test_status_lists_every_cell(invoke: Invoke, tmp_path):
 
 def test_resume_of_a_complete_grid_starts_nothing(invoke: Invoke, tmp_path):
     plan = tiny_plan(tmp_path, methods=("fedavg",)).write()
-    run_trial(spec_of(plan.look()[0]), WorkerCache())
+    run_alone(plan.look()[0])
     # A killed driver's trials may end their cells after its death.
     (tmp_path / ".tune" / "trials").mkdir(parents=True)
     done = invoke("grid", "resume", tmp_path)
@@ -120,7 +118,7 @@ def test_a_budget_in_which_nothing_fits_runs_nothing(invoke: Invoke, tmp_path):
 def test_a_search_ends_with_its_own_next_step(invoke: Invoke, tmp_path):
     plan = tiny_search(tmp_path).write()
     for entry in plan.look():
-        run_trial(spec_of(entry), WorkerCache())
+        run_alone(entry)
     done = invoke("grid", "resume", tmp_path)
     assert f"grid freeze {tmp_path}" in done.stdout and "Side by side" not in done.stdout
     frozen = invoke("grid", "freeze", tmp_path, "--out", tmp_path / "t.json")
@@ -133,7 +131,7 @@ def test_a_damaged_cell_does_not_stop_the_others(invoke: Invoke, cluster, tmp_pa
     plan = tiny_plan(tmp_path / "g", methods=("fedavg", "fedprox", "relief")).write()
     damaged, cut, _ = plan.look()
     for entry in (damaged, cut):
-        run_trial(spec_of(entry), WorkerCache())
+        run_alone(entry)
     ledger = damaged.folder / "rounds.jsonl"
     lines = ledger.read_bytes().splitlines(keepends=True)
     ledger.write_bytes(b"{]\n" + lines[-1])

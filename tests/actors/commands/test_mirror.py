@@ -10,16 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from actors.grids.trial import run_trial
-from actors.runtime.warm_pool import WorkerCache
 from relief_ray.records.base import comparable
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.sync.sender import Mirroring
-from relief_ray.studies import mirrored as studies_mirrored
+from relief_ray.studies import loop as studies_loop
 from relief_ray.studies.plan import Plan
 from tests.actors.conftest import SMALL, Invoke, Start
 from tests.actors.grids.tiny_plans import tiny_plan
-from tests.actors.test_plans import spec_of
+from tests.actors.trials import run_alone
 from tests.sealed import change_run
 
 RUN = ["run", "quick", *SMALL, "--strategies=relief,fedavg"]
@@ -65,7 +63,7 @@ def test_a_single_run_goes_on_into_its_place_in_the_copy(invoke: Invoke, tmp_pat
 
 @pytest.mark.ci
 def test_a_store_that_stays_away_costs_no_run_but_the_end_says_so(invoke: Invoke, tmp_path, monkeypatch):
-    monkeypatch.setattr(studies_mirrored, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(studies_loop, "PATIENCE_S", 0.1)
     (tmp_path / "file").touch()
     uri = f"file://{tmp_path}/file/copy"
     done = invoke(*RUN, "--out", tmp_path / "here", "--mirror", uri)
@@ -98,11 +96,11 @@ def test_credentials_in_an_address_are_not_kept_and_are_wanted_again(invoke: Inv
 def test_a_grid_goes_on_from_its_copy(invoke: Invoke, cluster, tmp_path):
     plan = tiny_plan(tmp_path / "here", **{"runtime.mirror": f"file://{tmp_path}/copy"}).write()
     first, second = plan.look()
-    assert run_trial(spec_of(first), WorkerCache()) == "done"
+    assert run_alone(first) == "done"
     assert Mirroring(plan.out, f"file://{tmp_path}/copy", print).close()
     resumed = invoke("grid", "resume", f"file://{tmp_path}/copy", "--out", tmp_path / "back")
     assert resumed.exit_code == 0 and "tiny: 2 done of 2 cells" in resumed.stdout, resumed.output
-    assert run_trial(spec_of(second), WorkerCache()) == "done"
+    assert run_alone(second) == "done"
     assert rounds_in(tmp_path / "back") == rounds_in(tmp_path / "here") == rounds_in(tmp_path / "copy")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.commands.run_mode import overruled_mode, placed
+from actors.commands.run import overruled_mode, placed
 from actors.runtime.session import SessionOptions
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.studies.plan import Plan

@@ -14,12 +14,15 @@ from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
 
-from actors.grids.scheduler import Listener, TrialPlan, fit
-from actors.launch import RunCallbacks, run_experiment
+from actors.grids.scheduler import fit
+from actors.launch import Hooks, run_experiment
 from actors.runtime.placement import driver_node
 from relief_ray.config.experiment import parse
 from relief_ray.experiment.lifecycle import create
 from relief_ray.records.tracking import NullTracker
+from relief_ray.studies.loop import Loop
+from relief_ray.studies.progress import Callback, End
+from relief_ray.studies.spec import Cell
 from tests.actors.grids.tiny_plans import TINY, tiny_plan
 
 BOARD_IP = "127.0.0.2"
@@ -42,8 +45,16 @@ def grid(out: Path) -> None:
             cluster.add_node(node_ip_address=BOARD_IP, **NODE)
         busy.update(busy_nodes())
 
-    listener = Listener(begun=str, ended=lambda name, why: ended.append([name, why]), tick=tick, note=notes.append)
-    fit(plan.look(), TrialPlan(out=plan.out, parent=plan.name), listener)
+    class Seen(Callback):
+        """Keeps notes and ends."""
+
+        def end(self, cell: Cell, end: End) -> None:
+            ended.append([cell.name, end.why])
+
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    fit(Loop(plan, Seen(), lambda: bool(tick())))
     head, nodes = driver_node(), {node["NodeID"] for node in ray.nodes()}
     ray.shutdown()
     words = [sys.executable, __file__, "run", str(out / "run"), cluster.address]
@@ -68,7 +79,7 @@ def run(folder: Path, address: str) -> None:
     setup, opened = create(config, folder)
     opened.close()
     seen = folder.with_name("coordinator")
-    status = run_experiment(setup, folder, RunCallbacks(make_tracker=lambda: NodeTracker(seen))).status
+    status = run_experiment(setup, folder, Hooks(make_tracker=lambda: NodeTracker(seen))).status
     print(json.dumps({"run": status, "driver": driver_node(), "coordinator": seen.read_text()}))
     ray.shutdown()
 

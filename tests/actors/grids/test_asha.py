@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from actors.grids.early_stopping import asha
-from actors.grids.scheduler import STOP_FILE, Listener, TrialPlan, fit
-from actors.grids.trial import run_trial
-from actors.runtime.warm_pool import WorkerCache
+from actors.grids.scheduler import STOP_FILE, fit
+from actors.grids.search import asha
 from relief_ray.records.base import comparable
 from relief_ray.records.run_folder import read_rounds, read_run
+from relief_ray.studies.loop import Loop
 from relief_ray.studies.plan import Plan
 from relief_ray.studies.spec import Level
+from tests.actors.grids.test_scheduler import Log, ticking
 from tests.actors.grids.tiny_plans import tiny_grid
-from tests.actors.test_plans import spec_of
+from tests.actors.trials import run_alone
 from tune_configs.registry import cells_of
 
 pytestmark = pytest.mark.ray
@@ -33,12 +33,9 @@ def search(out, **settings):
 
 
 def run_open(plan, on_tick=lambda: None):
-    ended = {}
-    entries = plan.look()
-    listener = Listener(begun=lambda name: None, ended=ended.__setitem__, tick=on_tick, note=lambda text: None)
-    trials = TrialPlan(out=plan.out, parent=plan.name, jobs=1, stopping=plan.stopping, rivals=entries)
-    fit([e for e in entries if e.is_open], trials, listener)
-    return ended
+    log = Log()
+    fit(Loop(plan, log, ticking(on_tick), todo=[e for e in plan.look() if e.is_open]), jobs=1)
+    return log.ended
 
 
 @pytest.mark.ci
@@ -61,7 +58,7 @@ def test_weak_tries_end_at_the_first_rung_and_a_resume_judges_by_those_before(cl
     run = read_run(good.folder)
     assert (run.status, run.note, run.num_resumes) == ("done", "", 0), "a pause is no resume"
     alone = replace(plan, out=tmp_path / "alone").look()[0]
-    assert run_trial(spec_of(alone), WorkerCache()) == "done"
+    assert run_alone(alone) == "done"
     assert [comparable(r) for r in read_rounds(good.folder)] == [comparable(r) for r in read_rounds(alone.folder)]
 
 

@@ -19,14 +19,12 @@ from actors.grids.estimate import (
     shortened,
     workload,
 )
-from actors.grids.trial import run_trial
-from actors.runtime.warm_pool import WorkerCache
 from actors.terminal.signals import TimeIsUp, time_limit
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.studies.plan import Plan
 from relief_ray.support.errors import UserError
 from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan
-from tests.actors.test_plans import spec_of
+from tests.actors.trials import run_alone
 from tune_configs.registry import cells_of
 
 
@@ -41,7 +39,7 @@ def test_a_timed_round_leaves_nothing_behind(tmp_path, monkeypatch):
 def test_finished_cells_tell_about_those_to_come(tmp_path):
     plan = tiny_plan(tmp_path, seeds=(0, 1)).write()
     first, *rest = plan.look()
-    run_trial(spec_of(first), WorkerCache())
+    run_alone(first)
     entries = plan.look()
     mean_s = sum(r.wall_s for r in read_rounds(first.folder)) / 3
     ((key, rate),) = finished_rates(entries).items()

@@ -5,15 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from actors.commands.grid import freeze_choices
-from actors.grids.freeze import Search, choose, freeze
-from actors.grids.trial import run_trial
-from actors.runtime.warm_pool import WorkerCache
+from actors.commands.run import freeze_choices
+from actors.grids.search import Search, choose, freeze
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.studies.plan import Plan
 from relief_ray.support.errors import UserError
 from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan, tiny_search
-from tests.actors.test_plans import spec_of
+from tests.actors.trials import run_alone
 from tests.sealed import change_rounds, change_run
 from tune_configs.registry import cells_of, load_grid
 
@@ -22,7 +20,7 @@ HELD_OUT = "dsa_mini_held_out"
 
 def run(plan):
     for entry in plan.look():
-        run_trial(spec_of(entry), WorkerCache())
+        run_alone(entry)
 
 
 def best_of(plan, fold):
@@ -46,10 +44,10 @@ def test_the_best_try_by_validation_is_frozen_and_used(tmp_path):
     }
     *most, last = plan.look()
     for entry in most:
-        run_trial(spec_of(entry), WorkerCache())
+        run_alone(entry)
     with pytest.raises(UserError, match="no method has all of its tries done"):
         freeze(plan, file)
-    run_trial(spec_of(last), WorkerCache())
+    run_alone(last)
     (line,) = freeze(plan, file)
     (frozen,) = json.loads(file.read_text())["choices"]
     (lr, mu), score = best_of(plan, 0)

@@ -4,14 +4,12 @@ import json
 
 import pytest
 
-from actors.grids.trial import run_trial
-from actors.runtime.warm_pool import WorkerCache
 from relief_ray.records.cells import PLAN_FILE
 from relief_ray.studies.plan import Plan
 from relief_ray.studies.spec import Spec, own_dataset
 from relief_ray.support.errors import UserError
 from tests.actors.conftest import Invoke
-from tests.actors.test_plans import spec_of
+from tests.actors.trials import run_alone
 from tune_configs.registry import cells_of, load_grid
 
 HELD_OUT = "data.split=held_out_subject"
@@ -41,7 +39,7 @@ def carried_out(plan):
     plan.out.mkdir(exist_ok=True)
     plan = plan.write()
     for entry in plan.look():
-        assert run_trial(spec_of(entry), WorkerCache()) == "done", entry.folder
+        assert run_alone(entry) == "done", entry.folder
     return plan
 
 

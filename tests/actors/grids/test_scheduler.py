@@ -10,43 +10,47 @@ from pathlib import Path
 
 import pytest
 
-from actors.grids.scheduler import STOP_FILE, Listener, TrialPlan, fit
-from actors.grids.trial import run_trial
-from actors.runtime.warm_pool import WorkerCache
+from actors.grids.scheduler import STOP_FILE, fit
 from relief_ray.records.base import comparable
 from relief_ray.records.run_folder import read_rounds, read_run
+from relief_ray.studies.loop import Loop
+from relief_ray.studies.progress import Callback
 from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan
-from tests.actors.test_plans import spec_of
+from tests.actors.trials import run_alone
 from tune_configs.registry import cells_of
 
 pytestmark = pytest.mark.ray
 
 
-class Log:
-    """Remembers what a listener hears, and does something at the beginning of a cell."""
+class Log(Callback):
+    """Remembers what a loop says, and does something when a cell begins and many times a second."""
 
     def __init__(self, on_begun=None):
         self.begun, self.ended, self.notes, self._on_begun = [], {}, [], on_begun
 
-    def listener(self):
-        return Listener(begun=self.began, ended=self.ended.__setitem__, tick=lambda: None, note=self.notes.append)
-
-    def began(self, name):
-        self.begun.append(name)
+    def begin(self, cell, facts):
+        self.begun.append(cell.name)
         if self._on_begun:
-            self._on_begun(name)
+            self._on_begun(cell.name)
+
+    def end(self, cell, end):
+        self.ended[cell.name] = end.why
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+def ticking(tick):
+    """A stop that is never asked for; ``tick`` is called with each question."""
+    return lambda: bool(tick() and False)
 
 
 def results(out, cells):
     return [[comparable(r) for r in read_rounds(out / cell.name)] for cell in cells]
 
 
-def run_all(plan, log):
-    fit(
-        [e for e in plan.look() if e.status != "done"],
-        TrialPlan(out=plan.out, parent=plan.name),
-        log.listener(),
-    )
+def run_all(plan, log, tick=lambda: None):
+    fit(Loop(plan, log, ticking(tick), todo=[e for e in plan.look() if e.status != "done"]))
 
 
 @pytest.mark.ci
@@ -66,7 +70,7 @@ def test_a_grid_with_a_failing_cell(cluster, tmp_path):
     assert failed.status == "failed" and "full_only: no client of this fleet owns all modalities" in failed.why
     assert [e.status for e in plan.look()] == ["done"] * 4
     alone = tiny_plan(tmp_path / "alone", seeds=(0, 1)).write()
-    assert {run_trial(spec_of(e), WorkerCache()) for e in alone.look()} == {"done"}
+    assert {run_alone(e) for e in alone.look()} == {"done"}
     assert results(alone.out, alone.cells) == results(plan.out, plan.cells)
     assert not (plan.out / ".tune").exists()
 
@@ -121,7 +125,7 @@ def test_a_trial_whose_process_is_killed_is_tried_again_from_its_checkpoint(clus
             os.kill(json.loads((entry.folder / "driver.lock").read_text())["pid"], signal.SIGKILL)
             killed.append(done)
 
-    fit([entry], TrialPlan(out=plan.out, parent=plan.name), replace(Log().listener(), tick=tick))
+    run_all(plan, Log(), tick)
     (after,) = plan.look()
     assert killed and after.status == "done" and read_run(entry.folder).num_resumes == 1
 
@@ -135,7 +139,7 @@ def test_a_stop_ends_cells_between_rounds(cluster, tmp_path):
         if any(e.num_rounds > 1 for e in plan.look()):
             stop.touch()
 
-    fit(plan.look(), TrialPlan(out=plan.out, parent=plan.name), replace(Log().listener(), tick=tick))
+    run_all(plan, Log(), tick)
     entries = plan.look()
     assert {e.status for e in entries} <= {"planned", "interrupted"} and 0 < sum(
         e.num_rounds for e in entries

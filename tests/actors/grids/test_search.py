@@ -4,21 +4,17 @@ import importlib.util
 
 import pytest
 
-from actors.commands.plan_text import plan_facts, plan_text
-from actors.commands.search import again, suggested_tries
+from actors.commands.plan_text import grid_text, plan_facts
 from actors.grids.estimate import Estimate
-from actors.grids.freeze import freeze
-from actors.grids.progress import f1_heading
-from actors.grids.search import search_places, space_of
-from actors.grids.trial import run_trial
-from actors.runtime.warm_pool import WorkerCache
+from actors.grids.search import again, freeze, search_places, space_of, suggested_tries
 from relief_ray.records.run_folder import read_rounds
+from relief_ray.studies.loop import f1_heading
 from relief_ray.studies.plan import Plan
 from relief_ray.studies.spec import Level
 from relief_ray.support.errors import UserError
 from tests.actors.conftest import Invoke
 from tests.actors.grids.tiny_plans import TINY
-from tests.actors.test_plans import spec_of
+from tests.actors.trials import run_alone
 from tune_configs.registry import load_grid
 from tune_configs.search import read_tuned, tries
 
@@ -33,7 +29,7 @@ def carried_out(search, batches):
         plan.out.mkdir(exist_ok=True)
         plan = plan.write()
         for entry in plan.look():
-            run_trial(spec_of(entry), WorkerCache())
+            run_alone(entry)
         if batch < batches - 1:
             assert search.tell(plan)
     return plan
@@ -58,13 +54,13 @@ def test_what_a_search_takes_is_told_of_all_its_tries(tmp_path):
     plan = suggested_tries("search_lr", SETTINGS, tmp_path / "whole", 12, seed=3).ask()
     entries = plan.look()
     known = {e.cell.name: Estimate(seconds=4.0, num_bytes=2**20, origin="one timed round") for e in entries}
-    text = plan_text(plan, entries, known, 2, 20.0, share=3 / 12)
+    text = grid_text(plan, entries, known, 2, 20.0, share=3 / 12)
     lines, text = text.splitlines(), " ".join(text.split())
     assert "3 cells (3 planned)" in text and "of 12: later ones" in text and "(all 12 cells" in text
     assert "in all 48 s of work, 12 MiB of disk; on 2 cores it takes 44 s with Ray's start" in text
     assert all(len(line) <= 80 or str(tmp_path) in line for line in lines)
     assert plan_facts(plan, entries, known, 2, 20.0, 3 / 12)["core_s"] == 48.0
-    assert "later ones" not in plan_text(plan, entries, known, 2, 20.0)
+    assert "later ones" not in grid_text(plan, entries, known, 2, 20.0)
     assert f1_heading(entries) == "validation F1 %"
 
 

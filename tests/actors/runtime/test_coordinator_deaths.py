@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from ray.exceptions import ActorUnavailableError, GetTimeoutError, OutOfMemoryError
 
-from actors.launch import RunCallbacks, run_experiment
+from actors.launch import Hooks, run_experiment
 from actors.runtime import coordinator_client
 from actors.runtime.coordinator_client import Deaths, ProgressRelay, Pulse
 from actors.runtime.errors import CoordinatorLost
@@ -91,7 +91,7 @@ def test_a_coordinator_that_dies_with_every_start_ends_the_run_with_the_line_tha
     notes: list[str] = []
     setup, folder = new_run(tmp_path / "run", num_hosts=1), tmp_path / "run"
     with pytest.raises(CoordinatorLost, match="given up before the first round: its process") as caught:
-        run_experiment(setup, folder, RunCallbacks(on_note=notes.append, make_tracker=dies))
+        run_experiment(setup, folder, Hooks(on_note=notes.append, make_tracker=dies))
     assert notes == ["the coordinator's process died; it goes on from the last checkpoint"] * 2
     assert report(caught.value) == exit_code(caught.value) == RAY_LOST
     said = " ".join(capsys.readouterr().err.split())
@@ -114,7 +114,7 @@ def test_deaths_with_rounds_between_them_do_not_add_up(cluster, tmp_path: Path) 
                 os.kill(os.getpid(), signal.SIGKILL)
 
     run_experiment(new_run(here, rounds=18, mode="inline"), here)
-    callbacks = RunCallbacks(on_note=notes.append, make_tracker=Dying)
+    callbacks = Hooks(on_note=notes.append, make_tracker=Dying)
     run = run_experiment(new_run(there, rounds=18, num_hosts=1), there, callbacks)
     assert len([note for note in notes if "process died" in note]) == 4
     assert run.status == "done" and results(there) == results(here)
@@ -133,6 +133,6 @@ def test_a_full_disk_of_the_coordinator_has_its_exit_code(cluster, tmp_path: Pat
 
     setup = new_run(tmp_path, num_hosts=1)
     with pytest.raises(UserError, match="free some space") as caught:
-        run_experiment(setup, tmp_path, RunCallbacks(make_tracker=full))
+        run_experiment(setup, tmp_path, Hooks(make_tracker=full))
     assert exit_code(caught.value) == DISK
     assert read_run(tmp_path).status != "done"

@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from actors.terminal.mlflow_export import Exports, summary_of
+from relief_ray.experiment.experiment import open_cell
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.schema import RunStatus
 from relief_ray.records.tracking import NullTracker
+from relief_ray.studies.progress import Facts
+from tests.actors.grids.tiny_plans import tiny_plan
 from tests.sealed import change_run
 
 
@@ -55,6 +58,10 @@ def test_the_end_of_a_run_whose_folder_was_moved_away_hides_no_error_of_the_run(
             self.finished += 1
 
     heard, exports = Heard(), Exports(lambda text: None)
-    exports.end(heard, tmp_path / "gone")
+    exports._choose = lambda config: heard
+    (state,) = tiny_plan(tmp_path / "grid", methods=("fedavg",)).look()
+    open_cell(state.cell.config, state.folder)
+    exports.begin(state.cell, Facts(folder=state.folder))
+    state.folder.rename(tmp_path / "gone")
     exports.close()
     assert (heard.closed, heard.finished) == (1, 0)
