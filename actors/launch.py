@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -13,15 +13,30 @@ from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.conformance.trial import Conformance, judged_of
 from relief_ray.core.protocols import Executor
 from relief_ray.data.loader import Loader
-from relief_ray.experiment.experiment import Experiment, MakeExecutor, OnRound, ignore, ignore_note, never, run_inline
+from relief_ray.experiment.experiment import (
+    Experiment,
+    MakeExecutor,
+    OnRound,
+    ignore,
+    ignore_note,
+    never,
+    run_opened,
+)
 from relief_ray.experiment.setup import Setup
-from relief_ray.records.run_folder import RunFolder
 from relief_ray.records.schema import RunRecord
-from relief_ray.studies.call import compute_study
-from relief_ray.studies.keywords import check_words, in_python
-from relief_ray.studies.loop import here
-from relief_ray.studies.objects import BackboneLike, StrategyLike, named_target, settings_of
-from relief_ray.studies.request import Folds, Request, Seeds, Target
+from relief_ray.studies.loop import compute_study
+from relief_ray.studies.request import (
+    BackboneLike,
+    Folds,
+    Request,
+    Seeds,
+    StrategyLike,
+    Target,
+    check_words,
+    in_python,
+    named_target,
+    settings_of,
+)
 from relief_ray.studies.study import Study
 from relief_ray.support.process import use_threads
 from relief_ray.training.job import Job
@@ -32,17 +47,20 @@ if TYPE_CHECKING:
     from actors.runtime.placement import RuntimeOptions, WorkerGroup
     from actors.runtime.warm_pool import WorkerCache
     from actors.runtime.worker import Handle
-    from relief_ray.studies.call import Settings
+    from relief_ray.studies.loop import Settings
 
 RunMode = Literal["inline", "packed", "actors"]
+_WHERE: Mapping[RunMode, str] = {
+    "inline": "in this process", "packed": "on Ray, packed", "actors": "on Ray, an actor each"
+}  # fmt: skip
 _MAX_ACTOR_CLIENTS = 10
 # Worker processes on which a method has to have the bits of the plain loop.
 _NUM_COMPARED = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunCallbacks:
-    """Callbacks and options of a run.
+class Hooks:
+    """How a single run is driven, and what hears of it in the process that asks for it.
 
     Attributes:
         on_round: called with every committed round.
@@ -80,34 +98,28 @@ def local_session(setup: Setup) -> SessionOptions:
 
 
 def run_experiment(
-    setup: Setup, path: Path, callbacks: RunCallbacks | None = None, worker_cache: WorkerCache | None = None
+    setup: Setup, path: Path, hooks: Hooks | None = None, worker_cache: WorkerCache | None = None
 ) -> RunRecord:
     """Run the remaining rounds of the run in ``path``, a folder that ``lifecycle.create`` made and closed.
 
     ``worker_cache`` keeps worker processes and coordinator for the next run; without it they end with this one.
 
     Raises:
-        UserError: bad input, a cluster without a needed resource, hosts with other code.
+        UserError: bad input, a cluster without a needed resource, workers with other code.
         RoundVoid: too few usable answers; the folder stays resumable.
         ClientFailed: code of a client raised.
     """
-    callbacks = callbacks or RunCallbacks()
-    mode = choose_mode(setup.config.runtime, len(setup.fleet), setup.config.training.stack)
+    hooks = hooks or Hooks()
+    mode = _mode(setup)
     use_threads(setup.job.num_threads)
     if mode == "inline":
-        return run_inline(
-            setup,
-            path,
-            on_round=callbacks.on_round,
-            on_note=callbacks.on_note,
-            should_stop=callbacks.should_stop,
-        )
+        return run_opened(setup, path, should_stop=hooks.should_stop, on_round=hooks.on_round, on_note=hooks.on_note)
     with ray_session(local_session(setup)):
-        return _run_on_ray(setup, path, callbacks, _runtime_options(setup.config.runtime, mode), worker_cache)
+        return _run_on_ray(setup, path, hooks, _runtime_options(setup.config.runtime, mode), worker_cache)
 
 
 def _run_on_ray(
-    setup: Setup, path: Path, callbacks: RunCallbacks, options: RuntimeOptions, worker_cache: WorkerCache | None
+    setup: Setup, path: Path, hooks: Hooks, options: RuntimeOptions, worker_cache: WorkerCache | None
 ) -> RunRecord:
     from actors.runtime.warm_pool import WorkerCache
 
@@ -115,13 +127,13 @@ def _run_on_ray(
     finished = False
     try:
         # First of all: its process has the most to import, and all start at the same time.
-        coordinator = kept.coordinator() if callbacks.separate else None
+        coordinator = kept.coordinator() if hooks.separate else None
         group = kept.workers(setup.job, options, {name: device.ray_resources for name, device in setup.types.items()})
         if coordinator is None:
-            run = _run_here(setup, path, callbacks, group, options)
+            run = _run_here(setup, path, hooks, group, options)
         else:
-            run = _run_separate(setup, path, callbacks, group, options, coordinator)
-        finished = run.status == "done" or callbacks.is_paused()
+            run = _run_separate(setup, path, hooks, group, options, coordinator)
+        finished = run.status == "done" or hooks.is_paused()
         return run
     finally:
         # Processes of an interrupted run may still be at work.
@@ -145,27 +157,21 @@ def _runtime_options(config: RuntimeConfig, mode: Literal["packed", "actors"]) -
     )
 
 
-def _run_here(
-    setup: Setup, path: Path, callbacks: RunCallbacks, group: WorkerGroup, options: RuntimeOptions
-) -> RunRecord:
+def _run_here(setup: Setup, path: Path, hooks: Hooks, group: WorkerGroup, options: RuntimeOptions) -> RunRecord:
     from actors.runtime.coordinator import GracePeriod, run_with_retries
     from actors.runtime.executor import RayExecutor
 
-    grace_period = GracePeriod(callbacks.should_stop)
-    executor = RayExecutor(
-        setup.job, group, options, grace_period.is_over, owns_workers=False, on_note=callbacks.on_note
-    )
-    with RunFolder.resume(path) as folder:
-        experiment = Experiment(setup=setup, folder=folder, executor=executor, facts=executor.facts)
-        for repair in experiment.repairs:
-            callbacks.on_note(f"repaired: {repair}")
-        return run_with_retries(
-            experiment, callbacks.on_round, callbacks.should_stop, callbacks.on_note, executor.recover
-        )
+    grace_period = GracePeriod(hooks.should_stop)
+    executor = RayExecutor(setup.job, group, options, grace_period.is_over, owns_workers=False, on_note=hooks.on_note)
+
+    def drive(experiment: Experiment) -> RunRecord:
+        return run_with_retries(experiment, hooks.on_round, hooks.should_stop, hooks.on_note, executor.recover)
+
+    return run_opened(setup, path, lambda job: executor, on_note=hooks.on_note, drive=drive)
 
 
 def _run_separate(
-    setup: Setup, path: Path, callbacks: RunCallbacks, group: WorkerGroup, options: RuntimeOptions, coordinator: Handle
+    setup: Setup, path: Path, hooks: Hooks, group: WorkerGroup, options: RuntimeOptions, coordinator: Handle
 ) -> RunRecord:
     from actors.runtime import serialization
     from actors.runtime.coordinator import RunRequest
@@ -177,7 +183,7 @@ def _run_separate(
         group=group,
         options=options,
     )
-    return follow(coordinator, request, callbacks.on_round, callbacks.on_note, callbacks.should_stop)
+    return follow(coordinator, request, hooks.on_round, hooks.on_note, hooks.should_stop)
 
 
 def ray_executors(stack: ExitStack) -> dict[str, MakeExecutor]:
@@ -204,24 +210,44 @@ def ray_executors(stack: ExitStack) -> dict[str, MakeExecutor]:
 
 
 @dataclass(kw_only=True, slots=True)
-class _OnRay:
-    """Ray for the runs of one study: opened with the first run that needs it, ended with ``session``."""
+class OnRay:
+    """Computes the cells of one study on Ray, which is opened with the first that needs it and ended with ``session``.
 
+    Attributes:
+        name: first part of the names of worker processes; empty: the first run's.
+        session: what ends Ray and the workers.
+        dashboard: open Ray's dashboard with a local cluster, whose address ``on_note`` hears.
+        on_note: hears of it.
+        lost: called where Ray does not answer any more.
+        workers: worker processes that the next run takes over; None before the first on Ray.
+    """
+
+    name: str = ""
     session: ExitStack = field(default_factory=ExitStack)
+    dashboard: bool = False
+    on_note: Callable[[str], None] = ignore_note
+    lost: Callable[[str], None] | None = None
     workers: WorkerCache | None = None
 
-    def compute(self, setup: Setup, path: Path, on_round: OnRound, on_note: Callable[[str], None]) -> RunRecord:
+    def where(self, setup: Setup) -> str:
+        """Where its clients are computed, in words."""
+        return _WHERE[_mode(setup)]
+
+    def compute(self, setup: Setup, path: Path, stop: Callable[[], bool], on_note: Callable[[str], None]) -> RunRecord:
         """Compute the missing rounds of a run; worker processes stay for the next run."""
-        config = setup.config
-        if choose_mode(config.runtime, len(setup.fleet), config.training.stack) == "inline":
-            return here(setup, path, on_round, on_note)
-        if self.workers is None:
-            self.session.enter_context(ray_session(local_session(setup)))
+        if _mode(setup) != "inline" and self.workers is None:
+            options = replace(local_session(setup), dashboard=self.dashboard)
+            if (url := self.session.enter_context(ray_session(options, self.lost))) is not None:
+                self.on_note(f"dashboard: {url}")
             from actors.runtime.warm_pool import WorkerCache
 
-            self.workers = WorkerCache(config.name)
+            self.workers = WorkerCache(self.name or setup.config.name)
             self.session.callback(self.workers.close)
-        return run_experiment(setup, path, RunCallbacks(on_round=on_round, on_note=on_note), self.workers)
+        return run_experiment(setup, path, Hooks(on_note=on_note, should_stop=stop), self.workers)
+
+
+def _mode(setup: Setup) -> RunMode:
+    return choose_mode(setup.config.runtime, len(setup.fleet), setup.config.training.stack)
 
 
 def run(
@@ -258,10 +284,8 @@ def run(
         target=experiment, strategies=strategies, seeds=seeds, folds=folds, rounds=rounds, name=name, claims=claims,
         set=set or {}, settings=dict(settings),
     )  # fmt: skip
-    with (ray := _OnRay()).session:
-        return compute_study(
-            request, out, "ray", ray.compute, quiet=quiet, other_code=other_code, rerun_stale=rerun_stale
-        )
+    with (ray := OnRay()).session:
+        return compute_study(request, out, "ray", ray, quiet=quiet, other_code=other_code, rerun_stale=rerun_stale)
 
 
 def conformance(

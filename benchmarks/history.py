@@ -169,7 +169,7 @@ def _is_ours(pid: str) -> bool:
 
 def grow(folder: Path, num_clients: int, num_rounds: int) -> Figures:
     """The coordinator's memory after a tenth of the rounds and at the end, MiB, on Ray with two hosts."""
-    from actors.launch import RunCallbacks, run_experiment
+    from actors.launch import Hooks, run_experiment
     from actors.runtime.session import SessionOptions, ray_session
 
     run = prepared(write(scenario_of(folder, num_clients), peers=False), num_rounds)
@@ -181,7 +181,7 @@ def grow(folder: Path, num_clients: int, num_rounds: int) -> Figures:
             seen[record.round] = coordinator_mib()
 
     with ray_session(SessionOptions(num_cpus=3)):
-        run_experiment(run, folder / "run", RunCallbacks(on_round=on_round, on_note=print))
+        run_experiment(run, folder / "run", Hooks(on_round=on_round, on_note=print))
     (first, before), (end, after) = min(seen.items()), max(seen.items())
     shown: Figures = {f"coordinator_mib_{round_}": value for round_, value in seen.items()}
     return {"clients": num_clients, "rounds": num_rounds, **shown, f"growth_mib_{first}_to_{end}": after - before}

@@ -26,8 +26,9 @@ from relief_ray.config.keys import Key, value_text
 from relief_ray.devices.fleet import DeviceType
 from relief_ray.experiment.setup import prepare
 from relief_ray.strategies import PRESETS
-from relief_ray.studies.plan import cells_of, load_preset
+from relief_ray.studies.plan import load_spec
 from relief_ray.support.errors import UserCodeFailed, UserError
+from tests.plans import cells_of
 
 SCALARS = [
     "", "~", "null", "true", "no", "0", "-1", "1", "2", "0.5", "1e3", "1e999", ".inf", "-.inf", ".nan", "0x1F", "0b11",
@@ -97,13 +98,13 @@ def bounded(seconds: float) -> Iterator[None]:
 
 def check(target: str, settings: list[str]) -> None:
     """Check what `relief-ray run TARGET --set ..` was given, as the command does before it opens any data."""
-    tuple(cells_of(load_preset(target), settings))
+    cells_of(load_spec(target), settings)
 
 
 def check_ready(settings: list[str]) -> None:
     """Check settings as a run of `quick` does before its first round: with its data, fleet, backbone and clocks."""
     check("quick", settings)
-    prepare(next(cells_of(load_preset("quick"), [*SMALL, *settings])).config)
+    prepare(cells_of(load_spec("quick"), [*SMALL, *settings])[0].config)
 
 
 # Words of what is expected or wrong, and of what to do.

@@ -64,7 +64,7 @@ def make_places(folder: Path) -> list[str]:
         "empty.yaml": b"", "list.yaml": b"- 1\n", "bytes.yaml": bytes(range(256)), "good.yaml": b"rounds: 2\n",
         "grid.py": b"GRID = 3\n", "raises.py": b"1 / 0\n", "syntax.py": b"def (\n", "data.csv": b"a,b\n1\n",
         "cells.json": b"{}", "damaged/run.json": b"{", "other/run.json": b"[]", "blank/run.json": b"",
-        "plan/grid.json": b'{"cells": 3}',
+        "plan/plan.json": b'{"cells": 3}',
     }  # fmt: skip
     for name, content in contents.items():
         path = folder / name

@@ -12,7 +12,7 @@ from relief_ray.data.config import DataConfig
 from relief_ray.models.backbone import InputShape
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.moment.backbone import MomentConfig
-from relief_ray.studies.cells import parse_numbers
+from relief_ray.studies.spec import parse_numbers
 from relief_ray.support.errors import UserError
 from relief_ray.support.user_yaml import MAX_BYTES, read_file, read_mapping, read_setting
 from tests.fuzzing import BOMB, bounded, check, check_ready, complaint, fuzz_files, fuzz_ready, fuzz_settings

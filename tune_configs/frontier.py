@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from relief_ray.report.paper import V1
 from relief_ray.strategies import PROPOSED, REFERENCE
-from relief_ray.studies.spec import CNN, SGD, SGD_RATES, SHORT, Axis, Grid, Level, Settings
+from relief_ray.studies.spec import CNN, SGD, SGD_RATES, SHORT, Axis, Level, Settings, Spec
 from tune_configs import CLAIMS
 
 # A block that is always trained is never the oldest, so that this order decides over all slots.
@@ -34,13 +34,13 @@ def _level(order: str, slots: int) -> Level:
     return Level(name=f"{order}-k{slots}", settings=settings)
 
 
-def frontier() -> Grid:
+def frontier() -> Spec:
     """F1 against speed: which ranking fills how many free slots best, looked for on validation data alone.
 
     Four orders x a budget of 1 to 5 groups for the slowest client, beside FedAvg and V1; 4 folds x 3 replicates whose
     seeds no other grid uses. Every method is tested with the mean of its last models (``evaluation.average``).
     """
-    return Grid(
+    return Spec(
         name="frontier",
         title="F1 against speed on validation data: four orders of groups, 1 to 5 groups for the slowest client",
         methods=(REFERENCE, PROPOSED, V1),
@@ -52,12 +52,12 @@ def frontier() -> Grid:
     )
 
 
-def frontier_mean() -> Grid:
+def frontier_mean() -> Spec:
     """The best of ``frontier`` with every group averaged over all participants instead of its cohort.
 
     An absent update counts as no change (the paper's V2, own blocks kept). Same folds and replicates as ``frontier``.
     """
-    return Grid(
+    return Spec(
         name="frontier_mean",
         title="the best of frontier averaged over all participants, validation data",
         methods=(WHOLE_MEAN,),
@@ -72,9 +72,9 @@ def frontier_mean() -> Grid:
 _BEST_RATE = 0.1  # of both methods, in `frontier_rates`
 
 
-def frontier_rates() -> Grid:
+def frontier_rates() -> Spec:
     """Learning rates of SGD with momentum for FedAvg and the best of ``frontier``; a replicate that no table uses."""
-    return Grid(
+    return Spec(
         name="frontier_rates",
         title="learning rates of SGD with momentum, validation data",
         methods=(REFERENCE, PROPOSED),
@@ -90,13 +90,13 @@ def _rate(rate: float) -> Level:
     return Level(name=f"sgd{rate:g}", settings={**SGD, "training.lr": rate})
 
 
-def frontier_sgd() -> Grid:
+def frontier_sgd() -> Spec:
     """The best of ``frontier`` with SGD at the rate that ``frontier_rates`` has found, beside FedAvg with the same.
 
     Averaged over cohorts and over all participants. Same folds and replicates as ``frontier``.
     """
     best = (_level("divergence", 3),)
-    return Grid(
+    return Spec(
         name="frontier_sgd",
         title="the best of frontier with SGD, averaged over cohorts and over all participants, validation data",
         methods=(REFERENCE, PROPOSED, WHOLE_MEAN),
@@ -108,13 +108,13 @@ def frontier_sgd() -> Grid:
     )
 
 
-def frontier_test() -> Grid:
+def frontier_test() -> Spec:
     """The candidate against FedAvg on the test part, with seeds that no search used: 25 replicates x 4 folds.
 
     Candidate: the highest F1 of the search at twice FedAvg's speed or more, three groups for the slowest client
     averaged over all participants, with SGD. FedAvg has the same optimizer, rate and average over its last models.
     """
-    return Grid(
+    return Spec(
         name="frontier_test",
         title="as fast as RELIEF and not worse than FedAvg? the candidate on the test part, 100 pairs",
         methods=(REFERENCE, WHOLE_MEAN),

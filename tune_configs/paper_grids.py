@@ -14,15 +14,15 @@ from relief_ray.studies.spec import (
     SHORT,
     VARIANTS,
     Axis,
-    Grid,
     Level,
+    Spec,
 )
 from tune_configs import CLAIMS
 
 
-def main_cnn() -> Grid:
+def main_cnn() -> Spec:
     """Table I: Backbone 1 with 11 methods and four bounds, 2 datasets, 3 replicates."""
-    return Grid(
+    return Spec(
         name="main_cnn",
         title="Table I: 11 methods on Backbone 1, and the bounds",
         methods=(*PAPER_METHODS, *BOUNDS),
@@ -31,9 +31,9 @@ def main_cnn() -> Grid:
     )
 
 
-def main_lora() -> Grid:
+def main_lora() -> Spec:
     """Table II: Backbone 2 with 11 methods and four bounds, 2 datasets, 3 replicates."""
-    return Grid(
+    return Spec(
         name="main_lora",
         title="Table II: 11 methods on Backbone 2, and the bounds",
         methods=(*PAPER_METHODS, *BOUNDS),
@@ -49,12 +49,12 @@ _MISSING = (
 )
 
 
-def ablation() -> Grid:
+def ablation() -> Spec:
     """Table III: V0 to V3, three one-field variants of ours, FedAvg (the 1.00x) and four bounds.
 
     2 backbones, 2 datasets, both readings of a missing modality, 3 replicates.
     """
-    return Grid(
+    return Spec(
         name="ablation",
         title="Table III: V0 to V3 and three variants of ours, the bounds, both backbones, both missing modes",
         methods=(REFERENCE, PROPOSED, *VARIANTS, *OUR_VARIANTS, *BOUNDS),
@@ -76,12 +76,12 @@ _FACTORS = (
 )
 
 
-def sensitivity() -> Grid:
+def sensitivity() -> Spec:
     """Tables IV and V: gaps between devices of 10, 55, 100, and 8 or 10, 20, 50, 100 clients.
 
     Five methods, four bounds, 2 backbones, 2 datasets, 3 replicates.
     """
-    return Grid(
+    return Spec(
         name="sensitivity",
         title="Tables IV and V: heterogeneity gap and number of clients, five methods",
         methods=(*REPRESENTATIVE, *BOUNDS),
@@ -90,12 +90,12 @@ def sensitivity() -> Grid:
     )
 
 
-def diagnostics() -> Grid:
+def diagnostics() -> Spec:
     """Fig. 2 (cosines of updates in pairs) and Fig. 3 (divergence over the phases of training).
 
     FedAvg as in the paper, RELIEF beside it; PAMAP2 on both backbones, every round compared in pairs.
     """
-    return Grid(
+    return Spec(
         name="diagnostics",
         title="Figs. 2 and 3: cosine and divergence of updates per block",
         methods=(REFERENCE, PROPOSED),
@@ -120,12 +120,12 @@ _SCOPES = (
 )
 
 
-def testbed() -> Grid:
+def testbed() -> Spec:
     """Section VII: the testbed's devices; per-device profiling with two clients, the fleet with everyone.
 
     Five methods, four bounds, 2 backbones, 2 datasets, 3 replicates; 100 rounds on two devices, 200 with the fleet.
     """
-    return Grid(
+    return Spec(
         name="testbed",
         title="Section VII: testbed devices, per device (100 rounds) and as a fleet (200 rounds)",
         methods=(*REPRESENTATIVE, *BOUNDS),
@@ -139,12 +139,12 @@ _COUPLINGS = tuple(
 )
 
 
-def coupling() -> Grid:
+def coupling() -> Spec:
     """Our own: which device owns which sensors, the premise that the paper never varies.
 
     FedAvg, V0 to V3, V2 with mandatory blocks, four bounds; slow devices have few sensors, any, or many; 3 replicates.
     """
-    return Grid(
+    return Spec(
         name="coupling",
         title="which device owns which sensors: coupled, independent, inverted",
         methods=(REFERENCE, PROPOSED, *VARIANTS, "v2_mandatory", *BOUNDS),
@@ -156,14 +156,14 @@ def coupling() -> Grid:
 _SLOTS = Level(name="slots3", settings={"strategy.slots_slowest": 3})
 
 
-def dsa_study() -> Grid:
+def dsa_study() -> Spec:
     """Our main study: RELIEF's parts on held-out subjects of Daily and Sports Activities, 48 pairs for each claim.
 
     FedAvg, V0 by three rules of the budget, V1 to V3, one-field variants; 4 folds x 12 replicates, 15 rounds of E = 2.
     Replicates 0 and 1 were a pilot (``results/dsa_pilot``): margins and claims were chosen after it, so that the study
     has others. Every round is tested, so that methods can be compared at equal seconds, joules and aggregations.
     """
-    return Grid(
+    return Spec(
         name="dsa_study",
         title="RELIEF on held-out subjects: three rules of its budget, V1 to V3, one-field variants, 12 replicates",
         methods=(REFERENCE, PROPOSED, *VARIANTS, "v2_mandatory", "v3_mandatory"),
@@ -179,12 +179,12 @@ def dsa_study() -> Grid:
     )
 
 
-def smoke() -> Grid:
+def smoke() -> Spec:
     """Twelve cells of a few seconds on the data that ship with the package: shows that a grid runs.
 
     FedAvg, V0 and V1, two folds, two seeds, three rounds of an epoch, a window every 5 s of any data set.
     """
-    return Grid(
+    return Spec(
         name="smoke",
         title="twelve short cells on shipped real data: FedAvg, V0 (RELIEF) and V1, two folds, two seeds",
         methods=(REFERENCE, PROPOSED, V1),

@@ -1,16 +1,29 @@
-"""Equal budgets for every method: five learning rates x three values of one parameter, on validation data alone.
+"""Searches, and the choices that are frozen of them.
 
+Equal budgets for every method: five learning rates x three values of one parameter, on validation data alone.
 ``search_lr`` has the paper's Adam, ``search_sgd`` SGD with momentum. ``search_optimizer`` is the small one: three rates
-of each, every method's own numbers as they are.
+of each, every method's own numbers as they are. `relief-ray grid freeze` writes the choices of a search and
+``--set tuned=FILE`` takes them: a choice belongs to a dataset, a fold, a backbone and a method. The fold counts: the
+validation windows of one fold come from subjects that the other folds test on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
+from pydantic import JsonValue, ValidationError
+
+from relief_ray.config.experiment import Choice, ExperimentConfig
+from relief_ray.models.registry import backbone_name
+from relief_ray.plugins.load import is_path
 from relief_ray.report.paper import PAPER_METHODS
 from relief_ray.strategies import search_of
-from relief_ray.studies.spec import CNN, PAPER, SGD, SGD_RATES, VARIANTS, Axis, Grid, Level, Settings
+from relief_ray.studies.spec import CNN, PAPER, SGD, SGD_RATES, VARIANTS, Axis, Level, Point, Setting, Settings, Spec
+from relief_ray.support.errors import UserError
+from relief_ray.support.files import PAGE, Unsealed, unsealed
+from relief_ray.support.frozen import FrozenConfig
 
 RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 METHODS = (*PAPER_METHODS, *VARIANTS)
@@ -23,7 +36,7 @@ BATCH = tuple(Level(name=f"b{size}", settings={"training.batch_size": size}) for
 
 
 def own_levels(method: str) -> tuple[Level, ...]:
-    """The three values of the one parameter that is searched beside the learning rate; ``method``: as in ``Grid``."""
+    """The three values of the one parameter that is searched beside the learning rate; ``method``: as in ``Spec``."""
     search = search_of(method).items()
     levels = (Level(name=n, settings={f"strategy.{k}": v for k, v in tried.items()}) for n, tried in search)
     return tuple(levels) or BATCH
@@ -48,9 +61,9 @@ def _crossed(name: str, rates: tuple[float, ...], optimizer: Settings, method: s
     )
 
 
-def grid() -> Grid:
+def grid() -> Spec:
     """11 methods and V1 to V3, 15 tries each, one seed that no table uses; the test part stays closed."""
-    return Grid(
+    return Spec(
         name="search_lr",
         title="five learning rates x three values of one parameter for every method, validation data only",
         methods=METHODS,
@@ -63,7 +76,7 @@ def grid() -> Grid:
     )
 
 
-def sgd_grid() -> Grid:
+def sgd_grid() -> Spec:
     """``search_lr`` with SGD (momentum 0.9, gradients clipped to norm 1) and its own five rates; same seeds."""
     return replace(
         grid(),
@@ -87,7 +100,7 @@ def _optimizer_tries(method: str) -> tuple[Level, ...]:
     )
 
 
-def optimizer_grid() -> Grid:
+def optimizer_grid() -> Spec:
     """Adam or SGD, three rates of each, for 11 methods and V1 to V3; two seeds that no table uses, validation data."""
     return replace(
         grid(),
@@ -97,3 +110,87 @@ def optimizer_grid() -> Grid:
         tries=_optimizer_tries,
         seeds=(1000, 1001),
     )
+
+
+# Key of the setting that names a file of choices.
+TUNED = "tuned"
+Place = tuple[str, int | None, str, str]
+
+
+class Frozen(FrozenConfig):
+    """A method's best try on one dataset, fold (None: the split has none) and backbone; ``num_cells`` were averaged."""
+
+    dataset: str
+    fold: int | None
+    backbone: str
+    method: str
+    settings: dict[str, JsonValue]
+    num_cells: int
+    choice: Choice
+
+    @property
+    def place(self) -> Place:
+        """Place of the choice: dataset, fold, backbone, method."""
+        return (self.dataset, self.fold, self.backbone, self.method)
+
+
+class Tuned(FrozenConfig):
+    """All choices of one search; ``score`` names the criterion."""
+
+    grid: str
+    score: str
+    choices: tuple[Frozen, ...]
+
+    def choice(self, dataset: str, method: str, config: ExperimentConfig) -> Frozen:
+        """The choice for a cell.
+
+        Raises:
+            UserError: the search has none there.
+        """
+        place = place_of(dataset, method, config)
+        for frozen in self.choices:
+            if frozen.place == place:
+                return frozen
+        raise UserError(f"--set tuned=..: has no choice for {words(place)}; search it first, or leave it out")
+
+    def tune(
+        self, point: Point, config: ExperimentConfig, settings: Sequence[Setting]
+    ) -> tuple[Mapping[str, object], Choice]:
+        """Settings and provenance of the choice for a cell, which keeps its search's values.
+
+        Raises:
+            UserError: there is none, or one of the user's settings would replace a value.
+        """
+        frozen = self.choice(point.setting.partition("-")[0], point.method, config)
+        for setting in settings:
+            if setting.path in frozen.choice.parameters:
+                raise UserError(f"--set {setting.path}: is chosen by --set tuned=..; leave one of the two out")
+        return frozen.settings, frozen.choice
+
+
+def place_of(dataset: str, method: str, config: ExperimentConfig) -> Place:
+    """Place of a configuration's choice; ``dataset`` is the level of the grids' axis, a user's own its import path."""
+    dataset = config.data.name if is_path(config.data.name) else dataset
+    fold = config.data.fold if config.data.split == "held_out_subject" else None
+    return (dataset, fold, backbone_name(config.backbone), method)
+
+
+def words(place: Place) -> str:
+    """``relief on dsa, fold 2, cnn``."""
+    dataset, fold, backbone, method = place
+    return f"{method} on {dataset}, {'' if fold is None else f'fold {fold}, '}{backbone}"
+
+
+def read_tuned(path: Path) -> Tuned:
+    """The frozen choices of a search.
+
+    Raises:
+        UserError: the file cannot be read as such.
+    """
+    try:
+        return Tuned.model_validate_json(unsealed(path.read_bytes(), PAGE))
+    except (OSError, Unsealed, ValidationError) as error:
+        shown = str(error).splitlines()[0]
+        raise UserError(
+            f"--set tuned={path}: cannot be read ({shown}); expected what `relief-ray grid freeze` wrote"
+        ) from error

@@ -120,15 +120,14 @@ def grid_start(
     _refuse_unread(search, "--search optuna", {"--tries": tries})
     numbers = {"--grace-rounds": grace_rounds, "--reduction-factor": reduction_factor}
     _refuse_unread(scheduler, "--scheduler asha", numbers)
-    from actors.commands.fetching import with_mirror
-    from actors.commands.grid import GridOptions, start_grid
+    from actors.commands.run import Options, start_grid
 
-    options = GridOptions(
+    options = Options(
         as_json=as_json, dry_run=dry_run, budget_s=_seconds(budget), jobs=jobs, rerun_stale=rerun_stale,
         skip_failed=skip_failed, skip_unknown=skip_unknown, dashboard=dashboard, claims=claims, search=search,
         tries=tries, seed=seed, scheduler=scheduler, grace_rounds=grace_rounds, reduction_factor=reduction_factor,
     )  # fmt: skip
-    start_grid(target, with_mirror(_with_address(settings, address), mirror), out, options)
+    start_grid(target, _with_ray(settings, address=address, mirror=mirror), out, options)
 
 
 def _axes(
@@ -141,17 +140,11 @@ def _axes(
     """
     if strategies is None and seeds is None and folds is None and rounds is None:
         return []
-    from relief_ray.studies.axes import parse_axes
-    from relief_ray.support.errors import UserError
+    from relief_ray.studies.spec import as_typed, joined, options, read_settings
 
-    axes = parse_axes(strategies, seeds, folds, rounds)
-    chosen = {"methods": axes.strategies, "seeds": axes.seeds, "folds": axes.folds}
-    made = {key: f"[{', '.join(map(str, values))}]" for key, values in chosen.items() if values is not None}
-    made |= {} if rounds is None else {"rounds": str(rounds)}
-    for key, setting in ((key, s) for key in made for s in settings if s.partition("=")[0] == key):
-        option = "strategies" if key == "methods" else key
-        raise UserError(f"--{option} and --set {setting}: choose the same; leave one of them out")
-    return [f"{key}={value}" for key, value in made.items()]
+    chosen = options(strategies, seeds, folds, rounds)
+    joined(chosen, read_settings(settings))
+    return as_typed(chosen)
 
 
 def _refuse_unread(chosen: str | None, reader: str, numbers: dict[str, int | None]) -> None:
@@ -192,20 +185,19 @@ def grid_resume(
 
     From a URI, the copy that `--mirror` made is first brought to a folder.
     """
-    from actors.commands.grid import GridOptions, resume_grid
-    from actors.grids.estimate import parse_hours
+    from actors.commands.run import Options, resume_grid
 
-    options = GridOptions(
-        as_json=as_json, dry_run=dry_run, budget_s=None if budget is None else parse_hours(budget), jobs=jobs,
+    options = Options(
+        as_json=as_json, dry_run=dry_run, budget_s=_seconds(budget), jobs=jobs,
         rerun_stale=rerun_stale, skip_failed=skip_failed, dashboard=dashboard,
     )  # fmt: skip
-    resume_grid(target, _with_address(settings, address), out, options)
+    resume_grid(target, _with_ray(settings, address=address), out, options)
 
 
 @grid.command("status")
 def grid_status(folder: GridFolder, as_json: AsJson = False) -> None:
     """List every cell with its status."""
-    from actors.commands.grid import show_status
+    from actors.commands.run import show_status
 
     show_status(folder, as_json)
 
@@ -217,14 +209,14 @@ def grid_freeze(
     as_json: AsJson = False,
 ) -> None:
     """Write every method's best try of a search, by validation F1, for `--set tuned=FILE`."""
-    from actors.commands.grid import freeze_choices
+    from actors.commands.run import freeze_choices
 
     freeze_choices(folder, out, as_json)
 
 
-def _with_address(settings: list[str] | None, address: str | None) -> list[str]:
-    """The settings and the cluster."""
-    return [*(settings or []), *([] if address is None else [f"runtime.address={address}"])]
+def _with_ray(settings: list[str] | None, **options: str | None) -> list[str]:
+    """The settings, and those that options of the section `runtime` are short for."""
+    return [*(settings or []), *(f"runtime.{key}={value}" for key, value in options.items() if value is not None)]
 
 
 _EPILOG = "**Exit codes**\n\n" + "\n".join(f"* {code}: {meaning}" for code, meaning in EXIT_CODES)
@@ -294,17 +286,13 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Train: one run per strategy, fold and replicate or seed, then a table, a figure and a verdict."""
-    from actors.commands.run import RunOptions, run_command
-    from relief_ray.studies.axes import parse_axes
+    from actors.commands.run import Options, run_command
+    from relief_ray.studies.spec import options as chosen_by
 
-    axes = parse_axes(strategies, seeds, folds, rounds)
-    options = RunOptions(as_json=as_json, dry_run=dry_run, jobs=jobs, dashboard=dashboard, rerun_stale=rerun_stale)
-    ray = [
-        f"runtime.{k}={v}"
-        for k, v in (("address", address), ("placement", placement), ("mirror", mirror))
-        if v is not None
-    ]
-    run_command(target, [*(settings or []), *ray], axes, out, options)
+    axes = chosen_by(strategies, seeds, folds, rounds)
+    options = Options(as_json=as_json, dry_run=dry_run, jobs=jobs, dashboard=dashboard, rerun_stale=rerun_stale)
+    chosen = _with_ray(settings, address=address, placement=placement, mirror=mirror)
+    run_command(target, chosen, axes, out, options)
 
 
 @app.command()
@@ -325,11 +313,9 @@ def resume(
     From a URI, the copy that `--mirror` made is first brought to a folder. `--set` may change runtime.* and tracking.*
     only.
     """
-    from actors.commands.run import RunOptions, resume_command
+    from actors.commands.run import Options, resume_command
 
-    options = RunOptions(
-        as_json=as_json, jobs=jobs, dashboard=dashboard, other_code=other_code, rerun_stale=rerun_stale
-    )
+    options = Options(as_json=as_json, jobs=jobs, dashboard=dashboard, other_code=other_code, rerun_stale=rerun_stale)
     resume_command(target, settings or [], out, options)
 
 

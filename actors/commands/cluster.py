@@ -23,9 +23,9 @@ from actors.runtime.placement import Nodes, total_of
 from actors.runtime.session import SessionOptions, ray_session
 from actors.terminal.exit_codes import BAD_INPUT, INTERRUPTED, RAY_LOST, Stopped, print_result, say
 from relief_ray.config.experiment import ExperimentConfig
-from relief_ray.studies.cells import Cell
 from relief_ray.studies.plan import target_config
 from relief_ray.studies.presets import PRESETS
+from relief_ray.studies.spec import Cell
 from relief_ray.support.errors import UserError, counted
 from relief_ray.support.text import wrapped
 

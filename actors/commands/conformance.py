@@ -20,7 +20,7 @@ from relief_ray.data.registry import DATASETS, load_own
 from relief_ray.plugins.load import is_path
 from relief_ray.strategies import DESCRIBED
 from relief_ray.strategies.citations import cite
-from relief_ray.studies.data_description import owners_of
+from relief_ray.studies.describe import owners_of
 from relief_ray.support.errors import UserError, counted
 from relief_ray.support.text import WIDTH, filled, table
 

@@ -25,7 +25,7 @@ from relief_ray.experiment.lifecycle import create
 from relief_ray.plugins.load import is_path
 from relief_ray.records.identity import machine_facts, source_digest
 from relief_ray.strategies import PRESETS
-from relief_ray.studies.data_description import data_config, data_description
+from relief_ray.studies.describe import data_config, data_description
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import write_atomic
 from relief_ray.support.process import use_threads

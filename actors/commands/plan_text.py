@@ -1,37 +1,52 @@
-"""Text and JSON of a grid before it starts and after it has ended; small plain tables for all commands."""
+"""Plans in words: `--dry-run`, a grid's end, `grid status`; and the commands to type next."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from statistics import fmean, stdev
 
-from actors.grids.display import duration, shortened
-from actors.grids.estimate import Estimate
-from actors.grids.progress import f1_heading, last_round
+from pydantic import BaseModel
+
+from actors.commands.study import claims_facts, claims_text
+from actors.grids.estimate import START_S, Estimate, estimates, probe_missing
+from actors.grids.places import address_of
+from actors.runtime.session import SessionOptions, ray_session
+from actors.terminal.exit_codes import say
 from actors.terminal.mlflow_export import where_to_look
-from actors.terminal.progress import headline_f1
-from relief_ray.records.cells import STATUS_TEXT
+from actors.terminal.progress import duration, shortened
+from relief_ray.config.experiment import ExperimentConfig
+from relief_ray.records.cells import PLAN_FILE, STATUS_TEXT, CellState
+from relief_ray.records.run_folder import RUN_FILE, read_rounds
+from relief_ray.records.sync.mlflow import flat_params
 from relief_ray.report.runs import split_name
-from relief_ray.studies.plans import CellFolder, Plan
-from relief_ray.support.errors import counted
+from relief_ray.strategies import PRESETS
+from relief_ray.studies.loop import f1_heading, headline_f1, last_round
+from relief_ray.studies.plan import STALE_FOLDER, Plan
+from relief_ray.studies.spec import Cell
+from relief_ray.support.errors import UserError, counted
+from relief_ray.support.process import num_cores
 from relief_ray.support.text import WIDTH, filled, table, typed, wrapped
 
+State = CellState[Cell]
 MIB = 2**20
 
 
 _MAX_ROWS = 40
 
 
-def counts(entries: Sequence[CellFolder]) -> str:
+def counts(entries: Sequence[State]) -> str:
     """``10 done, 1 failed, 1 planned``."""
     numbers = {status: sum(e.status == status for e in entries) for status in STATUS_TEXT}
     return ", ".join(f"{number} {status}" for status, number in numbers.items() if number)
 
 
-def plan_text(
+def grid_text(
     plan: Plan,
-    entries: Sequence[CellFolder],
+    entries: Sequence[State],
     known: Mapping[str, Estimate],
     num_places: int,
     start_s: float,
@@ -41,7 +56,7 @@ def plan_text(
 
     ``share``: that of all cells which ``entries`` are; the sums are of all of them.
     """
-    rows = [[setting, method, *rest] for (setting, method), rest in estimate_rows(entries, known).items()]
+    rows = [[setting, method, *rest] for (setting, method), rest in _estimate_rows(entries, known).items()]
     shown = table(["setting", "method", "to do", "a cell", "all", "disk"], rows[:_MAX_ROWS], left=2)
     more = [f"  ... and {len(rows) - _MAX_ROWS} rows more"] if len(rows) > _MAX_ROWS else []
     data = sorted({f"{e.cell.config.data.name}, {split_name(e.cell.config.data.split)}" for e in entries})
@@ -52,9 +67,9 @@ def plan_text(
         "",
         *(shown.splitlines() if _widest(shown) <= WIDTH else _by_setting(rows[:_MAX_ROWS])),
         *more,
-        *estimate_notes(entries, known),
+        *_estimate_notes(entries, known),
         "",
-        *sum_lines(known, num_places, start_s, share),
+        *_sum_lines(known, num_places, start_s, share),
         *([] if plan.stopping is None else ["(tries that ASHA stops early take less)"]),
         f"data: {'; '.join(data)}",
     ]
@@ -80,11 +95,11 @@ def _by_setting(rows: Sequence[Sequence[str]]) -> list[str]:
     return [head, rule, *(line for setting, below in by_setting.items() for line in (setting, *below))]
 
 
-def estimate_rows(
-    entries: Sequence[CellFolder], known: Mapping[str, Estimate]
+def _estimate_rows(
+    entries: Sequence[State], known: Mapping[str, Estimate]
 ) -> dict[tuple[str, str], tuple[str, str, str, str]]:
     """Cells to do of all, seconds of one and of all, and disk; by setting and method."""
-    groups: dict[tuple[str, str], list[CellFolder]] = {}
+    groups: dict[tuple[str, str], list[State]] = {}
     for entry in entries:
         groups.setdefault((entry.cell.setting, entry.cell.method), []).append(entry)
     rows = {}
@@ -97,7 +112,7 @@ def estimate_rows(
     return rows
 
 
-def estimate_notes(entries: Sequence[CellFolder], known: Mapping[str, Estimate]) -> list[str]:
+def _estimate_notes(entries: Sequence[State], known: Mapping[str, Estimate]) -> list[str]:
     """Lines on the source of the estimates: a source, and the methods that it is of."""
     methods: dict[str, dict[str, None]] = {}
     for entry in entries:
@@ -108,7 +123,7 @@ def estimate_notes(entries: Sequence[CellFolder], known: Mapping[str, Estimate])
     ]
 
 
-def sum_lines(known: Mapping[str, Estimate], num_places: int, start_s: float, share: float = 1.0) -> list[str]:
+def _sum_lines(known: Mapping[str, Estimate], num_places: int, start_s: float, share: float = 1.0) -> list[str]:
     """Time and disk of everything that is to do, and what the time includes; ``start_s``: until the first begins."""
     facts = totals(known, num_places, start_s, share)
     if known and all(k.seconds is None for k in known.values()):
@@ -127,7 +142,7 @@ def sum_lines(known: Mapping[str, Estimate], num_places: int, start_s: float, sh
 
 def plan_facts(
     plan: Plan,
-    entries: Sequence[CellFolder],
+    entries: Sequence[State],
     known: Mapping[str, Estimate],
     num_places: int,
     start_s: float,
@@ -170,7 +185,7 @@ def mib(num_bytes: int) -> str:
     return f"{num_bytes / 2**20:.{0 if num_bytes > 10 * 2**20 else 1}f} MiB"
 
 
-def print_end(plan: Plan, entries: Sequence[CellFolder], as_json: bool) -> None:
+def print_end(plan: Plan, entries: Sequence[State], as_json: bool) -> None:
     """Print a grid's cells by status and the scores of those that are done."""
     if as_json:
         print_status(plan, entries, as_json)
@@ -182,13 +197,13 @@ def print_end(plan: Plan, entries: Sequence[CellFolder], as_json: bool) -> None:
     for entry in entries:
         if entry.status in ("failed", "stale"):
             print(f"{entry.status}: {entry.cell.name}: {entry.why.splitlines()[0] if entry.why else ''}")
-    if any(e.state.is_open for e in entries):
+    if any(e.is_open for e in entries):
         print(f"\nGo on with  relief-ray grid resume {typed(plan.out)}")
     if rows:
         print("", _next_step(plan), *where_to_look(plan.cells[0].config.tracking, plan.out), sep="\n", flush=True)
 
 
-def stale_advice(stale: Sequence[CellFolder], command: str) -> str:
+def stale_advice(stale: Sequence[State], command: str) -> str:
     """Say what it means that finished cells are stale, and the ``command`` that computes them again."""
     verb = "is" if len(stale) == 1 else "are"
     return (
@@ -206,7 +221,7 @@ def _next_step(plan: Plan) -> str:
     return f"Side by side  relief-ray {command} {typed(plan.out)}"
 
 
-def _score_rows(entries: Sequence[CellFolder]) -> list[tuple[str, str, str, str]]:
+def _score_rows(entries: Sequence[State]) -> list[tuple[str, str, str, str]]:
     """Mean and sample standard deviation of the last F1 over folds and seeds, by setting and method."""
     groups: dict[tuple[str, str], list[float]] = {}
     for entry in entries:
@@ -219,18 +234,18 @@ def _score_rows(entries: Sequence[CellFolder]) -> list[tuple[str, str, str, str]
     ]
 
 
-def print_status(plan: Plan, entries: Sequence[CellFolder], as_json: bool) -> None:
+def print_status(plan: Plan, entries: Sequence[State], as_json: bool) -> None:
     """Print every cell with its status."""
     if not as_json:
         print(f"{plan.name}: {counts(entries)} of {len(entries)} cells; {plan.out}")
         for entry in entries:
-            facts = (f"{entry.num_rounds}/{entry.num_planned} rounds", entry.why.split("\n")[0])
+            facts = (f"{entry.num_rounds}/{entry.cell.num_planned} rounds", entry.why.split("\n")[0])
             print(shortened(f"{entry.status:<12}", entry.cell.name, "".join(f"  {fact}" for fact in facts if fact)))
         return
     tell({"event": "grid", "grid": plan.name, "folder": str(plan.out), "cells": _cell_facts(entries)})
 
 
-def _cell_facts(entries: Sequence[CellFolder]) -> list[dict[str, object]]:
+def _cell_facts(entries: Sequence[State]) -> list[dict[str, object]]:
     """Every cell with its status, as JSON."""
     return [
         {
@@ -239,8 +254,197 @@ def _cell_facts(entries: Sequence[CellFolder]) -> list[dict[str, object]]:
             "setting": e.cell.setting,
             "status": e.status,
             "rounds": e.num_rounds,
-            "planned": e.num_planned,
+            "planned": e.cell.num_planned,
             "why": e.why or None,
         }
         for e in entries
     ]
+
+
+# How long the plan waits for timed rounds in all.
+_PLAN_S = 60.0
+# What tells the runs of a plan apart, or only names them.
+_AXES = frozenset({"schema", "strategy.name", "data.fold", "seed", "fleet.rotation", "backbone.name", "data.name"})
+
+
+def show_plan(plan: Plan, jobs: int | None, as_json: bool, share: float = 1.0) -> None:
+    """Print the plan for `--dry-run`: a round of every workload is timed, a minute at most in all; nothing is written.
+
+    ``share``: that of all cells which the plan already has; a search suggests the others later.
+    """
+    states = plan.look()
+    known = estimates(states, probe_missing(states, one_each=True, say=say, limit_s=_PLAN_S))
+    places, start_s = num_places(plan, states, jobs), ray_start_s(plan, jobs)
+    if as_json:
+        facts = plan_facts(plan, states, known, places, start_s, share)
+        further = {} if plan.kind == "grid" else {"settings": differing(plan)}
+        tell({**facts, **further, "claims": claims_facts(plan)})
+    elif plan.kind == "grid":
+        print(grid_text(plan, states, known, places, start_s, share) + claims_text(plan))
+    else:
+        print(_run_plan_text(plan, states, known, places, start_s) + claims_text(plan))
+
+
+def ray_start_s(plan: Plan, jobs: int | None) -> float:
+    """Seconds until the first cell can begin: Ray's, where the cells need it and join no cluster that is up."""
+    states = plan.look()
+    modes = [state.cell.config.runtime.mode for state in states if not state.is_finished]
+    needs_ray = plan.kind == "grid" or jobs != 1 or any(mode != "inline" for mode in modes)
+    return START_S if needs_ray and address_of(states) is None else 0.0
+
+
+def num_places(plan: Plan, states: Sequence[State], jobs: int | None) -> int:
+    """Number of cores that cells will share: of the cluster that a grid joins, else of this process; at most ``jobs``.
+
+    Raises:
+        UserError: the cluster cannot be joined.
+    """
+    address = address_of(states) if plan.kind == "grid" else None
+    if address is None:
+        return min(num_cores(), jobs or num_cores())
+    with ray_session(SessionOptions(address=address)):
+        import ray
+
+        cores = max(1, int(ray.cluster_resources().get("CPU", 1.0)))
+        return min(cores, jobs or cores)
+
+
+def _run_plan_text(
+    plan: Plan, entries: Sequence[State], known: Mapping[str, Estimate], places: int, start_s: float
+) -> str:
+    """The runs by method, what of their settings differs from the defaults, and how long they take."""
+    data = plan.cells[0].config.data
+    rows = [
+        [method, *_axes_of([e for e in entries if e.cell.method == method]), *rest]
+        for (_, method), rest in _estimate_rows(entries, known).items()
+    ]
+    settings = [f"  {key} = {value}" for key, value in differing(plan).items()]
+    parts = [
+        f"{plan.name}: {counted(len(entries), 'run')} ({counts(entries)}); records in {plan.out}",
+        f"data: {data.name}, {split_name(data.split)}",
+        "",
+        table(["method", "folds", "seeds", "to do", "a run", "all", "disk"], rows, left=3),
+        *_estimate_notes(entries, known),
+        "",
+        "settings that differ from their defaults" + ("" if settings else ": none"),
+        *settings,
+        "",
+        *_sum_lines(known, places, start_s),
+    ]
+    return "\n".join(parts)
+
+
+def _axes_of(entries: Sequence[State]) -> tuple[str, str]:
+    """Folds and seeds (or replicates) of these runs, in words."""
+    folds = sorted({e.cell.config.data.fold for e in entries if e.cell.config.data.split == "held_out_subject"})
+    draws = dict.fromkeys(e.cell.config.draw_name for e in entries)
+    return _ranges(folds) or "-", _ranges([int(d[1:]) for d in draws if d[0] == "s"]) or _ranges(
+        [int(d[1:]) for d in draws if d[0] == "r"], "r"
+    )
+
+
+def _ranges(numbers: Sequence[int], head: str = "") -> str:
+    """``0-3``, ``1, 5``; each with ``head`` before it."""
+    if len(numbers) > 2 and list(numbers) == list(range(numbers[0], numbers[-1] + 1)):
+        return f"{head}{numbers[0]}-{head}{numbers[-1]}"
+    return ", ".join(f"{head}{n}" for n in numbers)
+
+
+def differing(plan: Plan) -> dict[str, str]:
+    """Settings that differ from their defaults, dotted; where runs differ in one, all its values."""
+    values: dict[str, dict[str, None]] = {}
+    for cell in plan.cells:
+        for key, value in _differing(cell.config).items():
+            values.setdefault(key, {})[value] = None
+    return {key: ", ".join(texts) for key, texts in values.items()}
+
+
+def _differing(config: ExperimentConfig) -> dict[str, str]:
+    usual = ExperimentConfig()
+    sections = {"runtime": config.runtime, "tracking": config.tracking}
+    defaults = {"runtime": usual.runtime, "tracking": usual.tracking}
+    preset = PRESETS.get(config.label())
+    if preset is not None:  # a method's name stands for all of its preset's values
+        sections, defaults = {**sections, "strategy": config.strategy}, {**defaults, "strategy": preset}
+    texts = _flat(sections)
+    deciding = {
+        k: v for k, v in flat_params(config.identity()).items() if preset is None or not k.startswith("strategy.")
+    }
+    differ = {k: v for k, v in texts.items() if _flat(defaults).get(k) != v}
+    return {key: value for key, value in {**deciding, **differ}.items() if key not in _AXES}
+
+
+def _flat(sections: Mapping[str, BaseModel]) -> dict[str, str]:
+    return flat_params({key: section.model_dump(mode="json") for key, section in sections.items()})
+
+
+_MAX_LINES = 8
+
+
+def next_steps(plan: Plan) -> list[str]:
+    """Lines with the next commands, and first how to activate the environment where `relief-ray` is no command."""
+    commands = [*activation(), f"relief-ray report {typed(plan.out)}", *_explain(plan.look())]
+    return [f"{'Next' if i == 0 else '':<8}{command}" for i, command in enumerate(commands)]
+
+
+def activation() -> list[str]:
+    """The line that makes this environment's commands known to the shell; empty where they are, or outside of one."""
+    script = Path(sys.prefix) / "bin" / "activate"
+    here = shutil.which("relief-ray")
+    is_known = here is not None and Path(here).parent == script.parent
+    return [] if is_known or sys.prefix == sys.base_prefix or not script.exists() else [f". {typed(script)}"]
+
+
+def _explain(cells: Iterable[State]) -> list[str]:
+    """A command that explains the client that was left out most, of the first finished run that can be explained."""
+    for cell in cells:
+        if cell.is_finished and cell.cell.config.strategy.explains:
+            last = read_rounds(cell.folder)[-1]
+            if last.clients:
+                client = min(last.clients, key=lambda c: len(c.trained)).client
+                return [f"relief-ray explain {typed(cell.folder)} --round {last.round} --client {client}"]
+    return []
+
+
+def refuse_several(folder: Path, command: str, rest: str = "") -> None:
+    """Check that a folder is a run, not a folder of runs.
+
+    Raises:
+        UserError: it holds several, and the message has the command for each; or none.
+    """
+    if (folder / RUN_FILE).exists():
+        return
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; expected a run folder, e.g. runs/demo/relief-f0-r0")
+    runs = _runs_below(folder)
+    if not runs:
+        raise UserError(f"{folder}: no {RUN_FILE} there or below; expected a folder that `relief-ray run` made")
+    raise UserError(f"{folder}: holds {len(runs)} runs, expected one; type one of:\n{_listed(runs, command, rest)}")
+
+
+def _runs_below(folder: Path) -> list[Path]:
+    """Run folders one or two folders below, those of one plan together."""
+    runs = {path.parent for pattern in ("*", "*/*") for path in folder.glob(f"{pattern}/{RUN_FILE}")}
+    return sorted(run for run in runs if run.parent.name != STALE_FOLDER)
+
+
+def refuse_nested(folders: Sequence[Path], command: str) -> None:
+    """Check that folders are runs or hold runs directly, as commands on several runs take them.
+
+    Raises:
+        UserError: one holds folders of runs; the message has the command for each.
+    """
+    for folder in folders:
+        plans = sorted(path.parent for path in folder.glob(f"*/{PLAN_FILE}"))
+        if plans and not (folder / RUN_FILE).exists() and not list(folder.glob(f"*/{RUN_FILE}")):
+            raise UserError(
+                f"{folder}: holds {len(plans)} folders of runs, expected one; type one of:\n"
+                f"{_listed(plans, command, '')}"
+            )
+
+
+def _listed(places: Sequence[Path], command: str, rest: str) -> str:
+    """Commands, one a line; the first few where there are many."""
+    lines = [" ".join(p for p in ("  relief-ray", command, typed(place), rest) if p) for place in places[:_MAX_LINES]]
+    more = [f"  ... and {len(places) - _MAX_LINES} more"] if len(places) > _MAX_LINES else []
+    return "\n".join([*lines, *more])

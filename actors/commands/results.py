@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
-from actors.commands.next_steps import next_steps, refuse_nested
+from actors.commands.plan_text import next_steps, refuse_nested
 from actors.terminal.mlflow_export import export_report, export_study, where_to_look
 from relief_ray.config.runtime import TrackingConfig
-from relief_ray.records.cells import PLAN_FILES, find_runs, read_plan_file
+from relief_ray.records.cells import PLAN_FILE, find_runs, read_plan_file
 from relief_ray.records.run_folder import RUN_FILE, read_run
 from relief_ray.records.sync.mlflow import DATABASE, sync
 from relief_ray.strategies.citations import cite
-from relief_ray.studies.plans import Plan
+from relief_ray.studies.plan import Plan
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import disk_errors, write_atomic
 from relief_ray.support.text import WIDTH, filled, typed
@@ -78,13 +78,13 @@ def _export(folders: Sequence[Path], files: Sequence[Path]) -> str | None:
     pages = [file for file in files if file.suffix in (".html", ".md")]
     if (place / RUN_FILE).exists():
         return export_report(_tracking(read_run(place).config), place, pages)
-    plans = [read_plan_file(place / name) for name in PLAN_FILES if (place / name).exists()]
-    if not (plans and plans[0].cells):
+    plan = read_plan_file(place / PLAN_FILE) if (place / PLAN_FILE).exists() else None
+    if plan is None or not plan.cells:
         return None
-    tracking = _tracking(plans[0].cells[0].config)
+    tracking = _tracking(plan.cells[0].config)
     if tracking.uri is None and not (place / DATABASE).exists():
         return None
-    return export_study(tracking, place, plans[0].name, pages)
+    return export_study(tracking, place, plan.name, pages)
 
 
 def _tracking(config: Mapping[str, JsonValue]) -> TrackingConfig:

@@ -1,291 +1,307 @@
-"""`relief-ray run` and `resume`: run after run, each in its own folder, resumable at any point.
+"""`relief-ray run`, `resume` and `grid`: they plan a study, or read its plan, and compute what is missing of it.
 
 Their options are declared in ``actors.cli.main``; an option that is short for a setting is turned into ``--set`` there.
+A grid is several cells at a time through Ray Tune; before it starts it says how long they take, from finished cells or
+timed rounds, and which fit into a budget.
 """
 
 from __future__ import annotations
 
+import json
+import math
+import os
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Literal
 
-from actors.commands.fetching import local_folder, refuse_behind
+from actors.commands.plan_text import (
+    grid_text,
+    next_steps,
+    num_places,
+    plan_facts,
+    print_end,
+    print_status,
+    ray_start_s,
+    show_plan,
+    stale_advice,
+    tell,
+)
 from actors.commands.results import show_results
-from actors.commands.run_mode import cause, overruled_mode, placed
-from actors.commands.run_plan import show_plan
 from actors.commands.study import cannot_decide
-from actors.grids.display import make_reporter as make_grid_reporter
-from actors.grids.side_by_side import SideBySide, refuse_dashboard_elsewhere, remove_scratch, run_side_by_side
-from actors.launch import RunCallbacks, RunMode, choose_mode, local_session, run_experiment
-from actors.runtime.session import ray_session
-from actors.terminal.console import make_reporter
-from actors.terminal.exit_codes import CELLS_FAILED, DISK, Stopped, say
-from actors.terminal.progress import CellEnd, Reporter
+from actors.grids.estimate import START_S, estimates, fitting, head_of, probe_missing
+from actors.grids.places import address_of, refuse_dashboard_elsewhere, remove_scratch
+from actors.grids.search import SuggestedTries, again, asha, freeze, stopped_early, suggested_tries
+from actors.launch import OnRay
+from actors.runtime.session import SessionOptions, ray_session
+from actors.terminal.exit_codes import CELLS_FAILED, DISK, MIRROR_BEHIND, Stopped, say
+from actors.terminal.progress import duration, grid_display, run_display
 from actors.terminal.signals import StopSignals
-from relief_ray.experiment.setup import Setup
+from relief_ray.data import open_dataset
 from relief_ray.plugins.load import is_path
-from relief_ray.records.checkpoint import generations
-from relief_ray.records.facts import Alerts
-from relief_ray.records.run_folder import read_rounds
-from relief_ray.records.schema import RoundRecord, RunRecord
+from relief_ray.records.cells import CellState
+from relief_ray.records.sync.mirror import fetch, is_uri
 from relief_ray.records.sync.sender import Senders
 from relief_ray.report.runs import split_name
-from relief_ray.studies.axes import Axes
 from relief_ray.studies.copies import copied
-from relief_ray.studies.loop import check_reusable, last_evaluated, open_cell, refuse_stale, rounds_to_do, title_of
-from relief_ray.studies.plan import make_plan, read_plan, without_stale, write_plan
-from relief_ray.studies.plans import CellFolder, Plan, look_at, set_stale_aside
+from relief_ray.studies.loop import Loop, compute, one_after_another, rounds_to_do
+from relief_ray.studies.plan import Plan, await_quiet, load_spec, look_at, refuse_begun, refuse_stale
 from relief_ray.studies.presets import PRESETS
+from relief_ray.studies.progress import Callback
+from relief_ray.studies.spec import Cell, Setting, Spec, joined, read_settings
 from relief_ray.support.errors import UserError, counted
-from relief_ray.support.process import use_threads
+from relief_ray.support.masking import mask_text
+from relief_ray.support.process import num_cores
 from relief_ray.support.text import typed
+from tune_configs.registry import GRIDS, cells_of, load_grid
 
-if TYPE_CHECKING:
-    from actors.runtime.warm_pool import WorkerCache
+State = CellState[Cell]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunOptions:
-    """Options of `relief-ray run` and `resume` besides what is computed.
+class Options:
+    """Options of `relief-ray run`, `resume` and `grid` besides what is computed.
 
     Attributes:
         as_json: JSON lines instead of text.
-        dry_run: only show the runs, their settings, time and disk.
-        jobs: runs at a time.
+        dry_run: only show the cells, their settings, time and disk.
+        jobs: cells at a time; None: as many as there are places.
         dashboard: open Ray's dashboard with a local cluster.
-        rerun_stale: set stale runs aside and compute them again.
+        rerun_stale: set stale cells aside and compute them again.
         other_code: go on with runs that another program began.
+        budget_s: wall time to stay within, counted from ``began_s``; None: no limit.
+        skip_failed: leave failed cells alone.
+        skip_unknown: leave out methods that this version does not have.
+        claims: file with the claims that the cells are to judge, instead of the grid's own.
+        search: sampler that suggests a search's tries; None: those that the grid lists.
+        tries: tries of every method and place that a sampler suggests; None: as many as the grid lists.
+        seed: of the sampler.
+        scheduler: stops weak tries of a search early; None: every try is trained to its end.
+        grace_rounds: rounds that the scheduler gives every try; None: a ninth of them, or more (``asha``).
+        reduction_factor: of so many tries the scheduler lets about one go on; None: three.
+        began_s: monotonic clock at the start of the command.
     """
 
     as_json: bool = False
     dry_run: bool = False
-    jobs: int = 1
+    jobs: int | None = 1
     dashboard: bool = False
     rerun_stale: bool = False
     other_code: bool = False
+    budget_s: float | None = None
+    skip_failed: bool = False
+    skip_unknown: bool = False
+    claims: Path | None = None
+    search: Literal["optuna"] | None = None
+    tries: int | None = None
+    seed: int = 0
+    scheduler: Literal["asha"] | None = None
+    grace_rounds: int | None = None
+    reduction_factor: int | None = None
+    began_s: float = field(default_factory=time.monotonic)
+
+    def left_s(self) -> float:
+        """Seconds of the budget that are left; infinite without one."""
+        return math.inf if self.budget_s is None else self.budget_s - (time.monotonic() - self.began_s)
 
 
-def run_command(target: str, settings: Sequence[str], axes: Axes, out: Path | None, options: RunOptions) -> None:
+def run_command(
+    target: str, settings: Sequence[str], axes: Sequence[Setting], out: Path | None, options: Options
+) -> None:
     """Run `relief-ray run`."""
-    _refuse_grid(target)
-    plan = make_plan(target, placed(settings, options.jobs), axes, out)
+    if target in GRIDS and target not in PRESETS and not Path(target).exists():
+        raise UserError(f"run {target}: is a grid, expected a preset or a file; type relief-ray grid {target}")
+    spec = load_spec(target)
+    chosen = joined(axes, read_settings(placed(settings, options.jobs)))
+    plan = Plan.of(spec, out or Path("runs") / spec.name, chosen)
+    refuse_begun(plan)
     if (mode := overruled_mode(target, settings, options.jobs)) is not None:
-        say(f"NOTE: {cause(settings)} takes an actor for each client: runtime.mode=actors instead of {mode}")
-    if options.dashboard:
-        _check_dashboard(plan, options.jobs)
+        say(f"NOTE: {_cause(settings)} takes an actor for each client: runtime.mode=actors instead of {mode}")
+    _check_dashboard(plan, options)
     if options.dry_run:
         show_plan(plan, options.jobs, options.as_json)
         return
     if options.rerun_stale:
-        set_stale_aside(plan.cell_folders(), plan.out)
-    write_plan(plan)
+        plan = plan.without_stale()
+    plan = plan.write()
     _refuse_stale(plan, "--out DIR")  # after the plan is written: `resume --other-code` completes all of it
     _run_plan(plan, options)
 
 
-def _refuse_grid(target: str) -> None:
-    """Check that a target is no grid's name: what a grid runs has its own settings.
-
-    Raises:
-        UserError: it is.
-    """
-    if target in PRESETS or Path(target).exists():
-        return
-    from tune_configs.registry import GRIDS
-
-    if target in GRIDS:
-        raise UserError(f"run {target}: is a grid, expected a preset or a file; type relief-ray grid {target}")
-
-
-def resume_command(target: str, settings: Sequence[str], out: Path | None, options: RunOptions) -> None:
+def resume_command(target: str, settings: Sequence[str], out: Path | None, options: Options) -> None:
     """Run `relief-ray resume`."""
     folder, settings = local_folder(target, out, settings)
-    settings = placed(settings, options.jobs)
-    plan = read_plan(folder, settings)
+    plan = Plan.read(folder, placed(settings, options.jobs))
     if options.rerun_stale:
-        plan = without_stale(plan, settings)
+        plan = plan.without_stale()
     elif not options.other_code:
         _refuse_stale(plan)
-    if options.jobs > 1 and plan.cells[0].name == ".":
+    if options.jobs != 1 and plan.is_single:
         raise UserError(
             f"--jobs {options.jobs}: {folder} is a single run; expected the folder of several, or no --jobs"
         )
-    if options.dashboard:
-        _check_dashboard(plan, options.jobs)
+    _check_dashboard(plan, options)
     _run_plan(plan, options)
 
 
+def start_grid(target: str, settings: Sequence[str], out: Path | None, options: Options) -> None:
+    """Run `relief-ray grid MODULE`."""
+    grid = load_grid(target)
+    place = out or Path("runs") / "-".join(filter(None, ("grid", grid.name, options.search, options.scheduler)))
+    place = place.absolute()
+    if options.search is not None:
+        search = suggested_tries(target, settings, place, options.tries, options.seed)
+        if options.scheduler is not None:
+            search = search.with_stopping(asha(search.listed(), options.grace_rounds, options.reduction_factor))
+        _run_search(search, options)
+        return
+    cells = cells_of(grid, settings, skip_unknown=options.skip_unknown)
+    if not cells:
+        raise UserError(f"grid {grid.name}: no cell is left; expected at least one level of every axis")
+    claims = options.claims or (Path(grid.claims) if grid.claims else None)
+    plan = Plan(kind="grid", out=place, name=grid.name, title=_title(grid, settings), cells=cells, claims_file=claims)
+    if options.scheduler is not None:
+        plan = stopped_early(plan, asha(cells, options.grace_rounds, options.reduction_factor))
+    _run_grid(plan, options)
+
+
+def _title(grid: Spec, settings: Sequence[str]) -> str:
+    """The grid's own title; where its axes were chosen anew it would say something else than what is run."""
+    changed = [setting for setting in settings if "." not in setting.partition("=")[0]]
+    return f"{grid.name} with {', '.join(changed)}" if changed else grid.title
+
+
+def resume_grid(target: str, settings: Sequence[str], out: Path | None, options: Options) -> None:
+    """Run `relief-ray grid resume DIR|URI`."""
+    folder, settings = local_folder(target, out, settings)
+    plan = Plan.read(folder.absolute(), settings, "grid")
+    if plan.search is not None:
+        _run_search(again(plan, settings), options)
+    else:
+        _run_grid(plan, options)
+
+
+def show_status(folder: Path, as_json: bool) -> None:
+    """Run `relief-ray grid status DIR`."""
+    plan = Plan.read(folder.absolute(), kind="grid")
+    print_status(plan, plan.look(), as_json)
+
+
+_TUNED_FILE = Path("results/tuned.json")
+
+
+def freeze_choices(folder: Path, out: Path | None, as_json: bool) -> None:
+    """Run `relief-ray grid freeze DIR`; as JSON: what was written, and a line about every method."""
+    file = out or _TUNED_FILE
+    lines = freeze(Plan.read(folder.absolute(), kind="grid"), file)
+    if as_json:
+        tell({"written": str(file), "methods": lines, **json.loads(file.read_text())})
+    else:
+        print(*lines, f"written {file}", sep="\n")
+
+
 def _refuse_stale(plan: Plan, elsewhere: str = "") -> None:
-    """Check that no run is of other code or weights; ``elsewhere``: the option that names another folder.
-
-    Raises:
-        UserError: some are.
-    """
-    refuse_stale(plan, "--rerun-stale", f"relief-ray resume {typed(plan.out)} --other-code", elsewhere)
+    """Check that no run is of other code or weights; ``elsewhere``: the option that names another folder."""
+    refuse_stale(plan, "--rerun-stale", f"{plan.resume} --other-code", elsewhere)
 
 
-def _check_dashboard(plan: Plan, jobs: int) -> None:
-    """Check that there will be a local cluster whose dashboard can be opened.
+def _check_dashboard(plan: Plan, options: Options) -> None:
+    """Check that there will be a local cluster whose dashboard can be opened, where it was asked for.
 
     Raises:
         UserError: the runs use no Ray, or join a cluster.
     """
-    cells = plan.cell_folders()
-    refuse_dashboard_elsewhere(cells)
-    if jobs == 1 and all(cell.cell.config.runtime.mode == "inline" for cell in cells):
-        raise UserError(
-            "--dashboard: these runs use no Ray (runtime.mode = 'inline'); add --jobs 2, or --set runtime.mode=packed"
-        )
+    if options.dashboard:
+        refuse_dashboard_elsewhere(plan.look())
+        if options.jobs == 1 and all(cell.config.runtime.mode == "inline" for cell in plan.cells):
+            raise UserError(
+                "--dashboard: these runs use no Ray (runtime.mode = 'inline'); add --jobs 2, or --set "
+                "runtime.mode=packed"
+            )
 
 
-@dataclass(kw_only=True, slots=True)
-class RunContext:
-    """Everything that the runs of a plan share.
+def _computed(
+    plan: Plan, todo: Sequence[State], options: Options, stop: StopSignals, shown: Callback, notes: Iterable[str]
+) -> Loop:
+    """Compute these cells of the plan, show their progress and copy their records.
 
-    Attributes:
-        name: name of the plan.
-        reporter: shows the progress.
-        stop: signals that ask to stop.
-        session: closes Ray's session and the workers at the end.
-        senders: are told of begun runs, of their rounds and of their ends.
-        options: options of the command.
-        worker_cache: worker processes that the next run takes over; None before the first on Ray.
-        said: notes about data, each of which is shown once and not for every run.
+    Raises:
+        Stopped: a signal or a full disk ended it early.
     """
 
-    name: str
-    reporter: Reporter
-    stop: StopSignals
-    session: ExitStack
-    senders: Senders
-    options: RunOptions
-    worker_cache: WorkerCache | None = None
-    said: set[str] = field(default_factory=set)
+    def computed(how: Callable[[Loop], None]) -> Loop:
+        over = options.budget_s is not None
+        return compute(plan, how, shown, stop.requested, todo=todo, out_of_time=lambda: over and options.left_s() <= 0)
 
-    def unsaid(self, notes: Sequence[str]) -> list[str]:
-        """The notes that no run of this command has shown yet."""
-        new = [note for note in notes if note not in self.said]
-        self.said.update(new)
-        return new
+    with closing(shown):
+        for note in notes:
+            shown.note(note)
+        if plan.kind == "grid" or (options.jobs != 1 and len(todo) > 1):
+            from actors.grids.scheduler import SideBySide
 
-    def open_ray(self, setup: Setup) -> None:
-        """Open Ray's session with the first run that needs it; worker processes stay for the next run."""
-        if self.worker_cache is None:
-            opened = ray_session(replace(local_session(setup), dashboard=self.options.dashboard), self.stop.lost)
-            if (url := self.session.enter_context(opened)) is not None:
-                self.reporter.note(f"dashboard: {url}")
-            from actors.runtime.warm_pool import WorkerCache
+            loop = computed(SideBySide(
+                jobs=options.jobs, dashboard=options.dashboard, other_code=options.other_code, lost=stop.lost
+            ))  # fmt: skip
+        else:
+            ray = OnRay(name=plan.name, dashboard=options.dashboard, on_note=shown.note, lost=stop.lost)
+            with ray.session:
+                loop = computed(one_after_another(ray, other_code=options.other_code))
+        is_whole = plan.kind == "run" and all(look_at(s.cell, s.folder).is_finished for s in todo)
+        if is_whole:
+            stop.advise(f"stopped; all runs are finished\nthe rest of their export: relief-ray sync {typed(plan.out)}")
+    if loop.disk_full:
+        raise Stopped(DISK, f"the disk is full; everything before is intact\n{_how_to_resume(plan)}")
+    if stop.requested() and not is_whole:
+        raise Stopped(stop.code, _how_to_resume(plan))
+    return loop
 
-            self.worker_cache = WorkerCache(self.name)
-            self.session.callback(self.worker_cache.close)
+
+def _how_to_resume(plan: Plan) -> str:
+    """Message for a user whose command ended early."""
+    kept, how = "everything up to the last finished round is kept", "go on" if plan.kind == "grid" else "resume"
+    return f"{'' if plan.kind == 'grid' else 'stopped; '}{kept}\n{how} with: {plan.resume}"
 
 
-def _run_plan(plan: Plan, options: RunOptions) -> None:
+def _run_plan(plan: Plan, options: Options) -> None:
     """Run whatever of the plan is not finished, then show the results of all of it.
 
     Raises:
         Stopped: a signal asked for it, or runs of several failed; the message says how to go on.
     """
-    cells = plan.cell_folders()
-    todo = [cell for cell in cells if not cell.is_finished]
-    if options.jobs > 1 and len(todo) > 1:
-        reporter = make_grid_reporter(options.as_json)
+    states = plan.look()
+    todo = [state for state in states if not state.is_finished]
+    if options.jobs != 1 and len(todo) > 1:
+        shown: Callback = grid_display(options.as_json)
     else:
-        reporter = make_reporter(options.as_json, len(cells), sum(rounds_to_do(cell) for cell in todo))
-    disk_full = False
-    with (
-        closing(reporter),
-        StopSignals(_how_to_resume(plan)) as stop,
-    ):
-        reporter.note(headline(plan, len(todo)))
-        for sentence in cannot_decide(plan) if todo else ():
-            reporter.note(f"NOTE: {sentence}")
-        remove_scratch(plan.out)
-        with ExitStack() as session, copied(plan, reporter.note, stop.requested) as senders:
-            if options.jobs > 1 and len(todo) > 1:
-                disk_full = _run_several(plan, cells, todo, options, reporter, stop, senders)
-            else:
-                context = RunContext(
-                    name=plan.name, reporter=reporter, stop=stop, session=session, senders=senders, options=options
-                )
-                _run_all(cells, context)
-            is_whole = all(look_at(cell.cell, cell.folder).is_finished for cell in todo)
-            if is_whole:
-                rest = f"the rest of their export: relief-ray sync {typed(plan.out)}"
-                stop.advise(f"stopped; all runs are finished\n{rest}")
-    if disk_full:
-        raise Stopped(DISK, f"the disk is full; everything before is intact\n{_how_to_resume(plan)}")
-    if stop.requested() and not is_whole:
-        raise Stopped(stop.code, _how_to_resume(plan))
-    _conclude(plan, senders, options.as_json)
-
-
-def _conclude(plan: Plan, senders: Senders, as_json: bool) -> None:
-    """Show the results of all runs.
-
-    Raises:
-        Stopped: runs failed, or the copy lacks something.
-    """
-    _refuse_failed(plan)
-    show_results(plan, as_json)
-    refuse_behind(senders, f"relief-ray resume {typed(plan.out)}")
-
-
-def _run_several(
-    plan: Plan,
-    cells: Sequence[CellFolder],
-    todo: Sequence[CellFolder],
-    options: RunOptions,
-    reporter: Reporter,
-    stop: StopSignals,
-    senders: Senders,
-) -> bool:
-    """Run several cells at a time; return whether the disk is full.
-
-    Raises:
-        UserError: a finished run is of other data.
-    """
-    for cell in cells:
-        if cell.is_finished:
-            reporter.note(f"{title_of(cell.cell)}: {check_reusable(cell)}")
-    work = SideBySide(
-        plan=replace(plan, out=plan.out.absolute()), entries=cells, todo=todo, reporter=reporter, stop=stop,
-        senders=senders, jobs=options.jobs, dashboard=options.dashboard, is_grid=False, other_code=options.other_code,
-    )  # fmt: skip
-    return run_side_by_side(work)
-
-
-def _refuse_failed(plan: Plan) -> None:
-    """Check that every run came to its end: of several at a time one that fails stops no other.
-
-    Raises:
-        Stopped: with the reasons.
-    """
-    failed = [cell for cell in plan.cell_folders() if not cell.is_finished]
+        shown = run_display(options.as_json, len(states), sum(map(rounds_to_do, todo)))
+    warnings = [f"NOTE: {sentence}" for sentence in cannot_decide(plan)] if todo else []
+    remove_scratch(plan.out)
+    with StopSignals(_how_to_resume(plan)) as stop:
+        senders = _computed(plan, todo, options, stop, shown, [headline(plan, len(todo)), *warnings]).senders
+    failed = [state for state in plan.look() if not state.is_finished]
     if failed:
-        why = "\n".join(f"{cell.cell.name}: {cell.why.splitlines()[0] if cell.why else cell.status}" for cell in failed)
+        why = "\n".join(f"{s.cell.name}: {s.why.splitlines()[0] if s.why else s.status}" for s in failed)
         raise Stopped(
             CELLS_FAILED,
             f"{why}\n{len(failed)} of {len(plan.cells)} runs failed; the others are not touched by that\n"
-            f"go on with: relief-ray resume {typed(plan.out)}",
+            f"go on with: {plan.resume}",
         )
+    show_results(plan, options.as_json)
+    _refuse_behind(plan, senders)
 
 
-def _how_to_resume(plan: Plan) -> str:
-    """Message for a user who has stopped a run."""
-    return (
-        f"stopped; everything up to the last finished round is kept\nresume with: relief-ray resume {typed(plan.out)}"
-    )
+def _refuse_behind(plan: Plan, senders: Senders) -> None:
+    """Check that the copy of the records has everything.
 
-
-def _run_all(cells: Sequence[CellFolder], context: RunContext) -> None:
-    """Run one cell after the other, until a signal asks to stop."""
-    for cell in cells:
-        if not context.stop.requested():
-            _run_cell(cell, context)
+    Raises:
+        Stopped: it lacks something.
+    """
+    for name in senders.behind:
+        raise Stopped(
+            MIRROR_BEHIND, f"the {name} is behind; the records here are complete\nsend the rest: {plan.resume}"
+        )
 
 
 def headline(plan: Plan, num_todo: int) -> str:
@@ -297,66 +313,213 @@ def headline(plan: Plan, num_todo: int) -> str:
     return f"{plan.name}: {counted(number, 'run')}{done}; {name}, {split_name(data.split)}; records in {plan.out}"
 
 
-def _run_cell(cell: CellFolder, context: RunContext) -> None:
-    """Run one cell from wherever its folder is."""
-    reporter, config, title = context.reporter, cell.cell.config, title_of(cell.cell)
-    if cell.is_finished:
-        record = last_evaluated(read_rounds(cell.folder))
-        reporter.end(CellEnd(title=title, status=cell.status, record=record, why=check_reusable(cell), reused=True))
+def _run_grid(plan: Plan, options: Options) -> None:
+    """Run what is not done yet, then say where the grid stands.
+
+    Raises:
+        Stopped: a signal, the budget or a full disk ended it, or cells failed; the message says how to go on.
+    """
+    _check_dashboard(plan, options)
+    if options.dry_run:
+        show_plan(plan, options.jobs, options.as_json)
         return
-    began_s = time.monotonic()
-    use_threads(config.runtime.num_threads)
-    setup = open_cell(cell, context.options.other_code)
-    mode = choose_mode(config.runtime, len(setup.fleet), config.training.stack)
-    reporter.begin(title, facts(setup, mode), saved_round(cell.folder), config.rounds)
-    for warning in context.unsaid(setup.data_notes):
-        reporter.note(f"WARNING: {warning}")
-    for warning in setup.warnings:
-        reporter.note(f"{title}: NOTE: {warning}")
-    if mode != "inline":
-        context.open_ray(setup)
-    run = follow(cell, setup, context)
-    reporter.end(
-        CellEnd(
-            title=title,
-            status=run.status,
-            seconds=time.monotonic() - began_s,
-            record=last_evaluated(read_rounds(cell.folder)),
+    with StopSignals(_how_to_resume(plan)) as stop:
+        after = _carry_out(plan, options, stop)
+    _finish(*after, {cell.name for cell in plan.cells}, options)
+
+
+def _run_search(search: SuggestedTries, options: Options) -> None:
+    """Run a search batch by batch; the first batch alone is shown before it.
+
+    Raises:
+        Stopped: as for a grid.
+    """
+    plan = search.ask()
+    if options.dry_run:
+        show_plan(plan, options.jobs, options.as_json, search.num_tries / search.search.tries)
+        return
+    cores = None if options.jobs is None else max(options.jobs, num_cores())
+    session = SessionOptions(address=address_of(plan.look()), num_cpus=cores, dashboard=options.dashboard)
+    # Ray stays up between batches.
+    with StopSignals(_how_to_resume(plan)) as stop, ray_session(session, stop.lost):
+        plan, senders = _carry_out(plan, options, stop)
+        while search.tell(plan) and not search.is_complete and options.left_s() > 0:
+            plan, senders = _carry_out(search.ask(), options, stop)
+    _finish(plan, senders, {cell.name for cell in plan.cells}, options)
+
+
+# Where Ray unpacks the working folder of a job.
+_JOB_FOLDERS = "working_dir_files"
+
+
+def _carry_out(plan: Plan, options: Options, stop: StopSignals) -> tuple[Plan, Senders]:
+    """Run the grid's cells that are not done yet; return the plan with all cells of its folder.
+
+    Raises:
+        Stopped: a signal or a full disk ended it.
+    """
+    wanted = {cell.name for cell in plan.cells}
+    with plan.lock():
+        plan = plan.write()
+        await_quiet(state for state in plan.look() if state.status != "done")
+        if options.rerun_stale:
+            plan = plan.without_stale()
+        states = plan.look()
+        todo = [state for state in to_do(states, options.skip_failed) if state.cell.name in wanted]
+        for data in {state.cell.config.data.name: state.cell.config.data for state in todo}.values():
+            open_dataset(data)
+        todo = within_budget(plan, states, todo, options)
+        if not todo:
+            remove_scratch(plan.out)
+            with copied(plan, say) as senders:
+                return plan, senders
+        notes = [
+            f"{plan.name}: {len(plan.cells)} cells, {len(todo)} to do; records in {plan.out}",
+            *(f"NOTE: {sentence}" for sentence in cannot_decide(plan)),
+        ]
+        if _JOB_FOLDERS in plan.out.parts:
+            notes.append(
+                "NOTE: that folder is the job's copy of the code, which Ray removes; name another with --out DIR"
+            )
+        return plan, _computed(plan, todo, options, stop, grid_display(options.as_json), notes).senders
+
+
+def _finish(plan: Plan, senders: Senders, wanted: Collection[str], options: Options) -> None:
+    """Say where the grid stands.
+
+    Raises:
+        Stopped: cells of this command failed or are stale, or the copy lacks something.
+    """
+    states = plan.look()
+    print_end(plan, states, options.as_json)
+    if not options.as_json:
+        print("", *next_steps(plan), sep="\n")
+    failed = [s for s in states if s.status == "failed" and s.cell.name in wanted]
+    stale = [s for s in states if s.status == "stale" and s.cell.name in wanted]
+    advice = stale_advice(stale, f"{plan.resume} --rerun-stale") if stale else ""
+    if failed:
+        raise Stopped(
+            CELLS_FAILED,
+            f"{len(failed)} cells failed; the others are not touched by that\n{_how_to_resume(plan)}"
+            + (f"\n{advice}" if advice else ""),
         )
+    _refuse_behind(plan, senders)
+    if stale:
+        raise Stopped(CELLS_FAILED, advice)
+
+
+def to_do(states: Iterable[State], skip_failed: bool) -> list[State]:
+    """Cells that are not finished, and failed ones once more; stale ones stay as they are."""
+    return [s for s in states if s.is_open or (s.status == "failed" and not skip_failed)]
+
+
+def within_budget(plan: Plan, entries: Sequence[State], todo: list[State], options: Options) -> list[State]:
+    """The first cells that fit into what is left of the budget, after a round of every method has been timed.
+
+    Where none fits, the first is begun: it goes on later. Says which.
+    """
+    if options.budget_s is None or not todo:
+        return todo
+    known = estimates(entries, probe_missing(todo, one_each=False, say=say, limit_s=max(1.0, options.left_s())))
+    places = num_places(plan, todo, options.jobs)
+    left_s = options.left_s() - START_S
+    chosen = fitting(todo, known, left_s * places)
+    begun = [] if chosen else head_of(todo, known, left_s)
+    facts = {
+        "event": "budget", "budget_s": options.budget_s, "left_s": max(0.0, left_s), "start_s": START_S,
+        "cells": [e.cell.name for e in chosen], "begun": begun[0].cell.name if begun else None, "to_do": len(todo),
+    }  # fmt: skip
+    if options.as_json:
+        tell(plan_facts(plan, entries, known, places, ray_start_s(plan, options.jobs)))
+        tell(facts)
+    else:
+        print(grid_text(plan, entries, known, places, ray_start_s(plan, options.jobs)))
+        print(_sentence(options.budget_s, left_s, chosen, begun, len(todo)), flush=True)
+    return chosen or begun
+
+
+def _sentence(budget_s: float, left_s: float, chosen: Sequence[State], begun: Sequence[State], num_todo: int) -> str:
+    what = (
+        f", up to {chosen[-1].cell.name}"
+        if chosen
+        else f"; {begun[0].cell.name} is begun, a resume goes on with it"
+        if begun
+        else "; give it more, or fewer rounds (--set rounds=..)"
     )
+    rest = f"{duration(max(0.0, left_s))} of it left after Ray's start"
+    return f"budget {duration(budget_s)}, {rest}: {len(chosen)} of {num_todo} cells to do fit{what}"
 
 
-def saved_round(folder: Path) -> int | None:
-    """Round of the newest checkpoint, after which a run goes on."""
-    saved = generations(folder)
-    return int(saved[0].name.removeprefix("round-")) if saved else None
+def placed(settings: Sequence[str], jobs: int | None) -> list[str]:
+    """The settings, with the mode that follows from them unless the user names one.
+
+    Clients that are placed by device type are an actor each; several runs at a time are a process each, and on a
+    cluster that is joined ``auto`` gives each of them a host on any node, where there are several.
+    """
+    if _names_mode(settings):
+        return list(settings)
+    if _is_typed(settings):
+        return ["runtime.mode=actors", *settings]
+    is_joined = "RAY_ADDRESS" in os.environ or any(setting.startswith("runtime.address=") for setting in settings)
+    mode = "auto" if is_joined else "inline"
+    return [*([] if jobs == 1 else [f"runtime.mode={mode}"]), *settings]
 
 
-def follow(cell: CellFolder, setup: Setup, context: RunContext) -> RunRecord:
-    """Run the missing rounds, and tell the reporter and those who copy them of each."""
-    config, title = cell.cell.config, title_of(cell.cell)
-    alerts = Alerts()
-    context.senders.wake(cell.folder)
-
-    def on_round(record: RoundRecord) -> None:
-        context.reporter.committed(title, record, config.costs.planning_time, alerts.of(record))
-        context.senders.wake(cell.folder)
-
-    def on_note(text: str) -> None:
-        context.reporter.note(f"{cell.folder}: {text}")
-
-    try:
-        callbacks = RunCallbacks(on_round=on_round, on_note=on_note, should_stop=context.stop.requested)
-        return run_experiment(setup, cell.folder, callbacks, context.worker_cache)
-    finally:
-        context.senders.end(cell.folder)
+def overruled_mode(target: str, settings: Sequence[str], jobs: int | None) -> str | None:
+    """The mode of the preset or file that ``placed`` replaces because clients are placed by type; None: none is."""
+    if _names_mode(settings) or not _is_typed(settings):
+        return None
+    runtime = load_spec(target).settings.get("runtime")
+    mode = runtime.get("mode", "auto") if isinstance(runtime, dict) else "auto"
+    return mode if mode in ("packed", "inline") else "a process for each run" if jobs != 1 else None
 
 
-def facts(setup: Setup, mode: RunMode) -> str:
-    """A run's rounds, clients, mode and data in a line; a user's method by its import path too."""
-    number, rounds = len(setup.fleet), setup.config.rounds
-    windows = sum(client.num_windows for client in setup.fleet.clients)
-    where = {"inline": "in this process", "packed": "on Ray, packed", "actors": "on Ray, an actor each"}[mode]
-    path = f"{setup.config.label()}, " if is_path(setup.config.label()) else ""
-    length = f"{path}{counted(rounds, 'round')}"
-    return f"{length}, {counted(number, 'client')} {where}, {windows} windows ({setup.data.origin})"
+def _names_mode(settings: Sequence[str]) -> bool:
+    return any(setting.startswith("runtime.mode=") for setting in settings)
+
+
+def _is_typed(settings: Sequence[str]) -> bool:
+    """True where settings place clients by device type: by name, or as devices of a physical run."""
+    return _last("runtime.placement", settings) == "typed" or _is_physical(settings)
+
+
+def _is_physical(settings: Sequence[str]) -> bool:
+    return _last("runtime.physical", settings).lower() in ("true", "yes", "on")
+
+
+def _cause(settings: Sequence[str]) -> str:
+    """Return the setting because of which clients are placed by device type."""
+    return "runtime.physical=true" if _is_physical(settings) else "runtime.placement=typed"
+
+
+def _last(key: str, settings: Sequence[str]) -> str:
+    """The value that a key has in the end; empty where no setting names it."""
+    return next((s.partition("=")[2] for s in reversed(settings) if s.partition("=")[0] == key), "")
+
+
+_FOLDER = Path("runs")
+_KEY = "runtime.mirror"
+
+
+def local_folder(target: str, out: Path | None, settings: Sequence[str]) -> tuple[Path, list[str]]:
+    """The folder to go on with, and the settings; a copy is fetched, and kept up to date from then on.
+
+    ``out``: where a copy is brought; by default ``runs/`` and the last part of its URI.
+
+    Raises:
+        UserError: no copy is there, ``out`` holds something already, or was named for a local folder.
+    """
+    if not is_uri(target):
+        if out is not None:
+            raise UserError(
+                f"--out {out}: is for a copy at a URI, which is brought there; found the folder {target}, which is "
+                "gone on with where it lies; leave --out away"
+            )
+        return Path(target), list(settings)
+    place = out or _FOLDER / target.rstrip("/").rpartition("/")[2]
+    fetched = fetch(target, place)
+    say(fetched.line(mask_text(target)))
+    for note in fetched.notes:
+        say(f"NOTE: {note}")
+    is_chosen = any(setting.startswith(f"{_KEY}=") for setting in settings)
+    return place, [*settings, *([] if is_chosen else [f"{_KEY}={target}"])]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from relief_ray.records.cells import CLAIMS_FILE, FIGURE_TEXT, Claims, Figure, figure_named, read_claims
-from relief_ray.studies.plans import Plan, row_of
+from relief_ray.studies.plan import Plan, row_of
 from relief_ray.support.errors import UserError, counted
 from relief_ray.support.text import filled, table
 

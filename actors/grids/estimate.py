@@ -6,7 +6,6 @@ import json
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -14,15 +13,14 @@ from time import perf_counter
 from actors.terminal.signals import TimeIsUp, time_limit
 from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.config.runtime import TrackingConfig
-from relief_ray.experiment.experiment import Experiment
-from relief_ray.experiment.lifecycle import create
+from relief_ray.experiment.experiment import open_cell, run_opened
 from relief_ray.models.registry import backbone_name
+from relief_ray.records.cells import CellState
 from relief_ray.records.checkpoint import KEEP, generations
 from relief_ray.records.run_folder import ROUNDS_FILE, read_rounds
-from relief_ray.studies.plans import CellFolder
+from relief_ray.studies.spec import Cell
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import use_threads
-from relief_ray.training.executor import SerialExecutor
 
 Workload = str
 Key = tuple[Workload, str]
@@ -77,7 +75,7 @@ def _folder_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def finished_rates(entries: Iterable[CellFolder]) -> dict[Key, Rate]:
+def finished_rates(entries: Iterable[CellState[Cell]]) -> dict[Key, Rate]:
     """Rates of the workloads and methods of which cells are done: their means."""
     groups: dict[Key, list[Rate]] = {}
     for entry in entries:
@@ -112,7 +110,7 @@ def _mean(rates: Sequence[Rate]) -> Rate:
 
 
 def probe_missing(
-    entries: Sequence[CellFolder], *, one_each: bool, say: Say, limit_s: float = math.inf
+    entries: Sequence[CellState[Cell]], *, one_each: bool, say: Say, limit_s: float = math.inf
 ) -> dict[Key, Rate | UserError]:
     """Time a round of every workload and method that no finished cell tells about; of one method each if asked.
 
@@ -137,11 +135,11 @@ def probe_missing(
     return rates
 
 
-def _to_time(entries: Sequence[CellFolder], *, one_each: bool) -> dict[Key, CellFolder]:
+def _to_time(entries: Sequence[CellState[Cell]], *, one_each: bool) -> dict[Key, CellState[Cell]]:
     """The first open cell of every workload and method without a rate; ``one_each``: of every workload without one."""
     known = set(finished_rates(entries))
     covered = {work for work, _ in known}
-    cells: dict[Key, CellFolder] = {}
+    cells: dict[Key, CellState[Cell]] = {}
     for entry in entries:
         key = (workload(entry.cell.config), entry.cell.label)
         if entry.status != "done" and key not in known and key not in cells and not (one_each and key[0] in covered):
@@ -166,17 +164,16 @@ def probe(config: ExperimentConfig) -> Rate:
     one_round = config.model_copy(update={"rounds": 1, "tracking": TrackingConfig(enabled=False)})
     use_threads(config.runtime.num_threads)
     with tempfile.TemporaryDirectory(prefix="relief-probe-") as place:
-        began = perf_counter()
-        setup, folder = create(one_round, Path(place) / "cell")
-        with folder, closing(SerialExecutor(setup.job)) as executor:
-            start_s = perf_counter() - began
-            Experiment(setup=setup, folder=folder, executor=executor).run()
-        rate = measured(folder.path, start_s, "one timed round")
+        folder, began = Path(place) / "cell", perf_counter()
+        setup = open_cell(one_round, folder)
+        start_s = perf_counter() - began
+        run_opened(setup, folder)
+        rate = measured(folder, start_s, "one timed round")
         # Two checkpoints are kept; a single round leaves one.
-        return replace(rate, fixed_bytes=rate.fixed_bytes * KEEP // len(generations(folder.path)))
+        return replace(rate, fixed_bytes=rate.fixed_bytes * KEEP // len(generations(folder)))
 
 
-def estimates(entries: Iterable[CellFolder], probed: Mapping[Key, Rate | UserError]) -> dict[str, Estimate]:
+def estimates(entries: Iterable[CellState[Cell]], probed: Mapping[Key, Rate | UserError]) -> dict[str, Estimate]:
     """Estimates for every open cell, by its name; methods without a rate count as the first one known."""
     entries = list(entries)
     known = {**probed, **finished_rates(entries)}
@@ -194,10 +191,10 @@ def estimates(entries: Iterable[CellFolder], probed: Mapping[Key, Rate | UserErr
     return by_name
 
 
-def _estimate(entry: CellFolder, rate: Rate | UserError, like: str) -> Estimate:
+def _estimate(entry: CellState[Cell], rate: Rate | UserError, like: str) -> Estimate:
     if isinstance(rate, UserError):
         return Estimate(seconds=None, num_bytes=None, origin=f"unknown: {str(rate).partition(';')[0]}")
-    left = max(0, entry.num_planned - entry.num_rounds)
+    left = max(0, entry.cell.num_planned - entry.num_rounds)
     return Estimate(
         seconds=rate.start_s + left * rate.round_s,
         num_bytes=int(rate.fixed_bytes + left * rate.round_bytes),
@@ -206,9 +203,9 @@ def _estimate(entry: CellFolder, rate: Rate | UserError, like: str) -> Estimate:
     )
 
 
-def fitting(todo: Iterable[CellFolder], known: Mapping[str, Estimate], core_s: float) -> list[CellFolder]:
+def fitting(todo: Iterable[CellState[Cell]], known: Mapping[str, Estimate], core_s: float) -> list[CellState[Cell]]:
     """The first cells, in order, whose seconds add up to at most ``core_s``; one of unknown length ends the list."""
-    chosen: list[CellFolder] = []
+    chosen: list[CellState[Cell]] = []
     for entry in todo:
         seconds = known[entry.cell.name].seconds
         if seconds is None or seconds > core_s:
@@ -218,7 +215,7 @@ def fitting(todo: Iterable[CellFolder], known: Mapping[str, Estimate], core_s: f
     return chosen
 
 
-def head_of(todo: Sequence[CellFolder], known: Mapping[str, Estimate], wall_s: float) -> list[CellFolder]:
+def head_of(todo: Sequence[CellState[Cell]], known: Mapping[str, Estimate], wall_s: float) -> list[CellState[Cell]]:
     """The first cell, where the time is enough for a round of it: a resume goes on behind that."""
     first_s = known[todo[0].cell.name].first_s
     return list(todo[:1]) if first_s is not None and first_s <= wall_s else []

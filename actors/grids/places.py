@@ -7,7 +7,10 @@ the same bits: both add up the same blocks in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import os
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from actors.runtime.placement import GRAIN, Nodes, Resources, WorkerSpec, plan_actors, plan_packed, shortage, total_of
@@ -17,6 +20,8 @@ from relief_ray.core.messages import Fleet
 from relief_ray.data import num_clients
 from relief_ray.devices.fleet import DeviceType
 from relief_ray.experiment.setup import configured_fleet
+from relief_ray.records.cells import CellState
+from relief_ray.studies.spec import Cell
 from relief_ray.support.errors import UserError, counted
 from relief_ray.support.process import choose_device
 
@@ -127,3 +132,31 @@ def explain_places(trials: Collection[Bundles], nodes: Nodes) -> str:
         f"{all_nodes}: a cell's clients are computed on any node, its records are written on this one; "
         f"{counted(most, 'cell')} at a time{stay}"
     )
+
+
+def address_of(entries: Sequence[CellState[Cell]]) -> str | None:
+    """Address of the cluster, from the configuration or ``RAY_ADDRESS`` (as in a Ray job); None: a local one."""
+    chosen = entries[0].cell.config.runtime.address if entries else None
+    return chosen or os.environ.get("RAY_ADDRESS")
+
+
+def refuse_dashboard_elsewhere(entries: Sequence[CellState[Cell]]) -> None:
+    """Check that `--dashboard` is asked of a cluster that is started here.
+
+    Raises:
+        UserError: a cluster is joined, which has one of its own.
+    """
+    if address := address_of(entries):
+        raise UserError(
+            f"--dashboard: opens with a local cluster, found the cluster {address}; open that one's, usually at port "
+            "8265 of its head, and leave the option out"
+        )
+
+
+# Folder of Tune's own state, of no use once its driver has ended.
+SCRATCH = ".tune"
+
+
+def remove_scratch(out: Path) -> None:
+    """Remove Tune's files from a folder of cells; a killed driver leaves them, though its trials may end all cells."""
+    shutil.rmtree(out / SCRATCH, ignore_errors=True)

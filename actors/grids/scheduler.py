@@ -1,34 +1,58 @@
-"""Ray Tune as the scheduler of a grid: a trial reserves its bundles, as many run as the cluster has places for.
+"""Cells several at a time: Ray Tune as their scheduler, on a local Ray or a cluster.
 
-Tune's own state decides nothing: which cells are still to do is read from their folders, before and after.
+A trial reserves its bundles, as many run as the cluster has places for. Tune's own state decides nothing: which cells
+are still to do is read from their folders, before and after.
+
+ASHA (asynchronous successive halving, Li et al., MLSys 2020) stops a try of a search at a rung where its score is below
+the best ``1 / reduction_factor`` of those that came there before it. A search compares the tries of one place only,
+i.e. a method on a dataset, fold and backbone: otherwise weak methods would be stopped, not weak values.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import ray
 from ray import tune
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 
-from actors.grids.early_stopping import rungs
-from actors.grids.low_memory import low_memory_ends_one_trial
-from actors.grids.places import bundles_of, explain_places, num_at_once, refuse_shortage
-from actors.grids.side_by_side import SCRATCH, remove_scratch
-from actors.grids.trial import CellTrial, TrialSpec
+from actors.grids.places import (
+    SCRATCH,
+    address_of,
+    bundles_of,
+    explain_places,
+    fleet_of,
+    is_chosen_here,
+    num_at_once,
+    refuse_shortage,
+    remove_scratch,
+)
+from actors.grids.search import mark_stopped, rivals, rungs, scores_at
+from actors.grids.trial import F1, ROUND, CellTrial, Trials, low_memory_ends_one_trial
 from actors.runtime import serialization
+from actors.runtime.errors import count_kills, describe_death
 from actors.runtime.placement import Nodes, look_around
-from relief_ray.records.cells import EarlyStopping
-from relief_ray.studies.plans import CellFolder, keep_error, look_at
+from actors.runtime.session import SessionOptions, ray_session
+from relief_ray.records.cells import CellState, EarlyStopping
+from relief_ray.studies.loop import Loop, check_reusable
+from relief_ray.studies.plan import keep_error, look_at
+from relief_ray.studies.spec import Cell
 from relief_ray.support.errors import UserError
+from relief_ray.support.process import num_cores
+from tune_configs.search import Place
+
+if TYPE_CHECKING:
+    from ray.tune.experiment import Trial
 
 STOP_FILE = ".stop"
+_FEWER = "run fewer cells at a time (--jobs N)"
 _ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
@@ -39,44 +63,98 @@ _ENVIRONMENT = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Listener:
-    """Callbacks for a grid's trials.
+class SideBySide:
+    """How a loop computes its cells: as trials of Ray Tune; errors are kept in their folders and stop no other cell.
 
-    ``begun`` and ``ended`` get a cell's name, ``ended`` also what Tune says of a trial that died; ``tick`` comes many
-    times a second; ``note`` gets lines for the user.
+    Attributes:
+        jobs: most cells at a time; None: as many as there are places.
+        dashboard: open Ray's dashboard with a local cluster.
+        other_code: go on with runs that another program began.
+        lost: hears, in another thread, where Ray does not answer any more.
     """
 
-    begun: Callable[[str], None]
-    ended: Callable[[str, str], None]
-    tick: Callable[[], None]
-    note: Callable[[str], None]
+    jobs: int | None = None
+    dashboard: bool = False
+    other_code: bool = False
+    lost: Callable[[str], None] | None = None
+
+    def __call__(self, loop: Loop) -> None:
+        """Run the cells on a local Ray, or on the cluster that was named.
+
+        Raises:
+            UserError: the cluster cannot be joined or is too small, or a finished run is of other data.
+        """
+        if not loop.plan.how.goes_on:
+            for state in (state for state in loop.states if state.is_finished):
+                loop.callback.note(f"{state.cell.title}: {check_reusable(state)}")
+        (loop.plan.out.absolute() / STOP_FILE).unlink(missing_ok=True)
+        # Tune imports MLflow, which reads this once.
+        os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
+        with ray_session(self._session_options(loop.todo), self.lost) as url:
+            if url is not None:
+                loop.callback.note(f"dashboard: {url}")
+            fit(loop, jobs=self.jobs, other_code=self.other_code)
+
+    def _session_options(self, todo: Sequence[CellState[Cell]]) -> SessionOptions:
+        """Options of the cluster to join, or of a local one whose node has the resources of the largest fleet."""
+        address = address_of(todo)
+        resources: dict[str, float] = {}
+        if address is None:
+            for needed in {repr(s.cell.config.fleet) + repr(s.cell.config.data): s for s in todo}.values():
+                for name, amount in _devices_of(needed).items():
+                    resources[name] = max(resources.get(name, 0.0), amount)
+        # More jobs than cores are what the user asks for: they take turns.
+        cores = None if self.jobs is None else max(self.jobs, num_cores())
+        return SessionOptions(address=address, num_cpus=cores, resources=resources, dashboard=self.dashboard)
 
 
-def _ignore(*words: str) -> None:
-    """Do nothing."""
+def _devices_of(entry: CellState[Cell]) -> dict[str, float]:
+    """Ray resources of a cell's devices; empty where all clients live in the trial's process."""
+    total: dict[str, float] = {}
+    runtime = entry.cell.config.runtime
+    if runtime.mode != "inline" and not is_chosen_here(runtime):
+        fleet, types = fleet_of(entry.cell.config)
+        for client in fleet.clients:
+            for name, amount in types[client.device].ray_resources.items():
+                total[name] = total.get(name, 0.0) + amount
+    return total
 
 
 class _TuneCallback(tune.Callback):
-    """Passes Tune's events on to the listener."""
+    """Passes Tune's events on to the loop; None in the copy of its set-up that Tune keeps on disk and nobody reads."""
 
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
+    def __init__(self, loop: Loop | None) -> None:
+        self._loop = loop
+        self._kills_before = count_kills()
 
-    def __reduce__(self) -> tuple[type[_TuneCallback], tuple[Listener]]:
-        # Tune keeps a copy of its set-up on disk, which is not read here; a terminal cannot be copied.
-        return _TuneCallback, (Listener(begun=_ignore, ended=_ignore, tick=_ignore, note=_ignore),)
+    def __reduce__(self) -> tuple[type[_TuneCallback], tuple[None]]:
+        return _TuneCallback, (None,)
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: object) -> None:
-        self._listener.begun(trial.config["cell"])
+        if self._loop is not None:
+            self._loop.begin(trial.config["cell"])
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: object) -> None:
-        self._listener.ended(trial.config["cell"], "")
+        if self._loop is not None:
+            self._loop.end(trial.config["cell"])
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: object) -> None:
-        self._listener.ended(trial.config["cell"], _words_of(trial))
+        if self._loop is not None:
+            keep_death(self._loop, trial.config["cell"], _words_of(trial), self._kills_before)
+            self._loop.end(trial.config["cell"])
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: object) -> None:
-        self._listener.tick()
+        if self._loop is not None:
+            self._loop.tick()
+            if self._loop.disk_full or self._loop.stop_requested():
+                (self._loop.plan.out.absolute() / STOP_FILE).touch()
+
+
+def keep_death(loop: Loop, name: str, trouble: str, kills_before: int | None) -> None:
+    """Keep the error of a cell whose process died; ``trouble``: what Ray says."""
+    state = next(state for state in loop.states if state.cell.name == name)
+    if look_at(state.cell, state.folder).is_open:
+        keep_error(state.folder, describe_death(state.folder, trouble, kills_before, died="died twice", fewer=_FEWER))
 
 
 def _words_of(trial: Any) -> str:
@@ -99,29 +177,8 @@ class _StopAll(tune.Stopper):
         return self._stop_file.exists()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrialPlan:
-    """Settings of a command's trials.
-
-    Attributes:
-        out: folder of the cells.
-        parent: name of the grid that the runs name as their parent; None: they are of no grid.
-        jobs: most trials at a time; None: as many as the cluster has places for.
-        other_code: go on with runs that another program began.
-        stopping: how weak tries of a search are stopped early; None: every trial runs to its end.
-        rivals: all cells of that search, also those that have ended.
-    """
-
-    out: Path
-    parent: str | None
-    jobs: int | None = None
-    other_code: bool = False
-    stopping: EarlyStopping | None = None
-    rivals: Sequence[CellFolder] = ()
-
-
-def fit(entries: Sequence[CellFolder], trials: TrialPlan, listener: Listener) -> None:
-    """Run these cells; Ray is up already. Results and errors are in their folders.
+def fit(loop: Loop, *, jobs: int | None = None, other_code: bool = False) -> None:
+    """Run the loop's cells; Ray is up already. Results and errors are in their folders.
 
     Raises:
         UserError: the cluster is too small for one of them.
@@ -129,38 +186,34 @@ def fit(entries: Sequence[CellFolder], trials: TrialPlan, listener: Listener) ->
     os.environ.update(_ENVIRONMENT)
     for name in ("ray.tune", "ray.train", "ray.air"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    nodes = look_around()
-    bundles = {entry.cell.name: bundles_of(entry.cell.config, nodes) for entry in entries}
+    nodes, out, note = look_around(), loop.plan.out.absolute(), loop.callback.note
+    bundles = {state.cell.name: bundles_of(state.cell.config, nodes) for state in loop.todo}
     refuse_shortage(bundles, nodes)
-    listener.note(explain_places(bundles.values(), nodes))
+    note(explain_places(bundles.values(), nodes))
     # Tune hands a free process to any trial that waits: few may wait, so that cells keep their order.
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(num_at_once(trial, nodes) for trial in bundles.values()))
-    stop_file = trials.out / STOP_FILE
-    remove_scratch(trials.out)
+    remove_scratch(out)
     try:
         with low_memory_ends_one_trial():
-            _tuner(_make_specs(entries, trials), _Places(entries, nodes, listener.note), trials, listener).fit()
+            _tuner(loop, _Places(loop.todo, nodes, note), _make_trials(loop, other_code), jobs).fit()
     finally:
-        remove_scratch(trials.out)
-    if not stop_file.exists():
-        _explain_lost(entries)
+        remove_scratch(out)
+    if not (out / STOP_FILE).exists():
+        _explain_lost(loop.todo)
 
 
-def _make_specs(entries: Sequence[CellFolder], trials: TrialPlan) -> dict[str, TrialSpec]:
-    """Specifications of the trials, by cell name."""
-    kept = {key: value for key, value in os.environ.items() if key in ("RELIEF_DATA", "RELIEF_CACHE")}
-    return {
-        e.cell.name: TrialSpec(
-            cell=e.cell,
-            folder=e.folder.absolute(),
-            parent=trials.parent,
-            stop_file=trials.out / STOP_FILE,
-            environment=kept,
-            other_code=trials.other_code,
-            pauses=() if trials.stopping is None else rungs(trials.stopping, e.cell.config),
-        )
-        for e in entries
-    }
+def _make_trials(loop: Loop, other_code: bool = False) -> Trials:
+    """The trials of a loop's cells."""
+    plan, stopping = loop.plan, loop.plan.stopping
+    return Trials(
+        cells={state.cell.name: state.cell for state in loop.todo},
+        out=plan.out.absolute(),
+        parent=plan.name if plan.how.is_parent else None,
+        stop_file=plan.out.absolute() / STOP_FILE,
+        environment={key: value for key, value in os.environ.items() if key in ("RELIEF_DATA", "RELIEF_CACHE")},
+        other_code=other_code,
+        pauses={} if stopping is None else {s.cell.name: rungs(stopping, s.cell.config) for s in loop.todo},
+    )
 
 
 _AT_WORK: WeakValueDictionary[int, _Places] = WeakValueDictionary()
@@ -174,7 +227,7 @@ def _at_work(key: int) -> _Places | None:
 class _Places:
     """Resources of each trial when Tune asks for them: a node that has joined meanwhile gets cells too."""
 
-    def __init__(self, entries: Sequence[CellFolder], nodes: Nodes, note: Callable[[str], None]) -> None:
+    def __init__(self, entries: Sequence[CellState[Cell]], nodes: Nodes, note: Callable[[str], None]) -> None:
         """``nodes``: the cluster at the start."""
         self._configs = {entry.cell.name: entry.cell.config for entry in entries}
         self._nodes, self._note = nodes, note
@@ -194,54 +247,100 @@ class _Places:
         return tune.PlacementGroupFactory(list(bundles), strategy="PACK", bundle_label_selector=selectors)
 
 
-def _tuner(specs: Mapping[str, TrialSpec], places: _Places, trials: TrialPlan, listener: Listener) -> tune.Tuner:
+def _tuner(loop: Loop, places: _Places, trials: Trials, jobs: int | None) -> tune.Tuner:
     """A tuner with a trial per cell, in order; a trial whose process died is tried once more."""
 
     def name_of(trial: Any) -> str:
         return str(trial.config["cell"])
 
-    trainable = tune.with_resources(tune.with_parameters(CellTrial, specs=[_put(specs)]), places)
+    trainable = tune.with_resources(tune.with_parameters(CellTrial, trials=[_put(trials)]), places)
     # Ray's dashboard shows this name as the class of a trial's process.
     trainable.__qualname__ = trainable.__name__ = f"{trials.parent or 'run'}/cell"
+    stopping = loop.plan.stopping
     return tune.Tuner(
         trainable,
-        param_space={"cell": tune.grid_search(list(specs))},
+        param_space={"cell": tune.grid_search(list(trials.cells))},
         tune_config=tune.TuneConfig(
             reuse_actors=True,
-            max_concurrent_trials=trials.jobs,
-            scheduler=_early_stopping(trials),
+            max_concurrent_trials=jobs,
+            # None: Tune's own, which runs each trial to its end.
+            scheduler=None if stopping is None else SearchScheduler(loop.states, stopping),
             trial_name_creator=name_of,
             trial_dirname_creator=lambda trial: str(trial.trial_id),
         ),
         run_config=tune.RunConfig(
             name="trials",
             storage_path=str(trials.out / SCRATCH),
-            stop=_StopAll(trials.out / STOP_FILE),
+            stop=_StopAll(trials.stop_file),
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             failure_config=tune.FailureConfig(max_failures=1),
-            callbacks=[_TuneCallback(listener)],
+            callbacks=[_TuneCallback(loop)],
             verbose=0,
         ),
     )
 
 
-def _early_stopping(trials: TrialPlan) -> Any:
-    """Tune's scheduler where trials may be stopped early; None: Tune's own, which runs each to its end."""
-    from actors.grids.asha import SearchScheduler
-
-    return None if trials.stopping is None else SearchScheduler(trials.rivals, trials.stopping)
-
-
-def _put(specs: Mapping[str, TrialSpec]) -> ray.ObjectRef[Mapping[str, TrialSpec]]:
-    """Put the specifications where every trial finds them, with the files of methods, data and backbones of users."""
-    modules = {module for spec in specs.values() for module in spec.cell.config.modules()}
-    return serialization.put(dict(specs), tuple(sorted(modules)))
+def _put(trials: Trials) -> ray.ObjectRef[Trials]:
+    """Put the trials where each finds them, with the files of methods, data and backbones of users."""
+    modules = {module for cell in trials.cells.values() for module in cell.config.modules()}
+    return serialization.put(trials, tuple(sorted(modules)))
 
 
-def _explain_lost(entries: Sequence[CellFolder]) -> None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _EarlierTrial:
+    """A cell that ended in an earlier session, as ASHA knows trials."""
+
+    trial_id: str
+
+
+class SearchScheduler(FIFOScheduler):
+    """Starts trials in order and lets the ASHA of each place decide which go on.
+
+    Tune keeps no state of it: the rungs are filled from the ledgers of all cells, those of earlier sessions and of
+    other batches included.
+    """
+
+    def __init__(self, entries: Sequence[CellState[Cell]], stopping: EarlyStopping) -> None:
+        """Feed the scores of cells that have ended; ``entries``: all cells of the search."""
+        super().__init__()
+        self._stopping = stopping
+        self._entries = {entry.cell.name: entry for entry in entries}
+        # Untyped, since earlier cells are no trials of Tune: ASHA reads nothing but their id.
+        self._by_place: dict[Place, Any] = {}
+        for entry in entries:
+            if entry.status in ("done", "stopped"):
+                self._add(entry, _EarlierTrial(trial_id=entry.cell.name))
+
+    def _add(self, entry: CellState[Cell], trial: Trial | _EarlierTrial) -> None:
+        """Make a trial known to its place, with the scores that its ledger has; what was decided then stands."""
+        config = entry.cell.config
+        known: Any = self._by_place.get(rivals(entry.cell))
+        if known is None:
+            known = self._by_place[rivals(entry.cell)] = ASHAScheduler(
+                time_attr=ROUND, metric=F1, mode="max", max_t=config.rounds,
+                grace_period=self._stopping.grace_rounds, reduction_factor=self._stopping.reduction_factor,
+            )  # fmt: skip
+        known.on_trial_add(None, trial)
+        for round_, f1 in scores_at(entry.folder, rungs(self._stopping, config)).items():
+            known.on_trial_result(None, trial, {ROUND: round_, F1: f1})
+
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
+        """Take a new trial in."""
+        self._add(self._entries[trial.config["cell"]], trial)
+
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        """Ask the place's ASHA; a trial that it stops is marked in its folder, which no process holds between parts."""
+        entry = self._entries[trial.config["cell"]]
+        decision = str(self._by_place[rivals(entry.cell)].on_trial_result(tune_controller, trial, result))
+        if decision == TrialScheduler.STOP:
+            mark_stopped(entry.folder, int(result[ROUND]))
+        return decision
+
+
+def _explain_lost(entries: Sequence[CellState[Cell]]) -> None:
     """Keep an error for cells that Tune left open without a word."""
     for entry in entries:
-        if look_at(entry.cell, entry.folder).state.is_open:
+        if look_at(entry.cell, entry.folder).is_open:
             with suppress(UserError):
                 keep_error(
                     entry.folder,

@@ -1,22 +1,40 @@
-"""Optuna as the sampler of a search: it is asked for tries in small batches and told their validation F1.
+"""Searches: the space that tries span, Optuna as their sampler, which weak ones stop early, and what is frozen.
 
-Suggestions depend on the seed and on the scores of earlier batches alone, not on the order in which cells end. Asked
-again with the same scores it suggests the same tries: a search that was stopped goes on from its folders.
+Optuna is asked for tries in small batches and told their validation F1. Suggestions depend on the seed and on the
+scores of earlier batches alone, not on the order in which cells end. Asked again with the same scores it suggests the
+same tries: a search that was stopped goes on from its folders. Early stopping is Ray Tune's ASHA
+(``actors.grids.scheduler``), which decides on what the cells' folders hold; its rules are here. The choice of a search
+is the best try of every method by validation F1, frozen in a file that other grids read.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import json
+import math
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from math import prod
+from pathlib import Path
+from statistics import fmean
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from relief_ray.studies.spec import Level
-from relief_ray.support.errors import UserError
-from relief_ray.support.text import install
-from tune_configs.space import Dimension, SearchPlace
+from pydantic import JsonValue
+
+from relief_ray.config.experiment import Choice, ExperimentConfig
+from relief_ray.records.cells import CellState, EarlyStopping, SuggestedSearch
+from relief_ray.records.run_folder import RUN_FILE, RunFolder, read_rounds
+from relief_ray.report.runs import config_value
+from relief_ray.studies.plan import Plan
+from relief_ray.studies.spec import Cell, Level, Setting, Spec, choose, dataset_levels, read_settings
+from relief_ray.support.errors import UserError, listed, several
+from relief_ray.support.files import PAGE, disk_errors, sealed, write_atomic
+from relief_ray.support.text import install, typed
+from tune_configs.registry import cells_of, load_grid, with_choices
+from tune_configs.search import Frozen, Place, Tuned, place_of, words
 
 if TYPE_CHECKING:
     import optuna
@@ -27,7 +45,110 @@ _RANDOM_FIRST = 5
 _MOST_ASKS = 20
 
 
-def require_optuna() -> None:
+# From this ratio of the largest to the smallest value on, a number is searched by its logarithm.
+_LOG_FROM = 4.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dimension:
+    """One direction of the space: a number between two bounds, or one of several choices.
+
+    Attributes:
+        name: its part in a cell's name.
+        key: dotted key of the number; empty for choices.
+        low: smallest value.
+        high: largest value.
+        log: whether it is searched by its logarithm.
+        is_int: whether it is a whole number.
+        choices: settings to choose among; empty for a number.
+    """
+
+    name: str
+    key: str = ""
+    low: float = 0.0
+    high: float = 0.0
+    log: bool = False
+    is_int: bool = False
+    choices: tuple[Mapping[str, object], ...] = ()
+
+
+def space_of(levels: Sequence[Level]) -> tuple[Dimension, ...]:
+    """The space between the fixed tries of a method.
+
+    Keys that vary independently of each other are a direction each: a number between the smallest and largest value
+    tried, or one of the values where one is no number. Keys that vary together are one choice.
+    """
+    keys = list(dict.fromkeys(key for level in levels for key in level.settings))
+    values = {key: _distinct([level.settings.get(key) for level in levels]) for key in keys}
+    apart = len(levels) == prod(len(v) for v in values.values())
+    units = [(key,) for key in keys] if apart else [(keys[0],), tuple(keys[1:])]
+    return tuple(_dimension(unit, values, levels) for unit in units if unit)
+
+
+def _distinct(values: Sequence[object]) -> list[object]:
+    return [value for i, value in enumerate(values) if value not in values[:i]]
+
+
+def _dimension(unit: tuple[str, ...], values: Mapping[str, list[object]], levels: Sequence[Level]) -> Dimension:
+    name = unit[0].rpartition(".")[2]
+    numbers = [v for v in values[unit[0]] if isinstance(v, int | float) and not isinstance(v, bool)]
+    if len(unit) == 1 and len(numbers) == len(values[unit[0]]):
+        low, high = min(numbers), max(numbers)
+        return Dimension(
+            name=name, key=unit[0], low=low, high=high, log=low > 0 and high / low >= _LOG_FROM,
+            is_int=all(isinstance(v, int) for v in numbers),
+        )  # fmt: skip
+    choices = _distinct([{key: level.settings[key] for key in unit if key in level.settings} for level in levels])
+    return Dimension(name=name, choices=tuple(dict(c) for c in choices if isinstance(c, dict)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SearchPlace:
+    """A part of a search that is searched for itself: one method on one dataset, fold and combination of axes.
+
+    Attributes:
+        name: the place in words, also the seed of its sampler.
+        method: name or import path.
+        grid: the grid with this place alone, without tries.
+        space: what is searched.
+    """
+
+    name: str
+    method: str
+    grid: Spec
+    space: tuple[Dimension, ...]
+
+    def with_tries(self, tries: Sequence[Level]) -> Spec:
+        """The place's grid with these tries."""
+        return replace(self.grid, own={self.method: tuple(tries)})
+
+
+def search_places(grid: Spec) -> Iterator[SearchPlace]:
+    """The places of a search.
+
+    Raises:
+        UserError: the grid is none, or a method has no tries.
+    """
+    if not grid.is_search:
+        raise UserError(f"grid {grid.name}: is no search; expected one whose methods have tries, such as search_lr")
+    for level in dataset_levels(grid).values():
+        folds: list[int | None] = [f for f in level.folds if grid.folds is None or f in grid.folds]
+        for fold, chosen in product(folds or [None], product(*(axis.levels for axis in grid.axes))):
+            axes = tuple(replace(axis, levels=(one,)) for axis, one in zip(grid.axes, chosen, strict=True))
+            for method in grid.methods:
+                if not grid.own.get(method):
+                    raise UserError(
+                        f"grid {grid.name}: {method} has no tries; expected some, or leave it out of methods"
+                    )
+                parts = [method, level.name, *([] if fold is None else [f"fold {fold}"]), *(c.name for c in chosen)]
+                alone = replace(
+                    grid, methods=(method,), datasets=(level,), axes=axes, own={},
+                    folds=None if fold is None else (fold,),
+                )  # fmt: skip
+                yield SearchPlace(name=", ".join(parts), method=method, grid=alone, space=space_of(grid.own[method]))
+
+
+def _require_optuna() -> None:
     """Check that Optuna is installed.
 
     Raises:
@@ -113,3 +234,428 @@ def _suggested(trial: optuna.Trial, dimension: Dimension) -> tuple[str, Mapping[
     value = trial.suggest_float(dimension.name, dimension.low, dimension.high, log=dimension.log)
     rounded = float(f"{value:.4g}")
     return f"{dimension.name}{rounded:g}", {dimension.key: rounded}
+
+
+_REDUCTION_FACTOR = 3
+
+
+def rungs(stopping: EarlyStopping, config: ExperimentConfig) -> tuple[int, ...]:
+    """The rounds after which a try may be stopped, ascending.
+
+    Rung k stands at ``grace_rounds * reduction_factor ** k`` rounds. A try is judged after the first tested round from
+    there on; the last round is none, since nothing is left to stop.
+    """
+    judged, milestone = [], stopping.grace_rounds
+    while (tested := _tested_from(milestone, config.evaluation.every)) < config.rounds:
+        judged.append(tested)
+        milestone *= stopping.reduction_factor
+    return tuple(judged)
+
+
+def _tested_from(round_: int, every: int) -> int:
+    """The first round from this one on that is tested because of ``evaluation.every``."""
+    return -(-round_ // every) * every
+
+
+def asha(cells: Sequence[Cell], grace_rounds: int | None, reduction_factor: int | None) -> EarlyStopping:
+    """The rule for these tries, checked; by default the first rung stands at a ninth of the rounds, or later.
+
+    ``grace_rounds`` of None: the first tested round from ``rounds / reduction_factor ** 2`` on that no method's warm-up
+    exceeds.
+
+    Raises:
+        UserError: the cells are no tries of a search, or nothing could be stopped.
+    """
+    factor = reduction_factor or _REDUCTION_FACTOR
+    configs = [cell.config for cell in cells]
+    _refuse_unfit(configs)
+    if grace_rounds is None:
+        wanted = [max(-(-c.rounds // factor**2), _needed(cell)) for cell, c in zip(cells, configs, strict=True)]
+        grace_rounds = max(_tested_from(r, c.evaluation.every) for r, c in zip(wanted, configs, strict=True))
+    stopping = EarlyStopping(scheduler="asha", grace_rounds=grace_rounds, reduction_factor=factor)
+    for cell in cells:
+        _refuse_idle(stopping, cell)
+    return stopping
+
+
+def _needed(cell: Cell) -> int:
+    """Rounds before which the method's last phase has not begun; 1 where it has a single one."""
+    return cell.config.strategy.rounds_needed(cell.config.participation) or 1
+
+
+def _refuse_unfit(configs: Iterable[ExperimentConfig]) -> None:
+    """Check that the cells are tries of one seed, judged on validation data.
+
+    Raises:
+        UserError: they are not.
+    """
+    seeds = set()
+    for config in configs:
+        seeds.add(config.seed)
+        if config.choice is None or config.choice.kind != "try":
+            raise UserError(
+                f"--scheduler asha: {config.name} is no try of a search, and only tries may be stopped early; expected "
+                "a search such as search_lr, or no --scheduler"
+            )
+        if config.evaluation.parts != ("validation",):
+            raise UserError(
+                f"--scheduler asha: evaluation.parts = {list(config.evaluation.parts)}; tries are judged by validation "
+                "F1 alone; expected --set evaluation.parts=[validation]"
+            )
+    if len(seeds) > 1:
+        raise UserError(
+            f"--scheduler asha: the search has {len(seeds)} seeds ({', '.join(map(str, sorted(seeds)))}), and a try "
+            "that is stopped with one of them has no mean over all; expected one: --set 'seeds=[1000]'"
+        )
+
+
+def _refuse_idle(stopping: EarlyStopping, cell: Cell) -> None:
+    """Check that a try can be stopped before its last round, and not before its method's last phase.
+
+    Raises:
+        UserError: the numbers leave no such round.
+    """
+    rounds, every, grace = cell.config.rounds, cell.config.evaluation.every, stopping.grace_rounds
+    if every > grace:
+        raise UserError(
+            f"--scheduler asha: evaluation.every = {every} tests more seldom than the first rung at round {grace}; "
+            f"expected at most {grace}: --set evaluation.every={grace}, or --grace-rounds {every}"
+        )
+    if not rungs(stopping, cell.config):
+        raise UserError(
+            f"--scheduler asha: rounds = {rounds} with evaluation.every = {every} leaves no tested round between the "
+            f"first rung ({grace}) and the last round, so nothing could be stopped; expected fewer --grace-rounds, "
+            "more --set rounds=.., or no --scheduler"
+        )
+    if grace < (needed := _needed(cell)):
+        raise UserError(
+            f"--scheduler asha: --grace-rounds {grace} ends before the last phase of {cell.label} ({cell.setting}), "
+            f"and its tries would be judged without it; expected --grace-rounds {needed} or more"
+        )
+
+
+def _asha_text(stopping: EarlyStopping, cells: Iterable[Cell]) -> str:
+    """``ASHA judges tries after rounds 25 and 75 of 200 (reduction factor 3, evaluation.every = 5)``."""
+    configs = [cell.config for cell in cells]
+    judged = several("round", (r for config in configs for r in rungs(stopping, config)))
+    rounds = " or ".join(str(number) for number in sorted({config.rounds for config in configs}))
+    every = " or ".join(str(number) for number in sorted({config.evaluation.every for config in configs}))
+    factor = stopping.reduction_factor
+    return f"ASHA judges tries after {judged} of {rounds} (reduction factor {factor}, evaluation.every = {every})"
+
+
+def rivals(cell: Cell) -> Place:
+    """The place that a try competes in: the method on its dataset, fold and backbone, as `grid freeze` chooses."""
+    return place_of(cell.setting.partition("-")[0], cell.label, cell.config)
+
+
+def scores_at(folder: Path, judged: Sequence[int]) -> dict[int, float]:
+    """Validation F1 after those of the ``judged`` rounds that the ledger has; of personal models where there are."""
+    if not (folder / RUN_FILE).exists():
+        return {}
+    metrics = {record.round: record.validation for record in read_rounds(folder).where(lambda n: n in judged)}
+    return {r: m.headline for r, m in metrics.items() if m is not None and m.headline is not None}
+
+
+def mark_stopped(folder: Path, round_: int) -> None:
+    """Record in ``run.json`` that the run was stopped after this round, which no resume takes back."""
+    with RunFolder.resume(folder) as run:
+        run.update(status="stopped", note=f"stopped early by ASHA at round {round_}")
+
+
+_SCORE = "last validation F1, mean over seeds, each fold for itself"
+# The dotted keys that a try sets, each with its value as JSON.
+Try = tuple[tuple[str, str], ...]
+_EDGE = 0.05
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Search:
+    """One method's tries at one place, in the order in which the grid lists them, with the scores that there are.
+
+    Tries may set different keys: one of SGD sets a momentum, one of Adam does not. A try that was stopped early has no
+    score and cannot win. ``bounds``: of numbers that a sampler suggests.
+    """
+
+    tries: dict[Try, list[float]] = field(default_factory=dict)
+    num_open: int = 0
+    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+
+def freeze(plan: Plan, path: Path) -> list[str]:
+    """Write the choices of methods whose tries have all ended; return a line per dataset, fold, backbone and method.
+
+    Raises:
+        UserError: no search, no method's search is complete, or the file cannot be written.
+    """
+    choices, lines = [], []
+    for place, search in _collect(plan).items():
+        if search.num_open:
+            lines.append(f"{words(place)}: left out, {search.num_open} of its cells are not done")
+            continue
+        if not any(search.tries.values()):
+            lines.append(f"{words(place)}: left out, every try was stopped early")
+            continue
+        choices.append(best_of(place, search))
+        lines.append(f"{words(place)}: {_frozen_text(choices[-1])}")
+    if not lines:
+        raise UserError(f"{plan.out}: {plan.name} is no search; expected cells of one, e.g. relief-ray grid search_lr")
+    if not choices:
+        raise UserError(
+            f"{plan.out}: no method has all of its tries done; expected some; run: relief-ray grid resume "
+            f"{typed(plan.out)}"
+        )
+    tuned = Tuned(grid=plan.name, score=_SCORE, choices=tuple(choices))
+    with disk_errors(path, "write the choices"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, sealed(json.dumps(tuned.model_dump(mode="json"), indent=1).encode(), PAGE))
+    return [*lines, *_programs(plan)]
+
+
+def _programs(plan: Plan) -> list[str]:
+    """A line where several programs have computed the tries, which may then differ by more than their settings."""
+    runs = (entry.run for entry in plan.look())
+    programs = sorted({run.source_digest[:12] for run in runs if run is not None})
+    if len(programs) < 2:
+        return []
+    again = f"relief-ray grid resume {typed(plan.out)} --rerun-stale"
+    return [
+        f"tries were computed by {len(programs)} programs ({listed(programs)}); to compute older ones again: {again}"
+    ]
+
+
+def _dataset_of(entry: CellState[Cell]) -> str:
+    """The level of the dataset axis."""
+    return entry.cell.setting.partition("-")[0]
+
+
+def _collect(plan: Plan) -> dict[Place, Search]:
+    """Validation F1 of every finished try, and how many are not finished, by place.
+
+    Folds are never averaged: the validation windows of one fold come from subjects that another fold tests on.
+    """
+    searches: dict[Place, Search] = {}
+    num_open: dict[Place, int] = {}
+    for entry in plan.look():
+        config = entry.cell.config
+        if config.choice is None or config.choice.kind != "try":
+            continue
+        place = place_of(_dataset_of(entry), entry.cell.label, config)
+        search = searches.setdefault(place, Search())
+        values = config.model_dump(mode="json")
+        attempt = tuple((key, json.dumps(config_value(values, key))) for key in config.choice.parameters)
+        scores = search.tries.setdefault(attempt, [])
+        if entry.status in ("done", "stale"):  # whole, whichever program computed it
+            scores.append(score(entry))
+        elif entry.status != "stopped":  # that one has lost
+            num_open[place] = num_open.get(place, 0) + 1
+    wanted = 0 if plan.search is None else plan.search.tries
+    bounds = {} if plan.search is None else plan.search.bounds
+    return {
+        place: Search(
+            tries=search.tries, bounds=bounds.get(place[3], {}),
+            num_open=num_open.get(place, 0) + max(0, wanted - len(search.tries)),
+        )
+        for place, search in searches.items()
+    }  # fmt: skip
+
+
+def score(entry: CellState[Cell]) -> float:
+    """The last validation F1; of clients' personal models where they have such.
+
+    Raises:
+        UserError: the cell was never evaluated on the validation part, or it opened the test part.
+    """
+    rounds = read_rounds(entry.folder)
+    last = rounds[-1].validation
+    if last is None or any(r.metrics is not None for r in rounds):
+        raise UserError(
+            f"{entry.folder}: a search reads the validation part alone; run it with --set evaluation.parts=[validation]"
+        )
+    return cast(float, last.headline)
+
+
+def best_of(place: Place, search: Search) -> Frozen:
+    """The best try, the first listed where several are; with its values at the edge of what was tried."""
+    means = {attempt: fmean(scores) for attempt, scores in search.tries.items() if scores}
+    best = max(means, key=lambda attempt: means[attempt])
+    chosen = dict(best)
+    dataset, fold, backbone, method = place
+    return Frozen(
+        dataset=dataset,
+        fold=fold,
+        backbone=backbone,
+        method=method,
+        settings={key: json.loads(value) for key, value in chosen.items()},
+        num_cells=sum(len(scores) for scores in search.tries.values()),
+        choice=Choice(
+            kind="tuned",
+            parameters=tuple(chosen),
+            at_edge=_edges(chosen, search),
+            num_tries=len(search.tries),
+            f1_validation=means[best],
+        ),
+    )
+
+
+def _edges(chosen: Mapping[str, str], search: Search) -> tuple[str, ...]:
+    """Keys whose chosen value is the first or last one tried, among tries with the same names (optimizer, say)."""
+    names = {key for key, value in chosen.items() if isinstance(json.loads(value), str)}
+    beside = [t for t in map(dict, search.tries) if all(t.get(key) == chosen[key] for key in names)]
+    listed = {key: list(dict.fromkeys(t[key] for t in beside if key in t)) for key in chosen.keys() - names}
+    return tuple(k for k in chosen if k in listed and _is_at_edge(chosen[k], listed[k], search.bounds.get(k)))
+
+
+def _is_at_edge(value: str, listed: Sequence[str], bounds: tuple[float, float] | None) -> bool:
+    """Whether a value is the first or last tried; of a suggested number, within a twentieth of its range of a bound."""
+    if bounds is None:
+        return len(listed) > 1 and value in (listed[0], listed[-1])
+    low, high = bounds
+    scale = math.log if low > 0 and high / low >= _LOG_FROM else float
+    share = (scale(float(value)) - scale(low)) / (scale(high) - scale(low))
+    return not _EDGE < share < 1 - _EDGE
+
+
+def _frozen_text(frozen: Frozen) -> str:
+    """A frozen choice as a line of text."""
+    choice = frozen.choice
+    shown = ", ".join(f"{name}={_shown(value)}" for name, value in frozen.settings.items())
+    edge = f"; optimum at the edge of {', '.join(choice.at_edge)}" if choice.at_edge else ""
+    return f"{shown} (validation F1 {100 * (choice.f1_validation or 0.0):.1f} %, {choice.num_tries} tries){edge}"
+
+
+def _shown(value: JsonValue) -> str:
+    if isinstance(value, Mapping):
+        return "/".join(_shown(v) for v in value.values())
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# Tries of every place between two looks at the scores: more of them fill more cores, fewer learn more of each.
+_BATCH = 3
+
+
+@dataclass(kw_only=True, slots=True)
+class SuggestedTries:
+    """A search in progress: its samplers and the cells of all tries so far.
+
+    Attributes:
+        plan: the plan without cells.
+        search: what a resume needs.
+        settings: the user's settings that choose no levels.
+        samplers: one for each place.
+    """
+
+    plan: Plan
+    search: SuggestedSearch
+    settings: Sequence[Setting]
+    samplers: tuple[Sampler, ...]
+
+    @property
+    def num_tries(self) -> int:
+        """Tries of each place so far."""
+        return max(len(sampler.tries) for sampler in self.samplers)
+
+    @property
+    def is_complete(self) -> bool:
+        """True where every place has all of its tries."""
+        return all(len(sampler.tries) >= self.search.tries for sampler in self.samplers)
+
+    def ask(self) -> Plan:
+        """Let every sampler suggest its next tries; return the plan with all cells so far."""
+        for sampler in self.samplers:
+            sampler.ask(min(_BATCH, self.search.tries - len(sampler.tries)))
+        cells = {cell.name: cell for sampler in self.samplers for cell in self._cells_of(sampler)}
+        return replace(self.plan, cells=tuple(cells.values()), search=self.search)
+
+    def tell(self, plan: Plan) -> bool:
+        """Tell the samplers the scores; False where cells are not done yet: a resume goes on there.
+
+        Raises:
+            UserError: a cell opened the test part, or was not evaluated on validation data.
+        """
+        entries = {entry.cell.name: entry for entry in plan.look()}
+        for sampler in self.samplers:
+            cells = [entries[cell.name] for cell in self._cells_of(sampler)]
+            if any(entry.is_open for entry in cells):
+                return False
+            sampler.tell(_scores(sampler, cells), _pruned(sampler, cells, self.plan.stopping))
+        return True
+
+    def listed(self) -> tuple[Cell, ...]:
+        """The cells of the tries that the grid itself lists, which the suggested ones lie between."""
+        grid = load_grid(self.search.target)
+        return cells_of(grid, self.search.settings)
+
+    def with_stopping(self, stopping: EarlyStopping) -> SuggestedTries:
+        """The same, with weak tries stopped early."""
+        return replace(self, plan=stopped_early(self.plan, stopping, self.listed()))
+
+    def _cells_of(self, sampler: Sampler) -> tuple[Cell, ...]:
+        return with_choices(sampler.place.with_tries(sampler.tries), self.settings)
+
+
+def stopped_early(plan: Plan, stopping: EarlyStopping, cells: Sequence[Cell] = ()) -> Plan:
+    """The plan with its weak tries stopped early, which its title says; ``cells``: where the plan has none yet."""
+    title = f"{plan.title}; {_asha_text(stopping, cells or plan.cells)}"
+    return replace(plan, title=title, stopping=stopping)
+
+
+def _try_of(sampler: Sampler, entry: CellState[Cell]) -> str:
+    """Name of the try that a cell belongs to."""
+    return next(t.name for t in sampler.tries if f"{entry.cell.setting}-".endswith(f"-{t.name}-"))
+
+
+def _pruned(
+    sampler: Sampler, cells: Sequence[CellState[Cell]], stopping: EarlyStopping | None
+) -> dict[str, dict[int, float]]:
+    """Validation F1 after the rounds at which a try was judged, of those that were stopped early."""
+    if stopping is None:
+        return {}
+    stopped = [entry for entry in cells if entry.status == "stopped"]
+    return {_try_of(sampler, e): scores_at(e.folder, rungs(stopping, e.cell.config)) for e in stopped}
+
+
+def _scores(sampler: Sampler, cells: Sequence[CellState[Cell]]) -> dict[str, float]:
+    """Mean validation F1 of each try over its seeds; none of a try with a failed or stopped cell."""
+    by_try: dict[str, list[float]] = {}
+    for entry in cells:
+        by_try.setdefault(_try_of(sampler, entry), []).append(score(entry) if entry.status == "done" else math.nan)
+    means = {name: sum(values) / len(values) for name, values in by_try.items()}
+    return {name: mean for name, mean in means.items() if not math.isnan(mean)}
+
+
+def suggested_tries(target: str, settings: Sequence[str], out: Path, tries: int | None, seed: int) -> SuggestedTries:
+    """The search of a grid whose tries Optuna suggests; by default as many as the grid lists for each method.
+
+    Raises:
+        UserError: Optuna is missing, the grid is no search, or its cells would be wrong.
+    """
+    _require_optuna()
+    grid, rest = choose(load_grid(target), read_settings(settings))
+    places = tuple(search_places(grid))
+    if not places:
+        raise UserError(f"grid {grid.name}: no place is left to search; expected at least one level of every axis")
+    search = SuggestedSearch(
+        sampler="optuna", tries=tries or max(map(len, grid.own.values())), seed=seed,
+        target=str(Path(target).absolute()) if target.endswith(".py") else target, settings=tuple(settings),
+        bounds=_bounds(places),
+    )  # fmt: skip
+    plan = Plan(kind="grid", out=out, name=grid.name, title=_title(grid, search), cells=())
+    samplers = tuple(Sampler(place=place, seed=seed) for place in places)
+    return SuggestedTries(plan=plan, search=search, settings=rest, samplers=samplers)
+
+
+def again(plan: Plan, settings: Sequence[str]) -> SuggestedTries:
+    """The search of a plan, asked again from its beginning: the same scores give the same tries."""
+    assert plan.search is not None
+    known = plan.search
+    search = suggested_tries(known.target, [*known.settings, *settings], plan.out, known.tries, known.seed)
+    return search if plan.stopping is None else search.with_stopping(plan.stopping)
+
+
+def _title(grid: Spec, search: SuggestedSearch) -> str:
+    return f"{search.tries} tries of every method, suggested by Optuna (seed {search.seed}), validation data only"
+
+
+def _bounds(places: Sequence[SearchPlace]) -> dict[str, dict[str, tuple[float, float]]]:
+    return {place.method: {d.key: (d.low, d.high) for d in place.space if d.key and d.high > d.low} for place in places}

@@ -6,86 +6,67 @@ A cell that may be stopped early is run in parts: it pauses after the rounds at 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import ray
 from ray import tune
+from ray.air.execution._internal import RayActorManager
+from ray.exceptions import OutOfMemoryError, RayActorError
+from ray.tune.execution import tune_controller
 
 from actors.grids.places import settled
-from actors.launch import RunCallbacks, run_experiment
+from actors.launch import Hooks, run_experiment
 from actors.runtime import serialization
 from actors.runtime.coordinator import Gauges
 from actors.runtime.warm_pool import WorkerCache
-from relief_ray.experiment.lifecycle import create, reopen
+from relief_ray.experiment.experiment import open_cell
 from relief_ray.experiment.setup import Setup
-from relief_ray.records.run_folder import RUN_FILE, forget_error
+from relief_ray.records.run_folder import forget_error
 from relief_ray.records.schema import RoundRecord, RunStatus
-from relief_ray.studies.cells import Cell
-from relief_ray.studies.plans import keep_error, look_at
+from relief_ray.studies.plan import keep_error, look_at
+from relief_ray.studies.spec import Cell
 
 # Keys of a trial's results: the last round, and its validation F1.
 ROUND, F1 = "round", "f1"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TrialSpec:
-    """Specification of a trial.
+class Trials:
+    """All trials of a command.
 
     Attributes:
-        cell: what to run.
-        folder: its folder, absolute.
-        parent: name of the grid that it is a cell of; None: of none.
+        cells: what to run, by name.
+        out: folder of their folders, absolute.
+        parent: name of the grid that they are cells of; None: of none.
         stop_file: exists once a stop was requested.
         environment: the driver's variables that decide where data lie.
-        other_code: go on with a run that another program began.
-        pauses: rounds after which the trial hands over, to be continued or not.
+        other_code: go on with runs that another program began.
+        pauses: rounds after which a trial hands over, to be continued or not, by cell.
     """
 
-    cell: Cell
-    folder: Path
+    cells: Mapping[str, Cell]
+    out: Path
     parent: str | None
     stop_file: Path
     environment: Mapping[str, str]
     other_code: bool = False
-    pauses: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
-    """Rounds of a cell up to a pause or to its end.
-
-    Attributes:
-        status: of the run.
-        paused: the record of the round after which it paused; None where it did not.
-        setup: what the next part goes on with, in the same process.
-    """
-
-    status: RunStatus
-    paused: RoundRecord | None = None
-    setup: Setup | None = None
-
-    def result(self) -> dict[str, object]:
-        """The result for Tune; a pause says its round and validation F1."""
-        facts: dict[str, object] = {"done": self.paused is None, "status": self.status}
-        metrics = None if self.paused is None else self.paused.validation
-        if self.paused is not None and metrics is not None and metrics.headline is not None:
-            facts |= {ROUND: self.paused.round, F1: metrics.headline}
-        return facts
+    pauses: Mapping[str, tuple[int, ...]]
 
 
 class CellTrial(tune.Trainable):
     """Carries out one cell per trial; Tune resets it for the next one instead of starting a process anew."""
 
-    def setup(self, config: dict[str, str], specs: Sequence[ray.ObjectRef[Mapping[str, TrialSpec]]] = ()) -> None:
-        """Initialise a process that has just started; ``specs``: one reference, with the user's own files."""
-        self._name = config["cell"]
-        self._specs = serialization.get(specs[0])
-        parent = self._specs[self._name].parent
-        self._title = self._name if parent is None else f"{parent}/{self._name}"
+    def setup(self, config: dict[str, str], trials: Sequence[ray.ObjectRef[Trials]] = ()) -> None:
+        """Initialise a process that has just started; ``trials``: one reference, with the user's own files."""
+        self._trials = serialization.get(trials[0])
+        parent, name = self._trials.parent, config["cell"]
+        self._title = name if parent is None else f"{parent}/{name}"
         self._worker_cache = WorkerCache(self._title)
-        self._setup: Setup | None = None
+        self._trial = Trial(self._trials, name, self._worker_cache)
 
     def __repr__(self) -> str:
         """Name in Ray's dashboard, which keeps that of the process's first cell."""
@@ -93,43 +74,74 @@ class CellTrial(tune.Trainable):
 
     def reset_config(self, new_config: dict[str, str]) -> bool:
         """Take another cell into the same process, with the same worker processes."""
-        self._name, self._setup = new_config["cell"], None
+        self._trial = Trial(self._trials, new_config["cell"], self._worker_cache)
         return True
 
     def step(self) -> dict[str, object]:
         """Run the cell to its next pause, or to its end; its results are in its folder."""
-        part = run_part(self._specs[self._name], self._worker_cache, self._setup)
-        self._setup = part.setup
-        return part.result()
+        return self._trial.step()
 
     def cleanup(self) -> None:
         """End the worker processes."""
         self._worker_cache.close()
 
 
-def run_trial(spec: TrialSpec, worker_cache: WorkerCache) -> RunStatus:
-    """Run a cell from wherever its folder is, to its next pause or its end."""
-    return run_part(spec, worker_cache).status
+class Trial:
+    """A cell that is run in parts, each up to a pause or to the cell's end."""
 
+    def __init__(self, trials: Trials, name: str, worker_cache: WorkerCache) -> None:
+        """``worker_cache``: worker processes of earlier cells."""
+        self._trials, self._cell, self._worker_cache = trials, trials.cells[name], worker_cache
+        self._folder, self._pauses = trials.out / name, trials.pauses.get(name, ())
+        self._setup: Setup | None = None
 
-def run_part(spec: TrialSpec, worker_cache: WorkerCache, setup: Setup | None = None) -> Part:
-    """Run a cell to its next pause or its end; an error is kept in its folder and stops no other cell.
+    def step(self) -> dict[str, object]:
+        """Run a part; return the result for Tune: a pause says its round and validation F1."""
+        status, paused = self.run()
+        facts: dict[str, object] = {"done": paused is None, "status": status}
+        metrics = None if paused is None else paused.validation
+        if paused is not None and metrics is not None and metrics.headline is not None:
+            facts |= {ROUND: paused.round, F1: metrics.headline}
+        return facts
 
-    ``setup``: that of the part before, where this process ran it.
-    """
-    if spec.stop_file.exists():
-        return Part(status="interrupted")
-    os.environ.update(spec.environment)
-    try:
-        if setup is None:
-            forget_error(spec.folder)
-            if look_at(spec.cell, spec.folder).status == "done":
-                return Part(status="done")
-            setup = _open(spec)
-        return _run(spec, setup, worker_cache)
-    except Exception as error:
-        keep_error(spec.folder, error)
-        return Part(status="failed")
+    def run(self) -> tuple[RunStatus, RoundRecord | None]:
+        """Run a part; an error is kept in the cell's folder and stops no other cell.
+
+        Returns the run's status, and the record of the round after which it paused.
+        """
+        if self._trials.stop_file.exists():
+            return "interrupted", None
+        os.environ.update(self._trials.environment)
+        try:
+            if self._setup is None:
+                forget_error(self._folder)
+                if look_at(self._cell, self._folder).status == "done":
+                    return "done", None
+                runtime = settled(self._cell.config.runtime, _num_hosts())
+                config = self._cell.config.model_copy(update={"runtime": runtime})
+                trials = self._trials
+                self._setup = open_cell(config, self._folder, parent=trials.parent, other_code=trials.other_code)
+            return self._part(self._setup)
+        except Exception as error:
+            keep_error(self._folder, error)
+            self._setup = None
+            return "failed", None
+
+    def _part(self, setup: Setup) -> tuple[RunStatus, RoundRecord | None]:
+        gauges, stop_file = Gauges(cell=self._cell.name, setup=setup), self._trials.stop_file
+        paused: list[RoundRecord] = []
+
+        def on_round(record: RoundRecord) -> None:
+            gauges.show(record)
+            if record.round in self._pauses:
+                paused.append(record)
+
+        hooks = Hooks(
+            on_round=on_round, should_stop=lambda: bool(paused) or stop_file.exists(), is_paused=lambda: bool(paused),
+            separate=False,
+        )  # fmt: skip
+        run = run_experiment(setup, self._folder, hooks, self._worker_cache)
+        return run.status, paused[-1] if paused and not stop_file.exists() else None
 
 
 def _num_hosts() -> int:
@@ -138,35 +150,33 @@ def _num_hosts() -> int:
     return 0 if reserved is None else len(reserved.bundle_specs) - 1
 
 
-def _open(spec: TrialSpec) -> Setup:
-    """Prepare the cell's run, begun or not."""
-    config = spec.cell.config
-    config = config.model_copy(update={"runtime": settled(config.runtime, _num_hosts())})
-    if (spec.folder / RUN_FILE).exists():
-        setup, folder = reopen(spec.folder, runtime=config.runtime, other_code=spec.other_code)
-    else:
-        setup, folder = create(config, spec.folder, parent=spec.parent)
-    folder.close()
-    return setup
+class _ActorManager(RayActorManager):
+    """Tune's manager of trials' processes, for which an end by lack of memory is the death of one process."""
+
+    def _actor_start_failed(self, tracked_actor: Any, exception: Exception) -> None:
+        super()._actor_start_failed(tracked_actor, _as_death(exception))
+
+    def _actor_task_failed(self, tracked_actor_task: Any, exception: Exception) -> None:
+        super()._actor_task_failed(tracked_actor_task, _as_death(exception))
 
 
-def _run(spec: TrialSpec, setup: Setup, worker_cache: WorkerCache) -> Part:
-    gauges = Gauges(cell=spec.folder.name, setup=setup)
-    paused: list[RoundRecord] = []
+def _as_death(error: Exception) -> Exception:
+    """The death of a process, with Ray's words, for its end by lack of memory; any other error as it is."""
+    return RayActorError(error_msg=f"OutOfMemoryError: {error}") if isinstance(error, OutOfMemoryError) else error
 
-    def on_round(record: RoundRecord) -> None:
-        gauges.show(record)
-        if record.round in spec.pauses:
-            paused.append(record)
 
-    def is_paused() -> bool:
-        return bool(paused)
+@contextmanager
+def low_memory_ends_one_trial() -> Iterator[None]:
+    """Inside the block, a trial whose node is low on memory counts as one whose process died, and is tried once more.
 
-    callbacks = RunCallbacks(
-        on_round=on_round, should_stop=lambda: is_paused() or spec.stop_file.exists(), is_paused=is_paused,
-        separate=False,
-    )  # fmt: skip
-    run = run_experiment(setup, spec.folder, callbacks, worker_cache)
-    if paused and not spec.stop_file.exists():
-        return Part(status=run.status, paused=paused[-1], setup=setup)
-    return Part(status=run.status)
+    Ray reports an ``OutOfMemoryError``, which is no ``RayActorError``: Tune raises in the driver, and with one cell the
+    whole grid ends.
+
+    Tune has no setting for it. Checked with a real end by Ray's memory monitor (``tests/actors/grids/test_killed.py``).
+    """
+    module: Any = tune_controller
+    module.RayActorManager = _ActorManager
+    try:
+        yield
+    finally:
+        module.RayActorManager = RayActorManager

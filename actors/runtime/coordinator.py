@@ -10,7 +10,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -24,11 +24,10 @@ from actors.runtime.errors import Interrupted, errno_travels
 from actors.runtime.executor import RayExecutor
 from actors.runtime.placement import RuntimeOptions, WorkerGroup
 from relief_ray.core.federated import RoundVoid
-from relief_ray.experiment.experiment import Experiment, OnRound
+from relief_ray.experiment.experiment import Experiment, OnRound, run_opened
 from relief_ray.experiment.setup import Setup
 from relief_ray.plugins.blame import blamed
 from relief_ray.records import checkpoint as checkpoints
-from relief_ray.records.run_folder import RunFolder
 from relief_ray.records.schema import Facts, RoundRecord, RunRecord
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import use_threads
@@ -263,32 +262,24 @@ class Coordinator:
         self._untold.clear()
         self._path = request.path
         grace_period = GracePeriod(lambda: self._stopping)
-        with (
-            RunFolder.resume(request.path) as folder,
-            closing(
-                RayExecutor(
-                    setup.job,
-                    request.group,
-                    request.options,
-                    grace_period.is_over,
-                    owns_workers=False,
-                    on_note=self._notes.append,
-                )
-            ) as executor,
-        ):
-            experiment = Experiment(setup=setup, folder=folder, executor=executor, facts=executor.facts)
+        note, is_over = self._notes.append, grace_period.is_over
+        executor = RayExecutor(setup.job, request.group, request.options, is_over, owns_workers=False, on_note=note)
+
+        def drive(experiment: Experiment) -> RunRecord:
             if request.reported is not None:
                 # Committed by the process that died, which had no time to say so.
                 first, last = request.reported, experiment.next_round
-                self._untold.add(folder.rounds().where(lambda number: first < number < last))
+                self._untold.add(experiment.folder.rounds().where(lambda number: first < number < last))
             self._repairs = experiment.repairs
-            gauges = Gauges(cell=folder.path.name, setup=setup)
+            gauges = Gauges(cell=request.path.name, setup=setup)
 
             def on_round(record: RoundRecord) -> None:
                 self._untold.add([record])
                 gauges.show(record, executor.peak_mib)
 
-            return run_with_retries(experiment, on_round, lambda: self._stopping, self._notes.append, executor.recover)
+            return run_with_retries(experiment, on_round, lambda: self._stopping, note, executor.recover)
+
+        return run_opened(setup, request.path, lambda job: executor, drive=drive)
 
     @ray.method(concurrency_group="control")
     def progress(self, after: int, num_notes: int = 0, path: Path | None = None) -> Progress:

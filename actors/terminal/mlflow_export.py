@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from actors.terminal.progress import headline_f1
 from relief_ray.config.runtime import TrackingConfig
 from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
 from relief_ray.records.sync.mlflow import DATABASE, Store, StudySummary, log_run, log_study, store_uri
 from relief_ray.records.sync.sender import brief
+from relief_ray.studies.loop import headline_f1
 from relief_ray.support.errors import counted
 from relief_ray.support.masking import MASK
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from actors.launch import RunCallbacks, run_experiment
+from actors.launch import Hooks, run_experiment
 from actors.runtime.warm_pool import WorkerCache
 from benchmarks.engine.machine import Figures
 from benchmarks.engine.noop import scenario_of
@@ -144,7 +144,7 @@ class Runs:
             senders.wake(path)
 
         try:
-            run_experiment(self._prepared, path, RunCallbacks(on_round=on_round, on_note=print), self._worker_cache)
+            run_experiment(self._prepared, path, Hooks(on_round=on_round, on_note=print), self._worker_cache)
         finally:
             senders.end(path)
             began = perf_counter()

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from time import time
 
-from actors.launch import RunCallbacks, run_experiment
+from actors.launch import Hooks, run_experiment
 from benchmarks.engine.scenario import Scenario, setup, write
 from relief_ray.experiment.recording import run_record
 from relief_ray.records.run_folder import RunFolder
@@ -28,7 +28,7 @@ def main(folder: Path, num_clients: int, num_windows: int, out: Path) -> None:
     RunFolder.create(path, run_record(experiment)).close()
     records: list[RoundRecord] = []
     prepared = time()
-    run_experiment(experiment, path, RunCallbacks(on_round=records.append))
+    run_experiment(experiment, path, Hooks(on_round=records.append))
     committed = records[0].ended_unix_s
     seen = {
         "imported": imported,

@@ -30,10 +30,10 @@ from relief_ray.core.federated import Strategy
 from relief_ray.core.groups import GroupLayout, Params
 from relief_ray.core.messages import NO_STATE, Assignment, ClientId, ClientState, Trained
 from relief_ray.experiment.evaluation import evaluation_inputs, served
-from relief_ray.experiment.experiment import Experiment, MakeExecutor, never
-from relief_ray.experiment.lifecycle import as_begun, create, reopen
+from relief_ray.experiment.experiment import MakeExecutor, never, run_cell, same
+from relief_ray.experiment.lifecycle import as_begun
 from relief_ray.experiment.recording import binding_of
-from relief_ray.experiment.setup import context_of, prepare
+from relief_ray.experiment.setup import Setup, context_of, prepare
 from relief_ray.records import checkpoint, read_rounds, read_run
 from relief_ray.records.identity import machine_facts
 from relief_ray.records.schema import Machine, RunRecord, comparable
@@ -116,17 +116,13 @@ def drive(
     instrumented: bool = False,
 ) -> RunRecord:
     """Start the run in ``path``, or resume it, until it is done or ``should_stop``."""
-    setup, folder = reopen(path) if (path / "run.json").exists() else create(config, path)
-    with folder:
-        if instrumented:
-            # As it was written, all of it held to the contract and the rules.
-            strategy = instrument(setup.config.strategy.build())
-            setup = replace(setup, strategy=strategy, job=replace(setup.job, program=strategy.client))
-        executor = make_executor(setup.job)
-        try:
-            return Experiment(setup=setup, folder=folder, executor=executor).run(should_stop=should_stop)
-        finally:
-            executor.close()
+    return run_cell(config, path, make_executor, should_stop, adapt=_instrumented if instrumented else same)
+
+
+def _instrumented(setup: Setup) -> Setup:
+    """The setup with the strategy as it was written, all of it held to the contract and the rules."""
+    strategy = instrument(setup.config.strategy.build())
+    return replace(setup, strategy=strategy, job=replace(setup.job, program=strategy.client))
 
 
 def outcome(path: Path) -> dict[str, JsonValue]:

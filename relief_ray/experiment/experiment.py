@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter, time
+from typing import Protocol, runtime_checkable
 
 from pydantic import JsonValue
 
+from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.core.federated import RoundResult, RoundVoid, run_round
 from relief_ray.core.groups import GroupId
 from relief_ray.core.messages import ClientInfo
 from relief_ray.core.protocols import Executor
 from relief_ray.experiment.evaluation import NO_AVERAGES, advanced, client_views, evaluation_inputs, is_tested
+from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.recording import Noted, UntrainedGroups, binding_of, now, round_record, speedup_at_paper
 from relief_ray.experiment.setup import Setup, context_of, deadline_s, subject_names
 from relief_ray.experiment.update_filter import Accepting
@@ -27,7 +30,7 @@ from relief_ray.plugins.blame import reason
 from relief_ray.records.checkpoint import NO_TALLY, Averages, Checkpoint, CheckpointStateStore, Saver, Tally
 from relief_ray.records.facts import LeftOutLog
 from relief_ray.records.metrics import summarise
-from relief_ray.records.run_folder import RunFolder, restore
+from relief_ray.records.run_folder import RUN_FILE, RunFolder, restore
 from relief_ray.records.schema import Facts, Metrics, RoundRecord, RunRecord, RunStatus, Totals
 from relief_ray.server.optimizer import server_step
 from relief_ray.support.errors import UserError
@@ -42,6 +45,11 @@ MakeExecutor = Callable[[Job], Executor]
 def never() -> bool:
     """Return False: the default of ``should_stop``."""
     return False
+
+
+def same(setup: Setup) -> Setup:
+    """Return the setup: the default of ``adapt``."""
+    return setup
 
 
 def ignore(record: RoundRecord) -> None:
@@ -215,32 +223,82 @@ def _rows(log: LeftOutLog) -> list[JsonValue]:
     return [entry.model_dump(mode="json") for entry in log.summary()]
 
 
+@runtime_checkable
+class Placed(Protocol):
+    """An executor that says where its clients run."""
+
+    def facts(self) -> Facts:
+        """Facts for ``run.json``."""
+
+
 def _in_this_process() -> Facts:
     return {"mode": "inline"}
 
 
-def run_inline(
+def open_cell(config: ExperimentConfig, path: Path, *, parent: str | None = None, other_code: bool = False) -> Setup:
+    """Create the run of a configuration in ``path``, or reopen it; how it is carried out may have changed since.
+
+    What was mended in its folder is a warning of the setup: the driver that opens the folder next finds it whole.
+
+    Args:
+        config: what is computed, and where (``runtime``).
+        path: the run's folder, which is closed again.
+        parent: name of the grid that it is a cell of.
+        other_code: go on with a run that another program began.
+
+    Raises:
+        UserError: the folder holds something else, or data, program or clocks are not those it was begun with.
+    """
+    if (path / RUN_FILE).exists():
+        setup, folder = reopen(path, runtime=config.runtime, other_code=other_code)
+    else:
+        setup, folder = create(config, path, parent=parent)
+    folder.close()
+    return replace(setup, warnings=(*setup.warnings, *(f"repaired: {line}" for line in folder.mended)))
+
+
+def run_opened(
     setup: Setup,
     path: Path,
+    make_executor: MakeExecutor = SerialExecutor,
+    should_stop: Callable[[], bool] = never,
     *,
     on_round: OnRound = ignore,
     on_note: Callable[[str], None] = ignore_note,
-    should_stop: Callable[[], bool] = never,
+    drive: Callable[[Experiment], RunRecord] | None = None,
 ) -> RunRecord:
-    """Run the remaining rounds of the run in ``path`` in this process, one client after the other.
+    """Run the remaining rounds of the run in ``path``: the one place, whatever executes its clients.
 
     Args:
-        setup: what ``lifecycle.create`` or ``reopen`` returned; its folder is closed.
-        path: the run's folder.
+        setup: what ``open_cell`` returned.
+        path: the run's folder, closed.
+        make_executor: where its clients run; by default in this process, one after the other.
+        should_stop: polled; True asks the run to stop after its round.
         on_round: called with every committed round.
         on_note: called with messages for the user, e.g. repairs of the run folder.
-        should_stop: polled; True asks the run to stop after its round.
+        drive: runs the rounds, e.g. with retries; None: ``Experiment.run``.
 
     Raises:
         RoundVoid: no client returned a usable update; the folder stays resumable.
     """
-    with RunFolder.resume(path) as folder, closing(SerialExecutor(setup.job)) as executor:
-        experiment = Experiment(setup=setup, folder=folder, executor=executor, facts=_in_this_process)
+    with RunFolder.resume(path) as folder, closing(make_executor(setup.job)) as executor:
+        facts = executor.facts if isinstance(executor, Placed) else _in_this_process
+        experiment = Experiment(setup=setup, folder=folder, executor=executor, facts=facts)
         for repair in experiment.repairs:
             on_note(f"repaired: {repair}")
-        return experiment.run(on_round, should_stop)
+        return experiment.run(on_round, should_stop) if drive is None else drive(experiment)
+
+
+def run_cell(
+    config: ExperimentConfig,
+    path: Path,
+    make_executor: MakeExecutor = SerialExecutor,
+    should_stop: Callable[[], bool] = never,
+    *,
+    adapt: Callable[[Setup], Setup] = same,
+) -> RunRecord:
+    """Create or reopen the run of a configuration in ``path`` and run its remaining rounds.
+
+    ``adapt``: changes what was set up, e.g. instruments a method that is judged.
+    """
+    return run_opened(adapt(open_cell(config, path)), path, make_executor, should_stop)

@@ -68,7 +68,9 @@ def reopen(
     setup = replace(setup, job=replace(setup.job, trainer=replace(setup.job.trainer, device=device)))
     folder = RunFolder.resume(path)
     mixed = [] if why is None else [f"resumed by another program: {why}"]
-    folder.update(num_resumes=folder.run.num_resumes + 1, warnings=[*folder.run.warnings, *mixed])
+    # Where a driver was killed, the ledger may hold rounds that are dropped before the next driver says "running".
+    status = "interrupted" if folder.run.status == "running" else folder.run.status
+    folder.update(status=status, num_resumes=folder.run.num_resumes + 1, warnings=[*folder.run.warnings, *mixed])
     return setup, folder
 
 

@@ -1,7 +1,7 @@
-"""Cells: single runs of `relief-ray run` or `grid`, planned or begun, and what has become of each.
+"""Cells: single runs of a study, planned or begun, and what has become of each.
 
-`plan.json` (of `run`) and `grid.json` (of `grid`) list the planned cells in one format; every cell has a folder of its
-own. Its status is read from that folder each time it is needed and is stored nowhere else, so it survives crashes.
+`plan.json` lists the planned cells of `relief-ray run` or `grid`; every cell has a folder of its own. Its status is
+read from that folder each time it is needed and is stored nowhere else, so it survives crashes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from pydantic import Field, JsonValue, ValidationError, model_validator
 
@@ -30,8 +30,11 @@ from relief_ray.support.masking import mask_text
 from relief_ray.support.text import typed
 from relief_ray.support.user_yaml import read_bytes
 
-PLAN_FILE, GRID_FILE = "plan.json", "grid.json"
-PLAN_FILES = (GRID_FILE, PLAN_FILE)
+PLAN_FILE = "plan.json"
+# Whether `relief-ray run` or `relief-ray grid` planned the cells: `studies.spec.KINDS` says what differs.
+KindName = Literal["run", "grid"]
+C = TypeVar("C")
+D = TypeVar("D")
 
 STATUS_TEXT: Mapping[Status, str] = {
     "done": "finished, every planned round is there",
@@ -46,7 +49,7 @@ STATUS_TEXT: Mapping[Status, str] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CellState:
+class CellState(Generic[C]):
     """Content of a cell's folder.
 
     Attributes:
@@ -54,12 +57,27 @@ class CellState:
         why: reason of a failure or of staleness, else how far an open run is; empty for done and planned cells.
         num_rounds: lines of its ledger, the bootstrap's included.
         run: its ``run.json``; None where there is none or it cannot be read.
+        cell: the cell as a plan has it; None where the folder alone was looked at.
+        folder: the folder.
     """
 
     status: Status
     why: str = ""
     num_rounds: int = 0
     run: RunRecord | None = None
+    cell: C = None  # type: ignore[assignment]
+    folder: Path = Path()
+
+    def of(self, cell: D, folder: Path) -> CellState[D]:
+        """The same, of a planned cell."""
+        return CellState(
+            status=self.status, why=self.why, num_rounds=self.num_rounds, run=self.run, cell=cell, folder=folder
+        )
+
+    @property
+    def is_finished(self) -> bool:
+        """True where its run came to its end, by this program or by another one."""
+        return self.run is not None and self.run.status == "done"
 
     @property
     def is_open(self) -> bool:
@@ -72,7 +90,7 @@ def look(
     *,
     expected_hash: str | None = None,
     other_weights: Callable[[RunRecord], str | None] | None = None,
-) -> CellState:
+) -> CellState[None]:
     """Read a cell's status from its folder; change nothing there.
 
     A process that holds the folder's lock computes the cell now, so an ``error.json`` is of an earlier attempt.
@@ -100,7 +118,7 @@ def look(
     return status_of(folder, run)
 
 
-def status_of(folder: Path, run: RunRecord) -> CellState:
+def status_of(folder: Path, run: RunRecord) -> CellState[None]:
     """Decide the status of the run in a folder by its record, ledger and newest checkpoint; no tensor is read."""
     try:
         lines = _ledger_of(folder, run)
@@ -145,10 +163,10 @@ def model_conflict(folder: Path, rounds: Rounds) -> str:
     return f"{folder}: the ledger lacks round {round_} of the checkpoint; expected one run's files; restore both"
 
 
-def _judge(folder: Path, run: RunRecord, rounds: Sequence[int]) -> CellState:
+def _judge(folder: Path, run: RunRecord, rounds: Sequence[int]) -> CellState[None]:
     """Decide the status of a run whose record and ledger could be read; ``rounds``: the numbers in the ledger."""
 
-    def state(status: Status, why: str = "") -> CellState:
+    def state(status: Status, why: str = "") -> CellState[None]:
         return CellState(status=status, why=why, num_rounds=len(rounds), run=run)
 
     if is_done(run, rounds):
@@ -212,26 +230,25 @@ def read_error(folder: Path) -> str | None:
         return f"failed; its {ERROR_FILE} is damaged"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlannedCell:
-    """Row of a plan file.
+class PlannedCell(FrozenConfig):
+    """Row of a plan file, unparsed: a resume and a report read plans whose configurations this program cannot check.
 
     Attributes:
         folder: name of its folder beside the plan file.
         label: name of its strategy.
-        method: facts of its method.
-        config: its configuration as JSON, credentials masked.
         setting: grid only; its name without method, fold and seed.
         hash: that of its configuration's identity when it was planned; a resume of the begun cell goes by it, since
             another program may hash the same configuration differently. Empty where it is not known.
+        method: facts of its method.
+        config: its configuration as JSON, credentials masked.
     """
 
     folder: str
     label: str
-    method: MethodFacts
-    config: Mapping[str, JsonValue]
     setting: str = ""
     hash: str = ""
+    method: MethodFacts
+    config: dict[str, JsonValue]
 
 
 class SuggestedSearch(FrozenConfig):
@@ -442,20 +459,26 @@ def register_claims(
     return PlannedClaims(sha256=digest, at=now)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlanFile:
-    """Content of `plan.json` or `grid.json`; ``title`` is a grid's own, empty for a run; ``claims``: if any.
+class PlanFile(FrozenConfig):
+    """Content of `plan.json`.
 
-    ``search``: how a search whose tries are suggested one after the other goes on; None: all cells are listed.
-    ``stopping``: how weak tries are stopped early; None: every try is trained to its end.
+    Attributes:
+        kind: the command that planned it, ``run`` or ``grid``.
+        name: name of the preset or grid.
+        title: a grid's own; empty for a run.
+        claims: those that the cells are to judge, if any.
+        search: how a search whose tries are suggested one after the other goes on; None: all cells are listed.
+        stopping: how weak tries are stopped early; None: every try is trained to its end.
+        cells: the planned cells, in order of computation.
     """
 
+    kind: KindName
     name: str
-    cells: tuple[PlannedCell, ...]
     title: str = ""
     claims: PlannedClaims | None = None
     search: SuggestedSearch | None = None
     stopping: EarlyStopping | None = None
+    cells: tuple[PlannedCell, ...]
 
 
 def read_plan_file(path: Path) -> PlanFile:
@@ -465,45 +488,28 @@ def read_plan_file(path: Path) -> PlanFile:
         UserError: the file is damaged, or not there.
     """
     try:
-        content = json.loads(unsealed(path.read_bytes(), PAGE))
-        rows = [
-            PlannedCell(
-                folder=str(row["folder"]),
-                label=str(row["label"]),
-                method=MethodFacts.model_validate(row["method"]),
-                config=dict(row["config"]),
-                setting=str(row.get("setting", "")),
-                hash=str(row.get("hash", "")),
-            )
-            for row in content["cells"]
-        ]
-        claims, search, stopping = (content.get(key) for key in ("claims", "search", "stopping"))
-        return PlanFile(
-            name=str(content["name"]),
-            title=str(content.get("title", "")),
-            cells=tuple(rows),
-            claims=None if claims is None else PlannedClaims.model_validate(claims),
-            search=None if search is None else SuggestedSearch.model_validate(search),
-            stopping=None if stopping is None else EarlyStopping.model_validate(stopping),
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return PlanFile.model_validate_json(unsealed(path.read_bytes(), PAGE))
+    except (OSError, ValueError) as error:
+        found = error.errors()[0] if isinstance(error, ValidationError) else None
+        why = error if found is None else f"{'.'.join(map(str, found['loc']))}: {found['msg']}"
         raise UserError(
-            f"{path}: damaged ({error}), expected a plan that `relief-ray run` or `relief-ray grid` wrote; move it "
-            f"away; {_go_on_without(path)}"
+            f"{path}: damaged ({why}), expected a plan that `relief-ray run` or `relief-ray grid` wrote; move it "
+            f"away; {_go_on_without(path.parent)}"
         ) from error
 
 
-def _go_on_without(path: Path) -> str:
+def _go_on_without(folder: Path) -> str:
     """Return how to make a lost plan file again without losing what was begun beside it."""
-    if path.name == GRID_FILE:
+    states = {path: look(path) for path in _run_folders(folder)}
+    if any(state.run is not None and state.run.parent for state in states.values()):
         return "start again every `relief-ray grid` of this --out DIR, which goes on with the cells that are there"
     # `run` refuses a run that has rounds, and `resume DIR` needs the plan; `resume` of a single run's folder does not.
-    begun = [f"relief-ray resume {typed(folder)}" for folder in _run_folders(path.parent) if _is_begun(look(folder))]
+    begun = [f"relief-ray resume {typed(path)}" for path, state in states.items() if _is_begun(state)]
     first = f"finish what was begun ({'; '.join(begun)}), then " if begun else ""
     return f"{first}start again every `relief-ray run` of this --out DIR, which reuses finished runs"
 
 
-def _is_begun(state: CellState) -> bool:
+def _is_begun(state: CellState[None]) -> bool:
     return state.run is not None and state.run.status != "done" and state.num_rounds > 0
 
 
@@ -513,17 +519,7 @@ def _run_folders(folder: Path) -> list[Path]:
 
 def write_plan_file(path: Path, plan: PlanFile) -> None:
     """Write a plan; fields that are empty (a run's title and setting) are left out."""
-    rows: list[JsonValue] = []
-    for cell in plan.cells:
-        names = {"folder": cell.folder, "label": cell.label, "setting": cell.setting, "hash": cell.hash}
-        facts = {"method": cell.method.model_dump(mode="json", exclude_defaults=True), "config": dict(cell.config)}
-        rows.append({**{key: value for key, value in names.items() if value}, **facts})
-    title: dict[str, JsonValue] = {"title": plan.title} if plan.title else {}
-    title |= {} if plan.claims is None else {"claims": plan.claims.model_dump(mode="json")}
-    title |= {} if plan.search is None else {"search": plan.search.model_dump(mode="json")}
-    title |= {} if plan.stopping is None else {"stopping": plan.stopping.model_dump(mode="json")}
-    content = json.dumps({"name": plan.name, **title, "cells": rows}, indent=1)
-    write_atomic(path, sealed(content.encode(), PAGE))
+    write_atomic(path, sealed(plan.model_dump_json(indent=1, exclude_defaults=True).encode(), PAGE))
 
 
 def count_begun(out: Path, cells: Sequence[str]) -> int:

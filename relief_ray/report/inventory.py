@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from relief_ray.plugins.load import is_path
 from relief_ray.records import cells
-from relief_ray.records.cells import PLAN_FILES, STATUS_TEXT, PlannedCell, read_plan_file
+from relief_ray.records.cells import PLAN_FILE, STATUS_TEXT, PlannedCell, read_plan_file
 from relief_ray.records.committed import read_committed
 from relief_ray.records.identity import NOT_DECIDING, config_hash
 from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
@@ -148,7 +148,7 @@ class Inventory:
 
 
 def take_inventory(paths: Iterable[Path], *, keep: bool = True) -> Inventory:
-    """Inventory of everything below the paths: plans (``grid.json``, ``plan.json``) and run folders.
+    """Inventory of everything below the paths: plans (``plan.json``) and run folders.
 
     A cell that is damaged, failed, interrupted or only planned is kept with its status; nothing of it enters a mean. A
     cell that several folders plan or hold is one: it is done where any of them finished it.
@@ -229,8 +229,7 @@ def _folder(path: Path, keep: bool) -> tuple[list[tuple[str, GridItem]], list[st
     if is_committed(path):
         runs = read_small(path)
         return [(f"{path}#{name}", _small(name, loaded)) for name, loaded in runs.items()], [read_committed(path).title]
-    files = [file for name in PLAN_FILES for file in below(path, name)]
-    plans = [(file.parent, read_plan_file(file)) for file in files]
+    plans = [(file.parent, read_plan_file(file)) for file in below(path, PLAN_FILE)]
     planned = {
         str((parent / row.folder).resolve()): (parent / row.folder, row) for parent, plan in plans for row in plan.cells
     }
@@ -240,7 +239,7 @@ def _folder(path: Path, keep: bool) -> tuple[list[tuple[str, GridItem]], list[st
     check_folder(path)
     if not plans and not items:
         raise UserError(
-            f"{path}: found no {RUN_FILE} and no {' or '.join(PLAN_FILES)} in or below it; name folders that "
+            f"{path}: found no {RUN_FILE} and no {PLAN_FILE} in or below it; name folders that "
             "`relief-ray run` or `relief-ray grid` made, or results that `relief-ray report --commit` wrote"
         )
     return items, [plan.title or plan.name for _, plan in plans]

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from relief_ray.records.cells import (
     CLAIMS_FILE,
     MAX_CLAIMS,
-    PLAN_FILES,
+    PLAN_FILE,
     Claims,
     PlannedCell,
     PlannedClaims,
@@ -105,10 +105,9 @@ def registry_of(folders: Iterable[Path]) -> Registry:
 
 def _plans(folders: Iterable[Path]) -> Iterable[Path]:
     for folder in folders:
-        for name in PLAN_FILES:
-            yield from (path.resolve() for path in below(folder, name))
-            if (above := folder.resolve().parent / name).exists():
-                yield above
+        yield from (path.resolve() for path in below(folder, PLAN_FILE))
+        if (above := folder.resolve().parent / PLAN_FILE).exists():
+            yield above
 
 
 def _registered(path: Path, planned: PlannedClaims, cells: Sequence[PlannedCell]) -> Registered:

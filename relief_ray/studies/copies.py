@@ -9,11 +9,11 @@ from pathlib import Path
 
 from relief_ray.config.runtime import TrackingConfig
 from relief_ray.experiment.experiment import never
-from relief_ray.records.cells import PLAN_FILES
+from relief_ray.records.cells import PLAN_FILE
 from relief_ray.records.sync.mirror import Mirror
 from relief_ray.records.sync.mlflow import MlflowTarget
 from relief_ray.records.sync.sender import Senders, Target
-from relief_ray.studies.plans import Plan
+from relief_ray.studies.plan import Plan
 from relief_ray.support.text import install
 
 _NO_MLFLOW = f"MLflow is not installed: nothing is exported ({install('server')}; then: relief-ray sync DIR)"
@@ -38,8 +38,7 @@ def _targets(plan: Plan, on_note: Callable[[str], None]) -> Iterator[Target]:
 def _root_of(plan: Plan) -> tuple[Path, str | None]:
     """The folder that is mirrored, and the one run in it that is at work; None: all of them."""
     folder = plan.out.absolute()
-    is_single = [cell.name for cell in plan.cells] == ["."]
-    if is_single and any((folder.parent / name).exists() for name in PLAN_FILES):
+    if plan.is_single and (folder.parent / PLAN_FILE).exists():
         return folder.parent, folder.name
     return folder, None
 

@@ -1,32 +1,117 @@
-"""Parameter groups of the model that an experiment trains: known from the dataset's description, without its data."""
+"""Methods, models and data in words: ``relief_ray.methods()``, ``describe()`` and ``describe_data()``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, cast, overload
 
-from relief_ray.config.experiment import ExperimentConfig
+from pydantic import ValidationError
+
+from relief_ray.config.experiment import ExperimentConfig, explain, override
+from relief_ray.config.keys import value_text
 from relief_ray.core.groups import GroupLayout, ParamGroup
 from relief_ray.core.messages import Fleet
-from relief_ray.data import num_clients
+from relief_ray.data import DataConfig, get_spec, num_clients, open_dataset
+from relief_ray.data.describe import Description as DataFacts
+from relief_ray.data.describe import describe as data_facts
+from relief_ray.data.federated_data import Coverage
+from relief_ray.data.loader import DatasetSpec, Loader
+from relief_ray.data.registry import DATASETS
 from relief_ray.devices.accounting import Counter
+from relief_ray.devices.fleet import owners_lines, type_counts_for
 from relief_ray.experiment.setup import build_backbone, choose_engine, configured_fleet, count, uncalibrated
 from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.models.registry import backbone_name
+from relief_ray.plugins.load import is_path
+from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.report.frames import FlatRow
-from relief_ray.studies.keywords import check_words, in_python, refuse_unknown_keywords
-from relief_ray.studies.request import Target, config_of
-from relief_ray.studies.single import as_frame
-from relief_ray.support.errors import counted
-from relief_ray.support.text import WIDTH, Printed, filled, si, tables
+from relief_ray.strategies import DESCRIBED
+from relief_ray.studies.plan import target_config
+from relief_ray.studies.presets import PRESETS as RUNS
+from relief_ray.studies.presets import make_preset
+from relief_ray.studies.request import (
+    Target,
+    check_words,
+    config_of,
+    data_name,
+    in_python,
+    refuse_unknown_keywords,
+    settings_of,
+)
+from relief_ray.studies.study import as_frame, html_table
+from relief_ray.support.errors import UserError, counted, listed
+from relief_ray.support.text import WIDTH, Printed, filled, si, table, tables, wrapped
 
 if TYPE_CHECKING:
     from pandas import DataFrame
     from typing_extensions import Unpack
 
-    from relief_ray.studies.call import Settings
+    from relief_ray.studies.loop import Settings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MethodInfo:
+    """A method that goes by a name.
+
+    Attributes:
+        name: what ``strategies=`` takes.
+        title: its own name.
+        idea: what it does, in a line.
+        family: ``baseline``, ``proposed``, ``ablation``, ``bound``, ...
+    """
+
+    name: str
+    title: str
+    idea: str
+    family: str
+
+
+class Methods(Sequence[MethodInfo]):
+    """All built-in methods in the order of tables; printed, one line each."""
+
+    def __init__(self, methods: Sequence[MethodInfo]) -> None:
+        """Hold these methods."""
+        self._methods = tuple(methods)
+
+    @property
+    def frame(self) -> DataFrame:
+        """The methods as a data frame: ``name``, ``title``, ``idea``, ``family``.
+
+        Raises:
+            UserError: pandas is not installed.
+        """
+        return as_frame([{"name": m.name, "title": m.title, "idea": m.idea, "family": m.family} for m in self])
+
+    def __len__(self) -> int:
+        """Return their number."""
+        return len(self._methods)
+
+    @overload
+    def __getitem__(self, index: int) -> MethodInfo: ...
+    @overload
+    def __getitem__(self, index: slice) -> Methods: ...
+    def __getitem__(self, index: int | slice) -> MethodInfo | Methods:
+        """Return one of them by its place, or some of them."""
+        return Methods(self._methods[index]) if isinstance(index, slice) else self._methods[index]
+
+    def __iter__(self) -> Iterator[MethodInfo]:
+        """Go through them in order."""
+        return iter(self._methods)
+
+    def __repr__(self) -> str:
+        """Return a line per method."""
+        return table(["name", "family", "idea"], [[m.name, m.family, m.idea] for m in self], left=3)
+
+    def _repr_html_(self) -> str:
+        return html_table(["name", "title", "family", "idea"], [[m.name, m.title, m.family, m.idea] for m in self])
+
+
+def methods() -> Methods:
+    """Return the built-in methods: name, title, idea and family of each, in the order of tables."""
+    return Methods([MethodInfo(name=name, title=m.title, idea=m.about, family=m.kind) for name, m in DESCRIBED.items()])
+
 
 _MIB = 2**20
 _ROLES = {
@@ -270,3 +355,169 @@ def _row(model: _Model, group: ParamGroup) -> list[str]:
         )
     share, spent = 100 * group.numel / model.layout.numel, si(_flops(model, group))
     return [group.id, group.role, shapes, f"{group.numel:,}", f"{share:.1f}", spent, str(_owners(model, group))]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class DataDescription(Printed):
+    """A data set's files, signal, windows, value ranges and activities, and which clients have which sensors.
+
+    Attributes:
+        text: what `relief-ray data describe` prints.
+        facts: the same for programs, as with `--json`.
+    """
+
+    text: str
+    facts: DataFacts
+
+    def __str__(self) -> str:
+        """Return the text."""
+        return self.text
+
+
+def describe_data(data: str | Path | Loader, *, set: Mapping[str, object] | None = None) -> DataDescription:
+    """Return what a data set holds, as `relief-ray data describe` prints it; reads and caches its files.
+
+    Args:
+        data: a data set's name, import path or loader, or a preset, a file or a run's folder: the data of its run.
+        set: settings of the section `data` by dotted key: ``{"data.stride_s": 2.5}``.
+
+    Raises:
+        UserError: bad input, or files that are missing or broken; the message names the place and the fix.
+    """
+    with in_python():
+        check_words({}, set or {})
+        name = data_name(data) if isinstance(data, Loader) else str(data)
+        return data_description(name, None, [*settings_of(set or {})])
+
+
+def data_description(name: str, stride_s: float | None, settings: Sequence[str]) -> DataDescription:
+    """Return the description of a data set, or of a run's data; ``stride_s`` None: theirs, else the default.
+
+    Raises:
+        UserError: see ``describe_data``.
+    """
+    config = _config_of(name, stride_s, settings)
+    facts = data_facts(open_dataset(config), config)
+    return DataDescription(text=_data_text(facts, config), facts=facts)
+
+
+def _config_of(name: str, stride_s: float | None, settings: Sequence[str]) -> DataConfig:
+    """The data configuration of a dataset, or of the first run of a preset, a file or a run folder."""
+    is_run = name in RUNS or Path(name).suffix in (".yaml", ".yml", ".json") or (Path(name) / RUN_FILE).exists()
+    if not is_run or name in DATASETS:
+        return data_config(name, DataConfig().stride_s if stride_s is None else stride_s, settings)
+    given = [] if stride_s is None else [f"data.stride_s={stride_s:g}"]
+    return target_config(name, [*settings, *given]).data
+
+
+def data_config(name: str, stride_s: float, settings: Sequence[str] = ()) -> DataConfig:
+    """The data configuration of a dataset, by default but for ``settings`` (``data.window_s=2.56``).
+
+    Raises:
+        UserError: an unknown dataset, an impossible value, or a setting of another section.
+    """
+    get_spec(name)
+    values = override({"data": {"name": name, "stride_s": stride_s}}, settings)
+    if other := sorted(set(values) - {"data"}):
+        raise UserError(f"--set {other[0]}: expected a key of data, e.g. --set data.window_s=2.56")
+    try:
+        return DataConfig.model_validate(values["data"])
+    except ValidationError as error:
+        raise UserError("\n".join(explain(error))) from error
+
+
+def _data_text(description: DataFacts, config: DataConfig) -> str:
+    """Description of a dataset on a page."""
+    windows = description["windows"]
+    ranges = [
+        [name, f"{r['min']:.4g}", f"{r['max']:.4g}", f"{r['mean']:.4g}"] for name, r in description["ranges"].items()
+    ]
+    return "\n".join(
+        [
+            filled(f"{description['name']}: {description['title']} ({description['origin']})", rest="  "),
+            f"  files     {description['path']}",
+            filled(description["citation"], "  cite      "),
+            filled(description["licence"] + (f"; DOI {doi}" if (doi := description["doi"]) else ""), "  licence   "),
+            f"  signal    {description['num_rows']:,} rows at {description['rate_hz']} Hz, "
+            f"{len(description['subjects'])} subjects",
+            filled(
+                f"{description['window']} samples ({description['window_s']:g} s) every {config.stride_s:g} s: "
+                f"{windows['train']} training, {windows['validation']} validation, {windows['test']} test "
+                f"({config.split})",
+                "  windows   ",
+            ),
+            filled(_origin_of_windows(config), " " * 12),
+            *_of_presets(config),
+            *wrapped(description["null_rows"], "  null      "),
+            *(filled(line, "  warning   ") for line in description["warnings"]),
+            "",
+            table(["sensor", "min", "max", "mean"], ranges),
+            "",
+            "Seconds of each activity, over all subjects, and its training windows",
+            _activity_table(description),
+            *([] if config.partition == "subject" else ["", *_client_table(description["coverage"], config)]),
+            "",
+            *owners_of(get_spec(description["name"]), len(description["coverage"]["clients"])),
+        ]
+    )
+
+
+def owners_of(spec: DatasetSpec, num_clients: int | None = None) -> list[str]:
+    """Lines on the setting ``fleet.owned``: which clients have which sensors, and on people who lack some."""
+    counts = type_counts_for(num_clients or sum(spec.type_counts), spec.type_counts)
+    lacking = [
+        f"  subject {s}: lacks {listed(spec.lacks[s])}, has {listed(spec.sensors_of(s))}"
+        for s in spec.subjects
+        if spec.lacks.get(s)
+    ]
+    title = "Whatever its device has, the client of a person who lacks a sensor is without it"
+    return [*owners_lines(spec.names, counts), *([title, *lacking] if lacking else [])]
+
+
+def _origin_of_windows(config: DataConfig) -> str:
+    """Name the settings behind the windows that were counted, and whether a run has the same ones by default."""
+    window = "the dataset's own" if config.window_s is None else "as set here"
+    stride = "the default" if config.stride_s == DataConfig().stride_s else "as set here"
+    return f"data.window_s: {window}; data.stride_s = {config.stride_s:g}: {stride}"
+
+
+def _of_presets(config: DataConfig) -> list[str]:
+    """Lines on presets that have another split or stride than the windows shown: those of this dataset.
+
+    Of a user's own: `quick`, which `relief-ray new dataset` and docs/data.md run it with.
+    """
+    others = []
+    for name in RUNS:
+        values = make_preset(name).settings["data"]
+        assert isinstance(values, Mapping)
+        of_preset = {key: values.get(key, DataConfig.model_fields[key].default) for key in ("split", "stride_s")}
+        changed = [f"data.{k}={value_text(v)}" for k, v in of_preset.items() if v != getattr(config, k)]
+        is_for_it = values["name"] == config.name or (is_path(config.name) and name == "quick")
+        if is_for_it and changed:
+            others.append(f"{name} ({', '.join(changed)})")
+    return wrapped(f"others in {', '.join(others)}; take them with --set" if others else "", "  presets   ")
+
+
+def _client_table(coverage: Coverage, config: DataConfig) -> list[str]:
+    """Training windows of every client and class, where shares were drawn."""
+    rows = [[str(c["client"]), str(sum(c["train"])), *map(str, c["train"])] for c in coverage["clients"]]
+    drawn = f"({config.partition}, alpha {config.dirichlet_alpha:g}, seed {config.seed})"
+    title, names = f"Training windows of each client {drawn}", coverage["classes"]
+    shown = tables(["client", "all", *names], rows, WIDTH)
+    if len(shown) == 1:
+        return [title, *shown]
+    numbers = [str(number) for number in range(1, len(names) + 1)]
+    legend = ", ".join(f"{number}={name}" for number, name in zip(numbers, names, strict=True))
+    return [title, "\n\n".join(tables(["client", "all", *numbers], rows, WIDTH)), "", *wrapped(legend, "  ", "  ")]
+
+
+def _activity_table(description: DataFacts) -> str:
+    """Seconds and windows per class."""
+    seconds: Mapping[str, Mapping[str, float]] = description["activity_s"]
+    train = dict(zip(description["coverage"]["classes"], description["coverage"]["train"], strict=True))
+    rows = []
+    for name in train:
+        lacking = [s for s in seconds if not seconds[s][name]]
+        total_s = sum(s[name] for s in seconds.values())
+        rows.append([name, ", ".join(lacking) or "-", f"{total_s:.0f}", str(train[name])])
+    return table(["activity", "missing in subjects", "seconds", "windows"], rows, left=2)

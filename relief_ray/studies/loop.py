@@ -1,119 +1,399 @@
-"""Computation of a study: run after run in this process, each in its own folder, resumable at any point."""
+"""The loop over the cells of a study: one after the other in this process, or as a scheduler says (``actors.grids``).
+
+Whoever computes a cell writes its folder; the loop reads the new lines of the running cells' ledgers and tells the
+callback, after each round of a cell that this process computes, else twice a second. ``run`` is ``relief_ray.run``.
+"""
 
 from __future__ import annotations
 
 import logging
+import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
-from dataclasses import replace
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Protocol
 
+from relief_ray.core.federated import RoundVoid
 from relief_ray.data import federate, num_clients, open_dataset
 from relief_ray.data.partition import available
-from relief_ray.experiment.experiment import OnRound, run_inline
-from relief_ray.experiment.lifecycle import create, reopen
+from relief_ray.experiment.experiment import never, open_cell, run_opened
 from relief_ray.experiment.setup import Setup
+from relief_ray.plugins.blame import blamed
+from relief_ray.plugins.load import is_path, sources
+from relief_ray.records.cells import CellState
+from relief_ray.records.checkpoint import generations, round_of
 from relief_ray.records.facts import Alerts
-from relief_ray.records.run_folder import read_rounds
-from relief_ray.records.schema import RoundRecord, RunRecord
+from relief_ray.records.ledger import End as LedgerEnd
+from relief_ray.records.ledger import LineFormat, scan
+from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_rounds, read_run
+from relief_ray.records.schema import RoundRecord, RunRecord, Status
 from relief_ray.records.sync.sender import Senders
 from relief_ray.report.inventory import variant_names
 from relief_ray.strategies import facts_of, method_name
-from relief_ray.studies.cells import Cell
 from relief_ray.studies.copies import copied
-from relief_ray.studies.plans import STALE_FOLDER, CellFolder, Plan
-from relief_ray.studies.progress import Watcher, watcher
-from relief_ray.support.errors import UserError, counted
+from relief_ray.studies.plan import Plan, look_at, refuse_stale
+from relief_ray.studies.progress import Callback, End, Facts, Leader, Running, View, display
+from relief_ray.studies.request import (
+    Folds,
+    Place,
+    Request,
+    Seeds,
+    StrategyLike,
+    Target,
+    check_words,
+    in_python,
+    plan_of,
+)
+from relief_ray.studies.spec import Cell
+from relief_ray.studies.study import Study
+from relief_ray.support.errors import UserError, counted, listed
 from relief_ray.support.process import threads
 
+if TYPE_CHECKING:
+    from typing_extensions import TypedDict, Unpack
+
+    from relief_ray.config.experiment import EvaluationConfig, RecordConfig
+    from relief_ray.config.runtime import RuntimeConfig, TrackingConfig
+    from relief_ray.data.config import DataConfig
+    from relief_ray.data.loader import Loader
+    from relief_ray.devices.accounting import CostConfig
+    from relief_ray.devices.fleet import FleetConfig
+    from relief_ray.server.optimizer import ServerConfig
+    from relief_ray.studies.request import BackboneLike
+    from relief_ray.training.config import TrainingConfig
+
+    class Settings(TypedDict, total=False):
+        """Sections of a configuration: a mapping changes the keys it names, an object replaces the section."""
+
+        data: str | Loader | DataConfig | Mapping[str, object]
+        backbone: BackboneLike
+        fleet: FleetConfig | Mapping[str, object]
+        training: TrainingConfig | Mapping[str, object]
+        server: ServerConfig | Mapping[str, object]
+        evaluation: EvaluationConfig | Mapping[str, object]
+        costs: CostConfig | Mapping[str, object]
+        record: RecordConfig | Mapping[str, object]
+        runtime: RuntimeConfig | Mapping[str, object]
+        tracking: TrackingConfig | Mapping[str, object]
+        participation: float
+
+
 _LOG = logging.getLogger(__name__)
-
-# Computes the missing rounds of a run in a folder.
-Compute = Callable[[Setup, Path, OnRound, Callable[[str], None]], RunRecord]
-
-
-def here(setup: Setup, path: Path, on_round: OnRound, on_note: Callable[[str], None]) -> RunRecord:
-    """Compute the missing rounds of a run in this process."""
-    with threads(setup.job.num_threads):
-        return run_inline(setup, path, on_round=on_round, on_note=on_note)
+_REFRESH_S = 0.5
+Stop = Callable[[], bool]
 
 
-def run_plan(plan: Plan, compute: Compute, *, quiet: bool, other_code: bool = False) -> None:
-    """Compute whatever of the plan is not finished.
+class Computer(Protocol):
+    """Computes a cell that was opened: in this process (``Here``), or on Ray (``actors.launch.OnRay``)."""
+
+    def where(self, setup: Setup) -> str:
+        """Where its clients are computed, in words."""
+
+    def compute(self, setup: Setup, path: Path, stop: Stop, on_note: Callable[[str], None]) -> RunRecord:
+        """Compute the missing rounds of the run in ``path``; ``stop`` is asked between rounds, and often."""
+
+
+class Here:
+    """Computes cells in this process."""
+
+    def where(self, setup: Setup) -> str:
+        """Say so."""
+        return "in this process"
+
+    def compute(self, setup: Setup, path: Path, stop: Stop, on_note: Callable[[str], None]) -> RunRecord:
+        """Compute the missing rounds of the run in ``path``."""
+        with threads(setup.job.num_threads):
+            return run_opened(setup, path, should_stop=stop, on_note=on_note)
+
+
+@dataclass(kw_only=True)
+class _Followed:
+    """A cell that is being computed.
+
+    Attributes:
+        state: its cell and folder.
+        since_s: monotonic clock at its beginning.
+        last: the last round that was told of, or that it goes on after.
+        is_running: its ``run.json`` says so: what a resume drops of the ledger is gone by then.
+        has_warned: what is odd about its data was told.
+        end: how far its ledger has been read.
+        num_rounds: rounds in the ledger.
+        f1: of its last evaluation.
+        alerts: what its rounds warn of.
+    """
+
+    state: CellState[Cell]
+    since_s: float = field(default_factory=time.monotonic)
+    last: int = -1
+    is_running: bool = False
+    has_warned: bool = False
+    end: LedgerEnd | None = None
+    num_rounds: int = 0
+    f1: float | None = None
+    alerts: Alerts = field(default_factory=Alerts)
+
+    def new_rounds(self) -> tuple[RoundRecord, ...]:
+        """The rounds that were committed since the last call."""
+        folder = self.state.folder
+        try:
+            run = read_run(folder)
+            self.is_running = self.is_running or run.status not in ("interrupted", "failed")
+            if not self.is_running:
+                return ()
+            lines = scan(folder / ROUNDS_FILE, LineFormat.of(run), self.end)
+            new = tuple(record for record in lines.rounds if record.round > self.last)
+        except UserError:  # not there yet; or damaged: the cell itself will say so, and the others go on
+            self.end = None
+            return ()
+        self.end = lines.end
+        for record in new:
+            self.last, self.num_rounds = record.round, record.round + self.state.cell.has_bootstrap
+            f1 = headline_f1(record)
+            self.f1 = self.f1 if f1 is None else f1
+        return new
+
+
+class Loop:
+    """Cells under computation, as their folders show them.
+
+    Attributes:
+        plan: the plan that they belong to.
+        states: all of its cells as they were at the beginning.
+        todo: those that are to be computed.
+        callback: hears of everything.
+        disk_full: whether a cell failed because nothing can be written any more.
+        senders: hear of begun runs, of their rounds and of their ends.
+    """
+
+    def __init__(
+        self, plan: Plan, callback: Callback, stop: Stop = never, todo: Sequence[CellState[Cell]] | None = None
+    ) -> None:
+        """``stop``: asks all cells to stop after their round; ``todo`` None: all cells that are not finished."""
+        titles = _titles_of(plan)
+        self.plan, self.callback, self._stop = plan, callback, stop
+        self.states = tuple(replace(s, cell=replace(s.cell, title=titles[s.cell.name])) for s in plan.look())
+        wanted = {s.cell.name for s in (self.states if todo is None else todo)}
+        self.todo = tuple(s for s in self.states if s.cell.name in wanted and not (todo is None and s.is_finished))
+        self.disk_full, self.senders = False, Senders((), callback.note)
+        self._by_name = {s.cell.name: s for s in self.states}
+        self._statuses = {s.cell.name: s.status for s in self.states}
+        self._left = {s.cell.name: rounds_to_do(s) for s in self.todo}
+        self._scores: dict[str, float] = {}
+        for state in self.states:
+            self._read_score(state)
+        self._running: dict[str, _Followed] = {}
+        self._told: set[str] = set()
+        self._since_s, self._first_s, self._refreshed_s, self._num_new = time.monotonic(), 0.0, 0.0, 0
+
+    def stop(self) -> bool:
+        """Whether cells should stop after their round; asked between rounds, so that the callback hears of each."""
+        self._follow_all()
+        return self._stop()
+
+    def stop_requested(self) -> bool:
+        """Whether a stop was asked for; reads no ledger."""
+        return self._stop()
+
+    def tick(self) -> None:
+        """Tell the callback how the study stands, twice a second; called many times a second."""
+        if time.monotonic() - self._refreshed_s >= _REFRESH_S:
+            self._refreshed_s = time.monotonic()
+            self._follow_all()
+            self.callback.refresh(self.view())
+
+    def begin(self, name: str, text: str = "") -> None:
+        """Follow a cell that begins; ``text``: facts on it."""
+        if name in self._running:
+            return
+        self._first_s = self._first_s or time.monotonic()
+        state = self._by_name[name]
+        saved = generations(state.folder)
+        done = round_of(saved[0]) if saved else None
+        self._running[name] = _Followed(state=state, last=-1 if done is None else done)
+        facts = Facts(folder=state.folder, text=text, done=done, num_rounds=self._left.get(name, 0))
+        self.callback.begin(state.cell, facts)
+
+    def give_up(self, name: str) -> _Followed | None:
+        """Follow a cell no longer, whose computation is over: its last rounds are still told of."""
+        running = self._running.pop(name, None)
+        if running is not None:
+            running.is_running = True
+            self._follow(running)
+            self.senders.end(running.state.folder)
+        return running
+
+    def end(self, name: str, status: Status | None = None) -> None:
+        """A cell has ended; ``status``: of its run, which this process computed; None: that of its folder."""
+        running = self.give_up(name)
+        state = look_at(self._by_name[name].cell, self._by_name[name].folder)
+        self._statuses[name] = state.status
+        self._left.pop(name, None)
+        self.disk_full = self.disk_full or is_disk_full(state)
+        record = self._read_score(state)
+        seconds = time.monotonic() - running.since_s if running else 0.0
+        end = End(status=state.status, seconds=seconds, record=record, why=state.why, view=self.view())
+        if status is not None:
+            end = replace(end, status=status, record=_last_evaluated(read_rounds(state.folder)), why="")
+        self.callback.end(state.cell, end)
+
+    def reuse(self, state: CellState[Cell]) -> None:
+        """Tell of a run that was finished before.
+
+        Raises:
+            UserError: the data are others.
+        """
+        why, record = check_reusable(state), _last_evaluated(read_rounds(state.folder))
+        view = self.view()
+        self.callback.end(state.cell, End(status=state.status, record=record, why=why, reused=True, view=view))
+
+    def warn_once(self, warnings: Iterable[str]) -> None:
+        """Tell of what is odd about data, each oddity once and not for every cell."""
+        for warning in warnings:
+            if warning not in self._told:
+                self._told.add(warning)
+                self.callback.warn(warning)
+
+    def _follow_all(self) -> None:
+        for running in self._running.values():
+            self._follow(running)
+
+    def _follow(self, running: _Followed) -> None:
+        """Tell of the new lines of a cell's ledger."""
+        cell = running.state.cell
+        if not running.has_warned and (running.state.folder / RUN_FILE).exists():
+            running.has_warned = True
+            self.senders.wake(running.state.folder)
+            with suppress(UserError):
+                self.warn_once(read_run(running.state.folder).data_notes)
+        for record in running.new_rounds():
+            self.callback.round(cell, record, running.alerts.of(record))
+            self.senders.wake(running.state.folder)
+        left = max(0, cell.num_planned - running.num_rounds)
+        before = self._left.get(cell.name, left)
+        self._num_new += max(0, before - left)
+        if cell.name in self._left:
+            self._left[cell.name] = min(before, left)
+
+    def _read_score(self, state: CellState[Cell]) -> RoundRecord | None:
+        """The last round of a cell that is done; its F1 is kept."""
+        record = last_round(state.folder) if state.status == "done" else None
+        f1 = headline_f1(record)
+        if f1 is not None:
+            self._scores[state.cell.name] = f1
+        return record
+
+    def view(self) -> View:
+        """The study as it stands now."""
+        now_s = time.monotonic()
+        rate = self._num_new / (now_s - self._first_s) if self._first_s else 0.0
+        statuses = list(self._statuses.values())
+        return View(
+            f1_heading=f1_heading(self.states),
+            num_cells=len(statuses),
+            num_done=statuses.count("done"),
+            num_failed=statuses.count("failed"),
+            num_stopped=statuses.count("stopped"),
+            elapsed_s=now_s - self._since_s,
+            left_s=sum(self._left.values()) / rate if rate else None,
+            running=tuple(
+                Running(
+                    title=r.state.cell.title, num_rounds=r.num_rounds, num_planned=r.state.cell.num_planned, f1=r.f1
+                )
+                for r in self._running.values()
+            ),
+            leaders=leaders(self.states, self._scores),
+        )
+
+
+How = Callable[[Loop], None]
+
+
+def compute(
+    plan: Plan,
+    how: How,
+    callback: Callback,
+    stop: Stop = never,
+    *,
+    todo: Sequence[CellState[Cell]] | None = None,
+    out_of_time: Stop = never,
+) -> Loop:
+    """Compute whatever of the plan is to be computed, in the way ``how``, while its records are copied.
+
+    ``stop`` is asked between rounds; so is ``out_of_time``, after which the copy is waited for as at a good end.
 
     Raises:
-        UserError: data, program or settings of a begun run are others than today's.
-        KeyboardInterrupt: after the last finished round was kept; the same call goes on from there.
+        UserError: data, program or settings of a begun run are others than today's, or the copy's URI is none.
     """
-    cells = plan.cell_folders()
-    total = sum(map(rounds_to_do, cells))
-    with closing(watcher(total, quiet=quiet)) as progress, copied(plan, progress.note) as senders:
-        said: set[str] = set()
-        for cell, title in zip(cells, _titles_of(plan.cells), strict=True):
-            _run_cell(cell, title, compute, progress, senders, other_code, said)
-    for name in senders.behind:
-        _LOG.warning("%s: behind; everything is in %s, and the next call sends it", name, plan.out)
+    loop = Loop(plan, callback, lambda: stop() or out_of_time(), todo)
+    with copied(plan, callback.note, stop) as loop.senders:
+        how(loop)
+    return loop
 
 
-def _run_cell(
-    cell: CellFolder,
-    title: str,
-    compute: Compute,
-    progress: Watcher,
-    senders: Senders,
-    other_code: bool,
-    said: set[str],
-) -> None:
-    """Compute what a run lacks; ``said``: warnings about data, each of which is shown once for the whole study."""
-    if cell.is_finished:
-        progress.end(f"{title}: {check_reusable(cell)}")
-        return
-    began_s = time.monotonic()
-    progress.begin(title, rounds_to_do(cell))
-    setup = open_cell(cell, other_code)
-    for warning in setup.data_notes:
-        if warning not in said:
-            said.add(warning)
-            progress.warn(warning)
+def one_after_another(computer: Computer, *, other_code: bool = False) -> How:
+    """A loop over all cells in this process; the first error ends it. ``other_code``: other programs' runs go on."""
+
+    def how(loop: Loop) -> None:
+        todo = {state.cell.name for state in loop.todo}
+        for state in loop.states:
+            if loop.stop():
+                return
+            if state.is_finished:
+                loop.reuse(state)
+            elif state.cell.name in todo:
+                _compute_one(loop, state, computer, other_code)
+
+    return how
+
+
+def _compute_one(loop: Loop, state: CellState[Cell], computer: Computer, other_code: bool) -> None:
+    cell = state.cell
+    setup = open_cell(cell.config, state.folder, other_code=other_code)
+    loop.begin(cell.name, _facts_text(setup, computer.where(setup)))
+    loop.warn_once(setup.data_notes)
     for warning in setup.warnings:
-        progress.note(f"{title}: NOTE: {warning}")
-    alerts = Alerts()
-    senders.wake(cell.folder)
-
-    def on_round(record: RoundRecord) -> None:
-        progress.committed(record)
-        senders.wake(cell.folder)
-        for alert in alerts.of(record):
-            progress.warn(f"{title}: {alert}")
-
+        loop.callback.note(f"{cell.title}: NOTE: {warning}")
     try:
-        run = compute(setup, cell.folder, on_round, lambda text: progress.note(f"{title}: {text}"))
-    finally:
-        senders.end(cell.folder)
-    record = last_evaluated(read_rounds(cell.folder))
-    progress.end(f"{title}: {_score(run, record)}", time.monotonic() - began_s)
+        run = computer.compute(setup, state.folder, loop.stop, lambda text: loop.callback.note(f"{cell.title}: {text}"))
+    except BaseException:
+        loop.give_up(cell.name)
+        raise
+    loop.end(cell.name, run.status)
 
 
-def _score(run: RunRecord, record: RoundRecord | None) -> str:
-    f1 = None if record is None or record.metrics is None else record.metrics.headline
-    return run.status if f1 is None else f"{run.status}, F1 {100 * f1:.1f} %"
+def _facts_text(setup: Setup, where: str) -> str:
+    """A run's rounds, clients, place and data in a line; a user's method by its import path too."""
+    number, rounds = len(setup.fleet), setup.config.rounds
+    windows = sum(client.num_windows for client in setup.fleet.clients)
+    path = f"{setup.config.label()}, " if is_path(setup.config.label()) else ""
+    length = f"{path}{counted(rounds, 'round')}"
+    return f"{length}, {counted(number, 'client')} {where}, {windows} windows ({setup.data.origin})"
 
 
-def rounds_to_do(cell: CellFolder) -> int:
+def rounds_to_do(state: CellState[Cell]) -> int:
     """Number of rounds that are missing, the bootstrap included."""
     # Not read from the ledger here: where its last line is damaged, a resume cuts it off and goes on.
-    return max(0, cell.num_planned - cell.num_rounds)
+    return max(0, state.cell.num_planned - state.num_rounds)
 
 
-def _titles_of(cells: Sequence[Cell]) -> list[str]:
-    """A title for each cell: ``relief, fold 0, seed 0``, ``relief (gamma=0.5), fold 0, replicate 2``."""
-    methods = [(method_name(c.config.strategy, c.label), c.config.model_dump(mode="json")) for c in cells]
-    facts = [facts_of(c.config.strategy, c.label) for c in cells]
-    return [title_of(cell, name) for cell, name in zip(cells, variant_names(methods, facts), strict=True)]
+def _titles_of(plan: Plan) -> dict[str, str]:
+    """A title for each cell: ``relief (gamma=0.5), fold 0, replicate 2``; a grid's cell's name without its hash."""
+    if plan.how.is_hashed:
+        heads = {cell.name: cell.name.rpartition("-") for cell in plan.cells}
+        return {
+            cell.name: head[0] if (head := heads[cell.name])[0] and cell.hash.startswith(head[2]) else cell.name
+            for cell in plan.cells
+        }
+    methods = [(method_name(c.config.strategy, c.label), c.config.model_dump(mode="json")) for c in plan.cells]
+    names = variant_names(methods, [facts_of(c.config.strategy, c.label) for c in plan.cells])
+    return {cell.name: _title_of(cell, name) for cell, name in zip(plan.cells, names, strict=True)}
 
 
-def title_of(cell: Cell, name: str = "") -> str:
+def _title_of(cell: Cell, name: str = "") -> str:
     """``relief, fold 0, seed 0``, or ``relief, fold 0, replicate 2``; ``name``: that of the method's variant."""
     data = cell.config.data
     fold = [f"fold {data.fold}"] if data.split == "held_out_subject" else []
@@ -122,60 +402,201 @@ def title_of(cell: Cell, name: str = "") -> str:
     return ", ".join([name or method_name(cell.config.strategy, cell.label), *fold, draw])
 
 
-def open_cell(cell: CellFolder, other_code: bool) -> Setup:
-    """Create or reopen the run; `runtime` may have changed since it was started, what it computes has not.
-
-    What was mended in its folder is a warning of the setup: the driver that opens the folder next finds it whole.
-    """
-    config = cell.cell.config
-    if cell.state.run is not None:
-        setup, folder = reopen(cell.folder, runtime=config.runtime, other_code=other_code)
-    else:
-        setup, folder = create(config, cell.folder)
-    folder.close()
-    return replace(setup, warnings=(*setup.warnings, *(f"repaired: {line}" for line in folder.mended)))
+def headline_f1(record: RoundRecord | None) -> float | None:
+    """F1 that a table would print, of the test part or else of the validation part; None without an evaluation."""
+    metrics = None if record is None else record.metrics or record.validation
+    return None if metrics is None else metrics.headline
 
 
-def last_evaluated(rounds: Sequence[RoundRecord]) -> RoundRecord | None:
+def last_round(folder: Path) -> RoundRecord | None:
+    """The last round of a finished cell, which always is evaluated; None without one."""
+    rounds = read_rounds(folder)
+    return rounds[-1] if rounds else None
+
+
+def _last_evaluated(rounds: Sequence[RoundRecord]) -> RoundRecord | None:
     """The last round with test metrics."""
     return next((record for record in reversed(rounds) if record.metrics is not None), None)
 
 
-def refuse_stale(plan: Plan, again: str, as_it_is: str, elsewhere: str = "") -> None:
-    """Check that no run of the plan was computed or begun by other code or on other frozen weights.
-
-    ``again``, ``as_it_is``, ``elsewhere``: what the caller's user types to compute it again, to take it as it is, and
-    to name another folder, where that is possible.
-
-    Raises:
-        UserError: some were; the first is named, with what changed and the ways on.
-    """
-    stale = [cell for cell in plan.cell_folders() if cell.status == "stale"]
-    if stale:
-        first, more = stale[0], len(stale) - 1
-        also = f" (and {counted(more, 'run')} more)" if more else ""
-        raise UserError(
-            f"{first.folder}{also}: holds a run of other code or weights: {first.why}; expected those of today "
-            f"(`here`). Compute it again with {again} (the old run is kept in a folder `{STALE_FOLDER}`), "
-            f"{f'choose another folder ({elsewhere}), ' if elsewhere else ''}or take it as it is with {as_it_is}"
-        )
+def f1_heading(states: Iterable[CellState[Cell]]) -> str:
+    """Heading of F1 in tables of these cells, which says so where it is of validation windows."""
+    parts = {part for state in states for part in state.cell.config.evaluation.parts}
+    return "validation F1 %" if parts == {"validation"} else "F1 %"
 
 
-def check_reusable(cell: CellFolder) -> str:
+def is_disk_full(state: CellState[Cell]) -> bool:
+    """True where a cell failed because nothing can be written any more."""
+    return state.status == "failed" and any(w in state.why for w in ("No space left", "MiB free, expected at least"))
+
+
+def leaders(states: Iterable[CellState[Cell]], scores: Mapping[str, float]) -> tuple[Leader, ...]:
+    """The best method of each setting by mean score over its finished folds and seeds."""
+    by_setting: dict[str, dict[str, list[float]]] = {}
+    for cell in (state.cell for state in states if state.cell.name in scores):
+        by_setting.setdefault(cell.setting, {}).setdefault(cell.method, []).append(scores[cell.name])
+    rows = []
+    for setting, methods in by_setting.items():
+        label = max(methods, key=lambda m: sum(methods[m]) / len(methods[m]))
+        f1 = sum(methods[label]) / len(methods[label])
+        rows.append(Leader(setting=setting, label=label, f1=f1, num=len(methods[label]), of=len(methods)))
+    return tuple(rows)
+
+
+def check_reusable(state: CellState[Cell]) -> str:
     """Check that a finished run was computed on today's data; return the line that says it is reused.
 
     Raises:
         UserError: the data are others.
     """
-    assert cell.state.run is not None
-    config, recorded = cell.cell.config.data, cell.state.run.data_digest
+    assert state.run is not None
+    config, recorded = state.cell.config.data, state.run.data_digest
     dataset = open_dataset(config)
     number = num_clients(dataset, config)
     digest = federate(dataset, config, available(config, number)).digest
     if digest != recorded:
         raise UserError(
-            f"{cell.folder}: was computed on data {recorded[:12]}, found {digest[:12]}; "
+            f"{state.folder}: was computed on data {recorded[:12]}, found {digest[:12]}; "
             "choose another folder (--out DIR), or point RELIEF_DATA to the data it was computed on"
         )
-    stale = f"; stale: {cell.why}" if cell.status == "stale" else ""
+    stale = f"; stale: {state.why}" if state.status == "stale" else ""
     return f"reused, finished already{stale}"
+
+
+# Files of users' modules as this process saw them first: the module's import (a reload makes a new one) and the hash.
+_FIRST_SEEN: dict[str, tuple[object, str]] = {}
+
+
+def run(
+    experiment: Target = None,
+    *,
+    strategies: StrategyLike | Sequence[StrategyLike] | None = None,
+    seeds: Seeds = None, folds: Folds = None, rounds: int | None = None,
+    name: str | None = None, claims: str | Path | None = None, out: str | Path | None = None,
+    set: Mapping[str, object] | None = None,
+    quiet: bool = False, other_code: bool = False, rerun_stale: bool = False,
+    **settings: Unpack[Settings],
+) -> Study:  # fmt: skip
+    """Compute a study in this process and return it: one run per method, seed and fold, one after the other.
+
+    Args:
+        experiment: a preset's name, a YAML or JSON file, an ``ExperimentConfig``, a mapping of its values, or None.
+        strategies: names (also ``"fedavg,relief"``), import paths (``"my_module:MyMethod"``), classes, configurations
+            or mappings.
+        seeds: seeds, in place of the experiment's seeds or replicates: a list, a range, an array.
+        folds: folds of the held-out subjects: a list, or one.
+        rounds: rounds of every run, without the bootstrap.
+        name: name of the study in reports.
+        claims: YAML file with at most six claims, named before the first run.
+        out: folder of the records, whose runs are reused or gone on with; None: a temporary one.
+        set: settings by dotted key, as `--set` takes them: ``{"training.epochs": 2}``.
+        quiet: show no progress; what is odd about the data is then a Python warning.
+        other_code: take runs that other code computed, and go on with those that it began; else they are refused.
+        rerun_stale: compute such runs again; the old ones are kept in the folder ``stale``.
+        settings: sections of the configuration: ``data="dsa_mini"``, ``training={"epochs": 2}``.
+
+    Raises:
+        UserError: bad input; the message names the place, what was found, what was expected and the fix.
+        UserCodeFailed: a file of one's own raised an error; the message names it, function and line.
+    """
+    request = Request(
+        target=experiment, strategies=strategies, seeds=seeds, folds=folds, rounds=rounds, name=name, claims=claims,
+        set=set or {}, settings=dict(settings),
+    )  # fmt: skip
+    return compute_study(request, out, "here", Here(), quiet=quiet, other_code=other_code, rerun_stale=rerun_stale)
+
+
+def compute_study(
+    request: Request,
+    out: str | Path | None,
+    place: Place,
+    computer: Computer,
+    *,
+    quiet: bool,
+    other_code: bool,
+    rerun_stale: bool,
+) -> Study:
+    """Plan a study, compute what is missing of it, and open it.
+
+    Raises:
+        UserError: bad input.
+        UserCodeFailed: a file of the user's raised an error; the message names it, function and line.
+    """
+    with in_python(request.settings), _naming_users_code():
+        check_words({"out": out}, {})
+        temporary = TemporaryDirectory(prefix="relief-ray-") if out is None else None
+        folder = Path(out if temporary is None else temporary.name).expanduser()  # type: ignore[arg-type]
+        try:
+            plan = plan_of(request, folder, place)
+            _refuse_edited(plan)
+            if rerun_stale:
+                plan = plan.without_stale()
+            elif not other_code:
+                refuse_stale(plan, "rerun_stale=True", "other_code=True", "out=..")
+            _computed(plan.write(), computer, quiet=quiet, other_code=other_code)
+            study = Study(folder, is_temporary=temporary is not None)
+        except BaseException:
+            if temporary is not None:
+                temporary.cleanup()
+            raise
+        if temporary is not None:
+            weakref.finalize(study, temporary.cleanup)
+        return study
+
+
+def _computed(plan: Plan, computer: Computer, *, quiet: bool, other_code: bool) -> None:
+    shown = display(sum(rounds_to_do(state) for state in plan.look()), quiet=quiet)
+    with closing(shown):
+        loop = compute(plan, one_after_another(computer, other_code=other_code), shown)
+    for name in loop.senders.behind:
+        _LOG.warning("%s: behind; everything is in %s, and the next call sends it", name, plan.out)
+
+
+@contextmanager
+def _naming_users_code() -> Iterator[None]:
+    """Raise an error of a user's own file, on the server too, as ``UserCodeFailed``.
+
+    Raises:
+        UserCodeFailed: function, file and line of such an error.
+    """
+    try:
+        yield
+    except (UserError, RoundVoid, FloatingPointError):
+        raise
+    except Exception as error:
+        theirs = blamed(error)
+        if theirs is None or theirs is error:
+            raise
+        raise theirs from error
+
+
+def _refuse_edited(plan: Plan) -> None:
+    """Check that this process runs the user's files as they are now: a record names the hash of the file.
+
+    Raises:
+        UserError: a file was edited after this process had imported it, so that the old code would run.
+    """
+    modules = {module for cell in plan.cells for module in cell.config.modules()}
+    if files := _edited_since_import(modules):
+        verb = "was" if len(files) == 1 else "were"
+        raise UserError(
+            f"{listed(files)} {verb} edited after this process had imported it: the old code would run, and the record "
+            "would name the new; start Python again (in a notebook: restart the kernel), or importlib.reload its module"
+        )
+
+
+def _edited_since_import(modules: Iterable[str]) -> tuple[str, ...]:
+    """Return the files of imported ``modules`` that have changed since the first call that saw this import of them.
+
+    A file that was edited before that call is not noticed: Python keeps no hash of what it has imported.
+    """
+    edited = []
+    for source in sources(modules):
+        module = sys.modules.get(source.name.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+        spec = getattr(module, "__spec__", None)
+        seen, digest = _FIRST_SEEN.get(source.name, (None, ""))
+        if spec is None or seen is not spec:
+            _FIRST_SEEN[source.name] = (spec, source.sha256)
+        elif digest != source.sha256:
+            edited.append(source.name)
+    return tuple(edited)

@@ -1,49 +1,76 @@
-"""Plans of `relief-ray run`: from a preset or a file to checked cells, and back from `plan.json` for a resume.
+"""Plans: the cells of one `relief-ray run` or `relief-ray grid`, each with its folder and its status.
 
-Also opens presets, files and run folders for commands that train nothing.
+`plan.json` lists the cells; whether one is done, failed or stale is read from its folder. What differs by the command
+that plans them is ``studies.spec.KINDS``. Also opens presets, files and run folders for commands that train nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+import json
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from relief_ray.config.experiment import ExperimentConfig, override, parse, preset
+from pydantic import JsonValue
+
+from relief_ray.config.experiment import ExperimentConfig, assign, parse
 from relief_ray.experiment.lifecycle import stored_engine
 from relief_ray.experiment.recording import now
 from relief_ray.experiment.setup import Setup, prepare
-from relief_ray.plugins.load import is_path, load_kind
-from relief_ray.records.cells import PLAN_FILE, PlanFile, count_begun, read_plan_file, register_claims, write_plan_file
-from relief_ray.records.lock import FileLock, lock_folder
-from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
-from relief_ray.strategies import REFERENCE
-from relief_ray.strategies.common import StrategyConfig
-from relief_ray.studies.axes import Axes, with_axes
-from relief_ray.studies.cells import Cell, Draw, draw_of, numbers
-from relief_ray.studies.plans import (
-    CellFolder,
-    Plan,
-    cells_in,
-    difference,
-    make_cell,
-    refuse_masked,
-    refuse_other_than,
-    row_of,
-    set_stale_aside,
+from relief_ray.models.backbone import frozen_mismatch
+from relief_ray.plugins.blame import reason
+from relief_ray.records.cells import (
+    PLAN_FILE,
+    CellState,
+    EarlyStopping,
+    KindName,
+    PlanFile,
+    PlannedCell,
+    PlannedClaims,
+    SuggestedSearch,
+    count_begun,
+    look,
+    read_plan_file,
+    register_claims,
+    write_plan_file,
 )
-from relief_ray.studies.presets import PRESETS, Preset, make_preset
-from relief_ray.support.errors import UserError, clipped, listed, nearest, shown
-from relief_ray.support.files import disk_errors
+from relief_ray.records.lock import LOCK_FILE, FileLock, lock_folder
+from relief_ray.records.run_folder import ERROR_FILE, RUN_FILE, read_rounds, read_run
+from relief_ray.records.schema import RunRecord
+from relief_ray.records.sync.mlflow import flat_params
+from relief_ray.strategies import REFERENCE, facts_of
+from relief_ray.studies.presets import PRESETS, make_preset
+from relief_ray.studies.spec import (
+    KINDS,
+    Cell,
+    Kind,
+    Setting,
+    Spec,
+    cells,
+    check_strategy,
+    choose,
+    each_cell,
+    make_cell,
+    read_settings,
+    strategy_of,
+)
+from relief_ray.support.errors import UserError, counted, nearest
+from relief_ray.support.files import PAGE, disk_errors, move, sealed, unused, write_atomic
+from relief_ray.support.masking import MASK, mask_text, redact
 from relief_ray.support.text import typed
 from relief_ray.support.user_yaml import read_mapping
 
 _SUFFIXES = (".yaml", ".yml", ".json")
+# Name of the only cell of a single run's folder: it lies in the folder itself.
+_SINGLE = "."
+STALE_FOLDER = "stale"
+# How long a driver that was killed may take to be gone with all its processes.
+_GONE_S = 60.0
 
 
-def load_preset(target: str) -> Preset:
-    """A preset by name, or a configuration file as a preset of one run.
+def load_spec(target: str) -> Spec:
+    """A preset by name, or a configuration file as a study of one run.
 
     Raises:
         UserError: neither; the nearest preset is named.
@@ -63,8 +90,8 @@ def load_preset(target: str) -> Preset:
     )
 
 
-def _from_file(path: Path) -> Preset:
-    """A configuration file as a preset of one run, with the file's strategy, seed and fold.
+def _from_file(path: Path) -> Spec:
+    """A configuration file as a study of one run, with the file's strategy, seed and fold.
 
     Raises:
         UserError: there is no such file, or it cannot be read.
@@ -76,269 +103,401 @@ def _from_file(path: Path) -> Preset:
         )
     values = read_mapping(path)
     try:
-        chosen = replace(preset_of(values, path.stem), title=str(path))
-        _check_strategy(chosen.strategies[0])
-        return chosen
+        spec = replace(spec_of(values, path.stem), title=str(path))
+        check_strategy(spec.methods[0])
+        return spec
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
 
 
-def preset_of(values: dict[str, object], name: str) -> Preset:
-    """Values of a configuration as a preset of one run, ``name``: where they name none."""
-    values = dict(values)
-    strategy = values.pop("strategy", REFERENCE)
-    label = _strategy_of({"strategy": strategy})
-    if isinstance(strategy, dict):
-        values["strategy"] = strategy
-    return Preset(name=str(values.get("name", name)), title="", strategies=(label,), values=values)
+def spec_of(values: Mapping[str, object], name: str) -> Spec:
+    """Values of a configuration as a study of one run, ``name``: where they name none."""
+    label = strategy_of({"strategy": values.get("strategy", REFERENCE)})
+    settings = {key: value for key, value in values.items() if key != "strategy" or isinstance(value, dict)}
+    return Spec(
+        kind="run", name=str(values.get("name", name)), title="", methods=(label,), replicates=(), settings=settings
+    )
 
 
-def make_plan(target: str, settings: Sequence[str], axes: Axes, out: Path | None) -> Plan:
-    """Check every configuration and every folder before the first run starts.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """Cells of one command in the order of computation.
 
-    Raises:
-        UserError: any of them is wrong.
+    Attributes:
+        kind: the command that planned them, ``run`` or ``grid``.
+        out: folder of their folders.
+        name: name of the grid or of the preset.
+        title: a grid's own; empty for a run.
+        cells: the cells.
+        claims_file: file with the claims that the command names.
+        claims: those that the plan on disk has.
+        search: how tries that a sampler suggests go on; None: all are listed.
+        stopping: rule that stops weak tries early; None: all run to their end.
     """
-    chosen, settings = with_axes(load_preset(target), axes, settings)
-    folder = out or Path("runs") / chosen.name
-    source = Path(chosen.claims) if chosen.claims else None
-    plan = Plan(name=chosen.name, out=folder, cells=tuple(cells_of(chosen, settings)), claims_file=source)
-    for cell in plan.cell_folders():
-        check_folder(cell)
-        _refuse_begun(cell)
-    return plan
 
+    kind: KindName
+    out: Path
+    name: str
+    title: str = ""
+    cells: tuple[Cell, ...]
+    claims_file: Path | None = None
+    claims: PlannedClaims | None = None
+    search: SuggestedSearch | None = None
+    stopping: EarlyStopping | None = None
 
-def cells_of(chosen: Preset, settings: Sequence[str]) -> Iterator[Cell]:
-    """One run per replicate or seed, fold and strategy.
+    @property
+    def how(self) -> Kind:
+        """What is peculiar to its kind."""
+        return KINDS[self.kind]
 
-    An axis that ``settings`` fix, or that the split lacks, has no effect. ``replicates=2`` or
-    ``replicates=[0, 4]`` chooses those.
-    """
-    chosen, settings = _with_replicates(chosen, settings)
-    fixed = {setting.partition("=")[0] for setting in settings}
-    values = override(chosen.values, settings)
-    folds: Sequence[int | None] = chosen.folds if _split_of(values) == "held_out_subject" else ()
-    labels = chosen.strategies if not {"strategy", "strategy.name"} & fixed else (_strategy_of(values),)
-    for draw in _draws(chosen, fixed):
-        for fold in (_fold_of(values),) if "data.fold" in fixed else folds or (None,):
-            place = [] if fold is None or "data.fold" in fixed else [f"data.fold={fold}"]
-            place += [f"{key}={value}" for key, value in (draw(fold).settings if draw else {}).items()]
-            for label in dict.fromkeys(labels):
-                refuse_others(settings, label, labels)
-                yield _cell_of(chosen, settings, label, place)
+    @property
+    def resume(self) -> str:
+        """The command that goes on with it."""
+        return f"{self.how.resume} {typed(self.out)}"
 
+    @property
+    def is_single(self) -> bool:
+        """True for the folder of one run, which no plan lists."""
+        return [cell.name for cell in self.cells] == [_SINGLE]
 
-def _with_replicates(chosen: Preset, settings: Sequence[str]) -> tuple[Preset, list[str]]:
-    """The preset with the replicates that a setting chooses, and the other settings.
+    def look(self) -> tuple[CellState[Cell], ...]:
+        """Every cell with what its folder holds now."""
+        return tuple(look_at(cell, self.out / cell.name) for cell in self.cells)
 
-    Raises:
-        UserError: no numbers, or ``replicate``, which is derived.
-    """
-    rest = []
-    for setting in settings:
-        (key, value), *_ = override({}, [setting]).items()
-        if key == "replicate":
-            raise UserError(f"--set {setting}: names a run's replicate; expected --set 'replicates=[{value}]'")
-        if key == "replicates":
-            chosen = replace(chosen, replicates=numbers(key, value))
+    @classmethod
+    def of(cls, spec: Spec, out: Path, settings: Iterable[Setting] = ()) -> Plan:
+        """The plan of a preset or file; its folder may hold the same study, begun.
+
+        Raises:
+            UserError: a level, a configuration or a folder is wrong, before the first run starts.
+        """
+        chosen, rest = choose(spec, settings)
+        claims = Path(chosen.claims) if chosen.claims else None
+        plan = cls(kind=chosen.kind, name=chosen.name, out=out, cells=cells(chosen, rest), claims_file=claims)
+        plan.check_folders()
+        return plan
+
+    @classmethod
+    def read(cls, folder: Path, settings: Sequence[str] = (), kind: KindName = "run") -> Plan:
+        """The plan of a folder, or of a single run's folder; ``settings`` may change how, not what is computed.
+
+        Raises:
+            UserError: neither a plan of this kind nor a run is there, or it cannot be read or gone on with.
+        """
+        chosen = _only_how(settings)
+        path = folder / PLAN_FILE
+        if path.exists():
+            file = read_plan_file(path)
+            if file.kind != kind:
+                raise UserError(
+                    f"{folder}: {_holds(file)}, expected a folder that `relief-ray {kind}` made; go on with this one: "
+                    f"{KINDS[file.kind].resume} {typed(folder)}"
+                )
+            parsed = _parsed(file.cells, path, chosen)
+            plan = cls(out=folder, cells=parsed, **{k: getattr(file, k) for k in PlanFile.model_fields if k != "cells"})
+        elif kind == "grid":
+            raise UserError(f"{folder}: no {PLAN_FILE}; expected a folder that `relief-ray grid` made")
         else:
-            rest.append(setting)
-    return chosen, rest
+            run = read_run(folder)
+            config = parse(_changed(run.config, chosen), str(folder / RUN_FILE))
+            cell = make_cell(_SINGLE, run.strategy, config, stored_hash=run.config_hash)
+            plan = cls(kind=kind, name=run.name, out=folder, cells=(cell,))
+        for cell in plan.cells:
+            _refuse_masked(cell.config, folder)
+        if not plan.how.goes_on:
+            plan.check_folders()
+        return plan
 
+    def check_folders(self) -> None:
+        """Check that every folder is free, or holds the cell's very own run and can be read.
 
-def _draws(chosen: Preset, fixed: Collection[str]) -> Sequence[Callable[[int | None], Draw] | None]:
-    """Seeds of the runs by fold; None: as the settings or the preset's values have it."""
-    if "seed" in fixed or (not chosen.replicates and "seed" in chosen.values):
-        return [None]
-    if chosen.replicates and "fleet.rotation" not in fixed:
-        return [partial(draw_of, number) for number in chosen.replicates]
-    return [partial(_same_seed, seed) for seed in chosen.seeds]
+        Raises:
+            UserError: one holds another run or a damaged one, or another driver is at work there.
+        """
+        for state in self.look():
+            _check_folder(state)
 
+    def lock(self) -> FileLock:
+        """Lock the plan, whose folder is made where it is not there.
 
-def _same_seed(seed: int, fold: int | None) -> Draw:
-    """The seed, whatever the fold."""
-    return Draw(seed=seed)
+        Raises:
+            UserError: another process holds it, or the folder cannot be written.
+        """
+        what = "grid" if self.how.holds_lock else "plan"
+        with disk_errors(self.out, f"write the {what}"):
+            self.out.mkdir(parents=True, exist_ok=True)
+        return FileLock(self.out / "plan.lock", f"the {what}")
 
+    def write(self) -> Plan:
+        """Add the cells to those that ``plan.json`` lists already, so that a resume can complete all of them.
 
-def _fold_of(values: Mapping[str, object]) -> int | None:
-    """The fold that unchecked values ask for."""
-    data = values.get("data")
-    fold = data.get("fold") if isinstance(data, dict) else None
-    return fold if isinstance(fold, int) else None
+        Returns the plan: of a grid with all of its cells, of a run with those of this command. A grid's caller holds
+        its lock.
 
+        Raises:
+            UserError: the folder cannot be written, holds another study, or cells that were begun without these claims.
+        """
+        if self.how.holds_lock:
+            return self._write()
+        with self.lock():
+            return self._write()
 
-def _strategy_of(values: Mapping[str, object]) -> str:
-    """The strategy's name in unchecked values.
+    def _write(self) -> Plan:
+        path, mine = self.out / PLAN_FILE, {cell.name: row_of(cell) for cell in self.cells}
+        earlier = read_plan_file(path) if path.exists() else None
+        if earlier is not None:
+            self._refuse_other(earlier)
+        known = {} if earlier is None else {row.folder: row for row in earlier.cells}
+        if self.how.replaces:
+            rows = (*(row for name, row in known.items() if name not in mine), *mine.values())
+        else:
+            rows = _merged(known, mine)
+        begun = count_begun(self.out, [row.folder for row in rows])
+        claims = None if earlier is None else earlier.claims
+        claims = register_claims(self.out, self.claims_file, claims or self.claims, begun=begun, now=now())
+        write_plan_file(path, PlanFile(
+            kind=self.kind, name=self.name, title=self.title, cells=rows, claims=claims, search=self.search,
+            stopping=self.stopping,
+        ))  # fmt: skip
+        if self.how.replaces:
+            return replace(self, claims=claims)
+        others = _parsed([row for row in rows if row.folder not in mine], path)
+        by_name = {cell.name: cell for cell in (*others, *self.cells)}
+        return replace(self, cells=tuple(by_name[row.folder] for row in rows), claims=claims)
 
-    Raises:
-        UserError: there is none.
-    """
-    strategy = values.get("strategy")
-    name = strategy.get("name") if isinstance(strategy, dict) else strategy
-    if not isinstance(name, str):
-        raise UserError(
-            f"strategy = {shown(strategy)}: expected the name of a method, or a section with one; write strategy=relief"
-            " or strategy.name=relief"
-        )
-    return name
+    def _refuse_other(self, file: PlanFile) -> None:
+        """Check that the plan on disk is of the same study.
 
-
-def _split_of(values: Mapping[str, object]) -> object:
-    """The split that unchecked values ask for."""
-    data = values.get("data")
-    return data.get("split") if isinstance(data, dict) else None
-
-
-def _cell_of(chosen: Preset, settings: Sequence[str], label: str, axes: Sequence[str]) -> Cell:
-    """One cell; its configuration is the preset, then the axes, then the user's settings."""
-    _check_strategy(label)
-    values = {"strategy": {"name": label}, **chosen.values}
-    source = chosen.title if Path(chosen.title).suffix in (".yaml", ".yml", ".json") else chosen.name
-    config = parse(override(values, [*axes, *settings]), f"{clipped(source)} ({clipped(label)})")
-    held_out = [f"f{config.data.fold}"] if config.data.split == "held_out_subject" else []
-    parts = [label.replace(":", "."), *held_out, config.draw_name]
-    title = "-".join([chosen.name, label, *parts[1:]])
-    named = config if "name" in config.model_fields_set else config.model_copy(update={"name": title})
-    return make_cell("-".join(parts), label, named)
-
-
-def refuse_others(settings: Sequence[str], label: str, labels: Sequence[str]) -> None:
-    """Check that a setting of the strategy that some method of the run has is one of this method's too.
-
-    Raises:
-        UserError: it is not; the methods that have it are named, and how to set it for them alone.
-    """
-    for setting in settings:
-        path, _, value = setting.partition("=")
-        section, _, rest = path.partition(".")
-        key = rest.partition(".")[0]
-        if section != "strategy" or key in ("", "name"):
-            continue
-        _check_strategy(label)
-        havers = [name for name in dict.fromkeys(labels) if key in _kind_of(name).model_fields]
-        if havers and label not in havers:
-            kind, others = _kind_of(havers[0]), ",".join(name for name in dict.fromkeys(labels) if name != havers[0])
+        Raises:
+            UserError: it is of another command, name or rule of stopping.
+        """
+        if file.kind != self.kind:
             raise UserError(
-                f"--set {setting}: {label} has no {key!r}, only {listed(havers)}; --set strategy.* goes to every "
-                f"method of the run. Give the one method alone another value: write CHANGED = {kind.__name__}({rest}="
-                f"{value}) in a file of yours, and name it: --strategies {others},my_file:CHANGED; in Python "
-                f"strategies=[.., {kind.__name__}({rest}={value})]"
+                f"{self.out}: {_holds(file)}, asked: {self.kind} {self.name}; choose a folder with --out DIR"
             )
+        if self.how.replaces:
+            return
+        if file.name != self.name:
+            raise UserError(f"{self.out}: holds the grid {file.name}, asked: {self.name}; choose a folder with --out")
+        if file.stopping != self.stopping:
+            there, asked = (rule.words if rule else "run to their end" for rule in (file.stopping, self.stopping))
+            raise UserError(f"{self.out}: holds tries that are {there}, asked: {asked}; choose a folder with --out")
+
+    def without_stale(self) -> Plan:
+        """Set the stale cells aside in ``stale/``, a single run's beside its folder; return the plan that makes them.
+
+        What was begun under another program's hash is computed next under this one's.
+
+        Raises:
+            UserError: a process is at work in one of them, or it cannot be moved.
+        """
+        home, fresh = self.out.absolute().parent if self.is_single else self.out, {}
+        for state in self.look():
+            if state.status == "stale" and state.run is not None:
+                target = unused(home / STALE_FOLDER / f"{state.folder.name}-{state.run.source_digest[:8]}")
+                with disk_errors(target, "set the stale cell aside"), lock_folder(state.folder, "the cell"):
+                    target.parent.mkdir(exist_ok=True)
+                    move(state.folder, target)
+                cell = state.cell
+                fresh[cell.name] = make_cell(cell.name, cell.label, cell.config, cell.setting)
+        return replace(self, cells=tuple(fresh.get(cell.name, cell) for cell in self.cells))
 
 
-def _kind_of(label: str) -> type[StrategyConfig]:
-    """Class of a preset, or of what a user's import path names."""
-    config = load_kind(label, "strategies", StrategyConfig) if is_path(label) else preset(label)
-    return config if isinstance(config, type) else type(config)
+def _holds(file: PlanFile) -> str:
+    return f"holds the grid {file.name}" if file.kind == "grid" else f"holds runs of {file.name}"
 
 
-def _check_strategy(name: str) -> None:
-    """Turn an unknown strategy into an error for users."""
-    try:
-        if not is_path(name):
-            preset(name)
-    except ValueError as error:
-        raise UserError(f"strategy: {error}") from error
+def look_at(cell: Cell, folder: Path) -> CellState[Cell]:
+    """Read the cell's status from its folder alone."""
+
+    def other_weights(run: RunRecord) -> str | None:
+        return frozen_mismatch(run.backbone, cell.config.backbone.frozen_here())
+
+    state = look(folder, expected_hash=cell.hash, other_weights=other_weights)
+    return state.of(cell, folder)
 
 
-def check_folder(cell: CellFolder) -> None:
-    """Check that a folder is free, or holds this very run and can be read.
+def row_of(cell: Cell) -> PlannedCell:
+    """The cell as plan files hold it: credentials are masked."""
+    config = redact(cell.config.model_dump(mode="json"))
+    method = facts_of(cell.config.strategy, cell.label)
+    return PlannedCell(
+        folder=cell.name, label=cell.label, method=method, setting=cell.setting, hash=cell.hash, config=config
+    )
+
+
+def _changed(config: Mapping[str, object], settings: Iterable[Setting]) -> dict[str, object]:
+    return assign(config, (setting[:2] for setting in settings))
+
+
+def _parsed(rows: Iterable[PlannedCell], path: Path, settings: Sequence[Setting] = ()) -> tuple[Cell, ...]:
+    """Cells of rows with checked configurations; ``settings`` may change how they are carried out.
+
+    A cell that was begun keeps its stored hash, though this program's schema or defaults gave it another one.
 
     Raises:
-        UserError: it holds another run or a damaged one, or another driver is at work there.
+        UserError: this version cannot read a configuration.
     """
-    run = cell.state.run
+    parsed = []
+    for row in rows:
+        cell = make_cell(row.folder, row.label, parse(_changed(row.config, settings), str(path)), row.setting)
+        # The folder is read only where it can matter: most cells have today's hash.
+        if row.hash and row.hash != cell.hash and _began_under(row.hash, path.parent / row.folder, cell.config):
+            cell = replace(cell, hash=row.hash)
+        parsed.append(cell)
+    return tuple(parsed)
+
+
+def _began_under(stored_hash: str, folder: Path, config: ExperimentConfig) -> bool:
+    """Whether the folder's run was begun under this hash and with this configuration."""
+    try:
+        run = read_run(folder)
+        return stored_hash == run.config_hash and not difference(parse(run.config).model_dump(mode="json"), config)
+    except UserError:  # not begun, damaged, or not readable by this version: ``look`` says so
+        return False
+
+
+def _merged(known: Mapping[str, PlannedCell], added: Mapping[str, PlannedCell]) -> tuple[PlannedCell, ...]:
+    """Rows of both, each name once; where cells were added, sorted by seed, fold and setting."""
+    rows = {**known, **added}
+    if len(rows) == len(known):
+        return tuple(rows.values())
+    ranks = {block: rank for rank, block in enumerate(dict.fromkeys(map(_block, rows.values())))}
+
+    def place(row: PlannedCell) -> tuple[object, object, int]:
+        data = row.config["data"]
+        return row.config["seed"], data.get("fold") if isinstance(data, dict) else 0, ranks[_block(row)]
+
+    return tuple(sorted(rows.values(), key=place))
+
+
+def _block(row: PlannedCell) -> str:
+    choice = row.config.get("choice")
+    is_try = isinstance(choice, dict) and choice.get("kind") == "try"
+    return row.setting.partition("-")[0] if is_try else row.setting
+
+
+def difference(recorded: Mapping[str, JsonValue], config: ExperimentConfig) -> str:
+    """The first keys in which a recorded configuration differs: ``rounds is 8 there, asked: 2``."""
+    there, here = flat_params(recorded), flat_params(config.model_dump(mode="json"))
+    keys = [
+        k for k in here | there if here.get(k) != there.get(k) and not k.startswith(("name", "runtime.", "tracking."))
+    ]
+    lines = [f"{k} is {there.get(k, 'unset')} there, asked: {here.get(k, 'unset')}" for k in keys]
+    return "; ".join(lines[:3]) + (f"; and {len(lines) - 3} more" if len(lines) > 3 else "")
+
+
+def _check_folder(state: CellState[Cell]) -> None:
+    run = state.run
     if run is None:
-        if (cell.folder / RUN_FILE).exists():
-            raise UserError(cell.why)
+        if (state.folder / RUN_FILE).exists():
+            raise UserError(state.why)
         return
-    if run.config_hash != cell.cell.hash:
-        if differs := difference(run.config, cell.cell.config):
-            raise UserError(f"{cell.folder}: holds another run ({differs}); choose a folder with --out DIR")
+    if run.config_hash != state.cell.hash:
+        if differs := difference(run.config, state.cell.config):
+            raise UserError(f"{state.folder}: holds another run ({differs}); choose a folder with --out DIR")
         raise UserError(
-            f"{cell.folder}: holds a run of the same settings under another hash ({run.config_hash[:8]} there, "
-            f"{cell.cell.hash[:8]} here): the program's schema or defaults, or a device profile, changed since; choose "
-            f"a folder with --out DIR, or go on with that run: relief-ray resume {typed(cell.folder)} --other-code"
+            f"{state.folder}: holds a run of the same settings under another hash ({run.config_hash[:8]} there, "
+            f"{state.cell.hash[:8]} here): the program's schema or defaults, or a device profile, changed since; "
+            f"choose a folder with --out DIR, or go on with that run: relief-ray resume {typed(state.folder)} "
+            "--other-code"
         )
-    if not cell.is_finished:
-        lock_folder(cell.folder, "the run folder").release()
-    elif cell.status == "failed":
-        raise UserError(cell.why)
+    if not state.is_finished:
+        lock_folder(state.folder, "the run folder").release()
+    elif state.status == "failed":
+        raise UserError(state.why)
 
 
-def _refuse_begun(cell: CellFolder) -> None:
+def refuse_begun(plan: Plan) -> None:
     """Check that `relief-ray run` would not go on with a run that was begun.
 
     Raises:
         UserError: it would; `relief-ray resume` does that.
     """
-    if cell.status == "stale":
-        return  # refused with other ways on (`running.refuse_stale`)
-    if cell.state.run is not None and not cell.is_finished and read_rounds(cell.folder):
+    for state in plan.look():
+        # Stale ones are refused with other ways on (``refuse_stale``).
+        is_begun = state.run is not None and not state.is_finished and state.status != "stale"
+        if is_begun and read_rounds(state.folder):
+            raise UserError(
+                f"{state.folder}: this run was begun and is not finished; go on with: relief-ray resume "
+                f"{typed(state.folder)}"
+            )
+
+
+def refuse_stale(plan: Plan, again: str, as_it_is: str, elsewhere: str = "") -> None:
+    """Check that no run of the plan was computed or begun by other code or on other frozen weights.
+
+    ``again``, ``as_it_is``, ``elsewhere``: what the caller's user types to compute it again, to take it as it is, and
+    to name another folder, where that is possible.
+
+    Raises:
+        UserError: some were; the first is named, with what changed and the ways on.
+    """
+    stale = [state for state in plan.look() if state.status == "stale"]
+    if stale:
+        first, more = stale[0], len(stale) - 1
+        also = f" (and {counted(more, 'run')} more)" if more else ""
         raise UserError(
-            f"{cell.folder}: this run was begun and is not finished; go on with: relief-ray resume {typed(cell.folder)}"
+            f"{first.folder}{also}: holds a run of other code or weights: {first.why}; expected those of today "
+            f"(`here`). Compute it again with {again} (the old run is kept in a folder `{STALE_FOLDER}`), "
+            f"{f'choose another folder ({elsewhere}), ' if elsewhere else ''}or take it as it is with {as_it_is}"
         )
 
 
-def write_plan(plan: Plan) -> None:
-    """Add the runs to ``plan.json`` in the output folder, so that `relief-ray resume` can complete all of it.
+def _refuse_masked(config: ExperimentConfig, folder: Path) -> None:
+    """Credentials are not kept, so a resume has to name a store that needs them again.
 
     Raises:
-        UserError: the folder cannot be written, or holds runs that were begun without these claims.
+        UserError: it did not.
     """
-    path = plan.out / PLAN_FILE
-    with disk_errors(plan.out, "write the plan"):
-        plan.out.mkdir(parents=True, exist_ok=True)
-    with FileLock(plan.out / "plan.lock", "the plan"):
-        planned = {cell.name for cell in plan.cells}
-        earlier = read_plan_file(path) if path.exists() else PlanFile(name=plan.name, cells=())
-        rows = [*(row for row in earlier.cells if row.folder not in planned), *map(row_of, plan.cells)]
-        begun = count_begun(plan.out, [row.folder for row in rows])
-        claims = register_claims(plan.out, plan.claims_file, earlier.claims, begun=begun, now=now())
-        write_plan_file(path, PlanFile(name=plan.name, cells=tuple(rows), claims=claims))
+    mirror = config.runtime.mirror
+    if mirror is not None and MASK in mirror:
+        raise UserError(
+            f"{folder}: credentials of runtime.mirror = {mirror} are not kept; give them again with "
+            "--set runtime.mirror=..., or go on without a copy: --set runtime.mirror=null"
+        )
+    uri = config.tracking.uri
+    if config.tracking.enabled and uri is not None and MASK in uri:
+        raise UserError(
+            f"{folder}: credentials of tracking.uri = {uri} are not kept; give them again with --set tracking.uri=..., "
+            "or go on with --set tracking.enabled=false"
+        )
 
 
-def read_plan(folder: Path, settings: Sequence[str] = ()) -> Plan:
-    """The plan of a folder, or of a single run's folder; ``settings`` may change how, not what is computed.
+def _only_how(settings: Sequence[str]) -> tuple[Setting, ...]:
+    """Settings of a resume, which continues the same computation.
 
     Raises:
-        UserError: neither a plan nor a run is there, it cannot be read, or its folders cannot be used.
+        UserError: a setting that would change it.
     """
-    refuse_other_than(("runtime.", "tracking."), settings)
-    path = folder / PLAN_FILE
-    if path.exists():
-        content = read_plan_file(path)
-        cells = cells_in(content, path, settings)
-        plan = Plan(name=content.name, out=folder, cells=cells, claims=content.claims)
-    else:
-        run = read_run(folder)
-        config = parse(override(run.config, settings), str(folder / RUN_FILE))
-        # The only cell lies in the folder itself.
-        cell = make_cell(".", run.strategy, config, stored_hash=run.config_hash)
-        plan = Plan(name=run.name, out=folder, cells=(cell,))
-    for cell in plan.cells:
-        refuse_masked(cell.config, folder)
-    for placed in plan.cell_folders():
-        check_folder(placed)
-    return plan
+    for setting in settings:
+        if not setting.startswith(("runtime.", "tracking.")) or setting.startswith("runtime.num_threads"):
+            raise UserError(
+                f"--set {setting}: a resume may only change tracking.* and runtime.* (but num_threads, which decides "
+                "bits); start a new run instead"
+            )
+    return read_settings(settings)
 
 
-def without_stale(plan: Plan, settings: Sequence[str] = ()) -> Plan:
-    """Set the stale runs of a plan aside in ``stale/``, and return the plan that computes them again.
+def keep_error(folder: Path, error: BaseException | str) -> None:
+    """Write why a cell failed to its ``error.json``."""
+    why = error if isinstance(error, str) else reason(error)
+    trace = "" if isinstance(error, str) else "".join(traceback.format_exception(error))
+    content = {"error": mask_text(why), "at": now(), "traceback": mask_text(trace)}
+    with disk_errors(folder, "keep the error"):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(folder / ERROR_FILE, sealed(json.dumps(content, indent=1).encode(), PAGE))
 
-    ``plan`` and ``settings``: of ``read_plan``. The folder of a single run is set aside beside itself.
+
+def await_quiet(states: Iterable[CellState[Cell]], wait_s: float = _GONE_S) -> None:
+    """Wait until no process of an earlier driver writes to the cells any more.
 
     Raises:
-        UserError: a process is at work in one of them, or it cannot be moved.
+        UserError: one still does.
     """
-    single = plan.cells[0].name == "."
-    set_stale_aside(plan.cell_folders(), plan.out.absolute().parent if single else plan.out)
-    if not single:
-        return read_plan(plan.out, settings)
-    # Nothing is left in its folder to read; what is computed there next is this program's.
-    cell = plan.cells[0]
-    return replace(plan, cells=(make_cell(cell.name, cell.label, cell.config),))
+    for state in states:
+        if (state.folder / LOCK_FILE).exists():
+            lock_folder(state.folder, "the cell", wait_s=wait_s).release()
 
 
 def open_target(target: str, settings: Sequence[str], strategy: str | None = None) -> Setup:
@@ -352,10 +511,10 @@ def open_target(target: str, settings: Sequence[str], strategy: str | None = Non
 
 def target_config(target: str, settings: Sequence[str]) -> ExperimentConfig:
     """Configuration of ``open_target``."""
-    folder = Path(target)
+    folder, changes = Path(target), read_settings(settings)
     if (folder / RUN_FILE).exists():
-        return parse(override(read_run(folder).config, settings), str(folder / RUN_FILE))
-    return next(cells_of(load_preset(target), settings)).config
+        return parse(_changed(read_run(folder).config, changes), str(folder / RUN_FILE))
+    return next(each_cell(load_spec(target), changes)).config
 
 
 def open_run(folder: Path) -> Setup:

@@ -1,8 +1,8 @@
 """Presets of `relief-ray run NAME`: named experiments as plain, typed functions.
 
-A preset is a configuration's values and the axes it is run over: strategies, folds of the held-out subjects, and
-replicates or seeds. The library is loaded when a preset is made, not when its title is read: `relief-ray --help` stays
-quick.
+A preset is a ``Spec`` without further axes: values of a configuration, and strategies, folds of the held-out subjects,
+and replicates or seeds that it is run over. The library is loaded when a preset is made, not when its title is read:
+`relief-ray --help` stays quick.
 """
 
 from __future__ import annotations
@@ -11,34 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-Values = dict[str, object]
+if TYPE_CHECKING:
+    from relief_ray.studies.spec import Spec
+
 _CLAIMS = Path(__file__).parent / "claims"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Preset:
-    """``values`` of an ``ExperimentConfig`` without strategy, fold and seed; one run for each of their combinations.
-
-    Attributes:
-        name: name of the preset.
-        title: what it is, in a line.
-        strategies: names of methods.
-        values: the other values of the configuration.
-        folds: folds of the held-out split.
-        seeds: seeds, each for all folds.
-        replicates: where given, these replicates instead: a seed for each fold of each, and a rotation of the devices.
-        claims: file with the claims that the runs are to judge, at most six; empty: none.
-    """
-
-    name: str
-    title: str
-    strategies: tuple[str, ...]
-    values: Values
-    folds: tuple[int, ...] = ()
-    seeds: tuple[int, ...] = (0,)
-    replicates: tuple[int, ...] = ()
-    claims: str = ""
 
 
 def _in_order(*names: str) -> tuple[str, ...]:
@@ -58,22 +36,24 @@ class NamedPreset:
     """
 
     title: str
-    make: Callable[[str, str], Preset]
+    make: Callable[[str, str], Spec]
 
 
-def demo(name: str, title: str) -> Preset:
+def demo(name: str, title: str) -> Spec:
     """FedAvg, V1 and V0 on the data that ship with the package; three replicates, each tests every subject once."""
     from relief_ray.report.paper import V1
     from relief_ray.strategies import PROPOSED, REFERENCE
+    from relief_ray.studies.spec import Spec
 
-    return Preset(
+    return Spec(
+        kind="run",
         name=name,
         title=title,
-        strategies=_in_order(REFERENCE, V1, PROPOSED),
+        methods=_in_order(REFERENCE, V1, PROPOSED),
         folds=(0, 1, 2, 3),
         replicates=(0, 1, 2),
         claims=str(_CLAIMS / "demo.yaml"),
-        values={
+        settings={
             "data": {"name": "dsa_mini", "split": "held_out_subject", "stride_s": 5.0},
             "training": {"epochs": 5},
             "evaluation": {"every": 2},
@@ -83,15 +63,18 @@ def demo(name: str, title: str) -> Preset:
     )
 
 
-def quick(name: str, title: str) -> Preset:
+def quick(name: str, title: str) -> Spec:
     """RELIEF for two short rounds in this process: shows that it runs."""
     from relief_ray.strategies import PROPOSED
+    from relief_ray.studies.spec import Spec
 
-    return Preset(
+    return Spec(
+        kind="run",
         name=name,
         title=title,
-        strategies=(PROPOSED,),
-        values={
+        methods=(PROPOSED,),
+        seeds=(0,),
+        settings={
             "data": {"name": "dsa_mini", "stride_s": 10.0},
             "training": {"epochs": 1},
             "evaluation": {"every": 1},
@@ -102,16 +85,19 @@ def quick(name: str, title: str) -> Preset:
     )
 
 
-def dsa(name: str, title: str) -> Preset:
+def dsa(name: str, title: str) -> Spec:
     """The study's setting on the full Daily and Sports Activities set, one seed."""
     from relief_ray.strategies import PROPOSED, REFERENCE, presets_of
+    from relief_ray.studies.spec import Spec
 
-    return Preset(
+    return Spec(
+        kind="run",
         name=name,
         title=title,
-        strategies=_in_order(REFERENCE, "fedprox", PROPOSED, *presets_of("ablation")),
+        methods=_in_order(REFERENCE, "fedprox", PROPOSED, *presets_of("ablation")),
         folds=(0, 1, 2, 3),
-        values={
+        seeds=(0,),
+        settings={
             "data": {"name": "dsa", "split": "held_out_subject", "stride_s": 5.0},
             "training": {"epochs": 2},
             "evaluation": {"every": 5},
@@ -121,25 +107,28 @@ def dsa(name: str, title: str) -> Preset:
     )
 
 
-def moment_tiny(name: str, title: str) -> Preset:
+def moment_tiny(name: str, title: str) -> Spec:
     """Table II's methods and the bounds on Backbone 2 with the tiny, untrained encoder: one core, minutes.
 
     The shipped utilisation is fitted to the small encoder: under it the tiny one computes in no time, and links alone
     decide T*. The one given here makes Type C compute for 18 / 1.02 of its link's seconds in FedAvg, as in Section VII.
     """
     from relief_ray.strategies import PROPOSED, REFERENCE, presets_of
+    from relief_ray.studies.spec import Spec
 
-    return Preset(
+    return Spec(
+        kind="run",
         name=name,
         title=title,
-        strategies=_in_order(
+        methods=_in_order(
             REFERENCE,
             "fedprox",
             PROPOSED,
             *presets_of("ablation"),
             *presets_of("bound"),
         ),
-        values={
+        seeds=(0,),
+        settings={
             "data": {"name": "dsa_mini", "split": "within_subject", "stride_s": 5.0},
             "backbone": {"name": "moment_lora", "size": "tiny"},
             "costs": {"utilisation": 0.008},
@@ -153,15 +142,18 @@ def moment_tiny(name: str, title: str) -> Preset:
     )
 
 
-def paper(name: str, title: str) -> Preset:
+def paper(name: str, title: str) -> Spec:
     """The paper's setting (Section VI-A) on the data set called ``name``: E = 5, R = 200, windows every second."""
     from relief_ray.strategies import PROPOSED, REFERENCE
+    from relief_ray.studies.spec import Spec
 
-    return Preset(
+    return Spec(
+        kind="run",
         name=name,
         title=title,
-        strategies=_in_order(REFERENCE, "fedprox", PROPOSED),
-        values={
+        methods=_in_order(REFERENCE, "fedprox", PROPOSED),
+        seeds=(0,),
+        settings={
             "data": {"name": name, "split": "within_subject", "stride_s": 1.0},
             "training": {"epochs": 5},
             "evaluation": {"every": 5},
@@ -201,6 +193,6 @@ PRESETS: Mapping[str, NamedPreset] = MappingProxyType(
 )
 
 
-def make_preset(name: str) -> Preset:
+def make_preset(name: str) -> Spec:
     """Make the preset called ``name``, one of ``PRESETS``."""
     return PRESETS[name].make(name, PRESETS[name].title)

@@ -1,71 +1,204 @@
-"""Progress of a study: a bar in a terminal, one line in a notebook, a line per finished run elsewhere."""
+"""What the computation of a study tells whoever listens: ``Callback``, and those of Python: a bar, a notebook, lines.
+
+Everything comes from the ledgers on the disk (``studies.loop``), whoever writes them.
+"""
 
 from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Protocol
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from relief_ray.plugins.blame import PROJECT
-from relief_ray.records.schema import RoundRecord
+from relief_ray.records.schema import RoundRecord, Status
+from relief_ray.studies.spec import Cell
 from relief_ray.support.errors import counted
 
 
-class Watcher(Protocol):
-    """Listener to a study's computation; every method is called in this process."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """A cell that begins, or goes on.
 
-    def begin(self, title: str, num_rounds: int) -> None:
-        """Begin a run of which ``num_rounds`` rounds are missing."""
+    Attributes:
+        folder: its folder.
+        text: its rounds, clients and data in a line; empty where another process opens it.
+        done: round after which it goes on; None: from its beginning.
+        num_rounds: rounds that it lacks.
+    """
 
-    def committed(self, record: RoundRecord) -> None:
-        """Take note of a finished round of the run that was begun last."""
+    folder: Path
+    text: str = ""
+    done: int | None = None
+    num_rounds: int = 0
 
-    def end(self, line: str, wall_s: float = 0.0) -> None:
-        """End the run that was begun last, or one that was finished before; ``line`` says how it went."""
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Running:
+    """A cell that is being computed; ``f1`` of its last evaluation."""
+
+    title: str
+    num_rounds: int
+    num_planned: int
+    f1: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Leader:
+    """The best method of a setting: its mean over ``num`` cells, among ``of`` methods that have finished cells."""
+
+    setting: str
+    label: str
+    f1: float
+    num: int
+    of: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class View:
+    """A study at an instant.
+
+    Attributes:
+        num_cells: its cells.
+        num_done: those that are done.
+        num_failed: those that failed.
+        elapsed_s: wall time since the command began.
+        left_s: wall time that is left; None until a round has been timed.
+        running: cells that are being computed.
+        leaders: the best method of each setting.
+        num_stopped: tries that a search stopped early.
+        f1_heading: heading of the F1 of running cells and leaders.
+    """
+
+    num_cells: int
+    num_done: int
+    num_failed: int
+    elapsed_s: float
+    left_s: float | None
+    running: tuple[Running, ...]
+    leaders: tuple[Leader, ...]
+    num_stopped: int = 0
+    f1_heading: str = "F1 %"
+
+    @property
+    def num_ended(self) -> int:
+        """Cells that nothing more is computed of in this command."""
+        return self.num_done + self.num_stopped + self.num_failed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class End:
+    """End of a cell's computation.
+
+    Attributes:
+        status: what its folder holds now.
+        seconds: wall time of this computation.
+        record: its last evaluated round; None where it has none, or is not done.
+        why: reason of a failure; of a reused run, what to say instead of its status.
+        reused: the run was finished before this command.
+        view: the whole study after this cell.
+    """
+
+    status: Status
+    view: View
+    seconds: float = 0.0
+    record: RoundRecord | None = None
+    why: str = ""
+    reused: bool = False
+
+
+class Callback:
+    """Listener to the computation of a study, in the process that asked for it; this one does nothing."""
+
+    def begin(self, cell: Cell, facts: Facts) -> None:
+        """Hear that a cell begins, or goes on."""
+
+    def round(self, cell: Cell, record: RoundRecord, alerts: Sequence[str]) -> None:
+        """Hear of a round whose line is in the ledger, and of what is to be said of it (``records.facts``)."""
+
+    def end(self, cell: Cell, end: End) -> None:
+        """Hear how a cell ended, or that it was finished before."""
 
     def note(self, text: str) -> None:
         """Tell the user something."""
 
     def warn(self, text: str) -> None:
         """Tell the user something that matters, also where everything else is left out."""
+        self.note(f"WARNING: {text}")
+
+    def refresh(self, view: View) -> None:
+        """Hear how the study stands, twice a second."""
 
     def close(self) -> None:
         """End: nothing more will come."""
 
 
-class Quiet:
-    """Listener that says nothing but warnings, as Python's own (``warnings.warn``)."""
+@dataclass(frozen=True)
+class Callbacks(Callback):
+    """Several, one after the other; the first one speaks to the user."""
 
-    def begin(self, title: str, num_rounds: int) -> None:
-        """Say nothing."""
+    each: tuple[Callback, ...] = field(default=())
 
-    def committed(self, record: RoundRecord) -> None:
-        """Say nothing."""
+    def begin(self, cell: Cell, facts: Facts) -> None:
+        """Tell all."""
+        for callback in self.each:
+            callback.begin(cell, facts)
 
-    def end(self, line: str, wall_s: float = 0.0) -> None:
-        """Say nothing."""
+    def round(self, cell: Cell, record: RoundRecord, alerts: Sequence[str]) -> None:
+        """Tell all."""
+        for callback in self.each:
+            callback.round(cell, record, alerts)
+
+    def end(self, cell: Cell, end: End) -> None:
+        """Tell all."""
+        for callback in self.each:
+            callback.end(cell, end)
 
     def note(self, text: str) -> None:
-        """Say nothing."""
+        """Tell the first."""
+        self.each[0].note(text)
+
+    def warn(self, text: str) -> None:
+        """Tell the first."""
+        self.each[0].warn(text)
+
+    def refresh(self, view: View) -> None:
+        """Tell all."""
+        for callback in self.each:
+            callback.refresh(view)
+
+    def close(self) -> None:
+        """Close the last first: what they say then is still shown."""
+        with ExitStack() as stack:
+            for callback in self.each:
+                stack.callback(callback.close)
+
+
+class Quiet(Callback):
+    """Says nothing but warnings, as Python's own (``warnings.warn``)."""
+
+    def round(self, cell: Cell, record: RoundRecord, alerts: Sequence[str]) -> None:
+        """Warn of what is to be said of the round."""
+        for alert in alerts:
+            self.warn(f"{cell.title}: {alert}")
 
     def warn(self, text: str) -> None:
         """Raise a Python warning at the line outside of this project that asked for the study."""
         warnings.warn(text, stacklevel=_levels_to_caller())
 
-    def close(self) -> None:
-        """Say nothing."""
-
 
 class Lines(Quiet):
-    """Listener for logs and pipes: a line per run and note, on standard error."""
+    """For logs and pipes: a line per run and note, on standard error."""
 
-    def end(self, line: str, wall_s: float = 0.0) -> None:
+    def end(self, cell: Cell, end: End) -> None:
         """Print the run's line."""
-        self.note(line + _timed(wall_s))
+        self.note(_line(cell, end) + (f" ({end.seconds:.1f} s)" if end.seconds else ""))
 
     def note(self, text: str) -> None:
         """Print the note."""
@@ -76,8 +209,14 @@ class Lines(Quiet):
         self.note(f"WARNING: {text}")
 
 
+def _line(cell: Cell, end: End) -> str:
+    f1 = None if end.record is None or end.record.metrics is None else end.record.metrics.headline
+    score = "" if f1 is None else f", F1 {100 * f1:.1f} %"
+    return f"{cell.title}: {end.why if end.reused else end.status + score}"
+
+
 class Bar(Lines):
-    """Listener for terminals: a bar over all rounds of all runs, and the lines of ``Lines`` above it."""
+    """For terminals: a bar over all rounds of all runs, and the lines of ``Lines`` above it."""
 
     def __init__(self, num_rounds: int) -> None:
         """Show an empty bar."""
@@ -86,13 +225,14 @@ class Bar(Lines):
         self._task: TaskID = self._shown.add_task("", total=num_rounds)
         self._shown.start()
 
-    def begin(self, title: str, num_rounds: int) -> None:
+    def begin(self, cell: Cell, facts: Facts) -> None:
         """Name the run beside the bar."""
-        self._shown.update(self._task, description=title)
+        self._shown.update(self._task, description=cell.title)
 
-    def committed(self, record: RoundRecord) -> None:
+    def round(self, cell: Cell, record: RoundRecord, alerts: Sequence[str]) -> None:
         """Move the bar on by a round."""
         self._shown.advance(self._task)
+        super().round(cell, record, alerts)
 
     def note(self, text: str) -> None:
         """Print the note above the bar."""
@@ -103,35 +243,35 @@ class Bar(Lines):
         self._shown.stop()
 
 
-class Cell(Quiet):
-    """Listener for notebooks: one output that is rewritten after every round, in the end a line per run."""
+class NotebookDisplay(Quiet):
+    """For notebooks: one output that is rewritten after every round, in the end a line per run."""
 
     def __init__(self, num_rounds: int) -> None:
         """Show an empty output."""
-        self._num_rounds, self._done, self._title = num_rounds, 0, ""
+        self._num_rounds, self._done = num_rounds, 0
         self._lines: list[str] = []
         # Only there where notebooks are, and without types.
         display = import_module("IPython.display").display
         self._output = display({"text/plain": ""}, raw=True, display_id=True)
 
-    def begin(self, title: str, num_rounds: int) -> None:
+    def begin(self, cell: Cell, facts: Facts) -> None:
         """Name the run in the last line."""
-        self._title = title
-        self._show(f"{title}, {self._done} of {counted(self._num_rounds, 'round')}")
+        self._show(f"{cell.title}, {self._done} of {counted(self._num_rounds, 'round')}")
 
-    def committed(self, record: RoundRecord) -> None:
+    def round(self, cell: Cell, record: RoundRecord, alerts: Sequence[str]) -> None:
         """Count the round."""
         self._done += 1
-        self.begin(self._title, 0)
+        super().round(cell, record, alerts)
+        self._show(f"{cell.title}, {self._done} of {counted(self._num_rounds, 'round')}")
 
-    def end(self, line: str, wall_s: float = 0.0) -> None:
+    def end(self, cell: Cell, end: End) -> None:
         """Keep the run's line, without seconds: a notebook's stored output would change with every execution."""
-        self._lines.append(line)
-        self._show()
+        self.note(_line(cell, end))
 
     def note(self, text: str) -> None:
         """Keep the note."""
-        self.end(text)
+        self._lines.append(text)
+        self._show()
 
     def warn(self, text: str) -> None:
         """Keep the warning."""
@@ -153,16 +293,12 @@ def _levels_to_caller() -> int:
     return level
 
 
-def _timed(wall_s: float) -> str:
-    return f" ({wall_s:.1f} s)" if wall_s else ""
-
-
-def watcher(num_rounds: int, *, quiet: bool) -> Watcher:
-    """Return the listener that fits where this process runs; ``num_rounds``: missing rounds of all runs."""
+def display(num_rounds: int, *, quiet: bool) -> Callback:
+    """Return the display that fits where this process runs; ``num_rounds``: missing rounds of all runs."""
     if quiet:
         return Quiet()
     if _in_notebook():
-        return Cell(num_rounds)
+        return NotebookDisplay(num_rounds)
     return Bar(num_rounds) if sys.stderr.isatty() else Lines()
 
 

@@ -1,35 +1,412 @@
-"""A study as a program asks for it: preset, file, configuration or keywords, turned into a checked plan."""
+"""A study as a program asks for it: preset, file, configuration or keywords, turned into a checked plan.
+
+Methods, data sets and backbones may be Python objects: each gets the import path that records know it by, since a run's
+configuration is text, so that it can be read, resumed and reproduced by another process. What a notebook's cells define
+has no file; it is refused with the fix. An unknown keyword is answered with what to write, and messages speak of
+keywords, not of the command line's options.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import difflib
+import json
+import re
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from operator import index
 from pathlib import Path
-from typing import SupportsIndex, cast
+from types import ModuleType
+from typing import Final, Literal, SupportsIndex, cast
 
-from relief_ray.config.experiment import ExperimentConfig, override
+import yaml
+from pydantic import BaseModel
+
+from relief_ray.config.experiment import ExperimentConfig, all_keys, assign
+from relief_ray.config.keys import nearest_keys
 from relief_ray.data.loader import DatasetSpec, Loader
+from relief_ray.models.backbone import BackboneConfig
+from relief_ray.models.registry import backbone_name
+from relief_ray.plugins.load import import_path, importable_name, is_own, path_of
 from relief_ray.records.run_folder import RUN_FILE
+from relief_ray.strategies import PRESETS as METHODS
 from relief_ray.strategies import REFERENCE
-from relief_ray.studies.axes import Axes, with_axes
-from relief_ray.studies.cells import Cell, lone_seed
-from relief_ray.studies.keywords import Place, check_words, refuse_unknown_keywords
-from relief_ray.studies.objects import (
-    BackboneLike,
-    Method,
-    StrategyLike,
-    backbone_value,
-    data_name,
-    method_of,
-    refuse_import_of_script,
-    refuse_unnamed,
-    settings_of,
+from relief_ray.strategies.common import StrategyConfig
+from relief_ray.studies.plan import Plan, load_spec, spec_of, target_config
+from relief_ray.studies.presets import PRESETS
+from relief_ray.studies.spec import (
+    Level,
+    Setting,
+    Spec,
+    each_cell,
+    joined,
+    lone_seed,
+    read_settings,
 )
-from relief_ray.studies.plan import cells_of, check_folder, load_preset, preset_of, refuse_others, target_config
-from relief_ray.studies.plans import Plan
-from relief_ray.studies.presets import PRESETS, Preset
 from relief_ray.support.errors import UserError, shown
+
+StrategyLike = str | StrategyConfig | type[StrategyConfig] | Mapping[str, object]
+BackboneLike = str | BackboneConfig | type[BackboneConfig] | Mapping[str, object]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Method:
+    """A strategy of a study.
+
+    Attributes:
+        label: name of its preset, or its import path.
+        fields: the fields of its configuration in which it differs from that preset or class.
+    """
+
+    label: str
+    fields: Mapping[str, object]
+
+    @property
+    def values(self) -> dict[str, object]:
+        """Its section of a configuration."""
+        return {"name": self.label, **self.fields}
+
+    @property
+    def level(self) -> Level:
+        """Its fields as a level, named in folders: ``gamma0.5``; without a name for a preset as it is."""
+        name = "-".join(re.sub(r"[^\w.+-]+", "_", f"{key}{value}") for key, value in self.fields.items())
+        return Level(name=name, settings={f"strategy.{key}": value for key, value in self.fields.items()})
+
+
+def method_of(given: StrategyLike) -> Method:
+    """Return the method that a user named, or gave as a class, a configuration or a mapping with its ``name``.
+
+    Raises:
+        UserError: it is none of these, or a class that no import path leads to.
+    """
+    if isinstance(given, str):
+        return Method(label=import_path(given), fields={})
+    if isinstance(given, type) and issubclass(given, StrategyConfig):
+        return Method(label=_class_path(given, "strategies"), fields={})
+    if isinstance(given, StrategyConfig):
+        return _configured(given)
+    if isinstance(given, Mapping) and isinstance(given.get("name"), str):
+        fields = {str(key): value for key, value in given.items() if key != "name"}
+        return Method(label=import_path(str(given["name"])), fields=fields)
+    raise UserError(
+        f"strategies: found {_described(given)}; expected a method's name ('relief'), an import path "
+        "('my_module:MyMethod'), a StrategyConfig (class or instance), or {'name': .., field: ..}"
+    )
+
+
+def _configured(given: StrategyConfig) -> Method:
+    values = given.model_dump(mode="json")
+    if is_own(type(given)):
+        fields = given.model_dump(mode="json", exclude_defaults=True)
+        fields.pop("name", None)
+        return Method(label=_class_path(type(given), "strategies"), fields=fields)
+    label = ExperimentConfig(strategy=given).label()
+    usual = METHODS[label].model_dump(mode="json")
+    return Method(label=label, fields={key: value for key, value in values.items() if value != usual.get(key)})
+
+
+def data_name(given: str | Loader | DatasetSpec) -> str:
+    """Return the name or import path of a data set.
+
+    Raises:
+        UserError: a loader that no import path leads to, or something else.
+    """
+    if isinstance(given, str):
+        return import_path(given)
+    if isinstance(given, DatasetSpec):
+        raise UserError(
+            f"data: found the description of {given.title!r}; expected its Loader(spec=.., files=.., parse=..)"
+        )
+    if not isinstance(given, Loader):
+        raise UserError(
+            f"data: found {_described(given)}; expected the name of a data set ('dsa_mini'), an import path "
+            "('my_data:GESTURES'), a Loader, or a mapping of settings"
+        )
+    module = sys.modules.get(given.parse.__module__)
+    name = next((key for key, value in vars(module).items() if value is given), None) if module else None
+    if module is None or name is None:
+        raise UserError(
+            "data: found a Loader that no variable of a module holds; write GESTURES = Loader(..) at the top level of "
+            f"the file that defines `parse` ({given.parse.__module__})"
+        )
+    return f"{_module_path(module, name, 'data')}:{name}"
+
+
+def _backbone_value(given: BackboneLike) -> object:
+    """Return a backbone's section of a configuration.
+
+    Raises:
+        UserError: it is no backbone, or a class that no import path leads to.
+    """
+    if isinstance(given, str | Mapping):
+        return import_path(given) if isinstance(given, str) else dict(given)
+    if isinstance(given, type) and issubclass(given, BackboneConfig):
+        return _class_path(given, "backbone")
+    if isinstance(given, BackboneConfig):
+        name = _class_path(type(given), "backbone") if is_own(type(given)) else backbone_name(given)
+        return {**given.model_dump(mode="json"), "name": name}
+    raise UserError(
+        f"backbone: found {_described(given)}; expected a name ('cnn'), an import path ('my_module:MyBackbone') or a "
+        "BackboneConfig (class or instance)"
+    )
+
+
+def named_target(given: StrategyLike | BackboneLike | Loader) -> tuple[str, list[str]]:
+    """Return the name or import path of a method, a backbone or a data set, and the settings of its own fields.
+
+    Raises:
+        UserError: it is none of these, or no import path leads to it.
+    """
+    if isinstance(given, str | Loader):
+        return data_name(given), []
+    if isinstance(given, BackboneConfig) or (isinstance(given, type) and issubclass(given, BackboneConfig)):
+        value = _backbone_value(given)
+        fields = {key: each for key, each in value.items() if key != "name"} if isinstance(value, dict) else {}
+        name = value["name"] if isinstance(value, dict) else value
+        return str(name), list(settings_of({"backbone": fields})) if fields else []
+    method = method_of(given)
+    return method.label, list(settings_of({"strategy": method.fields})) if method.fields else []
+
+
+def _refuse_unnamed(config: ExperimentConfig) -> None:
+    """Check that the classes of a configuration can be found again by their import paths.
+
+    Raises:
+        UserError: one of them cannot.
+    """
+    for key, kind in (("strategy", type(config.strategy)), ("backbone", type(config.backbone))):
+        if is_own(kind):
+            _class_path(kind, key)
+
+
+def settings_of(values: Mapping[str, object], prefix: str = "") -> Iterator[str]:
+    """Yield nested values as ``path=value`` settings: ``{"training": {"epochs": 2}}`` as ``training.epochs=2``."""
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from settings_of(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}={_as_yaml(value, f'{prefix}{key}')}"
+
+
+def _as_yaml(value: object, key: str) -> str:
+    """Text that reads back as the value: what stands right of ``=`` in a setting.
+
+    Raises:
+        UserError: the value cannot be written down.
+    """
+    plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+    try:
+        text = yaml.safe_dump(json.loads(json.dumps(plain, default=str)), default_flow_style=True, width=2**20)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{key}: found {_described(value)}, expected numbers, texts, lists or mappings") from error
+    return text.strip().removesuffix("\n...")  # which YAML writes behind a single value
+
+
+def _refuse_import_of_script() -> None:
+    """Check that this is not the second import of the script that runs, as which its own classes are read.
+
+    Raises:
+        UserError: it is; the call has to wait for the script itself.
+    """
+    path = importable_name("__main__")
+    again = sys.modules.get(path) if path != "__main__" else None
+    if getattr(getattr(again, "__spec__", None), "_initializing", False):
+        raise UserError(
+            f"{path}.py: is imported for the classes that it defines, and would start the study again; put the call "
+            "of run() below `if __name__ == '__main__':`"
+        )
+
+
+def _class_path(kind: type, key: str) -> str:
+    """Import path of a class, checked to lead to it.
+
+    Raises:
+        UserError: it is defined where no import finds it.
+    """
+    module = sys.modules.get(kind.__module__)
+    if module is None or getattr(module, kind.__qualname__, None) is not kind:
+        raise UserError(
+            f"{key}: class {kind.__qualname__} is not at the top level of its module ({kind.__module__}), so no import "
+            "path leads to it; define it there"
+        )
+    if is_own(kind):
+        _module_path(module, kind.__qualname__, key)
+    return path_of(kind)
+
+
+def _module_path(module: ModuleType, name: str, key: str) -> str:
+    """Name by which the module is imported again; of the script that runs, that of its file.
+
+    Raises:
+        UserError: it has no file, e.g. in a notebook.
+    """
+    path = importable_name(module.__name__)
+    if path == "__main__":
+        raise UserError(
+            f"{key}: {name} is defined in a notebook or at a prompt, so its records could not be resumed or "
+            f"reproduced; put the cell into a file, with `%%writefile my_{key}.py` as its first line, and import it: "
+            f"`from my_{key} import {name}`"
+        )
+    return path
+
+
+def _described(value: object) -> str:
+    return f"class {value.__name__}" if isinstance(value, type) else f"{type(value).__name__} {value!r}"[:80]
+
+
+Place = Literal["here", "ray"]
+# Those of ``run`` itself; all others are sections or keys of the configuration.
+KEYWORDS: Final = (
+    "strategies", "seeds", "folds", "rounds", "name", "claims", "out", "set", "quiet", "other_code", "rerun_stale"
+)  # fmt: skip
+# Keys of an experiment that stand beside the configuration's.
+_FURTHER: Final = ("replicates",)
+_SYNONYMS: Final[Mapping[str, str]] = {"folder": "out", "directory": "out", "path": "out", "output": "out"}
+_JOBS: Final = frozenset({"jobs", "num_jobs", "n_jobs", "workers", "num_workers", "processes"})
+# How alike a keyword must be to be named before a key of the configuration, and at all.
+_SURE, _ALIKE = 0.8, 0.6
+
+
+def refuse_unknown_keywords(settings: Mapping[str, object], place: Place) -> None:
+    """Check the further keywords of a call: each is a section or a key of the configuration.
+
+    Raises:
+        UserError: one is neither; the message says what to write instead.
+    """
+    known = [*ExperimentConfig.model_fields, *_FURTHER]
+    for name, value in settings.items():
+        if name in known:
+            _check_section(name, value)
+        elif name in _JOBS:
+            raise UserError(f"{name}={shown(value)}: {_instead_of_jobs(value, place)}")
+        else:
+            raise UserError(f"run({name}={shown(value)}): unknown keyword; {_instead(name, value, known)}")
+
+
+def _check_section(name: str, value: object) -> None:
+    """Check that an object is of the section that it is given for.
+
+    Raises:
+        UserError: it is another section.
+    """
+    kind = type(ExperimentConfig.model_fields[name].default) if name in ExperimentConfig.model_fields else object
+    if isinstance(value, BaseModel) and name not in ("strategy", "backbone") and not isinstance(value, kind):
+        raise UserError(
+            f"{name}: found a {type(value).__name__}, expected a {kind.__name__}, or a mapping of the keys to change: "
+            f"{name}={{'..': ..}}"
+        )
+
+
+def _instead_of_jobs(number: object, place: Place) -> str:
+    here = "relief_ray.run computes one run after the other in this process"
+    there = "actors.run computes one run after the other, each on all cores"
+    hosts = f"runtime={{'num_hosts': {shown(number)}}}"
+    fix = f"actors.run(.., {hosts}), which trains the clients of a run on so many cores" if place == "here" else hosts
+    return f"{here if place == 'here' else there}; expected {fix}, or `relief-ray run EXPERIMENT --jobs {number}`"
+
+
+def _instead(name: str, value: object, known: Collection[str]) -> str:
+    """Say what to write in place of a keyword that there is not."""
+    if name.partition(".")[0] in known:
+        return f"write {_as_keyword(name, value)}, or set={{{name!r}: {shown(value)}}}"
+    names = [*KEYWORDS, *known]
+    sure = [_SYNONYMS[name]] if name in _SYNONYMS else difflib.get_close_matches(name, names, 1, _SURE)
+    keys = [] if sure else [key for key in nearest_keys(name, all_keys()) if key not in known]
+    alike = sure or ([] if keys else difflib.get_close_matches(name, names, 1, _ALIKE))
+    if alike:
+        return f"did you mean {alike[0]}={shown(value)}?"
+    if keys:
+        return f"write {' or '.join(_as_keyword(key, value) for key in keys)}"
+    return f"expected one of {', '.join(KEYWORDS)}, or a section of the configuration: {', '.join(known)}"
+
+
+def _as_keyword(key: str, value: object) -> str:
+    """A setting as a keyword: ``training={'lr': 0.1}``, or ``rounds=5``."""
+    section, _, rest = key.partition(".")
+    return f"{section}={{{rest!r}: {shown(value)}}}" if rest else f"{section}={shown(value)}"
+
+
+def check_words(words: Mapping[str, object], settings: object) -> None:
+    """Check the types of a call's words, and of ``set``, which would fail deep inside or be read as something else.
+
+    Raises:
+        UserError: one has another type, or ``set`` holds a keyword.
+    """
+    if not isinstance(settings, Mapping):
+        raise UserError(f"set: found {settings!r}, expected a mapping by dotted key, e.g. set={{'training.lr': 0.01}}")
+    for name, value in words.items():
+        kinds = str if name == "name" else (str, Path)
+        if value is not None and not isinstance(value, kinds):
+            what = "a text" if name == "name" else "a path"
+            raise UserError(f"{name}: found {shown(value)}, expected {what}, e.g. {name}='runs/first'")
+    for key in settings:
+        if key in KEYWORDS and key not in ExperimentConfig.model_fields:
+            value = shown(settings[key])
+            raise UserError(f"set={{{key!r}: {value}}}: no key of the configuration; write {key}={value} beside set")
+
+
+@contextmanager
+def in_python(keywords: Collection[str] = ()) -> Iterator[None]:
+    """Let a user's error speak of keywords; ``keywords``: the sections that were given as such.
+
+    Raises:
+        UserError: as it was raised, in these words.
+    """
+    try:
+        yield
+    except UserError as error:
+        error.args = (python_words(str(error), keywords),)
+        raise
+
+
+# An option with its value: quoted, a list or a mapping, or up to a blank.
+_VALUE: Final = r"(?:'([^']*)'|([\w.*]+=[\[{].*?[\]}]|[^\s`';,)]+(?:,[^\s`';,)]+)*))"
+_SETTING: Final = re.compile(rf"--set {_VALUE}")
+_AXIS: Final = re.compile(r"--(?:(strategies) ([^\s`';)]+)|(seeds|folds) (\[[^\]]*\]|\d[\d,]*))")
+_RESUME: Final = re.compile(r"relief-ray\sresume \S+ --(rerun-stale|other-code)")
+_PLAIN: Final[Mapping[str, str]] = {
+    "--out DIR": "out='DIR'", "--rerun-stale": "rerun_stale=True", "--other-code": "other_code=True",
+    "; in Python strategies=": "; or without a file strategies=",
+}  # fmt: skip
+_OPTION: Final = re.compile(r"--(strategies|seeds|folds|rounds|out)\b")
+
+
+def python_words(text: str, keywords: Collection[str] = ()) -> str:
+    """A message for the command line in Python's words: ``--set seed=1`` as ``set={'seed': 1}``, ``--out`` as ``out``.
+
+    ``keywords``: sections whose settings were keywords: ``training={'lr': 1}``.
+    """
+
+    def setting(match: re.Match[str]) -> str:
+        written = match.group(1) or match.group(2)
+        end = ":" if written.endswith(":") else ""
+        key, sign, value = written.removesuffix(":").partition("=")
+        plain = _plain(value) if sign and value != "..." else ".."
+        if key.partition(".")[0] in keywords and plain != "..":
+            return _as_keyword(key, yaml.safe_load(value)) + end
+        return f"set={{{key!r}: {plain}}}{end}"
+
+    def axis(match: re.Match[str]) -> str:
+        methods, names, name, numbers = match.groups()
+        if methods:
+            return f"{methods}={names.split(',')}"
+        return f"{name}={[int(number) for number in numbers.strip('[]').split(',')]}"
+
+    text = _AXIS.sub(axis, _SETTING.sub(setting, text))
+    text = _RESUME.sub(lambda match: f"{match.group(1).replace('-', '_')}=True", text)
+    for option, word in _PLAIN.items():
+        text = text.replace(option, word)
+    return _OPTION.sub(lambda match: match.group(1), text)
+
+
+def _plain(value: str) -> str:
+    """The value of a setting as Python writes it."""
+    try:
+        return repr(cast(object, yaml.safe_load(value)))
+    except yaml.YAMLError:
+        return repr(value)
+
 
 Target = str | Path | ExperimentConfig | Mapping[str, object] | None
 # Numbers may be numpy's, and several of them any iterable: a list, a range, an array.
@@ -75,25 +452,15 @@ def plan_of(request: Request, out: Path, place: Place) -> Plan:
     Raises:
         UserError: something of it is wrong, or ``out`` holds another study.
     """
-    refuse_import_of_script()
+    _refuse_import_of_script()
     check_words({"name": request.name, "claims": request.claims}, request.set)
     refuse_unknown_keywords(request.settings, place)
-    chosen = _base(request.target)
-    axes = Axes(
-        strategies=None,
-        seeds=_numbers("seeds", request.seeds),
-        folds=_numbers("folds", request.folds),
-        rounds=None if request.rounds is None else _whole_number("rounds", request.rounds),
-    )
-    chosen, settings = with_axes(chosen, axes, [*_sections(request.settings), *settings_of(request.set)])
-    chosen = replace(chosen, name=request.name or chosen.name, claims=str(request.claims or chosen.claims))
-    methods = _methods(request, chosen, settings)
-    cells = _cells(chosen, methods, [*_usual(chosen, settings, place), *settings])
-    source = Path(chosen.claims) if chosen.claims else None
-    plan = Plan(name=chosen.name, out=out, cells=cells, claims_file=source)
-    for cell in plan.cell_folders():
-        check_folder(cell)
-    return plan
+    spec = _base(request.target)
+    spec = replace(spec, name=request.name or spec.name, claims=str(request.claims or spec.claims))
+    given = read_settings([*_sections(request.settings), *settings_of(request.set)])
+    chosen = joined(tuple(_chosen(request)), given)
+    spec = _with_methods(spec, request.strategies, given)
+    return Plan.of(spec, out, (*_usual(spec, given, place), *chosen))
 
 
 def config_of(target: Target, set: Mapping[str, object], settings: Mapping[str, object]) -> ExperimentConfig:
@@ -107,20 +474,29 @@ def config_of(target: Target, set: Mapping[str, object], settings: Mapping[str, 
         if not (Path(target) / RUN_FILE).exists():
             raise UserError(f"{target}: no {RUN_FILE} there; expected a run's folder, e.g. study.run('relief').folder")
         return target_config(str(target), changes)
-    return next(cells_of(_base(target), changes)).config
+    return next(each_cell(_base(target), read_settings(changes))).config
 
 
-def _base(target: Target) -> Preset:
-    """The target as a preset."""
+def _base(target: Target) -> Spec:
+    """The target as a study."""
     if target is None:
-        return Preset(name="study", title="", strategies=(REFERENCE,), values={})
+        return Spec(kind="run", name="study", title="", methods=(REFERENCE,), seeds=(0,))
     if isinstance(target, ExperimentConfig):
-        refuse_unnamed(target)
+        _refuse_unnamed(target)
         values = target.model_dump(mode="json", exclude={"choice", "replicate"})
-        return preset_of({key: value for key, value in values.items() if (key, value) != ("name", "run")}, "study")
-    if isinstance(target, Mapping):
-        return preset_of(dict(target), "study")
-    return load_preset(str(target))
+        return spec_of({key: value for key, value in values.items() if (key, value) != ("name", "run")}, "study")
+    return spec_of(target, "study") if isinstance(target, Mapping) else load_spec(str(target))
+
+
+def _chosen(request: Request) -> Iterator[Setting]:
+    """Axes that keywords choose."""
+    for key, given in (("seeds", request.seeds), ("folds", request.folds)):
+        numbers = _numbers(key, given)
+        if numbers is not None:
+            yield Setting(key, numbers, f"--{key} {','.join(map(str, numbers))}")
+    if request.rounds is not None:
+        rounds = _whole_number("rounds", request.rounds)
+        yield Setting("rounds", rounds, f"--rounds {rounds}")
 
 
 def _numbers(key: str, given: object) -> tuple[int, ...] | None:
@@ -175,72 +551,52 @@ def _sections(settings: Mapping[str, object]) -> Iterator[str]:
         elif key == "strategy" and not isinstance(value, str | Mapping):
             yield from settings_of({key: method_of(cast(StrategyLike, value)).values})
         elif key == "backbone" and not isinstance(value, Mapping):
-            yield from settings_of({key: backbone_value(cast(BackboneLike, value))})
+            yield from settings_of({key: _backbone_value(cast(BackboneLike, value))})
         else:
             yield from settings_of({key: value})
 
 
-def _methods(request: Request, chosen: Preset, settings: Sequence[str]) -> list[Method | None]:
-    """The methods that were asked for; [None]: those of the preset.
+def _with_methods(spec: Spec, given: StrategyLike | Sequence[StrategyLike] | None, settings: Sequence[Setting]) -> Spec:
+    """The study with the methods that were asked for, variants of one as levels of its own.
 
     Raises:
-        UserError: an empty list, one that is no method, or two with one name.
+        UserError: an empty list, one that is no method, or methods that a setting chooses too.
     """
-    given = request.strategies
     if given is None:
-        return [None]
+        return spec
     if isinstance(given, str):
         given = [name.strip() for name in given.split(",") if name.strip()]
     is_several = isinstance(given, Sequence) and not isinstance(given, str)
     methods = [method_of(cast(StrategyLike, one)) for one in (cast(Sequence[object], given) if is_several else [given])]
     if not methods:
         raise UserError("strategies: found no method, expected e.g. strategies=['fedavg', 'relief']")
-    if any(setting.partition("=")[0] in ("strategy", "strategy.name") for setting in settings):
+    if any(setting.path in ("strategy", "strategy.name") for setting in settings):
         raise UserError("strategies and set['strategy']: choose the same; leave one of them out")
-    return list({method.label + method.suffix: method for method in methods}.values())
-
-
-def _cells(chosen: Preset, methods: Sequence[Method | None], settings: Sequence[str]) -> tuple[Cell, ...]:
-    """Cells in the order of computation: all methods of one seed and fold before the next."""
-    by_method, labels = [], [method.label for method in methods if method is not None]
-    for label in labels:
-        refuse_others(settings, label, labels)
+    own: dict[str, dict[str, Level]] = {}
     for method in methods:
-        if method is None:
-            by_method.append(list(cells_of(chosen, settings)))
-            continue
-        values = {**chosen.values, "strategy": method.values}
-        one = replace(chosen, strategies=(method.label,), values=values)
-        by_method.append([_renamed(cell, method) for cell in cells_of(one, settings)])
-    return tuple(cell for block in zip(*by_method, strict=True) for cell in block)
+        own.setdefault(method.label, {})[method.level.name] = method.level
+    kept = {key: value for key, value in spec.settings.items() if key != "strategy"}
+    levels = {label: tuple(of_one.values()) for label, of_one in own.items()}
+    return replace(spec, methods=tuple(own), own=levels, settings=kept)
 
 
-def _renamed(cell: Cell, method: Method) -> Cell:
-    """The cell in a folder that names the fields in which its method differs from the preset."""
-    if not method.suffix:
-        return cell
-    head = cell.label.replace(":", ".")
-    config = cell.config.model_copy(update={"name": f"{cell.config.name}{method.suffix}"})
-    return replace(cell, name=f"{head}{method.suffix}{cell.name.removeprefix(head)}", config=config)
-
-
-def _usual(chosen: Preset, settings: Sequence[str], place: Place) -> Iterator[str]:
+def _usual(spec: Spec, settings: Sequence[Setting], place: Place) -> Iterator[Setting]:
     """Settings that a program's study has unless it says otherwise: where it runs, and no copy in MLflow.
 
     Raises:
         UserError: a loop in this process was asked to use Ray.
     """
-    runtime = override(chosen.values, settings).get("runtime")
+    runtime = assign(spec.settings, (setting[:2] for setting in settings)).get("runtime")
     mode = runtime.get("mode") if isinstance(runtime, Mapping) else None
-    is_chosen = any(setting.startswith(("runtime.mode=", "runtime={")) for setting in settings)
+    is_chosen = any(s.path == "runtime.mode" or (s.path == "runtime" and bool(s.value)) for s in settings)
     if place == "here":
         if is_chosen and mode != "inline":
             raise UserError(
                 f"runtime.mode = {mode!r}: relief_ray.run computes in this process, expected no such setting; "
                 "actors.run takes the same words and runs on Ray"
             )
-        yield "runtime.mode=inline"
+        yield from read_settings(["runtime.mode=inline"])
     elif mode in (None, "inline") and not is_chosen:
-        yield "runtime.mode=packed"
-    if not any(setting.startswith(("tracking.", "tracking={")) for setting in settings):
-        yield "tracking.enabled=false"
+        yield from read_settings(["runtime.mode=packed"])
+    if not any(setting.path.partition(".")[0] == "tracking" for setting in settings):
+        yield from read_settings(["tracking.enabled=false"])

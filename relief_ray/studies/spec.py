@@ -1,28 +1,74 @@
-"""The common type of all grids: axes that span cells, in an order in which any interruption leaves a paired comparison.
+"""A study as data, and the cells (runs) that it spans.
 
-A grid is data; ``tune_configs.registry`` turns it into configurations. Methods and their kinds are the registry's.
+A ``Spec`` holds methods, data sets, folds, draws and further axes; presets (``studies.presets``), configuration files,
+the paper's grids and searches (``tune_configs``) are specs. ``choose`` takes every way of choosing their levels, and
+``cells`` makes checked configurations of them, in an order in which any interruption leaves a paired comparison.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
+from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple, Protocol, cast, get_args
 
+from relief_ray.config.experiment import Choice, ExperimentConfig, assign, parse, preset, read_pair
 from relief_ray.data import get_spec
 from relief_ray.data.config import SplitName
-from relief_ray.plugins.load import import_path, is_path
-from relief_ray.strategies import presets_of
-from relief_ray.studies.cells import Draw, draw_of
-from relief_ray.support.errors import UserError
+from relief_ray.data.loader import Loader
+from relief_ray.models.backbone import BackboneConfig
+from relief_ray.plugins.load import import_path, is_path, load_kind, what_to_type
+from relief_ray.records.cells import KindName
+from relief_ray.records.identity import config_hash
+from relief_ray.strategies import PRESETS, method_name, presets_of
+from relief_ray.strategies.common import StrategyConfig
+from relief_ray.support.errors import UserError, clipped, counted, listed, nearest, shown
 
 Settings = Mapping[str, object]
+_NONE: Settings = MappingProxyType({})
 
 # Ablations of the paper and of ours, and the bounds of every table.
 VARIANTS = presets_of("ablation")
 OUR_VARIANTS = presets_of("ablation of ours")
 BOUNDS = presets_of("bound")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kind:
+    """What differs between the studies of `relief-ray run` and of `relief-ray grid`.
+
+    Attributes:
+        resume: the command that goes on with a plan.
+        goes_on: the command that plans a cell goes on with it where it was begun; else it is refused.
+        holds_lock: the plan's lock is held for the whole command; else while the plan is written.
+        replaces: another name may be given to a plan; else it is refused, as another rule of stopping is.
+        is_parent: runs name the plan as their parent.
+        is_hashed: names of cells end in the first digits of their hash, and begin with their setting.
+    """
+
+    resume: str
+    goes_on: bool
+    holds_lock: bool
+    replaces: bool
+    is_parent: bool
+    is_hashed: bool
+
+
+KINDS: Mapping[KindName, Kind] = MappingProxyType(
+    {
+        "run": Kind(
+            resume="relief-ray resume",
+            goes_on=False, holds_lock=False, replaces=True, is_parent=False, is_hashed=False,
+        ),
+        "grid": Kind(
+            resume="relief-ray grid resume",
+            goes_on=True, holds_lock=True, replaces=False, is_parent=True, is_hashed=True,
+        ),
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,9 +89,6 @@ class Axis:
 
     name: str
     levels: tuple[Level, ...]
-
-
-_NONE: Settings = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,6 +117,8 @@ SHORT: Settings = MappingProxyType({"rounds": 15, "evaluation.every": 5, "record
 # SGD with momentum. Without clipping most runs at rates of 0.03 and above end in updates that are not finite.
 SGD: Settings = MappingProxyType({"training.optimizer": "sgd", "training.momentum": 0.9, "training.clip_norm": 1.0})
 SGD_RATES = (0.003, 0.01, 0.03, 0.1, 0.3)
+# Section VI-A: R = 200; evaluated every fifth round, as the tables need.
+PAPER: Settings = MappingProxyType({"rounds": 200, "evaluation.every": 5, "record.checkpoint_every": 5})
 _MINI: Settings = {"data.name": "dsa_mini", **BRIEF}
 
 # Paper: Section VI-A (windows every second, E = 5). A small machine's: longer strides, fewer local epochs.
@@ -127,27 +172,29 @@ LORA = Level(name="lora", settings={"backbone": "moment_lora"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Grid:
-    """``methods`` x ``datasets`` x folds x ``axes`` x ``replicates`` on top of ``settings``.
+class Spec:
+    """``methods`` x ``datasets`` x folds x ``axes`` x draws on top of ``settings``.
 
     Attributes:
-        name: name of the grid.
+        kind: what computes it: ``run`` for presets and files, whose data are among the settings, else ``grid``.
+        name: name of the study.
         title: what it is, in a line.
         methods: presets of strategies, or import paths of users' own: `lab.methods:Mine`, `lab/methods.py:Mine`.
         datasets: names of ``DATASETS``, import paths of users' own (``lab.data:SLEEP``, split within subjects), or
-            levels as ``own_dataset`` makes them.
+            levels as ``own_dataset`` makes them; of a grid alone.
         axes: further axes.
         own: further levels of single methods, by method; in a search (``is_search``) its tries, of which the best can
             be frozen for each method.
         tries: makes these levels for a method that a user adds to a search; None: such a method has none.
         replicates: numbers of the replicates; every fold of each has a seed and a rotation of its own.
         seeds: where given, these seeds instead, each for all folds and without a rotation: for searches and tries.
-        folds: those of the datasets' folds that are used; None: all.
-        settings: the paper's values unless a grid says otherwise.
+        folds: those of the datasets' folds that are used; None: all of a grid's, none of a preset's.
+        settings: keys (dotted or whole sections) and values; the paper's unless a grid says otherwise.
         is_search: whether ``own`` holds the tries of a search.
-        claims: file with the claims that the grid is to judge, at most six; empty: none.
+        claims: file with the claims that the study is to judge, at most six; empty: none.
     """
 
+    kind: KindName = "grid"
     name: str
     title: str
     methods: tuple[str, ...]
@@ -163,72 +210,620 @@ class Grid:
     claims: str = ""
 
 
-def dataset_levels(grid: Grid) -> dict[str, Dataset]:
-    """The levels of the dataset axis by name.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """A run to be computed.
+
+    Attributes:
+        name: that of its folder; a grid's cells end in the first digits of ``hash``.
+        label: name of its strategy.
+        setting: part of the name without method, fold and seed; empty outside of grids.
+        config: its checked configuration.
+        hash: that of the configuration.
+        title: what people read while it is computed (``studies.loop``).
+    """
+
+    name: str
+    label: str
+    setting: str = ""
+    config: ExperimentConfig
+    hash: str
+    title: str = ""
+
+    @property
+    def method(self) -> str:
+        """Name of its method for tables: a user's own goes by the name that its file states."""
+        return method_name(self.config.strategy, self.label) if is_path(self.label) else self.label
+
+    @property
+    def has_bootstrap(self) -> bool:
+        """True where round 0 is one of its rounds."""
+        return self.config.strategy.bootstrap
+
+    @property
+    def num_planned(self) -> int:
+        """Rounds of the whole cell, the bootstrap included."""
+        return self.config.rounds + self.has_bootstrap
+
+
+class Setting(NamedTuple):
+    """A key that a user sets, read once: ``text`` is how messages name it, ``--set rounds=3`` or ``--seeds 0-2``."""
+
+    path: str
+    value: object
+    text: str
+
+
+def read_settings(texts: Iterable[str]) -> tuple[Setting, ...]:
+    """Settings as typed, ``path=value``.
+
+    Raises:
+        UserError: one is none.
+    """
+    return tuple(Setting(*read_pair(text), f"--set {text}") for text in texts)
+
+
+def _configured(values: Settings, settings: Iterable[Setting]) -> dict[str, object]:
+    return assign(values, (setting[:2] for setting in settings))
+
+
+# Of replicates, seeds or folds in one study; each is a run, whose settings are all checked before the first begins.
+_MOST = 1000
+_MANY_DIGITS = 19
+
+
+def parse_numbers(option: str, text: str) -> tuple[int, ...]:
+    """Return the numbers in ``0,1,2``, ``0-4`` or ``0-2,7``, each once and in this order.
+
+    Raises:
+        UserError: something else, or a range that runs backwards.
+    """
+    numbers: list[int] = []
+    for part in text.strip("[] ").split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if last < first:
+            raise UserError(
+                f"{option} {clipped(text)}: found {shown(part.strip())}, expected numbers from 0 on: a list "
+                f"({option} 0,1,2) or a range ({option} 0-4)"
+            )
+        _refuse_many(f"{option} {clipped(text)}", len(numbers) + last + 1 - first)
+        numbers += range(first, last + 1)
+    return tuple(dict.fromkeys(numbers))
+
+
+def _refuse_many(where: str, number: int) -> None:
+    """Check that a study has a number of runs that can be planned.
+
+    Raises:
+        UserError: it has more.
+    """
+    if number > _MOST:
+        raise UserError(f"{where}: {number} of them, expected at most {_MOST}; make several studies of them")
+
+
+def lone_seed(found: str, number: int, several: str, single: str) -> UserError:
+    """The error for a single number where seeds are expected: it could be a seed or a number of seeds; 0 is a seed.
+
+    ``several`` and ``single``: how to ask for each, with ``{number}`` and ``{last}``, one less.
+    """
+    fixes = [text.format(number=number, last=number - 1) for text in (several, single)]
+    if not number:
+        return UserError(f"{found}: found one number; expected a list: {fixes[1]} for seed 0")
+    return UserError(
+        f"{found}: could be {counted(number, 'seed')} or seed {number}; expected a list: {fixes[0]} for "
+        f"{counted(number, 'seed')} from 0 on, {fixes[1]} for seed {number}"
+    )
+
+
+def _numbers(key: str, value: object) -> tuple[int, ...]:
+    """Numbers of replicates, seeds or folds in a setting: ``[0, 5]`` or ``0-2,5``; ``replicates=3`` are 0, 1 and 2.
+
+    Raises:
+        UserError: neither, or a single seed, which could be a number of seeds.
+    """
+    if key == "seeds" and type(value) is int and value >= 0:
+        raise lone_seed(f"--set seeds={value}", value, "--set seeds=0-{last}", "--set 'seeds=[{number}]'")
+    if isinstance(value, str) and value[:1].isdecimal():
+        return parse_numbers(f"--set {key}", value)
+    listed = [value] if type(value) is int else value
+    if key == "replicates" and type(value) is int:
+        listed = range(value)
+    if not isinstance(listed, list | range | tuple) or not listed or any(type(n) is not int or n < 0 for n in listed):
+        more = f"a number of {key} or " if key == "replicates" else ""
+        raise UserError(f"--set {key}={value}: expected {more}a list of numbers, e.g. --set '{key}=[0, 1]'")
+    _refuse_many(f"--set {key}={shown(value)}", len(listed))
+    return tuple(dict.fromkeys(listed))
+
+
+def options(
+    strategies: str | None = None, seeds: str | None = None, folds: str | None = None, rounds: int | None = None
+) -> tuple[Setting, ...]:
+    """Options of the command line that choose levels, as settings: `--strategies a,b --seeds 0,1,2 --rounds 5`.
+
+    Raises:
+        UserError: a list that is none, or a single seed, which could be a number of seeds.
+    """
+    chosen: list[Setting] = []
+    if strategies is not None:
+        names = tuple(dict.fromkeys(import_path(name.strip()) for name in strategies.split(",") if name.strip()))
+        if not names:
+            raise UserError("--strategies: found no name, expected e.g. --strategies fedavg,relief")
+        chosen.append(Setting("methods", names, f"--strategies {strategies}"))
+    if seeds is not None:
+        if seeds.strip().isdecimal() and len(seeds.strip()) < _MANY_DIGITS:
+            raise lone_seed(f"--seeds {seeds.strip()}", int(seeds), "--seeds 0-{last}", "--seeds [{number}]")
+        chosen.append(Setting("seeds", parse_numbers("--seeds", seeds), f"--seeds {seeds}"))
+    if folds is not None:
+        chosen.append(Setting("folds", parse_numbers("--folds", folds), f"--folds {folds}"))
+    if rounds is not None:
+        chosen.append(Setting("rounds", rounds, f"--rounds {rounds}"))
+    return tuple(chosen)
+
+
+def as_typed(chosen: Iterable[Setting]) -> list[str]:
+    """Options as settings that may be typed in their place: ``seeds=[0, 1]``."""
+    return [
+        f"{path}=[{', '.join(map(str, value))}]" if isinstance(value, tuple) else f"{path}={value}"
+        for path, value, _ in chosen
+    ]
+
+
+# What an option chooses, and the settings that would choose the same.
+_SAME: Mapping[str, tuple[str, ...]] = {
+    "methods": ("methods", "strategy", "strategy.name"),
+    "seeds": ("seeds", "seed", "replicates"),
+    "folds": ("folds", "data.fold"),
+    "rounds": ("rounds",),
+}
+
+
+def joined(chosen: Sequence[Setting], settings: Sequence[Setting]) -> tuple[Setting, ...]:
+    """Options, or keywords of a call, before the settings beside them.
+
+    Raises:
+        UserError: two of them choose the same.
+    """
+    for option in chosen:
+        for setting in settings:
+            if setting.path in _SAME.get(option.path, ()):
+                word = option.text.partition(" ")[0]
+                raise UserError(f"{word} and {setting.text}: choose the same; leave one of them out")
+    return (*chosen, *settings)
+
+
+# Axes whose levels may be a user's own, by import path.
+_WITH_PATHS = ("methods", "datasets", "backbones")
+_SPLITS = get_args(SplitName)
+
+
+def choose(spec: Spec, settings: Iterable[Setting]) -> tuple[Spec, tuple[Setting, ...]]:
+    """The spec with the levels that settings choose, and the settings that change every cell's configuration.
+
+    ``replicates``, ``seeds``, ``folds`` and ``methods`` choose levels of any study, ``datasets``, ``backbones`` and the
+    names of further axes those of a grid. A single run's own keys (``seed``, ``data.fold``, ``strategy``) fix an axis
+    of a preset; a grid refuses them, since the names of its cells would say something else.
+
+    Raises:
+        UserError: a level that there is not, or a key that an axis chooses.
+    """
+    settings, rest = tuple(settings), []
+    for setting in settings:
+        chosen = _with_levels(spec, setting)
+        if chosen is None:
+            rest.append(setting)
+        spec = chosen or spec
+    if spec.kind == "run":
+        return _fixed(spec, settings, rest), tuple(rest)
+    spec, rest = _with_split(spec, rest)
+    _refuse_owned(spec, rest)
+    _refuse_unknown_folds(spec, are_chosen=any(setting.path == "folds" for setting in settings))
+    return spec, tuple(rest)
+
+
+def _with_levels(spec: Spec, setting: Setting) -> Spec | None:
+    """The spec with these levels of one axis; None where the setting's key is no axis.
+
+    Raises:
+        UserError: a level that the axis does not have, or a key that is like an axis and no key of a configuration.
+    """
+    key, value, _ = setting
+    if key == "replicates":
+        return replace(spec, replicates=_numbers(key, value), seeds=())
+    if key in ("seeds", "folds"):
+        return replace(spec, **{key: _numbers(key, value)})  # type: ignore[arg-type]
+    if key == "methods":
+        names = value if isinstance(value, tuple) else _chosen(key, value, PRESETS, spec.methods)
+        return _with_methods(spec, tuple(map(import_path, names)))
+    if spec.kind == "run":
+        return None
+    if key == "datasets":
+        own = {level.name: level for level in spec.datasets if isinstance(level, Dataset)}
+        names = _chosen(key, value, [*DATASETS, *own])
+        return replace(spec, datasets=tuple(own.get(name, name) for name in map(import_path, names)))
+    axes = {axis.name: axis for axis in spec.axes}
+    if key == "backbones":
+        levels = {level.name: level for level in axes.get(key, Axis(name=key, levels=(CNN, LORA))).levels}
+        backbones = (levels.get(name) or own_backbone(name) for name in _chosen(key, value, levels))
+        axes[key] = Axis(name=key, levels=tuple(backbones))
+    elif key in axes:
+        wanted = _chosen(key, value, [level.name for level in axes[key].levels])
+        axes[key] = Axis(name=key, levels=tuple(level for level in axes[key].levels if level.name in wanted))
+    else:
+        names = ("replicates", "seeds", "folds", "datasets", "methods", *axes)
+        if "." not in key and key not in ExperimentConfig.model_fields and (near := nearest(key, names)):
+            raise UserError(f"grid {spec.name}: --set {key}=..: unknown{near}; its axes are {', '.join(names)}")
+        return None
+    return replace(spec, axes=tuple(axes.values()))
+
+
+def _with_methods(spec: Spec, methods: tuple[str, ...]) -> Spec:
+    """The spec with these methods; a search makes the tries of those that it does not name itself."""
+    own = {} if spec.tries is None else {m: spec.tries(m) for m in methods if m not in spec.own}
+    settings = {key: value for key, value in spec.settings.items() if key != "strategy"}
+    return replace(spec, methods=methods, own={**spec.own, **own}, settings=settings)
+
+
+def _chosen(key: str, value: object, known: Iterable[str], also: Sequence[str] = ()) -> tuple[str, ...]:
+    """Chosen names of an axis' levels, given as one or as a list.
+
+    Raises:
+        UserError: an unknown one; the nearest is given.
+    """
+    names = [str(n) for n in value] if isinstance(value, list) else [n.strip() for n in str(value).split(",")]
+    everything = list(dict.fromkeys([*known, *also]))
+    for name in names:
+        if name not in everything and not (key in _WITH_PATHS and is_path(name)):
+            if hint := what_to_type(name, StrategyConfig, Loader, BackboneConfig):
+                raise UserError(f"--set {key}={name}: unknown: {hint}")
+            raise UserError(
+                f"--set {key}={name}: unknown{nearest(name, everything)}; expected some of {', '.join(everything)}"
+            )
+    return tuple(dict.fromkeys(names))
+
+
+def _fixed(spec: Spec, settings: Sequence[Setting], rest: Sequence[Setting]) -> Spec:
+    """A preset without the axes that its settings fix, or that the split lacks.
+
+    Raises:
+        UserError: chosen folds of a split that has none, or ``replicate``, which is derived.
+    """
+    fixed, values = {setting.path: setting for setting in rest}, _configured(spec.settings, rest)
+    if "replicate" in fixed:
+        found = fixed["replicate"]
+        raise UserError(f"{found.text}: names a run's replicate; expected --set 'replicates=[{found.value}]'")
+    if {"strategy", "strategy.name"} & fixed.keys():
+        spec = replace(spec, methods=(strategy_of(values),))
+    if "seed" in fixed:
+        spec = replace(spec, seeds=(), replicates=())
+    elif "fleet.rotation" in fixed and not spec.seeds and spec.replicates:
+        spec = replace(spec, seeds=(0,))
+    if "data.fold" in fixed:  # the seed of a replicate is one of its fold
+        fold = fixed["data.fold"].value
+        return replace(spec, folds=(fold,) if isinstance(fold, int) else ())
+    data = values.get("data")
+    split = data.get("split") if isinstance(data, dict) else None
+    if split != "held_out_subject":
+        if option := next((setting for setting in settings if setting.path == "folds"), None):
+            raise UserError(
+                f"{option.text}: the split {split or 'within_subject'} has no folds; expected "
+                "--set data.split=held_out_subject with it, or no --folds"
+            )
+        return replace(spec, folds=())
+    return spec
+
+
+def strategy_of(values: Mapping[str, object]) -> str:
+    """The strategy's name in unchecked values.
+
+    Raises:
+        UserError: there is none.
+    """
+    strategy = values.get("strategy")
+    name = strategy.get("name") if isinstance(strategy, dict) else strategy
+    if not isinstance(name, str):
+        raise UserError(
+            f"strategy = {shown(strategy)}: expected the name of a method, or a section with one; write strategy=relief"
+            " or strategy.name=relief"
+        )
+    return name
+
+
+def _with_split(spec: Spec, settings: Sequence[Setting]) -> tuple[Spec, list[Setting]]:
+    """The spec with the split that a setting chooses where all data sets are given by import path, and the others."""
+    paths = [name for name in spec.datasets if isinstance(name, str) and is_path(name)]
+    rest, split = [], None
+    for setting in settings:
+        if setting.path == "data.split" and setting.value in _SPLITS and len(paths) == len(spec.datasets):
+            split = cast(SplitName, setting.value)
+        else:
+            rest.append(setting)
+    return (spec if split is None else replace(spec, datasets=tuple(own_dataset(p, split=split) for p in paths))), rest
+
+
+# Keys that name a grid's cell, and the axis that sets each.
+_OWNED = {
+    "data.name": "datasets", "data.split": "datasets", "data.fold": "folds", "seed": "seeds",
+    "replicate": "replicates", "strategy.name": "methods", "name": "",
+}  # fmt: skip
+# Set by levels too, but any grid may be scaled by the one and given other sizes by the other.
+_SCALED = frozenset({"rounds", "backbone"})
+
+
+def _refuse_owned(spec: Spec, settings: Iterable[Setting]) -> None:
+    """Check that settings leave alone what the cells' names say, i.e. keys that axes set.
+
+    Raises:
+        UserError: a setting would give a cell other values than its name says.
+    """
+    axes = {key: axis.name for axis in spec.axes for level in axis.levels for key in level.settings}
+    tried = {key: "" for levels in spec.own.values() for level in levels for key in level.settings}
+    owned = {key: name for key, name in {**tried, **axes}.items() if key not in _SCALED} | _OWNED
+    owned |= {} if spec.seeds else {"fleet.rotation": "replicates"}
+    for path, _, text in settings:
+        for key, axis in owned.items():
+            if f"{key}.".startswith(f"{path}.") or path.startswith(f"{key}."):
+                wanted = f"--set '{axis}=..'" if axis else "what the grid says, or a grid FILE.py of your own"
+                raise UserError(f"grid {spec.name}: {text}: {key} is in the cells' names; expected {wanted}")
+
+
+def _refuse_unknown_folds(spec: Spec, *, are_chosen: bool) -> None:
+    """Check that chosen folds exist; they would be left out silently otherwise.
+
+    Raises:
+        UserError: a fold does not exist; ``are_chosen`` by the user: or no dataset has any.
+    """
+    levels = dataset_levels(spec)
+    known = {name: level.folds for name, level in levels.items() if level.folds}
+    if are_chosen and not known:
+        held_out = ", ".join(name for name, d in DATASETS.items() if d.folds)
+        raise UserError(
+            f"--set folds={list(spec.folds or ())}: {', '.join(levels)} "
+            f"{'has' if len(levels) == 1 else 'have'} no folds; expected one of --set 'datasets=[{held_out}]', "
+            "data of your own with --set data.split=held_out_subject, or no --set folds"
+        )
+    for name, folds in known.items():
+        if spec.folds is not None and not set(spec.folds) <= set(folds):
+            raise UserError(f"--set folds={list(spec.folds)}: {name} has folds {list(folds)}; expected some of those")
+
+
+def dataset_levels(spec: Spec) -> dict[str, Dataset]:
+    """The levels of the dataset axis by name; of a preset one without a name.
 
     Raises:
         UserError: an import path leads nowhere, or two levels have one name.
     """
+    if spec.kind == "run":
+        return {"": Dataset(name="", settings={}, folds=spec.folds or ())}
     levels: dict[str, Dataset] = {}
-    for chosen in grid.datasets:
-        level = chosen if isinstance(chosen, Dataset) else _level_of(chosen)
+    for chosen in spec.datasets:
+        path = isinstance(chosen, str) and is_path(chosen)
+        level = chosen if isinstance(chosen, Dataset) else own_dataset(chosen) if path else DATASETS[chosen]
         if levels.setdefault(level.name, level) != level:
             raise UserError(
-                f"grid {grid.name}: two data sets are called {level.name!r} in folders and tables; name one of them: "
+                f"grid {spec.name}: two data sets are called {level.name!r} in folders and tables; name one of them: "
                 f"own_dataset({level.settings.get('data.name')!r}, name=..) in a grid FILE.py"
             )
     return levels
 
 
-def _level_of(name: str) -> Dataset:
-    return own_dataset(name) if is_path(name) else DATASETS[name]
+# Above every seed that is chosen by hand; one hundred folds fit between two replicates.
+FIRST_SEED, FOLDS = 10_000, 100
+# Held-out DSA has six clients: after six rotations every subject has carried every type.
+_ROTATIONS = 6
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Point:
-    """One combination; ``setting`` is the part of its name without method, fold and seed.
+def drawn(replicate: int, fold: int | None) -> dict[str, object]:
+    """Keys that a fold of a replicate sets: its seed, and the rotation of the devices; ``fold`` None: there is none.
 
-    ``tried``: the keys that a search varies here; empty elsewhere.
+    A replicate is an independent repetition of a whole study, each fold of it with a seed of its own. It also decides
+    which subject carries which device type, so that no conclusion rests on one assignment of sensors to people. All
+    methods of one fold and replicate share both: they form a pair.
+    """
+    seed = FIRST_SEED + FOLDS * replicate + (fold or 0)
+    return {"seed": seed, "replicate": replicate, "fleet.rotation": replicate % _ROTATIONS}
+
+
+class Point(NamedTuple):
+    """One combination of levels, unchecked; ``setting`` is the part of its name without method, fold and seed.
+
+    ``own``: the method's own level; ``tried``: the keys that a search varies here.
     """
 
     method: str
     setting: str
-    fold: int | None
-    seed: int
+    own: str
     settings: Settings
     tried: tuple[str, ...] = ()
 
 
-def points(grid: Grid) -> Iterator[Point]:
+def points(spec: Spec) -> Iterator[Point]:
     """All combinations, replicate by replicate: all methods of one replicate, fold and setting before the next."""
-    levels = dataset_levels(grid)
-    folds = {name: level.folds for name, level in levels.items()}
-    if grid.folds is not None:
-        folds = {name: tuple(f for f in numbers if f in grid.folds) for name, numbers in folds.items()}
-    for number in grid.seeds or grid.replicates:
-        for i in range(max(1, *(len(f) for f in folds.values()))):
+    levels = dataset_levels(spec)
+    folds = {
+        name: tuple(f for f in level.folds if spec.folds is None or f in spec.folds) for name, level in levels.items()
+    }
+    for number in spec.seeds or spec.replicates or (None,):
+        for i in range(max(1, *(len(f) for f in folds.values()), 0)):
             for name, level in levels.items():
                 if i < max(1, len(folds[name])):
                     fold = folds[name][i] if folds[name] else None
-                    draw = Draw(seed=number) if grid.seeds else draw_of(number, fold)
-                    yield from _block(grid, level, fold, draw)
+                    draw = {} if number is None else {"seed": number} if spec.seeds else drawn(number, fold)
+                    yield from _block(spec, level, draw if fold is None else {**draw, "data.fold": fold})
 
 
-def _block(grid: Grid, dataset: Dataset, fold: int | None, draw: Draw) -> Iterator[Point]:
+def _block(spec: Spec, dataset: Dataset, draw: Settings) -> Iterator[Point]:
     """All settings with all their methods, for one dataset, fold and draw."""
-    base = {**grid.settings, **dataset.settings, **draw.settings}
-    if fold is not None:
-        base["data.fold"] = fold
-    for levels in product(*(axis.levels for axis in grid.axes)):
+    base = {**spec.settings, **dataset.settings, **draw}
+    for levels in product(*(axis.levels for axis in spec.axes)):
         if all(not level.datasets or dataset.name in level.datasets for level in levels):
-            for method in grid.methods:
-                for method_level in grid.own.get(method, (Level(name=""),)):
-                    chosen = [level for level in (*levels, method_level) if level.name]
+            for method in spec.methods:
+                for own in spec.own.get(method, (Level(name=""),)):
+                    chosen = [level for level in (*levels, own) if level.name]
                     values = {**base, **{k: v for level in chosen for k, v in level.settings.items()}}
                     setting = "-".join([dataset.name, *(level.name for level in chosen)])
-                    tried = tuple(method_level.settings) if grid.is_search else ()
-                    yield Point(method=method, setting=setting, fold=fold, seed=draw.seed, settings=values, tried=tried)
+                    yield Point(method, setting, own.name, values, tuple(own.settings) if spec.is_search else ())
 
 
-# Section VI-A: R = 200; evaluated every fifth round, as the tables need.
-PAPER: Settings = MappingProxyType({"rounds": 200, "evaluation.every": 5, "record.checkpoint_every": 5})
+class FrozenChoices(Protocol):
+    """The frozen choices of a search (``tune_configs.search``)."""
+
+    def tune(self, point: Point, config: ExperimentConfig, settings: Sequence[Setting]) -> tuple[Settings, Choice]:
+        """Settings and provenance of the choice for a cell.
+
+        Raises:
+            UserError: there is none, or one of the user's settings would overrule it.
+        """
+
+
+def cells(
+    spec: Spec, settings: Iterable[Setting] = (), *, tuned: FrozenChoices | None = None, skip_unknown: bool = False
+) -> tuple[Cell, ...]:
+    """All cells in the order of computation; two points of a grid with the same configuration are one cell.
+
+    ``tuned`` gives every method its frozen choice of a search; ``skip_unknown`` leaves out methods that this version
+    does not have.
+
+    Raises:
+        UserError: an unknown level or key, a value out of range, a key that an axis chooses, or an unknown method.
+    """
+    made = list(each_cell(spec, settings, tuned=tuned, skip_unknown=skip_unknown))
+    known = {cell.hash if KINDS[spec.kind].is_hashed else cell.name: cell for cell in reversed(made)}
+    return tuple(known.values())[::-1]
+
+
+def each_cell(
+    spec: Spec, settings: Iterable[Setting] = (), *, tuned: FrozenChoices | None = None, skip_unknown: bool = False
+) -> Iterator[Cell]:
+    """``cells`` one after the other, each checked when it is asked for."""
+    spec, rest = choose(spec, settings)
+    if spec.kind == "grid":
+        spec = _known_methods(spec, skip_unknown)
+    for point in points(spec):
+        _refuse_others(rest, point.method, spec)
+        yield _cell_of(spec, point, rest, tuned)
+
+
+def _known_methods(spec: Spec, skip_unknown: bool) -> Spec:
+    """A grid with the methods that this version has.
+
+    Raises:
+        UserError: it lacks some, unless they are skipped.
+    """
+    known = tuple(m for m in spec.methods if m in PRESETS or is_path(m))
+    missing = [m for m in spec.methods if m not in known]
+    if missing and not skip_unknown:
+        if hints := [hint for name in missing if (hint := what_to_type(name, StrategyConfig))]:
+            raise UserError(f"grid {spec.name}: unknown method: {'; '.join(hints)}")
+        raise UserError(
+            f"grid {spec.name}: this version has no method {', '.join(missing)}; known are {', '.join(PRESETS)}; "
+            "leave them out with --skip-unknown, or choose with --set 'methods=[fedavg, relief]'"
+        )
+    return replace(spec, methods=known)
+
+
+def check_strategy(name: str) -> None:
+    """Check that a method's name, which is no import path, is one.
+
+    Raises:
+        UserError: it is not.
+    """
+    try:
+        if not is_path(name):
+            preset(name)
+    except ValueError as error:
+        raise UserError(f"strategy: {error}") from error
+
+
+def _refuse_others(settings: Sequence[Setting], label: str, spec: Spec) -> None:
+    """Check that a setting of the strategy that some method of the study has is one of this method's too.
+
+    Raises:
+        UserError: it is not; the methods that have it are named, and how to set it for them alone.
+    """
+    check_strategy(label)
+    for path, value, text in settings:
+        section, _, rest = path.partition(".")
+        key = rest.partition(".")[0]
+        if section != "strategy" or key in ("", "name"):
+            continue
+        havers = [name for name in dict.fromkeys(spec.methods) if key in _kind_of(name).model_fields]
+        if havers and label not in havers:
+            kind, others = _kind_of(havers[0]), ",".join(n for n in dict.fromkeys(spec.methods) if n != havers[0])
+            raise UserError(
+                f"{text}: {label} has no {key!r}, only {listed(havers)}; --set strategy.* goes to every "
+                f"method of the run. Give the one method alone another value: write CHANGED = {kind.__name__}({rest}="
+                f"{value}) in a file of yours, and name it: --strategies {others},my_file:CHANGED; in Python "
+                f"strategies=[.., {kind.__name__}({rest}={value})]"
+            )
+
+
+def _kind_of(label: str) -> type[StrategyConfig]:
+    """Class of a preset, or of what a user's import path names."""
+    config = load_kind(label, "strategies", StrategyConfig) if is_path(label) else preset(label)
+    return config if isinstance(config, type) else type(config)
+
+
+_HASH_DIGITS = 8
+
+
+def make_cell(name: str, label: str, config: ExperimentConfig, setting: str = "", stored_hash: str = "") -> Cell:
+    """A cell in the folder ``name``; ``stored_hash``: the one that it was begun under, else this program's."""
+    decisive = stored_hash or config_hash(config.identity())
+    return Cell(name=name, label=label, setting=setting, config=config, hash=decisive)
+
+
+def _cell_of(spec: Spec, point: Point, settings: Sequence[Setting], tuned: FrozenChoices | None) -> Cell:
+    """The cell of a point: the spec's values, the point's, a search's frozen choice, then the user's settings.
+
+    Raises:
+        UserError: the search has no choice for this cell, the user's settings overrule it, or a search's run is too
+            short for the method's last phase.
+    """
+    setting, choice = point.setting, Choice(kind="try", parameters=point.tried) if point.tried else None
+    config = _config_of(spec, point, settings)
+    if choice is not None:
+        _refuse_too_short(spec.name, point, config)
+    if tuned is not None:
+        chosen, choice = tuned.tune(point, config, settings)
+        config = _config_of(spec, point._replace(settings={**point.settings, **chosen}), settings)
+        setting = f"{point.setting}-tuned"
+    fold = [f"f{config.data.fold}"] if config.data.split == "held_out_subject" else []
+    label, draw = point.method.replace(":", "."), [*fold, config.draw_name]
+    if KINDS[spec.kind].is_hashed:
+        digest = config_hash(config.identity())
+        name = "-".join([setting, label, *draw, digest[:_HASH_DIGITS]])
+        named = config.model_copy(update={"name": f"{spec.name}-{name}", "choice": choice})
+        return Cell(name=name, label=point.method, setting=setting, config=named, hash=digest)
+    own = [point.own] if point.own else []
+    title = "-".join([spec.name, point.method, *draw])
+    named = config.model_copy(update={"name": "-".join([config.name if _is_named(config) else title, *own])})
+    return make_cell("-".join([label, *own, *draw]), point.method, named)
+
+
+def _is_named(config: ExperimentConfig) -> bool:
+    return "name" in config.model_fields_set
+
+
+def _config_of(spec: Spec, point: Point, settings: Sequence[Setting]) -> ExperimentConfig:
+    """The checked configuration of a point with the user's settings on top."""
+    # ``runtime.mode=auto`` of a grid: a process per cell on one node, and a host per cell where there are several.
+    values = assign({"strategy": {"name": point.method}}, point.settings.items())
+    source = spec.title if Path(spec.title).suffix in (".yaml", ".yml", ".json") else spec.name
+    where = f"{clipped(source)} ({clipped(point.method)})"
+    return parse(_configured(values, settings), f"grid {where}" if spec.kind == "grid" else where)
+
+
+def _refuse_too_short(grid: str, point: Point, config: ExperimentConfig) -> None:
+    """Refuse a try that ends before the method's last phase: its score would say nothing of the values it tries.
+
+    Raises:
+        UserError: method, try and the rounds that are enough are named.
+    """
+    needed = config.strategy.rounds_needed(config.participation)
+    if needed is None or config.rounds < needed:
+        fix = "another value of it" if needed is None else f"--set rounds={needed} or more"
+        raise UserError(
+            f"grid {grid}, {point.method}, {point.setting}: rounds = {config.rounds} ends before the method's last "
+            f"phase, and this try would be judged without it; expected {fix}, or leave {point.method} out of methods"
+        )

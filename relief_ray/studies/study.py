@@ -1,43 +1,446 @@
-"""A study: all runs below a folder, as tables for pandas, pages, pictures and single runs; ``load`` opens one."""
+"""A study: all runs below a folder, as tables for pandas, pages, pictures, verdicts, runs; ``load`` opens one."""
 
 from __future__ import annotations
 
+import importlib.util
+import re
+from binascii import b2a_base64
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final
 
-from relief_ray.plugins.load import is_path
-from relief_ray.records.cells import PLAN_FILES
+from relief_ray.config.experiment import ExperimentConfig, parse
+from relief_ray.plugins.load import import_path, is_path
+from relief_ray.records.cells import PLAN_FILE
+from relief_ray.records.committed import condense
 from relief_ray.records.run_folder import RUN_FILE
+from relief_ray.records.schema import RoundRecord, RunRecord, Status
+from relief_ray.report.claims import JudgedClaim, judge, last_line, verdict_table
 from relief_ray.report.experiments import Experiment, experiments
 from relief_ray.report.formats import text
+from relief_ray.report.formats.markdown import table_markdown
 from relief_ray.report.frames import (
     CELL_COLUMNS,
     GAIN_COLUMNS,
     GAIN_FIGURES,
     ROUND_COLUMNS,
     FinishedCell,
+    FlatRow,
+    Measured,
     cell_rows,
     gain,
     gain_rows,
     inventory_cells,
+    measured,
     round_rows,
 )
-from relief_ray.report.inventory import Inventory, take_inventory
-from relief_ray.report.registered import registry_of
+from relief_ray.report.inventory import GridItem, Inventory, take_inventory
+from relief_ray.report.registered import Registry, registry_of
+from relief_ray.report.runs import Loaded, run_value
 from relief_ray.report.statistics import Paired
+from relief_ray.report.tables.comparison import costs_table, scores_table
 from relief_ray.strategies import REFERENCE
-from relief_ray.studies.comparisons import brief, comparison_of, drawn_runs, finished
-from relief_ray.studies.objects import StrategyLike
-from relief_ray.studies.shown import Page, Picture, drawn
-from relief_ray.studies.single import Run, as_frame, name_in_tables, names_of
-from relief_ray.studies.verdicts import Verdicts, judged
+from relief_ray.studies.request import StrategyLike, method_of
 from relief_ray.support.errors import UserError, counted, listed, nearest, shown
+from relief_ray.support.files import disk_errors, write_atomic
+from relief_ray.support.text import install
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+    from relief_ray.report.comparison import Comparison
+    from relief_ray.report.runs import Loaded
+    from relief_ray.studies.reasons import Reasons
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A result in words and tables: ``print`` gives text for a terminal, a notebook shows the Markdown.
+
+    Attributes:
+        text: for terminals.
+        markdown: for notebooks and files.
+    """
+
+    text: str
+    markdown: str
+
+    def __str__(self) -> str:
+        """Return the text."""
+        return self.text
+
+    def __repr__(self) -> str:
+        """Return the text: what a Python prompt shows."""
+        return self.text
+
+    def _repr_markdown_(self) -> str:
+        return self.markdown
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Picture:
+    """A drawn figure; a notebook shows it.
+
+    Attributes:
+        png: the file's bytes.
+        caption: what it shows, in a line.
+    """
+
+    png: bytes
+    caption: str = ""
+
+    def save(self, path: str | Path) -> Path:
+        """Write the picture as a PNG file and return its path.
+
+        Raises:
+            UserError: the file cannot be written.
+        """
+        place = Path(path)
+        with disk_errors(place, "write the picture"):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(place, self.png)
+        return place
+
+    def __repr__(self) -> str:
+        """Return what it is; the picture itself is in ``png``."""
+        return f"<Picture, {len(self.png)} bytes of PNG{f': {self.caption}' if self.caption else ''}; .save(path)>"
+
+    def _repr_mimebundle_(self, **options: object) -> tuple[dict[str, str], dict[str, object]]:
+        encoded = b2a_base64(self.png, newline=False).decode()
+        return {"image/png": encoded, "text/plain": repr(self)}, {"image/png": {"width": 760}}
+
+
+def drawn(draw: Callable[[Path], object], caption: str = "") -> Picture:
+    """Return the picture that ``draw`` writes to the PNG file it is given."""
+    with TemporaryDirectory(prefix="relief-ray-") as folder:
+        path = Path(folder) / "figure.png"
+        draw(path)
+        return Picture(png=path.read_bytes(), caption=caption)
+
+
+def html_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a plain HTML table; columns after the first stand to the right."""
+    body = "".join(_html_row("td", row) for row in rows)
+    return f"<table><thead>{_html_row('th', head)}</thead><tbody>{body}</tbody></table>"
+
+
+def _html_row(tag: str, cells: Sequence[str]) -> str:
+    sides = ("right" if i else "left" for i in range(len(cells)))
+    made = (f"<{tag} style='text-align:{side}'>{escape(c)}</{tag}>" for side, c in zip(sides, cells, strict=True))
+    return f"<tr>{''.join(made)}</tr>"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class Verdicts:
+    """Verdicts on claims; printed, they are one sentence per setting, in a notebook also the table of claims.
+
+    Attributes:
+        sentences: one per setting with two methods or more, as `relief-ray compare` ends with.
+        claims: every judged claim with its verdict, evidence and adjusted p.
+        markdown: sentences and tables.
+    """
+
+    sentences: tuple[str, ...]
+    claims: tuple[JudgedClaim, ...]
+    markdown: str
+
+    def __str__(self) -> str:
+        """Return the sentences."""
+        return "\n".join(self.sentences) or "One method alone: there is nothing to compare."
+
+    def __repr__(self) -> str:
+        """Return the sentences: what a Python prompt shows."""
+        return str(self)
+
+    def _repr_markdown_(self) -> str:
+        return self.markdown or str(self)
+
+
+def judged(settings: Sequence[Experiment], registry: Registry) -> Verdicts:
+    """Judge the claims of a registry over the runs of these settings."""
+    judgements, problems = judge([experiment.main for experiment in settings], registry)
+    sentences, parts = [], []
+    for experiment, judgement in zip(settings, judgements, strict=True):
+        if experiment.main is None or len(experiment.main.rows) < 2:
+            continue
+        sentence = last_line(experiment.main, judgement, problems)
+        title = f"**{experiment.title}.** " if len(settings) > 1 else ""
+        sentences.append(f"{experiment.title}: {sentence}" if len(settings) > 1 else sentence)
+        parts.append(title + sentence)
+        parts += [] if judgement is None else [table_markdown(verdict_table(judgement, "verdicts"))]
+    claims = tuple(claim for judgement in judgements if judgement is not None for claim in judgement.claims)
+    return Verdicts(sentences=tuple(sentences), claims=claims, markdown="\n\n".join(parts))
+
+
+def _comparison_of(experiment: Experiment, clock: str | None = None) -> Comparison:
+    """The comparison of a setting's methods by a clock; None: the one that the allocator planned with.
+
+    Raises:
+        UserError: the clock was not recorded.
+    """
+    found = experiment.main if clock is None else experiment.comparisons.get(clock)
+    if found is None:
+        known = ", ".join(experiment.comparisons)
+        raise UserError(f"clock {clock!r}: not recorded by every run; recorded are {known}")
+    return found
+
+
+def _drawn_runs(comparison: Comparison, methods: Sequence[str]) -> list[Loaded]:
+    """Runs of the methods that share fold and seed, in the methods' order; of a few methods where none is named.
+
+    Raises:
+        UserError: a method has no finished run, or none of the same fold and seed.
+    """
+    from relief_ray.report.figures.timeline import featured
+
+    if not methods:
+        return featured(comparison)
+    runs = [{r.replicate: r for r in comparison.runs_of(finished(comparison, name))} for name in methods]
+    shared = next((key for key in runs[0] if all(key in one for one in runs)), None)
+    if shared is None:
+        raise UserError(f"timeline: {listed(methods)} have no run of the same fold and seed")
+    return [one[shared] for one in runs]
+
+
+def finished(comparison: Comparison, label: str) -> str:
+    """The method's name, checked to have a finished run.
+
+    Raises:
+        UserError: it has none.
+    """
+    names = [row.label for row in comparison.rows]
+    if label not in names:
+        raise UserError(f"method {label!r}: no finished run{nearest(label, names)}; there are {', '.join(names)}")
+    return label
+
+
+def brief(experiment: Experiment, is_titled: bool) -> str:
+    """Scores and costs as small HTML tables."""
+    comparison = _comparison_of(experiment)
+    tables = (made(comparison) for made in (scores_table, costs_table))
+    shown = [html_table(t.head, [[row.name, *(cell.text for cell in row.cells)] for row in t.rows]) for t in tables]
+    sentence = [] if len(comparison.rows) < 2 else [f"<p>{last_line(comparison)}</p>"]
+    return "\n".join([*([f"<p>{experiment.title}</p>"] if is_titled else []), *shown, *sentence])
+
+
+# The end of a run's folder: ``-f0-s1``.
+_DRAW: Final = re.compile(r"(-f\d+)?-[rs]\d+$")
+
+
+def as_frame(rows: Sequence[FlatRow], columns: Sequence[str] | None = None) -> DataFrame:
+    """Return the rows as a data frame; ``columns``: those that it has without rows too.
+
+    Raises:
+        UserError: pandas is not installed.
+    """
+    if importlib.util.find_spec("pandas") is None:
+        raise UserError(f"pandas is not installed, which data frames need; {install('server')}")
+    import pandas
+
+    return pandas.DataFrame(rows, columns=None if rows or columns is None else list(columns))
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Run:
+    """One run of a study.
+
+    Attributes:
+        item: its place in the inventory of the study.
+        study: the study that it belongs to, which is kept as long as the run is.
+    """
+
+    item: GridItem
+    study: object
+
+    @property
+    def _loaded(self) -> Loaded:
+        assert self.item.loaded is not None, "a study lists runs that were begun"
+        return self.item.loaded
+
+    @property
+    def method(self) -> str:
+        """Its method's name in tables."""
+        return self.item.label
+
+    @property
+    def strategy(self) -> str:
+        """Name of its method's preset, or its import path."""
+        return self.record.strategy
+
+    @property
+    def seed(self) -> int:
+        """Its seed."""
+        return self._loaded.replicate[2]
+
+    @property
+    def fold(self) -> int:
+        """Its fold; 0 where its split has none."""
+        return self._loaded.replicate[0]
+
+    @property
+    def replicate(self) -> int | None:
+        """Number of the replicate that it belongs to; None: to none."""
+        number = run_value(self.record, "replicate")
+        return number if isinstance(number, int) else None
+
+    @property
+    def draw(self) -> str:
+        """Fold (where the split has folds) and seed or replicate, in words."""
+        return self._loaded.draw
+
+    @property
+    def status(self) -> Status:
+        """``done``, or how far it is."""
+        return self.item.status
+
+    @property
+    def folder(self) -> Path:
+        """Its folder.
+
+        Raises:
+            UserError: it was read from committed results, which have none.
+        """
+        place = Path(self._loaded.where)
+        if not (place / RUN_FILE).exists():
+            raise UserError(f"{self._loaded.where}: a committed result has no run folder; load the folder of its runs")
+        return place
+
+    @property
+    def config(self) -> ExperimentConfig:
+        """Its checked configuration.
+
+        Raises:
+            UserError: this version cannot read it, or a module of the user's is not there.
+        """
+        return parse(self.record.config, self._loaded.where)
+
+    @property
+    def record(self) -> RunRecord:
+        """Facts about the run as a whole: identities, machine, versions, warnings (``run.json``)."""
+        return self._loaded.run
+
+    @property
+    def ledger(self) -> Sequence[RoundRecord]:
+        """The complete record of every round, clients and devices included (``rounds.jsonl``)."""
+        return self._loaded.rounds
+
+    @property
+    def rounds(self) -> DataFrame:
+        """A row per round: F1 in percent where it was tested, loss, the fleet's costs so far, and real seconds.
+
+        Raises:
+            UserError: pandas is not installed, or no round is finished.
+        """
+        if not self.ledger:
+            raise UserError(f"{self._loaded.where}: no round is finished yet")
+        small = self._loaded.committed or condense(self.record, self.ledger)
+        kept = measured(self.ledger) if self._loaded.committed is None else Measured()
+        cell = FinishedCell(name=self.item.name, setting="", label=self.method, record=small, measured=kept)
+        return as_frame(round_rows([cell])).drop(columns=["cell", "setting", "method"])  # the run itself says these
+
+    @property
+    def clients(self) -> DataFrame:
+        """A row per client: its device type, its sensors, its training windows, and what its device can do.
+
+        ``peak_tops`` are the device's 10^12 operations per second, ``power_w`` its watts under load.
+
+        Raises:
+            UserError: the run's data are not there, or pandas is not installed.
+        """
+        from relief_ray.studies.plan import open_run
+
+        setup = open_run(self.folder)
+        kinds = {name: (kind.peak_tops, kind.active_power_w) for name, kind in setup.types.items()}
+        return as_frame(
+            [
+                {"client": c.id, "type": c.device, "sensors": ", ".join(c.modalities), "windows": c.num_windows,
+                 "peak_tops": kinds[c.device][0], "power_w": kinds[c.device][1]}
+                for c in setup.fleet.clients
+            ]
+        )  # fmt: skip
+
+    def explain(self, *, round: int, client: int) -> Reasons:
+        """Return why a client trains what it trains in one round, in the method's own words and figures.
+
+        Args:
+            round: number of the round; the first one after the last finished round may be asked for too.
+            client: number of the client, from 0.
+
+        Raises:
+            UserError: no such round or client, or the run's data are not there.
+        """
+        from relief_ray.studies.reasons import reasons_for
+
+        return reasons_for(self.folder, round, client, shown=self.folder.name)
+
+    def __repr__(self) -> str:
+        """Return method, fold and seed, and status."""
+        return f"<Run {self.method}, {self.draw}: {self.status}, {len(self.ledger)} rounds>"
+
+
+def _name_in_tables(runs: Sequence[Run], method: StrategyLike) -> str:
+    """The name in tables of a method that is given as a class, a configuration, or by any of ``names_of``.
+
+    A name that no run has is returned as it is.
+
+    Raises:
+        UserError: no run was of this class or configuration, or several methods or variants have this name.
+    """
+    if isinstance(method, str):
+        return _named(runs, method)
+    wanted = parse({"strategy": method_of(method).values}, "gain")
+    strategy = wanted.model_dump(mode="json")["strategy"]
+    named = next((run.method for run in runs if run.record.config.get("strategy") == strategy), None)
+    if named is None:
+        names = ", ".join(dict.fromkeys(run.method for run in runs)) or "none"
+        raise UserError(f"method {wanted.label()} with {strategy}: no run of it; there are {names}")
+    return named
+
+
+def names_of(run: Run) -> tuple[frozenset[str], ...]:
+    """The names that a run's method goes by, the surest first.
+
+    Its name in tables; its preset or import path; its folder without fold and seed; its class and its title; the file
+    of its class.
+    """
+    module, _, kind = run.strategy.partition(":")
+    title = run.item.method.name if run.item.method is not None else ""
+    file = (module, module.rpartition(".")[2], f"{module}.{kind}") if kind else ()
+    tiers = ((run.method,), (run.strategy,), (_DRAW.sub("", run.item.name),), (kind, title), file)
+    return tuple(frozenset(names) - {""} for names in tiers)
+
+
+def _named(runs: Sequence[Run], name: str) -> str:
+    """The name in tables of the method that goes by ``name``, letters in any case; else ``name``.
+
+    Raises:
+        UserError: several go by it.
+    """
+    tiers = list(zip(*map(names_of, runs), strict=True))
+    for spelled in (str, _plainly):
+        wanted = {spelled(name), spelled(import_path(name))}
+        for tier in tiers:
+            fits = {
+                run.method: run.strategy
+                for run, names in zip(runs, tier, strict=True)
+                if wanted & {*map(spelled, names)}
+            }
+            if len(fits) > 1:
+                noun = "variants" if len({*fits.values()}) == 1 else "methods of that name"
+                raise UserError(f"method {name!r}: {len(fits)} {noun} ran; name one of them: {', '.join(fits)}")
+            if fits:
+                return next(iter(fits))
+    return name
+
+
+def _plainly(name: str) -> str:
+    """A name in small letters, with one underscore for whatever is neither letter nor digit."""
+    return re.sub(r"[\W_]+", "_", name.casefold())
 
 
 # What figures need that not every study has.
@@ -131,7 +534,7 @@ class Study:
         Raises:
             UserError: no run is finished, no such setting or clock, or a width that holds no table.
         """
-        made = [(experiment.title, comparison_of(experiment, clock)) for experiment in self._chosen(setting)]
+        made = [(experiment.title, _comparison_of(experiment, clock)) for experiment in self._chosen(setting)]
         heads = [f"{title}\n\n" if len(made) > 1 else "" for title, _ in made]
         plain = [head + text.plain(one, width) for head, (_, one) in zip(heads, made, strict=True)]
         marked = [(head and f"### {head}") + text.markdown(one) for head, (_, one) in zip(heads, made, strict=True)]
@@ -163,7 +566,7 @@ class Study:
         Raises:
             UserError: no run of one of the methods, no such figure, or several settings of which none was named.
         """
-        mine, theirs = (name_in_tables(self.runs, name) for name in (method, other))
+        mine, theirs = (_name_in_tables(self.runs, name) for name in (method, other))
         return gain(self._cells_of(setting), mine, theirs, figure)
 
     def gains(self, other: StrategyLike = REFERENCE, *, figure: str = "f1", setting: str | None = None) -> DataFrame:
@@ -176,7 +579,7 @@ class Study:
         Raises:
             UserError: as ``gain``, or pandas is not installed.
         """
-        rows = gain_rows(self._cells_of(setting), name_in_tables(self.runs, other), figure)
+        rows = gain_rows(self._cells_of(setting), _name_in_tables(self.runs, other), figure)
         # Without the types, columns of few pairs hold None.
         return as_frame(rows, GAIN_COLUMNS).astype(dict.fromkeys(GAIN_FIGURES, float))
 
@@ -194,7 +597,9 @@ class Study:
         """
         from relief_ray.report.figures.timeline import timeline
 
-        runs = drawn_runs(comparison_of(self._one(setting)), [name_in_tables(self.runs, method) for method in methods])
+        runs = _drawn_runs(
+            _comparison_of(self._one(setting)), [_name_in_tables(self.runs, method) for method in methods]
+        )
         return drawn(lambda path: timeline(runs, path, round_=round), " above ".join(r.title for r in runs))
 
     def curves(self, *, setting: str | None = None) -> Picture:
@@ -207,7 +612,7 @@ class Study:
 
         experiment = self._one(setting)
         as_frame([])
-        return drawn(lambda path: curves(comparison_of(experiment), path), experiment.title)
+        return drawn(lambda path: curves(_comparison_of(experiment), path), experiment.title)
 
     def figure(self, name: str, *, method: str | None = None, setting: str | None = None) -> Picture:
         """Draw one figure of the report, e.g. ``allocation``: which client trained what.
@@ -233,7 +638,9 @@ class Study:
         if method is None:
             plot = FIGURES[name](experiment, name)
         else:
-            plot = allocation(experiment, name, finished(comparison_of(experiment), name_in_tables(self.runs, method)))
+            plot = allocation(
+                experiment, name, finished(_comparison_of(experiment), _name_in_tables(self.runs, method))
+            )
         if plot is None:
             needs = f", which needs {_NEEDS[name]}" if name in _NEEDS else ""
             raise UserError(f"{self._place}: the records of its runs do not hold the figure {name!r}{needs}")
@@ -276,7 +683,7 @@ class Study:
         Raises:
             UserError: there is no such run, or several fit.
         """
-        label = name_in_tables(self.runs, method)
+        label = _name_in_tables(self.runs, method)
         mine = [run for run in self.runs if run.method == label]
         if not mine:
             raise UserError(f"method {method!r}: no run{_likest(method, self.runs)}; there are {_listed(self.runs)}")
@@ -383,7 +790,7 @@ def _existing(path: object) -> Path:
     if not place.exists():
         beside = sorted(p.name for p in place.parent.iterdir()) if place.parent.is_dir() else []
         raise UserError(
-            f"{path}: does not exist{nearest(place.name, beside)}; expected a folder with {' or '.join(PLAN_FILES)} or "
+            f"{path}: does not exist{nearest(place.name, beside)}; expected a folder with {PLAN_FILE} or "
             f"{RUN_FILE} below it, or committed results"
         )
     return place

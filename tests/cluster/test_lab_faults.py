@@ -6,7 +6,7 @@ import time
 import pytest
 
 from relief_ray.records import read_run
-from relief_ray.studies.plans import read_grid
+from relief_ray.studies.plan import Plan
 from tests.cluster.labs import ADDRESS, NO_LAB, TINY, Lab, Running, digests, is_possible, make_lab
 from tests.lab.lab import cut
 from tests.lab.state import Place
@@ -118,4 +118,4 @@ def test_a_node_that_joins_during_a_grid_gets_cells():
         grid.until(has_cells, 240)
         assert grid.end(within_s=300) == 0, grid.text()
         print("on the node that joined:", sorted(seen))
-        assert {entry.status for entry in read_grid(lab.files("head") / "grid").cell_folders()} == {"done"}
+        assert {entry.status for entry in Plan.read(lab.files("head") / "grid", kind="grid").look()} == {"done"}

@@ -7,7 +7,7 @@ import pytest
 
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.schema import comparable
-from relief_ray.studies.plans import read_grid
+from relief_ray.studies.plan import Plan
 from tests.cluster.labs import ADDRESS, NO_LAB, TINY, is_possible, left_of, make_lab
 
 pytestmark = [
@@ -37,7 +37,7 @@ def test_a_grid_survives_the_loss_of_its_whole_cluster(tmp_path):
             lab.start("head", "all")
             if life == NUM_KILLS:
                 lab.run("head", *words)
-                assert {e.status for e in read_grid(lab.files("head") / "grid").cell_folders()} == {"done"}
+                assert {e.status for e in Plan.read(lab.files("head") / "grid", kind="grid").look()} == {"done"}
                 lab.run("head", *GRID, "--set=runtime.mode=inline", "--out=whole")
                 assert rounds_in(lab.files("head") / "grid") == rounds_in(lab.files("head") / "whole")
                 assert rounds_in(copy) == rounds_in(lab.files("head") / "whole") and len(rounds_in(copy)) == 12

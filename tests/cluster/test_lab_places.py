@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from relief_ray.records import read_run
-from relief_ray.studies.plans import read_grid
+from relief_ray.studies.plan import Plan
 from tests.cluster.labs import ADDRESS, NO_LAB, Lab, digests, is_possible, make_lab
 
 pytestmark = [
@@ -56,7 +56,7 @@ def test_a_typed_run_from_the_head_and_from_a_device_has_the_serial_bits():
 
 
 def cells_of(lab: Lab, out: str) -> dict[str, list[str]]:
-    entries = read_grid(lab.files("head") / out).cell_folders()
+    entries = Plan.read(lab.files("head") / out, kind="grid").look()
     assert {entry.status for entry in entries} == {"done"}
     return {entry.cell.name: digests(entry.folder) for entry in entries}
 

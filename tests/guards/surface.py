@@ -35,10 +35,10 @@ from relief_ray.records.committed import Committed
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.records.sync.mlflow import SyncState
 from relief_ray.report.statistics import Paired
-from relief_ray.studies.catalogue import Methods
+from relief_ray.studies.describe import Methods
 from relief_ray.studies.presets import PRESETS
 from relief_ray.studies.reasons import Reasons
-from relief_ray.studies.verdicts import Verdicts
+from relief_ray.studies.study import Verdicts
 from tune_configs.registry import GRIDS
 
 FILE = Path(__file__).with_name("surface.txt")
@@ -50,7 +50,7 @@ RETURNED = (Conformance, Methods, Paired, Reasons, Verdicts)
 STORED: dict[str, type] = {
     "run.json": RunRecord,
     "rounds.jsonl": RoundRecord,
-    "plan.json, grid.json": PlanFile,
+    "plan.json": PlanFile,
     "checkpoints/*/manifest.json": checkpoint._Manifest,
     "cells.json": Committed,
     "sync.json": SyncState,

@@ -24,11 +24,10 @@ from relief_ray.report.inventory import take_inventory, variant_names
 from relief_ray.report.remarks import remarks
 from relief_ray.report.runs import is_pooled, load_runs
 from relief_ray.strategies.fedavg import FedAvg
-from relief_ray.studies.axes import Axes
-from relief_ray.studies.plan import make_plan, write_plan
 from relief_ray.support.errors import UserError
 from tests.conformance.cases import BASE, after_rounds, drive, outcome
 from tests.own import METHOD
+from tests.plans import planned
 from tune_configs.registry import cells_of, load_grid
 
 pytestmark = pytest.mark.usefixtures("run_cache")
@@ -287,8 +286,7 @@ def test_reports_show_a_users_methods_as_their_file_states_them(hooked, tmp_path
 
 
 def test_a_method_that_was_only_planned_is_called_as_its_run_would_be(hooked, tmp_path):
-    plan = make_plan("quick", [], Axes(strategies=(f"{hooked}:Hooked", f"{hooked}:Ceiling")), tmp_path)
-    write_plan(plan)
+    planned("quick", tmp_path, strategies=f"{hooked}:Hooked,{hooked}:Ceiling").write()
     items = take_inventory([tmp_path]).items
     assert [(item.label, item.status) for item in items] == [("Half & half", "planned"), ("Ceiling", "planned")]
     assert [item.method.is_bound for item in items] == [False, True]
@@ -296,10 +294,10 @@ def test_a_method_that_was_only_planned_is_called_as_its_run_would_be(hooked, tm
 
 def test_a_grid_takes_a_users_methods_by_import_path(hooked, tmp_path):
     grid = f"""
-from relief_ray.studies.spec import Grid, Level
+from relief_ray.studies.spec import Spec, Level
 def grid():
     own = {{'{hooked}.py:Halved': (Level(name='uniform', settings={{'strategy.weighting': 'uniform'}}),)}}
-    return Grid(
+    return Spec(
         name='g', title='', methods=('fedavg', '{hooked}.py:Halved'), datasets=('dsa_mini',), seeds=(0,), own=own
     )
 """

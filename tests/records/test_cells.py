@@ -125,22 +125,24 @@ def test_staleness_needs_a_planned_configuration_to_compare_with(change):
 
 def test_plans_of_runs_and_grids_come_back_as_they_were_written(tmp_path):
     facts = MethodFacts(name="a", title="A", kind="own")
-    run = PlanFile(name="demo", cells=(PlannedCell(folder="a-s0", label="a", method=facts, config={"rounds": 2}),))
+    run = PlanFile(
+        kind="run", name="demo", cells=(PlannedCell(folder="a-s0", label="a", method=facts, config={"rounds": 2}),)
+    )
     cell = PlannedCell(folder="x-a-s0", label="a", method=facts, setting="x", hash="12", config={"rounds": 2})
-    for plan in (run, PlanFile(name="smoke", title="Smoke", cells=(cell, *run.cells))):
+    for plan in (run, PlanFile(kind="grid", name="smoke", title="Smoke", cells=(cell, *run.cells))):
         write_plan_file(tmp_path / "plan.json", plan)
         assert read_plan_file(tmp_path / "plan.json") == plan
     write_plan_file(tmp_path / "plan.json", run)
     row = {"folder": "a-s0", "label": "a", "method": facts.model_dump(exclude_defaults=True), "config": {"rounds": 2}}
-    assert page(tmp_path / "plan.json") == {"name": "demo", "cells": [row]}
+    assert page(tmp_path / "plan.json") == {"kind": "run", "name": "demo", "cells": [row]}
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"name": 1, "cells": [{}]}', '{"name": "a", "cells": [1]}'])
 def test_a_damaged_plan_is_named(tmp_path, text):
     for data in (text.encode(), sealed(text.encode(), PAGE)):
-        (tmp_path / "grid.json").write_bytes(data)
-        with pytest.raises(UserError, match=r"grid\.json: damaged .*move it away; start again every `relief-ray grid`"):
-            read_plan_file(tmp_path / "grid.json")
+        (tmp_path / "plan.json").write_bytes(data)
+        with pytest.raises(UserError, match=r"plan\.json: damaged .*move it away; start again every `relief-ray run`"):
+            read_plan_file(tmp_path / "plan.json")
 
 
 def test_a_damaged_plan_says_what_keeps_the_runs_beside_it(change, tmp_path):
@@ -153,6 +155,9 @@ def test_a_damaged_plan_says_what_keeps_the_runs_beside_it(change, tmp_path):
         read_plan_file(plan)
     (folder / "rounds.jsonl").unlink()
     with pytest.raises(UserError, match=r"move it away; start again"):
+        read_plan_file(plan)
+    change(parent="smoke")
+    with pytest.raises(UserError, match=r"start again every `relief-ray grid`.*goes on with the cells"):
         read_plan_file(plan)
 
 

@@ -76,10 +76,10 @@ def test_a_plan_takes_claims_in_before_its_first_cell_alone(tmp_path):
 
 
 def test_a_plan_file_keeps_them(tmp_path):
-    path = tmp_path / "grid.json"
+    path = tmp_path / "plan.json"
     facts = MethodFacts(name="v1", title="V1", kind="ablation")
     cell = PlannedCell(folder="a", label="v1", method=facts, config={"seed": 1})
-    plan = PlanFile(name="g", cells=(cell,), claims=PlannedClaims(sha256="ab", at="T1"))
+    plan = PlanFile(kind="grid", name="g", cells=(cell,), claims=PlannedClaims(sha256="ab", at="T1"))
     write_plan_file(path, plan)
     assert read_plan_file(path) == plan
     (tmp_path / "a").mkdir()

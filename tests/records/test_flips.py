@@ -34,12 +34,12 @@ from relief_ray.records.identity import tensors_sha256
 from relief_ray.records.sync.mirror import MEMORY_FILE, Memory
 from relief_ray.records.sync.mlflow import Exported, SyncState, read_sync, write_sync
 from relief_ray.report.registered import registry_of
-from relief_ray.studies.plans import keep_error
+from relief_ray.studies.plan import keep_error
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import digest_files
 from tests.conformance.cases import config_of, drive
 from tests.sealed import change_run, page, put_page
-from tune_configs.tuned import read_tuned
+from tune_configs.search import read_tuned
 
 CLAIMS = "data: dsa\nsplit: held_out_subject\nclaims:\n  - {first: v1, second: fedavg}\n"
 
@@ -106,7 +106,7 @@ def of_plan(folder: Path, run: Path) -> list[File]:
     (folder / CLAIMS_FILE).write_text(CLAIMS)
     claims = PlannedClaims(sha256=claims_digest(CLAIMS.encode()), at="2026-01-01T00:00:00Z")
     cell = PlannedCell(folder=run.name, label="relief", method=record.method, config=record.config, hash="1")
-    write_plan_file(folder / "grid.json", PlanFile(name="g", cells=(cell,), title="G", claims=claims))
+    write_plan_file(folder / "plan.json", PlanFile(kind="grid", name="g", cells=(cell,), title="G", claims=claims))
     assert registry_of([folder]).num_claims == 1
     small = write_committed(folder / "small" / "cells.json", "t", [("a", condense(record, tuple(read_rounds(run))))])
     keep_error(failed, "a reason")
@@ -123,7 +123,7 @@ def of_plan(folder: Path, run: Path) -> list[File]:
         return known
 
     return [
-        File(path=folder / "grid.json", read=lambda: read_plan_file(folder / "grid.json")),
+        File(path=folder / "plan.json", read=lambda: read_plan_file(folder / "plan.json")),
         File(path=folder / CLAIMS_FILE, read=registry),
         File(path=small, read=lambda: read_committed(small)),
         File(path=folder / "tuned.json", read=lambda: read_tuned(folder / "tuned.json")),

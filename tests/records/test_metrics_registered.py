@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from actors.terminal.console import round_line
+from actors.terminal.progress import round_line
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create
 from relief_ray.experiment.reproduce import judge

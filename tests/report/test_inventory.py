@@ -12,12 +12,12 @@ from relief_ray.support.errors import UserError
 from tests.sealed import put_page, put_run
 
 
-def plan(folder, runs, name="grid.json"):
+def plan(folder, runs):
     rows = [
         {"label": r.run.strategy, "method": r.run.method.model_dump(), "folder": n, "config": r.run.config}
         for n, r in runs.items()
     ]
-    put_page(folder / name, {"name": "g", "title": "a grid", "cells": rows})
+    put_page(folder / "plan.json", {"kind": "grid", "name": "g", "title": "a grid", "cells": rows})
 
 
 def interrupted(loaded):
@@ -93,19 +93,19 @@ def test_a_killed_run_is_interrupted_and_one_whose_folder_is_locked_is_running(m
 
 
 def test_a_plan_of_a_run_is_read(make, put, tmp_path):
-    plan(tmp_path, {"a": make("fedavg")}, name="plan.json")
+    plan(tmp_path, {"a": make("fedavg")})
     put(make("v1"), tmp_path / "b")
     assert [(s.label, s.status) for s in take_inventory([tmp_path]).items] == [("fedavg", "planned"), ("v1", "done")]
 
 
 def test_a_folder_without_plan_and_run_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"found no run\.json and no grid\.json or plan\.json in or below it"):
+    with pytest.raises(UserError, match=r"found no run\.json and no plan\.json in or below it"):
         take_inventory([tmp_path])
 
 
 def test_a_damaged_plan_is_an_error_that_names_the_file(tmp_path):
-    (tmp_path / "grid.json").write_text('{"cells": [1]}')
-    with pytest.raises(UserError, match=r"grid\.json: damaged"):
+    (tmp_path / "plan.json").write_text('{"cells": [1]}')
+    with pytest.raises(UserError, match=r"plan\.json: damaged"):
         take_inventory([tmp_path])
 
 

@@ -25,7 +25,7 @@ def plan(folder, text=TEXT, cells=()):
     source = folder.parent / f"{folder.name}.yaml"
     source.write_text(text)
     claims = register_claims(folder, source, None, begun=0, now="2026-01-01T00:00:00Z")
-    write_plan_file(folder / "grid.json", PlanFile(name="g", cells=tuple(cells), claims=claims))
+    write_plan_file(folder / "plan.json", PlanFile(kind="grid", name="g", cells=tuple(cells), claims=claims))
     return folder
 
 
@@ -66,7 +66,7 @@ def test_more_than_six_claims_on_a_page_are_not_judged(tmp_path):
 
 
 def test_a_plan_without_claims_has_none(tmp_path):
-    put_page(tmp_path / "plan.json", {"name": "x", "cells": []})
+    put_page(tmp_path / "plan.json", {"kind": "run", "name": "x", "cells": []})
     assert registry_of([tmp_path]) == Registry() and registry_of([]) == Registry()
 
 

@@ -16,8 +16,9 @@ import relief_ray as rr
 from actors.cli.main import app
 from relief_ray.records.cells import read_plan_file
 from relief_ray.strategies import PRESETS
-from relief_ray.studies.progress import Bar, Cell, Lines
+from relief_ray.studies.progress import Bar, End, Facts, Lines, NotebookDisplay, View
 from relief_ray.studies.request import Request, plan_of
+from relief_ray.studies.spec import Cell
 from tests.loaders import write_lab
 from tests.own import METHOD
 from tests.studies.conftest import SMALL
@@ -172,11 +173,11 @@ def test_an_interrupted_study_goes_on_with_the_same_bits(small_study, tmp_path, 
     words = {"strategies": "relief", "seeds": [1], "backbone": SMALL, "out": tmp_path / "study", "quiet": True}
     from relief_ray.studies import progress
 
-    def stop(self, record):
+    def stop(self, cell, record, alerts):
         if record.round == 1:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(progress.Quiet, "committed", stop)
+    monkeypatch.setattr(progress.Quiet, "round", stop)
     with pytest.raises(KeyboardInterrupt):
         rr.run("quick", **words)
     assert rr.load(tmp_path / "study").runs[0].status == "interrupted"
@@ -227,12 +228,14 @@ def test_progress_is_a_bar_a_cell_or_lines(capsys, monkeypatch):
     monkeypatch.setattr(
         display, "display", lambda *a, **k: type("Handle", (), {"update": lambda s, d, **k: shown.append(d)})()
     )
-    for listener in (Cell(2), Lines(), Bar(2)):
-        listener.begin("relief", 2)
-        listener.committed(None)
-        listener.note("a note")
-        listener.end("relief: done")
-        listener.close()
+    cell = Cell(name="x", label="relief", config=rr.ExperimentConfig(), hash="", title="relief")
+    view = View(num_cells=1, num_done=0, num_failed=0, elapsed_s=1.0, left_s=None, running=(), leaders=())
+    for callback in (NotebookDisplay(2), Lines(), Bar(2)):
+        callback.begin(cell, Facts(folder=Path()))
+        callback.round(cell, None, ())
+        callback.note("a note")
+        callback.end(cell, End(status="done", view=view))
+        callback.close()
     assert shown[1] == {"text/plain": "relief, 1 of 2 rounds"} and shown[-1] == {"text/plain": "a note\nrelief: done"}
     assert capsys.readouterr().err.count("a note\n") == 2
 

@@ -6,7 +6,7 @@ import pytest
 
 import actors
 import relief_ray as rr
-from relief_ray.studies.keywords import KEYWORDS, in_python, python_words
+from relief_ray.studies.request import KEYWORDS, in_python, python_words
 from relief_ray.support.errors import UserCodeFailed
 from tests.studies.conftest import SMALL
 
@@ -121,6 +121,6 @@ def test_an_error_of_the_users_own_names_its_function_file_and_line(write, run_c
 
 
 def test_an_error_of_this_project_stays_as_it_is(monkeypatch):
-    monkeypatch.setattr("relief_ray.studies.call.plan_of", len)
+    monkeypatch.setattr("relief_ray.studies.loop.plan_of", len)
     with pytest.raises(TypeError, match="takes exactly one argument"):
         rr.run("quick", quiet=True)

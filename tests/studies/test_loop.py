@@ -28,12 +28,14 @@ def test_a_quiet_study_warns_of_a_refused_client_and_once_more_after_a_resume(wr
         with pytest.raises(KeyboardInterrupt):
             study()
 
-    def stop(self, record):
+    def stop(self, cell, record, alerts):
+        tell(self, cell, record, alerts)
         if record.round == 3:
             raise KeyboardInterrupt
 
+    tell = progress.Quiet.round
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(progress.Quiet, "committed", stop)
+        patch.setattr(progress.Quiet, "round", stop)
         (first,) = warned(stopped)
     assert "seed 0: round 1: without client 2 (type A): its update was refused (" in str(first.message)
     assert "norm rule" in str(first.message) and first.filename == __file__, "at the line that asked for the study"

@@ -5,17 +5,17 @@ from itertools import groupby
 import pytest
 
 from relief_ray.report.paper import PAPER_METHODS
-from relief_ray.studies.spec import BOUNDS, DATASETS, Axis, Grid, Level, points
+from relief_ray.studies.spec import BOUNDS, DATASETS, Axis, Level, Spec, points
 from tune_configs.registry import GRIDS, load_grid
 
 
 def keys(grid):
-    return [(p.seed, p.fold, p.setting, p.method) for p in points(grid)]
+    return [(p.settings["seed"], p.settings.get("data.fold"), p.setting, p.method) for p in points(grid)]
 
 
 def test_all_methods_of_a_seed_fold_and_setting_come_before_the_next():
     factors = Axis(name="factors", levels=(Level(name=""), Level(name="gap10", settings={"fleet.gap": 10.0})))
-    grid = Grid(
+    grid = Spec(
         name="g", title="", methods=("a", "b"), datasets=("pamap2", "dsa"), axes=(factors,), folds=(0, 1), seeds=(7, 8)
     )
     order = keys(grid)
@@ -40,7 +40,7 @@ def test_any_interruption_leaves_a_paired_comparison():
 
 def test_later_settings_win_over_earlier_ones():
     axis = Axis(name="x", levels=(Level(name="long", settings={"rounds": 9, "data.name": "mhealth"}),))
-    grid = Grid(
+    grid = Spec(
         name="g", title="", methods=("a",), datasets=("pamap2",), axes=(axis,), seeds=(3,), settings={"rounds": 1}
     )
     (point,) = points(grid)
@@ -49,7 +49,7 @@ def test_later_settings_win_over_earlier_ones():
 
 def test_a_level_exists_only_for_its_datasets():
     axis = Axis(name="x", levels=(Level(name="one", datasets=("pamap2",)), Level(name="two")))
-    grid = Grid(name="g", title="", methods=("a",), axes=(axis,), seeds=(0,))
+    grid = Spec(name="g", title="", methods=("a",), axes=(axis,), seeds=(0,))
     assert [p.setting for p in points(grid)] == ["pamap2-one", "pamap2-two", "mhealth-two"]
 
 
@@ -87,7 +87,7 @@ def test_every_table_has_the_bounds():
 
 
 def test_every_fold_of_a_replicate_has_a_seed_of_its_own_and_turns_the_devices():
-    grid = Grid(name="g", title="", methods=("a", "b"), datasets=("dsa",), replicates=(0, 1, 7))
+    grid = Spec(name="g", title="", methods=("a", "b"), datasets=("dsa",), replicates=(0, 1, 7))
     found = list(points(grid))
     keys = ("data.fold", "seed", "fleet.rotation", "replicate")
     assert [tuple(p.settings[k] for k in keys) for p in found[::2]] == [
@@ -97,7 +97,7 @@ def test_every_fold_of_a_replicate_has_a_seed_of_its_own_and_turns_the_devices()
 
 
 def test_seeds_that_a_grid_names_replace_replicates():
-    grid = Grid(name="g", title="", methods=("a",), datasets=("dsa",), seeds=(1000,), folds=(0, 1))
+    grid = Spec(name="g", title="", methods=("a",), datasets=("dsa",), seeds=(1000,), folds=(0, 1))
     assert [p.settings for p in points(grid)] == [
         {**DATASETS["dsa"].settings, "seed": 1000, "data.fold": fold} for fold in (0, 1)
     ]

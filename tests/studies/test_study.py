@@ -14,6 +14,7 @@ from relief_ray.report.formats.text import plain
 from relief_ray.report.frames import GAIN_COLUMNS, cell_rows, read_cells
 from relief_ray.support.errors import UserError
 from tests.own import METHOD
+from tests.sealed import page, put_page
 from tests.studies.conftest import SMALL
 
 TITLED = """
@@ -264,12 +265,12 @@ def test_load_opens_what_run_left(small_study):
 def test_load_opens_the_folder_of_a_grid(small_study, tmp_path):
     grid = tmp_path / "grid"
     shutil.copytree(small_study.folder, grid)
-    (grid / "plan.json").rename(grid / "grid.json")
+    put_page(grid / "plan.json", {**page(grid / "plan.json"), "kind": "grid"})
     assert rr.load(grid).name == "quick" and len(rr.load(grid).runs) == 4
 
 
 def test_load_of_nothing_names_the_nearest(small_study, tmp_path):
-    with pytest.raises(rr.UserError, match=r"does not exist \(did you mean 'small'\?\); expected a folder with grid"):
+    with pytest.raises(rr.UserError, match=r"does not exist \(did you mean 'small'\?\); expected a folder with plan"):
         rr.load(small_study.folder.parent / "sma")
     with pytest.raises(rr.UserError, match=r"found no run\.json"):
         rr.load(tmp_path)

@@ -9,18 +9,18 @@ from tune_configs.registry import GRIDS, load_grid
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("from relief_ray.studies.spec import Grid\ndef grid(:\n", "mine.py, line 2: SyntaxError"),
+        ("from relief_ray.studies.spec import Spec\ndef grid(:\n", "mine.py, line 2: SyntaxError"),
         ("import no_such_module\n", "mine.py, line 1: ModuleNotFoundError: No module named 'no_such_module'"),
         ("def grid():\n    return 1 / 0\n", "mine.py, line 2: ZeroDivisionError"),
-        ("{}def grid():\n    return Grid(tile='x')\n", "mine.py, line 3: TypeError"),
-        ("{}def grid():\n    return Grid(name='g', title='', methods=(), datasets=('dsa_minni',))\n",
+        ("{}def grid():\n    return Spec(tile='x')\n", "mine.py, line 3: TypeError"),
+        ("{}def grid():\n    return Spec(name='g', title='', methods=(), datasets=('dsa_minni',))\n",
          "dataset 'dsa_minni': unknown (did you mean 'dsa_mini'?)"),
-        ("{}def grid():\n    return Grid(name='../y', title='', methods=('v1',))\n", "name '../y': expected letters"),
+        ("{}def grid():\n    return Spec(name='../y', title='', methods=('v1',))\n", "name '../y': expected letters"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_in_a_user_s_file_is_the_user_s(tmp_path, text, words):
     path = tmp_path / "mine.py"
-    path.write_text(text.replace("{}", "from relief_ray.studies.spec import Grid\n"))
+    path.write_text(text.replace("{}", "from relief_ray.studies.spec import Spec\n"))
     with pytest.raises(UserError) as error:
         load_grid(str(path))
     assert words in str(error.value)

@@ -9,7 +9,7 @@ import pytest
 from relief_ray.config.experiment import parse
 from relief_ray.records.identity import config_hash
 from relief_ray.strategies import PRESETS
-from relief_ray.studies.spec import Axis, Grid, Level
+from relief_ray.studies.spec import Axis, Level, Spec
 from relief_ray.support.errors import UserError
 from tune_configs.registry import GRIDS, cells_of, load_grid
 
@@ -45,7 +45,7 @@ def test_the_same_configuration_is_the_same_cell_in_every_grid():
 
 def test_two_points_with_the_same_configuration_are_one_cell():
     same = tuple(Level(name=name) for name in ("one", "two"))
-    grid = Grid(name="g", title="", methods=("relief",), datasets=("dsa_mini",), axes=(Axis(name="x", levels=same),))
+    grid = Spec(name="g", title="", methods=("relief",), datasets=("dsa_mini",), axes=(Axis(name="x", levels=same),))
     assert [(c.setting, c.config.seed) for c in cells_of(grid)] == [
         ("dsa_mini-one", s) for s in (10_000, 10_100, 10_200)
     ]
@@ -123,7 +123,7 @@ def test_a_replicate_is_not_part_of_what_a_cell_is():
 
 
 def test_methods_that_are_not_built_are_named():
-    grid = Grid(name="g", title="", methods=("fedavg", "no_such_method"), datasets=("dsa_mini",))
+    grid = Spec(name="g", title="", methods=("fedavg", "no_such_method"), datasets=("dsa_mini",))
     with pytest.raises(UserError, match=r"no method no_such_method; known are fedavg.*--skip-unknown"):
         cells_of(grid)
     assert {c.label for c in cells_of(grid, skip_unknown=True)} == {"fedavg"}
@@ -152,8 +152,8 @@ def test_what_is_wrong_is_named(setting, words):
 def test_a_grid_of_the_users_own(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(
-        "from relief_ray.studies.spec import Grid\n"
-        "def grid():\n    return Grid(name='mine', title='', methods=('v1',), datasets=('dsa_mini',), seeds=(4,))\n"
+        "from relief_ray.studies.spec import Spec\n"
+        "def grid():\n    return Spec(name='mine', title='', methods=('v1',), datasets=('dsa_mini',), seeds=(4,))\n"
     )
     (cell,) = cells_of(load_grid(str(path)))
     assert (cell.label, cell.config.seed, cell.config.data.name) == ("v1", 4, "dsa_mini")

@@ -2,15 +2,13 @@
 
 import pytest
 
-from actors.grids.trial import run_trial
-from actors.runtime.warm_pool import WorkerCache
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.strategies import DESCRIBED
-from relief_ray.studies.plans import Plan
+from relief_ray.studies.plan import Plan
 from relief_ray.studies.spec import SGD_RATES
 from relief_ray.support.errors import UserError
 from tests.actors.grids.tiny_plans import TINY
-from tests.actors.test_plans import spec_of
+from tests.actors.trials import run_alone
 from tune_configs.registry import cells_of, load_grid
 from tune_configs.search import BATCH, METHODS, own_levels
 
@@ -91,10 +89,10 @@ def test_six_rounds_are_enough_for_every_method_unless_clients_miss_some():
 @pytest.mark.parametrize("method", [m if m in QUICK else pytest.param(m, marks=pytest.mark.slow) for m in METHODS])
 def test_the_number_decides_something(tmp_path, method):
     settings = [f"methods={method}", *(f"{k}={v}".replace("'", "") for k, v in SETTINGS.items())]
-    plan = Plan(out=tmp_path, name="search_lr", title="", cells=cells(*settings))
+    plan = Plan(kind="grid", out=tmp_path, name="search_lr", title="", cells=cells(*settings))
     models = set()
-    for entry in plan.cell_folders():
+    for entry in plan.look():
         if entry.cell.config.training.lr == 1e-3:
-            assert run_trial(spec_of(entry), WorkerCache()) == "done", entry.folder
+            assert run_alone(entry) == "done", entry.folder
             models.add(read_rounds(entry.folder)[-1].model_sha256)
     assert len(models) == 3

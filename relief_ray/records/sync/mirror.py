@@ -23,7 +23,7 @@ from uuid import uuid4
 from pydantic import Field
 
 from relief_ray.records import checkpoint
-from relief_ray.records.cells import CLAIMS_FILE, GRID_FILE, PLAN_FILES, claims_digest, read_plan_file
+from relief_ray.records.cells import CLAIMS_FILE, PLAN_FILE, claims_digest, read_plan_file
 from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import Record
 from relief_ray.records.sync.sender import Copy, Target, brief
@@ -309,7 +309,7 @@ class Mirror(Target):
         return [*plan, *(cell for cell in self._cells() if any(map(self._is_new, _files_of(cell, self._root))))]
 
     def _plan_files(self) -> list[str]:
-        return [name for name in (CLAIMS_FILE, *PLAN_FILES) if (self._root / name).is_file()]
+        return [name for name in (CLAIMS_FILE, PLAN_FILE) if (self._root / name).is_file()]
 
     def _cells(self) -> Iterator[str]:
         """Folders of runs, relative to the root, each with a slash at its end; empty for the root itself."""
@@ -455,7 +455,8 @@ def fetch(uri: str, out: Path) -> Fetched:
     """
     store = MirrorStore(uri)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        command = "relief-ray grid resume" if (out / GRID_FILE).exists() else "relief-ray resume"
+        is_grid = (out / PLAN_FILE).exists() and read_plan_file(out / PLAN_FILE).kind == "grid"
+        command = "relief-ray grid resume" if is_grid else "relief-ray resume"
         raise UserError(
             f"{out}: exists already; to go on with what is there: {command} {typed(out)}; to fetch {store.name} once "
             "more, name another folder with --out DIR"
@@ -489,7 +490,7 @@ def _look(store: MirrorStore) -> tuple[dict[str, int], str]:
 
 def _wanted(sizes: dict[str, int]) -> list[str]:
     """Files to bring: the plan's, and of every run that has its ``run.json`` all but halves of checkpoints."""
-    wanted = [name for name in (CLAIMS_FILE, *PLAN_FILES) if name in sizes]
+    wanted = [name for name in (CLAIMS_FILE, PLAN_FILE) if name in sizes]
     for run in [name for name in sizes if name == RUN_FILE or name.endswith(f"/{RUN_FILE}")]:
         cell = run.removesuffix(RUN_FILE)
         wanted += [cell + name for name in (RUN_FILE, ROUNDS_FILE, ERROR_FILE) if cell + name in sizes]
@@ -515,12 +516,11 @@ def _check_plan(part: Path) -> list[str]:
     Raises:
         UserError: it cannot be read.
     """
-    notes = []
-    for path in (part / name for name in PLAN_FILES if (part / name).exists()):
-        claims, file = read_plan_file(path).claims, part / CLAIMS_FILE
-        if claims is not None and (not file.exists() or claims_digest(file.read_bytes()) != claims.sha256):
-            notes.append(f"{CLAIMS_FILE}: not the claims that {path.name} names (sha256 {claims.sha256[:12]})")
-    return notes
+    path, file = part / PLAN_FILE, part / CLAIMS_FILE
+    claims = read_plan_file(path).claims if path.exists() else None
+    if claims is None or (file.exists() and claims_digest(file.read_bytes()) == claims.sha256):
+        return []
+    return [f"{CLAIMS_FILE}: not the claims that {path.name} names (sha256 {claims.sha256[:12]})"]
 
 
 def _check_run(folder: Path, part: Path) -> list[str]:

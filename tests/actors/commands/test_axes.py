@@ -9,12 +9,12 @@ import relief_ray as rr
 from actors.grids.estimate import START_S
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.schema import comparable
-from relief_ray.studies.axes import Axes, parse_axes, with_axes
-from relief_ray.studies.cells import parse_numbers
-from relief_ray.studies.plan import load_preset, make_plan
+from relief_ray.studies.plan import load_spec
+from relief_ray.studies.spec import choose, joined, options, parse_numbers, read_settings
 from relief_ray.support.errors import UserError
 from tests.actors.conftest import SMALL, Invoke
 from tests.own import METHOD
+from tests.plans import planned
 
 
 @pytest.mark.parametrize(
@@ -53,30 +53,28 @@ def test_what_is_wrong_is_named_before_anything_runs(invoke: Invoke, tmp_path, a
 
 def test_a_setting_that_one_method_lacks_names_those_that_have_it_and_the_way_out(write, tmp_path):
     name = write(METHOD)
-    axes, settings = Axes(strategies=("fedavg", f"{name}:Mine")), ["strategy.alpha=0.4"]
+    axes, settings = f"fedavg,{name}:Mine", ["strategy.alpha=0.4"]
     with pytest.raises(UserError) as refused:
-        make_plan("quick", settings, axes, tmp_path)
+        planned("quick", tmp_path, *settings, strategies=axes)
     assert str(refused.value).startswith(f"--set strategy.alpha=0.4: fedavg has no 'alpha', only {name}:Mine;")
     assert "write CHANGED = Mine(alpha=0.4) in a file of yours" in str(refused.value)
     assert "--strategies fedavg,my_file:CHANGED; in Python strategies=[.., Mine(alpha=0.4)]" in str(refused.value)
     with pytest.raises(UserError, match=f"relief has no 'alpha', only {name}:Mine; "):
         rr.run("quick", strategies=["relief", f"{name}:Mine"], set={"strategy.alpha": 0.4}, out=tmp_path / "py")
     changed = write(f"{METHOD}\n\nCHANGED = Mine(alpha=0.4)\n")
-    plan = make_plan("quick", [], Axes(strategies=("fedavg", f"{changed}:CHANGED")), tmp_path)
+    plan = planned("quick", tmp_path, strategies=f"fedavg,{changed}:CHANGED")
     assert plan.cells[1].config.strategy.alpha == 0.4
-    assert (
-        make_plan("quick", settings, Axes(strategies=(f"{name}:Mine",)), tmp_path).cells[0].config.strategy.alpha == 0.4
-    )
+    assert planned("quick", tmp_path, *settings, strategies=f"{name}:Mine").cells[0].config.strategy.alpha == 0.4
     with pytest.raises(UserError, match=r"unknown key 'strategy\.alpa'"):
-        make_plan("quick", ["strategy.alpa=0.4"], axes, tmp_path)
+        planned("quick", tmp_path, "strategy.alpa=0.4", strategies=axes)
 
 
 def test_seeds_take_the_place_of_a_presets_replicates_and_of_a_files_seed():
-    chosen, settings = with_axes(load_preset("demo"), parse_axes("relief, v1", "[3]", "0-1", 2), [])
-    assert (chosen.strategies, chosen.seeds, chosen.replicates, chosen.folds) == (("relief", "v1"), (3,), (), (0, 1))
-    assert settings == ["rounds=2"]
+    spec, settings = choose(load_spec("demo"), options("relief, v1", "[3]", "0-1", 2))
+    assert (spec.methods, spec.seeds, spec.folds) == (("relief", "v1"), (3,), (0, 1))
+    assert [setting[:2] for setting in settings] == [("rounds", 2)]
     with pytest.raises(UserError, match="no folds"):
-        with_axes(load_preset("quick"), Axes(folds=(1,)), ["data.stride_s=5.0"])
+        choose(load_spec("quick"), joined(options(folds="1"), read_settings(["data.stride_s=5.0"])))
 
 
 def test_a_dry_run_lists_runs_settings_and_time_and_writes_nothing(invoke: Invoke, tmp_path):

@@ -11,13 +11,10 @@ from contextlib import suppress
 import pytest
 
 from actors.grids.estimate import START_S
-from actors.grids.trial import run_trial
-from actors.runtime.warm_pool import WorkerCache
-from relief_ray.records.lock import FileLock
-from relief_ray.studies.plans import Plan, keep_error, read_grid, write_grid
+from relief_ray.studies.plan import Plan, keep_error
 from tests.actors.conftest import SMALL, Invoke, Start
 from tests.actors.grids.tiny_plans import tiny_plan, tiny_search
-from tests.actors.test_plans import spec_of
+from tests.actors.trials import run_alone
 from tune_configs.registry import GRIDS, cells_of, load_grid
 
 
@@ -35,8 +32,8 @@ def test_help_names_every_grid(invoke: Invoke):
 
 
 def test_a_dry_run_for_a_script_is_one_object(invoke: Invoke, tmp_path):
-    plan = write_grid(tiny_plan(tmp_path, methods=("fedavg", "fedprox"), seeds=(0, 1)))
-    run_trial(spec_of(plan.cell_folders()[0]), WorkerCache())
+    plan = tiny_plan(tmp_path, methods=("fedavg", "fedprox"), seeds=(0, 1)).write()
+    run_alone(plan.look()[0])
     (line,) = invoke("grid", "resume", tmp_path, "--dry-run", "--json").stdout.splitlines()
     plan = json.loads(line)
     assert (plan["event"], plan["folder"], plan["unknown"]) == ("plan", str(tmp_path), 0)
@@ -73,7 +70,7 @@ def test_axes_of_a_grid_that_cannot_be_are_refused(invoke: Invoke, options, mess
 
 
 def test_a_budget_for_a_script_is_json_alone(invoke: Invoke, tmp_path):
-    write_grid(tiny_plan(tmp_path, methods=("fedavg",)))
+    tiny_plan(tmp_path, methods=("fedavg",)).write()
     lines = invoke("grid", "resume", tmp_path, "--budget", "1s", "--json").stdout.splitlines()
     plan, budget, end = map(json.loads, lines)
     assert [plan["event"], budget["event"], end["event"]] == ["plan", "budget", "grid"]
@@ -81,9 +78,9 @@ def test_a_budget_for_a_script_is_json_alone(invoke: Invoke, tmp_path):
 
 
 def test_status_lists_every_cell(invoke: Invoke, tmp_path):
-    plan = write_grid(tiny_plan(tmp_path, methods=("fedavg", "fedprox", "relief")))
-    first, second, _ = plan.cell_folders()
-    run_trial(spec_of(first), WorkerCache())
+    plan = tiny_plan(tmp_path, methods=("fedavg", "fedprox", "relief")).write()
+    first, second, _ = plan.look()
+    run_alone(first)
     keep_error(second.folder, RuntimeError("broken"))
     done = invoke("grid", "status", tmp_path)
     assert done.exit_code == 0 and "tiny: 1 done, 1 failed, 1 planned of 3 cells" in done.stdout
@@ -93,8 +90,8 @@ def test_status_lists_every_cell(invoke: Invoke, tmp_path):
 
 
 def test_resume_of_a_complete_grid_starts_nothing(invoke: Invoke, tmp_path):
-    plan = write_grid(tiny_plan(tmp_path, methods=("fedavg",)))
-    run_trial(spec_of(plan.cell_folders()[0]), WorkerCache())
+    plan = tiny_plan(tmp_path, methods=("fedavg",)).write()
+    run_alone(plan.look()[0])
     # A killed driver's trials may end their cells after its death.
     (tmp_path / ".tune" / "trials").mkdir(parents=True)
     done = invoke("grid", "resume", tmp_path)
@@ -103,23 +100,23 @@ def test_resume_of_a_complete_grid_starts_nothing(invoke: Invoke, tmp_path):
 
 
 def test_failed_cells_can_be_left_alone(invoke: Invoke, tmp_path):
-    plan = write_grid(tiny_plan(tmp_path, methods=("fedavg",)))
-    keep_error(plan.cell_folders()[0].folder, RuntimeError("broken"))
+    plan = tiny_plan(tmp_path, methods=("fedavg",)).write()
+    keep_error(plan.look()[0].folder, RuntimeError("broken"))
     done = invoke("grid", "resume", tmp_path, "--skip-failed")
     assert done.exit_code == 5 and "1 cells failed; the others are not touched by that" in done.stderr
     assert "relief-ray grid resume" in done.stderr
 
 
 def test_one_command_at_a_time_runs_a_grid(invoke: Invoke, tmp_path):
-    plan = write_grid(tiny_plan(tmp_path, methods=("fedavg",)))
-    keep_error(plan.cell_folders()[0].folder, RuntimeError("broken"))
-    with FileLock(tmp_path / "grid.lock", "the grid"):
+    plan = tiny_plan(tmp_path, methods=("fedavg",)).write()
+    keep_error(plan.look()[0].folder, RuntimeError("broken"))
+    with plan.lock():
         done = invoke("grid", "resume", tmp_path, "--skip-failed")
     assert done.exit_code == 2 and "the grid is in use by process" in " ".join(done.stderr.split())
 
 
 def test_a_budget_in_which_nothing_fits_runs_nothing(invoke: Invoke, tmp_path):
-    write_grid(tiny_plan(tmp_path, methods=("fedavg",), rounds=200))
+    tiny_plan(tmp_path, methods=("fedavg",), rounds=200).write()
     done = invoke("grid", "resume", tmp_path, "--budget", "0.01s")
     assert done.exit_code == 0 and "0 of 1 cells to do fit; give it more" in done.stdout
     assert "0 done" not in done.stdout and "1 planned of 1 cells" in done.stdout
@@ -127,9 +124,9 @@ def test_a_budget_in_which_nothing_fits_runs_nothing(invoke: Invoke, tmp_path):
 
 
 def test_a_search_ends_with_its_own_next_step(invoke: Invoke, tmp_path):
-    plan = write_grid(tiny_search(tmp_path))
-    for entry in plan.cell_folders():
-        run_trial(spec_of(entry), WorkerCache())
+    plan = tiny_search(tmp_path).write()
+    for entry in plan.look():
+        run_alone(entry)
     done = invoke("grid", "resume", tmp_path)
     assert f"grid freeze {tmp_path}" in done.stdout and "Side by side" not in done.stdout
     frozen = invoke("grid", "freeze", tmp_path, "--out", tmp_path / "t.json")
@@ -139,10 +136,10 @@ def test_a_search_ends_with_its_own_next_step(invoke: Invoke, tmp_path):
 @pytest.mark.slow
 @pytest.mark.ray
 def test_a_damaged_cell_does_not_stop_the_others(invoke: Invoke, cluster, tmp_path):
-    plan = write_grid(tiny_plan(tmp_path / "g", methods=("fedavg", "fedprox", "relief")))
-    damaged, cut, _ = plan.cell_folders()
+    plan = tiny_plan(tmp_path / "g", methods=("fedavg", "fedprox", "relief")).write()
+    damaged, cut, _ = plan.look()
     for entry in (damaged, cut):
-        run_trial(spec_of(entry), WorkerCache())
+        run_alone(entry)
     ledger = damaged.folder / "rounds.jsonl"
     lines = ledger.read_bytes().splitlines(keepends=True)
     ledger.write_bytes(b"{]\n" + lines[-1])
@@ -153,7 +150,7 @@ def test_a_damaged_cell_does_not_stop_the_others(invoke: Invoke, cluster, tmp_pa
     resumed = invoke("grid", "resume", plan.out)
     out, err = resumed.stdout, resumed.stderr
     assert resumed.exit_code == 5 and "2 cells failed; the others are not touched" in err, (out, err)
-    assert [e.status for e in plan.cell_folders()] == ["failed", "failed", "done"]
+    assert [e.status for e in plan.look()] == ["failed", "failed", "done"]
     assert "internal error" not in out + err and "Traceback" not in out + err
     ledger.write_bytes(b"".join(lines))
     assert "2 done, 1 failed" in invoke("grid", "status", plan.out).stdout
@@ -164,22 +161,25 @@ def test_a_damaged_cell_does_not_stop_the_others(invoke: Invoke, cluster, tmp_pa
 def test_cells_that_were_not_requested_do_not_run(invoke: Invoke, cluster, tmp_path):
     smoke = ["grid", "smoke", "--out", tmp_path, *SMALL, "--set=data.max_windows_per_client=4", "--set=rounds=1"]
     smoke += ["--set=tracking.enabled=false", "--set=folds=[0]", "--set=seeds=[0]"]
-    write_grid(Plan(out=tmp_path, name="smoke", title="", cells=cells_of(load_grid("smoke"), ["methods=v1"])))
+    Plan(kind="grid", out=tmp_path, name="smoke", title="", cells=cells_of(load_grid("smoke"), ["methods=v1"])).write()
     done = invoke(*smoke, "--set=methods=[fedavg]")
     assert done.exit_code == 0 and "smoke: 5 cells, 1 to do" in done.stdout, done.output
     assert f"Go on with  relief-ray grid resume {tmp_path}" in done.stdout
-    assert {e.cell.label: e.status for e in read_grid(tmp_path).cell_folders()} == {"fedavg": "done", "v1": "planned"}
+    assert {e.cell.label: e.status for e in Plan.read(tmp_path, kind="grid").look()} == {
+        "fedavg": "done",
+        "v1": "planned",
+    }
 
 
 @pytest.mark.slow
 @pytest.mark.ray
 def test_a_budget_in_which_a_round_fits_begins_a_cell(start: Start, tmp_path):
-    plan = write_grid(tiny_plan(tmp_path, methods=("fedavg",), rounds=100_000))
+    plan = tiny_plan(tmp_path, methods=("fedavg",), rounds=100_000).write()
     process = start("grid", "resume", tmp_path, "--budget", "45s")
     out, err = process.communicate(timeout=180)
     assert process.returncode == 0, (out, err)
     assert "0 of 1 cells to do fit; dsa_mini-fedavg-s0" in out and "is begun, a resume goes on with it" in out
-    (entry,) = plan.cell_folders()
+    (entry,) = plan.look()
     assert entry.status == "interrupted" and 0 < entry.num_rounds < 100_000
     assert "Side by side" not in out and "Go on with  relief-ray grid resume" in out
 
@@ -187,7 +187,7 @@ def test_a_budget_in_which_a_round_fits_begins_a_cell(start: Start, tmp_path):
 @pytest.mark.slow
 @pytest.mark.ray
 def test_the_dashboard_opens_with_its_token_and_names_the_trials(start: Start, tmp_path):
-    write_grid(tiny_plan(tmp_path, methods=("fedavg",), rounds=100_000))
+    tiny_plan(tmp_path, methods=("fedavg",), rounds=100_000).write()
     process = start("grid", "resume", tmp_path, "--dashboard")
     assert process.stdout is not None
     said = next(line for line in process.stdout if line.startswith("dashboard: "))
@@ -227,6 +227,6 @@ def test_what_is_wrong_is_named(invoke: Invoke, tmp_path, monkeypatch, words, me
 
 
 def test_a_resume_does_not_change_what_is_computed(invoke: Invoke, tmp_path):
-    write_grid(tiny_plan(tmp_path))
+    tiny_plan(tmp_path).write()
     done = invoke("grid", "resume", tmp_path, "--set", "rounds=5")
     assert done.exit_code == 2 and "a resume may only change" in done.stderr

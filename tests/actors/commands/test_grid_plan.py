@@ -7,35 +7,40 @@ import sys
 
 import pytest
 
-from actors.commands.grid import GridOptions, num_places, within_budget
+from actors.commands.plan_text import num_places
+from actors.commands.run import Options, within_budget
 from actors.grids.estimate import START_S
-from actors.grids.trial import run_trial
-from actors.runtime.warm_pool import WorkerCache
-from relief_ray.studies.plans import write_grid
 from relief_ray.support.process import num_cores
 from tests.actors.grids.tiny_plans import tiny_plan
-from tests.actors.test_plans import spec_of
+from tests.actors.trials import run_alone
 
-JOINED = "from actors.commands.grid import num_places; print(num_places(()), num_places(()))"
+JOINED = """
+from pathlib import Path
+from actors.commands.plan_text import num_places
+from relief_ray.studies.plan import Plan
+plan = Plan(kind="grid", out=Path(), name="g", cells=())
+print(num_places(plan, (), None), num_places(plan, (), None))
+"""
 
 
 def test_a_budget_leaves_time_for_ray_to_start(tmp_path, capsys):
     """Cells of a tenth of a second: without Ray's start all of them would fit into either budget."""
-    plan = write_grid(tiny_plan(tmp_path, methods=("fedavg",), seeds=(0, 1, 2)))
-    run_trial(spec_of(plan.cell_folders()[0]), WorkerCache())
-    entries = plan.cell_folders()
+    plan = tiny_plan(tmp_path, methods=("fedavg",), seeds=(0, 1, 2)).write()
+    run_alone(plan.look()[0])
+    entries = plan.look()
     todo = [e for e in entries if e.status == "planned"]
     assert len(todo) == 2
-    assert within_budget(plan, entries, todo, GridOptions(budget_s=START_S - 1.0)) == []
+    assert within_budget(plan, entries, todo, Options(jobs=None, budget_s=START_S - 1.0)) == []
     assert "0 of 2 cells to do fit; give it more" in capsys.readouterr().out
-    assert within_budget(plan, entries, todo, GridOptions(budget_s=START_S + 60.0)) == todo
+    assert within_budget(plan, entries, todo, Options(jobs=None, budget_s=START_S + 60.0)) == todo
     assert "2 of 2 cells to do fit" in capsys.readouterr().out
-    assert within_budget(plan, entries, todo, GridOptions()) == todo and math.isinf(GridOptions().left_s())
+    assert within_budget(plan, entries, todo, Options()) == todo and math.isinf(Options().left_s())
 
 
 def test_without_a_cluster_the_cores_are_this_processs(tmp_path, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    assert num_places(tiny_plan(tmp_path).cell_folders()) == num_cores()
+    plan = tiny_plan(tmp_path)
+    assert num_places(plan, plan.look(), None) == num_cores()
 
 
 @pytest.mark.ci

@@ -10,14 +10,18 @@ import json
 import re
 import sys
 from contextlib import redirect_stdout
+from pathlib import Path
 
 import pytest
 
-from actors.terminal.console import Lines, ProgressBar, make_reporter
+from actors.terminal.progress import Lines, ProgressBar, run_display
+from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.records.cells import look
 from relief_ray.records.facts import Alerts
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.sync.mlflow import ending_tags, exported_scalars
+from relief_ray.studies.progress import Facts
+from relief_ray.studies.spec import Cell
 from tests.actors.conftest import SMALL
 from tests.refusals import REASONS, SENDS_1E30, run_without
 
@@ -97,12 +101,14 @@ def plain(text):
 def show(title, rounds, stream=None):
     """Shows rounds as `run` does, on standard output or another stream; returns what shows them."""
     with redirect_stdout(stream or sys.stdout):
-        reporter, alerts = make_reporter(False, 1, 3), Alerts()
-        reporter.begin(title, "3 rounds", None, 3)
+        display, alerts = run_display(False, 1, 3), Alerts()
+        config = ExperimentConfig(rounds=3)
+        cell = Cell(name="x", label="relief", config=config, hash="", title=title)
+        display.begin(cell, Facts(folder=Path(), text="3 rounds"))
         for record in rounds:
-            reporter.committed(title, record, "split_naive", alerts.of(record))
-        reporter.close()
-    return reporter
+            display.round(cell, record, alerts.of(record))
+        display.close()
+    return display
 
 
 @pytest.fixture

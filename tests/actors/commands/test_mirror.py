@@ -10,16 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from actors.grids.trial import run_trial
-from actors.runtime.warm_pool import WorkerCache
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.schema import comparable
 from relief_ray.records.sync.mirror import Mirror
 from relief_ray.records.sync.sender import Senders
-from relief_ray.studies.plans import read_grid, write_grid
+from relief_ray.studies.plan import Plan
 from tests.actors.conftest import SMALL, Invoke, Start
 from tests.actors.grids.tiny_plans import tiny_plan
-from tests.actors.test_plans import spec_of
+from tests.actors.trials import run_alone
 from tests.sealed import change_run
 
 RUN = ["run", "quick", *SMALL, "--strategies=relief,fedavg"]
@@ -86,8 +84,8 @@ def test_a_wrong_address_is_refused_before_anything_is_computed(invoke: Invoke, 
 
 
 def test_credentials_in_an_address_are_not_kept_and_are_wanted_again(invoke: Invoke, tmp_path):
-    write_grid(tiny_plan(tmp_path / "here", **{"runtime.mirror": "s3://key:word@bucket/x"}))
-    assert "word" not in (tmp_path / "here" / "grid.json").read_text()
+    tiny_plan(tmp_path / "here", **{"runtime.mirror": "s3://key:word@bucket/x"}).write()
+    assert "word" not in (tmp_path / "here" / "plan.json").read_text()
     refused = invoke("grid", "resume", tmp_path / "here")
     assert refused.exit_code == 2, refused.output
     assert "credentials of runtime.mirror = s3://***@bucket/x are not kept" in " ".join(refused.stderr.split())
@@ -96,15 +94,15 @@ def test_credentials_in_an_address_are_not_kept_and_are_wanted_again(invoke: Inv
 @pytest.mark.ci
 @pytest.mark.ray
 def test_a_grid_goes_on_from_its_copy(invoke: Invoke, cluster, tmp_path):
-    plan = write_grid(tiny_plan(tmp_path / "here", **{"runtime.mirror": f"file://{tmp_path}/copy"}))
-    first, second = plan.cell_folders()
-    assert run_trial(spec_of(first), WorkerCache()) == "done"
+    plan = tiny_plan(tmp_path / "here", **{"runtime.mirror": f"file://{tmp_path}/copy"}).write()
+    first, second = plan.look()
+    assert run_alone(first) == "done"
     senders = Senders([Mirror(plan.out, None, f"file://{tmp_path}/copy")], print)
     senders.finish()
     assert not senders.behind
     resumed = invoke("grid", "resume", f"file://{tmp_path}/copy", "--out", tmp_path / "back")
     assert resumed.exit_code == 0 and "tiny: 2 done of 2 cells" in resumed.stdout, resumed.output
-    assert run_trial(spec_of(second), WorkerCache()) == "done"
+    assert run_alone(second) == "done"
     assert rounds_in(tmp_path / "back") == rounds_in(tmp_path / "here") == rounds_in(tmp_path / "copy")
 
 
@@ -133,7 +131,7 @@ def test_a_grid_whose_machine_is_lost_three_times_ends_with_the_same_bits(start:
     assert wait(start(*words)) == 0
     print(f"killed after {moments} of {total} rounds had arrived")
     assert rounds_in(tmp_path / "at3") == expected == rounds_in(copy), moments
-    assert {e.status for e in read_grid(tmp_path / "at3").cell_folders()} == {"done"}
+    assert {e.status for e in Plan.read(tmp_path / "at3", kind="grid").look()} == {"done"}
 
 
 def wait(process: "subprocess.Popen[str]") -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.commands import next_steps
+from actors.commands.plan_text import activation
 from tests.actors.conftest import SMALL, Invoke
 
 
@@ -36,10 +36,10 @@ def test_the_environment_is_activated_first_where_relief_ray_is_no_command(monke
         (str(activate.with_name("relief-ray")), []),
     ):
         monkeypatch.setattr(shutil, "which", lambda name, here=here: here)
-        assert next_steps.activation() == expected
+        assert activation() == expected
     monkeypatch.setattr(sys, "base_prefix", sys.prefix)
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert next_steps.activation() == [], "there is nothing to activate outside of an environment"
+    assert activation() == [], "there is nothing to activate outside of an environment"
 
 
 @pytest.mark.parametrize(

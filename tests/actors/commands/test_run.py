@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from actors.commands.run_mode import overruled_mode, placed
+from actors.commands.run import overruled_mode, placed
 from actors.runtime.session import SessionOptions
 from relief_ray.records.run_folder import read_rounds, read_run
-from relief_ray.studies.axes import Axes
-from relief_ray.studies.plan import make_plan, read_plan, write_plan
+from relief_ray.studies.plan import Plan
 from relief_ray.support.errors import UserError
 from tests.conformance.cases import after_rounds, drive
+from tests.plans import planned
 from tests.sealed import change_run
 
 # Stands for the folder of a single run among the words of a command.
@@ -71,10 +71,9 @@ def test_json_of_a_reused_run_keeps_to_the_vocabulary(invoke, runs: Path) -> Non
 def test_the_advice_for_a_damaged_plan_loses_no_result(invoke, tmp_path: Path) -> None:
     """Two runs were planned; one has a round, the other was never begun, and the plan is damaged."""
     command = ["run", "quick", "--out", tmp_path, "--strategies", "fedavg,v1", *SMALL]
-    plan = make_plan(
-        "quick", [option.removeprefix("--set=") for option in SMALL], Axes(strategies=("fedavg", "v1")), tmp_path
-    )
-    write_plan(plan)
+    settings = [option.removeprefix("--set=") for option in SMALL]
+    plan = planned("quick", tmp_path, *settings, strategies="fedavg,v1")
+    plan.write()
     begun = plan.cells[0]
     drive(begun.config, tmp_path / begun.name, should_stop=after_rounds(1))
     first = (tmp_path / begun.name / "rounds.jsonl").read_bytes()
@@ -86,7 +85,7 @@ def test_the_advice_for_a_damaged_plan_loses_no_result(invoke, tmp_path: Path) -
     assert invoke("resume", tmp_path / begun.name).exit_code == 0
     assert (tmp_path / begun.name / "rounds.jsonl").read_bytes().startswith(first)
     assert "fedavg, seed 0: reused, finished already" in " ".join(invoke(*command).stdout.split())
-    assert [cell.name for cell in read_plan(tmp_path).cells] == ["fedavg-s0", "v1-s0"]
+    assert [cell.name for cell in Plan.read(tmp_path).cells] == ["fedavg-s0", "v1-s0"]
 
 
 @pytest.mark.ci

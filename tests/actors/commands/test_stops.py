@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from relief_ray.records.run_folder import read_rounds, read_run
-from relief_ray.studies.plans import write_grid
 from tests.actors.conftest import ROOT, SMALL, Invoke, Start, hear_signals
 from tests.actors.grids.tiny_plans import tiny_plan, tiny_search
 from tests.actors.runtime.test_launch import alive, descendants, wait_until_gone
@@ -53,7 +52,7 @@ def a_run(folder: Path, *more: str) -> list[str]:
 
 
 def a_grid(folder: Path) -> list[str]:
-    write_grid(tiny_plan(folder / "x", methods=("fedavg",), rounds=100_000))
+    tiny_plan(folder / "x", methods=("fedavg",), rounds=100_000).write()
     return ["grid", "resume", str(folder / "x")]
 
 
@@ -77,7 +76,7 @@ def a_resume(folder: Path) -> list[str]:
 
 
 def a_search(folder: Path) -> list[str]:
-    write_grid(tiny_search(folder / "x", rounds=100_000))
+    tiny_search(folder / "x", rounds=100_000).write()
     return ["grid", "resume", str(folder / "x")]
 
 

@@ -7,14 +7,12 @@ from pathlib import Path
 import pytest
 
 from actors.commands.study import cannot_decide, claims_text
-from actors.grids.trial import run_trial
-from actors.runtime.warm_pool import WorkerCache
 from relief_ray.report.frames import read_cells
-from relief_ray.studies.plans import read_grid, write_grid
+from relief_ray.studies.plan import Plan
 from relief_ray.support.errors import UserError
 from tests.actors.conftest import Invoke
 from tests.actors.grids.tiny_plans import tiny_plan
-from tests.actors.test_plans import spec_of
+from tests.actors.trials import run_alone
 
 CLAIMS = "data: dsa_mini\nsplit: within_subject\nclaims:\n  - {first: relief, second: fedavg}\n"
 
@@ -104,14 +102,14 @@ def test_claims_are_taken_in_before_the_first_cell_and_kept(tmp_path):
     file = tmp_path / "c.yaml"
     file.write_text(CLAIMS)
     plan = tiny_plan(tmp_path / "g", seeds=(0, 1))
-    known = write_grid(replace(plan, claims_file=file))
-    assert known.claims is not None and read_grid(plan.out).claims == known.claims
-    assert write_grid(plan).claims == known.claims, "the same grid again, without the option"
-    assert cannot_decide(read_grid(plan.out)) == [
+    known = replace(plan, claims_file=file).write()
+    assert known.claims is not None and Plan.read(plan.out, kind="grid").claims == known.claims
+    assert plan.write().claims == known.claims, "the same grid again, without the option"
+    assert cannot_decide(Plan.read(plan.out, kind="grid")) == [
         "relief > fedavg in F1: too short to judge: 2 replicates, expected 3 or more"
     ]
     assert "claims: 1, judged over paired runs" in claims_text(known) and claims_text(tiny_plan(tmp_path / "h")) == ""
-    run_trial(spec_of(plan.cell_folders()[0]), WorkerCache())
+    run_alone(plan.look()[0])
     file.write_text(CLAIMS + "  - {first: v1, second: fedavg}\n")
     with pytest.raises(UserError, match="holds 1 cells that were begun under other claims"):
-        write_grid(replace(plan, claims_file=file))
+        replace(plan, claims_file=file).write()

@@ -14,12 +14,14 @@ from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
 
-from actors.grids.scheduler import Listener, TrialPlan, fit
+from actors.grids.scheduler import fit
 from actors.launch import run_experiment
 from actors.runtime.placement import driver_node
 from relief_ray.config.experiment import parse
 from relief_ray.experiment.lifecycle import create
-from relief_ray.studies.plans import write_grid
+from relief_ray.studies.loop import Loop
+from relief_ray.studies.progress import Callback, End
+from relief_ray.studies.spec import Cell
 from tests.actors.grids.tiny_plans import TINY, tiny_plan
 from tests.actors.runtime.struck import struck
 
@@ -36,15 +38,23 @@ def busy_nodes() -> set[str]:
 def grid(out: Path) -> None:
     cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-    plan, notes, ended, busy = write_grid(tiny_plan(out, seeds=(0, 1, 2, 3))), [], [], set()
+    plan, notes, ended, busy = tiny_plan(out, seeds=(0, 1, 2, 3)).write(), [], [], set()
 
     def tick() -> None:
         if ended and len(ray.nodes()) == 1:
             cluster.add_node(node_ip_address=BOARD_IP, **NODE)
         busy.update(busy_nodes())
 
-    listener = Listener(begun=str, ended=lambda name, why: ended.append([name, why]), tick=tick, note=notes.append)
-    fit(plan.cell_folders(), TrialPlan(out=plan.out, parent=plan.name), listener)
+    class Seen(Callback):
+        """Keeps notes and ends."""
+
+        def end(self, cell: Cell, end: End) -> None:
+            ended.append([cell.name, end.why])
+
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    fit(Loop(plan, Seen(), lambda: bool(tick())))
     head, nodes = driver_node(), {node["NodeID"] for node in ray.nodes()}
     ray.shutdown()
     words = [sys.executable, __file__, "run", str(out / "run"), cluster.address]

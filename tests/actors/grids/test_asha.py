@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from actors.grids.early_stopping import asha
-from actors.grids.scheduler import STOP_FILE, Listener, TrialPlan, fit
-from actors.grids.trial import run_trial
-from actors.runtime.warm_pool import WorkerCache
+from actors.grids.scheduler import STOP_FILE, fit
+from actors.grids.search import asha
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.schema import comparable
-from relief_ray.studies.plans import Plan, write_grid
+from relief_ray.studies.loop import Loop
+from relief_ray.studies.plan import Plan
 from relief_ray.studies.spec import Level
+from tests.actors.grids.test_scheduler import Log, ticking
 from tests.actors.grids.tiny_plans import tiny_grid
-from tests.actors.test_plans import spec_of
+from tests.actors.trials import run_alone
 from tune_configs.registry import cells_of
 
 pytestmark = pytest.mark.ray
@@ -29,16 +29,13 @@ def search(out, **settings):
         "rounds": 6, "evaluation.parts": ["validation"], "data.max_windows_per_client": 12, **settings,
     })  # fmt: skip
     cells = cells_of(replace(grid, own={"fedavg": levels}, is_search=True))
-    return write_grid(Plan(out=out, name="tiny", cells=cells, stopping=asha(cells, 2, 3)))
+    return Plan(kind="grid", out=out, name="tiny", cells=cells, stopping=asha(cells, 2, 3)).write()
 
 
 def run_open(plan, on_tick=lambda: None):
-    ended = {}
-    entries = plan.cell_folders()
-    listener = Listener(begun=lambda name: None, ended=ended.__setitem__, tick=on_tick, note=lambda text: None)
-    trials = TrialPlan(out=plan.out, parent=plan.name, jobs=1, stopping=plan.stopping, rivals=entries)
-    fit([e for e in entries if e.state.is_open], trials, listener)
-    return ended
+    log = Log()
+    fit(Loop(plan, log, ticking(on_tick), todo=[e for e in plan.look() if e.is_open]), jobs=1)
+    return log.ended
 
 
 @pytest.mark.ci
@@ -47,21 +44,21 @@ def test_weak_tries_end_at_the_first_rung_and_a_resume_judges_by_those_before(cl
     stop = plan.out / STOP_FILE
 
     def stop_after_the_second():
-        if [e.status for e in plan.cell_folders()].count("stopped") == 1:
+        if [e.status for e in plan.look()].count("stopped") == 1:
             stop.touch()
 
     run_open(plan, stop_after_the_second)
-    first, second, *others = plan.cell_folders()
+    first, second, *others = plan.look()
     assert (first.status, second.status) == ("done", "stopped") and {e.status for e in others} <= {"planned", "stopped"}
     stop.unlink()
-    assert set(run_open(plan)) >= {e.cell.name for e in others if e.state.is_open}
-    good, *weak = plan.cell_folders()
+    assert set(run_open(plan)) >= {e.cell.name for e in others if e.is_open}
+    good, *weak = plan.look()
     assert [good.num_rounds, *(e.num_rounds for e in weak)] == [6, 2, 2, 2]
     assert {e.why for e in weak} == {"stopped early by ASHA at round 2"}
     run = read_run(good.folder)
     assert (run.status, run.note, run.num_resumes) == ("done", "", 0), "a pause is no resume"
-    alone = replace(plan, out=tmp_path / "alone").cell_folders()[0]
-    assert run_trial(spec_of(alone), WorkerCache()) == "done"
+    alone = replace(plan, out=tmp_path / "alone").look()[0]
+    assert run_alone(alone) == "done"
     assert [comparable(r) for r in read_rounds(good.folder)] == [comparable(r) for r in read_rounds(alone.folder)]
 
 
@@ -69,6 +66,6 @@ def test_weak_tries_end_at_the_first_rung_and_a_resume_judges_by_those_before(cl
 def test_the_hosts_of_a_trial_outlive_its_pauses(cluster, tmp_path):
     plan = search(tmp_path / "s", **{"runtime.mode": "packed", "runtime.num_hosts": 1})
     run_open(plan)
-    assert [e.num_rounds for e in plan.cell_folders()] == [6, 2, 2, 2]
-    assert [e.status for e in plan.cell_folders()] == ["done", "stopped", "stopped", "stopped"]
-    assert read_run(plan.cell_folders()[0].folder).runtime["mode"] == "packed"
+    assert [e.num_rounds for e in plan.look()] == [6, 2, 2, 2]
+    assert [e.status for e in plan.look()] == ["done", "stopped", "stopped", "stopped"]
+    assert read_run(plan.look()[0].folder).runtime["mode"] == "packed"

@@ -5,37 +5,40 @@ import json
 import pytest
 from rich.console import Console
 
-from actors.commands.search import SuggestedTries, stopped_early, suggested_tries
-from actors.grids.asha import SearchScheduler
-from actors.grids.display import end_line, picture
-from actors.grids.early_stopping import asha, mark_stopped, rungs, scores_at
-from actors.grids.freeze import freeze
-from actors.grids.search import Sampler
-from actors.grids.trial import CellTrial, run_part
+from actors.grids.scheduler import SearchScheduler
+from actors.grids.search import (
+    Sampler,
+    SuggestedTries,
+    asha,
+    freeze,
+    mark_stopped,
+    rungs,
+    scores_at,
+    search_places,
+    stopped_early,
+    suggested_tries,
+)
+from actors.grids.trial import CellTrial
 from actors.runtime.warm_pool import WorkerCache
-from actors.terminal.progress import CellEnd, GridView, Leader, RunningCell
-from relief_ray.config.experiment import parse
+from actors.terminal.progress import end_line, picture
+from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.records.cells import EarlyStopping
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.schema import comparable
 from relief_ray.report.build import build
 from relief_ray.report.inventory import take_inventory
-from relief_ray.studies.plans import read_grid, write_grid
+from relief_ray.studies.plan import Plan
+from relief_ray.studies.progress import End, Leader, Running, View
+from relief_ray.studies.spec import Cell, choose, read_settings
 from relief_ray.support.errors import UserError
 from tests.actors.conftest import Invoke
 from tests.actors.grids.test_search import SETTINGS
 from tests.actors.grids.tiny_plans import tiny_plan, tiny_search
-from tests.actors.test_plans import spec_of
+from tests.actors.trials import run_alone, trial_of, trials_of
 from tune_configs.registry import cells_of, load_grid
-from tune_configs.space import search_places
-from tune_configs.tuned import read_tuned
+from tune_configs.search import read_tuned
 
 RULE = EarlyStopping(scheduler="asha", grace_rounds=1, reduction_factor=2)
-
-
-def with_pauses(entry, *pauses):
-    spec = spec_of(entry)
-    return type(spec)(**{name: getattr(spec, name) for name in spec.__dataclass_fields__} | {"pauses": pauses})
 
 
 @pytest.mark.parametrize(
@@ -83,23 +86,27 @@ def test_a_mean_over_seeds_a_warm_up_and_cells_that_are_no_tries_are_refused(tmp
 
 
 def test_a_cell_in_parts_has_the_bits_of_one_in_a_piece_and_says_its_score(tmp_path):
-    parts, whole = (write_grid(tiny_search(tmp_path / name)).cell_folders()[0] for name in ("parts", "whole"))
-    run_part(spec_of(whole), WorkerCache())
-    first = run_part(with_pauses(parts, 1, 2), WorkerCache())
+    parts, whole = (tiny_search(tmp_path / name).write().look()[0] for name in ("parts", "whole"))
+    run_alone(whole)
+    trial = trial_of(parts, 1, 2)
+    first = trial.step()
     f1 = read_rounds(parts.folder)[-1].validation.headline
-    assert first.result() == {"done": False, "status": "interrupted", "round": 1, "f1": f1}
+    assert first == {"done": False, "status": "interrupted", "round": 1, "f1": f1}
     assert scores_at(parts.folder, (1, 2)) == {1: f1} and scores_at(parts.folder / "none", (1,)) == {}
-    second = run_part(with_pauses(parts, 1, 2), WorkerCache(), first.setup)
-    assert second.paused.round == 2 and read_run(parts.folder).num_resumes == 0, "the same process goes on"
-    last = run_part(with_pauses(parts, 1, 2), WorkerCache())
-    assert last.result() == {"done": True, "status": "done"} and read_run(parts.folder).num_resumes == 1
+    assert trial.step()["round"] == 2 and read_run(parts.folder).num_resumes == 0, "the same process goes on"
+    assert trial_of(parts, 1, 2).step() == {"done": True, "status": "done"} and read_run(parts.folder).num_resumes == 1
     assert [comparable(r) for r in read_rounds(parts.folder)] == [comparable(r) for r in read_rounds(whole.folder)]
 
 
-def test_another_cell_in_the_same_process_begins_anew():
-    trial = CellTrial.__new__(CellTrial)
-    trial._setup = object()
-    assert trial.reset_config({"cell": "b"}) and trial._setup is None
+def test_another_cell_in_the_same_process_begins_anew(tmp_path):
+    first, second, *_ = tiny_search(tmp_path / "s").write().look()
+    process = CellTrial.__new__(CellTrial)
+    process._trials, process._worker_cache = trials_of(first, second), WorkerCache()
+    assert process.reset_config({"cell": first.cell.name}) and process.step()["status"] == "done"
+    assert process.reset_config({"cell": second.cell.name}) and process.step()["status"] == "done"
+    assert [read_run(state.folder).cell for state in (first, second)] == [
+        first.cell.config.name, second.cell.config.name
+    ]  # fmt: skip
 
 
 class Trial:
@@ -110,52 +117,52 @@ class Trial:
 
 
 def judge(plan, entry, round_, f1):
-    scheduler = SearchScheduler(plan.cell_folders(), RULE)
+    scheduler = SearchScheduler(plan.look(), RULE)
     scheduler.on_trial_add(None, trial := Trial(entry))
     return scheduler.on_trial_result(None, trial, {"round": round_, "f1": f1})
 
 
 def test_a_try_is_judged_by_those_of_earlier_sessions_and_of_its_own_place_alone(tmp_path):
-    plan = write_grid(stopped_early(tiny_search(tmp_path / "s", datasets=("dsa_mini", "dsa_mini_held_out")), RULE))
-    first, *others = (e for e in plan.cell_folders() if e.cell.setting.startswith("dsa_mini-"))
-    elsewhere = next(e for e in plan.cell_folders() if e.cell.setting.startswith("dsa_mini_held_out-"))
-    run_part(spec_of(first), WorkerCache())
+    plan = stopped_early(tiny_search(tmp_path / "s", datasets=("dsa_mini", "dsa_mini_held_out")), RULE).write()
+    first, *others = (e for e in plan.look() if e.cell.setting.startswith("dsa_mini-"))
+    elsewhere = next(e for e in plan.look() if e.cell.setting.startswith("dsa_mini_held_out-"))
+    run_alone(first)
     best = scores_at(first.folder, (1,))[1]
-    run_part(with_pauses(others[0], 1), WorkerCache())
-    run_part(with_pauses(elsewhere, 1), WorkerCache())
+    run_alone(others[0], 1)
+    run_alone(elsewhere, 1)
     assert judge(plan, elsewhere, 1, best / 2) == "CONTINUE", "the first of its fold"
     assert judge(plan, others[0], 1, 1.01 * best) == "CONTINUE"
     # What its own ledger holds is known, and was judged then: the same round is not judged again.
     assert judge(plan, others[0], 1, best / 2) == "CONTINUE"
-    scheduler = SearchScheduler(plan.cell_folders(), RULE)
+    scheduler = SearchScheduler(plan.look(), RULE)
     scheduler.on_trial_add(None, trial := Trial(others[1]))
-    run_part(with_pauses(others[1], 1), WorkerCache())
+    run_alone(others[1], 1)
     assert scheduler.on_trial_result(None, trial, {"round": 1, "f1": best / 2}) == "STOP"
-    assert [e.why for e in plan.cell_folders() if e.status == "stopped"] == ["stopped early by ASHA at round 1"]
+    assert [e.why for e in plan.look() if e.status == "stopped"] == ["stopped early by ASHA at round 1"]
 
 
 def test_a_stopped_try_says_so_stays_stopped_and_cannot_win(tmp_path):
-    plan = write_grid(stopped_early(tiny_search(tmp_path / "s"), RULE))
+    plan = stopped_early(tiny_search(tmp_path / "s"), RULE).write()
     assert plan.title.endswith("ASHA judges tries after rounds 1 and 2 of 3 (reduction factor 2, evaluation.every = 1)")
-    weak, *others = plan.cell_folders()
-    run_part(with_pauses(weak, 1), WorkerCache())
+    weak, *others = plan.look()
+    run_alone(weak, 1)
     mark_stopped(weak.folder, 1)
     for entry in others[:-1]:
-        run_part(spec_of(entry), WorkerCache())
-    (stopped, *_), run = plan.cell_folders(), read_run(weak.folder)
+        run_alone(entry)
+    (stopped, *_), run = plan.look(), read_run(weak.folder)
     assert (stopped.status, stopped.why, stopped.num_rounds) == ("stopped", "stopped early by ASHA at round 1", 1)
-    assert not stopped.state.is_open and (run.status, run.note) == ("stopped", stopped.why)
+    assert not stopped.is_open and (run.status, run.note) == ("stopped", stopped.why)
     with pytest.raises(UserError, match="no method has all of its tries done"):
-        freeze(read_grid(plan.out), tmp_path / "tuned.json")
-    run_part(spec_of(others[-1]), WorkerCache())
-    assert read_grid(plan.out).stopping == RULE
-    freeze(read_grid(plan.out), tmp_path / "tuned.json")
+        freeze(Plan.read(plan.out, kind="grid"), tmp_path / "tuned.json")
+    run_alone(others[-1])
+    assert Plan.read(plan.out, kind="grid").stopping == RULE
+    freeze(Plan.read(plan.out, kind="grid"), tmp_path / "tuned.json")
     (frozen,) = read_tuned(tmp_path / "tuned.json").choices
     means = {e.cell.config.training.lr: read_rounds(e.folder)[-1].validation.headline for e in others}
     assert frozen.choice.num_tries == 4 and frozen.num_cells == 3
     assert frozen.choice.f1_validation == max(read_rounds(e.folder)[-1].validation.headline for e in others) and means
     with pytest.raises(UserError, match=r"stopped by --scheduler asha --grace-rounds 1.*asked: run to their end"):
-        write_grid(tiny_search(tmp_path / "s"))
+        tiny_search(tmp_path / "s").write()
     table = next(t for t in build(take_inventory([plan.out])).tables if t.slug == "search-1")
     cells = [cell for row in table.rows for cell in row.cells]
     assert sorted(cell.below for cell in cells) == ["1 rounds, stopped", "3 rounds", "3 rounds", "3 rounds"]
@@ -178,52 +185,51 @@ def test_optuna_hears_of_a_stopped_try_as_pruned_at_its_last_round():
 
 
 def load_small():
-    from tune_configs.scaling import scale
-
-    return scale(load_grid("search_lr"), ["datasets=dsa_mini", "methods=fedprox"])[0]
+    return choose(load_grid("search_lr"), read_settings(["datasets=dsa_mini", "methods=fedprox"]))[0]
 
 
 def test_a_suggested_search_keeps_its_rule_when_it_is_asked_again(tmp_path):
-    from actors.commands.search import again
+    from actors.grids.search import again
 
     search = suggested_tries("search_lr", SETTINGS, tmp_path / "s", 4, seed=0)
     search = search.with_stopping(asha(search.listed(), 1, 2))
     assert isinstance(search, SuggestedTries) and "suggested by Optuna (seed 0)" in search.plan.title
     plan = search.ask()
     plan.out.mkdir()
-    plan = write_grid(plan)
-    weak, *others = plan.cell_folders()
-    run_part(with_pauses(weak, 1), WorkerCache())
+    plan = plan.write()
+    weak, *others = plan.look()
+    run_alone(weak, 1)
     mark_stopped(weak.folder, 1)
     for entry in others:
-        run_part(spec_of(entry), WorkerCache())
+        run_alone(entry)
     assert search.tell(plan)
-    resumed = again(read_grid(plan.out), [])
+    resumed = again(Plan.read(plan.out, kind="grid"), [])
     assert resumed.plan.title == search.plan.title and resumed.ask().stopping == RULE
-    assert resumed.tell(read_grid(plan.out))
+    assert resumed.tell(Plan.read(plan.out, kind="grid"))
     assert [c.name for c in resumed.ask().cells] == [c.name for c in search.ask().cells]
 
 
 def test_lines_of_cells_fit_a_narrow_terminal(monkeypatch):
-    view = GridView(
+    view = View(
         num_cells=432, num_done=140, num_failed=1, num_stopped=2, elapsed_s=1.0, left_s=5100.0, running=(), leaders=(),
     )  # fmt: skip
     name = "dsa-cnn-slots3_of_the_slowest_client-relief_by_divergence-f2-r13"
     why = "stopped early by ASHA at round 25"
-    stopped = CellEnd(title=name, status="stopped", seconds=40.7, why=why, view=view)
-    done = CellEnd(title=name, status="done", seconds=40.7, view=view)
+    cell = Cell(name="x", label="relief", config=ExperimentConfig(), hash="", title=name)
+    stopped = End(status="stopped", seconds=40.7, why=why, view=view)
+    done = End(status="done", seconds=40.7, view=view)
     monkeypatch.delenv("COLUMNS", raising=False)
-    assert end_line(stopped) == f"[143/432] {name}: {why} in 40.7 s  ~85 min left"
+    assert end_line(cell, stopped) == f"[143/432] {name}: {why} in 40.7 s  ~85 min left"
     monkeypatch.setenv("COLUMNS", "80")
-    assert len(end_line(done)) == 80 and end_line(done).startswith("[143/432] dsa-cnn-slots3")
-    assert "…" in end_line(done) and "-f2-r13: done in 40.7 s  ~85 min left" in end_line(done)
+    assert len(end_line(cell, done)) == 80 and end_line(cell, done).startswith("[143/432] dsa-cnn-slots3")
+    assert "…" in end_line(cell, done) and "-f2-r13: done in 40.7 s  ~85 min left" in end_line(cell, done)
 
 
 def test_the_live_table_fits_a_narrow_terminal(monkeypatch, capsys):
     name = "dsa-cnn-slots3_of_the_slowest_client_and_more-relief_by_divergence-f2-r13"
-    cell = RunningCell(title=name, num_rounds=143, num_planned=200, f1=0.775)
+    cell = Running(title=name, num_rounds=143, num_planned=200, f1=0.775)
     best = Leader(setting=name, label="relief_by_divergence", f1=0.775, num=100, of=11)
-    view = GridView(
+    view = View(
         num_cells=432, num_done=140, num_failed=1, num_stopped=2, elapsed_s=5100.0, left_s=5100.0, running=(cell,),
         leaders=(best,), f1_heading="validation F1 %",
     )  # fmt: skip
@@ -245,5 +251,5 @@ def test_options_without_a_scheduler_are_refused(invoke: Invoke, tmp_path):
 
 
 def test_the_plan_file_holds_the_rule(tmp_path):
-    write_grid(stopped_early(tiny_search(tmp_path), RULE))
-    assert json.loads((tmp_path / "grid.json").read_text())["stopping"] == RULE.model_dump()
+    stopped_early(tiny_search(tmp_path), RULE).write()
+    assert json.loads((tmp_path / "plan.json").read_text())["stopping"] == RULE.model_dump()

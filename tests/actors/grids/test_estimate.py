@@ -19,14 +19,12 @@ from actors.grids.estimate import (
     shortened,
     workload,
 )
-from actors.grids.trial import run_trial
-from actors.runtime.warm_pool import WorkerCache
 from actors.terminal.signals import TimeIsUp, time_limit
 from relief_ray.records.run_folder import read_rounds
-from relief_ray.studies.plans import Plan, write_grid
+from relief_ray.studies.plan import Plan
 from relief_ray.support.errors import UserError
 from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan
-from tests.actors.test_plans import spec_of
+from tests.actors.trials import run_alone
 from tune_configs.registry import cells_of
 
 
@@ -39,10 +37,10 @@ def test_a_timed_round_leaves_nothing_behind(tmp_path, monkeypatch):
 
 
 def test_finished_cells_tell_about_those_to_come(tmp_path):
-    plan = write_grid(tiny_plan(tmp_path, seeds=(0, 1)))
-    first, *rest = plan.cell_folders()
-    run_trial(spec_of(first), WorkerCache())
-    entries = plan.cell_folders()
+    plan = tiny_plan(tmp_path, seeds=(0, 1)).write()
+    first, *rest = plan.look()
+    run_alone(first)
+    entries = plan.look()
     mean_s = sum(r.wall_s for r in read_rounds(first.folder)) / 3
     ((key, rate),) = finished_rates(entries).items()
     assert key == (workload(first.cell.config), "fedavg") and rate.round_s == pytest.approx(mean_s)
@@ -62,7 +60,7 @@ def test_missing_data_are_said_not_raised(tmp_path, monkeypatch):
     monkeypatch.setenv("RELIEF_DATA", str(tmp_path))
     monkeypatch.setenv("RELIEF_CACHE", str(tmp_path))
     grid = replace(tiny_grid(methods=("fedavg",)), datasets=("pamap2",))
-    entries = Plan(out=tmp_path, name="tiny", title="", cells=cells_of(grid)).cell_folders()
+    entries = Plan(kind="grid", out=tmp_path, name="tiny", title="", cells=cells_of(grid)).look()
     (estimate,) = estimates(entries, probe_missing(entries, one_each=True, say=lambda text: None)).values()
     assert estimate.seconds is None and estimate.origin == "unknown: dataset 'pamap2' not found"
 
@@ -95,14 +93,14 @@ def test_what_costs_the_same_is_timed_once():
 def test_the_first_method_does_not_pay_for_the_process(tmp_path, monkeypatch):
     timed = []
     monkeypatch.setattr("actors.grids.estimate.probe", lambda config: timed.append(config) or probe(config))
-    timings = probe_missing(tiny_plan(tmp_path).cell_folders(), one_each=False, say=lambda text: None)
+    timings = probe_missing(tiny_plan(tmp_path).look(), one_each=False, say=lambda text: None)
     cells = [c.config for c in tiny_plan(tmp_path).cells]
     assert timed == [shortened(cells[0]), *cells] and len(timings) == 2
     assert shortened(cells[0]).data.max_windows_per_client == 6
 
 
 def test_a_round_that_takes_too_long_is_given_up_and_stays_unknown(tmp_path):
-    entries = tiny_plan(tmp_path).cell_folders()
+    entries = tiny_plan(tmp_path).look()
     probed = probe_missing(entries, one_each=True, say=lambda text: None, limit_s=0.01)
     assert {e.origin.removeprefix("as fedavg: ") for e in estimates(entries, probed).values()} == {
         "unknown: not timed within 0.01 s"
@@ -137,7 +135,7 @@ def test_an_alarm_that_a_callback_swallowed_comes_again_and_cleaning_up_is_left_
 
 
 def test_the_first_cell_is_begun_where_a_round_of_it_fits(tmp_path):
-    entries = list(tiny_plan(tmp_path).cell_folders())
+    entries = list(tiny_plan(tmp_path).look())
     known = {e.cell.name: Estimate(seconds=50.0, num_bytes=0, origin="", first_s=4.0) for e in entries}
     assert head_of(entries, known, 4.5) == entries[:1] and head_of(entries, known, 3.5) == []
     unknown = {e.cell.name: Estimate(seconds=None, num_bytes=None, origin="") for e in entries}
@@ -145,7 +143,7 @@ def test_the_first_cell_is_begun_where_a_round_of_it_fits(tmp_path):
 
 
 def test_a_budget_takes_the_first_cells_that_fit(tmp_path):
-    entries = list(tiny_plan(tmp_path, seeds=(0, 1)).cell_folders())
+    entries = list(tiny_plan(tmp_path, seeds=(0, 1)).look())
     known = {
         e.cell.name: Estimate(seconds=s, num_bytes=0, origin="")
         for e, s in zip(entries, (5.0, 4.0, 2.0, None), strict=True)

@@ -5,15 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from actors.commands.grid import freeze_choices
-from actors.grids.freeze import Search, choose, freeze
-from actors.grids.trial import run_trial
-from actors.runtime.warm_pool import WorkerCache
+from actors.commands.run import freeze_choices
+from actors.grids.search import Search, choose, freeze
 from relief_ray.records.run_folder import read_rounds, read_run
-from relief_ray.studies.plans import read_grid, write_grid
+from relief_ray.studies.plan import Plan
 from relief_ray.support.errors import UserError
 from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan, tiny_search
-from tests.actors.test_plans import spec_of
+from tests.actors.trials import run_alone
 from tests.sealed import change_rounds, change_run
 from tune_configs.registry import cells_of, load_grid
 
@@ -21,14 +19,14 @@ HELD_OUT = "dsa_mini_held_out"
 
 
 def run(plan):
-    for entry in plan.cell_folders():
-        run_trial(spec_of(entry), WorkerCache())
+    for entry in plan.look():
+        run_alone(entry)
 
 
 def best_of(plan, fold):
     """The best try by validation, from the folders themselves."""
     scores = {}
-    for entry in plan.cell_folders():
+    for entry in plan.look():
         config = entry.cell.config
         if config.data.fold == fold:
             tried = (config.training.lr, config.strategy.mu)
@@ -40,14 +38,16 @@ def best_of(plan, fold):
 
 @pytest.mark.ci
 def test_the_best_try_by_validation_is_frozen_and_used(tmp_path):
-    plan, file = write_grid(tiny_search(tmp_path / "g", seeds=(0, 1))), tmp_path / "tuned.json"
-    assert {c.config.choice.parameters for c in read_grid(plan.out).cells} == {("training.lr", "strategy.mu")}
-    *most, last = plan.cell_folders()
+    plan, file = tiny_search(tmp_path / "g", seeds=(0, 1)).write(), tmp_path / "tuned.json"
+    assert {c.config.choice.parameters for c in Plan.read(plan.out, kind="grid").cells} == {
+        ("training.lr", "strategy.mu")
+    }
+    *most, last = plan.look()
     for entry in most:
-        run_trial(spec_of(entry), WorkerCache())
+        run_alone(entry)
     with pytest.raises(UserError, match="no method has all of its tries done"):
         freeze(plan, file)
-    run_trial(spec_of(last), WorkerCache())
+    run_alone(last)
     (line,) = freeze(plan, file)
     (frozen,) = json.loads(file.read_text())["choices"]
     (lr, mu), score = best_of(plan, 0)
@@ -67,20 +67,20 @@ def test_the_best_try_by_validation_is_frozen_and_used(tmp_path):
 
 
 def test_that_it_was_tuned_is_a_fact_of_plan_and_record(tmp_path, capsys):
-    search, file = write_grid(tiny_search(tmp_path / "g", rounds=1)), tmp_path / "tuned.json"
+    search, file = tiny_search(tmp_path / "g", rounds=1).write(), tmp_path / "tuned.json"
     run(search)
     freeze_choices(search.out, file, as_json=True)
     said = json.loads(capsys.readouterr().out)
     assert said["choices"] == json.loads(file.read_text())["choices"]
     assert said["written"] == str(file) and "fedprox" in said["methods"][0]
     (plain,), (tuned,) = (cells_of(tiny_grid(methods=("fedprox",)), given) for given in ([], [f"tuned={file}"]))
-    plan = write_grid(replace(tiny_plan(tmp_path / "t"), cells=(plain, tuned)))
+    plan = replace(tiny_plan(tmp_path / "t"), cells=(plain, tuned)).write()
     run(plan)
-    planned = [row["config"]["choice"] for row in json.loads((plan.out / "grid.json").read_text())["cells"]]
-    assert planned == [read_run(e.folder).config["choice"] for e in plan.cell_folders()]
+    planned = [row["config"]["choice"] for row in json.loads((plan.out / "plan.json").read_text())["cells"]]
+    assert planned == [read_run(e.folder).config["choice"] for e in plan.look()]
     assert planned[0] is None and planned[1]["kind"] == "tuned" and planned[1]["num_tries"] == 4
     assert planned[1]["parameters"] == ["training.lr", "strategy.mu"] == planned[1]["at_edge"]
-    assert read_run(search.cell_folders()[0].folder).config["choice"]["kind"] == "try"
+    assert read_run(search.look()[0].folder).config["choice"]["kind"] == "try"
     same = ["training.lr=" + str(tuned.config.training.lr), "strategy.mu=" + str(tuned.config.strategy.mu)]
     assert cells_of(tiny_grid(methods=("fedprox",)), same)[0].hash == tuned.hash
 
@@ -88,8 +88,8 @@ def test_that_it_was_tuned_is_a_fact_of_plan_and_record(tmp_path, capsys):
 @pytest.mark.ci
 def test_a_fold_never_sees_another_folds_subjects(tmp_path):
     """Fold 1 validates on subjects that fold 0 tests, so its scores may decide nothing in fold 0."""
-    plan, file = write_grid(tiny_search(tmp_path / "g", datasets=(HELD_OUT,))), tmp_path / "tuned.json"
-    assert {e.cell.config.data.fold for e in plan.cell_folders()} == {0, 1}
+    plan, file = tiny_search(tmp_path / "g", datasets=(HELD_OUT,)).write(), tmp_path / "tuned.json"
+    assert {e.cell.config.data.fold for e in plan.look()} == {0, 1}
     run(plan)
     lines = freeze(plan, file)
     assert [line.partition(":")[0] for line in lines] == [f"fedprox on {HELD_OUT}, fold {f}, cnn" for f in (0, 1)]
@@ -99,7 +99,7 @@ def test_a_fold_never_sees_another_folds_subjects(tmp_path):
     assert chosen == {fold: best_of(plan, fold)[0] for fold in (0, 1)}
     before = json.loads(file.read_text())["choices"][0]
     # Whatever fold 1 scored: the choice of fold 0 stays, bit for bit.
-    for entry in plan.cell_folders():
+    for entry in plan.look():
         if entry.cell.config.data.fold == 1:
             change_rounds(entry.folder, validation={"f1": entry.cell.config.training.lr})
     freeze(plan, file)
@@ -109,16 +109,16 @@ def test_a_fold_never_sees_another_folds_subjects(tmp_path):
 
 
 def test_a_search_that_opened_the_test_part_is_refused(tmp_path):
-    plan = write_grid(tiny_search(tmp_path / "g", rounds=1, **{"evaluation.parts": ["test", "validation"]}))
+    plan = tiny_search(tmp_path / "g", rounds=1, **{"evaluation.parts": ["test", "validation"]}).write()
     run(plan)
     with pytest.raises(UserError, match="a search reads the validation part alone"):
         freeze(plan, tmp_path / "tuned.json")
 
 
 def test_tries_of_another_program_count_and_several_programs_are_named(tmp_path):
-    plan, file = write_grid(tiny_search(tmp_path / "g", rounds=1)), tmp_path / "tuned.json"
+    plan, file = tiny_search(tmp_path / "g", rounds=1).write(), tmp_path / "tuned.json"
     run(plan)
-    first, *others = plan.cell_folders()
+    first, *others = plan.look()
     for entry in others:
         change_run(entry.folder, source_digest="0" * 64)
     *lines, said = freeze(plan, file)
@@ -129,7 +129,7 @@ def test_tries_of_another_program_count_and_several_programs_are_named(tmp_path)
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
-    plan = write_grid(tiny_search(tmp_path / "g", rounds=1))
+    plan = tiny_search(tmp_path / "g", rounds=1).write()
     run(plan)
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"file/t\.json: cannot write the choices: .*expected a writable place"):
@@ -138,7 +138,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
 
 def test_a_grid_without_tries_is_refused(tmp_path):
     with pytest.raises(UserError, match="tiny is no search"):
-        freeze(write_grid(tiny_plan(tmp_path)), tmp_path / "tuned.json")
+        freeze(tiny_plan(tmp_path).write(), tmp_path / "tuned.json")
 
 
 def attempt(**values):

@@ -20,7 +20,7 @@ import pytest
 
 from actors.runtime.coordinator import FIGURES
 from relief_ray.records.run_folder import read_run
-from relief_ray.studies.plans import read_grid
+from relief_ray.studies.plan import Plan
 
 ROOT = Path(__file__).parents[3]
 RAY = Path(sys.executable).with_name("ray")
@@ -100,7 +100,7 @@ def test_the_smoke_grid_as_a_job(head, tmp_path):
         time.sleep(5)
     said = (tmp_path / "job.log").read_text()
     assert job.returncode == 0, said[-3000:]
-    assert {e.status for e in read_grid(out).cell_folders()} == {"done"}
-    assert {read_run(e.folder).parent for e in read_grid(out).cell_folders()} == {"smoke"}
+    assert {e.status for e in Plan.read(out, kind="grid").look()} == {"done"}
+    assert {read_run(e.folder).parent for e in Plan.read(out, kind="grid").look()} == {"smoke"}
     assert "smoke: 12 done of 12 cells" in said and "Traceback" not in said
     assert seen == set(FIGURES) - {"host_peak_mib"}, "processes of hosts are those of a `run`"

@@ -13,7 +13,7 @@ import pytest
 
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.schema import comparable
-from relief_ray.studies.plans import read_grid
+from relief_ray.studies.plan import Plan
 
 ROOT = Path(__file__).parents[3]
 SETTINGS = ["--set", "rounds=5", "--set", "tracking.enabled=false"]
@@ -34,7 +34,7 @@ def finish(*words, log):
 
 
 def results(out):
-    cells = [cell.name for cell in read_grid(out).cells]
+    cells = [cell.name for cell in Plan.read(out, kind="grid").cells]
     return {name: [comparable(r) for r in read_rounds(out / name)] for name in cells}
 
 
@@ -71,7 +71,7 @@ def test_sigkill_of_the_driver_at_random_moments(tmp_path):
     finish(*words, log=log)
     print(f"killed after {moments} of {total} rounds; {len(finished)} cells were done before the last kill")
     assert results(killed) == expected, moments
-    entries = read_grid(killed).cell_folders()
+    entries = Plan.read(killed, kind="grid").look()
     assert [e.status for e in entries] == ["done"] * NUM_CELLS
     assert sorted(p.parent.name for p in killed.glob("*/run.json")) == sorted(expected)
     for name, content in finished.items():
@@ -90,9 +90,9 @@ def test_cells_that_ray_ends_for_memory_are_named_and_a_resume_computes_them(tmp
     assert process.wait(timeout=300) == 5, log.read_text()[-3000:]
     said = " ".join(log.read_text().split())
     assert "internal error" not in said and "Traceback" not in said
-    entries = read_grid(out).cell_folders()
+    entries = Plan.read(out, kind="grid").look()
     assert [e.status for e in entries] == ["failed"] * len(entries)
     for entry in entries:
         assert "ended by Ray because this node ran low on memory" in entry.why, entry.why
     finish("resume", str(out), log=log)
-    assert {e.status for e in read_grid(out).cell_folders()} == {"done"}
+    assert {e.status for e in Plan.read(out, kind="grid").look()} == {"done"}

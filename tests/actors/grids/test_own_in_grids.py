@@ -4,14 +4,12 @@ import json
 
 import pytest
 
-from actors.grids.trial import run_trial
-from actors.runtime.warm_pool import WorkerCache
-from relief_ray.records.cells import GRID_FILE
-from relief_ray.studies.plans import Plan, read_grid, write_grid
-from relief_ray.studies.spec import Grid, own_dataset
+from relief_ray.records.cells import PLAN_FILE
+from relief_ray.studies.plan import Plan
+from relief_ray.studies.spec import Spec, own_dataset
 from relief_ray.support.errors import UserError
 from tests.actors.conftest import Invoke
-from tests.actors.test_plans import spec_of
+from tests.actors.trials import run_alone
 from tune_configs.registry import cells_of, load_grid
 
 HELD_OUT = "data.split=held_out_subject"
@@ -39,9 +37,9 @@ def own(invoke: Invoke, write, tmp_path, monkeypatch):
 def carried_out(plan):
     """The plan after its cells were computed in this process."""
     plan.out.mkdir(exist_ok=True)
-    plan = write_grid(plan)
-    for entry in plan.cell_folders():
-        assert run_trial(spec_of(entry), WorkerCache()) == "done", entry.folder
+    plan = plan.write()
+    for entry in plan.look():
+        assert run_alone(entry) == "done", entry.folder
     return plan
 
 
@@ -51,15 +49,15 @@ def test_a_grid_over_ones_own_runs_resumes_and_is_reported_by_name(invoke: Invok
     assert len(cells) == 2 * 2 * 2 and {c.config.data.fold for c in cells} == {0, 1}
     assert {c.setting for c in cells} == {"my_dataset-mybackbone"}
     assert {c.method for c in cells} == {"fedavg", "my_method"}
-    plan = carried_out(Plan(out=tmp_path / "g", name="smoke", cells=cells))
-    again = read_grid(plan.out)
-    assert again.cells == plan.cells and all(e.status == "done" for e in again.cell_folders())
+    plan = carried_out(Plan(kind="grid", out=tmp_path / "g", name="smoke", cells=cells))
+    again = Plan.read(plan.out, kind="grid")
+    assert again.cells == plan.cells and all(e.status == "done" for e in again.look())
     resumed = invoke("grid", "resume", plan.out)
     assert resumed.exit_code == 0 and "my_dataset-mybackbone  my_method" in resumed.stdout
     assert invoke("compare", plan.out).stdout.count("my_method ") >= 2
     planned = invoke("plan-study", plan.out, "--first", "my_method:MyMethod", "--second", "fedavg", "--pairs", 12)
     assert planned.exit_code == 0 and "12 paired runs" in planned.stdout, planned.output
-    tested = invoke("model", "evaluate", again.cell_folders()[0].folder)
+    tested = invoke("model", "evaluate", again.look()[0].folder)
     assert tested.exit_code == 0 and "acc+gyro" in tested.stdout
     assert invoke("report", plan.out, "--out", tmp_path / "report").exit_code == 0
     page = (tmp_path / "report" / "report.md").read_text()
@@ -71,7 +69,7 @@ def test_a_search_over_ones_own_is_frozen_and_taken_by_a_table(invoke: Invoke, o
     place = tmp_path / "s"
     cells = cells_of(load_grid("search_lr"), [*OWN[:1], "methods=[my_method:MyMethod]", *OWN[2:], *SHORT])
     assert len(cells) == 15 and {c.config.choice.parameters for c in cells} == {("training.lr", "strategy.alpha")}
-    carried_out(Plan(out=place, name="search_lr", cells=cells))
+    carried_out(Plan(kind="grid", out=place, name="search_lr", cells=cells))
     frozen = invoke("grid", "freeze", place, "--out", tmp_path / "tuned.json", "--json")
     assert frozen.exit_code == 0, frozen.output
     (choice,) = json.loads(frozen.stdout)["choices"]
@@ -85,8 +83,8 @@ def test_a_search_over_ones_own_is_frozen_and_taken_by_a_table(invoke: Invoke, o
 def test_a_file_may_name_them_and_call_a_level_something_else(own, tmp_path):
     path = own / "mine.py"
     path.write_text(
-        "from relief_ray.studies.spec import CNN, Axis, Grid, own_backbone, own_dataset\n\n\n"
-        "def grid():\n    return Grid(name='mine', title='', methods=('fedavg', 'my_method:MyMethod'),\n"
+        "from relief_ray.studies.spec import CNN, Axis, Spec, own_backbone, own_dataset\n\n\n"
+        "def grid():\n    return Spec(name='mine', title='', methods=('fedavg', 'my_method:MyMethod'),\n"
         "        datasets=('dsa_mini', 'my_dataset:MY_DATASET',\n"
         "            own_dataset('my_dataset:MY_DATASET', name='people', split='held_out_subject')),\n"
         "        axes=(Axis(name='backbones', levels=(CNN, own_backbone('my_backbone:MyBackbone'))),), seeds=(0,))\n"
@@ -97,7 +95,7 @@ def test_a_file_may_name_them_and_call_a_level_something_else(own, tmp_path):
     }
     chosen = cells_of(load_grid(str(path)), ["datasets=people", "folds=[1]", "backbones=[cnn]"])
     assert {(c.setting, c.config.data.fold) for c in chosen} == {("people-cnn", 1)}
-    assert not (own / GRID_FILE).exists()
+    assert not (own / PLAN_FILE).exists()
 
 
 @pytest.mark.parametrize(
@@ -124,7 +122,7 @@ def test_what_is_wrong_is_named(own, settings, words):
 
 
 def test_two_levels_of_one_name_are_refused(own):
-    grid = Grid(
+    grid = Spec(
         name="g", title="", methods=("fedavg",),
         datasets=("my_dataset:MY_DATASET", own_dataset("my_dataset:MY_DATASET", split="held_out_subject")),
     )  # fmt: skip

@@ -7,19 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from actors.commands.run_mode import placed
+from actors.commands.run import placed
 from actors.grids.places import bundles_of, explain_places, num_at_once, refuse_shortage, settled
-from actors.grids.trial import run_trial
 from actors.runtime.placement import Nodes
-from actors.runtime.warm_pool import WorkerCache
 from relief_ray.config.experiment import parse
 from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.schema import comparable
-from relief_ray.studies.plans import read_grid, write_grid
+from relief_ray.studies.plan import Plan
 from relief_ray.support.errors import UserError
 from tests.actors.grids.tiny_plans import tiny_plan
-from tests.actors.test_plans import spec_of
+from tests.actors.trials import run_alone
 
 HERE = {"CPU": 2.0, "memory": 8e9}
 ONE = Nodes(each=({**HERE, "type_a": 3.0, "type_b": 3.0, "type_c": 2.0},), here=HERE)
@@ -120,14 +118,14 @@ def test_a_node_that_joins_during_a_grid_gets_cells_and_no_bit_changes(seen, tmp
     out, facts = seen
     assert [note.partition(":")[0] for note in facts["notes"]] == ["one node", "2 nodes, 2 cores"]
     assert set(facts["busy"]) == {facts["head"], *facts["joined"]} and len(facts["joined"]) == 1
-    entries = read_grid(out).cell_folders()
+    entries = Plan.read(out, kind="grid").look()
     assert [e.status for e in entries] == ["done"] * 8 and not any(why for _, why in facts["ended"])
     modes = [read_run(e.folder).runtime["mode"] for e in entries]
     assert set(modes) == {"inline", "packed"}, "before and after it joined"
-    alone = write_grid(tiny_plan(tmp_path / "alone", seeds=(0, 1, 2, 3)))
-    for here, there in zip(alone.cell_folders(), entries, strict=True):
+    alone = tiny_plan(tmp_path / "alone", seeds=(0, 1, 2, 3)).write()
+    for here, there in zip(alone.look(), entries, strict=True):
         assert here.cell.name == there.cell.name and here.cell.hash == there.cell.hash
-        assert run_trial(spec_of(here), WorkerCache()) == "done"
+        assert run_alone(here) == "done"
         assert [comparable(r) for r in read_rounds(here.folder)] == [comparable(r) for r in read_rounds(there.folder)]
         assert read_run(here.folder).cell == read_run(there.folder).cell
 

@@ -4,55 +4,73 @@ import json
 import time
 from dataclasses import replace
 
-from actors.grids.display import GridJson, GridLines, duration, end_line, picture
-from actors.grids.progress import GridProgress, is_disk_full, last_round, leaders
-from actors.grids.trial import run_trial
-from actors.runtime.warm_pool import WorkerCache
-from actors.terminal.progress import CellEnd
+from actors.grids.scheduler import keep_death
+from actors.terminal.progress import GridJson, GridLines, duration, end_line, picture
+from relief_ray.experiment.experiment import open_cell, run_cell, run_opened
 from relief_ray.records.run_folder import read_rounds
-from relief_ray.records.sync.sender import Senders
-from relief_ray.studies.plans import Plan, keep_error, write_grid
+from relief_ray.studies.loop import Loop, is_disk_full, last_round, leaders
+from relief_ray.studies.plan import Plan, keep_error
+from relief_ray.studies.progress import Callback, Callbacks, End
 from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan
-from tests.actors.test_plans import spec_of
+from tests.actors.trials import run_alone
 from tests.loaders import ODD, ODDITIES, write_lab
 from tune_configs.registry import cells_of
 
 
-def follow(plan, reporter):
-    ticks = []
-    return GridProgress(
-        entries=plan.cell_folders(),
-        todo=plan.cell_folders(),
-        reporter=reporter,
-        senders=Senders([], print),
-        on_tick=lambda: ticks.append(1),
-    ), ticks
+class Heard(Callback):
+    """Remembers the rounds that it hears of."""
+
+    def __init__(self):
+        self.rounds = []
+
+    def round(self, cell, record, alerts):
+        self.rounds.append((cell.title, record.round))
 
 
-def test_progress_follows_cells_to_their_end(tmp_path, capsys):
-    plan = write_grid(tiny_plan(tmp_path, methods=("fedavg", "relief")))
-    progress, ticks = follow(plan, GridLines())
-    fedavg, relief = plan.cell_folders()
-    assert progress.view().left_s is None and sum(progress.left.values()) == 3 + 4
-    progress.begun(fedavg.cell.name)
-    run_trial(spec_of(fedavg), WorkerCache())
+def follow(plan, callback):
+    return Loop(plan, callback, todo=plan.look())
+
+
+def test_a_loop_follows_cells_to_their_end(tmp_path, capsys):
+    plan = tiny_plan(tmp_path, methods=("fedavg", "relief")).write()
+    heard = Heard()
+    loop = follow(plan, Callbacks((GridLines(), heard)))
+    fedavg, relief = plan.look()
+    assert loop.view().left_s is None
+    loop.begin(fedavg.cell.name)
+    run_alone(fedavg)
     time.sleep(0.01)
-    progress.tick()
-    view = progress.view()
-    assert ticks and (view.num_done, view.num_cells) == (0, 2)
+    loop.tick()
+    view = loop.view()
     assert [(c.title, c.num_rounds, c.num_planned) for c in view.running] == [("dsa_mini-fedavg-s0", 3, 3)]
-    assert view.left_s is not None and view.left_s > 0
-    progress.ended(fedavg.cell.name, "")
+    assert (view.num_done, view.num_cells) == (0, 2) and view.left_s is not None and view.left_s > 0
+    loop.end(fedavg.cell.name)
+    assert heard.rounds == [("dsa_mini-fedavg-s0", number) for number in (1, 2, 3)], "each once"
     f1 = read_rounds(fedavg.folder)[-1].metrics.f1
-    assert last_round(fedavg.folder).metrics.f1 == f1 == progress.scores[fedavg.cell.name]
+    assert last_round(fedavg.folder).metrics.f1 == f1 == view.leaders[0].f1
     assert "[1/2] dsa_mini-fedavg-s0: done in" in (said := capsys.readouterr().out) and f"F1 {100 * f1:.1f} %" in said
-    progress.begun(relief.cell.name)
-    progress.ended(relief.cell.name, "Traceback\nActorDiedError: killed")
-    assert progress.view().num_failed == 1 and not progress.running
-    assert plan.cell_folders()[1].why.startswith("its process died")
+    loop.begin(relief.cell.name)
+    keep_death(loop, relief.cell.name, "Traceback\nActorDiedError: killed", None)
+    loop.end(relief.cell.name)
+    assert loop.view().num_failed == 1 and not loop.view().running
+    assert plan.look()[1].why.startswith("its process died")
     assert "dsa_mini-relief-s0: FAILED in" in capsys.readouterr().out
-    best = leaders(plan.cell_folders(), progress.scores)
-    assert [(x.setting, x.label, x.num, x.of) for x in best] == [("dsa_mini", "fedavg", 1, 1)] and best[0].f1 == f1
+    assert [(x.setting, x.label, x.num, x.of) for x in loop.view().leaders] == [("dsa_mini", "fedavg", 1, 1)]
+
+
+def test_rounds_are_told_once_while_a_cell_runs_and_not_again_after_a_resume(tmp_path):
+    plan = tiny_plan(tmp_path, methods=("fedavg",)).write()
+    (state,) = plan.look()
+    heard = Heard()
+    stops = iter((False, True))
+    run_cell(state.cell.config, state.folder, should_stop=lambda: next(stops))
+    loop = follow(plan, heard)
+    setup = open_cell(state.cell.config, state.folder)
+    loop.begin(state.cell.name)
+    assert not loop.stop() and heard.rounds == [], "what a resume may drop is no news"
+    run_opened(setup, state.folder, should_stop=loop.stop)
+    loop.end(state.cell.name, "done")
+    assert [number for _, number in heard.rounds] == [2, 3]
 
 
 def test_what_is_odd_about_the_data_is_shown_once_for_all_cells(write, tmp_path, monkeypatch, capsys):
@@ -60,18 +78,18 @@ def test_what_is_odd_about_the_data_is_shown_once_for_all_cells(write, tmp_path,
     owned = {"fleet.owned": {"A": ["wrist", "hip", "ankle"], "B": ["wrist"], "C": ["wrist"]}}
     grid = replace(tiny_grid(methods=("fedavg", "v1"), **owned), datasets=(path,))
     (tmp_path / "grid").mkdir()
-    plan = write_grid(Plan(out=tmp_path / "grid", name="tiny", title="", cells=cells_of(grid)))
-    progress, _ = follow(plan, GridLines())
-    for entry in plan.cell_folders():
-        progress.begun(entry.cell.name)
-        assert run_trial(spec_of(entry), WorkerCache()) == "done"
-        progress.ended(entry.cell.name, "")
+    plan = Plan(kind="grid", out=tmp_path / "grid", name="tiny", title="", cells=cells_of(grid)).write()
+    loop = follow(plan, GridLines())
+    for entry in plan.look():
+        loop.begin(entry.cell.name)
+        assert run_alone(entry) == "done"
+        loop.end(entry.cell.name)
     said = capsys.readouterr().out
     assert [said.count(f"WARNING: data {path}: {text}") for text in ODDITIES] == [1] * len(ODDITIES)
 
 
 def test_leaders_are_by_mean_over_seeds(tmp_path):
-    entries = tiny_plan(tmp_path, seeds=(0, 1)).cell_folders()
+    entries = tiny_plan(tmp_path, seeds=(0, 1)).look()
     scores = dict(zip([e.cell.name for e in entries], [0.9, 0.6, 0.1, 0.5], strict=True))
     (leader,) = leaders(entries, scores)
     assert (leader.label, leader.f1, leader.num, leader.of) == ("relief", 0.55, 2, 2)
@@ -79,31 +97,31 @@ def test_leaders_are_by_mean_over_seeds(tmp_path):
 
 def test_a_full_disk_is_recognised(tmp_path):
     plan = tiny_plan(tmp_path, methods=("fedavg",))
-    (entry,) = plan.cell_folders()
+    (entry,) = plan.look()
     keep_error(entry.folder, OSError(28, "No space left on device"))
-    assert is_disk_full(plan.cell_folders()[0])
+    assert is_disk_full(plan.look()[0])
     keep_error(entry.folder, ValueError("something else"))
-    assert not is_disk_full(plan.cell_folders()[0])
+    assert not is_disk_full(plan.look()[0])
 
 
 def test_lines_json_and_table_say_the_same(tmp_path, capsys):
-    plan = write_grid(tiny_plan(tmp_path, methods=("fedavg",)))
-    progress, _ = follow(plan, GridJson())
-    (entry,) = plan.cell_folders()
-    progress.begun(entry.cell.name)
-    run_trial(spec_of(entry), WorkerCache())
-    progress.tick()
+    plan = tiny_plan(tmp_path, methods=("fedavg",)).write()
+    loop = follow(plan, GridJson())
+    (entry,) = plan.look()
+    loop.begin(entry.cell.name)
     from rich.console import Console
 
     console = Console(width=100, record=True)
-    console.print(picture(progress.view()))
+    console.print(picture(loop.view()))
     shown = console.export_text()
-    assert "0/1 cells" in shown and "dsa_mini-fedavg-s0" in shown and "3/3" in shown
+    assert "0/1 cells" in shown and "dsa_mini-fedavg-s0" in shown and "0/3" in shown
     capsys.readouterr()
-    progress.ended(entry.cell.name, "")
+    run_alone(entry)
+    loop.end(entry.cell.name)
     event = json.loads(capsys.readouterr().out)
     assert (event["event"], event["status"], event["done"], event["cells"]) == ("cell", "done", 1, 1)
-    line = end_line(CellEnd(title="a", status="failed", seconds=2.0, why="first\nsecond", view=progress.view()))
+    cell = replace(entry.cell, title="a")
+    line = end_line(cell, End(status="failed", seconds=2.0, why="first\nsecond", view=loop.view()))
     assert line == "[1/1] a: FAILED in 2.0 s  first"
 
 

@@ -10,64 +10,67 @@ from pathlib import Path
 
 import pytest
 
-from actors.grids.scheduler import STOP_FILE, Listener, TrialPlan, fit
-from actors.grids.trial import run_trial
-from actors.runtime.warm_pool import WorkerCache
+from actors.grids.scheduler import STOP_FILE, fit
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.schema import comparable
-from relief_ray.studies.plans import write_grid
+from relief_ray.studies.loop import Loop
+from relief_ray.studies.progress import Callback
 from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan
-from tests.actors.test_plans import spec_of
+from tests.actors.trials import run_alone
 from tune_configs.registry import cells_of
 
 pytestmark = pytest.mark.ray
 
 
-class Log:
-    """Remembers what a listener hears, and does something at the beginning of a cell."""
+class Log(Callback):
+    """Remembers what a loop says, and does something when a cell begins and many times a second."""
 
     def __init__(self, on_begun=None):
         self.begun, self.ended, self.notes, self._on_begun = [], {}, [], on_begun
 
-    def listener(self):
-        return Listener(begun=self.began, ended=self.ended.__setitem__, tick=lambda: None, note=self.notes.append)
-
-    def began(self, name):
-        self.begun.append(name)
+    def begin(self, cell, facts):
+        self.begun.append(cell.name)
         if self._on_begun:
-            self._on_begun(name)
+            self._on_begun(cell.name)
+
+    def end(self, cell, end):
+        self.ended[cell.name] = end.why
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+def ticking(tick):
+    """A stop that is never asked for; ``tick`` is called with each question."""
+    return lambda: bool(tick() and False)
 
 
 def results(out, cells):
     return [[comparable(r) for r in read_rounds(out / cell.name)] for cell in cells]
 
 
-def run_all(plan, log):
-    fit(
-        [e for e in plan.cell_folders() if e.status != "done"],
-        TrialPlan(out=plan.out, parent=plan.name),
-        log.listener(),
-    )
+def run_all(plan, log, tick=lambda: None):
+    fit(Loop(plan, log, ticking(tick), todo=[e for e in plan.look() if e.status != "done"]))
 
 
 @pytest.mark.ci
 def test_a_grid_with_a_failing_cell(cluster, tmp_path):
-    plan = write_grid(tiny_plan(tmp_path / "tune", seeds=(0, 1)))
+    plan = tiny_plan(tmp_path / "tune", seeds=(0, 1)).write()
     # Its one timed client is not in the data: the cell fails on its own, wherever it runs.
     bad = cells_of(tiny_grid(methods=("full_only",), seeds=(0,), **{"fleet.owned": {"A": ["acc"], "C": ["mag"]}}))
-    mixed = write_grid(replace(plan, cells=(plan.cells[0], *bad, *plan.cells[1:])))
+    mixed = replace(plan, cells=(plan.cells[0], *bad, *plan.cells[1:])).write()
     log = Log()
     run_all(mixed, log)
     names = [cell.name for cell in mixed.cells]
     assert sorted(log.begun) == sorted(names) and set(log.ended) == set(names)
     assert log.notes == ["one node: a process for each cell"]
     assert all(abs(log.begun.index(name) - i) <= 2 for i, name in enumerate(names)), "not in order"
-    entries = {e.cell.name: e for e in mixed.cell_folders()}
+    entries = {e.cell.name: e for e in mixed.look()}
     failed = entries[bad[0].name]
     assert failed.status == "failed" and "full_only: no client of this fleet owns all modalities" in failed.why
-    assert [e.status for e in plan.cell_folders()] == ["done"] * 4
-    alone = write_grid(tiny_plan(tmp_path / "alone", seeds=(0, 1)))
-    assert {run_trial(spec_of(e), WorkerCache()) for e in alone.cell_folders()} == {"done"}
+    assert [e.status for e in plan.look()] == ["done"] * 4
+    alone = tiny_plan(tmp_path / "alone", seeds=(0, 1)).write()
+    assert {run_alone(e) for e in alone.look()} == {"done"}
     assert results(alone.out, alone.cells) == results(plan.out, plan.cells)
     assert not (plan.out / ".tune").exists()
 
@@ -94,15 +97,15 @@ def hosts():
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["packed", "actors"])
 def test_hosts_of_a_trial_lie_in_its_bundles_and_stay_for_the_next_cell(cluster, tmp_path, mode):
-    plan = write_grid(tiny_plan(tmp_path, methods=("fedavg", "relief"), **{"runtime.mode": mode}))
+    plan = tiny_plan(tmp_path, methods=("fedavg", "relief"), **{"runtime.mode": mode}).write()
     pids, others = defaultdict(set), hosts()
 
     def look(name):
         pids[name] |= hosts() - others
 
     run_all(plan, Log(look))
-    assert [e.status for e in plan.cell_folders()] == ["done", "done"]
-    runtimes = [read_run(e.folder).runtime for e in plan.cell_folders()]
+    assert [e.status for e in plan.look()] == ["done", "done"]
+    runtimes = [read_run(e.folder).runtime for e in plan.look()]
     assert [f["mode"] for f in runtimes] == [mode] * 2
     (num_hosts,) = {f["num_hosts"] for f in runtimes}
     assert num_hosts == 8 if mode == "actors" else 1 < num_hosts < 8
@@ -112,8 +115,8 @@ def test_hosts_of_a_trial_lie_in_its_bundles_and_stay_for_the_next_cell(cluster,
 
 @pytest.mark.slow
 def test_a_trial_whose_process_is_killed_is_tried_again_from_its_checkpoint(cluster, tmp_path):
-    plan = write_grid(tiny_plan(tmp_path, methods=("fedavg",), rounds=60))
-    (entry,) = plan.cell_folders()
+    plan = tiny_plan(tmp_path, methods=("fedavg",), rounds=60).write()
+    (entry,) = plan.look()
     killed = []
 
     def tick():
@@ -122,22 +125,22 @@ def test_a_trial_whose_process_is_killed_is_tried_again_from_its_checkpoint(clus
             os.kill(json.loads((entry.folder / "driver.lock").read_text())["pid"], signal.SIGKILL)
             killed.append(done)
 
-    fit([entry], TrialPlan(out=plan.out, parent=plan.name), replace(Log().listener(), tick=tick))
-    (after,) = plan.cell_folders()
+    run_all(plan, Log(), tick)
+    (after,) = plan.look()
     assert killed and after.status == "done" and read_run(entry.folder).num_resumes == 1
 
 
 @pytest.mark.slow
 def test_a_stop_ends_cells_between_rounds(cluster, tmp_path):
-    plan = write_grid(tiny_plan(tmp_path, methods=("fedavg",), seeds=(0, 1, 2, 3), rounds=400))
+    plan = tiny_plan(tmp_path, methods=("fedavg",), seeds=(0, 1, 2, 3), rounds=400).write()
     stop = plan.out / STOP_FILE
 
     def tick():
-        if any(e.num_rounds > 1 for e in plan.cell_folders()):
+        if any(e.num_rounds > 1 for e in plan.look()):
             stop.touch()
 
-    fit(plan.cell_folders(), TrialPlan(out=plan.out, parent=plan.name), replace(Log().listener(), tick=tick))
-    entries = plan.cell_folders()
+    run_all(plan, Log(), tick)
+    entries = plan.look()
     assert {e.status for e in entries} <= {"planned", "interrupted"} and 0 < sum(
         e.num_rounds for e in entries
     ) < 4 * 400

@@ -4,24 +4,19 @@ import importlib.util
 
 import pytest
 
-from actors.commands.plan_text import plan_facts, plan_text
-from actors.commands.search import again, suggested_tries
+from actors.commands.plan_text import grid_text, plan_facts
 from actors.grids.estimate import Estimate
-from actors.grids.freeze import freeze
-from actors.grids.progress import f1_heading
-from actors.grids.trial import run_trial
-from actors.runtime.warm_pool import WorkerCache
+from actors.grids.search import again, freeze, search_places, space_of, suggested_tries
 from relief_ray.records.run_folder import read_rounds
-from relief_ray.studies.plans import read_grid, write_grid
+from relief_ray.studies.loop import f1_heading
+from relief_ray.studies.plan import Plan
 from relief_ray.studies.spec import Level
 from relief_ray.support.errors import UserError
 from tests.actors.conftest import Invoke
 from tests.actors.grids.tiny_plans import TINY
-from tests.actors.test_plans import spec_of
+from tests.actors.trials import run_alone
 from tune_configs.registry import load_grid
-from tune_configs.search import tries
-from tune_configs.space import search_places, space_of
-from tune_configs.tuned import read_tuned
+from tune_configs.search import read_tuned, tries
 
 SMALL = [f"{k}={v}" for k, v in TINY.items() if k != "backbone"] + ["backbone.conv1=2", "backbone.fusion=4"]
 SETTINGS = ["datasets=dsa_mini", "methods=fedprox", *SMALL, "rounds=2"]
@@ -32,9 +27,9 @@ def carried_out(search, batches):
     for batch in range(batches):
         plan = search.ask()
         plan.out.mkdir(exist_ok=True)
-        plan = write_grid(plan)
-        for entry in plan.cell_folders():
-            run_trial(spec_of(entry), WorkerCache())
+        plan = plan.write()
+        for entry in plan.look():
+            run_alone(entry)
         if batch < batches - 1:
             assert search.tell(plan)
     return plan
@@ -44,11 +39,11 @@ def carried_out(search, batches):
 def test_a_resumed_search_gets_the_same_tries_and_goes_on(tmp_path):
     whole = carried_out(suggested_tries("search_lr", SETTINGS, tmp_path / "whole", 7, seed=3), 3)
     carried_out(suggested_tries("search_lr", SETTINGS, tmp_path / "part", 7, seed=3), 1)
-    part = carried_out(again(read_grid(tmp_path / "part"), []), 3)
+    part = carried_out(again(Plan.read(tmp_path / "part", kind="grid"), []), 3)
     assert [c.name for c in part.cells] == [c.name for c in whole.cells] and len(whole.cells) == 7
     other = suggested_tries("search_lr", SETTINGS, tmp_path / "other", 7, seed=4).ask()
     assert not {c.name for c in other.cells} & {c.name for c in whole.cells}
-    records = [record for entry in whole.cell_folders() for record in read_rounds(entry.folder)]
+    records = [record for entry in whole.look() for record in read_rounds(entry.folder)]
     assert records and all(r.metrics is None and r.validation is not None for r in records), "the test part stays shut"
     for cell in whole.cells:
         assert 1e-4 <= cell.config.training.lr <= 1e-2 and 0.001 <= cell.config.strategy.mu <= 0.1
@@ -57,15 +52,15 @@ def test_a_resumed_search_gets_the_same_tries_and_goes_on(tmp_path):
 
 def test_what_a_search_takes_is_told_of_all_its_tries(tmp_path):
     plan = suggested_tries("search_lr", SETTINGS, tmp_path / "whole", 12, seed=3).ask()
-    entries = plan.cell_folders()
+    entries = plan.look()
     known = {e.cell.name: Estimate(seconds=4.0, num_bytes=2**20, origin="one timed round") for e in entries}
-    text = plan_text(plan, entries, known, 2, 20.0, share=3 / 12)
+    text = grid_text(plan, entries, known, 2, 20.0, share=3 / 12)
     lines, text = text.splitlines(), " ".join(text.split())
     assert "3 cells (3 planned)" in text and "of 12: later ones" in text and "(all 12 cells" in text
     assert "in all 48 s of work, 12 MiB of disk; on 2 cores it takes 44 s with Ray's start" in text
     assert all(len(line) <= 80 or str(tmp_path) in line for line in lines)
     assert plan_facts(plan, entries, known, 2, 20.0, 3 / 12)["core_s"] == 48.0
-    assert "later ones" not in plan_text(plan, entries, known, 2, 20.0)
+    assert "later ones" not in grid_text(plan, entries, known, 2, 20.0)
     assert f1_heading(entries) == "validation F1 %"
 
 
@@ -73,10 +68,10 @@ def test_a_choice_is_frozen_once_all_tries_are_done_and_knows_the_edge_of_the_sp
     search = suggested_tries("search_lr", SETTINGS, tmp_path / "s", 4, seed=0)
     plan = carried_out(search, 1)
     with pytest.raises(UserError, match="no method has all of its tries done"):
-        freeze(read_grid(plan.out), tmp_path / "tuned.json")
+        freeze(Plan.read(plan.out, kind="grid"), tmp_path / "tuned.json")
     assert search.tell(plan)
     plan = carried_out(search, 1)
-    freeze(read_grid(plan.out), tmp_path / "tuned.json")
+    freeze(Plan.read(plan.out, kind="grid"), tmp_path / "tuned.json")
     (frozen,) = read_tuned(tmp_path / "tuned.json").choices
     rate = frozen.settings["training.lr"]
     assert frozen.choice.num_tries == 4 and rate in {c.config.training.lr for c in plan.cells}
@@ -87,7 +82,7 @@ def test_an_open_cell_is_waited_for(tmp_path):
     search = suggested_tries("search_lr", SETTINGS, tmp_path / "s", 4, seed=0)
     plan = search.ask()
     plan.out.mkdir()
-    assert not search.tell(write_grid(plan))
+    assert not search.tell(plan.write())
 
 
 @pytest.mark.parametrize(

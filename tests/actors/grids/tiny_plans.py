@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from relief_ray.studies.plans import Plan
-from relief_ray.studies.spec import Grid, Level
+from relief_ray.studies.plan import Plan
+from relief_ray.studies.spec import Level, Spec
 from tune_configs.registry import cells_of
 
 TINY = {
@@ -19,7 +19,7 @@ TINY = {
 
 
 def tiny_grid(methods=("fedavg", "relief"), seeds=(0,), **settings):
-    return Grid(
+    return Spec(
         name="tiny",
         title="tiny cells",
         methods=methods,
@@ -40,10 +40,10 @@ def tiny_search(out, seeds=(0,), datasets=("dsa_mini",), **changes):
     grid = tiny_grid(methods=("fedprox",), seeds=seeds, **{"evaluation.parts": ["validation"], **changes})
     grid = replace(grid, own={"fedprox": levels}, datasets=datasets, is_search=True)
     grid = replace(grid, folds=(0, 1))
-    return Plan(out=out, name="tiny", title="", cells=cells_of(grid))
+    return Plan(kind="grid", out=out, name="tiny", title="", cells=cells_of(grid))
 
 
 def tiny_plan(out, **changes):
     """A plan of tiny cells in a folder that exists; nothing is written yet."""
     out.mkdir(exist_ok=True)
-    return Plan(out=out, name="tiny", title="tiny cells", cells=cells_of(tiny_grid(**changes)))
+    return Plan(kind="grid", out=out, name="tiny", title="tiny cells", cells=cells_of(tiny_grid(**changes)))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from ray.exceptions import ActorUnavailableError, GetTimeoutError, OutOfMemoryError
 
-from actors.launch import RunCallbacks, run_experiment
+from actors.launch import Hooks, run_experiment
 from actors.runtime import coordinator_client
 from actors.runtime.coordinator_client import Deaths, ProgressRelay, Pulse
 from actors.runtime.errors import CoordinatorLost
@@ -90,7 +90,7 @@ def test_a_coordinator_that_dies_with_every_start_ends_the_run_with_the_line_tha
     notes: list[str] = []
     setup, folder = new_run(tmp_path / "run", num_hosts=1), tmp_path / "run"
     with pytest.raises(CoordinatorLost, match="given up before the first round: its process") as caught:
-        run_experiment(struck(setup, dies), folder, RunCallbacks(on_note=notes.append))
+        run_experiment(struck(setup, dies), folder, Hooks(on_note=notes.append))
     assert notes == ["the coordinator's process died; it goes on from the last checkpoint"] * 2
     assert report(caught.value) == exit_code(caught.value) == RAY_LOST
     said = " ".join(capsys.readouterr().err.split())
@@ -113,7 +113,7 @@ def test_deaths_with_rounds_between_them_do_not_add_up(cluster, tmp_path: Path) 
 
     run_experiment(new_run(here, rounds=18, mode="inline"), here)
     setup = struck(new_run(there, rounds=18, num_hosts=1), dies)
-    run = run_experiment(setup, there, RunCallbacks(on_note=notes.append))
+    run = run_experiment(setup, there, Hooks(on_note=notes.append))
     assert len([note for note in notes if "process died" in note]) == 4
     assert run.status == "done" and results(there) == results(here)
 

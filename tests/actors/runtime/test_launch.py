@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import ray
 
-from actors.launch import RunCallbacks, choose_mode, local_session, run_experiment
+from actors.launch import Hooks, choose_mode, local_session, run_experiment
 from actors.runtime.coordinator import GracePeriod
 from actors.runtime.warm_pool import WorkerCache
 from relief_ray.config.experiment import parse
@@ -113,7 +113,7 @@ def test_a_coordinator_killed_in_mid_run_goes_on_with_the_same_bits(cluster, tmp
             os.kill(killed[0], signal.SIGKILL)
 
     run_experiment(new_run(here, rounds=60, mode="inline"), here)
-    callbacks = RunCallbacks(on_round=on_round, on_note=notes.append)
+    callbacks = Hooks(on_round=on_round, on_note=notes.append)
     run = run_experiment(new_run(there, rounds=60, num_hosts=1), there, callbacks)
     assert killed and killed[0] != os.getpid()
     assert any("coordinator" in note for note in notes)
@@ -134,7 +134,7 @@ def test_a_frozen_coordinator_is_ended_and_goes_on_with_the_same_bits(cluster, t
             os.kill(frozen[0], signal.SIGSTOP)
 
     run_experiment(new_run(here, rounds=60, mode="inline"), here)
-    callbacks = RunCallbacks(on_round=on_round, on_note=notes.append)
+    callbacks = Hooks(on_round=on_round, on_note=notes.append)
     run = run_experiment(new_run(there, rounds=60, num_hosts=1), there, callbacks)
     assert frozen and frozen[0] != os.getpid() and not alive(frozen)
     assert any("has not answered for 3 s: its process was ended; it goes on" in note for note in notes), notes
@@ -152,7 +152,7 @@ def test_a_stop_does_not_wait_for_a_frozen_coordinator(cluster, tmp_path):
             os.kill(json.loads((tmp_path / "driver.lock").read_text())["pid"], signal.SIGSTOP)
             stopped.append(time.monotonic())
 
-    callbacks = RunCallbacks(on_round=on_round, should_stop=lambda: bool(stopped))
+    callbacks = Hooks(on_round=on_round, should_stop=lambda: bool(stopped))
     run = run_experiment(new_run(tmp_path, rounds=5000, num_hosts=1), tmp_path, callbacks)
     assert time.monotonic() - stopped[0] < 10.0
     assert run.status == "interrupted" == read_run(tmp_path).status
@@ -167,7 +167,7 @@ class Runs:
 
     def __call__(self, name, **runtime):
         worker_cache, folder, seen = self.worker_cache, self.folder / name, []
-        run = run_experiment(new_run(folder, **runtime), folder, RunCallbacks(on_round=seen.append), worker_cache)
+        run = run_experiment(new_run(folder, **runtime), folder, Hooks(on_round=seen.append), worker_cache)
         assert run.status == "done" and results(folder) == self.expected
         assert [r.round for r in seen] == [0, 1, 2, 3, 4], "the run before is not heard again"
         options, types, *_ = worker_cache._needs
@@ -214,14 +214,14 @@ def worker_cache(cluster):
 @pytest.mark.ray
 def test_a_stopped_run_is_resumed_with_the_same_bits(worker_cache, tmp_path, inline):
     seen = []
-    watch = RunCallbacks(on_round=lambda r: seen.append(r.round), should_stop=lambda: 1 in seen, separate=False)
+    watch = Hooks(on_round=lambda r: seen.append(r.round), should_stop=lambda: 1 in seen, separate=False)
     assert run_experiment(new_run(tmp_path, num_hosts=1), tmp_path, watch).status == "interrupted"
     assert seen == [0, 1] and read_run(tmp_path).status == "interrupted"
     # Round 1 has no checkpoint of its own by configuration; stopping made one.
     assert generations(tmp_path)[0].name == "round-000001"
     setup, folder = reopen(tmp_path)
     folder.close()
-    run = run_experiment(setup, tmp_path, RunCallbacks(separate=False), worker_cache)
+    run = run_experiment(setup, tmp_path, Hooks(separate=False), worker_cache)
     assert run.status == "done" and results(tmp_path) == inline
     assert (run.runtime["mode"], run.runtime["num_hosts"]) == ("packed", 1)
 
@@ -230,13 +230,13 @@ def test_a_stopped_run_is_resumed_with_the_same_bits(worker_cache, tmp_path, inl
 @pytest.mark.ray
 def test_repairs_are_reported_once(worker_cache, tmp_path, inline):
     notes = []
-    stopped = RunCallbacks(on_round=lambda r: seen.append(r.round), should_stop=lambda: 1 in seen)
+    stopped = Hooks(on_round=lambda r: seen.append(r.round), should_stop=lambda: 1 in seen)
     seen = []
     assert run_experiment(new_run(tmp_path, mode="inline"), tmp_path, stopped).status == "interrupted"
     with (tmp_path / "rounds.jsonl").open("a") as file:
         file.write('{"round": 2, "pha')
     setup = prepare(parse(CONFIG | {"runtime": {**CONFIG["runtime"], "num_hosts": 1}}))
-    run = run_experiment(setup, tmp_path, RunCallbacks(on_note=notes.append), worker_cache)
+    run = run_experiment(setup, tmp_path, Hooks(on_note=notes.append), worker_cache)
     assert run.status == "done" and results(tmp_path) == inline
     assert [note.startswith("repaired: ") for note in notes] == [True, False]
     assert notes[1].startswith("a client has 60 s for its round")
@@ -257,7 +257,7 @@ from pathlib import Path
 
 import ray
 
-from actors.launch import RunCallbacks, run_experiment
+from actors.launch import Hooks, run_experiment
 from actors.runtime.session import SessionOptions, ray_session
 from actors.terminal.signals import StopSignals
 from relief_ray.config.experiment import parse
@@ -278,7 +278,7 @@ folder = Path(sys.argv[1])
 setup, opened = create(parse(json.loads(sys.argv[2])), folder)
 opened.close()
 with StopSignals() as stop:
-    callbacks = RunCallbacks(on_round=look, should_stop=stop.requested, separate=sys.argv[3] == "separate")
+    callbacks = Hooks(on_round=look, should_stop=stop.requested, separate=sys.argv[3] == "separate")
     run = run_experiment(setup, folder, callbacks)
 assert not ray.is_initialized()
 assert session_folders and not any(path.exists() for path in session_folders)

@@ -29,7 +29,7 @@ from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
 
-from actors.launch import RunCallbacks, run_experiment
+from actors.launch import Hooks, run_experiment
 from relief_ray.config.experiment import parse
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.core.federated import RoundVoid
@@ -86,7 +86,7 @@ out = {}
 try:
     setup, opened = create(parse(values), folder)
     opened.close()
-    callbacks = RunCallbacks(on_round=on_round, on_note=notes.append, should_stop=should_stop)
+    callbacks = Hooks(on_round=on_round, on_note=notes.append, should_stop=should_stop)
     try:
         out["status"] = run_experiment(setup, folder, callbacks).status
     except RoundVoid as error:
@@ -98,7 +98,7 @@ try:
             cluster.add_node(num_cpus=2, resources={"type_c": 3}, object_store_memory=memory)
         setup, opened = reopen(folder)
         opened.close()
-        out["status"] = run_experiment(setup, folder, RunCallbacks(on_note=notes.append)).status
+        out["status"] = run_experiment(setup, folder, Hooks(on_note=notes.append)).status
     rounds = read_rounds(folder)
     out |= {"seen": seen, "notes": notes, "sha256": [r.model_sha256 for r in rounds],
             "runtime": read_run(folder).runtime, "missing": [len(r.left_out) for r in rounds]}

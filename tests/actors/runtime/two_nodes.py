@@ -12,7 +12,7 @@ from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
 
-from actors.launch import RunCallbacks, run_experiment
+from actors.launch import Hooks, run_experiment
 from actors.runtime.session import short_folder
 from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.data import open_dataset
@@ -67,7 +67,7 @@ def outcome(folder: Path, run: ExperimentConfig, separate: bool = False) -> dict
     setup, opened = create(run, folder)
     opened.close()
     try:
-        run_experiment(setup, folder, RunCallbacks(separate=separate))
+        run_experiment(setup, folder, Hooks(separate=separate))
     except UserError as error:
         return {"refused": str(error)}
     rounds = read_rounds(folder)

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from actors.terminal.console import Lines, make_reporter, round_line, seconds
-from actors.terminal.progress import CellEnd
+from actors.terminal.progress import Lines, round_line, run_display, seconds
+from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.records.run_folder import read_rounds
+from relief_ray.studies.progress import End, Facts, View
+from relief_ray.studies.spec import Cell
 
 ROOT = Path(__file__).parents[3]
+VIEW = View(num_cells=1, num_done=0, num_failed=0, elapsed_s=1.0, left_s=None, running=(), leaders=())
 SMALL = [f"--set=backbone.{key}=2" for key in ("conv1", "conv2", "steps", "fusion")]
 
 
@@ -35,10 +38,11 @@ def test_of_several_runs_a_round_is_shown_now_and_then_and_the_last_of_each(runs
     def shown(num_runs: int, every_s: float) -> list[str]:
         lines = Lines(num_runs, every_s)
         for title in ("relief, seed 0", "relief, seed 1"):
-            lines.begin(title, "2 rounds", None, 2)
+            cell = Cell(name="x", label="relief", config=ExperimentConfig(rounds=2), hash="", title=title)
+            lines.begin(cell, Facts(folder=Path(), text="2 rounds"))
             for record in records:
-                lines.round(title, record, "split_naive")
-            lines.end(CellEnd(title=title, status="done", record=records[-1]))
+                lines.round(cell, record, ())
+            lines.end(cell, End(status="done", record=records[-1], view=VIEW))
         return [line.split("  ")[1] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
 
     every = ["0/2", "1/2", "2/2"]
@@ -54,7 +58,7 @@ def test_no_color_asks_for_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(sys, "stdout", Terminal())
     monkeypatch.setenv("NO_COLOR", "1")
-    assert isinstance(make_reporter(False, 1, 1), Lines)
+    assert isinstance(run_display(False, 1, 1), Lines)
 
 
 @pytest.mark.ci

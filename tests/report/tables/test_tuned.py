@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from actors.grids.freeze import Search, choose
+from actors.grids.search import Search, choose
 from relief_ray.report.build import build
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.document import Paragraphs

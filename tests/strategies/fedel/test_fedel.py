@@ -16,9 +16,8 @@ from relief_ray.core.messages import NO_STATE, Fleet, Receipt, ServerState, Stag
 from relief_ray.core.streams import Streams
 from relief_ray.experiment.setup import context_of as setup_context
 from relief_ray.experiment.setup import prepare
-from relief_ray.records import read_rounds, selection_text
+from relief_ray.records import read_rounds, selection
 from relief_ray.strategies import fedel, fedprox
-from relief_ray.strategies import fedel as selection
 from relief_ray.strategies.early_exits import block, num_blocks, own_groups
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.fedel import GLOBAL, WINDOW, FedEL, all_exits, global_importance
@@ -169,7 +168,7 @@ def test_importance_of_a_plain_step_is_the_squared_gradient_as_in_the_global_one
     worker = Worker(replace(job, program=replace(job.program, refine=look, after=lambda _, update: update)))
     tasks = run.strategy.allocate(run.state, context_of(LAYOUT, planner=SPREAD, participants=[0]))
     list(worker._runs.updates(1, run.state.models, [tasks[:1]], {}, reuses_memory=False))
-    local = selection.local_importance(seen[0])
+    local = fedel.local_importance(seen[0])
     after = {j: start[j].double() + seen[0].step[j].double() if j in OWN else start[j] for j in LAYOUT.ids}
     both = zip(LAYOUT.ids, global_importance(start, after, LAYOUT).tolist(), strict=True)
     assert {j: v for j, v in both if j in OWN} == pytest.approx(local, rel=1e-2, abs=1e-6)
@@ -363,11 +362,11 @@ def test_prices_are_the_cost_models_own(case):
     trunk = ["head.2", "head.1", "fusion.B"] if "head.2" in layout else ["head.1", "fusion.B"]
     branches = [[f"fusion.A.{m}", f"encoder.{m}.2", f"encoder.{m}.1"] for m in layout.modalities]
     ids = [g.id for g in own]
-    tree = selection.price(trunk, branches, dict.fromkeys(ids, 1.0), seconds)
+    tree = fedel.price(trunk, branches, dict.fromkeys(ids, 1.0), seconds)
     assert sorted(u.id for u in tree.units) == sorted(ids) and tree.passing > 0
     chosen = [*combinations(ids, 1), *combinations(ids, 2), *list(combinations(ids, 4))[::7], tuple(ids)]
     for ids in chosen:
-        assert selection.cost(tree, ids) == pytest.approx(seconds(ids) - seconds(()), rel=1e-9, abs=1e-12)
+        assert fedel.cost(tree, ids) == pytest.approx(seconds(ids) - seconds(()), rel=1e-9, abs=1e-12)
 
 
 CHAINS = [["head.1", "fusion.B"], *([f"fusion.A.{m}", f"encoder.{m}.2", f"encoder.{m}.1"] for m in ("acc", "hr"))]
@@ -435,7 +434,7 @@ def test_a_device_trains_the_best_of_all_selections_that_fit_on_a_real_backbone(
         trained = tuple(j for j in inside if j in chosen.train)
         subsets = [s for n in range(len(inside) + 1) for s in combinations(inside, n)]
         best = max(sum(value[j] for j in s) for s in subsets if seconds(chosen.output, s) <= limit_s)
-        assert seconds(chosen.output, trained) <= limit_s * (1 + len(own) / selection.UNITS)
+        assert seconds(chosen.output, trained) <= limit_s * (1 + len(own) / fedel.UNITS)
         assert sum(value[j] for j in trained) >= best - 1e-12
         sizes.add(len(trained))
     assert max(sizes) > 1 and min(sizes) < len(inside), "something to decide"
@@ -444,8 +443,8 @@ def test_a_device_trains_the_best_of_all_selections_that_fit_on_a_real_backbone(
 @pytest.mark.usefixtures("run_cache")
 def test_on_real_data_every_tensor_lowers_the_loss_and_fast_devices_train_all(tmp_path, monkeypatch):
     """T_th is what type A takes for everything: it leaves out what has no importance, and nothing has none."""
-    seen, plain = [], selection.local_importance
-    monkeypatch.setattr(selection, "local_importance", lambda probed: (seen.append(plain(probed)), seen[-1])[1])
+    seen, plain = [], fedel.local_importance
+    monkeypatch.setattr(fedel, "local_importance", lambda probed: (seen.append(plain(probed)), seen[-1])[1])
     config = config_of("fedel", training={"epochs": 1})
     setup = prepare(config)
     drive(config, tmp_path / "run")
@@ -462,7 +461,7 @@ def test_records_tell_what_was_trained_not_what_was_proposed(tmp_path):
     setup_, config = prepare(config_of("fedel")), config_of("fedel")
     drive(config, tmp_path / "run")
     for record in read_rounds(tmp_path / "run"):
-        values = [setup_.layout.num_values(selection_text.selection(c.trained)) for c in record.clients]
+        values = [setup_.layout.num_values(selection(c.trained)) for c in record.clients]
         assert record.trained_fraction == pytest.approx(sum(values) / len(values) / setup_.num_own_values)
         assert record.trained_fraction < 1.0 and all(c.args["front"] <= 4 for c in record.clients)
 
