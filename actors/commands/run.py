@@ -215,7 +215,8 @@ def _check_dashboard(plan: Plan, options: Options) -> None:
     """
     if options.dashboard:
         refuse_dashboard_elsewhere(plan.look())
-        if options.jobs == 1 and all(cell.config.runtime.mode == "inline" for cell in plan.cells):
+        is_here = all(cell.config.runtime.mode == "inline" for cell in plan.cells)
+        if plan.kind == "run" and options.jobs == 1 and is_here:
             raise UserError(
                 "--dashboard: these runs use no Ray (runtime.mode = 'inline'); add --jobs 2, or --set "
                 "runtime.mode=packed"

@@ -396,7 +396,7 @@ def freeze(plan: Plan, path: Path) -> list[str]:
         if not any(search.tries.values()):
             lines.append(f"{words(place)}: left out, every try was stopped early")
             continue
-        choices.append(best_of(place, search))
+        choices.append(best_try(place, search))
         lines.append(f"{words(place)}: {_frozen_text(choices[-1])}")
     if not lines:
         raise UserError(f"{plan.out}: {plan.name} is no search; expected cells of one, e.g. relief-ray grid search_lr")
@@ -475,7 +475,7 @@ def score(entry: CellState[Cell]) -> float:
     return cast(float, last.headline)
 
 
-def best_of(place: Place, search: Search) -> Frozen:
+def best_try(place: Place, search: Search) -> Frozen:
     """The best try, the first listed where several are; with its values at the edge of what was tried."""
     means = {attempt: fmean(scores) for attempt, scores in search.tries.items() if scores}
     best = max(means, key=lambda attempt: means[attempt])

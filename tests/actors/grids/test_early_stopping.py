@@ -104,7 +104,7 @@ def test_another_cell_in_the_same_process_begins_anew(tmp_path):
     process._trials, process._worker_cache = trials_of(first, second), WorkerCache()
     assert process.reset_config({"cell": first.cell.name}) and process.step()["status"] == "done"
     assert process.reset_config({"cell": second.cell.name}) and process.step()["status"] == "done"
-    assert [read_run(state.folder).cell for state in (first, second)] == [
+    assert [read_run(state.folder).name for state in (first, second)] == [
         first.cell.config.name, second.cell.config.name
     ]  # fmt: skip
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from actors.commands.run import freeze_choices
-from actors.grids.search import Search, choose, freeze
+from actors.grids.search import Search, best_try, freeze
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.studies.plan import Plan
 from relief_ray.support.errors import UserError
@@ -154,10 +154,10 @@ def test_an_optimum_at_the_edge_is_named():
         for own in (None, 0.6, 0.8)
     }
     best, none = (attempt(training__lr=0.001, strategy__deadline_fraction=own) for own in (0.6, None))
-    inside = choose(place, Search(tries={**tries, best: [0.5, 0.7]}))
+    inside = best_try(place, Search(tries={**tries, best: [0.5, 0.7]}))
     assert inside.settings == {"training.lr": 1e-3, "strategy.deadline_fraction": 0.6}
     assert inside.choice.at_edge == () and inside.choice.f1_validation == pytest.approx(0.6)
-    edge = choose(place, Search(tries={**tries, none: [0.9]}))
+    edge = best_try(place, Search(tries={**tries, none: [0.9]}))
     assert edge.settings["strategy.deadline_fraction"] is None
     assert edge.choice.at_edge == ("strategy.deadline_fraction",)
 
@@ -172,7 +172,7 @@ def test_tries_may_set_different_keys_and_an_edge_is_among_tries_of_the_same_opt
     sgd = [attempt(training__lr=r, training__optimizer="sgd", **own) for r in (0.03, 0.1, 0.3)]
     chosen = {("adam", 0.001): adam[1], ("sgd", 0.03): sgd[0], ("sgd", 0.1): sgd[1]}[best, rate]
     tries = {tried: [0.9 if tried == chosen else 0.5] for tried in (*adam, *sgd)}
-    frozen = choose(("d", None, "cnn", "fedavg"), Search(tries=tries))
+    frozen = best_try(("d", None, "cnn", "fedavg"), Search(tries=tries))
     assert frozen.settings == {key: json.loads(value) for key, value in chosen}
     assert frozen.choice.parameters == tuple(frozen.settings) and ("training.clip_norm" in frozen.settings) == (
         best == "sgd"

@@ -47,7 +47,7 @@ def test_a_loop_follows_cells_to_their_end(tmp_path, capsys):
     loop.end(fedavg.cell.name)
     assert heard.rounds == [("dsa_mini-fedavg-s0", number) for number in (1, 2, 3)], "each once"
     f1 = read_rounds(fedavg.folder)[-1].metrics.f1
-    assert last_round(fedavg.folder).metrics.f1 == f1 == view.leaders[0].f1
+    assert last_round(fedavg.folder).metrics.f1 == f1 == loop.view().leaders[0].f1
     assert "[1/2] dsa_mini-fedavg-s0: done in" in (said := capsys.readouterr().out) and f"F1 {100 * f1:.1f} %" in said
     loop.begin(relief.cell.name)
     keep_death(loop, relief.cell.name, "Traceback\nActorDiedError: killed", None)

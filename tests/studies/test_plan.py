@@ -1,0 +1,87 @@
+"""What differs between the plans of `run` and `grid`, row by row of ``studies.spec.KINDS``."""
+
+from dataclasses import replace
+
+import pytest
+
+from relief_ray.experiment.experiment import open_cell, run_cell
+from relief_ray.records.cells import read_plan_file
+from relief_ray.records.run_folder import RunFolder, read_run
+from relief_ray.studies.plan import Plan, refuse_begun
+from relief_ray.studies.spec import KINDS, Spec
+from relief_ray.support.errors import UserError
+from tests.actors.grids.tiny_plans import TINY
+from tests.plans import cells_of, planned
+
+SMALL = [f"backbone.{key}=2" for key in ("conv1", "conv2", "steps", "fusion")]
+
+
+def plan_of(kind, out, name="quick", **changes):
+    """A plan of one cell, of either command."""
+    if kind == "run":
+        return replace(planned("quick", out, *SMALL), name=name)
+    grid = Spec(name=name, title="", methods=("relief",), datasets=("dsa_mini",), seeds=(0,), settings=TINY)
+    return Plan(kind="grid", out=out, name=name, cells=cells_of(grid, []), **changes)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    return request.param
+
+
+def test_the_file_says_which_command_planned_it_and_the_other_is_refused(kind, tmp_path):
+    other = "grid" if kind == "run" else "run"
+    plan_of(kind, tmp_path).write()
+    assert read_plan_file(tmp_path / "plan.json").kind == kind and not (tmp_path / "grid.json").exists()
+    with pytest.raises(UserError, match=rf"expected a folder that `relief-ray {other}` made.*{KINDS[kind].resume} "):
+        Plan.read(tmp_path, kind=other)
+    with pytest.raises(UserError, match=rf"holds .*quick, asked: {other} quick; choose a folder with --out DIR"):
+        plan_of(other, tmp_path).write()
+    assert Plan.read(tmp_path, kind=kind).resume == f"{KINDS[kind].resume} {tmp_path}"
+
+
+def test_another_name_is_taken_over_or_refused(kind, tmp_path):
+    plan_of(kind, tmp_path).write()
+    if KINDS[kind].replaces:
+        plan_of(kind, tmp_path, name="other").write()
+        assert read_plan_file(tmp_path / "plan.json").name == "other"
+    else:
+        with pytest.raises(UserError, match="holds the grid quick, asked: other"):
+            plan_of(kind, tmp_path, name="other").write()
+
+
+def test_names_say_the_hash_or_not(kind, tmp_path):
+    (cell,) = plan_of(kind, tmp_path).cells
+    assert cell.name.endswith(cell.hash[:8]) is KINDS[kind].is_hashed
+
+
+def test_who_holds_the_lock_keeps_others_out_for_the_command_or_for_the_write(kind, tmp_path):
+    with plan_of(kind, tmp_path).lock():
+        if KINDS[kind].holds_lock:
+            plan_of(kind, tmp_path).write()
+        else:
+            with pytest.raises(UserError, match=r"plan\.lock: the plan is in use by process"):
+                plan_of(kind, tmp_path).write()
+
+
+def test_a_begun_run_is_gone_on_with_or_refused(kind, tmp_path, run_cache):
+    plan = plan_of(kind, tmp_path).write()
+    (state,) = plan.look()
+    stops = iter((False, True))
+    run_cell(state.cell.config, state.folder, should_stop=lambda: next(stops))
+    (begun,) = Plan.read(tmp_path, kind=kind).look()
+    assert (begun.status, begun.is_open, begun.is_finished) == ("interrupted", True, False)
+    if not KINDS[kind].goes_on:
+        with pytest.raises(UserError, match=r"was begun and is not finished; go on with: relief-ray resume"):
+            refuse_begun(plan)
+
+
+@pytest.mark.parametrize("status", ["interrupted", "running", "done", "failed"])
+def test_a_killed_drivers_run_is_opened_as_interrupted_and_others_as_they_are(status, tmp_path, run_cache):
+    (cell,) = plan_of("run", tmp_path).cells
+    folder = tmp_path / cell.name
+    open_cell(cell.config, folder)
+    with RunFolder.resume(folder) as opened:
+        opened.update(status=status)
+    open_cell(cell.config, folder)
+    assert read_run(folder).status == ("interrupted" if status == "running" else status)
