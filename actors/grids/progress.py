@@ -47,6 +47,7 @@ class Running:
     entry: CellFolder
     since_s: float
     tracker: Tracker | None = None
+    lines: LineFormat | None = None
     end: End | None = None
     num_rounds: int = 0
     f1: float | None = None
@@ -160,11 +161,12 @@ class GridProgress:
         try:
             if not (entry.folder / RUN_FILE).exists():
                 return
-            lines = scan(entry.folder / ROUNDS_FILE, LineFormat.of(read_run(entry.folder)), running.end)
+            running.lines = running.lines or LineFormat.of(read_run(entry.folder))
+            lines = scan(entry.folder / ROUNDS_FILE, running.lines, running.end)
             new = tuple(lines.rounds)
         except UserError:
             # Damaged: the cell itself will say so, and the others go on.
-            running.end = None
+            running.lines = running.end = None
             return
         running.end = lines.end
         for record in new:
