@@ -213,7 +213,7 @@ def round_record(
         ended_unix_s=ended_unix_s,
         participants=tuple(t.client for t in result.tasks),
         clients=_clients(result),
-        costs=result.costs,
+        costs=dict(result.costs),
         totals={n: totals_after(before.get(n, Totals()), cost, result.charged) for n, cost in result.costs.items()},
         model_sha256=state_sha256(result.state),
         rejected={client: left.why for client, left in trained.rejected.items()},
