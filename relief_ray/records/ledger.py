@@ -312,6 +312,8 @@ class LineFormat:
 
     def _read_client_costs(self, columns: _Columns, round_s: float, with_all: bool) -> tuple[ClientCost, ...]:
         """Costs of all clients, or of the busiest and of the one that computes longest."""
+        if unknown := columns.keys() - {*_FREE, "wait_s", "client_j"}:
+            raise ValueError(f"costs have {sorted(unknown)}, expected stages")
         number = len(columns["client"])
         full = {name: column if len(column) == number else column * number for name, column in columns.items()}
         rows = list(zip(*(map(float, full[stage]) for stage in STAGES), strict=True))

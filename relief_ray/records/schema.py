@@ -304,6 +304,11 @@ class MethodFacts(Record):
         return self.kind.endswith("FITTED")
 
 
+def new_id() -> str:
+    """Return the id of a run that begins: no other one has it."""
+    return uuid4().hex
+
+
 class RunRecord(Record):
     """Facts of one run (``run.json``).
 
@@ -348,7 +353,7 @@ class RunRecord(Record):
     """
 
     schema_version: Literal[4] = SCHEMA_VERSION
-    id: str = Field(default_factory=lambda: uuid4().hex, pattern="^[0-9a-f]+$")
+    id: str = Field(default_factory=new_id, pattern="^[0-9a-f]+$")
     cell: str
     name: str
     strategy: str

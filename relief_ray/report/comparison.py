@@ -164,7 +164,7 @@ def compare(folders: Iterable[Path], clock: str | None = None) -> Comparison:
     Raises:
         UserError: no complete run, runs of different experiments, or an unknown clock.
     """
-    return compare_runs(load_runs(folders), clock)
+    return compare_runs(load_runs(folders, whole=False), clock)
 
 
 def compare_runs(runs: Sequence[Loaded], clock: str | None = None, searched: Iterable[str] = ()) -> Comparison:

@@ -202,20 +202,22 @@ def config_text(run: RunRecord, path: str, default: str = "-") -> str:
     return default if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def load_runs(paths: Iterable[Path]) -> tuple[Loaded, ...]:
+def load_runs(paths: Iterable[Path], *, whole: bool = True) -> tuple[Loaded, ...]:
     """Every run below the paths: run folders, or folders of them; a run that is named twice counts once.
+
+    ``whole``: with all that rounds hold; else ``condensed``.
 
     Raises:
         UserError: a path holds no run, or a damaged one.
     """
     runs: dict[str, Loaded] = {}
     for path in paths:
-        for loaded in _load(Path(path)):
+        for loaded in _load(Path(path), whole):
             runs.setdefault(loaded.where, loaded)
     return tuple(runs.values())
 
 
-def _load(path: Path) -> Iterator[Loaded]:
+def _load(path: Path, whole: bool) -> Iterator[Loaded]:
     if is_committed(path):
         yield from read_small(path).values()
         return
@@ -228,7 +230,7 @@ def _load(path: Path) -> Iterator[Loaded]:
         rounds = read_rounds(folder, run)
         if is_done(run, rounds.numbers) and (conflict := model_conflict(folder, rounds)):
             raise UserError(conflict)
-        yield Loaded(where=str(folder.resolve()), run=run, rounds=condensed(rounds))
+        yield Loaded(where=str(folder.resolve()), run=run, rounds=tuple(rounds) if whole else condensed(rounds))
 
 
 def condensed(rounds: Rounds) -> tuple[RoundRecord, ...]:

@@ -120,6 +120,7 @@ class _Followed:
         last: the last round that was told of, or that it goes on after.
         is_running: its ``run.json`` says so: what a resume drops of the ledger is gone by then.
         has_warned: what is odd about its data was told.
+        lines: format of its ledger, once it is known.
         end: how far its ledger has been read.
         num_rounds: rounds in the ledger.
         f1: of its last evaluation.
@@ -131,6 +132,7 @@ class _Followed:
     last: int = -1
     is_running: bool = False
     has_warned: bool = False
+    lines: LineFormat | None = None
     end: LedgerEnd | None = None
     num_rounds: int = 0
     f1: float | None = None
@@ -140,14 +142,15 @@ class _Followed:
         """The rounds that were committed since the last call."""
         folder = self.state.folder
         try:
-            run = read_run(folder)
-            self.is_running = self.is_running or run.status not in ("interrupted", "failed")
-            if not self.is_running:
-                return ()
-            lines = scan(folder / ROUNDS_FILE, LineFormat.of(run), self.end)
+            if self.lines is None:
+                run = read_run(folder)
+                if not self.is_running and run.status in ("interrupted", "failed"):
+                    return ()
+                self.is_running, self.lines = True, LineFormat.of(run)
+            lines = scan(folder / ROUNDS_FILE, self.lines, self.end)
             new = tuple(record for record in lines.rounds if record.round > self.last)
         except UserError:  # not there yet; or damaged: the cell itself will say so, and the others go on
-            self.end = None
+            self.lines = self.end = None
             return ()
         self.end = lines.end
         for record in new:

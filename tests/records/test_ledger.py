@@ -319,3 +319,27 @@ def test_joules_follow_from_the_power_that_the_run_names(finished):
     assert lines.read(body).costs == record.costs and b"client_j" not in line and b"wait_s" not in line
     with pytest.raises(ValueError, match="joules of client 1"):
         LineFormat.of(make_run(fleet=FLEET, devices={"A": watts["A"]})).read(body)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"mood": 1}, "Extra inputs"),
+        ({"wall_s": "long"}, "a valid number"),
+        ({"phase": None}, "valid string"),
+        ({"clients": {"client": [0, 1], "mood": [1]}}, "KeyError 'trained'"),
+        ({"clients": {"client": [0, 1], "trained": [99]}}, "IndexError"),
+        ({"clients": {"client": [0, 1], "trained": [0]}}, "Field required"),
+        ({"costs": {"split": {"round_s": 1.0, "energy_j": 1.0, "mood": [1]}}}, "costs have"),
+        ({"costs": {"split": {"round_s": 1.0}}}, "KeyError 'energy_j'"),
+        ({"d_bar": [1.0, 2.0, 3.0]}, "IndexError"),
+        ({"metrics": {"f1": 0.5, "confusion": [[1, -2]]}}, "a confusion matrix of 3 cells"),
+        ({"totals": {"clock": ["a", "b"], "time_s": [1.0, 2.0, 3.0]}}, "ValueError|argument"),
+    ],
+)
+def test_a_line_of_other_content_is_no_round(finished, change, words):
+    lines = LineFormat.of(make_run())
+    content = json.loads(next(read_rounds(finished).lines()))
+    content.pop("sha256")
+    with pytest.raises(ValueError, match=words):
+        lines.read(json.dumps(content | change).encode()[:-1])

@@ -24,8 +24,9 @@ def test_a_folder_without_runs_is_named(tmp_path):
         load_runs([tmp_path])
 
 
-def test_incomplete_runs_are_left_out_by_name(make):
-    whole, cut = make("fedavg"), make("relief", planned=20, seed=4)
+def test_incomplete_runs_are_left_out_by_name(make, put, tmp_path):
+    whole = make("fedavg")
+    (cut,) = load_runs([put(make("relief", planned=20, seed=4), tmp_path / "cut")])
     complete, notes = require_complete([whole, cut])
     assert complete == (whole,)
     (note,) = notes
