@@ -11,9 +11,8 @@ from relief_ray.experiment.lifecycle import create
 from relief_ray.models.moment.weights import load_frozen
 from relief_ray.records.identity import source_digest
 from relief_ray.records.run_folder import ERROR_FILE, RunFolder, read_run
-from relief_ray.studies.loop import Loop
+from relief_ray.records.sync.sender import Senders
 from relief_ray.studies.plan import Plan, keep_error
-from relief_ray.studies.progress import Callback
 from relief_ray.support.errors import UserError
 from tests.actors.grids.tiny_plans import tiny_plan
 from tests.actors.trials import run_alone
@@ -40,13 +39,13 @@ def test_states_of_a_grid_with_every_kind_of_cell(tmp_path):
     assert entries[0].num_rounds == entries[0].cell.num_planned == 3
     assert entries[1].why == "ValueError: no" and "sources 000000000000 there" in entries[3].why
     assert read_run(done.folder).parent == "tiny"
-    loop = Loop(plan, Callback())
+    senders = Senders([], print)
     with pytest.raises(Stopped, match=f"1 cell is stale.*\ncompute again with: .* resume {tmp_path} --rerun-") as ended:
-        _finish(plan, loop, {stale.cell.name}, Options())
+        _finish(plan, senders, {stale.cell.name}, Options())
     assert ended.value.code == 5
     with pytest.raises(Stopped, match=r"^1 cells failed; (.|\n)*1 cell is stale"):
-        _finish(plan, loop, {stale.cell.name, failed.cell.name}, Options())
-    _finish(plan, loop, {done.cell.name}, Options())
+        _finish(plan, senders, {stale.cell.name, failed.cell.name}, Options())
+    _finish(plan, senders, {done.cell.name}, Options())
 
 
 def test_a_failed_cell_keeps_its_error_and_a_new_try_forgets_it(tmp_path):

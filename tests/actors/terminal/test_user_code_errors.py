@@ -61,7 +61,7 @@ def test_a_loader_with_a_wrong_key_is_the_users(invoke: Invoke, write, tmp_path,
     done = invoke("data", "describe", "my_set:MY_SET")
     shown = " ".join(done.stderr.split())
     assert done.exit_code == 7 and "KeyError: 'sgnal'" in shown and "my_set.py, line" in shown
-    assert "internal error" not in shown and "mend the loader" in shown
+    assert "internal error" not in shown and "mend that file or the loader" in shown
 
 
 def test_what_only_we_raise_is_not_the_users():
