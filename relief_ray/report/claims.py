@@ -14,7 +14,7 @@ from typing import Literal
 
 from relief_ray.records.claims import FIGURE_TEXT, Claim, Claims
 from relief_ray.report.comparison import Comparison
-from relief_ray.report.document import NONE, Cell, Paragraphs, Row, Table, Tone
+from relief_ray.report.document import Paragraphs
 from relief_ray.report.headline import described, faster
 from relief_ray.report.registered import Registered, Registry, is_about
 from relief_ray.report.statistics import ALPHA, Paired, holm
@@ -30,6 +30,7 @@ from relief_ray.report.testing import (
 )
 from relief_ray.strategies import DESCRIBED
 from relief_ray.support.errors import counted, listed
+from relief_ray.support.table import NONE, Cell, Row, Table, Tone
 from relief_ray.support.text import with_title
 
 Verdict = Literal[

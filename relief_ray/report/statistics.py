@@ -17,8 +17,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from relief_ray.report.document import NONE
 from relief_ray.support.errors import counted
+from relief_ray.support.table import NONE
 
 ALPHA = 0.05
 POWER = 0.8

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, overload
 
 from relief_ray.strategies import DESCRIBED
-from relief_ray.studies.shown import html_table
 from relief_ray.studies.single import as_frame
+from relief_ray.support.table import word_table
 from relief_ray.support.text import table
 
 if TYPE_CHECKING:
@@ -69,7 +69,9 @@ class Methods(Sequence[MethodInfo]):
         return table(["name", "family", "idea"], [[m.name, m.family, m.idea] for m in self], left=3)
 
     def _repr_html_(self) -> str:
-        return html_table(["name", "title", "family", "idea"], [[m.name, m.title, m.family, m.idea] for m in self])
+        return word_table(
+            ["name", "title", "family", "idea"], [[m.name, m.title, m.family, m.idea] for m in self]
+        ).html()
 
 
 def methods() -> Methods:

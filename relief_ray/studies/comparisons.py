@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from relief_ray.report.claims import last_line
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.tables.comparison import costs_table, scores_table
-from relief_ray.studies.shown import html_table
 from relief_ray.support.errors import UserError, listed, nearest
 
 if TYPE_CHECKING:
@@ -62,6 +61,6 @@ def brief(experiment: Experiment, is_titled: bool) -> str:
     """Scores and costs as small HTML tables."""
     comparison = comparison_of(experiment)
     tables = (made(comparison) for made in (scores_table, costs_table))
-    shown = [html_table(t.head, [[row.name, *(cell.text for cell in row.cells)] for row in t.rows]) for t in tables]
+    shown = [table.html() for table in tables]
     sentence = [] if len(comparison.rows) < 2 else [f"<p>{last_line(comparison)}</p>"]
     return "\n".join([*([f"<p>{experiment.title}</p>"] if is_titled else []), *shown, *sentence])

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from binascii import b2a_base64
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -75,15 +74,3 @@ def drawn(draw: Callable[[Path], object], caption: str = "") -> Picture:
         path = Path(folder) / "figure.png"
         draw(path)
         return Picture(png=path.read_bytes(), caption=caption)
-
-
-def html_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a plain HTML table; columns after the first stand to the right."""
-    body = "".join(_html_row("td", row) for row in rows)
-    return f"<table><thead>{_html_row('th', head)}</thead><tbody>{body}</tbody></table>"
-
-
-def _html_row(tag: str, cells: Sequence[str]) -> str:
-    sides = ("right" if i else "left" for i in range(len(cells)))
-    made = (f"<{tag} style='text-align:{side}'>{escape(c)}</{tag}>" for side, c in zip(sides, cells, strict=True))
-    return f"<tr>{''.join(made)}</tr>"

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from relief_ray.report.claims import JudgedClaim, judge, last_line, verdict_table
 from relief_ray.report.experiments import Experiment
-from relief_ray.report.formats.markdown import table_markdown
 from relief_ray.report.registered import Registry
 
 
@@ -48,6 +47,6 @@ def judged(settings: Sequence[Experiment], registry: Registry) -> Verdicts:
         title = f"**{experiment.title}.** " if len(settings) > 1 else ""
         sentences.append(f"{experiment.title}: {sentence}" if len(settings) > 1 else sentence)
         parts.append(title + sentence)
-        parts += [] if judgement is None else [table_markdown(verdict_table(judgement, "verdicts"))]
+        parts += [] if judgement is None else [verdict_table(judgement, "verdicts").markdown()]
     claims = tuple(claim for judgement in judgements if judgement is not None for claim in judgement.claims)
     return Verdicts(sentences=tuple(sentences), claims=claims, markdown="\n\n".join(parts))

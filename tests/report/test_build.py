@@ -7,10 +7,11 @@ import pytest
 
 from relief_ray.records.schema import MethodFacts
 from relief_ray.report.build import build
-from relief_ray.report.document import Figure, Paragraphs, Table
+from relief_ray.report.document import Figure, Paragraphs
 from relief_ray.report.formats.latex import latex
 from relief_ray.report.formats.markdown import markdown
 from relief_ray.report.formats.pages import html
+from relief_ray.support.table import Table
 
 
 def sheet(document, slug):

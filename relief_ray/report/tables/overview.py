@@ -10,11 +10,12 @@ from pathlib import Path
 from relief_ray.records.cells import STATUS_TEXT
 from relief_ray.records.identity import source_digest
 from relief_ray.records.schema import Status
-from relief_ray.report.document import ORIGINS, Cell, Paragraphs, Row, Section, Table, Tone, word_table
+from relief_ray.report.document import ORIGINS, Paragraphs, Section
 from relief_ray.report.experiments import Experiment, distinct, settings_rows
 from relief_ray.report.inventory import STATUSES, GridItem, Inventory, choice_kind
 from relief_ray.report.runs import Loaded
 from relief_ray.support.errors import counted, listed
+from relief_ray.support.table import Cell, Row, Table, Tone, word_table
 
 # Rows up to which a list of gaps stands open on the page.
 _MOST_ROWS = 12
@@ -26,11 +27,11 @@ def overview(inventory: Inventory, experiments: Sequence[Experiment]) -> Section
     if inventory.done:
         blocks.append(
             word_table(
-                "settings", "Settings of the runs that count.", ["setting", "value"], settings_rows(inventory.done)
+                ["setting", "value"], settings_rows(inventory.done), "settings", "Settings of the runs that count."
             )
         )
     blocks += programs(inventory.done)
-    blocks.append(word_table("origins", "Where figures come from.", ["origin", "meaning"], list(ORIGINS.items())))
+    blocks.append(word_table(["origin", "meaning"], ORIGINS.items(), "origins", "Where figures come from."))
     return Section(title="What this rests on", slug="overview", blocks=tuple(blocks), is_folded=len(experiments) > 3)
 
 
@@ -68,7 +69,7 @@ def programs(runs: Sequence[Loaded]) -> list[Table]:
         [f"{digest}{' (this program)' if digest == here else ''}", torch, machine, str(number)]
         for (digest, torch, machine), number in kinds.most_common()
     ]
-    return [word_table("programs", "Programs.", ["sources", "torch", "architecture", "cells"], rows)]
+    return [word_table(["sources", "torch", "architecture", "cells"], rows, "programs", "Programs.")]
 
 
 def mixture(runs: Sequence[Loaded]) -> str:
@@ -98,7 +99,7 @@ def gaps(inventory: Inventory) -> Section | None:
     if not rows:
         return None
     caption = f"{counted(len(rows), 'cell')} in no mean."
-    sheet = word_table("gaps", caption, ["cell", "run", "status", "why"], rows)
+    sheet = word_table(["cell", "run", "status", "why"], rows, "gaps", caption)
     return Section(title="Gaps", slug="gaps", blocks=(sheet,), is_folded=len(rows) > _MOST_ROWS)
 
 

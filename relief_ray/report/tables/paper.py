@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from relief_ray.report.comparison import Comparison, MethodResult, difference
-from relief_ray.report.document import Cell, Row, Table
 from relief_ray.report.experiments import Experiment
 from relief_ray.report.paper import PREFIX, V0, VARIANT_ROWS, Paper, PaperCell
 from relief_ray.report.remarks import clock_note, protocol
@@ -24,6 +23,7 @@ from relief_ray.report.tables.rows import (
     second_line,
 )
 from relief_ray.strategies import DESCRIBED
+from relief_ray.support.table import Cell, Row, Table
 
 _DIFFERENCE = Column(label=f"F1 minus {V0}'s, points [95 %]", figure="", decimals=1)
 _COLUMNS = (

@@ -8,12 +8,12 @@ from math import isclose
 from relief_ray.devices.time import CLOCKS
 from relief_ray.plugins.load import is_path
 from relief_ray.report.comparison import Comparison, MethodResult, Stat
-from relief_ray.report.document import NONE, Cell, Number, Origin
 from relief_ray.report.experiments import SAME, USUAL_FLEET, Experiment
 from relief_ray.report.paper import PAPER_DATA, Paper, PaperCell
 from relief_ray.report.statistics import Paired, interval_text
 from relief_ray.report.tables.columns import ROUNDS_TO_85, Column
 from relief_ray.strategies import REFERENCE
+from relief_ray.support.table import NONE, Cell, Number, Origin
 from relief_ray.support.text import with_title
 
 # The paper's protocol, Section VI-A and Eq. (2): key, value; it does not say how subjects are split.
