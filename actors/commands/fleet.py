@@ -12,7 +12,7 @@ from actors.commands.next_steps import refuse_nested, refuse_several
 from relief_ray.core.messages import Assignment
 from relief_ray.experiment.setup import Setup, choose_engine, context_of
 from relief_ray.records.cells import find_runs
-from relief_ray.report.results import ClockSummary, summarise_run
+from relief_ray.report.results import cost_figures
 from relief_ray.report.runs import Loaded, load_runs
 from relief_ray.strategies import PRESETS, PROPOSED, method_name
 from relief_ray.strategies.common import StrategyConfig
@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 # `relief-ray fleet whatif`: recomputes the costs of finished runs on other hardware; allocations stay as they were.
 
 
-_FIGURES = ("round_s", "energy_j", "speedup", "total_s", "total_j")
+_FIGURES = {
+    "round_s": "round_s", "energy_j": "energy_j", "speedup": "speedup", "total_s": "total_s",
+    "total_j": "energy_total_j",
+}  # fmt: skip
 _HEAD = ["run", "clock", "round s", "then", "J/round", "then", "speedup", "then"]
 
 
@@ -125,15 +128,15 @@ def _is_finished(loaded: Loaded) -> bool:
     return True
 
 
-def _clocks_of(loaded: Loaded) -> Mapping[str, ClockSummary]:
-    """Summary of a run by every clock.
+def _clocks_of(loaded: Loaded) -> Mapping[str, Mapping[str, float | None]]:
+    """Costs of a run by every clock.
 
     Raises:
         UserError: it was never evaluated on the test part.
     """
     if all(r.metrics is None for r in loaded.trained):
         raise UserError(f"{loaded.where}: no round was evaluated on the test part; name another run")
-    return summarise_run(loaded).clocks
+    return {clock: cost_figures(loaded, clock) for clock in loaded.rounds[-1].costs}
 
 
 def rows(before: Loaded, after: Loaded) -> Iterator[list[str]]:
@@ -146,9 +149,9 @@ def rows(before: Loaded, after: Loaded) -> Iterator[list[str]]:
         yield [before.title if i == 0 else "", name, *cells]
 
 
-def shown(summary: ClockSummary | None, figure: str, digits: int) -> str:
+def shown(costs: Mapping[str, float | None] | None, figure: str, digits: int) -> str:
     """A figure, or a dash."""
-    value = None if summary is None else getattr(summary, figure)
+    value = None if costs is None else costs[figure]
     return "-" if value is None else f"{value:.{digits}f}"
 
 
@@ -156,7 +159,9 @@ def _what_if_facts(before: Loaded, after: Loaded) -> JsonValue:
     """The recomputed costs as JSON."""
     recomputed: dict[str, JsonValue] = {"run": before.where, "title": before.title}
     for key, loaded in (("recorded", before), ("whatif", after)):
-        recomputed[key] = {name: {f: getattr(c, f) for f in _FIGURES} for name, c in _clocks_of(loaded).items()}
+        recomputed[key] = {
+            name: {key: costs[figure] for key, figure in _FIGURES.items()} for name, costs in _clocks_of(loaded).items()
+        }
     return recomputed
 
 

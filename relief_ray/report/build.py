@@ -7,21 +7,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from relief_ray.report.claims import Judgement, judge, last_lines, scatter, verdict_table
+from relief_ray.report.claims import Judgement, Registry, judge, last_lines, scatter, verdict_table
+from relief_ray.report.comparison import Experiment, experiments
 from relief_ray.report.document import Block, Document, Figure, Paragraphs, Section
-from relief_ray.report.experiments import Experiment, experiments
 from relief_ray.report.figures.devices import allocation, devices
 from relief_ray.report.figures.modalities import modalities
 from relief_ray.report.figures.progress import pareto, progress, rare
 from relief_ray.report.figures.style import save, sheet
 from relief_ray.report.figures.timeline import timeline_figure
 from relief_ray.report.figures.updates import cosine, phases, traces
-from relief_ray.report.findings import directions, surprises
 from relief_ray.report.formats.pages import html, markdown
 from relief_ray.report.inventory import Inventory
 from relief_ray.report.paper import Paper, read_paper
-from relief_ray.report.registered import Registry
-from relief_ray.report.remarks import STAND_IN, remarks
+from relief_ray.report.remarks import STAND_IN, directions, rare_alone, remarks
 from relief_ray.report.tables.data import MOST_OPEN, data_tables
 from relief_ray.report.tables.methods import clocks_table, main_table, paper_table, row_label
 from relief_ray.report.tables.overview import footer, gaps, mixture, overview
@@ -171,7 +169,7 @@ def _explanations(experiment: Experiment, paper: Paper, slug: str) -> Iterator[S
     comparison = experiment.main
     if comparison is None:
         return
-    odd = [*surprises(comparison), *directions(experiment, paper)] if len(comparison.rows) > 1 else []
+    odd = [*rare_alone(comparison), *directions(experiment, paper)] if len(comparison.rows) > 1 else []
     # What marks rows is explained below their table.
     told = [line for line in remarks(comparison) if not line.startswith(STAND_IN)]
     for title, name, lines in (("What surprised", "odd", odd), ("Remarks", "remarks", told)):
@@ -206,8 +204,7 @@ FIGURES = {
 
 
 def figures(experiment: Experiment, slug: str) -> Iterator[tuple[str, Figure]]:
-    """Every figure that the records of an experiment can fill; without pandas, those that need it are left out."""
-    absent = () if importlib.util.find_spec("pandas") else (progress, rare, pareto)
+    """Every figure that the records of an experiment can fill."""
     for name, make in FIGURES.items():
-        if make not in absent and (figure := make(experiment, f"{slug}-{name}")) is not None:
+        if (figure := make(experiment, f"{slug}-{name}")) is not None:
             yield name, figure

@@ -41,11 +41,7 @@ class Methods(Sequence[MethodInfo]):
 
     @property
     def frame(self) -> DataFrame:
-        """The methods as a data frame: ``name``, ``title``, ``idea``, ``family``.
-
-        Raises:
-            UserError: pandas is not installed.
-        """
+        """The methods as a data frame: ``name``, ``title``, ``idea``, ``family``."""
         return as_frame([{"name": m.name, "title": m.title, "idea": m.idea, "family": m.family} for m in self])
 
     def __len__(self) -> int:

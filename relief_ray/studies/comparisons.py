@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from relief_ray.report.claims import last_line
-from relief_ray.report.experiments import Experiment
+from relief_ray.report.comparison import Experiment
 from relief_ray.report.tables.comparison import costs_table, scores_table
 from relief_ray.support.errors import UserError, listed, nearest
 

@@ -15,7 +15,6 @@ from relief_ray.devices.accounting import Counter
 from relief_ray.experiment.setup import build_backbone, choose_engine, configured_fleet, count, uncalibrated
 from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.models.registry import backbone_name
-from relief_ray.report.frames import FlatRow
 from relief_ray.studies.keywords import check_words, in_python, refuse_unknown_keywords
 from relief_ray.studies.request import Target, config_of
 from relief_ray.studies.single import as_frame
@@ -51,12 +50,8 @@ class Description(Printed):
 
     @property
     def frame(self) -> DataFrame:
-        """A row per group: role, sensor, values, bytes, FLOPs per window, and how many clients can train it.
-
-        Raises:
-            UserError: pandas is not installed.
-        """
-        groups = cast(list[FlatRow], self.facts["groups"])
+        """A row per group: role, sensor, values, bytes, FLOPs per window, and how many clients can train it."""
+        groups = cast("list[dict[str, object]]", self.facts["groups"])
         return as_frame([{key: value for key, value in group.items() if key != "tensors"} for group in groups])
 
     def __str__(self) -> str:

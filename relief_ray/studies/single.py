@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.plugins.load import import_path
-from relief_ray.records.committed import condense
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.records.schema import RoundRecord, RunRecord, Status
-from relief_ray.report.frames import FinishedCell, FlatRow, Measured, measured, round_rows
+from relief_ray.report.frames import round_frame
 from relief_ray.report.inventory import GridItem
+from relief_ray.report.results import round_table
 from relief_ray.report.runs import Loaded, run_value
 from relief_ray.studies.objects import StrategyLike, method_of
 from relief_ray.support.errors import UserError
-from relief_ray.support.text import install
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -31,17 +29,11 @@ if TYPE_CHECKING:
 _DRAW: Final = re.compile(r"(-f\d+)?-[rs]\d+$")
 
 
-def as_frame(rows: Sequence[FlatRow], columns: Sequence[str] | None = None) -> DataFrame:
-    """Return the rows as a data frame; ``columns``: those that it has without rows too.
-
-    Raises:
-        UserError: pandas is not installed.
-    """
-    if importlib.util.find_spec("pandas") is None:
-        raise UserError(f"pandas is not installed, which data frames need; {install('server')}")
+def as_frame(rows: Iterable[Mapping[str, object]]) -> DataFrame:
+    """Return the rows as a data frame; pandas takes half a second to load."""
     import pandas
 
-    return pandas.DataFrame(rows, columns=None if rows or columns is None else list(columns))
+    return pandas.DataFrame(rows)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -133,14 +125,12 @@ class Run:
         """A row per round: F1 in percent where it was tested, loss, the fleet's costs so far, and real seconds.
 
         Raises:
-            UserError: pandas is not installed, or no round is finished.
+            UserError: no round is finished.
         """
         if not self.ledger:
             raise UserError(f"{self._loaded.where}: no round is finished yet")
-        small = self._loaded.committed or condense(self.record, self.ledger)
-        kept = measured(self.ledger) if self._loaded.committed is None else Measured()
-        cell = FinishedCell(name=self.item.name, setting="", label=self.method, record=small, measured=kept)
-        return as_frame(round_rows([cell])).drop(columns=["cell", "setting", "method"])  # the run itself says these
+        # The run itself says the others.
+        return round_frame(round_table([self._loaded])).drop(columns=["cell", "setting", "method"])
 
     @property
     def clients(self) -> DataFrame:
@@ -149,7 +139,7 @@ class Run:
         ``peak_tops`` are the device's 10^12 operations per second, ``power_w`` its watts under load.
 
         Raises:
-            UserError: the run's data are not there, or pandas is not installed.
+            UserError: the run's data are not there.
         """
         from relief_ray.studies.plan import open_run
 

@@ -4,35 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from relief_ray.config.experiment import as_read
 from relief_ray.plugins.load import is_path
 from relief_ray.records.cells import PLAN_FILES
 from relief_ray.records.run_folder import RUN_FILE
-from relief_ray.report.experiments import Experiment, experiments
+from relief_ray.report.claims import registry_of
+from relief_ray.report.comparison import Experiment, experiments
 from relief_ray.report.formats import text
-from relief_ray.report.frames import (
-    CELL_COLUMNS,
-    GAIN_COLUMNS,
-    GAIN_FIGURES,
-    ROUND_COLUMNS,
-    FinishedCell,
-    cell_rows,
-    gain,
-    gain_rows,
-    inventory_cells,
-    round_rows,
-)
+from relief_ray.report.frames import Cells, cells_of, gain, gain_frame
 from relief_ray.report.inventory import Inventory, take_inventory
-from relief_ray.report.registered import registry_of
 from relief_ray.report.statistics import Paired
 from relief_ray.strategies import REFERENCE
 from relief_ray.studies.comparisons import brief, comparison_of, drawn_runs, finished
 from relief_ray.studies.objects import StrategyLike
 from relief_ray.studies.shown import Page, Picture, drawn
-from relief_ray.studies.single import Run, as_frame, name_in_tables, names_of
+from relief_ray.studies.single import Run, name_in_tables, names_of
 from relief_ray.studies.verdicts import Verdicts, judged
 from relief_ray.support.errors import UserError, counted, listed, nearest, shown
 
@@ -72,7 +63,7 @@ class Study:
         """
         self.folder, self.folders = folders[0], folders
         self._is_temporary = is_temporary
-        self._inventory: Inventory = take_inventory(folders)
+        self._inventory: Inventory = take_inventory(folders, as_read)
         self.name = "; ".join(self._inventory.titles) or self.folder.resolve().name
 
     @property
@@ -103,22 +94,16 @@ class Study:
         ``clock``.
         ``speedup`` and ``link_percent`` are those of ``table()``. ``print(study.frame.to_string())`` prints all
         columns, however narrow the terminal is.
-
-        Raises:
-            UserError: pandas is not installed.
         """
-        return as_frame(cell_rows(self._cells), CELL_COLUMNS)
+        return self._cells.frame
 
     @property
     def rounds(self) -> DataFrame:
         """A row per round of every finished run; costs are sums so far, F1 is empty where it was not tested.
 
         ``loss`` and the round's real seconds, ``wall_s``, are empty in committed results, which do not keep them.
-
-        Raises:
-            UserError: pandas is not installed.
         """
-        return as_frame(round_rows(self._cells), ROUND_COLUMNS)
+        return self._cells.round_frame
 
     def table(self, *, setting: str | None = None, clock: str | None = None, width: int = text.NARROW) -> Page:
         """Return scores and costs by method: means over runs, with differences to FedAvg over paired runs.
@@ -174,11 +159,9 @@ class Study:
         terminal is.
 
         Raises:
-            UserError: as ``gain``, or pandas is not installed.
+            UserError: as ``gain``.
         """
-        rows = gain_rows(self._cells_of(setting), name_in_tables(self.runs, other), figure)
-        # Without the types, columns of few pairs hold None.
-        return as_frame(rows, GAIN_COLUMNS).astype(dict.fromkeys(GAIN_FIGURES, float))
+        return gain_frame(self._cells_of(setting), name_in_tables(self.runs, other), figure)
 
     def timeline(self, *methods: str, round: int | None = None, setting: str | None = None) -> Picture:
         """Draw one simulated round device by device, one method above another.
@@ -201,12 +184,11 @@ class Study:
         """Draw F1 over rounds, simulated seconds, joules and bytes sent, the mean over runs.
 
         Raises:
-            UserError: no run is finished, or matplotlib or pandas is not installed.
+            UserError: no run is finished, or matplotlib is not installed.
         """
         from relief_ray.report.figures.progress import curves
 
         experiment = self._one(setting)
-        as_frame([])
         return drawn(lambda path: curves(comparison_of(experiment), path), experiment.title)
 
     def figure(self, name: str, *, method: str | None = None, setting: str | None = None) -> Picture:
@@ -246,7 +228,7 @@ class Study:
         return drawn(draw, plot.caption)
 
     def report(self, folder: str | Path | None = None) -> Path:
-        """Write the whole report (HTML, Markdown, LaTeX, CSV, PDF and PNG) and return the page ``index.html``.
+        """Write the whole report (HTML, Markdown, tables as CSV and LaTeX, figures) and return the page ``index.html``.
 
         Args:
             folder: where; None: ``report`` in the study's folder, of several in the first.
@@ -296,8 +278,8 @@ class Study:
         return listed(self.folders)
 
     @cached_property
-    def _cells(self) -> tuple[FinishedCell, ...]:
-        return inventory_cells(self._inventory)
+    def _cells(self) -> Cells:
+        return cells_of(self._inventory)
 
     @cached_property
     def _experiments(self) -> tuple[Experiment, ...]:
@@ -320,10 +302,10 @@ class Study:
             raise UserError(f"{len(chosen)} settings fit ({titles}); name one of them: setting='..'")
         return chosen[0]
 
-    def _cells_of(self, setting: str | None) -> Sequence[FinishedCell]:
+    def _cells_of(self, setting: str | None) -> Cells:
         """Finished runs of one setting."""
-        names = {item.name for item in self._one(setting).items}
-        return [cell for cell in self._cells if cell.name in names]
+        runs = self._cells.runs
+        return replace(self._cells, runs=runs[runs["cell"].isin([item.name for item in self._one(setting).items])])
 
     def _counts(self) -> str:
         numbers = Counter(item.status for item in self._inventory.items)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from relief_ray.report.claims import JudgedClaim, judge, last_line, verdict_table
-from relief_ray.report.experiments import Experiment
-from relief_ray.report.registered import Registry
+from relief_ray.report.claims import JudgedClaim, Registry, judge, last_line, verdict_table
+from relief_ray.report.comparison import Experiment
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)

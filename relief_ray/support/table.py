@@ -122,7 +122,7 @@ class Table:
         return [self.selected(part) for part in self.parts(width)]
 
     def parts(self, width: int, *, stacked: bool = True) -> list[list[int]]:
-        """Numbers of the columns, names of rows not counted, of each table of ``fitted``; ``stacked``: as in ``text``."""
+        """Numbers of the columns, names of rows not counted, of each of the tables; ``stacked``: as in ``text``."""
         heads = self._headings() if stacked else [("", head) for head in self.head]
         texts = zip(heads, zip(self.head, *self.lines, strict=True), strict=True)
         first, *widths = (max(map(len, (*halves, *cells))) for halves, (_, *cells) in texts)

@@ -24,7 +24,7 @@ from relief_ray.records.committed import condense, read_committed, write_committ
 from relief_ray.records.identity import tensors_sha256
 from relief_ray.records.sync.mirror import MEMORY_FILE, Memory
 from relief_ray.records.sync_state import SyncState, Target, read_sync, write_sync
-from relief_ray.report.registered import registry_of
+from relief_ray.report.claims import registry_of
 from relief_ray.studies.plans import keep_error
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import digest_files

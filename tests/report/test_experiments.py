@@ -1,6 +1,6 @@
 """Grouping by setting: methods, folds and seeds together, everything else apart."""
 
-from relief_ray.report.experiments import experiments
+from relief_ray.report.comparison import experiments
 from relief_ray.report.inventory import GridItem, Inventory
 
 

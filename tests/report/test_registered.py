@@ -4,7 +4,7 @@ import pytest
 
 from relief_ray.records.cells import PlanFile, PlannedCell, write_plan_file
 from relief_ray.records.claims import CLAIMS_FILE, register_claims
-from relief_ray.report.registered import Registry, registry_of
+from relief_ray.report.claims import Registry, registry_of
 from relief_ray.strategies import PRESETS, facts_of
 from tests.sealed import put_page
 

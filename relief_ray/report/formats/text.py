@@ -6,8 +6,7 @@ import json
 from textwrap import fill
 
 from relief_ray.report.comparison import Comparison, MethodResult
-from relief_ray.report.headline import alike_pairs, equal_rounds, whose_intervals
-from relief_ray.report.remarks import caption, remarks
+from relief_ray.report.remarks import alike_pairs, caption, equal_rounds, remarks, whose_intervals
 from relief_ray.report.statistics import Paired
 from relief_ray.report.tables.comparison import (
     brief_tables,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from relief_ray.report.comparison import Comparison
-from relief_ray.report.headline import versus
 from relief_ray.report.paper import PaperCell, beside, read_paper
-from relief_ray.report.remarks import STAND_IN, stand_ins
+from relief_ray.report.remarks import STAND_IN, stand_ins, versus
 from relief_ray.report.runs import run_value
 from relief_ray.report.statistics import Paired, interval_text
 from relief_ray.report.tables import columns as col

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from relief_ray.data.registry import get_spec
 from relief_ray.records.facts import ClientData, DataFacts, data_facts
-from relief_ray.report.experiments import Experiment
+from relief_ray.report.comparison import Experiment
 from relief_ray.report.runs import Loaded, fleet_of, has_folds, is_pooled, run_value, split_name
 from relief_ray.support.errors import UserError, listed
 from relief_ray.support.table import NONE, Table, word_table

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from relief_ray.report.comparison import Comparison, MethodResult, difference
-from relief_ray.report.experiments import Experiment
+from relief_ray.report.comparison import Comparison, Experiment, MethodResult
 from relief_ray.report.paper import PREFIX, V0, VARIANT_ROWS, Paper, PaperCell
 from relief_ray.report.remarks import clock_note, protocol
 from relief_ray.report.tables import columns as col
@@ -97,5 +96,5 @@ def _figures(
 
 def _difference(experiment: Experiment, comparison: Comparison, method: MethodResult, theirs: float | None) -> Cell:
     """The paired difference to V0, the paper's printed one below."""
-    ours = difference(comparison.summaries, method.label, V0, lambda s: s.shown)
+    ours = comparison.difference(method.label, V0, "f1_percent")
     return difference_cell(ours, origin_of(experiment, comparison, method.label, "f1_percent"), theirs)

@@ -11,8 +11,7 @@ from statistics import mean
 
 from relief_ray.records.costs import ClientCostRecord
 from relief_ray.records.physical import PhysicalRecord
-from relief_ray.report.comparison import Comparison
-from relief_ray.report.experiments import Experiment
+from relief_ray.report.comparison import Comparison, Experiment
 from relief_ray.report.runs import Loaded, device_types
 from relief_ray.support.table import Cell, Origin, Row, Table
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from relief_ray.report.experiments import BACKBONES, Experiment
+from relief_ray.report.comparison import BACKBONES, Experiment
 from relief_ray.report.paper import PAPER_ROWS, PREFIX, REPRESENTATIVE, Paper, PaperCell
 from relief_ray.report.remarks import own_models, protocol
 from relief_ray.report.runs import split_name

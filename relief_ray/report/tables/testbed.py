@@ -7,11 +7,9 @@ from dataclasses import replace
 
 from relief_ray.data.registry import get_spec
 from relief_ray.devices.fleet import DeviceType, FleetConfig, device_types, owned_modalities
-from relief_ray.report.comparison import Comparison, Stat, stat
-from relief_ray.report.experiments import Experiment
-from relief_ray.report.findings import device_shares
+from relief_ray.report.comparison import Comparison, Experiment, Stat, stat
 from relief_ray.report.paper import PREFIX, REPRESENTATIVE, Paper, PaperRow, paper_row
-from relief_ray.report.remarks import clock_note, own_models, protocol
+from relief_ray.report.remarks import clock_note, device_shares, own_models, protocol
 from relief_ray.report.runs import config_value, is_pooled
 from relief_ray.report.runs import device_types as types_of
 from relief_ray.report.tables import columns as col

@@ -8,8 +8,7 @@ from statistics import fmean
 
 from pydantic import JsonValue
 
-from relief_ray.report.comparison import stat
-from relief_ray.report.experiments import Experiment
+from relief_ray.report.comparison import Experiment, stat
 from relief_ray.report.inventory import GridItem, chosen_keys
 from relief_ray.report.remarks import protocol
 from relief_ray.report.runs import config_value
