@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from relief_ray.config.experiment import as_read
 from relief_ray.records.claims import Claim, Claims
 from relief_ray.records.costs import ClientCostRecord, CostRecord, Stages, Totals
 from relief_ray.records.schema import ClientRecord, Machine, MethodFacts, Metrics, RoundRecord, RunRecord
@@ -246,7 +247,9 @@ def inventory_of():
     """A stock of finished runs, and of cells with another status given as (run, status, why)."""
 
     def build(runs=(), others=()):
-        return Inventory(items=(*(item(r) for r in runs), *(item(*o) for o in others)), titles=("a grid",))
+        return Inventory(
+            items=(*(item(r) for r in runs), *(item(*o) for o in others)), titles=("a grid",), parsed=as_read
+        )
 
     return build
 
