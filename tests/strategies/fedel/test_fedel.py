@@ -17,7 +17,7 @@ from relief_ray.core.streams import Streams
 from relief_ray.experiment.setup import context_of as setup_context
 from relief_ray.experiment.setup import prepare
 from relief_ray.records import read_rounds
-from relief_ray.records import schema as selection_text
+from relief_ray.records import selection as read_selection
 from relief_ray.strategies import fedel, fedprox
 from relief_ray.strategies import fedel as selection
 from relief_ray.strategies.early_exits import block, num_blocks, own_groups
@@ -463,7 +463,7 @@ def test_records_tell_what_was_trained_not_what_was_proposed(tmp_path):
     setup_, config = prepare(config_of("fedel")), config_of("fedel")
     drive(config, tmp_path / "run")
     for record in read_rounds(tmp_path / "run"):
-        values = [setup_.layout.num_values(selection_text.selection(c.trained)) for c in record.clients]
+        values = [setup_.layout.num_values(read_selection(c.trained)) for c in record.clients]
         assert record.trained_fraction == pytest.approx(sum(values) / len(values) / setup_.num_own_values)
         assert record.trained_fraction < 1.0 and all(c.args["front"] <= 4 for c in record.clients)
 
