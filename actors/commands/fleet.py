@@ -112,8 +112,6 @@ def _clocks_of(run: Loaded) -> _Clocks:
 
 
 def _lines(title: str, before: _Clocks, after: _Clocks) -> Iterator[list[str]]:
-    title: str, before: Mapping[str, Mapping[str, float | None]], after: Mapping[str, Mapping[str, float | None]]
-) -> Iterator[list[str]]:
     """A line per clock; a dash where a clock has no such figure."""
     for i, clock in enumerate(after):
         values = [
