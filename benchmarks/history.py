@@ -49,7 +49,7 @@ def scenario_of(folder: Path, num_clients: int) -> Scenario:
 def prepared(scenario: Scenario, num_rounds: int) -> Setup:
     """A run that is tested every round; it has one round more than its ledger will have, so that it can go on."""
     run = setup(scenario, "relief", rounds=num_rounds + 1)
-    return replace(run, config=run.config.model_copy(update={"evaluation": EvaluationConfig()}))
+    return replace(run, config=run.config.model_copy(update={"evaluation": EvaluationConfig(every=1)}))
 
 
 def experiment(run: Setup, folder: RunFolder) -> Experiment:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from relief_ray.support.table import word_table
+
 MARKED = re.compile(r"(<!-- table: (?P<name>\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Lay out a Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return word_table(head, rows).markdown().rstrip("\n")
 
 
 def filled(text: str, blocks: Mapping[str, Callable[[], str]]) -> str:

@@ -18,17 +18,17 @@ from benchmarks import tuned as search
 from benchmarks.frontier import SCORES, page_table
 from benchmarks.marked import filled, table
 from benchmarks.scores import read
+from benchmarks.study_remarks import surprises
+from relief_ray.config.experiment import as_read
 from relief_ray.records.cells import FIGURE_TEXT
 from relief_ray.records.schema import RunRecord
-from relief_ray.report.claims import Judgement, bound_text, judge
-from relief_ray.report.comparison import Comparison, MethodResult, compare_runs, difference
+from relief_ray.report.claims import Judgement, bound_text, judge, registry_of
+from relief_ray.report.comparison import Comparison, MethodResult, compare_runs
 from relief_ray.report.inventory import searched_keys
-from relief_ray.report.registered import registry_of
 from relief_ray.report.remarks import stand_ins
 from relief_ray.report.runs import Loaded, Replicate, config_text, read_small, run_value
 from relief_ray.report.statistics import paired
 from relief_ray.report.tables.columns import LINK
-from relief_ray.report.testing import figure_of
 
 ROOT = Path(__file__).parent.parent
 STUDY = Path("results/dsa_study")
@@ -92,7 +92,7 @@ def comparison(results: Path) -> Comparison:
 
 def _compared(runs: Iterable[Loaded]) -> Comparison:
     every = tuple(runs)
-    return compare_runs(every, searched=searched_keys(loaded.run.config for loaded in every))
+    return compare_runs(every, searched=searched_keys(loaded.run.config for loaded in every), parsed=as_read)
 
 
 def comparisons(results: Path, words: Callable[[Loaded], str]) -> Mapping[str, Comparison]:
@@ -260,7 +260,7 @@ def _method_row(study: Comparison, row: MethodResult) -> list[str]:
     own = "\\*" if row.personalised else ""
     stand_in = "‡" if row.label in stand_ins(study.runs_of(row.label)) else ""
     all_sensors, own_sensors, *costs = _values(row, _METHOD_COLUMNS)
-    own_gain = difference(study.summaries, row.label, "fedavg", lambda run: figure_of(run.last, "f1_own_sensors"))
+    own_gain = study.difference(row.label, "fedavg", "f1_own_sensors")
     name = f"{row.method.title or row.label}{' (reconstructed)' if row.method.reconstructed else ''}"
     scores = (all_sensors, str(row.canonical or _NONE), own_sensors, str(own_gain or _NONE))
     return [f"{name}{own}{stand_in}", *scores, *costs]
@@ -320,6 +320,7 @@ def judgement(results: Path) -> Judgement:
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "study": partial(methods, STUDY, {label: NAMES[label] for label in SHORT}, _COLUMNS),
     "study_all": partial(methods, STUDY, NAMES, _MORE),
+    "study_remarks": lambda: "\n".join(f"- {sentence}" for sentence in surprises(comparison(STUDY))),
     "study_claims": partial(claims, STUDY),
     "study_scatter": partial(sources_of_scatter, STUDY),
     "study_alarms": partial(false_alarms, STUDY),

@@ -12,7 +12,7 @@ from actors.terminal.exit_codes import print_result
 from relief_ray.core.messages import Assignment
 from relief_ray.experiment.setup import Setup, choose_engine, context_of
 from relief_ray.records.cells import find_runs
-from relief_ray.report.results import ClockSummary, summarise_run
+from relief_ray.report.results import cost_figures
 from relief_ray.report.runs import Loaded, load_runs
 from relief_ray.strategies import PRESETS, PROPOSED, method_name
 from relief_ray.studies.plan import open_target
@@ -25,7 +25,16 @@ if TYPE_CHECKING:
 
 # `relief-ray fleet whatif`: recomputes the costs of finished runs on other hardware; allocations stay as they were.
 
-_FIGURES = ("round_s", "energy_j", "speedup", "total_s", "total_j")
+# Costs of a run by clock.
+_Clocks = Mapping[str, Mapping[str, float | None]]
+# Figures of the JSON, by the name of the run's figure.
+_FIGURES = {
+    "round_s": "round_s",
+    "energy_j": "energy_j",
+    "speedup": "speedup",
+    "total_s": "total_s",
+    "total_j": "energy_total_j",
+}
 # Figures of the table and their decimals.
 _COLUMNS = {"round_s": 3, "energy_j": 1, "speedup": 2}
 _HEAD = ["run", "clock", "round s", "then", "J/round", "then", "speedup", "then"]
@@ -91,22 +100,22 @@ def _read_fleet(path: Path) -> tuple[dict[str, object], str | None]:
     return dict(fleet), None if profile is None else str(profile)
 
 
-def _clocks_of(run: Loaded) -> Mapping[str, ClockSummary]:
-    """Summary of a run by every clock.
+def _clocks_of(run: Loaded) -> _Clocks:
+    """Costs of a run by every clock.
 
     Raises:
         UserError: it was never evaluated on the test part.
     """
     if all(r.metrics is None for r in run.trained):
         raise UserError(f"{run.where}: no round was evaluated on the test part; name another run")
-    return summarise_run(run).clocks
+    return {clock: cost_figures(run, clock) for clock in run.rounds[-1].costs}
 
 
-def _lines(title: str, before: Mapping[str, ClockSummary], after: Mapping[str, ClockSummary]) -> Iterator[list[str]]:
+def _lines(title: str, before: _Clocks, after: _Clocks) -> Iterator[list[str]]:
     """A line per clock; a dash where a clock has no such figure."""
     for i, clock in enumerate(after):
         values = [
-            (getattr(summaries.get(clock), figure, None), digits)
+            (summaries.get(clock, {}).get(figure), digits)
             for figure, digits in _COLUMNS.items()
             for summaries in (before, after)
         ]
@@ -114,8 +123,8 @@ def _lines(title: str, before: Mapping[str, ClockSummary], after: Mapping[str, C
         yield [title if i == 0 else "", clock, *texts]
 
 
-def _facts(clocks: Mapping[str, ClockSummary]) -> JsonValue:
-    return {name: {figure: getattr(clock, figure) for figure in _FIGURES} for name, clock in clocks.items()}
+def _facts(clocks: _Clocks) -> JsonValue:
+    return {name: {key: costs[figure] for key, figure in _FIGURES.items()} for name, costs in clocks.items()}
 
 
 # `relief-ray fleet show`: devices, sensors, and the cost of a FedAvg round for each client.

@@ -16,6 +16,7 @@ from pydantic import JsonValue
 
 from actors.commands.plan_text import next_steps, refuse_nested
 from actors.terminal.mlflow_export import export_report, export_study, where_to_look
+from relief_ray.config.experiment import as_read
 from relief_ray.config.runtime import TrackingConfig
 from relief_ray.records.cells import PLAN_FILE, find_runs, read_plan_file
 from relief_ray.records.run_folder import RUN_FILE, read_run
@@ -27,9 +28,9 @@ from relief_ray.support.files import disk_errors, write_atomic
 from relief_ray.support.text import WIDTH, filled, typed
 
 if TYPE_CHECKING:
+    from relief_ray.report.claims import Registry
     from relief_ray.report.comparison import Comparison
     from relief_ray.report.inventory import Inventory
-    from relief_ray.report.registered import Registry
 
 
 OUT = "report"
@@ -48,11 +49,11 @@ def report_command(
     if title is not None and commit is None:
         raise UserError(f"--title {title!r}: found no --commit; expected --commit DIR, whose results it names")
     from relief_ray.report.build import build, write
+    from relief_ray.report.claims import registry_of
     from relief_ray.report.inventory import STATUSES, take_inventory
-    from relief_ray.report.registered import registry_of
     from relief_ray.report.runs import is_committed
 
-    inventory, registry = take_inventory(folders), registry_of(folders)
+    inventory, registry = take_inventory(folders, as_read), registry_of(folders)
     place = out or (Path(OUT) if is_committed(folders[0]) else folders[0] / OUT)
     document = build(inventory, registry)
     written = write(document, place)
@@ -121,7 +122,7 @@ def show_results(plan: Plan, as_json: bool) -> None:
     if not any("test" in cell.config.evaluation.parts for cell in plan.cells):
         print("\nno table: these runs were never evaluated on the test part (evaluation.parts)", file=sys.stderr)
         return
-    comparison = compare([plan.out / cell.name for cell in plan.cells])
+    comparison = compare([plan.out / cell.name for cell in plan.cells], parsed=as_read)
     written, sentences = draw(comparison, plan.out / _FIGURE), verdict(comparison, [plan.out])
     tracking = plan.cells[0].config.tracking
     failure = export_study(tracking, plan.out, plan.name, written)
@@ -159,8 +160,7 @@ def _comparisons(folders: Sequence[Path], wanted: str | None) -> list[tuple[str,
     Raises:
         UserError: no setting's title contains ``wanted``, or run folders of several settings.
     """
-    from relief_ray.report.comparison import compare
-    from relief_ray.report.experiments import experiments
+    from relief_ray.report.comparison import compare, experiments
     from relief_ray.report.inventory import take_inventory
     from relief_ray.report.runs import is_committed
 
@@ -168,8 +168,8 @@ def _comparisons(folders: Sequence[Path], wanted: str | None) -> list[tuple[str,
     if not any(map(is_committed, folders)):
         if wanted is not None:
             raise UserError("--setting: chooses among committed results; name the run folders to compare instead")
-        return [("", compare(find_runs(folders)))]
-    known = [(e.title, e.main) for e in experiments(take_inventory(folders))]
+        return [("", compare(find_runs(folders), parsed=as_read))]
+    known = [(e.title, e.main) for e in experiments(take_inventory(folders, as_read))]
     finished = [(title, comparison) for title, comparison in known if comparison is not None]
     chosen = [pair for pair in finished if wanted is None or wanted.lower() in pair[0].lower()]
     if not chosen:
@@ -195,8 +195,7 @@ def bibtex_command(folders: Sequence[Path]) -> None:
 
 def verdict(comparison: Comparison, folders: Sequence[Path]) -> tuple[str, ...]:
     """Return the last lines: what runs decide about the claims in their folders' plans; none for a single method."""
-    from relief_ray.report.claims import judge, last_lines
-    from relief_ray.report.registered import registry_of
+    from relief_ray.report.claims import judge, last_lines, registry_of
 
     if len(comparison.rows) < 2:
         return ()
@@ -272,8 +271,8 @@ def _write_files(comparison: Comparison, out: Path) -> list[Path]:
 
 
 def _draw_curves(comparison: Comparison, path: Path) -> list[Path]:
-    """Draw F1 over rounds, seconds, joules and bytes; nothing where matplotlib or pandas is missing."""
-    if any(importlib.util.find_spec(name) is None for name in ("matplotlib", "pandas")):
+    """Draw F1 over rounds, seconds, joules and bytes; nothing where matplotlib is missing."""
+    if importlib.util.find_spec("matplotlib") is None:
         return []
     from relief_ray.report.figures.progress import curves
 

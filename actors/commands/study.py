@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from relief_ray.config.experiment import as_read
 from relief_ray.records.cells import CLAIMS_FILE, FIGURE_TEXT, Claims, Figure, figure_named, read_claims
 from relief_ray.studies.plan import Plan, row_of
 from relief_ray.support.errors import UserError, counted
@@ -86,19 +87,17 @@ def _scatter(folders: Sequence[Path], question: StudyQuestion) -> Scatter:
     from relief_ray.report.frames import read_cells
     from relief_ray.report.power_analysis import scatter_of
 
-    cells = read_cells(folders)
+    cells = read_cells(folders, as_read)
     if question.setting is not None:
-        wanted = question.setting
-        cells = tuple(c for c in cells if wanted.lower() in c.setting.lower())
-        exact = tuple(c for c in cells if c.setting.lower() == wanted.lower())
-        cells = exact or cells
+        titles, wanted = cells.runs["setting"].str.lower(), question.setting.lower()
+        chosen = titles == wanted if (titles == wanted).any() else titles.str.contains(wanted, regex=False)
+        cells = replace(cells, runs=cells.runs[chosen])
     return scatter_of(cells, question.first, question.second, figure_named(question.figure, "--figure"))
 
 
 def _study_facts(question: StudyQuestion, scatter: Scatter | None) -> dict[str, object]:
     """All answers: power of the planned number, runs that are needed, and the smallest reachable adjusted p."""
-    from relief_ray.report.power import detectable, pairs_needed, power
-    from relief_ray.report.statistics import smallest_p
+    from relief_ray.report.statistics import detectable, pairs_needed, power, smallest_p
 
     sd = question.sd if scatter is None else scatter.sd
     assert sd is not None

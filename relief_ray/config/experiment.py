@@ -387,6 +387,17 @@ def parse(values: Mapping[str, object], where: str = "configuration") -> Experim
         raise kind("\n".join(f"{where}: {line}" for line in explain(error, _own_keys(values)))) from error
 
 
+def as_read(values: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+    """Settings as this program reads them, so that equal identities are equal values.
+
+    A configuration that it cannot read, such as one with a user's backbone that is not here, is returned as it stands.
+    """
+    try:
+        return parse(values).model_dump(mode="json")
+    except UserError:
+        return values
+
+
 def _own_keys(values: Mapping[str, object]) -> dict[str, tuple[Key, ...]]:
     """Keys of the user's own classes that unchecked values name, by section."""
     own: dict[str, tuple[Key, ...]] = {}

@@ -1,11 +1,10 @@
 """Tables, figures and verdicts, computed from run records alone."""
 
-from relief_ray.report.claims import JudgedClaim, Judgement, judge, last_line
+from relief_ray.report.claims import JudgedClaim, Judgement, Registry, judge, last_line, registry_of
 from relief_ray.report.comparison import Comparison, compare, compare_runs
 from relief_ray.report.figures.progress import curves
 from relief_ray.report.figures.timeline import timeline
 from relief_ray.report.formats.text import as_csv, as_json, markdown, plain
-from relief_ray.report.registered import Registry, registry_of
 from relief_ray.report.runs import Loaded, load_runs
 
 __all__ = [

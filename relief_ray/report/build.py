@@ -1,31 +1,25 @@
-"""Assembles the report, sections in order, and writes its files: HTML, Markdown, LaTeX, CSV, PDF, PNG."""
+"""The report: its sections in order, and its files: a page, Markdown, figures, each table as CSV and LaTeX."""
 
 from __future__ import annotations
 
-import csv
 import importlib.util
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from relief_ray.report.claims import Judgement, judge, last_lines, scatter, verdict_table
-from relief_ray.report.document import Block, Document, Figure, Number, Paragraphs, Section, Table
-from relief_ray.report.experiments import Experiment, experiments
+from relief_ray.report.claims import Judgement, Registry, judge, last_lines, scatter, verdict_table
+from relief_ray.report.comparison import Experiment, experiments
+from relief_ray.report.document import Block, Document, Figure, Paragraphs, Section
 from relief_ray.report.figures.devices import allocation, devices
 from relief_ray.report.figures.modalities import modalities
 from relief_ray.report.figures.progress import pareto, progress, rare
 from relief_ray.report.figures.style import save, sheet
 from relief_ray.report.figures.timeline import timeline_figure
 from relief_ray.report.figures.updates import cosine, phases, traces
-from relief_ray.report.findings import directions, surprises
-from relief_ray.report.formats.latex import latex
-from relief_ray.report.formats.markdown import markdown
-from relief_ray.report.formats.pages import html
+from relief_ray.report.formats.pages import html, markdown
 from relief_ray.report.inventory import Inventory
 from relief_ray.report.paper import Paper, read_paper
-from relief_ray.report.registered import Registry
-from relief_ray.report.remarks import STAND_IN, remarks
+from relief_ray.report.remarks import STAND_IN, directions, rare_alone, remarks
 from relief_ray.report.tables.data import MOST_OPEN, data_tables
 from relief_ray.report.tables.methods import clocks_table, main_table, paper_table, row_label
 from relief_ray.report.tables.overview import footer, gaps, mixture, overview
@@ -37,8 +31,7 @@ from relief_ray.report.tables.testbed import device_table, testbed_table
 from relief_ray.report.tables.tuned import search_table, with_tuned
 from relief_ray.support.errors import counted, listed
 from relief_ray.support.files import disk_errors, write_atomic
-
-KEYS = ("mean", "std", "n", "paper", "paper_std", "deviation", "origin")
+from relief_ray.support.table import Table, as_csv
 
 
 def write(document: Document, out: Path) -> list[Path]:
@@ -52,8 +45,9 @@ def write(document: Document, out: Path) -> list[Path]:
             folder.mkdir(parents=True, exist_ok=True)
         drawings = draw(document.figures, out / "figures")
         texts = {
-            "index.html": html(document, drawings), "report.md": markdown(document), "report.tex": latex(document),
-            **{f"tables/{s.slug}.csv": table_csv(s) for s in document.tables},
+            "index.html": html(document, drawings), "report.md": markdown(document),
+            **{f"tables/{table.slug}.csv": table.csv() for table in document.tables},
+            **{f"tables/{table.slug}.tex": table.latex() for table in document.tables},
             **{f"figures/{p.slug}.csv": as_csv([list(p.columns), *p.rows]) for p in document.figures},
         }  # fmt: skip
         for name, text in texts.items():
@@ -77,26 +71,6 @@ def _draw(figure: Figure, folder: Path) -> str:
     with sheet(figure.height_in, figure.width_in, outlines=True) as canvas:
         figure.draw(canvas)
         return save(canvas, folder / f"{figure.slug}.svg").read_text(encoding="utf-8")
-
-
-def table_csv(table: Table) -> str:
-    """CSV with one line per cell and its numbers; a table of words as it is printed."""
-    if table.is_text:
-        return as_csv([list(table.head), *([row.name, *(c.text for c in row.cells)] for row in table.rows)])
-    others = dict.fromkeys(k for row in table.rows for c in row.cells for k in c.numbers if k not in KEYS)
-    keys = [*KEYS, *others]
-    lines: list[list[Number]] = [["row", "column", "text", *keys]]
-    for row in table.rows:
-        for name, cell in zip(table.head[1:], row.cells, strict=True):
-            lines.append([row.name, name, cell.text, *(cell.numbers.get(k) for k in keys)])
-    return as_csv(lines)
-
-
-def as_csv(rows: Sequence[Sequence[Number]]) -> str:
-    """Rows as CSV; None is empty."""
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows(rows)
-    return out.getvalue()
 
 
 _NO_CLAIMS = Registry()
@@ -195,7 +169,7 @@ def _explanations(experiment: Experiment, paper: Paper, slug: str) -> Iterator[S
     comparison = experiment.main
     if comparison is None:
         return
-    odd = [*surprises(comparison), *directions(experiment, paper)] if len(comparison.rows) > 1 else []
+    odd = [*rare_alone(comparison), *directions(experiment, paper)] if len(comparison.rows) > 1 else []
     # What marks rows is explained below their table.
     told = [line for line in remarks(comparison) if not line.startswith(STAND_IN)]
     for title, name, lines in (("What surprised", "odd", odd), ("Remarks", "remarks", told)):
@@ -230,8 +204,7 @@ FIGURES = {
 
 
 def figures(experiment: Experiment, slug: str) -> Iterator[tuple[str, Figure]]:
-    """Every figure that the records of an experiment can fill; without pandas, those that need it are left out."""
-    absent = () if importlib.util.find_spec("pandas") else (progress, rare, pareto)
+    """Every figure that the records of an experiment can fill."""
     for name, make in FIGURES.items():
-        if make not in absent and (figure := make(experiment, f"{slug}-{name}")) is not None:
+        if (figure := make(experiment, f"{slug}-{name}")) is not None:
             yield name, figure

@@ -1,50 +1,62 @@
-"""Runs side by side: a row per method, averaged over folds and replicates, with differences to FedAvg by paired run."""
+"""Runs side by side: a row per method, averaged over folds and replicates, with differences to FedAvg by paired run.
+
+An experiment is what a report or `compare` shows at once: planned and finished runs that differ in method, fold and
+replicate alone, with one comparison per clock.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
-from relief_ray.config.experiment import parse
 from relief_ray.data.registry import get_spec
+from relief_ray.plugins.load import is_path
 from relief_ray.records.schema import MethodFacts, RunRecord
-from relief_ray.report.inventory import choice_kind, chosen_keys, searched_keys, variant_names
-from relief_ray.report.results import RunSummary, Values, measures, summarise_run
-from relief_ray.report.runs import Loaded, Repetition, Replicate, flat, load_runs, require_complete, run_value
-from relief_ray.report.statistics import Paired, paired
-from relief_ray.report.variance import MIN_REPLICATES, units_of
+from relief_ray.report.inventory import GridItem, Inventory, choice_kind, chosen_keys, searched_keys, variant_names
+from relief_ray.report.paper import PAPER_DATA
+from relief_ray.report.results import COSTS, FACTS, KEY, by_subject, last_metrics, round_table, run_table, score_at
+from relief_ray.report.runs import (
+    Loaded,
+    Parsed,
+    Replicate,
+    config_text,
+    config_value,
+    flat,
+    load_runs,
+    require_complete,
+    split_name,
+)
+from relief_ray.report.statistics import MIN_REPLICATES, Paired, paired, units_of
 from relief_ray.strategies import PRESETS, REFERENCE, by_registry, method_name
-from relief_ray.support.errors import UserError
+from relief_ray.support.errors import UserError, listed
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 # Keys that may differ inside one comparison: the method, what means are taken over, and how a run was carried out.
 _FREE = (
     "name", "strategy", "seed", "replicate", "data.fold", "fleet.rotation", "runtime", "tracking", "record",
     "evaluation.every",
 )  # fmt: skip
-
-
-class Replicated(Protocol):
-    """Result of one run that can be paired with another method's."""
-
-    @property
-    def label(self) -> str:
-        """The method."""
-
-    @property
-    def repetition(self) -> Repetition:
-        """The replicate that it belongs to, in all folds."""
-
-    @property
-    def replicate(self) -> Replicate:
-        """(fold, rotation, seed)."""
-
-
-T = TypeVar("T", bound=Replicated)
+# Columns of the run table by the names that claims and `plan-study --figure` use.
+FIGURES = {
+    "f1": "f1_percent", "f1_rare": "f1_rare_percent", "f1_own_sensors": "f1_own_sensors_percent",
+    "f1_own_subjects": "f1_own_subjects_percent",
+}  # fmt: skip
+HEADLINE_CLOCK = "flop_proportional"
+BACKBONES = {"cnn": "Backbone 1 (CNN)", "moment_lora": "Backbone 2 (MOMENT + LoRA)"}
+_CHOICES = {"tuned": "every method tuned", "try": "search"}
+_PRETTY = {"pamap2": "PAMAP2", "mhealth": "MHEALTH", "dsa": "DSA", "dsa_mini": "DSA excerpt"}
+# Keys that the title or every caption names.
+_NAMED = ("data.name", "data.split", "backbone.", "fleet.gap", "data.num_clients", "engine", "data origin", "choice")
+_PRESET_LABELS = frozenset(method_name(config, label) for label, config in PRESETS.items())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,56 +68,57 @@ class Stat:
     num: int
 
 
+def stat(values: Sequence[float]) -> Stat:
+    """Mean and sample standard deviation."""
+    return Stat(mean=mean(values), std=stdev(values) if len(values) > 1 else None, num=len(values))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MethodResult:
-    """Means and paired differences of one method.
-
-    Attributes:
-        label: name of the method, or of its variant.
-        method: facts of the method.
-        personalised: its clients are tested on models of their own.
-        num_runs: runs behind it.
-        stats: figures by name, in the unit that the name ends with.
-        f1: paired difference of the headline F1 to FedAvg's after the last round, in points.
-        at_rounds: the same at equal numbers of aggregations; None where all aggregate as often, or where a run was not
-            tested early enough.
-        canonical: the same of the canonical model.
-        rare: the same of the canonical model that sees the rare sensors alone.
-    """
+    """Means and paired differences of one method, or of its variant."""
 
     label: str
     method: MethodFacts
     personalised: bool
+    """Its clients are tested on models of their own."""
     num_runs: int
     stats: Mapping[str, Stat]
+    """Figures by name, in the unit that the name ends with."""
     f1: Paired | None
+    """Paired difference of the headline F1 to FedAvg's after the last round, in points."""
     at_rounds: Paired | None
+    """The same at equal numbers of aggregations; None where all aggregate as often, or were not tested early enough."""
     canonical: Paired | None
+    """The same of the canonical model."""
     rare: Paired | None
+    """The same of the canonical model that sees the rare sensors alone."""
 
     @property
     def is_bound(self) -> bool:
         """Whether it is a bound rather than a federated method."""
         return self.method.is_bound
 
+    def mean(self, figure: str) -> float | None:
+        """Mean of a figure; None where no run has it."""
+        return self.stats[figure].mean if figure in self.stats else None
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Comparison:
-    """Comparable runs side by side.
-
-    Attributes:
-        clock: time model behind seconds, joules and speedups.
-        runs: one per method and replicate.
-        summaries: of the runs, in the same order.
-        rows: methods in the registry's order, then others, bounds last.
-        notes: sentences about runs that were left out.
-    """
+    """Comparable runs side by side."""
 
     clock: str
+    """Time model behind seconds, joules and speedups."""
     runs: tuple[Loaded, ...]
-    summaries: tuple[RunSummary, ...]
+    """One per method and replicate."""
+    table: DataFrame
+    """A row per run, in the same order."""
+    rounds: DataFrame
+    """A row per run and round."""
     rows: tuple[MethodResult, ...]
+    """Methods in the registry's order, then others, bounds last."""
     notes: tuple[str, ...]
+    """Sentences about runs that were left out."""
 
     def row(self, label: str) -> MethodResult | None:
         """The method of that name."""
@@ -116,11 +129,30 @@ class Comparison:
         return [r for r in self.runs if r.label == label]
 
     @property
+    def first(self) -> RunRecord:
+        """Record of the first run: what all share."""
+        return self.runs[0].run
+
+    @property
+    def dataset(self) -> str:
+        """Name of the data set in configurations."""
+        return config_text(self.first, "data.name")
+
+    @property
+    def backbone(self) -> str:
+        """Name of the backbone in configurations."""
+        return config_text(self.first, "backbone.name", "cnn")
+
+    @property
     def sensors(self) -> tuple[str, ...]:
         """The sensors that the model was tested with one at a time, in the data set's order where it is known."""
-        names = dict.fromkeys(m for s in self.summaries for m in s.last.f1_by_modality)
-        order = {name: i for i, name in enumerate(_sensor_order(self.runs[0].run))}
-        return tuple(sorted(names, key=lambda name: order.get(name, len(order))))
+        names = dict.fromkeys(m for run in self.runs if (last := last_metrics(run)) for m in last.f1_by_modality)
+        known = self.first.fleet.get("modalities")
+        try:
+            order = list(map(str, known)) if isinstance(known, list) else list(get_spec(self.dataset).names)
+        except UserError:
+            order = []
+        return tuple(sorted(names, key=lambda name: order.index(name) if name in order else len(order)))
 
     @property
     def bootstrapped(self) -> tuple[str, ...]:
@@ -137,6 +169,14 @@ class Comparison:
         """The difference to FedAvg that tables and sentences lead with: at equal aggregations, where these differ."""
         return row.at_rounds if self.is_at_rounds else row.f1
 
+    def difference(self, label: str, other: str, figure: str) -> Paired | None:
+        """``label`` minus ``other`` in points; None for a method and itself, and where no pair has the figure."""
+        return None if label == other else paired_gain(pairs(self.table, self.rounds, label, other, figure))
+
+    def has(self, figure: str) -> bool:
+        """True where a method has the figure."""
+        return any(figure in row.stats for row in self.rows)
+
     def bootstrap_percent(self, label: str) -> float:
         """Share of a method's seconds that its bootstrap round took, mean over its runs; 0 without one."""
         return mean(100 * loaded.bootstrap_share(self.clock) for loaded in self.runs_of(label))
@@ -144,47 +184,97 @@ class Comparison:
     @property
     def subjects(self) -> tuple[str, ...]:
         """All test subjects."""
-        return tuple(sorted({s for run in self.summaries for s in run.by_subject}, key=lambda s: (len(s), s)))
+        tested = (by_subject(last) for run in self.runs if (last := last_metrics(run)) is not None)
+        return tuple(sorted({s for scores in tested for s in scores}, key=lambda s: (len(s), s)))
 
 
-def _sensor_order(run: RunRecord) -> Sequence[str]:
-    """Sensors in canonical order: as recorded, else as the data set lists them; empty where neither is known."""
-    names = run.fleet.get("modalities")
-    if isinstance(names, list):
-        return [str(name) for name in names]
-    try:
-        return get_spec(str(run_value(run, "data.name"))).names
-    except UserError:
-        return ()
-
-
-def compare(folders: Iterable[Path], clock: str | None = None) -> Comparison:
+def compare(folders: Iterable[Path], clock: str | None = None, parsed: Parsed = dict) -> Comparison:
     """The comparison of all complete runs below the folders.
+
+    ``parsed``: how a configuration is read before it is compared with another run's.
 
     Raises:
         UserError: no complete run, runs of different experiments, or an unknown clock.
     """
-    return compare_runs(load_runs(folders, whole=False), clock)
+    return compare_runs(load_runs(folders, whole=False), clock, parsed=parsed)
 
 
-def compare_runs(runs: Sequence[Loaded], clock: str | None = None, searched: Iterable[str] = ()) -> Comparison:
+def compare_runs(
+    runs: Sequence[Loaded], clock: str | None = None, searched: Iterable[str] = (), parsed: Parsed = dict
+) -> Comparison:
     """``compare`` for runs that are loaded already; ``clock`` is the runs' planning clock by default.
 
     ``searched``: keys that a search varies beside those that the runs themselves name.
     """
     complete, notes = require_complete(runs)
-    _refuse_mixture(complete, searched)
-    distinct, repeats = _without_repeats(with_labels(complete))
-    summaries = tuple(summarise_run(r) for r in distinct)
+    _refuse_mixture(complete, searched, parsed)
+    labels = variant_names([(r.label, r.run.config) for r in complete], [r.run.method for r in complete])
+    distinct, repeats = _without_repeats([renamed(r, name) for r, name in zip(complete, labels, strict=True)])
     chosen = _clock(distinct, clock)
-    values = measures(distinct, summaries, chosen)
+    rounds = round_table(distinct, chosen)
+    table = run_table(distinct, rounds, chosen)
     methods = {r.label: r.run.method for r in reversed(distinct)}
-    labels = bounds_last(by_registry(dict.fromkeys(s.label for s in summaries)), methods)
-    rows = tuple(_row(label, methods[label], summaries, values) for label in labels)
-    return Comparison(clock=chosen, runs=distinct, summaries=summaries, rows=rows, notes=(*notes, *repeats))
+    names = bounds_last(by_registry(dict.fromkeys(r.label for r in distinct)), methods)
+    figures = [name for name in table.columns if name not in FACTS]
+    rows = []
+    for label, group in ((label, table[table["method"] == label]) for label in names):
+        known = {name: values for name in figures if (values := group[name].dropna().tolist())}
+        f1, at_rounds, canonical, rare = (
+            None if label == REFERENCE else paired_gain(pairs(table, rounds, label, REFERENCE, figure))
+            for figure in ("f1_percent", "f1_at_rounds_percent", "f1_canonical_percent", "f1_rare_percent")
+        )
+        rows.append(
+            MethodResult(
+                label=label, method=methods[label], personalised=bool(group["personalised"].any()), num_runs=len(group),
+                stats={name: stat(values) for name, values in known.items()}, f1=f1, at_rounds=at_rounds,
+                canonical=canonical, rare=rare,
+            )
+        )  # fmt: skip
+    return Comparison(
+        clock=chosen, runs=distinct, table=table, rounds=rounds, rows=tuple(rows), notes=(*notes, *repeats)
+    )
 
 
-_PRESET_LABELS = frozenset(method_name(config, label) for label, config in PRESETS.items())
+def pairs(table: DataFrame, rounds: DataFrame, first: str, second: str, figure: str) -> DataFrame:
+    """A row per pair of two methods' runs of the same fold, rotation and seed that both have the figure.
+
+    Columns: ``KEY``, ``repetition``, scores ``first`` and ``second`` in percent, the runs' numbers ``run`` and
+    ``run_second``. ``figure``: a column of the table or a name that claims use.
+    """
+    one, two = (table[table["method"] == name].drop_duplicates(KEY).set_index(KEY) for name in (first, second))
+    scores = scored(one, two, rounds, figure)
+    numbered = scores.join(one[["run", "repetition"]]).join(two["run"].rename("run_second"))
+    return numbered.sort_index().reset_index()
+
+
+def scored(one: DataFrame, two: DataFrame, rounds: DataFrame, figure: str) -> DataFrame:
+    """Scores ``first`` and ``second`` of the rows of two run tables with equal indices; without those that lack one.
+
+    At equal cost the budget of a pair is what the cheaper one spent in all.
+    """
+    import pandas as pd
+
+    total, cost = COSTS.get(figure, (FIGURES.get(figure, figure), ""))
+    both = pd.DataFrame({"first": one.reindex(columns=[total])[total], "second": two.reindex(columns=[total])[total]})
+    both = both.dropna()
+    if cost:
+        budgets, tested = both.min(axis=1), rounds[rounds["f1_percent"].notna() & (rounds["round"] > 0)]
+        curves = dict(list(tested.groupby("run")))
+        for name, runs in (("first", one["run"]), ("second", two["run"])):
+            both[name] = [score_at(curves.get(runs[key]), cost, budget) for key, budget in budgets.items()]
+    return both.dropna()
+
+
+def paired_gain(scores: DataFrame) -> Paired | None:
+    """First minus second in points, over the units that a claim is tested on: paired runs, or replicate means.
+
+    Below three replicates nothing is tested, and the units are paired runs.
+    """
+    units = units_of(scores, least=MIN_REPLICATES)
+    # Two runs of one fold and replicate count each by itself.
+    if units.on_means and not scores.duplicated(["fold", "repetition"]).any():
+        return paired(units.values, on_means=True)
+    return paired((scores["first"] - scores["second"]).tolist())
 
 
 def is_own_method(label: str) -> bool:
@@ -194,16 +284,12 @@ def is_own_method(label: str) -> bool:
 
 def bounds_last(labels: Sequence[str], methods: Mapping[str, MethodFacts]) -> list[str]:
     """The labels with all bounds at the end; a label without facts is of no bound."""
-    bounds = [v for v in labels if v in methods and methods[v].is_bound]
-    return [v for v in labels if v not in bounds] + bounds
+    return sorted(labels, key=lambda label: label in methods and methods[label].is_bound)
 
 
-def setting(run: RunRecord, searched: Iterable[str] = ()) -> dict[str, JsonValue]:
-    """Settings that must be equal in a comparison: the flat configuration without ``_FREE``, data origin and engine."""
-    return flat_setting(run.config, searched) | {"data origin": run.data_origin, "engine": run.engine}
-
-
-def flat_setting(config: Mapping[str, JsonValue], searched: Iterable[str] = ()) -> dict[str, JsonValue]:
+def flat_setting(
+    config: Mapping[str, JsonValue], searched: Iterable[str] = (), parsed: Parsed = dict
+) -> dict[str, JsonValue]:
     """The flat configuration without ``_FREE`` and without the values that a search chose; the choice itself stays.
 
     ``searched``: keys that a search varies for any method. A method that keeps its batch size stands beside one for
@@ -211,43 +297,26 @@ def flat_setting(config: Mapping[str, JsonValue], searched: Iterable[str] = ()) 
     """
     kind = choice_kind(config)
     free = (*_FREE, "choice", *chosen_keys(config), *(searched if kind else ()))
-    values = flat(_parsed(config))
+    values = flat(parsed({key: value for key, value in config.items() if key not in _FREE}))
     kept = {k: v for k, v in values.items() if not any(k == name or k.startswith(f"{name}.") for name in free)}
     return kept | ({"choice": kind} if kind else {})
 
 
-def _parsed(config: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
-    """Return the settings beside ``_FREE`` as this program reads them, so that equal identities give equal settings.
-
-    A configuration that it cannot read, such as one with a user's backbone that is not here, is returned as it stands.
-    """
-    try:
-        return parse({key: value for key, value in config.items() if key not in _FREE}).model_dump(mode="json")
-    except UserError:
-        return config
-
-
-def _refuse_mixture(runs: Sequence[Loaded], searched: Iterable[str] = ()) -> None:
+def _refuse_mixture(runs: Sequence[Loaded], searched: Iterable[str], parsed: Parsed) -> None:
     """Check that the runs are of one experiment; the message names the first keys that differ.
 
     Raises:
         UserError: they differ in more than ``_FREE``.
     """
-    first, *others = runs
     free = (*searched, *searched_keys(r.run.config for r in runs))
-    wanted = setting(first.run, free)
-    for other in others:
-        theirs = setting(other.run, free)
-        keys = sorted(k for k in wanted.keys() | theirs.keys() if wanted.get(k) != theirs.get(k))
-        if keys:
-            shown = ", ".join(f"{k} = {wanted.get(k)!r} and {theirs.get(k)!r}" for k in keys[:3])
-            raise UserError(f"{first.where} and {other.where} differ in {shown}; compare runs of one experiment")
-
-
-def with_labels(runs: Sequence[Loaded]) -> tuple[Loaded, ...]:
-    """The runs under their variants' names (``variant_names``)."""
-    names = variant_names([(r.label, r.run.config) for r in runs], [r.run.method for r in runs])
-    return tuple(renamed(r, name) for r, name in zip(runs, names, strict=True))
+    first, *others = (
+        flat_setting(r.run.config, free, parsed) | {"data origin": r.run.data_origin, "engine": r.run.engine}
+        for r in runs
+    )
+    for loaded, theirs in zip(runs[1:], others, strict=True):
+        if keys := sorted(k for k in first.keys() | theirs.keys() if first.get(k) != theirs.get(k)):
+            shown = ", ".join(f"{k} = {first.get(k)!r} and {theirs.get(k)!r}" for k in keys[:3])
+            raise UserError(f"{runs[0].where} and {loaded.where} differ in {shown}; compare runs of one experiment")
 
 
 def renamed(loaded: Loaded, label: str) -> Loaded:
@@ -291,61 +360,221 @@ def _clock(runs: Sequence[Loaded], wanted: str | None) -> str:
     return clock
 
 
-def _row(label: str, method: MethodFacts, summaries: Sequence[RunSummary], values: Sequence[Values]) -> MethodResult:
-    mine = [(s, v) for s, v in zip(summaries, values, strict=True) if s.label == label]
-    names = list(dict.fromkeys(name for _, figures in mine for name in figures))
-    return MethodResult(
-        label=label,
-        method=method,
-        personalised=any(s.personalised for s, _ in mine),
-        num_runs=len(mine),
-        stats={name: stat([v[name] for _, v in mine if name in v]) for name in names},
-        f1=difference(summaries, label, REFERENCE, lambda s: s.shown),
-        at_rounds=difference(summaries, label, REFERENCE, _at_rounds(summaries, values)),
-        canonical=difference(summaries, label, REFERENCE, lambda s: s.last.f1),
-        rare=difference(summaries, label, REFERENCE, lambda s: s.last.f1_rare),
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """All items of one setting."""
+
+    items: tuple[GridItem, ...]
+    """Planned and existing runs."""
+    differs: Mapping[str, str]
+    """Keys beside data and backbone in which it differs from the report's other settings, with its values."""
+    searched: tuple[str, ...] = ()
+    """Keys in which runs that a search chose may differ from method to method."""
+    parsed: Parsed = dict
+    """How configurations are read before they are compared."""
+
+    @cached_property
+    def runs(self) -> tuple[Loaded, ...]:
+        """The runs that count, under their cells' names."""
+        return tuple(renamed(s.loaded, s.label) for s in self.items if s.status == "done" and s.loaded is not None)
+
+    @cached_property
+    def comparisons(self) -> Mapping[str, Comparison]:
+        """One comparison per clock that every run recorded; none where no run counts."""
+        known = [set(r.rounds[-1].costs) for r in self.runs]
+        clocks = [c for c in self.runs[0].rounds[-1].costs if all(c in k for k in known)] if known else []
+        again = tuple(renamed(r, s.label) for s in self.items for r in s.repeats)
+        return {clock: compare_runs((*self.runs, *again), clock, self.searched, self.parsed) for clock in clocks}
+
+    @property
+    def main(self) -> Comparison | None:
+        """The comparison by the clock that the allocator planned with."""
+        return self.comparisons.get(self.runs[0].run.planning_model) if self.runs else None
+
+    @property
+    def shown(self) -> Comparison | None:
+        """Comparison beside the paper's figures: by its clock where the runs have it, else by the planner's."""
+        return self.comparisons.get(HEADLINE_CLOCK) or self.main
+
+    @property
+    def methods(self) -> dict[str, MethodFacts]:
+        """Facts of every method that was run or planned, by its label."""
+        return {item.label: item.method for item in reversed(self.items) if item.method is not None}
+
+    def has(self, label: str) -> bool:
+        """True for a method that was run or planned."""
+        return any(item.label == label for item in self.items)
+
+    def open_statuses(self, label: str) -> list[str]:
+        """The statuses of a method's runs that are not done."""
+        return [item.status for item in self.items if item.label == label and item.status != "done"]
+
+    def text(self, path: str) -> str:
+        """A value of the configuration."""
+        value = config_value(self.items[0].config, path)
+        return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+    @property
+    def dataset(self) -> str:
+        """Its name in configurations."""
+        return self.text("data.name")
+
+    @property
+    def data_title(self) -> str:
+        """The data set as titles name it."""
+        return data_title(self.runs[0].run) if self.runs else _short_name(self.dataset)
+
+    @property
+    def is_own_data(self) -> bool:
+        """True for a user's data set: the paper says nothing about it."""
+        return is_path(self.dataset)
+
+    @property
+    def is_on_papers_data(self) -> bool:
+        """True for a data set of the paper, whose figures then stand under ours."""
+        return self.dataset in PAPER_DATA
+
+    @property
+    def paper_data(self) -> str:
+        """The paper's data set that stands beside ours: the same one, or PAMAP2."""
+        return PAPER_DATA.get(self.dataset, "PAMAP2")
+
+    @property
+    def backbone(self) -> str:
+        """Its name in configurations."""
+        return self.text("backbone.name") or "cnn"
+
+    @property
+    def gap(self) -> float:
+        """Type A's speed over Type C's."""
+        return float(self.text("fleet.gap") or 55.0)
+
+    @property
+    def num_clients(self) -> int:
+        """Clients of the fleet: one per subject of the training part unless the configuration says otherwise."""
+        if known := self.text("data.num_clients") or self.text("fleet.num_clients"):
+            return int(known)
+        rows = self.runs[0].run.coverage.get("clients") if self.runs else None
+        if isinstance(rows, list) and rows:
+            return len(rows)
+        try:
+            return sum(get_spec(self.dataset).type_counts)
+        except UserError:
+            return 0
+
+    @property
+    def is_real(self) -> bool:
+        """True where no run used synthetic data."""
+        return all(r.run.data_origin == "real" for r in self.runs)
+
+    @property
+    def choice(self) -> str:
+        """``tuned``: each method with the values that its search chose; ``try``: the tries of a search; else empty."""
+        return choice_kind(self.items[0].config)
+
+    def base(self, chosen: Iterable[str]) -> str:
+        """The setting without the search and the values that it chose: equal for tuned and usual cells."""
+        config = flat_setting(self.items[0].config, (), self.parsed)
+        return repr({k: v for k, v in config.items() if k not in {"choice", *chosen}})
+
+    @property
+    def is_drawn(self) -> bool:
+        """True for gap 55 and a client per subject: the settings of which figures are drawn."""
+        return self.gap == 55.0 and not self.text("data.num_clients")
+
+    @property
+    def is_two_boards(self) -> bool:
+        """True for the paper's per-device runs: one client of Type A, one of Type C."""
+        return config_value(self.items[0].config, "fleet.counts") in ([1, 0, 1], (1, 0, 1))
+
+    @property
+    def title(self) -> str:
+        """Data, split, backbone, and the other values that set it apart."""
+        is_testbed, clients = self.text("fleet.preset") == "testbed", self.text("data.num_clients")
+        parts = [
+            self.data_title,
+            split_name(self.text("data.split")),
+            BACKBONES.get(self.backbone) or _short_name(self.backbone),
+            f"gap {self.gap:g}" * (self.gap != 55.0),
+            f"N = {clients}" if clients else "",
+            _CHOICES.get(self.choice, ""),
+            ("testbed, two devices" if self.is_two_boards else "testbed, fleet") * is_testbed,
+            *(f"{k} = {v}" for k, v in self.differs.items() if not (is_testbed and k in ("preset", "counts"))),
+        ]
+        return ("" if self.is_real else "SYNTHETIC data: ") + ", ".join(filter(None, parts))
+
+    @cached_property
+    def digests(self) -> tuple[str, ...]:
+        """``digests_of`` its runs."""
+        return digests_of(self.runs)
+
+    def of_other_code(self, label: str) -> int:
+        """Number of a method's runs that another program computed than most runs of the experiment."""
+        runs = self.main.runs_of(label) if self.main is not None else ()
+        return sum(r.run.source_digest != self.digests[0] for r in runs)
+
+
+def data_title(run: RunRecord) -> str:
+    """The data set of a run as a title names it: of a user's own, whose name is an import path, by its own title."""
+    name = config_text(run, "data.name")
+    return (is_path(name) and run.data_title) or _short_name(name)
+
+
+def _short_name(name: str) -> str:
+    """The short name of a data set or a backbone of the configuration; of an import path, the last part."""
+    return _PRETTY.get(name) or name.rpartition(":")[2]
+
+
+def distinct(values: Iterable[object]) -> str:
+    """Different values in order of appearance: ``1, 2 and 3``."""
+    return listed(dict.fromkeys(str(v) for v in values))
+
+
+def digests_of(runs: Sequence[Loaded]) -> tuple[str, ...]:
+    """Source digests of the runs' programs, the commonest first."""
+    return tuple(digest for digest, _ in Counter(r.run.source_digest for r in runs).most_common())
+
+
+def experiments(inventory: Inventory) -> tuple[Experiment, ...]:
+    """All cells, by setting; planned cells join the runs of the same setting, whatever those ran on."""
+    searched = searched_keys(item.config for item in inventory.items)
+    known = [(i, flat_setting(i.config, searched, inventory.parsed)) for i in inventory.items if i.config]
+    places: dict[str, tuple[str, str]] = {}
+    for item, setting in known:
+        if item.loaded is not None:
+            places.setdefault(repr(setting), _place(item.loaded))
+    groups: dict[str, list[tuple[GridItem, dict[str, JsonValue]]]] = {}
+    for item, setting in known:
+        place = places.get(repr(setting), ("", "")) if item.loaded is None else _place(item.loaded)
+        groups.setdefault(repr((setting, place)), []).append((item, setting))
+    settings = [group[0][1] for group in groups.values()]
+    return tuple(
+        Experiment(
+            items=tuple(item for item, _ in group),
+            differs=differences(mine, settings),
+            searched=searched if "choice" in mine else (),
+            parsed=inventory.parsed,
+        )
+        for group, mine in zip(groups.values(), settings, strict=True)
     )
 
 
-def _at_rounds(summaries: Sequence[RunSummary], values: Sequence[Values]) -> Callable[[RunSummary], float | None]:
-    """Score of a run at the least number of aggregations of its replicate; none where all aggregate as often."""
-    name = "f1_at_rounds_percent"
-    scores = {(s.label, s.replicate): v[name] / 100 for s, v in zip(summaries, values, strict=True) if name in v}
-    return lambda summary: scores.get((summary.label, summary.replicate))
+def _place(loaded: Loaded) -> tuple[str, str]:
+    return loaded.run.data_origin, loaded.run.engine
 
 
-def stat(values: Sequence[float]) -> Stat:
-    """Mean and sample standard deviation."""
-    return Stat(mean=mean(values), std=stdev(values) if len(values) > 1 else None, num=len(values))
+def differences(mine: Mapping[str, JsonValue], others: Sequence[Mapping[str, JsonValue]]) -> dict[str, str]:
+    """The keys in which settings vary, beside those that every title names, with ``mine``'s values.
 
-
-def difference(
-    summaries: Sequence[RunSummary], label: str, other: str, score: Callable[[RunSummary], float | None]
-) -> Paired | None:
-    """``label`` minus ``other`` in points of F1 over the runs that both methods have."""
-    return None if label == other else paired_gain(summaries, label, other, score)
-
-
-def paired_gain(items: Sequence[T], label: str, other: str, score: Callable[[T], float | None]) -> Paired | None:
-    """``label`` minus ``other`` in points, over the units that a claim is tested on: paired runs, or replicate means.
-
-    Below three replicates nothing is tested, and the units are paired runs.
+    Empty values are left out: that the others' are not is in their titles. A setting of tuned cells lacks what the
+    search chose, which is no difference.
     """
-    differences = run_differences(items, label, other, score)
-    mine, theirs = ({s.replicate: s for s in items if s.label == name} for name in (label, other))
-    scores = [{(k[0], of[k].repetition): 100 * (score(of[k]) or 0.0) for k in differences} for of in (mine, theirs)]
-    units = units_of(scores[0], scores[1], least=MIN_REPLICATES)
-    # Two runs of one fold and replicate count each by itself.
-    if units.on_means and len(scores[0]) == len(differences):
-        return paired(units.values, on_means=True)
-    return paired([100 * value for value in differences.values()])
+    keys = dict.fromkeys(k for other in (mine, *others) for k in other if not k.startswith(_NAMED))
+    varied = [k for k in keys if len({repr(s.get(k)) for s in others if k in s or "choice" not in s}) > 1]
+    return {k.rpartition(".")[2]: _shown(mine.get(k)) for k in varied if mine.get(k) not in (None, "", [], (), {})}
 
 
-def run_differences(
-    items: Sequence[T], label: str, other: str, score: Callable[[T], float | None]
-) -> dict[Replicate, float]:
-    """The difference of every paired run: same fold, rotation and seed."""
-    mine = {s.replicate: score(s) for s in items if s.label == label}
-    theirs = {s.replicate: score(s) for s in items if s.label == other}
-    pairs = ((key, mine[key], theirs[key]) for key in sorted(mine.keys() & theirs.keys()))
-    return {key: one - two for key, one, two in pairs if one is not None and two is not None}
+def _shown(value: JsonValue) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(str, value))}]"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,22 +1,15 @@
-"""Document model: sections of text, tables and figures, from which HTML, Markdown, LaTeX, text and CSV are made.
-
-`report` writes a whole ``Document``, `compare` three of its tables. Text is plain; ``code`` between backticks is the
-only mark-up.
-"""
+"""Document: sections of text, tables and figures, of which a page is made."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from relief_ray.support.table import Number, Origin, Table, Tone
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as MplFigure
-
-Origin = Literal["measured", "simulated", "SYNTHETIC", "FITTED"]
-Tone = Literal["", "gap", "good", "bad", "warn", "info"]
-Number = float | int | str | None
 
 ORIGINS: Mapping[Origin, str] = {
     "measured": "found by training and testing here: F1, losses, rounds, encoded bytes, trained values, wall seconds",
@@ -26,62 +19,9 @@ ORIGINS: Mapping[Origin, str] = {
 }
 
 
-NONE = "-"
 # Widths of a two-column IEEE page, in inches.
 TEXT_WIDTH_IN = 7.16
 COLUMN_WIDTH_IN = 3.5
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cell:
-    """Table cell.
-
-    Attributes:
-        text: the first line, as it is printed.
-        below: a smaller second line, e.g. the paper's value.
-        origin: where the figure comes from; None for words.
-        tone: colour of the cell, empty for the usual one.
-        numbers: the same figure unrounded, for the CSV file.
-    """
-
-    text: str
-    below: str = ""
-    origin: Origin | None = None
-    tone: Tone = ""
-    numbers: Mapping[str, Number] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
-    """Table row under its name; ``rule``: a line stands above it, ``faint``: printed pale (bounds)."""
-
-    name: str
-    cells: tuple[Cell, ...]
-    rule: bool = False
-    faint: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Table:
-    """Table of figures or words.
-
-    Attributes:
-        slug: name of its files and anchor.
-        caption: title; empty for the tables of `compare`, which share one.
-        head: headings, that of the row names first.
-        rows: each with ``len(head) - 1`` cells.
-        notes: sentences under the table.
-        second: explains the cells' second lines, printed under the first heading.
-        is_text: the cells are words: aligned to the left, printed as they are in the CSV file.
-    """
-
-    slug: str
-    caption: str
-    head: tuple[str, ...]
-    rows: tuple[Row, ...]
-    notes: tuple[str, ...] = ()
-    second: str = ""
-    is_text: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,16 +96,3 @@ class Document:
     def figures(self) -> tuple[Figure, ...]:
         """All figures."""
         return tuple(b for b in self.blocks if isinstance(b, Figure))
-
-
-def word_table(slug: str, caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Table of words; the first of each row is its name."""
-    named = tuple(Row(name=r[0], cells=tuple(Cell(text=c) for c in r[1:])) for r in rows)
-    return Table(slug=slug, caption=caption, head=tuple(head), rows=named, is_text=True)
-
-
-def column_origins(table: Table) -> list[Origin | None]:
-    """Most frequent origin of each column: it stands in the heading, cells of another origin name their own."""
-    columns = zip(*(row.cells for row in table.rows), strict=True) if table.rows else ()
-    counts = [Counter(c.origin for c in column if c.origin is not None) for column in columns]
-    return [c.most_common(1)[0][0] if c else None for c in counts] or [None] * (len(table.head) - 1)

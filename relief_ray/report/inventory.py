@@ -15,7 +15,17 @@ from relief_ray.records.committed import read_committed
 from relief_ray.records.identity import NOT_DECIDING, config_hash
 from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import MethodFacts, Status
-from relief_ray.report.runs import Loaded, below, check_folder, config_value, flat, has_folds, is_committed, read_small
+from relief_ray.report.runs import (
+    Loaded,
+    Parsed,
+    below,
+    check_folder,
+    config_value,
+    flat,
+    has_folds,
+    is_committed,
+    read_small,
+)
 from relief_ray.strategies import PRESETS, method_name
 from relief_ray.support.errors import UserError
 
@@ -132,10 +142,11 @@ class GridItem:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inventory:
-    """All items in the order of their plans; ``titles``: of the plans."""
+    """All items in the order of their plans; ``titles``: of the plans; ``parsed``: how configurations are compared."""
 
     items: tuple[GridItem, ...]
     titles: tuple[str, ...] = ()
+    parsed: Parsed = dict
 
     @property
     def done(self) -> tuple[Loaded, ...]:
@@ -147,13 +158,14 @@ class Inventory:
         return sum(s.status == status for s in self.items)
 
 
-def take_inventory(paths: Iterable[Path], *, keep: bool = True) -> Inventory:
+def take_inventory(paths: Iterable[Path], parsed: Parsed = dict, *, keep: bool = True) -> Inventory:
     """Inventory of everything below the paths: plans (``plan.json``) and run folders.
 
     A cell that is damaged, failed, interrupted or only planned is kept with its status; nothing of it enters a mean. A
     cell that several folders plan or hold is one: it is done where any of them finished it.
 
-    ``keep``: hold all rounds in memory; else they are read from the folder each time they are used.
+    ``parsed``: how a configuration is read before it is compared. ``keep``: hold all rounds in memory; else they are
+    read from the folder each time they are used.
 
     Raises:
         UserError: a path holds neither a plan nor a run.
@@ -166,7 +178,7 @@ def take_inventory(paths: Iterable[Path], *, keep: bool = True) -> Inventory:
         names = {item.name for item in items.values()}
         for key, item in below_path:
             items.setdefault(key, replace(item, name=_distinct(item.name, path, names)))
-    return Inventory(items=labelled(merged(items.values())), titles=tuple(dict.fromkeys(titles)))
+    return Inventory(items=labelled(merged(items.values())), titles=tuple(dict.fromkeys(titles)), parsed=parsed)
 
 
 def _distinct(name: str, path: Path, names: Collection[str]) -> str:

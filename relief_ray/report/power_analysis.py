@@ -8,15 +8,22 @@ from statistics import mean, stdev
 
 from relief_ray.plugins.load import import_path, is_path
 from relief_ray.records.cells import Claim, Claims, Figure, PlannedCell
-from relief_ray.report.frames import FinishedCell, cell_scores
-from relief_ray.report.power import detectable
-from relief_ray.report.registered import planned_replicates
-from relief_ray.report.runs import Repetition, Replicate, config_value, repetition_of
-from relief_ray.report.statistics import ALPHA, Sides, smallest_p, special
-from relief_ray.report.variance import MIN_REPLICATES, VarianceShares, variance_shares
+from relief_ray.report.claims import planned_replicates
+from relief_ray.report.comparison import pairs
+from relief_ray.report.frames import Cells
+from relief_ray.report.runs import Repetition, Replicate
+from relief_ray.report.statistics import (
+    ALPHA,
+    MIN_REPLICATES,
+    Sides,
+    VarianceShares,
+    detectable,
+    smallest_p,
+    special,
+    variance_shares,
+)
 from relief_ray.support.errors import UserError, nearest
 
-Key = tuple[int, Repetition]
 # Fewer means of replicates may lie close together by chance: then the unit that promises less is planned with.
 _MIN_MEANS = 6
 
@@ -53,7 +60,7 @@ class Scatter:
         return not self.on_means and self.shares is not None and self.shares.pairs_depend
 
 
-def scatter_of(cells: Sequence[FinishedCell], first: str, second: str, figure: Figure) -> Scatter:
+def scatter_of(cells: Cells, first: str, second: str, figure: Figure) -> Scatter:
     """Scatter of ``first`` minus ``second`` over paired cells of one setting.
 
     The unit is a replicate's mean where pairs depend on each other; below six replicates only if it promises less.
@@ -61,74 +68,44 @@ def scatter_of(cells: Sequence[FinishedCell], first: str, second: str, figure: F
     Raises:
         UserError: several settings, or fewer than two pairs with that figure.
     """
-    first, second = (_as_printed(cells, name) for name in (first, second))
-    used = _cells_of(cells, (first, second))
-    scores = _paired_scores(cells, first, second, figure)
+    runs = cells.runs
+    # The label that tables print for a method given by its import path.
+    labels = dict(zip(reversed(runs["strategy"].tolist()), reversed(runs["method"].tolist()), strict=True))
+    first, second = (labels.get(path, name) if is_path(path := import_path(name)) else name for name in (first, second))
+    used = runs[runs["method"].isin([first, second])]
+    settings, known = used["setting"].unique(), runs["method"].unique()
+    if len(settings) > 1:
+        raise UserError(f"{len(settings)} settings hold these methods: {'; '.join(settings)}; name one: --setting TEXT")
+    for name in (first, second):
+        if name not in known:
+            raise UserError(f"no cell of {name!r}{nearest(name, known)}; expected one of {', '.join(known) or 'none'}")
+    scores = pairs(used, cells.rounds, first, second, figure)
     if len(scores) < 2:
         raise UserError(
             f"{len(scores)} paired runs of {first} and {second} with {figure}, expected two or more; give --sd POINTS"
         )
-    one, two = ({key: pair[i] for key, pair in scores.items()} for i in (0, 1))
-    shares = variance_shares(one, two)
-    by_replicate: dict[Repetition, list[float]] = {}
-    for (_, repetition), (a, b) in scores.items():
-        by_replicate.setdefault(repetition, []).append(a - b)
-    pairs, means = [a - b for a, b in scores.values()], [mean(v) for v in by_replicate.values()]
-    on_means = shares is not None and shares.pairs_depend and _has_enough_means(means, pairs)
-    units = means if on_means else pairs
+    shares, differences = variance_shares(scores), scores["first"] - scores["second"]
+    means = differences.groupby(scores["repetition"]).mean()
+    on_means = shares is not None and shares.pairs_depend and _has_enough_means(means.tolist(), differences.tolist())
+    units = (means if on_means else differences).tolist()
     sd = stdev(units)
     return Scatter(
         sd=sd,
         interval=_sd_interval(sd, len(units)),
         mean=mean(units),
         num_pairs=len(scores),
-        num_folds=len({fold for fold, _ in scores}),
+        num_folds=scores["fold"].nunique(),
         on_means=on_means,
         shares=shares,
-        num_replicates=len(by_replicate),
-        origins=tuple(sorted({cell.record.data_origin for cell in used})),
+        num_replicates=len(means),
+        origins=tuple(sorted(used["data_origin"].unique())),
     )
 
 
-def _cells_of(cells: Sequence[FinishedCell], names: Sequence[str]) -> list[FinishedCell]:
-    """The cells of these methods.
-
-    Raises:
-        UserError: of several settings, or none of a method.
-    """
-    used = [cell for cell in cells if cell.label in names]
-    settings, known = dict.fromkeys(cell.setting for cell in used), dict.fromkeys(cell.label for cell in cells)
-    if len(settings) > 1:
-        raise UserError(f"{len(settings)} settings hold these methods: {'; '.join(settings)}; name one: --setting TEXT")
-    for name in names:
-        if name not in known:
-            raise UserError(f"no cell of {name!r}{nearest(name, known)}; expected one of {', '.join(known) or 'none'}")
-    return used
-
-
-def _as_printed(cells: Sequence[FinishedCell], name: str) -> str:
-    """The label that tables print for a method given by its import path; any other name as it is."""
-    path = import_path(name)
-    labels = (c.label for c in cells if is_path(path) and config_value(c.record.config, "strategy.name") == path)
-    return next(labels, name)
-
-
-def _has_enough_means(means: Sequence[float], pairs: Sequence[float]) -> bool:
+def _has_enough_means(means: Sequence[float], differences: Sequence[float]) -> bool:
     """True where there are enough means of replicates, or where few of them scatter as much as independent pairs."""
-    return len(means) >= _MIN_MEANS or stdev(means) >= stdev(pairs) * (len(means) / len(pairs)) ** 0.5
-
-
-def _paired_scores(
-    cells: Sequence[FinishedCell], first: str, second: str, figure: Figure
-) -> dict[Key, tuple[float, float]]:
-    by_label = {label: {c.replicate: c for c in reversed(cells) if c.label == label} for label in (first, second)}
-    scores: dict[Key, tuple[float, float]] = {}
-    for replicate in sorted(by_label[first].keys() & by_label[second].keys()):
-        one, two = by_label[first][replicate], by_label[second][replicate]
-        pair = cell_scores(one, two, figure)
-        if pair is not None:
-            scores[replicate[0], repetition_of(one.record.config)] = (100 * pair[0], 100 * pair[1])
-    return scores
+    wanted = stdev(differences) * (len(means) / len(differences)) ** 0.5
+    return len(means) >= _MIN_MEANS or stdev(means) >= wanted
 
 
 def _sd_interval(sd: float, number: int) -> tuple[float, float] | None:

@@ -1,27 +1,42 @@
-"""Sentences beside tables and figures: data, split, rounds, clock, origin of the numbers, and remarks on oddities."""
+"""Sentences beside tables and figures: captions, differences to FedAvg, remarks on oddities, figures of devices.
+
+RELIEF trains everything once before round 1. So after as many rounds it has aggregated once more than FedAvg, and its
+whole run has one round more than the rounds whose speed is compared; both are said here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import isfinite, log
-from typing import TypeVar
+from statistics import mean
+from typing import Any
 
+from relief_ray.core.messages import Fleet
 from relief_ray.models.registry import BACKBONES
 from relief_ray.plugins.load import is_path
 from relief_ray.records.identity import changed_files
-from relief_ray.report.comparison import Comparison, MethodResult
-from relief_ray.report.experiments import Experiment, data_title
+from relief_ray.report.comparison import Comparison, Experiment, MethodResult, data_title, is_own_method
 from relief_ray.report.inventory import GridItem
-from relief_ray.report.runs import Loaded, config_int, config_text, has_folds, run_value, split_name
+from relief_ray.report.paper import PAPER_ROWS, TABLES, Paper, PaperCell
+from relief_ray.report.results import KEY, client_table
+from relief_ray.report.runs import (
+    Loaded,
+    config_int,
+    config_text,
+    device_types,
+    fleet_of,
+    has_folds,
+    run_value,
+    split_name,
+)
+from relief_ray.report.statistics import MIN_INTERVAL, MIN_REPLICATES, Paired
+from relief_ray.strategies import PROPOSED, REFERENCE
 from relief_ray.support.errors import counted, listed, several
-from relief_ray.support.text import install
+from relief_ray.support.text import install, percent
 
 # Mark of a method for LoRA that was run on a backbone without it.
 STAND_IN = "\N{DOUBLE DAGGER}"
-# What two methods are held against each other by, run by run: bits, or
-# F1, rare F1, bytes that a client and the fleet send.
-_Result = tuple[float, float | None, float | None, float | None]
-Value = TypeVar("Value", str, _Result)
 # Factor over the first loss of a phase; a loss that stands still wavers by less.
 GROWTH = 1.1
 
@@ -326,10 +341,18 @@ def _twins(comparison: Comparison) -> list[str]:
 
 def twins(comparison: Comparison) -> tuple[tuple[str, ...], ...]:
     """Groups of methods whose final models agree to the bit wherever both ran."""
-    models: dict[str, dict[object, str]] = {}
-    for run in comparison.summaries:
-        models.setdefault(run.label, {})[run.replicate] = run.model_sha256
+    models = _by_method(comparison, ["model_sha256"])
     return _grouped(models)
+
+
+def _by_method(comparison: Comparison, columns: list[str]) -> dict[str, dict[object, tuple[Any, ...]]]:
+    """Values of the columns by method and replicate, None for undefined; without runs that lack the first."""
+    table = comparison.table.dropna(subset=columns[:1]).set_index(KEY)
+    values = table[columns].astype(object).where(table[columns].notna(), None)
+    return {
+        label: dict(zip(part.index, part.itertuples(index=False, name=None), strict=True))
+        for label, part in values.groupby(table["method"], sort=False)
+    }
 
 
 def _alike(comparison: Comparison) -> list[str]:
@@ -337,16 +360,12 @@ def _alike(comparison: Comparison) -> list[str]:
 
     A single run or models that guess may agree by chance; at 100 % it is the data that tell nothing.
     """
-    results: dict[str, dict[object, _Result]] = {}
-    for run in comparison.summaries:
-        if run.shown is not None:
-            result = (run.shown, run.last.f1_rare, run.up_bytes, run.fleet_up_bytes)
-            results.setdefault(run.label, {})[run.replicate] = result
+    results = _by_method(comparison, ["f1_percent", "f1_rare_percent", "up_mib", "up_fleet_mib"])
     same_bits = [set(names) for names in twins(comparison)]
     lines = _saturated({name: [result[0] for result in mine.values()] for name, mine in results.items()})
     for names in _grouped(results):
         shared = [results[names[0]][k] for k in results[names[0]] if all(k in results[name] for name in names)]
-        learned = any(_guess(comparison.runs[0]) < result[0] < 1.0 for result in shared)
+        learned = any(_guess(comparison.runs[0]) < result[0] / 100 < 1.0 for result in shared)
         if len(shared) < 2 or not learned or any(set(names) <= group for group in same_bits):
             continue
         does = f"{names[1]} probably does what {names[0]} does" if len(names) == 2 else "they probably do the same"
@@ -356,7 +375,7 @@ def _alike(comparison: Comparison) -> list[str]:
 
 def _saturated(scores: Mapping[str, Sequence[float]]) -> list[str]:
     """Sentence on methods that made no mistake in any run, where there are several."""
-    names = [name for name, mine in scores.items() if min(mine) == 1.0]
+    names = [name for name, mine in scores.items() if min(mine) == 100.0]
     if len(names) < 2:
         return []
     return [f"{listed(names)} are at 100 % F1 in every run: these data are too easy to tell them apart"]
@@ -368,7 +387,7 @@ def _guess(loaded: Loaded) -> float:
     return 1 / len(classes) if isinstance(classes, list) and classes else 0.0
 
 
-def _grouped(values: Mapping[str, dict[object, Value]]) -> tuple[tuple[str, ...], ...]:
+def _grouped(values: Mapping[str, dict[object, tuple[Any, ...]]]) -> tuple[tuple[str, ...], ...]:
     """Methods with equal values wherever both ran, at least two together."""
     groups: list[list[str]] = []
     for label in values:
@@ -380,6 +399,246 @@ def _grouped(values: Mapping[str, dict[object, Value]]) -> tuple[tuple[str, ...]
     return tuple(tuple(g) for g in groups if len(g) > 1)
 
 
-def _same(one: dict[object, Value], other: dict[object, Value]) -> bool:
+def _same(one: dict[object, tuple[Any, ...]], other: dict[object, tuple[Any, ...]]) -> bool:
     shared: Sequence[object] = [k for k in one if k in other]
     return bool(shared) and all(one[k] == other[k] for k in shared)
+
+
+# Methods that the first sentence describes: more would be the table again.
+_MOST_DESCRIBED = 3
+_SAME_JOULES = 0.5
+# Percent of the slowest client's round above which seconds say nearly nothing of training.
+_MOSTLY_LINK = 90.0
+
+
+def featured(comparison: Comparison) -> list[MethodResult]:
+    """Methods that sentences set against FedAvg: RELIEF and a user's own, else the others where they are few."""
+    rows = [r for r in comparison.rows if not r.is_bound and r.label != REFERENCE]
+    first = [r for r in rows if r.label == PROPOSED or is_own_method(r.label)]
+    return (first or (rows if len(rows) <= _MOST_DESCRIBED else []))[:_MOST_DESCRIBED]
+
+
+def described(comparison: Comparison) -> str:
+    """Sentence on each featured method's F1 against FedAvg's, without a test; empty without paired runs."""
+    parts = [_gain(comparison, row) for row in featured(comparison) if row.f1 is not None]
+    at = " at equal numbers of aggregations" if comparison.is_at_rounds else ""
+    return f"F1 against FedAvg's{at}, in points: {'; '.join(parts)}." if parts else ""
+
+
+def _gain(comparison: Comparison, row: MethodResult) -> str:
+    """``relief +4.1 (1 run) (+8.7 (1 run) after its last round, one aggregation more)``."""
+    more = "after its last round, one aggregation more" if row.label in comparison.bootstrapped else ""
+    if not comparison.is_at_rounds:
+        return f"{row.label} {row.f1}{f' ({more}, its bootstrap)' if more else ''}"
+    return f"{row.label} {row.at_rounds}{f' ({row.f1} {more})' if more else ''}"
+
+
+def faster(comparison: Comparison) -> str:
+    """Sentence on the featured methods' speed and joules; empty without FedAvg's. Arithmetic on a clock, no test."""
+    parts = [_fast(comparison, row) for row in featured(comparison) if "speedup" in row.stats]
+    kind = "Simulated with measured speeds" if comparison.clock == "measured" else "Simulated"
+    return f"{kind}: {'; '.join(parts)}." if parts else ""
+
+
+def _fast(comparison: Comparison, row: MethodResult) -> str:
+    speedup, saved = row.stats["speedup"].mean, row.stats["energy_saved_percent"].mean
+    if f"{speedup:.2f}" == "1.00" and abs(saved) < _SAME_JOULES:
+        return f"{row.label}'s rounds are as fast as FedAvg's with as many joules{_whole(comparison, row)}"
+    joules = f"{percent(abs(saved))} % {'fewer' if saved >= 0 else 'more'} joules"
+    link = row.stats.get("link_percent")
+    share = "" if link is None else f" (link: {percent(link.mean)} % of its slowest client's round{_hidden(link.mean)})"
+    return f"{row.label}'s rounds are {speedup:.2f}x FedAvg's speed{share} with {joules}{_whole(comparison, row)}"
+
+
+def _hidden(link_percent: float) -> str:
+    """Return what a link of nearly the whole round means: few windows a client, so methods look alike in seconds."""
+    return ", so that less training hardly shows" if link_percent >= _MOSTLY_LINK else ""
+
+
+def _whole(comparison: Comparison, row: MethodResult) -> str:
+    """``, its whole run 1.33x (the bootstrap round is 33 % of its seconds)``; empty without a bootstrap."""
+    share = comparison.bootstrap_percent(row.label)
+    if not share or "speedup_total" not in row.stats:
+        return ""
+    total = row.stats["speedup_total"].mean
+    return f", its whole run {total:.2f}x (the bootstrap round is {percent(share)} % of its seconds)"
+
+
+def equal_rounds(comparison: Comparison) -> str:
+    """Sentence on methods that aggregate once more than others; empty where all aggregate as often."""
+    names = comparison.bootstrapped
+    if not names or len(names) == len({r.label for r in comparison.runs}):
+        return ""
+    verb = "aggregates" if len(names) == 1 else "aggregate"
+    fair = f"`F1 at equal rounds %`, `{versus(comparison)}` and curves" if comparison.is_at_rounds else "Curves"
+    last = "`F1 %` is" if comparison.is_at_rounds else f"`F1 %` and `{versus(comparison)}` are"
+    return (
+        f"{listed(names)} {verb} once more than the others, in a bootstrap round. {fair} compare equal numbers of "
+        f"aggregations; {last} after the last round"
+    )
+
+
+def whose_intervals(comparison: Comparison) -> str:
+    """Sentence on what an interval covers: new starts on the people that were tested; empty without intervals."""
+    if all(gain is None or gain.low is None for gain in map(comparison.gain, comparison.rows)):
+        return ""
+    people = counted(len(comparison.subjects), "test subject")
+    return f"An interval covers new starts on the same {people}, not new people"
+
+
+def versus(comparison: Comparison) -> str:
+    """Heading of the differences to FedAvg; it says where they are taken at equal numbers of aggregations."""
+    return f"vs {REFERENCE}{' at equal rounds' if comparison.is_at_rounds else ''} [95 %]"
+
+
+def alike_pairs(comparison: Comparison) -> str:
+    """Sentence on intervals whose unit is the mean of a replicate, and on what no interval of two replicates says."""
+    folds, repetitions = {r.replicate[0] for r in comparison.runs}, {r.repetition for r in comparison.runs}
+    gains = {row.label: gain for row in comparison.rows if (gain := comparison.gain(row)) is not None}
+    known = {label: gain for label, gain in gains.items() if gain.low is not None}
+    if min(len(folds), len(repetitions)) < 2 or not known:
+        return ""
+    if len(repetitions) < MIN_REPLICATES:
+        return (
+            f"`{versus(comparison)}` takes paired runs for independent; whether those of a fold or replicate are "
+            f"alike is known from {MIN_REPLICATES} replicates on"
+        )
+    means = [label for label, gain in known.items() if gain.on_means]
+    if not means:
+        return ""
+    return (
+        f"`{versus(comparison)}` is taken over paired runs; of {listed(means)} over means of replicates, as in a "
+        "claim's test, since pairs of one fold or replicate are alike"
+    )
+
+
+def mean_cosine(runs: Sequence[Loaded], block: str, kinds: tuple[str, str]) -> float | None:
+    """Mean cosine of the block's updates between two clients of these device types."""
+    values = [
+        value
+        for loaded in runs
+        for types in (device_types(loaded),)
+        for record in loaded.trained
+        for a, b, value in record.pairwise.get(block, ())
+        if tuple(sorted((types.get(a, "?"), types.get(b, "?")))) == kinds
+    ]
+    return mean(values) if values else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceShare:
+    """Mean round of one device of a type under a method: seconds of computing, link and waiting, and joules."""
+
+    method: str
+    kind: str
+    compute_s: float
+    link_s: float
+    wait_s: float
+    energy_j: float
+    num_devices: int
+
+
+def device_shares(runs: Sequence[Loaded], method: str, clock: str) -> list[DeviceShare]:
+    """Means over devices of a type, rounds 1..R and runs."""
+    import pandas as pd
+
+    parts = [client_table(loaded, clock).query("round > 0").assign(run=i) for i, loaded in enumerate(runs)]
+    parts = [part for part in parts if len(part)]
+    if not parts:
+        return []
+    rows = pd.concat(parts)
+    names = ["compute_s", "link_s", "wait_s", "energy_j"]
+    # Folds and rotations give a client another type: devices are counted run by run.
+    number = rows.groupby(["type", "run"])["client"].nunique().groupby("type").max()
+    shares = rows.groupby("type")[names].mean().to_dict("index")
+    return [DeviceShare(method=method, kind=kind, num_devices=number[kind], **row) for kind, row in shares.items()]
+
+
+# A speedup within 5 % of FedAvg's round is none; one within a fifth of the paper's agrees with it.
+SAME, NEAR = 0.05, 1.2
+
+_OURS = (REFERENCE, PROPOSED)
+
+
+def directions(experiment: Experiment, paper: Paper) -> list[str]:
+    """One sentence per baseline and figure whose sign differs from the paper's; none from synthetic data.
+
+    A speedup counts where it differs from 1 by more than 5 % and from the paper's by more than a fifth, an F1 where
+    the 95 % interval of the paired difference to FedAvg leaves out 0: without that, it has no direction.
+    """
+    comparison = experiment.shown
+    if comparison is None or not experiment.is_real or experiment.is_own_data:
+        return []
+    sentences: list[str] = []
+    for label, name in PAPER_ROWS.items():
+        row = comparison.row(label)
+        if row is None or label in _OURS:
+            continue
+        theirs = paper[TABLES.get(experiment.backbone, "I")]
+        if (speedup := row.stats.get("speedup")) is not None:
+            sentences += _speed(label, speedup.mean, theirs.get(name, "speedup"), comparison.clock)
+        data = experiment.paper_data
+        sentences += _score(label, "F1", row.f1, theirs.get(name, f"{data} F1 (%)"), data)
+        sentences += _score(label, "rare-modality F1", row.rare, theirs.get(name, "rare-modality F1 (%)"), "PAMAP2")
+    return sentences
+
+
+def _speed(label: str, ours: float, cell: PaperCell | None, clock: str) -> Iterator[str]:
+    if cell is None or cell.value is None or _away(ours) == _away(cell.value):
+        return
+    if max(ours, cell.value) <= NEAR * min(ours, cell.value):
+        return
+    speed = f"{ours:.2f}x FedAvg's speed, seconds simulated {clock_words(clock)}"
+    yield f"`{label}`: {speed}; the paper prints {cell.value:.2f}x on PAMAP2."
+
+
+def _away(speedup: float) -> int:
+    return (speedup > 1 + SAME) - (speedup < 1 - SAME)
+
+
+def _score(label: str, figure: str, ours: Paired | None, cell: PaperCell | None, data: str) -> Iterator[str]:
+    if (
+        ours is None
+        or ours.num_pairs < MIN_INTERVAL
+        or ours.low is None
+        or ours.high is None
+        or cell is None
+        or cell.delta is None
+    ):
+        return
+    here = (ours.low > 0) - (ours.high < 0)
+    there = (cell.delta > 0) - (cell.delta < 0)
+    if here and here != there:
+        yield (
+            f"`{label}`: {figure} is {ours.mean:+.1f} [{ours.low:+.1f}, {ours.high:+.1f}] points from FedAvg's; the "
+            f"paper prints {cell.delta:+.1f} on {data}."
+        )
+
+
+def rare_alone(comparison: Comparison) -> Iterator[str]:
+    """Sentence on F1 through the rare modality alone, which may be no better than guessing."""
+    fleet = fleet_in(comparison)
+    scores = [row.stats["f1_rare_percent"].mean for row in comparison.rows if "f1_rare_percent" in row.stats]
+    classes = comparison.runs[0].run.coverage.get("classes")
+    if fleet is None or not scores or not isinstance(classes, list) or not classes:
+        return
+    rare = fleet.rare()
+    bounds = ", bounds included," if any(row.is_bound for row in comparison.rows) else ""
+    alone = [m for m in rare if any(c.modalities == (m,) for c in fleet.clients)]
+    guessing = 100 / len(classes)
+    reason = "" if alone else " No client owns it alone, so no training window ever looks like this evaluation."
+    yield (
+        f"Through the rare modality alone ({listed(rare)}) all methods{bounds} reach {span_text(scores, 1)} % "
+        f"(guessing among {len(classes)} classes: {guessing:.1f} %).{reason}"
+    )
+
+
+def span_text(values: Sequence[float], decimals: int = 2) -> str:
+    """``1.2 to 3.4``, or one number where both ends look alike."""
+    low, high = (f"{value:.{decimals}f}" for value in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
+
+
+def fleet_in(comparison: Comparison) -> Fleet | None:
+    """The fleet of the first run that has one."""
+    return next((f for r in comparison.runs if (f := fleet_of(r)) is not None), None)

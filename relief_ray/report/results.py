@@ -1,395 +1,308 @@
-"""One run in numbers, for tables, curves and verdicts.
+"""Results of runs as tables: ``run_table`` a row per run, ``round_table`` a row per run and round, ``client_table``.
 
-Means are over rounds 1..R; cumulative seconds and joules include the bootstrap. F1 values are shares (0..1), bytes are
-encoded payloads.
+Made of run folders and of committed cells alike. Means are over rounds 1..R; cumulative seconds and joules include the
+bootstrap. Names of figures end with their unit; F1 is in percent, bytes are encoded payloads. Pandas is loaded where
+one of these tables is made: a client's node and ``--help`` never do that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean
+from typing import TYPE_CHECKING
 
-from relief_ray.core.messages import RoundCost
 from relief_ray.records.committed import mean_fedavg, means_of
 from relief_ray.records.metrics import extra_columns
-from relief_ray.records.schema import ClientRecord, Metrics, RoundRecord
-from relief_ray.report.budgets import equal_cost_scores
-from relief_ray.report.runs import Loaded, Repetition, Replicate, config_text, is_pooled, run_value
-from relief_ray.strategies import REFERENCE
+from relief_ray.records.schema import ClientRecord, Metrics
+from relief_ray.report.runs import Loaded, device_types, fleet_of, is_pooled, run_value
+from relief_ray.strategies import PROPOSED, REFERENCE
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 FUSION_BLOCK = "fusion.A."
 MIB = 2**20
+# What two methods' runs share that are compared as a pair.
+KEY = ["fold", "rotation", "seed"]
+# Columns of ``run_table`` that are no figures.
+FACTS = (
+    "run", "method", "is_bound", "personalised", "pooled", *KEY, "repetition", "replicate", "rounds", "model_sha256",
+)  # fmt: skip
+# Columns of ``client_table``.
+CLIENT_COLUMNS = (
+    "round", "client", "type", "sensors", "down_s", "forward_s", "backward_s", "optimizer_s", "up_s", "compute_s",
+    "link_s", "wait_s", "energy_j",
+)  # fmt: skip
+# Columns of ``run_table`` with the budget, and of ``round_table`` with what was spent, for F1 at equal cost.
+COSTS = {"f1_at_seconds": ("total_s", "time_s"), "f1_at_joules": ("energy_total_j", "energy_j")}
 # Headline F1 whose first appearance is timed: a fixed one, and a share of FedAvg's last.
-_TTA_TARGET = 0.85
-_TTA_SHARE = 0.95
-Point = tuple[int, Metrics]
-Values = Mapping[str, float]
+_TTA_PERCENT, _TTA_SHARE = 85.0, 0.95
+# The two whose cheaper one sets the budget of a table's columns; where one is missing, all methods but the bounds do.
+_ANCHORS = {REFERENCE, PROPOSED}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SlotCounts:
-    """Counts of slots over clients and rounds 1..R; a slot is a group that a client trained in a round.
+def run_table(runs: Sequence[Loaded], rounds: DataFrame, clock: str | None = None) -> DataFrame:
+    """A row per run, under its number: ``FACTS`` and every figure, by a clock or by the one that planned it.
 
-    Attributes:
-        mandatory: slots of the client's own fusion blocks ``A_m``, unless the method drops that rule.
-        free: the others.
-        chosen: free slots in client-rounds in which an accessible group got none: elsewhere the budget alone decided,
-            whatever the ranking.
-        client_rounds: number of clients summed over rounds.
+    What needs FedAvg is taken from its run of the same fold, rotation and seed. ``rounds``: the runs' ``round_table``.
     """
+    import pandas as pd
 
-    mandatory: int
-    free: int
-    chosen: int
-    client_rounds: int
-
-
-def accessible(loaded: Loaded) -> dict[int, frozenset[str]]:
-    """Groups ``G_n`` by client, as the bootstrap trained them; empty for methods without a bootstrap."""
-    return {c.client: frozenset(c.trained) for r in loaded.rounds if r.round == 0 for c in r.clients}
-
-
-def count_slots(loaded: Loaded) -> SlotCounts | None:
-    """Counts of one run; None for a method that has no bootstrap or offers everything."""
-    reach = accessible(loaded)
-    if not reach or run_value(loaded.run, "strategy.select") == "all":
-        return None
-    forced = run_value(loaded.run, "strategy.mandatory") is not False
-    rows = [_count(c, reach[c.client], forced) for r in loaded.trained for c in r.clients if c.client in reach]
-    return SlotCounts(
-        mandatory=sum(row[0] for row in rows),
-        free=sum(row[1] for row in rows),
-        chosen=sum(row[2] for row in rows),
-        client_rounds=len(rows),
-    )
+    table = pd.DataFrame([{**_facts(run, i), **figures(run, clock)} for i, run in enumerate(runs)])
+    table = table.astype({name: float for name in table.columns if name not in FACTS})
+    is_small = pd.Series([run.committed is not None for run in runs]) & ~table["pooled"]
+    tested = {run: part for run, part in rounds[rounds["f1_percent"].notna() & (rounds["round"] > 0)].groupby("run")}
+    fedavg = table[table["method"] == REFERENCE].drop_duplicates(KEY).set_index(KEY)
+    theirs = fedavg.reindex(pd.MultiIndex.from_frame(table[KEY])).set_axis(table.index)
+    for name, better in {"speedup": "round_s", "speedup_total": "total_s", "energy_saved_percent": "energy_j"}.items():
+        # Cells that keep no FedAvg round of their own.
+        ratio = theirs[better] / table[better]
+        against = 100 * (1 - 1 / ratio) if name == "energy_saved_percent" else ratio
+        table[name] = table[name].fillna(against.where(is_small))
+    table["up_saved_percent"] = 100 * (1 - table["up_mib"] / theirs["up_mib"].where(theirs["up_mib"] > 0))
+    for name, targets in {"tta85": [_TTA_PERCENT] * len(table), "tta95": _TTA_SHARE * theirs["f1_percent"]}.items():
+        reached = [_first(tested.get(run), target) for run, target in zip(table["run"], targets, strict=True)]
+        table[[f"{name}_rounds", f"{name}_s", f"{name}_j"]] = reached
+    for _, group in table.groupby(KEY):
+        for name, scores in _at_equal_cost(group, rounds, tested).items():
+            table.loc[group.index, name] = scores
+    return table
 
 
-def _count(client: ClientRecord, reach: frozenset[str], forced: bool) -> tuple[int, int, int]:
-    mandatory = {j for j in reach if forced and j.startswith(FUSION_BLOCK)}
-    free = set(client.trained) - mandatory
-    is_choice = 0 < len(free) < len(reach - mandatory)
-    return len(mandatory & set(client.trained)), len(free), len(free) if is_choice else 0
+def _first(tested: DataFrame | None, target: float) -> list[float | None]:
+    """Round, seconds and joules of the first evaluation that reached the target."""
+    reached = None if tested is None else tested[tested["f1_percent"] >= target]
+    if reached is None or reached.empty:
+        return [None] * 3
+    return list(reached[["round", "time_s", "energy_j"]].iloc[0])
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reached:
-    """First evaluation that reached a target F1: rounds from 1; seconds and joules include the bootstrap."""
+def _at_equal_cost(group: DataFrame, rounds: DataFrame, tested: Mapping[int, DataFrame]) -> dict[str, list[float]]:
+    """F1 of a replicate's runs at what the cheaper of FedAvg and RELIEF spent in all, or the cheapest but bounds.
 
-    rounds: int
-    time_s: float
-    energy_j: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClockSummary:
-    """A run under one time model.
-
-    Speedups and ``energy_saved`` are None where they are undefined (pooled data).
-
-    Attributes:
-        round_s: mean seconds of a round.
-        energy_j: mean joules of a round, of the whole fleet.
-        total_s: seconds of all rounds, the bootstrap included.
-        total_j: joules of all rounds.
-        speedup: FedAvg's round over the mean round.
-        speedup_compute: the same without links: the longest compute times of both.
-        speedup_total: R FedAvg rounds over everything that was spent.
-        link_share: share of the slowest client's busy time that is link, on average over rounds; None where only the
-            committed form of an earlier version is there.
-        fedavg_link_share: the same in FedAvg's round.
-        energy_saved: 1 - joules per round over FedAvg's.
+    Where the numbers of aggregations differ, the least of them is a budget too.
     """
+    anchors = group[group["method"].isin(_ANCHORS)]
+    anchors = group[~group["is_bound"]] if len(anchors) < len(_ANCHORS) else anchors
+    budgets = {cost: anchors[total].min() for total, cost in COSTS.values()} if len(anchors) > 1 else {}
+    counts = rounds[rounds["run"].isin(group["run"])].groupby("run")["aggregations"].max()
+    budgets |= {"aggregations": counts.min()} if counts.nunique() > 1 else {}
+    names = {
+        "time_s": "f1_at_seconds_percent",
+        "energy_j": "f1_at_joules_percent",
+        "aggregations": "f1_at_rounds_percent",
+    }
+    return {
+        names[cost]: [score_at(tested.get(run), cost, budget) for run in group["run"]]
+        for cost, budget in budgets.items()
+    }
 
-    round_s: float
-    energy_j: float
-    total_s: float
-    total_j: float
-    speedup: float | None
-    speedup_compute: float | None
-    speedup_total: float | None
-    link_share: float | None
-    fedavg_link_share: float | None
-    energy_saved: float | None
 
+def score_at(tested: DataFrame | None, cost: str, budget: float) -> float:
+    """F1 in percent when so much was spent, between the two evaluations around it; NaN before the first one.
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunSummary:
-    """Figures of one run; F1 values are shares, bytes are means per client and round unless they say otherwise.
-
-    Attributes:
-        label: name of the method.
-        replicate, repetition: (fold, rotation, seed), and what all folds of a replicate share.
-        dataset, split: names of the data set and of the split.
-        rounds: number of the last round.
-        last: test metrics of the last evaluated round.
-        shown: headline F1: ``f1_fleet`` where clients have models of their own, else ``f1``.
-        personalised: clients have models of their own.
-        best: headline F1 of ``best_round``; None without validation.
-        best_round: round with the highest validation F1.
-        last10: mean headline F1 of the evaluations in the last ten rounds.
-        clocks: costs by time model.
-        up_bytes: sent by a client in a round; None for pooled data, like the next three.
-        up_max_bytes: the largest of these.
-        down_bytes: received by a client in a round.
-        fleet_up_bytes: sent by the whole fleet in a round.
-        trained_fraction: mean share of the trainable values that a client trained.
-        speedup_paper: mean speedup of the same allocations at the paper's protocol, by the planning clock.
-        wall_s: mean seconds of a round on this machine.
-        slots: free and chosen slots; None for methods that offer everything.
-        model_sha256: of the last canonical model.
+    A run that ended earlier keeps its last F1.
     """
+    import numpy as np
 
-    label: str
-    replicate: Replicate
-    repetition: Repetition
-    dataset: str
-    split: str
-    rounds: int
-    last: Metrics
-    shown: float | None
-    personalised: bool
-    best: float | None
-    best_round: int | None
-    last10: float | None
-    clocks: Mapping[str, ClockSummary]
-    up_bytes: float | None
-    up_max_bytes: int | None
-    down_bytes: float | None
-    fleet_up_bytes: float | None
-    trained_fraction: float | None
-    speedup_paper: float | None
-    wall_s: float | None
-    slots: SlotCounts | None
-    model_sha256: str
-
-    @property
-    def by_subject(self) -> Mapping[str, float]:
-        """The headline F1 of each test subject."""
-        return _headline_by_subject(self.last)
+    if tested is None or tested.empty:
+        return float("nan")
+    return float(np.interp(budget, tested[cost].astype(float), tested["f1_percent"].astype(float), left=np.nan))
 
 
-def _headline_by_subject(metrics: Metrics) -> Mapping[str, float]:
+def _facts(loaded: Loaded, number: int) -> dict[str, object]:
+    fold, rotation, seed = loaded.replicate
+    first, second = loaded.repetition
+    replicate, metrics = run_value(loaded.run, "replicate"), last_metrics(loaded)
+    return {
+        "run": number,
+        "method": loaded.label,
+        "is_bound": loaded.run.method.is_bound,
+        "personalised": metrics is not None and metrics.f1_fleet is not None,
+        "pooled": is_pooled(loaded),
+        "fold": fold,
+        "rotation": rotation,
+        "seed": seed,
+        # One number per replicate, in the order of the pairs.
+        "repetition": first * 10**6 + second + 1,
+        "replicate": replicate if isinstance(replicate, int) else None,
+        "rounds": loaded.rounds[-1].round,
+        "model_sha256": loaded.rounds[-1].model_sha256,
+    }
+
+
+def last_metrics(loaded: Loaded) -> Metrics | None:
+    """Test metrics of the last evaluated round 1..R."""
+    return next((r.metrics for r in reversed(loaded.trained) if r.metrics is not None), None)
+
+
+def by_subject(metrics: Metrics) -> Mapping[str, float]:
     """``Metrics.headline`` on one test subject's windows."""
     return metrics.f1_by_subject if metrics.f1_fleet is None else metrics.f1_fleet_by_subject
 
 
-def evaluations(loaded: Loaded) -> tuple[Point, ...]:
-    """The rounds 1..R that were evaluated, with their test metrics."""
-    return tuple((r.round, r.metrics) for r in loaded.trained if r.metrics is not None)
+def figures(loaded: Loaded, clock: str | None = None) -> dict[str, float | None]:
+    """Every figure of one run that needs no other run."""
+    return {**_scores(loaded), **cost_figures(loaded, clock or loaded.run.planning_model), **_work(loaded)}
 
 
-def _chosen_round(loaded: Loaded) -> int | None:
-    """The round with the highest validation F1, the first of equals; the test part has no say in it."""
-    seen = [(r.round, r.validation.headline) for r in loaded.trained if r.validation is not None]
-    scored = [(n, f1) for n, f1 in seen if f1 is not None]
-    return max(scored, key=lambda p: (p[1], -p[0]))[0] if scored else None
-
-
-def summarise_run(loaded: Loaded) -> RunSummary:
-    """All figures of one complete run.
-
-    Raises:
-        AssertionError: the run has no evaluated round (a complete run's last round always is).
-    """
-    points = evaluations(loaded)
-    assert points, f"{loaded.where}: no evaluated round"
-    last_round, last = points[-1]
-    best_round = _chosen_round(loaded)
-    tail = [v for n, m in points if n > last_round - 10 and (v := m.headline) is not None]
-    work, has_fleet = _work_of(loaded), not is_pooled(loaded)
-    return RunSummary(
-        label=loaded.label,
-        replicate=loaded.replicate,
-        repetition=loaded.repetition,
-        dataset=config_text(loaded.run, "data.name"),
-        split=config_text(loaded.run, "data.split"),
-        rounds=loaded.rounds[-1].round,
-        last=last,
-        shown=last.headline,
-        personalised=last.f1_fleet is not None,
-        best=next((m.headline for n, m in points if n == best_round), None),
-        best_round=best_round,
-        last10=mean(tail) if tail else None,
-        clocks={name: _clock(loaded, name) for name in loaded.rounds[-1].costs},
-        up_bytes=work.client_bytes_up,
-        up_max_bytes=max((c.bytes_up for r in loaded.trained for c in r.clients), default=None) if has_fleet else None,
-        down_bytes=work.client_bytes_down,
-        fleet_up_bytes=_fleet_bytes(loaded) if has_fleet else None,
-        trained_fraction=work.trained_fraction,
-        speedup_paper=work.speedup_paper,
-        wall_s=work.wall_s,
-        slots=count_slots(loaded),
-        model_sha256=loaded.rounds[-1].model_sha256,
-    )
-
-
-def _clock(loaded: Loaded, name: str) -> ClockSummary:
-    costs = [r.costs[name] for r in loaded.trained]
-    round_s, energy_j = mean(c.round_s for c in costs), mean(c.energy_j for c in costs)
-    total = loaded.rounds[-1].totals[name]
-    fedavg = None if is_pooled(loaded) else mean_fedavg(loaded.run, loaded.trained, name)
-    reference_s = None if fedavg is None else fedavg.round_s
-    compute_s, link_share, is_whole = _devices(loaded, costs)
-    return ClockSummary(
-        round_s=round_s,
-        energy_j=energy_j,
-        total_s=total.time_s,
-        total_j=total.energy_j,
-        speedup=_ratio(reference_s, round_s),
-        speedup_compute=None if fedavg is None or compute_s is None else _ratio(fedavg.compute_s, compute_s),
-        speedup_total=_ratio(reference_s and reference_s * len(costs), total.time_s),
-        link_share=link_share,
-        fedavg_link_share=None if fedavg is None or not is_whole else fedavg.link_share,
-        energy_saved=None if fedavg is None else 1 - energy_j / fedavg.energy_j,
-    )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _MeanWork:
-    """Means over rounds 1..R; None where they are undefined or a committed cell lacks them."""
-
-    client_bytes_up: float | None = None
-    client_bytes_down: float | None = None
-    trained_fraction: float | None = None
-    speedup_paper: float | None = None
-    wall_s: float | None = None
-
-
-def _work_of(loaded: Loaded) -> _MeanWork:
-    means = means_of(loaded.run, loaded.trained) if loaded.committed is None else loaded.committed.means
-    names = ("client_bytes_up", "client_bytes_down", "trained_fraction", "speedup_paper", "wall_s")
-    return _MeanWork() if means is None else _MeanWork(**{name: getattr(means, name) for name in names})
-
-
-def _fleet_bytes(loaded: Loaded) -> float | None:
-    """Bytes that the whole fleet sends in a round, on average over rounds 1..R."""
-    if loaded.committed is None:
-        sent = [c.bytes_up for r in loaded.trained for c in r.clients]
-        return sum(sent) / len(loaded.trained) if sent else None
-    rows = loaded.committed.rounds
-    before = next((r.bytes_up for r in rows if r.round == 0), 0)
-    return (rows[-1].bytes_up - before) / len(loaded.trained)
-
-
-def _devices(loaded: Loaded, costs: Sequence[RoundCost]) -> tuple[float | None, float | None, bool]:
-    """Mean longest compute time and link share, and whether they are known: of a committed cell its means are."""
-    if loaded.committed is None:
-        return mean(c.compute_s for c in costs), mean(c.link_share for c in costs), True
-    means = loaded.committed.means
-    return (None, None, False) if means is None else (means.compute_s, means.link_share, True)
-
-
-def _ratio(above: float | None, below: float) -> float | None:
-    return above / below if above and below else None
-
-
-def time_to(loaded: Loaded, clock: str, target: float) -> Reached | None:
-    """The first evaluated round 1..R whose shown F1 is at least ``target``; None where it never is."""
-    for record in loaded.trained:
-        if _reaches(record, target):
-            total = record.totals[clock]
-            return Reached(rounds=record.round, time_s=total.time_s, energy_j=total.energy_j)
-    return None
-
-
-def _reaches(record: RoundRecord, target: float) -> bool:
-    f1 = None if record.metrics is None else record.metrics.headline
-    return f1 is not None and f1 >= target
-
-
-def measures(runs: Sequence[Loaded], summaries: Sequence[RunSummary], clock: str) -> list[Values]:
-    """Figures of each run; those that need FedAvg take the run of the same replicate (fold, rotation, seed)."""
-    fedavg = {s.replicate: s for s in summaries if s.label == REFERENCE}
-    equal = equal_cost_scores(runs, clock)
-    return [
-        {**values_of(loaded, summary, clock, fedavg.get(summary.replicate)), **at_cost}
-        for loaded, summary, at_cost in zip(runs, summaries, equal, strict=True)
-    ]
-
-
-def values_of(loaded: Loaded, summary: RunSummary, clock: str, fedavg: RunSummary | None) -> Values:
-    """One run's figures, their unit at the end of each name; undefined ones are absent."""
-    targets = {"tta85": _TTA_TARGET}
-    if fedavg is not None and fedavg.shown is not None:
-        targets["tta95"] = _TTA_SHARE * fedavg.shown
-    values: dict[str, float | None] = {**_scores(summary), **_costs(summary.clocks[clock]), **_work(summary, fedavg)}
-    if loaded.committed is not None and values["speedup"] is None and fedavg is not None and not is_pooled(loaded):
-        values |= _against(summary.clocks[clock], fedavg.clocks[clock])
-    for name, target in targets.items():
-        values |= _reached(name, time_to(loaded, clock, target))
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _scores(summary: RunSummary) -> dict[str, float | None]:
-    last = summary.last
+def _scores(loaded: Loaded) -> dict[str, float | None]:
+    """Scores; the test part has no say in which round is the best one, the first of equals by validation."""
+    tested = [(r.round, r.metrics.headline) for r in loaded.trained if r.metrics is not None]
+    validated = [(r.round, r.validation.headline) for r in loaded.trained if r.validation is not None]
+    best = max(((f1, -n) for n, f1 in validated if f1 is not None), default=(0.0, 1))[1]
+    tail = [f1 for n, f1 in tested if f1 is not None and n > tested[-1][0] - 10]
+    last = last_metrics(loaded) or Metrics(f1=None)
     shares = {
-        "f1_percent": summary.shown,
-        "f1_best_percent": summary.best,
-        "f1_last10_percent": summary.last10,
+        "f1_percent": last.headline,
+        "f1_best_percent": dict(tested).get(-best),
+        "f1_last10_percent": mean(tail) if tail else None,
         "f1_canonical_percent": last.f1,
         "f1_fleet_percent": last.f1_fleet,
         "f1_own_sensors_percent": last.f1_own_sensors if last.f1_fleet is None else last.f1_fleet,
         "f1_own_subjects_percent": last.f1_own_subjects,
         "f1_rare_percent": last.f1_rare,
         "accuracy_percent": last.accuracy,
-        **{f"f1_{m}_percent": v for m, v in last.f1_by_modality.items()},
+        **{f"f1_{sensor}_percent": f1 for sensor, f1 in last.f1_by_modality.items()},
     }
-    return {name: _percent(value) for name, value in shares.items()} | extra_columns(last)
+    return {name: _percent(share) for name, share in shares.items()} | extra_columns(last)
 
 
-def _costs(clock: ClockSummary) -> dict[str, float | None]:
+def cost_figures(loaded: Loaded, clock: str) -> dict[str, float | None]:
+    """Costs by a clock; speedups and savings are None where they are undefined (pooled data).
+
+    ``speedup``: FedAvg's round over the mean round; ``speedup_compute``: the same without links, the longest compute
+    times of both; ``speedup_total``: R FedAvg rounds over everything that was spent; ``link_percent``: share of the
+    slowest client's busy time that is link; ``energy_saved_percent``: of FedAvg's joules.
+    """
+    costs, total = [r.costs[clock] for r in loaded.trained], loaded.rounds[-1].totals[clock]
+    round_s, energy_j = mean(c.round_s for c in costs), mean(c.energy_j for c in costs)
+    fedavg = None if is_pooled(loaded) else mean_fedavg(loaded.run, loaded.trained, clock)
+    compute_s = link = None
+    if loaded.committed is None:
+        compute_s, link = mean(c.compute_s for c in costs), mean(c.link_share for c in costs)
+    elif (means := loaded.committed.means) is not None:
+        compute_s, link = means.compute_s, means.link_share
     return {
-        "round_s": clock.round_s,
-        "speedup": clock.speedup,
-        "speedup_compute": clock.speedup_compute,
-        "speedup_total": clock.speedup_total,
-        "link_percent": _percent(clock.link_share),
-        "fedavg_link_percent": _percent(clock.fedavg_link_share),
-        "total_s": clock.total_s,
-        "energy_j": clock.energy_j,
-        "energy_total_j": clock.total_j,
-        "energy_saved_percent": _percent(clock.energy_saved),
+        "round_s": round_s,
+        "speedup": None if fedavg is None else _ratio(fedavg.round_s, round_s),
+        "speedup_compute": None if fedavg is None or compute_s is None else _ratio(fedavg.compute_s, compute_s),
+        "speedup_total": None if fedavg is None else _ratio(len(costs) * fedavg.round_s, total.time_s),
+        "link_percent": _percent(link),
+        "fedavg_link_percent": None if fedavg is None or link is None else _percent(fedavg.link_share),
+        "total_s": total.time_s,
+        "energy_j": energy_j,
+        "energy_total_j": total.energy_j,
+        "energy_saved_percent": None if fedavg is None else 100 * (1 - energy_j / fedavg.energy_j),
     }
 
 
-def _against(mine: ClockSummary, fedavg: ClockSummary) -> dict[str, float | None]:
-    """Speed and joules beside those of FedAvg's run, for cells that keep no FedAvg round of their own."""
-    saved = None if not fedavg.energy_j else 1 - mine.energy_j / fedavg.energy_j
-    total = fedavg.total_s
+def _work(loaded: Loaded) -> dict[str, float | None]:
+    """Bytes, trained values and seconds on this machine, means over clients and rounds; free slots."""
+    means = means_of(loaded.run, loaded.trained) if loaded.committed is None else loaded.committed.means
+    names = ("client_bytes_up", "client_bytes_down", "trained_fraction", "speedup_paper", "wall_s")
+    up, down, trained, at_paper, wall_s = (getattr(means, name, None) for name in names)
+    sent = [c.bytes_up for r in loaded.trained for c in r.clients]
+    fleet = sum(sent) / len(loaded.trained) if sent else None
+    if loaded.committed is not None:
+        totals = {r.round: r.bytes_up for r in loaded.committed.rounds}
+        fleet = (totals[max(totals)] - totals.get(0, 0)) / len(loaded.trained)
+    slots, pooled = count_slots(loaded), is_pooled(loaded)
     return {
-        "speedup": _ratio(fedavg.round_s, mine.round_s),
-        "speedup_total": _ratio(total, mine.total_s),
-        "energy_saved_percent": _percent(saved),
+        "up_mib": _mib(up),
+        "up_max_mib": None if pooled else _mib(max(sent, default=None)),
+        "up_fleet_mib": None if pooled else _mib(fleet),
+        "down_mib": _mib(down),
+        "up_saved_percent": None,
+        "trained_percent": _percent(trained),
+        "speedup_paper": at_paper,
+        "wall_s": wall_s,
+        "free_slots": mean(free for _, free, _ in slots) if slots else None,
+        "chosen_slots": mean(chosen for _, _, chosen in slots) if slots else None,
     }
 
 
-def _work(summary: RunSummary, fedavg: RunSummary | None) -> dict[str, float | None]:
-    slots = summary.slots
-    return {
-        "up_mib": _mib(summary.up_bytes),
-        "up_max_mib": _mib(summary.up_max_bytes),
-        "up_fleet_mib": _mib(summary.fleet_up_bytes),
-        "down_mib": _mib(summary.down_bytes),
-        "up_saved_percent": _percent(_saved(summary, fedavg)),
-        "trained_percent": _percent(summary.trained_fraction),
-        "speedup_paper": summary.speedup_paper,
-        "wall_s": summary.wall_s,
-        "free_slots": None if slots is None else slots.free / slots.client_rounds,
-        "chosen_slots": None if slots is None else slots.chosen / slots.client_rounds,
-    }
+def count_slots(loaded: Loaded) -> list[tuple[int, int, int]] | None:
+    """Mandatory, free and chosen slots of every client and round; a slot is a group that a client trained in a round.
 
-
-def _saved(summary: RunSummary, fedavg: RunSummary | None) -> float | None:
-    if fedavg is None or not fedavg.up_bytes or summary.up_bytes is None:
+    Mandatory: of the client's own fusion blocks ``A_m``, unless the method drops that rule. Free: the others. Chosen:
+    free ones where an accessible group got none: elsewhere the budget alone decided, whatever the ranking. None for a
+    method that has no bootstrap, whose round shows the accessible groups, or that offers everything.
+    """
+    reach = {c.client: frozenset(c.trained) for r in loaded.rounds if r.round == 0 for c in r.clients}
+    if not reach or run_value(loaded.run, "strategy.select") == "all":
         return None
-    return 1 - summary.up_bytes / fedavg.up_bytes
+    forced = run_value(loaded.run, "strategy.mandatory") is not False
+    return [_slots(c, reach[c.client], forced) for r in loaded.trained for c in r.clients if c.client in reach]
 
 
-def _reached(name: str, first: Reached | None) -> dict[str, float | None]:
-    if first is None:
-        return {}
-    return {f"{name}_rounds": first.rounds, f"{name}_s": first.time_s, f"{name}_j": first.energy_j}
+def _slots(client: ClientRecord, reach: frozenset[str], forced: bool) -> tuple[int, int, int]:
+    mandatory = {group for group in reach if forced and group.startswith(FUSION_BLOCK)}
+    free = set(client.trained) - mandatory
+    is_choice = 0 < len(free) < len(reach - mandatory)
+    return len(mandatory & set(client.trained)), len(free), len(free) if is_choice else 0
+
+
+def round_table(runs: Iterable[Loaded], clock: str | None = None) -> DataFrame:
+    """A row per run and round, 0 (the bootstrap) included; costs are the fleet's sums so far, F1 is empty untested.
+
+    ``loss`` and ``wall_s``, real seconds, are empty in committed results, which do not keep them. A method's
+    diagnostics have a column each, ``warmth.head.1`` for row ``head.1`` of table ``warmth``.
+    """
+    import pandas as pd
+
+    rows = [row for number, run in enumerate(runs) for row in _rounds(run, number, clock or run.run.planning_model)]
+    table = pd.DataFrame(rows)
+    numeric = ["f1_percent", "f1_rare_percent", "loss", "wall_s"]
+    return table.astype(dict.fromkeys(numeric, float)) if rows else table
+
+
+def _rounds(loaded: Loaded, number: int, clock: str) -> Iterable[dict[str, object]]:
+    is_full = loaded.committed is None
+    for r in loaded.rounds:
+        total, metrics = r.totals[clock], r.metrics
+        yield {
+            "run": number,
+            "method": loaded.label,
+            "round": r.round,
+            "f1_percent": None if metrics is None else _percent(metrics.headline),
+            "f1_rare_percent": None if metrics is None else _percent(metrics.f1_rare),
+            "loss": r.loss if is_full else None,
+            "aggregations": loaded.aggregations(r),
+            "time_s": total.time_s,
+            "energy_j": total.energy_j,
+            "bytes_up": total.bytes_up,
+            "bytes_down": total.bytes_down,
+            "wall_s": r.wall_s if is_full else None,
+            **{f"{name}.{key}": value for name, values in r.diagnostics.items() for key, value in values.items()},
+        }
+
+
+def client_table(loaded: Loaded, clock: str) -> DataFrame:
+    """A row per round and client of one run: its device, seconds by stage, joules, groups; none of committed cells.
+
+    Read for one run at a time, and not kept.
+    """
+    import pandas as pd
+
+    types, fleet = device_types(loaded), fleet_of(loaded)
+    sensors = {} if fleet is None else {c.id: " ".join(c.modalities) for c in fleet.clients}
+    rows = []
+    for r in loaded.rounds:
+        for cost in r.costs[clock].clients:
+            t = cost.times
+            rows.append({
+                "round": r.round, "client": cost.client, "type": types.get(cost.client, "?"),
+                "sensors": sensors.get(cost.client, ""), "down_s": t.down_s, "forward_s": t.forward_s,
+                "backward_s": t.backward_s, "optimizer_s": t.optimizer_s, "up_s": t.up_s,
+                "compute_s": t.forward_s + t.backward_s + t.optimizer_s, "link_s": t.up_s + t.down_s,
+                "wait_s": cost.wait_s, "energy_j": cost.energy_j,
+            })  # fmt: skip
+    return pd.DataFrame(rows, columns=list(CLIENT_COLUMNS))
+
+
+def _ratio(above: float, below: float) -> float | None:
+    return above / below if above and below else None
 
 
 def _percent(share: float | None) -> float | None:

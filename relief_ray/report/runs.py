@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,8 @@ from relief_ray.records.run_folder import RUN_FILE, is_done, read_rounds, read_r
 from relief_ray.records.schema import Metrics, RoundRecord, RunRecord, Totals
 from relief_ray.support.errors import UserError, nearest
 
+# How a configuration is read before it is compared with another one.
+Parsed = Callable[[Mapping[str, JsonValue]], Mapping[str, JsonValue]]
 Replicate = tuple[int, int, int]
 # The number of a replicate and -1; where the configuration has none, seed and rotation.
 Repetition = tuple[int, int]

@@ -1,24 +1,35 @@
-"""Statistics of paired runs: sign-flip test, t-interval, Holm's correction, an interval for a rate.
+"""Statistics of paired runs: sign-flip test, t-interval, Holm's correction, sources of scatter, power of a study.
 
 Legend: ``d_i`` the difference of two methods in one paired run i (same fold, same replicate: the same seed, start and
 data); n pairs. Quantiles of Student's t and of the beta distribution are scipy's, which a device's base installation
 lacks: there, intervals are left out.
+
+Sources of scatter: a random-effects decomposition of two methods' scores by fold and replicate,
+``x[m, f, r] = mu + M[m] + F[f] + R[r] + FR[f, r] + MF[m, f] + MR[m, r] + E[m, f, r]``, everything random but mu and M.
+Components are those of the analysis of variance (moments), negative ones set to 0. Pairing removes F, R and FR.
+
+Power: of normal differences with a known spread, from the noncentral t distribution. The sign-flip test that judges
+claims has nearly the same power, and none below the number of pairs at which its p can fall below alpha at all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import erfc, isnan, sqrt
 from statistics import mean, stdev
 from types import ModuleType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from relief_ray.report.document import NONE
-from relief_ray.support.errors import counted
+from relief_ray.support.errors import UserError, counted
+from relief_ray.support.table import NONE
+from relief_ray.support.text import install
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 ALPHA = 0.05
 POWER = 0.8
@@ -188,3 +199,208 @@ def rate_interval(hits: int, number: int) -> tuple[float, float] | None:
     low = 0.0 if hits == 0 else float(functions.betaincinv(hits, number - hits + 1, ALPHA / 2))
     high = 1.0 if hits == number else float(functions.betaincinv(hits + 1, number - hits, 1 - ALPHA / 2))
     return low, high
+
+
+# A share of the paired difference above this makes pairs depend on each other.
+_LIMIT = 0.1
+# Fewer replicates are too few for a verdict, and for an interval over their means.
+MIN_REPLICATES = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Components:
+    """Variance components of a table of folds x replicates without repetition."""
+
+    fold: float
+    replicate: float
+    rest: float
+
+    @property
+    def total(self) -> float:
+        """Their sum: the variance of one value."""
+        return self.fold + self.replicate + self.rest
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VarianceShares:
+    """Shares of the variance of one run's score (they sum to 1), and of the paired difference.
+
+    Attributes:
+        fold: difficulty of a fold, equal for both methods.
+        replicate: luck of a replicate in all folds (rotation of the devices), equal for both methods.
+        run: luck of one paired run (its seed), equal for both methods.
+        method_fold: differs from fold to fold between the methods.
+        method_replicate: differs from replicate to replicate between the methods.
+        residual: everything else; with the two above it makes up the scatter of the paired difference.
+        sd_difference: standard deviation of one paired difference, in the scores' unit.
+    """
+
+    fold: float
+    replicate: float
+    run: float
+    method_fold: float
+    method_replicate: float
+    residual: float
+    sd_difference: float
+
+    @property
+    def of_difference(self) -> tuple[float, float, float]:
+        """Shares of fold, replicate and residual in the variance of the paired difference; zeros where it has none."""
+        parts = (self.method_fold, self.method_replicate, self.residual)
+        total = sum(parts)
+        fold, replicate, residual = (part / total if total else 0.0 for part in parts)
+        return fold, replicate, residual
+
+    @property
+    def pairs_depend(self) -> bool:
+        """True where fold or replicate holds more than a tenth of the paired difference's variance."""
+        fold, replicate, _ = self.of_difference
+        return max(fold, replicate) > _LIMIT
+
+    def __str__(self) -> str:
+        """Both decompositions in percent."""
+        fold, replicate, residual = self.of_difference
+        names = ("fold", "replicate", "run", "method x fold", "method x replicate", "residual")
+        values = (self.fold, self.replicate, self.run, self.method_fold, self.method_replicate, self.residual)
+        score = ", ".join(f"{name} {100 * value:.0f} %" for name, value in zip(names, values, strict=True))
+        return (
+            f"paired difference: fold {100 * fold:.0f} %, replicate {100 * replicate:.0f} %, residual "
+            f"{100 * residual:.0f} % (sd {self.sd_difference:.1f} points); one run's score: {score}"
+        )
+
+
+def components(table: NDArray[np.float64]) -> Components:
+    """Components of a table (folds, replicates), at least 2 x 2.
+
+    With mean squares of folds, replicates and rest: ``(MS_fold - MS_rest) / replicates`` and so on, at least 0.
+    """
+    folds, replicates = table.shape
+    centre, rows, columns = table.mean(), table.mean(axis=1), table.mean(axis=0)
+    rest = table - rows[:, None] - columns[None, :] + centre
+    ms_fold = replicates * float(np.sum((rows - centre) ** 2)) / (folds - 1)
+    ms_replicate = folds * float(np.sum((columns - centre) ** 2)) / (replicates - 1)
+    ms_rest = float(np.sum(rest**2)) / ((folds - 1) * (replicates - 1))
+    return Components(
+        fold=max(0.0, (ms_fold - ms_rest) / replicates),
+        replicate=max(0.0, (ms_replicate - ms_rest) / folds),
+        rest=ms_rest,
+    )
+
+
+def variance_shares(scores: DataFrame) -> VarianceShares | None:
+    """Shares for the scores ``first`` and ``second`` of pairs by ``fold`` and ``repetition``.
+
+    Folds are crossed with the replicates that have every one of them; None below two folds and two such replicates.
+    """
+    folds, row = np.unique(scores["fold"].to_numpy(), return_inverse=True)
+    replicates, column = np.unique(scores["repetition"].to_numpy(), return_inverse=True)
+    table = np.full((2, len(folds), len(replicates)), np.nan)
+    table[:, row, column] = scores["first"].to_numpy(), scores["second"].to_numpy()
+    one, two = (scores_of[:, ~np.isnan(table).any(axis=(0, 1))] for scores_of in table)
+    if min(one.shape) < 2:
+        return None
+    common, difference = components((one + two) / 2), components(one - two)
+    # A difference of two methods holds each interaction twice, their mean half of it.
+    method_fold, method_replicate, residual = (v / 2 for v in (difference.fold, difference.replicate, difference.rest))
+    fold = max(0.0, common.fold - method_fold / 2)
+    replicate = max(0.0, common.replicate - method_replicate / 2)
+    run = max(0.0, common.rest - residual / 2)
+    total = fold + replicate + run + method_fold + method_replicate + residual
+    scale = 1 / total if total else 0.0
+    return VarianceShares(
+        fold=fold * scale,
+        replicate=replicate * scale,
+        run=run * scale,
+        method_fold=method_fold * scale,
+        method_replicate=method_replicate * scale,
+        residual=residual * scale,
+        sd_difference=difference.total**0.5,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Units:
+    """Independent differences of two methods: of paired runs, or of whole replicates.
+
+    Attributes:
+        values: first minus second, in the scores' unit.
+        on_means: they are means of replicates, since pairs of one fold or replicate depend on each other.
+        shares: where the scatter comes from; None below two folds and two complete replicates.
+    """
+
+    values: tuple[float, ...]
+    on_means: bool
+    shares: VarianceShares | None
+
+
+def units_of(scores: DataFrame, *, least: int = 1) -> Units:
+    """The differences of pairs that intervals and tests take for independent.
+
+    Paired runs; means of whole replicates where fold or replicate holds more than a tenth of the scatter of the paired
+    difference and there are at least ``least`` replicates. ``scores``: as ``comparison.pairs`` makes them.
+    """
+    shares = variance_shares(scores)
+    differences = scores["first"].to_numpy() - scores["second"].to_numpy()
+    _, replicate = np.unique(scores["repetition"].to_numpy(), return_inverse=True)
+    means = np.bincount(replicate, differences) / np.bincount(replicate)
+    on_means = shares is not None and shares.pairs_depend and len(means) >= least
+    return Units(values=tuple((means if on_means else differences).tolist()), on_means=on_means, shares=shares)
+
+
+_MAX_PAIRS = 100_000
+
+
+def power(num_pairs: int, difference: float, sd: float, alpha: float, sides: Sides = 2) -> float:
+    """Probability that ``num_pairs`` pairs with spread ``sd`` find a true ``difference`` at level ``alpha``.
+
+    One-sided tests of non-inferiority: ``difference`` is the margin plus the true difference.
+
+    Raises:
+        UserError: scipy is missing.
+    """
+    functions = special()
+    if functions is None:
+        raise UserError(f"power of a study: needs scipy; {install('server')}")
+    if num_pairs < 2 or smallest_p(num_pairs, sides) > alpha:
+        return 0.0
+    df, shift = num_pairs - 1, difference / (sd / sqrt(num_pairs))
+    limit = float(functions.stdtrit(df, 1 - alpha / sides))
+    found = 1.0 - float(functions.nctdtr(df, shift, limit))
+    if isnan(found):  # scipy gives none for a non-centrality of 38 and more, where the normal law is exact to the digit
+        return 0.5 * erfc((limit - shift) / sqrt(2))
+    # The other tail of a two-sided test; far from 0 it is nothing, and scipy has no number for it.
+    return found + (float(functions.nctdtr(df, shift, -limit)) if sides == 2 and shift < 5.0 else 0.0)
+
+
+def pairs_needed(difference: float, sd: float, alpha: float, sides: Sides = 2, wanted: float = POWER) -> int | None:
+    """Smallest number of pairs that finds ``difference`` with the ``wanted`` power; None above 100,000.
+
+    Raises:
+        UserError: scipy is missing.
+    """
+    low, high = 1, 2
+    while power(high, difference, sd, alpha, sides) < wanted:
+        low, high = high, 2 * high
+        if high > _MAX_PAIRS:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if power(middle, difference, sd, alpha, sides) >= wanted else (middle, high)
+    return high
+
+
+def detectable(num_pairs: int, sd: float, alpha: float, sides: Sides = 2, wanted: float = POWER) -> float | None:
+    """Smallest true difference that ``num_pairs`` pairs find with the ``wanted`` power; None where they find none.
+
+    Raises:
+        UserError: scipy is missing.
+    """
+    if power(num_pairs, 1e3 * sd, sd, alpha, sides) < wanted:
+        return None
+    low, high = 0.0, sd
+    while power(num_pairs, high, sd, alpha, sides) < wanted:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if power(num_pairs, middle, sd, alpha, sides) >= wanted else (middle, high)
+    return high

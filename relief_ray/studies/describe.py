@@ -26,7 +26,6 @@ from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.models.registry import backbone_name
 from relief_ray.plugins.load import is_path
 from relief_ray.records.run_folder import RUN_FILE
-from relief_ray.report.frames import FlatRow
 from relief_ray.strategies import DESCRIBED
 from relief_ray.studies.plan import target_config
 from relief_ray.studies.presets import PRESETS as RUNS
@@ -40,8 +39,9 @@ from relief_ray.studies.request import (
     refuse_unknown_keywords,
     settings_of,
 )
-from relief_ray.studies.study import as_frame, html_table
+from relief_ray.studies.study import as_frame
 from relief_ray.support.errors import UserError, counted, listed
+from relief_ray.support.table import word_table
 from relief_ray.support.text import WIDTH, Printed, filled, si, table, tables, wrapped
 
 if TYPE_CHECKING:
@@ -77,11 +77,7 @@ class Methods(Sequence[MethodInfo]):
 
     @property
     def frame(self) -> DataFrame:
-        """The methods as a data frame: ``name``, ``title``, ``idea``, ``family``.
-
-        Raises:
-            UserError: pandas is not installed.
-        """
+        """The methods as a data frame: ``name``, ``title``, ``idea``, ``family``."""
         return as_frame([{"name": m.name, "title": m.title, "idea": m.idea, "family": m.family} for m in self])
 
     def __len__(self) -> int:
@@ -105,7 +101,9 @@ class Methods(Sequence[MethodInfo]):
         return table(["name", "family", "idea"], [[m.name, m.family, m.idea] for m in self], left=3)
 
     def _repr_html_(self) -> str:
-        return html_table(["name", "title", "family", "idea"], [[m.name, m.title, m.family, m.idea] for m in self])
+        return word_table(
+            ["name", "title", "family", "idea"], [[m.name, m.title, m.family, m.idea] for m in self]
+        ).html()
 
 
 def methods() -> Methods:
@@ -136,12 +134,8 @@ class Description(Printed):
 
     @property
     def frame(self) -> DataFrame:
-        """A row per group: role, sensor, values, bytes, FLOPs per window, and how many clients can train it.
-
-        Raises:
-            UserError: pandas is not installed.
-        """
-        groups = cast(list[FlatRow], self.facts["groups"])
+        """A row per group: role, sensor, values, bytes, FLOPs per window, and how many clients can train it."""
+        groups = cast("list[dict[str, object]]", self.facts["groups"])
         return as_frame([{key: value for key, value in group.items() if key != "tensors"} for group in groups])
 
     def __str__(self) -> str:

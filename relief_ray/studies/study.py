@@ -2,45 +2,27 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from binascii import b2a_base64
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
-from relief_ray.config.experiment import ExperimentConfig, parse
+from relief_ray.config.experiment import ExperimentConfig, as_read, parse
 from relief_ray.plugins.load import import_path, is_path
 from relief_ray.records.cells import PLAN_FILE
-from relief_ray.records.committed import condense
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.records.schema import RoundRecord, RunRecord, Status
-from relief_ray.report.claims import JudgedClaim, judge, last_line, verdict_table
-from relief_ray.report.experiments import Experiment, experiments
+from relief_ray.report.claims import JudgedClaim, Registry, judge, last_line, registry_of, verdict_table
+from relief_ray.report.comparison import Experiment, experiments
 from relief_ray.report.formats import text
-from relief_ray.report.formats.markdown import table_markdown
-from relief_ray.report.frames import (
-    CELL_COLUMNS,
-    GAIN_COLUMNS,
-    GAIN_FIGURES,
-    ROUND_COLUMNS,
-    FinishedCell,
-    FlatRow,
-    Measured,
-    cell_rows,
-    gain,
-    gain_rows,
-    inventory_cells,
-    measured,
-    round_rows,
-)
+from relief_ray.report.frames import Cells, cells_of, gain, gain_frame, round_frame
 from relief_ray.report.inventory import GridItem, Inventory, take_inventory
-from relief_ray.report.registered import Registry, registry_of
+from relief_ray.report.results import round_table
 from relief_ray.report.runs import Loaded, run_value
 from relief_ray.report.statistics import Paired
 from relief_ray.report.tables.comparison import costs_table, scores_table
@@ -48,7 +30,6 @@ from relief_ray.strategies import REFERENCE
 from relief_ray.studies.request import StrategyLike, method_of
 from relief_ray.support.errors import UserError, counted, listed, nearest, shown
 from relief_ray.support.files import disk_errors, write_atomic
-from relief_ray.support.text import install
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -123,18 +104,6 @@ def drawn(draw: Callable[[Path], object], caption: str = "") -> Picture:
         return Picture(png=path.read_bytes(), caption=caption)
 
 
-def html_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a plain HTML table; columns after the first stand to the right."""
-    body = "".join(_html_row("td", row) for row in rows)
-    return f"<table><thead>{_html_row('th', head)}</thead><tbody>{body}</tbody></table>"
-
-
-def _html_row(tag: str, cells: Sequence[str]) -> str:
-    sides = ("right" if i else "left" for i in range(len(cells)))
-    made = (f"<{tag} style='text-align:{side}'>{escape(c)}</{tag}>" for side, c in zip(sides, cells, strict=True))
-    return f"<tr>{''.join(made)}</tr>"
-
-
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Verdicts:
     """Verdicts on claims; printed, they are one sentence per setting, in a notebook also the table of claims.
@@ -172,7 +141,7 @@ def judged(settings: Sequence[Experiment], registry: Registry) -> Verdicts:
         title = f"**{experiment.title}.** " if len(settings) > 1 else ""
         sentences.append(f"{experiment.title}: {sentence}" if len(settings) > 1 else sentence)
         parts.append(title + sentence)
-        parts += [] if judgement is None else [table_markdown(verdict_table(judgement, "verdicts"))]
+        parts += [] if judgement is None else [verdict_table(judgement, "verdicts").markdown()]
     claims = tuple(claim for judgement in judgements if judgement is not None for claim in judgement.claims)
     return Verdicts(sentences=tuple(sentences), claims=claims, markdown="\n\n".join(parts))
 
@@ -223,7 +192,7 @@ def brief(experiment: Experiment, is_titled: bool) -> str:
     """Scores and costs as small HTML tables."""
     comparison = _comparison_of(experiment)
     tables = (made(comparison) for made in (scores_table, costs_table))
-    shown = [html_table(t.head, [[row.name, *(cell.text for cell in row.cells)] for row in t.rows]) for t in tables]
+    shown = [table.html() for table in tables]
     sentence = [] if len(comparison.rows) < 2 else [f"<p>{last_line(comparison)}</p>"]
     return "\n".join([*([f"<p>{experiment.title}</p>"] if is_titled else []), *shown, *sentence])
 
@@ -232,17 +201,11 @@ def brief(experiment: Experiment, is_titled: bool) -> str:
 _DRAW: Final = re.compile(r"(-f\d+)?-[rs]\d+$")
 
 
-def as_frame(rows: Sequence[FlatRow], columns: Sequence[str] | None = None) -> DataFrame:
-    """Return the rows as a data frame; ``columns``: those that it has without rows too.
-
-    Raises:
-        UserError: pandas is not installed.
-    """
-    if importlib.util.find_spec("pandas") is None:
-        raise UserError(f"pandas is not installed, which data frames need; {install('server')}")
+def as_frame(rows: Iterable[Mapping[str, object]]) -> DataFrame:
+    """Return the rows as a data frame; pandas takes half a second to load."""
     import pandas
 
-    return pandas.DataFrame(rows, columns=None if rows or columns is None else list(columns))
+    return pandas.DataFrame(rows)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -334,14 +297,12 @@ class Run:
         """A row per round: F1 in percent where it was tested, loss, the fleet's costs so far, and real seconds.
 
         Raises:
-            UserError: pandas is not installed, or no round is finished.
+            UserError: no round is finished.
         """
         if not self.ledger:
             raise UserError(f"{self._loaded.where}: no round is finished yet")
-        small = self._loaded.committed or condense(self.record, self.ledger)
-        kept = measured(self.ledger) if self._loaded.committed is None else Measured()
-        cell = FinishedCell(name=self.item.name, setting="", label=self.method, record=small, measured=kept)
-        return as_frame(round_rows([cell])).drop(columns=["cell", "setting", "method"])  # the run itself says these
+        # The run itself says the others.
+        return round_frame(round_table([self._loaded])).drop(columns=["cell", "setting", "method"])
 
     @property
     def clients(self) -> DataFrame:
@@ -350,7 +311,7 @@ class Run:
         ``peak_tops`` are the device's 10^12 operations per second, ``power_w`` its watts under load.
 
         Raises:
-            UserError: the run's data are not there, or pandas is not installed.
+            UserError: the run's data are not there.
         """
         from relief_ray.studies.plan import open_run
 
@@ -475,7 +436,7 @@ class Study:
         """
         self.folder, self.folders = folders[0], folders
         self._is_temporary = is_temporary
-        self._inventory: Inventory = take_inventory(folders)
+        self._inventory: Inventory = take_inventory(folders, as_read)
         self.name = "; ".join(self._inventory.titles) or self.folder.resolve().name
 
     @property
@@ -506,22 +467,16 @@ class Study:
         ``clock``.
         ``speedup`` and ``link_percent`` are those of ``table()``. ``print(study.frame.to_string())`` prints all
         columns, however narrow the terminal is.
-
-        Raises:
-            UserError: pandas is not installed.
         """
-        return as_frame(cell_rows(self._cells), CELL_COLUMNS)
+        return self._cells.frame
 
     @property
     def rounds(self) -> DataFrame:
         """A row per round of every finished run; costs are sums so far, F1 is empty where it was not tested.
 
         ``loss`` and the round's real seconds, ``wall_s``, are empty in committed results, which do not keep them.
-
-        Raises:
-            UserError: pandas is not installed.
         """
-        return as_frame(round_rows(self._cells), ROUND_COLUMNS)
+        return self._cells.round_frame
 
     def table(self, *, setting: str | None = None, clock: str | None = None, width: int = text.NARROW) -> Page:
         """Return scores and costs by method: means over runs, with differences to FedAvg over paired runs.
@@ -577,11 +532,9 @@ class Study:
         terminal is.
 
         Raises:
-            UserError: as ``gain``, or pandas is not installed.
+            UserError: as ``gain``.
         """
-        rows = gain_rows(self._cells_of(setting), _name_in_tables(self.runs, other), figure)
-        # Without the types, columns of few pairs hold None.
-        return as_frame(rows, GAIN_COLUMNS).astype(dict.fromkeys(GAIN_FIGURES, float))
+        return gain_frame(self._cells_of(setting), _name_in_tables(self.runs, other), figure)
 
     def timeline(self, *methods: str, round: int | None = None, setting: str | None = None) -> Picture:
         """Draw one simulated round device by device, one method above another.
@@ -606,12 +559,11 @@ class Study:
         """Draw F1 over rounds, simulated seconds, joules and bytes sent, the mean over runs.
 
         Raises:
-            UserError: no run is finished, or matplotlib or pandas is not installed.
+            UserError: no run is finished, or matplotlib is not installed.
         """
         from relief_ray.report.figures.progress import curves
 
         experiment = self._one(setting)
-        as_frame([])
         return drawn(lambda path: curves(_comparison_of(experiment), path), experiment.title)
 
     def figure(self, name: str, *, method: str | None = None, setting: str | None = None) -> Picture:
@@ -653,7 +605,7 @@ class Study:
         return drawn(draw, plot.caption)
 
     def report(self, folder: str | Path | None = None) -> Path:
-        """Write the whole report (HTML, Markdown, LaTeX, CSV, PDF and PNG) and return the page ``index.html``.
+        """Write the whole report (HTML, Markdown, tables as CSV and LaTeX, figures) and return the page ``index.html``.
 
         Args:
             folder: where; None: ``report`` in the study's folder, of several in the first.
@@ -703,8 +655,8 @@ class Study:
         return listed(self.folders)
 
     @cached_property
-    def _cells(self) -> tuple[FinishedCell, ...]:
-        return inventory_cells(self._inventory)
+    def _cells(self) -> Cells:
+        return cells_of(self._inventory)
 
     @cached_property
     def _experiments(self) -> tuple[Experiment, ...]:
@@ -727,10 +679,10 @@ class Study:
             raise UserError(f"{len(chosen)} settings fit ({titles}); name one of them: setting='..'")
         return chosen[0]
 
-    def _cells_of(self, setting: str | None) -> Sequence[FinishedCell]:
+    def _cells_of(self, setting: str | None) -> Cells:
         """Finished runs of one setting."""
-        names = {item.name for item in self._one(setting).items}
-        return [cell for cell in self._cells if cell.name in names]
+        runs = self._cells.runs
+        return replace(self._cells, runs=runs[runs["cell"].isin([item.name for item in self._one(setting).items])])
 
     def _counts(self) -> str:
         numbers = Counter(item.status for item in self._inventory.items)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from textwrap import wrap
 from typing import Final
+
+from relief_ray.support.table import word_table
 
 # Characters of a line of a usual terminal.
 WIDTH: Final = 80
@@ -44,20 +46,10 @@ def filled(text: str, head: str = "", rest: str | None = None, width: int = WIDT
 
 
 def table(
-    head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, indent: str = "  ", width: int | None = None
+    head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1, indent: str = "  ", width: int | None = None
 ) -> str:
-    """Aligned text: the first ``left`` columns to the left, the others to the right.
-
-    ``width``: characters of a line, to which the last column, prose, is wrapped.
-    """
-    cells = [list(head), *(list(row) for row in rows)]
-    if width is not None:
-        room = width - len(indent) - sum(max(len(row[i]) for row in cells) + 2 for i in range(len(head) - 1))
-        cells = [line for row in cells for line in _wrapped(row, room)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
-    lines = [indent + "  ".join(_line(row, widths, left)).rstrip() for row in cells]
-    rule = indent + "  ".join("-" * width for width in widths)
-    return "\n".join([lines[0], rule, *lines[1:]])
+    """Aligned text of a table of words (``Table.text``), headings in one line each."""
+    return word_table(head, rows).text(left=left, indent=indent, width=width, stacked=False)
 
 
 def tables(head: Sequence[str], rows: Sequence[Sequence[str]], width: int, left: int = 1) -> list[str]:
@@ -65,26 +57,11 @@ def tables(head: Sequence[str], rows: Sequence[Sequence[str]], width: int, left:
 
     ``left``: as in ``table``.
     """
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    parts: list[list[int]] = [[0]]
-    for i in range(1, len(head)):
-        if len(parts[-1]) > 1 and sum(widths[n] + 2 for n in (*parts[-1], i)) > width:
-            parts.append([0])
-        parts[-1].append(i)
+    whole = word_table(head, rows)
     return [
-        table([head[i] for i in part], [[row[i] for i in part] for row in rows], left=sum(i < left for i in part))
-        for part in parts
+        whole.selected(part).text(left=1 + sum(i + 1 < left for i in part), indent="  ", stacked=False)
+        for part in whole.parts(width - 2, stacked=False)
     ]
-
-
-def _wrapped(row: Sequence[str], room: int) -> list[list[str]]:
-    """The row as as many as its last text takes."""
-    first, *others = wrap(row[-1], room, break_long_words=False, break_on_hyphens=False) or [""]
-    return [[*row[:-1], first], *([*[""] * (len(row) - 1), other] for other in others)]
-
-
-def _line(row: Sequence[str], widths: Sequence[int], left: int) -> list[str]:
-    return [c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
 
 
 def typed(path: Path | str) -> str:

@@ -68,7 +68,7 @@ print(len(names))
 
 @pytest.mark.ci
 def test_the_library_imports_without_the_runtime_and_with_base_dependencies_only():
-    runtime, others = "ray,mlflow,momentfm,transformers,actors,tune_configs", "pandas,matplotlib,sklearn,scipy"
+    runtime, others = "ray,mlflow,momentfm,transformers,actors,tune_configs", "matplotlib,sklearn,scipy"
     command = [sys.executable, "-c", IMPORT_ALL, f"{runtime},{others},pytest,hypothesis"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -33,7 +33,7 @@ from relief_ray.records.committed import condense, read_committed, write_committ
 from relief_ray.records.identity import tensors_sha256
 from relief_ray.records.sync.mirror import MEMORY_FILE, Memory
 from relief_ray.records.sync.mlflow import Exported, SyncState, read_sync, write_sync
-from relief_ray.report.registered import registry_of
+from relief_ray.report.claims import registry_of
 from relief_ray.studies.plan import keep_error
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import digest_files

@@ -12,7 +12,7 @@ from relief_ray.records.committed import condense
 from relief_ray.records.metrics import METRICS, Metric, accuracy, round_scalars
 from relief_ray.records.schema import Metrics
 from relief_ray.report import as_csv, compare
-from relief_ray.report.frames import cell_rows, read_cells
+from relief_ray.report.frames import read_cells
 from relief_ray.training.executor import SerialExecutor
 from tests.conformance.cases import config_of
 
@@ -57,7 +57,7 @@ def test_a_registered_metric_is_everywhere(folder):
     assert score == pytest.approx(sum(recalls) / len(recalls)) and 0 < score < 1
     assert round_scalars(rounds[-1], run.planning_model)["balanced_accuracy"] == score
     assert f"balanced {100 * score:.1f} %" in round_line(rounds[-1], 3, run.planning_model)
-    assert cell_rows(read_cells([path]))[0]["balanced_accuracy_percent"] == pytest.approx(100 * score)
+    assert read_cells([path]).frame["balanced_accuracy_percent"].item() == pytest.approx(100 * score)
     head, *_ = as_csv(compare([path])).splitlines()
     assert "balanced_accuracy_percent" in head
 

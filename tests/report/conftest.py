@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from relief_ray.config.experiment import as_read
 from relief_ray.core.messages import ClientCost, RoundCost, StageTimes
 from relief_ray.records.cells import Claim, Claims
 from relief_ray.records.schema import ClientRecord, Machine, MethodFacts, Metrics, RoundRecord, RunRecord, Totals
-from relief_ray.report.experiments import HEADLINE_CLOCK
+from relief_ray.report.claims import Registered, Registry
+from relief_ray.report.comparison import HEADLINE_CLOCK
 from relief_ray.report.inventory import GridItem, Inventory
-from relief_ray.report.registered import Registered, Registry
 from relief_ray.report.runs import Loaded
 from relief_ray.strategies import PRESETS, facts_of
 from tests.sealed import put_rounds, put_run
@@ -246,7 +247,9 @@ def inventory_of():
     """A stock of finished runs, and of cells with another status given as (run, status, why)."""
 
     def build(runs=(), others=()):
-        return Inventory(items=(*(item(r) for r in runs), *(item(*o) for o in others)), titles=("a grid",))
+        return Inventory(
+            items=(*(item(r) for r in runs), *(item(*o) for o in others)), titles=("a grid",), parsed=as_read
+        )
 
     return build
 

@@ -1,60 +1,16 @@
 """Files of a report: what stands in the CSV, special characters in every format, figures as PDF, PNG and SVG."""
 
-import csv
-import io
-
 import pytest
 
-from relief_ray.report.build import build, draw, table_csv, write
-from relief_ray.report.document import Cell, Document, Paragraphs, Row, Section, Table, column_origins, word_table
-from relief_ray.report.formats.latex import escape, latex
-from relief_ray.report.formats.markdown import markdown
-from relief_ray.report.formats.pages import html, inline, own_ids
+from relief_ray.report.build import build, draw, write
+from relief_ray.report.document import Document, Paragraphs, Section
+from relief_ray.report.formats.pages import html, markdown, own_ids
 from relief_ray.support.errors import UserError
-
-NASTY = "a_b & 50 % of <i> | `x_1` -3"
 
 
 def document(*blocks):
     section = Section(title="One", slug="one", blocks=blocks)
     return Document(title="T", lead="L", sections=(section,), footer="F")
-
-
-def table(**more):
-    entry = Cell(text="1.0", below="paper 2", origin="measured", numbers={"mean": 1.0, "n": 2, "paper": 2.0})
-    fitted = Cell(text="3.0", origin="FITTED", numbers={"mean": 3.0})
-    lines = (Row(name="m", cells=(entry,)), Row(name="k", cells=(entry,)), Row(name=NASTY, cells=(fitted,)))
-    return Table(slug="t", caption="C.", head=("method", "F1"), rows=lines, **more)
-
-
-def test_special_characters_survive_every_format():
-    assert inline(NASTY) == "a_b &amp; 50&nbsp;% of &lt;i&gt; | <code>x_1</code> \N{MINUS SIGN}3"
-    assert escape(NASTY) == r"a\_b \& 50 \% of $<$i$>$ | \texttt{x\_1} $-$3"
-    assert "\\|" in markdown(document(word_table("w", "C.", ["h", "v"], [["x", NASTY]])))
-
-
-def test_a_hyphen_inside_a_word_or_code_is_no_minus():
-    assert inline("seed-0 `a-1` 3-4") == "seed-0 <code>a-1</code> 3-4"
-
-
-def test_the_usual_origin_stands_in_the_heading_others_in_their_cell():
-    assert column_origins(table()) == ["measured"]
-    page = html(document(table()), {})
-    assert page.count("<span class='origin measured'>") == 1 and page.count("<span class='origin fitted'>") == 1
-    text = markdown(document(table()))
-    assert "F1 (measured)" in text and "3.0 FITTED" in text
-    assert "3.0 FITTED" in latex(document(table()))
-
-
-def test_csv_has_a_line_per_cell():
-    rows = list(csv.DictReader(io.StringIO(table_csv(table()))))
-    assert [r["row"] for r in rows] == ["m", "k", NASTY]
-    assert (rows[0]["column"], rows[0]["mean"], rows[0]["paper"], rows[0]["deviation"]) == ("F1", "1.0", "2.0", "")
-
-
-def test_csv_of_words_is_the_table():
-    sheet = word_table("w", "C.", ["h", "v"], [["x", "1, 2"]])
-    assert table_csv(sheet) == 'h,v\nx,"1, 2"\n'
 
 
 def test_notices_are_set_apart():
@@ -110,7 +66,7 @@ def test_all_files_are_written_and_repeat_to_the_byte(usual, tmp_path):
     written = write(made, tmp_path / "a")
     (tmp_path / "b" / "figures").mkdir(parents=True)
     again = draw(made.figures[:2], tmp_path / "b" / "figures")
-    assert [p.name for p in written] == ["index.html", "report.md", "report.tex"]
+    assert [p.name for p in written] == ["index.html", "report.md"]
     files = {p.relative_to(tmp_path / "a"): p for p in (tmp_path / "a").rglob("*") if p.is_file()}
     for plot in made.figures:
         assert {f"{plot.slug}{s}" for s in (".pdf", ".png", ".svg", ".csv")} <= {p.name for p in files}

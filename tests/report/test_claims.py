@@ -6,9 +6,17 @@ import numpy as np
 import pytest
 
 from relief_ray.records.committed import condense, write_committed
-from relief_ray.report.claims import bound_text, judge, last_line, last_lines, scatter, verdict_table
+from relief_ray.report.claims import (
+    Registry,
+    bound_text,
+    judge,
+    last_line,
+    last_lines,
+    registry_of,
+    scatter,
+    verdict_table,
+)
 from relief_ray.report.comparison import compare_runs
-from relief_ray.report.registered import Registry, registry_of
 from relief_ray.report.runs import load_runs
 
 FOLDS, REPLICATES = 4, 3

@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from relief_ray.report.comparison import compare, compare_runs, run_differences, stat
-from relief_ray.report.headline import alike_pairs
-from relief_ray.report.remarks import caption, remarks, twins
-from relief_ray.report.results import summarise_run
-from relief_ray.report.testing import judge_pairs, run_pairs
+from relief_ray.config.experiment import as_read
+from relief_ray.report.claims import judge_pairs, run_pairs
+from relief_ray.report.comparison import compare, compare_runs, pairs, stat
+from relief_ray.report.remarks import alike_pairs, caption, remarks, twins
 from relief_ray.support.errors import UserError
 
 
@@ -26,9 +25,11 @@ def test_a_pair_is_two_runs_of_one_fold_and_seed(make):
         make("v1", seed=1, scores=(0.5, 0.65), model="x"),
         make("v1", seed=2, scores=(0.5, 0.0), model="x"),
     ]
-    found = run_differences([summarise_run(r) for r in runs], "v1", "fedavg", lambda s: s.shown)
-    assert found == pytest.approx({(0, 0, 0): 0.1, (0, 0, 1): 0.05}), "seed 2 has no partner"
-    row = compare_runs(runs).row("v1")
+    comparison = compare_runs(runs)
+    found = pairs(comparison.table, comparison.rounds, "v1", "fedavg", "f1")
+    assert found["seed"].tolist() == [0, 1], "seed 2 has no partner"
+    assert (found["first"] - found["second"]).tolist() == pytest.approx([10.0, 5.0])
+    row = comparison.row("v1")
     assert row is not None and row.f1 is not None
     assert (row.f1.mean, row.f1.num_pairs) == (pytest.approx(7.5), 2)
 
@@ -65,13 +66,15 @@ def test_runs_of_equal_identities_are_one_experiment(make):
     def of(**training):
         return make("v1", extra={"training": {"epochs": 2, "missing": "zero_input", **training}})
 
-    assert len(compare_runs([make("fedavg"), of(stack=1)]).rows) == 2
+    assert len(compare_runs([make("fedavg"), of(stack=1)], parsed=as_read).rows) == 2
     with pytest.raises(UserError, match=r"differ in training\.stack = 1 and 4; compare runs of one experiment"):
-        compare_runs([make("fedavg"), of(stack=4)])
+        compare_runs([make("fedavg"), of(stack=4)], parsed=as_read)
     before = make("fedavg", extra={"costs": {"planning_time": "flop_proportional"}})
-    assert len(compare_runs([before, make("v1", extra={"costs": {"count_server_time": False}})]).rows) == 2
+    assert (
+        len(compare_runs([before, make("v1", extra={"costs": {"count_server_time": False}})], parsed=as_read).rows) == 2
+    )
     with pytest.raises(UserError, match=r"differ in costs\.count_server_time = False and True"):
-        compare_runs([before, make("v1", extra={"costs": {"count_server_time": True}})])
+        compare_runs([before, make("v1", extra={"costs": {"count_server_time": True}})], parsed=as_read)
 
 
 def test_settings_that_cannot_be_read_here_are_compared_as_they_stand(make):

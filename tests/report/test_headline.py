@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from relief_ray.report.claims import judge, last_line
+from relief_ray.report.claims import Registry, judge, last_line
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.formats.text import as_json, plain
-from relief_ray.report.headline import alike_pairs, described, equal_rounds, faster, versus, whose_intervals
-from relief_ray.report.registered import Registry
+from relief_ray.report.remarks import alike_pairs, described, equal_rounds, faster, versus, whose_intervals
 
 
 @pytest.fixture
@@ -72,7 +71,7 @@ def test_speed_is_arithmetic_and_no_claim(make, monkeypatch):
         "Simulated: relief's rounds are 2.00x FedAvg's speed (link: 50 % of its slowest client's "
         "round) with 40 % fewer joules, its whole run 1.33x (the bootstrap round is 33 % of its seconds)."
     )
-    monkeypatch.setattr("relief_ray.report.headline._MOSTLY_LINK", 50.0)
+    monkeypatch.setattr("relief_ray.report.remarks._MOSTLY_LINK", 50.0)
     assert "(link: 50 % of its slowest client's round, so that less training hardly shows) with" in faster(fast)
     hungry = compare_runs([make("fedavg"), make("relief", round_s=1.0, energy_j=120.0)])
     assert "with 20 % more joules" in faster(hungry)

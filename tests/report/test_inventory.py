@@ -6,7 +6,7 @@ import pytest
 
 from relief_ray.records.lock import FileLock
 from relief_ray.report.build import build
-from relief_ray.report.experiments import experiments
+from relief_ray.report.comparison import experiments
 from relief_ray.report.inventory import take_inventory
 from relief_ray.support.errors import UserError
 from tests.sealed import put_page, put_run

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relief_ray.report.power import detectable, pairs_needed, power
-from relief_ray.report.statistics import sign_flip
+from relief_ray.report.statistics import detectable, pairs_needed, power, sign_flip
 from relief_ray.support.errors import UserError
 
 

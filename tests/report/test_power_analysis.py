@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from relief_ray.records.cells import Claim, Claims, PlannedCell
-from relief_ray.records.committed import condense
-from relief_ray.report.frames import name_settings
+from relief_ray.report import frames
 from relief_ray.report.power_analysis import outlooks, scatter_of
 from relief_ray.strategies import PRESETS, facts_of
 from relief_ray.support.errors import UserError
@@ -13,11 +12,12 @@ from relief_ray.support.errors import UserError
 GAINS = np.array([[0.05, 0.03, 0.04], [0.03, 0.05, 0.04], [0.04, 0.04, 0.04], [0.04, 0.04, 0.04]])
 
 
-def cells_of(runs):
-    return name_settings({r.where: condense(r.run, r.rounds) for r in runs})
+@pytest.fixture(scope="module")
+def cells_of(inventory_of):
+    return lambda runs: frames.cells_of(inventory_of(runs))
 
 
-def test_scatter_by_hand(repeat):
+def test_scatter_by_hand(cells_of, repeat):
     """Gains 5 3 4 3 5 4 4 4 4 4 4 4: mean 4, squares 4, standard deviation sqrt(4 / 11)."""
     found = scatter_of(cells_of([*repeat("fedavg", GAINS * 0 + 0.5), *repeat("v1", GAINS + 0.5)]), "v1", "fedavg", "f1")
     assert (found.mean, found.sd) == (pytest.approx(4.0), pytest.approx((4 / 11) ** 0.5))
@@ -26,7 +26,7 @@ def test_scatter_by_hand(repeat):
     assert found.interval == pytest.approx((found.sd * (11 / 21.920) ** 0.5, found.sd * (11 / 3.816) ** 0.5), rel=1e-4)
 
 
-def test_two_means_that_lie_close_together_are_not_planned_with(repeat):
+def test_two_means_that_lie_close_together_are_not_planned_with(cells_of, repeat):
     """Folds differ by -6, -2, 2 and 6 points, which cancel: both means are 0, whatever two replicates could show."""
     gains = np.array([[-0.06, -0.06], [-0.02, -0.02], [0.02, 0.02], [0.06, 0.061]])
     cells = cells_of([*repeat("fedavg", gains * 0 + 0.5), *repeat("v1", gains + 0.5)])
@@ -37,14 +37,14 @@ def test_two_means_that_lie_close_together_are_not_planned_with(repeat):
     assert scatter_of(cells, "v1", "fedavg", "f1").on_means
 
 
-def test_where_pairs_depend_the_unit_is_a_replicate(repeat):
+def test_where_pairs_depend_the_unit_is_a_replicate(cells_of, repeat):
     """Replicates gain 2, 5 and 11 points in every fold: mean 6, standard deviation sqrt(42 / 2)."""
     gains = np.array([[0.02, 0.05, 0.11]] * 4)
     found = scatter_of(cells_of([*repeat("fedavg", gains * 0 + 0.5), *repeat("v1", gains + 0.5)]), "v1", "fedavg", "f1")
     assert found.on_means and found.sd == pytest.approx(21**0.5)
 
 
-def test_other_figures_have_their_own_scatter(repeat):
+def test_other_figures_have_their_own_scatter(cells_of, repeat):
     """V1 is done after half of FedAvg's seconds, where FedAvg has half of its F1: the scatter of BASE / 2."""
     base = np.array([[0.5, 0.52, 0.48], [0.6, 0.62, 0.58]])
     runs = [*repeat("fedavg", base), *repeat("v1", base * 0 + 0.55, round_s=1.0, bootstrap=False)]
@@ -52,7 +52,7 @@ def test_other_figures_have_their_own_scatter(repeat):
     assert found.mean == pytest.approx(float(np.mean(55 - 50 * base)))
 
 
-def test_what_cannot_be_paired_is_said(repeat, make):
+def test_what_cannot_be_paired_is_said(cells_of, repeat, make):
     cells = cells_of([*repeat("fedavg", GAINS), make("v1", seed=77)])
     with pytest.raises(UserError, match="0 paired runs of v1 and fedavg with f1, expected two or more"):
         scatter_of(cells, "v1", "fedavg", "f1")

@@ -3,7 +3,7 @@
 import pytest
 
 from relief_ray.records.cells import CLAIMS_FILE, PlanFile, PlannedCell, register_claims, write_plan_file
-from relief_ray.report.registered import Registry, registry_of
+from relief_ray.report.claims import Registry, registry_of
 from relief_ray.strategies import PRESETS, facts_of
 from tests.sealed import put_page
 

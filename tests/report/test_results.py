@@ -2,81 +2,82 @@
 
 import pytest
 
-from relief_ray.report.results import SlotCounts, count_slots, summarise_run, time_to, values_of
+from relief_ray.report.results import client_table, count_slots, figures, round_table, run_table, score_at
 
-MIB = 2**20
+CLOCK = "split_naive"
+
+
+def table(*runs):
+    """The rows of some runs by label."""
+    return run_table(runs, round_table(runs)).set_index("method")
 
 
 def test_scores_last_best_and_mean_of_the_last_ten_rounds(make):
-    summary = summarise_run(make(scores=(0.1, 0.9) + (0.5,) * 8 + (0.6, 0.7)))
-    assert (summary.shown, summary.best, summary.best_round, summary.rounds) == (0.7, None, None, 12)
-    assert summary.last10 == pytest.approx((0.5 * 8 + 0.6 + 0.7) / 10)
-    assert not summary.personalised
+    found = figures(make(scores=(0.1, 0.9) + (0.5,) * 8 + (0.6, 0.7)))
+    assert (found["f1_percent"], found["f1_best_percent"]) == (70.0, None)
+    assert found["f1_last10_percent"] == pytest.approx(100 * (0.5 * 8 + 0.6 + 0.7) / 10)
 
 
 def test_the_validation_part_chooses_the_best_round_the_first_of_equals(make):
     """Round 3 is best on the test part; nobody may know."""
-    summary = summarise_run(make(scores=(0.2, 0.6, 0.9), validation=(0.5, 0.7, 0.7)))
-    assert (summary.best_round, summary.best) == (2, 0.6)
-
-
-def test_personalised_methods_show_the_fleets_f1(make):
-    summary = summarise_run(make("local", personalised=True, subjects={"1": 0.3, "2": 0.5}))
-    assert (summary.shown, summary.last.f1, summary.personalised) == (0.6, None, True)
-    assert dict(summary.by_subject) == {"1": 0.3, "2": 0.5}
+    assert figures(make(scores=(0.2, 0.6, 0.9), validation=(0.5, 0.7, 0.7)))["f1_best_percent"] == 60.0
 
 
 def test_own_models_are_the_headline_even_beside_a_canonical_one(make):
-    loaded = make("fedlease", scores=(0.8, 0.9), own=(0.3, 0.5))
-    summary = summarise_run(loaded)
-    assert (summary.shown, summary.last.f1, summary.personalised, summary.last10) == (0.5, 0.9, True, 0.4)
-    assert dict(summary.by_subject) == {"1": 0.5, "2": 0.5}
-    assert time_to(loaded, "split_naive", 0.85) is None
-    values = values_of(loaded, summary, "split_naive", None)
-    assert [values[f"f1{kind}_percent"] for kind in ("", "_fleet", "_canonical")] == [50.0, 50.0, 90.0]
+    own = table(make("local", personalised=True), make("fedlease", scores=(0.8, 0.9), own=(0.3, 0.5)))
+    assert own["personalised"].all() and own["f1_canonical_percent"].isna()["local"]
+    row = own.loc["fedlease"]
+    assert [row[f"f1{kind}_percent"] for kind in ("", "_fleet", "_canonical", "_last10")] == [50.0, 50.0, 90.0, 40.0]
+    assert own["tta85_rounds"].isna().all(), "what the server's model reaches does not count"
 
 
 def test_clock_means_totals_and_speedups_by_hand(make):
     """Two rounds of 1 s, 60 J after a bootstrap of the same; FedAvg's round is 2 s, 100 J."""
-    clock = summarise_run(make("relief", round_s=1.0, energy_j=60.0)).clocks["split_naive"]
-    assert (clock.round_s, clock.energy_j, clock.total_s, clock.total_j) == (1.0, 60.0, 3.0, 180.0)
-    assert (clock.speedup, clock.speedup_total) == (2.0, pytest.approx(4 / 3))
-    assert clock.energy_saved == pytest.approx(0.4)
+    found = figures(make("relief", round_s=1.0, energy_j=60.0), CLOCK)
+    assert [found[n] for n in ("round_s", "energy_j", "total_s", "energy_total_j")] == [1.0, 60.0, 3.0, 180.0]
+    assert (found["speedup"], found["speedup_total"]) == (2.0, pytest.approx(4 / 3))
+    assert found["energy_saved_percent"] == pytest.approx(40.0)
+    # A tenth of FedAvg's round is link: 1.8 s of 2 s; half of the slowest client's second here.
+    assert (found["speedup_compute"], found["link_percent"]) == (pytest.approx(1.8 / 0.5), pytest.approx(50.0))
 
 
 def test_pooled_data_have_no_speedup_and_no_bytes(make):
-    summary = summarise_run(make("central"))
-    clock = summary.clocks["split_naive"]
-    assert (clock.speedup, clock.speedup_total, clock.energy_saved, summary.up_bytes) == (None, None, None, None)
+    row = table(make("fedavg"), make("central")).loc["central"]
+    undefined = ["speedup", "speedup_total", "energy_saved_percent", "up_mib", "up_max_mib", "up_fleet_mib", "down_mib"]
+    assert row[undefined].isna().all() and row["f1_percent"] == 60.0
 
 
 def test_time_to_a_target_counts_rounds_from_one_and_seconds_from_the_bootstrap(make):
-    loaded = make("relief", scores=(0.5, 0.85, 0.9), round_s=1.0, energy_j=60.0)
-    reached = time_to(loaded, "split_naive", 0.85)
-    assert reached is not None
-    assert (reached.rounds, reached.time_s, reached.energy_j) == (2, 3.0, 180.0)
-    assert time_to(loaded, "split_naive", 0.95) is None
+    row = table(make("relief", scores=(0.5, 0.85, 0.9), round_s=1.0, energy_j=60.0)).loc["relief"]
+    assert tuple(row[["tta85_rounds", "tta85_s", "tta85_j"]]) == (2, 3.0, 180.0)
+    assert row[["tta95_rounds", "up_saved_percent"]].isna().all(), "without FedAvg nothing is saved"
 
 
-def test_measures_carry_units_and_leave_out_what_is_undefined(make):
-    base = summarise_run(make(scores=(0.4, 0.5)))
-    loaded = make("relief", scores=(0.3, 0.48), round_s=1.0, energy_j=60.0, up_bytes=MIB, rare={"1": 0.1, "2": 0.3})
-    values = values_of(loaded, summarise_run(loaded), "split_naive", base)
-    assert values["f1_percent"] == 48.0
-    assert values["f1_rare_percent"] == pytest.approx(20.0)
-    assert (values["f1_acc_percent"], values["f1_mag_percent"]) == (24.0, 12.0)
-    assert (values["up_mib"], values["up_max_mib"], values["up_fleet_mib"], values["down_mib"]) == (1.0, 1.0, 3.0, 3.0)
-    assert (values["up_saved_percent"], values["trained_percent"], values["wall_s"]) == (50.0, 50.0, 0.5)
+def test_figures_beside_fedavg_by_hand(make):
+    fast = {"round_s": 1.0, "energy_j": 60.0, "up_bytes": 2**20, "rare": {"1": 0.2}}
+    row = table(make("fedavg", scores=(0.4, 0.5)), make("relief", scores=(0.3, 0.48), **fast)).loc["relief"]
+    assert tuple(row[["f1_acc_percent", "f1_mag_percent", "f1_rare_percent"]]) == pytest.approx((24.0, 12.0, 20.0))
+    assert tuple(row[["up_mib", "up_max_mib", "up_fleet_mib", "down_mib"]]) == (1.0, 1.0, 3.0, 3.0)
+    assert tuple(row[["up_saved_percent", "trained_percent", "wall_s"]]) == (50.0, 50.0, 0.5)
     # 95 % of FedAvg's final 0.5 is 0.475: reached in round 2, after 3 s with the bootstrap.
-    assert (values["tta95_rounds"], values["tta95_s"], values["tta95_j"]) == (2, 3.0, 180.0)
-    assert not [name for name in values if name.startswith("tta85")]
+    assert tuple(row[["tta95_rounds", "tta95_s", "tta95_j"]]) == (2, 3.0, 180.0)
 
 
-def test_without_fedavg_nothing_is_saved(make):
-    loaded = make("relief")
-    values = values_of(loaded, summarise_run(loaded), "split_naive", None)
-    assert "up_saved_percent" not in values
-    assert "tta95_rounds" not in values
+def test_f1_at_equal_cost_is_interpolated_between_tests(make):
+    """RELIEF ends after 3 s; FedAvg, which ends after 4, had 40 % after 2 s and 50 % after 4."""
+    row = table(make("fedavg", scores=(0.4, 0.5)), make("relief", scores=(0.3, 0.48), round_s=1.0)).loc
+    assert row["fedavg"]["f1_at_seconds_percent"] == pytest.approx(45.0)
+    assert row["relief"]["f1_at_seconds_percent"] == pytest.approx(48.0)
+    # Two aggregations are the fewest: RELIEF has trained one round behind its bootstrap.
+    assert tuple(row[["fedavg", "relief"], "f1_at_rounds_percent"]) == pytest.approx((50.0, 30.0))
+    rounds = round_table([make("fedavg", scores=(0.4, 0.5))])
+    assert [score_at(rounds, "time_s", s) for s in (2.0, 3.0, 9.0)] == pytest.approx([40.0, 45.0, 50.0])
+    assert score_at(rounds, "time_s", 1.9) != score_at(rounds, "time_s", 1.9), "before the first test there is none"
+
+
+def test_clients_of_a_run_have_seconds_by_stage(make):
+    (row,) = client_table(make("fedavg", scores=(0.5,)), CLOCK).query("client == 2").to_dict("records")
+    assert (row["compute_s"], row["link_s"], row["wait_s"], row["type"]) == (1.0, 1.0, 0.0, "C")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_without_fedavg_nothing_is_saved(make):
 )
 def test_slots_by_hand(make, groups, strategy, trained, expected):
     slots = count_slots(make(strategy, scores=(0.5,), trained={**groups, **trained}))
-    assert slots == SlotCounts(mandatory=expected[0], free=expected[1], chosen=expected[2], client_rounds=3)
+    assert len(slots) == 3 and tuple(map(sum, zip(*slots, strict=True))) == expected
 
 
 def test_methods_that_offer_everything_have_no_slots(make):

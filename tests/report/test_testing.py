@@ -3,11 +3,13 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from relief_ray.records.claims import Claim
+from relief_ray.report.claims import aa_rate, have_equal_work, judge_pairs, run_pairs, too_short
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.statistics import ALPHA, holm, sign_flip
-from relief_ray.report.testing import aa_rate, have_equal_work, judge_scores, run_pairs, too_short
 
 STUDIES = 600
 
@@ -16,11 +18,9 @@ def scores(difference, rng):
     """Scores of two methods by (fold, replicate) with large effects of fold and run that pairing removes."""
     folds, replicates = difference.shape
     level = 70 + 6 * rng.normal(size=(folds, 1)) + 3 * rng.normal(size=(folds, replicates))
-    return {
-        (f, (r, -1)): (level[f, r] + difference[f, r] / 2, level[f, r] - difference[f, r] / 2)
-        for f in range(folds)
-        for r in range(replicates)
-    }
+    places = [(f, r) for f in range(folds) for r in range(replicates)]
+    rows = [(f, r, level[f, r] + difference[f, r] / 2, level[f, r] - difference[f, r] / 2) for f, r in places]
+    return pd.DataFrame(rows, columns=["fold", "repetition", "first", "second"])
 
 
 def rate(make_difference, test, seed):
@@ -35,11 +35,11 @@ def bounds(level):
 
 def pooled(values):
     """The test on pairs, whatever they depend on."""
-    return sign_flip([one - two for one, two in values.values()])
+    return sign_flip((values["first"] - values["second"]).tolist())
 
 
 def test_the_level_is_kept_where_runs_are_independent():
-    found = rate(lambda rng: 4 * rng.normal(size=(4, 6)), lambda s: judge_scores(s).p, seed=1)
+    found = rate(lambda rng: 4 * rng.normal(size=(4, 6)), lambda s: judge_pairs(s).p, seed=1)
     assert found == pytest.approx(ALPHA, abs=bounds(ALPHA))
 
 
@@ -50,7 +50,7 @@ def test_the_level_is_kept_where_a_method_has_luck_by_replicate():
         return 3 * rng.normal(size=(1, 7)) + 3 * rng.normal(size=(4, 7))
 
     assert rate(difference, pooled, seed=2) > 0.15
-    found = rate(difference, lambda s: judge_scores(s).p, seed=2)
+    found = rate(difference, lambda s: judge_pairs(s).p, seed=2)
     assert found <= ALPHA + bounds(ALPHA) + 0.02, "a share below a tenth by chance leaves the pairs"
 
 
@@ -61,24 +61,24 @@ def test_the_level_is_kept_where_folds_differ_but_cancel():
         effect = 3 * rng.normal(size=(4, 1))
         return effect - effect.mean() + 3 * rng.normal(size=(4, 7))
 
-    assert rate(difference, lambda s: judge_scores(s).p, seed=3) <= ALPHA + bounds(ALPHA)
+    assert rate(difference, lambda s: judge_pairs(s).p, seed=3) <= ALPHA + bounds(ALPHA)
 
 
 def test_a_claim_of_non_inferiority_is_supported_seldom_where_it_is_just_not_true():
     """The first method is worse by the very margin of one point."""
-    found = rate(lambda rng: 2 * rng.normal(size=(4, 6)) - 1.0, lambda s: judge_scores(s, margin=1.0).p, seed=4)
+    found = rate(lambda rng: 2 * rng.normal(size=(4, 6)) - 1.0, lambda s: judge_pairs(s, margin=1.0).p, seed=4)
     assert found == pytest.approx(ALPHA, abs=bounds(ALPHA))
 
 
 def test_six_true_nothings_are_hardly_ever_called_something():
     rng = np.random.default_rng(5)
-    families = [[judge_scores(scores(4 * rng.normal(size=(4, 5)), rng)).p for _ in range(6)] for _ in range(300)]
+    families = [[judge_pairs(scores(4 * rng.normal(size=(4, 5)), rng)).p for _ in range(6)] for _ in range(300)]
     called = sum(min(holm(family)) < ALPHA for family in families) / 300
     assert 0.0 < called <= ALPHA + 4 * (ALPHA * (1 - ALPHA) / 300) ** 0.5
 
 
 def test_a_difference_is_found():
-    assert rate(lambda rng: 2 * rng.normal(size=(4, 6)) + 2.0, lambda s: judge_scores(s).p, seed=6) > 0.85
+    assert rate(lambda rng: 2 * rng.normal(size=(4, 6)) + 2.0, lambda s: judge_pairs(s).p, seed=6) > 0.85
 
 
 def test_the_aa_rate_by_hand(repeat):
@@ -101,19 +101,19 @@ def test_fewer_than_six_pairs_have_no_aa_rate(repeat):
 
 def test_pairs_are_runs_of_one_fold_and_one_draw(repeat):
     runs = [*repeat("fedavg", [[0.5, 0.6]]), *repeat("v1", [[0.7, 0.8, 0.9]])]
-    pairs = run_pairs(compare_runs(runs), "v1", "fedavg", "f1")
-    assert [(p.fold, p.repetition, p.scores) for p in pairs] == [
-        (0, (0, -1), pytest.approx((70.0, 50.0))),
-        (0, (1, -1), pytest.approx((80.0, 60.0))),
-    ]
-    assert too_short(pairs).startswith("2 replicates")
-    assert have_equal_work(pairs)
+    comparison = compare_runs(runs)
+    pairs = run_pairs(comparison, "v1", "fedavg", "f1")
+    assert pairs[["fold", "repetition"]].to_numpy().tolist() == [[0, 0], [0, 10**6]]
+    assert pairs[["first", "second"]].to_numpy().tolist() == [pytest.approx([70.0, 50.0]), pytest.approx([80.0, 60.0])]
+    claim = Claim(first="v1", second="fedavg")
+    assert too_short(comparison, pairs, claim).startswith("2 replicates")
+    assert have_equal_work(comparison, pairs)
 
 
 def test_runs_without_a_number_are_paired_by_seed(make):
     runs = [make(method, seed=seed, fold=fold) for method in ("fedavg", "v1") for seed in (0, 1) for fold in (0, 1)]
     pairs = run_pairs(compare_runs(runs), "v1", "fedavg", "f1")
-    assert [(p.fold, p.repetition) for p in pairs] == [(0, (0, 0)), (1, (0, 0)), (0, (1, 0)), (1, (1, 0))]
+    assert pairs[["fold", "seed"]].to_numpy().tolist() == [[0, 0], [1, 0], [0, 1], [1, 1]]
 
 
 def turned(runs, rotations):

@@ -11,7 +11,7 @@ from relief_ray.plugins.load import load
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.report import compare, last_line
 from relief_ray.report.formats.text import plain
-from relief_ray.report.frames import GAIN_COLUMNS, cell_rows, read_cells
+from relief_ray.report.frames import GAIN_COLUMNS, read_cells
 from relief_ray.support.errors import UserError
 from tests.own import METHOD
 from tests.sealed import page, put_page
@@ -52,7 +52,7 @@ def test_the_table_and_the_sentence_are_those_of_compare(small_study):
 
 
 def test_columns_are_there_without_rows(small_study, tmp_path):
-    one_row = (set(cell_rows(read_cells([small_study.folder]))[0]), set(small_study.rounds.columns))
+    one_row = (set(read_cells([small_study.folder]).frame.columns), set(small_study.rounds.columns))
     shutil.copytree(small_study.folder, tmp_path / "begun")
     for run in (tmp_path / "begun").glob("*/run.json"):
         run.write_text(run.read_text().replace('"status": "done"', '"status": "interrupted"'))

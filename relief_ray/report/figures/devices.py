@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from relief_ray.report.comparison import is_own_method
-from relief_ray.report.document import TEXT_WIDTH_IN, Figure, Number
-from relief_ray.report.experiments import Experiment
+from relief_ray.report.comparison import Experiment, is_own_method
+from relief_ray.report.document import TEXT_WIDTH_IN, Figure
 from relief_ray.report.figures.style import FAINT, all_styles, at_most, footnote, plain_axes
-from relief_ray.report.findings import DeviceShare, device_shares
+from relief_ray.report.remarks import DeviceShare, device_shares
 from relief_ray.report.runs import Loaded, device_types, run_value
 from relief_ray.strategies import PROPOSED
 from relief_ray.support.errors import counted
+from relief_ray.support.table import Number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

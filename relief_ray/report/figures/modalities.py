@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from relief_ray.report.comparison import Comparison, MethodResult
+from relief_ray.report.comparison import Comparison, Experiment, MethodResult
 from relief_ray.report.document import TEXT_WIDTH_IN, Figure
-from relief_ray.report.experiments import Experiment
 from relief_ray.report.figures.style import all_styles, drawn, footnote, legend_in, plain_axes, top_legend
 from relief_ray.report.runs import fleet_of
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relief_ray.records.schema import RoundRecord
-from relief_ray.report.comparison import Comparison
+from relief_ray.report.comparison import Comparison, Experiment, data_title
 from relief_ray.report.document import TEXT_WIDTH_IN, Figure
-from relief_ray.report.experiments import Experiment, data_title
 from relief_ray.report.figures.style import (
     FAINT,
     Style,

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from relief_ray.report.comparison import Comparison, is_own_method
+from relief_ray.report.comparison import Comparison, data_title, digests_of, is_own_method
 from relief_ray.report.document import TEXT_WIDTH_IN
-from relief_ray.report.experiments import data_title, digests_of
 from relief_ray.report.paper import REPRESENTATIVE, VARIANT_ROWS
 from relief_ray.report.runs import Loaded
 from relief_ray.strategies import PROPOSED, REFERENCE, by_registry

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 from relief_ray.core.messages import ClientCost, RoundCost
 from relief_ray.records.schema import RoundRecord
-from relief_ray.report.comparison import Comparison, is_own_method
-from relief_ray.report.document import TEXT_WIDTH_IN, Figure, Number
-from relief_ray.report.experiments import Experiment, data_title
+from relief_ray.report.comparison import Comparison, Experiment, data_title, is_own_method
+from relief_ray.report.document import TEXT_WIDTH_IN, Figure
 from relief_ray.report.figures.style import FAINT, FOOTER_IN, INK, footnote, save, sheet
 from relief_ray.report.remarks import mark
 from relief_ray.report.runs import Loaded, fleet_of, is_pooled, run_value
 from relief_ray.strategies import PRESETS, PROPOSED, REFERENCE, presets_of
 from relief_ray.support.errors import UserError, listed
+from relief_ray.support.table import Number
 from relief_ray.support.text import percent, with_title
 
 if TYPE_CHECKING:

@@ -7,13 +7,14 @@ from functools import partial
 from statistics import mean, stdev
 from typing import TYPE_CHECKING
 
-from relief_ray.report.document import TEXT_WIDTH_IN, Figure, Number
-from relief_ray.report.experiments import Experiment
+from relief_ray.report.comparison import Experiment
+from relief_ray.report.document import TEXT_WIDTH_IN, Figure
 from relief_ray.report.figures.style import COLOURS, DASHES, MARKERS, footnote, plain_axes, top_legend
 from relief_ray.report.results import FUSION_BLOCK
 from relief_ray.report.runs import Loaded, device_types
 from relief_ray.strategies import PROPOSED, REFERENCE
 from relief_ray.support.errors import counted
+from relief_ray.support.table import Number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,1 +1,1 @@
-"""Writers of a document: HTML, LaTeX, Markdown, plain text."""
+"""Writers of a document and of a comparison: HTML, Markdown, plain text."""

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from textwrap import fill
 
-from pydantic import JsonValue
-
 from relief_ray.report.comparison import Comparison, MethodResult
-from relief_ray.report.document import Table
-from relief_ray.report.formats.markdown import table_markdown
-from relief_ray.report.headline import alike_pairs, equal_rounds, whose_intervals
-from relief_ray.report.remarks import caption, remarks
+from relief_ray.report.remarks import alike_pairs, caption, equal_rounds, remarks, whose_intervals
 from relief_ray.report.statistics import Paired
 from relief_ray.report.tables.comparison import (
-    OF_PAPER,
     brief_tables,
     costs_table,
     legend,
@@ -27,11 +17,11 @@ from relief_ray.report.tables.comparison import (
 )
 from relief_ray.report.tables.rows import names_line
 from relief_ray.support.errors import UserError
+from relief_ray.support.table import Number
+from relief_ray.support.table import as_csv as write_csv
 
 # Characters of a line: with all figures; of a usual terminal; and the fewest that hold a table.
 WIDTH, NARROW, LEAST = 120, 80, 60
-# Headings of so many letters stay on one line.
-SHORT = 9
 
 
 def plain(comparison: Comparison, width: int = WIDTH) -> str:
@@ -47,13 +37,13 @@ def plain(comparison: Comparison, width: int = WIDTH) -> str:
     is_wide = width >= WIDTH
     made = (scores_table(comparison), costs_table(comparison)) if is_wide else brief_tables(comparison)
     meanings = legend(made, comparison.sensors)
-    tables = [part for table in made for part in fitted(table, width)]
+    tables = [part for table in made for part in table.fitted(width)]
     rounds = [*_taken_over(comparison), *([names] if (names := names_line(comparison)) else [])]
     notes = [
         fill(r, width, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
         for r in (*meanings, *rounds, *remarks(comparison))
     ]
-    shown = "\n\n".join(table_text(table) for table in tables)
+    shown = "\n\n".join(table.text() for table in tables)
     head = fill(caption(comparison), width, break_on_hyphens=False)
     return "\n\n".join([head, shown, *(["\n".join(notes)] if notes else [])]) + "\n"
 
@@ -64,86 +54,22 @@ def _taken_over(comparison: Comparison) -> list[str]:
     return [sentence for sentence in told if sentence]
 
 
-def table_text(table: Table) -> str:
-    """Aligned columns, the first to the left, with a rule under the headings; long headings take two lines."""
-    heads = list(zip(*map(_heading, table.head, _columns(table)), strict=True))
-    texts = [[row.name, *(cell.text for cell in row.cells)] for row in table.rows]
-    widths = [max(map(len, column)) for column in zip(*heads, *texts, strict=True)]
-    rule = "  ".join("-" * width for width in widths)
-    lines = [*(_line(head, widths) for head in heads if any(head)), rule]
-    for row, cells in zip(table.rows, texts, strict=True):
-        lines += [rule, _line(cells, widths)] if row.rule else [_line(cells, widths)]
-    return "\n".join(lines)
-
-
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    first, *rest = (c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True)))
-    return "  ".join([first, *rest]).rstrip()
-
-
-def _columns(table: Table) -> list[list[str]]:
-    """The texts of every column without its heading, the rows' names first."""
-    return [
-        [row.name for row in table.rows],
-        *([row.cells[i].text for row in table.rows] for i in range(len(table.head) - 1)),
-    ]
-
-
-def _heading(head: str, cells: Sequence[str]) -> tuple[str, str]:
-    """The heading in two lines, the first empty where it is short or no wider than its cells."""
-    if len(head) <= max(SHORT, *map(len, cells)):
-        return "", head
-    spaces = [i for i, letter in enumerate(head) if letter == " "]
-    halves = [("", head), *((head[:i], head[i + 1 :]) for i in spaces)]
-    return min(halves, key=lambda lines: max(map(len, lines)))
-
-
-def fitted(table: Table, width: int) -> list[Table]:
-    """The table as the fewest that are at most ``width`` wide, evenly; the paper's columns stay beside ours."""
-    texts = zip(table.head, _columns(table), strict=True)
-    first, *widths = (max(map(len, (*_heading(head, cells), *cells))) for head, cells in texts)
-    units: list[list[int]] = []
-    for i, head in enumerate(table.head[1:]):
-        if head.startswith(OF_PAPER):
-            units[-1].append(i)
-        else:
-            units.append([i])
-    fewest = len(_packed(first, widths, units, width))
-    narrow = next(w for w in range(width + 1) if len(_packed(first, widths, units, w)) <= fewest)
-    return [_selected(table, part) for part in _packed(first, widths, units, narrow)]
-
-
-def _packed(first: int, widths: Sequence[int], units: Iterable[Sequence[int]], width: int) -> list[list[int]]:
-    """Numbers of the columns of as many tables as it takes; two blanks stand between columns."""
-    parts: list[list[int]] = [[]]
-    for unit in units:
-        if parts[-1] and first + sum(2 + widths[i] for i in (*parts[-1], *unit)) > width:
-            parts.append([])
-        parts[-1] += unit
-    return parts
-
-
-def _selected(table: Table, indices: Sequence[int]) -> Table:
-    rows = tuple(replace(row, cells=tuple(row.cells[i] for i in indices)) for row in table.rows)
-    return replace(table, head=(table.head[0], *(table.head[1 + i] for i in indices)), rows=rows)
-
-
 def markdown(comparison: Comparison) -> str:
     """Caption, all tables and remarks."""
     made = [table(comparison) for table in (scores_table, costs_table, wide_table)]
-    tables = map(table_markdown, made)
+    tables = (table.markdown() for table in made)
     rounds = [*_taken_over(comparison), *([names] if (names := names_line(comparison)) else [])]
     notes = "\n".join(f"- {r}" for r in (*legend(made, comparison.sensors), *rounds, *remarks(comparison)))
     return "\n\n".join(p.rstrip("\n") for p in (caption(comparison), *tables, notes) if p) + "\n"
 
 
-def flat(comparison: Comparison) -> list[dict[str, JsonValue]]:
+def flat(comparison: Comparison) -> list[dict[str, Number]]:
     """One flat mapping per method: ``<figure>`` is the mean, ``<figure>_std``, ``<figure>_num`` stand beside it."""
     return [_flat_method(method) for method in comparison.rows]
 
 
-def _flat_method(method: MethodResult) -> dict[str, JsonValue]:
-    values: dict[str, JsonValue] = {
+def _flat_method(method: MethodResult) -> dict[str, Number]:
+    values: dict[str, Number] = {
         "method": method.label, "kind": method.method.kind, "is_bound": method.is_bound,
         "personalised": method.personalised, "num_runs": method.num_runs,
     }  # fmt: skip
@@ -165,7 +91,7 @@ def _differences(method: MethodResult) -> tuple[tuple[str, Paired | None], ...]:
     )
 
 
-def _flat_paired(name: str, paired: Paired) -> dict[str, JsonValue]:
+def _flat_paired(name: str, paired: Paired) -> dict[str, Number]:
     return {
         f"{name}_points": paired.mean,
         f"{name}_low": paired.low,
@@ -190,8 +116,4 @@ def as_csv(comparison: Comparison) -> str:
     """``flat`` as CSV; a figure that a method lacks is empty."""
     rows = flat(comparison)
     names = list(dict.fromkeys(name for row in rows for name in row))
-    out = io.StringIO()
-    writer = csv.DictWriter(out, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
+    return write_csv([names, *([row.get(name) for name in names] for row in rows)])

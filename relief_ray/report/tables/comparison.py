@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from relief_ray.report.comparison import Comparison
-from relief_ray.report.document import NONE, Cell, Row, Table
-from relief_ray.report.headline import versus
 from relief_ray.report.paper import PaperCell, beside, read_paper
-from relief_ray.report.remarks import STAND_IN, stand_ins
+from relief_ray.report.remarks import STAND_IN, stand_ins, versus
 from relief_ray.report.runs import run_value
 from relief_ray.report.statistics import Paired, interval_text
 from relief_ray.report.tables import columns as col
@@ -16,9 +14,8 @@ from relief_ray.report.tables.columns import Column
 from relief_ray.report.tables.rows import name_of, number_text
 from relief_ray.strategies import REFERENCE
 from relief_ray.support.errors import listed
+from relief_ray.support.table import NONE, OF_PAPER, Cell, Row, Table
 
-# Before the headings of the paper's columns.
-OF_PAPER = "paper's "
 COSTS = (col.ROUND_S, col.SPEEDUP, *col.SPEED_CONTEXT, col.ROUNDS_TO_85, col.JOULES)
 _WIDE = (
     col.BEST_F1, col.LAST10_F1, col.SPEEDUP_TOTAL, col.JOULES_TOTAL, col.JOULES_SAVED, col.UP_SAVED, col.UP_MAX,

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from relief_ray.data.registry import get_spec
 from relief_ray.records.facts import ClientData, DataFacts, data_facts
-from relief_ray.report.document import NONE, Table, word_table
-from relief_ray.report.experiments import Experiment
+from relief_ray.report.comparison import Experiment
 from relief_ray.report.runs import Loaded, fleet_of, has_folds, is_pooled, run_value, split_name
 from relief_ray.support.errors import UserError, listed
+from relief_ray.support.table import NONE, Table, word_table
 
 # Clients up to which their table stands open on the page.
 MOST_OPEN = 12
@@ -71,7 +71,7 @@ def _windows_table(experiment: Experiment, slug: str, runs: Sequence[Loaded], fa
         rows += [] if row in rows else [row]
     first = "fold" if has_folds(runs[0].run.config) else "split"
     head = [first, "tested on subjects", "test windows", "training windows", "validation windows", "clients"]
-    return word_table(slug, _caption(experiment, facts[0]), *_without_blanks(head, rows))
+    return word_table(head, rows, slug, _caption(experiment, facts[0])).without_blanks()
 
 
 def _caption(experiment: Experiment, facts: DataFacts) -> str:
@@ -107,13 +107,7 @@ def _clients_table(
     is_varied = any(" / " in cell for row in rows for cell in row)
     changes = "; a / stands between values of folds or rotations that differ" if is_varied else ""
     lacks = "".join(f" Subject {s} lacks {listed(names)}." for s, names in lacking.items())
-    return word_table(slug, f"Clients: {experiment.title}{changes}.{lacks}", *_without_blanks(head, rows))
-
-
-def _without_blanks(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
-    """The columns in which a row has something: cells that an earlier version committed lack some."""
-    kept = [i for i in range(len(head)) if any(row[i] != NONE for row in rows)]
-    return [head[i] for i in kept], [[row[i] for i in kept] for row in rows]
+    return word_table(head, rows, slug, f"Clients: {experiment.title}{changes}.{lacks}").without_blanks()
 
 
 def _client_row(number: int, same: Sequence[ClientData]) -> list[str]:

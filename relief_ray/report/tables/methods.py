@@ -6,12 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from relief_ray.records.schema import MethodFacts
-from relief_ray.report.comparison import Comparison, MethodResult, bounds_last
-from relief_ray.report.document import Cell, Row, Table
-from relief_ray.report.experiments import Experiment
-from relief_ray.report.headline import alike_pairs, equal_rounds, versus, whose_intervals
+from relief_ray.report.comparison import Comparison, Experiment, MethodResult, bounds_last
 from relief_ray.report.paper import PAPER_ROWS, TABLES, Paper, PaperCell, paper_row
-from relief_ray.report.remarks import STAND_IN, clock_note, protocol, stand_in_note, stand_ins
+from relief_ray.report.remarks import (
+    STAND_IN,
+    alike_pairs,
+    clock_note,
+    equal_rounds,
+    protocol,
+    stand_in_note,
+    stand_ins,
+    versus,
+    whose_intervals,
+)
 from relief_ray.report.runs import has_folds
 from relief_ray.report.tables import columns as col
 from relief_ray.report.tables.columns import Column
@@ -31,6 +38,7 @@ from relief_ray.report.tables.rows import (
     second_line,
 )
 from relief_ray.strategies import REFERENCE, by_registry
+from relief_ray.support.table import Cell, Row, Table
 
 OWN = (col.OWN_F1, col.OWN_SUBJECTS_F1, col.AT_SECONDS_F1, col.AT_JOULES_F1)
 COLUMNS = {

@@ -10,11 +10,12 @@ from pathlib import Path
 from relief_ray.records.cells import STATUS_TEXT
 from relief_ray.records.identity import source_digest
 from relief_ray.records.schema import Status
-from relief_ray.report.document import ORIGINS, Cell, Paragraphs, Row, Section, Table, Tone, word_table
-from relief_ray.report.experiments import Experiment, distinct, settings_rows
+from relief_ray.report.comparison import Experiment, data_title, distinct
+from relief_ray.report.document import ORIGINS, Paragraphs, Section
 from relief_ray.report.inventory import STATUSES, GridItem, Inventory, choice_kind
-from relief_ray.report.runs import Loaded
+from relief_ray.report.runs import Loaded, config_int, config_text, has_folds, run_value, split_name
 from relief_ray.support.errors import counted, listed
+from relief_ray.support.table import Cell, Row, Table, Tone, word_table
 
 # Rows up to which a list of gaps stands open on the page.
 _MOST_ROWS = 12
@@ -26,11 +27,11 @@ def overview(inventory: Inventory, experiments: Sequence[Experiment]) -> Section
     if inventory.done:
         blocks.append(
             word_table(
-                "settings", "Settings of the runs that count.", ["setting", "value"], settings_rows(inventory.done)
+                ["setting", "value"], settings_rows(inventory.done), "settings", "Settings of the runs that count."
             )
         )
     blocks += programs(inventory.done)
-    blocks.append(word_table("origins", "Where figures come from.", ["origin", "meaning"], list(ORIGINS.items())))
+    blocks.append(word_table(["origin", "meaning"], ORIGINS.items(), "origins", "Where figures come from."))
     return Section(title="What this rests on", slug="overview", blocks=tuple(blocks), is_folded=len(experiments) > 3)
 
 
@@ -68,7 +69,7 @@ def programs(runs: Sequence[Loaded]) -> list[Table]:
         [f"{digest}{' (this program)' if digest == here else ''}", torch, machine, str(number)]
         for (digest, torch, machine), number in kinds.most_common()
     ]
-    return [word_table("programs", "Programs.", ["sources", "torch", "architecture", "cells"], rows)]
+    return [word_table(["sources", "torch", "architecture", "cells"], rows, "programs", "Programs.")]
 
 
 def mixture(runs: Sequence[Loaded]) -> str:
@@ -98,7 +99,7 @@ def gaps(inventory: Inventory) -> Section | None:
     if not rows:
         return None
     caption = f"{counted(len(rows), 'cell')} in no mean."
-    sheet = word_table("gaps", caption, ["cell", "run", "status", "why"], rows)
+    sheet = word_table(["cell", "run", "status", "why"], rows, "gaps", caption)
     return Section(title="Gaps", slug="gaps", blocks=(sheet,), is_folded=len(rows) > _MOST_ROWS)
 
 
@@ -127,3 +128,60 @@ def commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() or None if done.returncode == 0 else None
+
+
+def settings_rows(runs: Sequence[Loaded]) -> list[list[str]]:
+    """Settings, machine and versions of the runs: rows of words."""
+    machines = distinct(
+        f"{r.run.machine.cpu}, {counted(r.run.machine.num_cores, 'core')}, "
+        f"{counted(r.run.machine.num_threads, 'thread')} per run"
+        for r in runs
+    )
+    versions = distinct(
+        f"relief-ray {r.run.code_version} (sources {r.run.source_digest[:12]}), Python {r.run.machine.python}, "
+        f"torch {r.run.machine.torch}, numpy {r.run.machine.numpy}"
+        for r in runs
+    )
+    numbers = [n for r in runs if (n := run_value(r.run, "replicate")) is not None]
+    with_folds = any(has_folds(r.run.config) for r in runs)
+    fleets = [len(clients) for r in runs if isinstance(clients := r.run.coverage.get("clients"), list)]
+    return [
+        ["data", distinct(f"{data_title(r.run)} ({r.run.data_origin})" for r in runs)],
+        ["splits", distinct(split_name(config_text(r.run, "data.split")) for r in runs)],
+        *([["folds", distinct(r.replicate[0] for r in runs if has_folds(r.run.config))]] if with_folds else []),
+        *([["replicates", distinct(numbers)]] if numbers else []),
+        ["seeds", distinct(r.replicate[2] for r in runs)],
+        ["methods", distinct(f"`{r.label}`" for r in runs)],
+        ["rounds R", distinct(r.planned for r in runs)],
+        ["local epochs E", distinct(config_int(r.run, "training.epochs") for r in runs)],
+        ["optimizer", distinct(map(_optimizer, runs))],
+        *([["clients", distinct(fleets)]] if fleets else []),
+        ["window stride", distinct(f"{config_text(r.run, 'data.stride_s')} s" for r in runs)],
+        ["missing modality", distinct(config_text(r.run, "training.missing") for r in runs)],
+        ["rounds between evaluations", distinct(config_text(r.run, "evaluation.every") for r in runs)],
+        ["engine", distinct(f"{r.run.engine}, planned by `{r.run.planning_model}`" for r in runs)],
+        ["machine", machines],
+        ["versions", versions],
+        ["computed", _computed(runs)],
+    ]
+
+
+def _optimizer(loaded: Loaded) -> str:
+    """``adam, learning rate 0.001, batch 32``."""
+    parts = (("", "optimizer"), ("learning rate ", "lr"), ("batch ", "batch_size"))
+    known = ((name, config_text(loaded.run, f"training.{key}")) for name, key in parts)
+    return ", ".join(name + value for name, value in known if value)
+
+
+def _computed(runs: Sequence[Loaded]) -> str:
+    """``36 runs, 132 rounds, 2.9 h of process time``."""
+    seconds = sum(record.wall_s for r in runs for record in r.rounds)
+    rounds = counted(sum(len(r.rounds) for r in runs), "round")
+    return f"{counted(len(runs), 'run')}, {rounds}, {_duration(seconds)} of process time"
+
+
+def _duration(seconds: float) -> str:
+    """A time in its usual unit: ``4.2 s``, ``3.5 min``, ``2.9 h``."""
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

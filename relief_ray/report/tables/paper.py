@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from relief_ray.report.comparison import Comparison, MethodResult, difference
-from relief_ray.report.document import Cell, Row, Table
-from relief_ray.report.experiments import Experiment
+from relief_ray.report.comparison import Comparison, Experiment, MethodResult
 from relief_ray.report.paper import PREFIX, V0, VARIANT_ROWS, Paper, PaperCell
 from relief_ray.report.remarks import clock_note, protocol
 from relief_ray.report.tables import columns as col
@@ -24,6 +22,7 @@ from relief_ray.report.tables.rows import (
     second_line,
 )
 from relief_ray.strategies import DESCRIBED
+from relief_ray.support.table import Cell, Row, Table
 
 _DIFFERENCE = Column(label=f"F1 minus {V0}'s, points [95 %]", figure="", decimals=1)
 _COLUMNS = (
@@ -97,5 +96,5 @@ def _figures(
 
 def _difference(experiment: Experiment, comparison: Comparison, method: MethodResult, theirs: float | None) -> Cell:
     """The paired difference to V0, the paper's printed one below."""
-    ours = difference(comparison.summaries, method.label, V0, lambda s: s.shown)
+    ours = comparison.difference(method.label, V0, "f1_percent")
     return difference_cell(ours, origin_of(experiment, comparison, method.label, "f1_percent"), theirs)

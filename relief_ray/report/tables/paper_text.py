@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from relief_ray.report.comparison import Comparison, Stat
-from relief_ray.report.document import Cell, Row, Table
-from relief_ray.report.experiments import Experiment
-from relief_ray.report.findings import mean_cosine
+from relief_ray.report.comparison import Comparison, Experiment, Stat
 from relief_ray.report.paper import V0, V1, Paper, PaperRow
+from relief_ray.report.remarks import mean_cosine
 from relief_ray.report.tables.columns import Column
 from relief_ray.report.tables.rows import figure_cell, is_comparable, origin_of, stat_of
 from relief_ray.strategies import REFERENCE
+from relief_ray.support.table import Cell, Row, Table
 
 ACC = "fusion.A.acc"
 

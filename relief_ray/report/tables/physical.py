@@ -11,10 +11,9 @@ from statistics import mean
 
 from relief_ray.core.messages import ClientCost
 from relief_ray.records.schema import PhysicalRecord
-from relief_ray.report.comparison import Comparison
-from relief_ray.report.document import Cell, Origin, Row, Table
-from relief_ray.report.experiments import Experiment
+from relief_ray.report.comparison import Comparison, Experiment
 from relief_ray.report.runs import Loaded, device_types
+from relief_ray.support.table import Cell, Origin, Row, Table
 
 _NOT_MEASURED = "n/a"
 

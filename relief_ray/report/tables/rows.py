@@ -7,13 +7,13 @@ from math import isclose
 
 from relief_ray.devices.time import CLOCKS
 from relief_ray.plugins.load import is_path
-from relief_ray.report.comparison import Comparison, MethodResult, Stat
-from relief_ray.report.document import NONE, Cell, Number, Origin
-from relief_ray.report.experiments import SAME, USUAL_FLEET, Experiment
+from relief_ray.report.comparison import Comparison, Experiment, MethodResult, Stat
 from relief_ray.report.paper import PAPER_DATA, Paper, PaperCell
+from relief_ray.report.results import KEY
 from relief_ray.report.statistics import Paired, interval_text
 from relief_ray.report.tables.columns import ROUNDS_TO_85, Column
 from relief_ray.strategies import REFERENCE
+from relief_ray.support.table import NONE, Cell, Number, Origin
 from relief_ray.support.text import with_title
 
 # The paper's protocol, Section VI-A and Eq. (2): key, value; it does not say how subjects are split.
@@ -22,6 +22,12 @@ _PROTOCOL = (
     ("data.stride_s", "1"), ("training.missing", "zero_input"), ("participation", "1"),
     ("data.split", "not said"),
 )  # fmt: skip
+# Values under which a deviation from the paper is computed, where the configuration has the key.
+SAME = {
+    "fleet.preset": "paper", "fleet.coupling": "coupled", "fleet.counts": "", "fleet.owned": "{}", "fleet.types": "{}",
+    "training.lr": "0.001", "training.batch_size": "32", "data.window_s": "", "data.partition": "subject",
+}  # fmt: skip
+USUAL_FLEET = {"fleet.gap": "55", "data.num_clients": "", "fleet.num_clients": ""}
 _SIMULATED = (
     "round_s",
     "speedup",
@@ -112,7 +118,7 @@ def _is_target(experiment: Experiment, comparison: Comparison, label: str, figur
 def _has_fedavgs_joules(comparison: Comparison, label: str) -> bool:
     """True where a round costs what FedAvg's does, to the last digits, wherever both ran."""
     mine, whole = (
-        {s.replicate: s.clocks[comparison.clock].energy_j for s in comparison.summaries if s.label == name}
+        comparison.table[comparison.table["method"] == name].set_index(KEY)["energy_j"].to_dict()
         for name in (label, REFERENCE)
     )
     shared = mine.keys() & whole.keys()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from relief_ray.report.document import Cell, Row, Table
-from relief_ray.report.experiments import BACKBONES, Experiment
+from relief_ray.report.comparison import BACKBONES, Experiment
 from relief_ray.report.paper import PAPER_ROWS, PREFIX, REPRESENTATIVE, Paper, PaperCell
 from relief_ray.report.remarks import own_models, protocol
 from relief_ray.report.runs import split_name
@@ -14,6 +13,7 @@ from relief_ray.report.tables.columns import HEADLINE
 from relief_ray.report.tables.methods import facts_of_items
 from relief_ray.report.tables.rows import gap, is_comparable, method_cell, open_statuses
 from relief_ray.strategies import by_registry
+from relief_ray.support.table import Cell, Row, Table
 
 TABLES = {"pamap2": "IV", "mhealth": "V"}
 GAPS = {10.0: "Hetero. Mild (10x)", 55.0: "Hetero. Moderate (55x)", 100.0: "Hetero. Extreme (100x)"}

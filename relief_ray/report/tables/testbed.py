@@ -7,18 +7,16 @@ from dataclasses import replace
 
 from relief_ray.data.registry import get_spec
 from relief_ray.devices.fleet import DeviceType, FleetConfig, device_types, owned_modalities
-from relief_ray.report.comparison import Comparison, Stat, stat
-from relief_ray.report.document import NONE, Cell, Number, Origin, Row, Table
-from relief_ray.report.experiments import Experiment
-from relief_ray.report.findings import device_shares
+from relief_ray.report.comparison import Comparison, Experiment, Stat, stat
 from relief_ray.report.paper import PREFIX, REPRESENTATIVE, Paper, PaperRow, paper_row
-from relief_ray.report.remarks import clock_note, own_models, protocol
+from relief_ray.report.remarks import clock_note, device_shares, own_models, protocol
 from relief_ray.report.runs import config_value, is_pooled
 from relief_ray.report.runs import device_types as types_of
 from relief_ray.report.tables import columns as col
 from relief_ray.report.tables.columns import Column
 from relief_ray.report.tables.methods import labels_of
 from relief_ray.report.tables.rows import figure_cell, gaps, name_of, runs_cell
+from relief_ray.support.table import NONE, Cell, Number, Origin, Row, Table
 
 _WEAKEST = "C"
 # What the paper measured on two boards, one client each, and what it gives for the fleet over 200 rounds.

@@ -79,7 +79,7 @@ def test_replicates_have_seeds_by_fold_and_turn_the_devices() -> None:
 
 def test_the_demo_keeps_its_claims_beside_its_plan(tmp_path: Path) -> None:
     from relief_ray.records.cells import CLAIMS_FILE
-    from relief_ray.report.registered import registry_of
+    from relief_ray.report.claims import registry_of
 
     planned("demo", tmp_path).write()
     assert (tmp_path / CLAIMS_FILE).exists()

@@ -25,7 +25,7 @@ def test_report_writes_one_page_tables_figures_and_the_small_form(reported) -> N
     assert shown.splitlines()[0] == "Cells   4 done"
     text = (page / "index.html").read_text()
     assert "<svg" in text and "relief" in text and "http" not in text.replace("http://www.w3.org/", "")
-    assert (page / "report.md").exists() and (page / "report.tex").exists()
+    assert (page / "report.md").exists() and (page / "tables" / "cells.tex").exists()
     assert {p.name for p in (page / "tables").iterdir()} >= {"e1-main.csv", "e1-ablation.csv", "cells.csv"}
     assert set(json.loads((small / "cells.json").read_text())["cells"]) == {"fedavg-s0", "relief-s0", "v1-s0", "v3-s0"}
 

@@ -168,7 +168,7 @@ def test_a_run_that_failed_before_its_first_round_can_be_started_again(invoke, t
         raise UserError(f"cannot join {options.address}")
 
     # As where no cluster answers (test_session), which this process could not show: it may have joined one already.
-    monkeypatch.setattr("actors.commands.run.ray_session", refuse)
+    monkeypatch.setattr("actors.launch.ray_session", refuse)
     failed = invoke("run", "quick", "--out", tmp_path, *SMALL, "--set=runtime.mode=packed", "--address", "127.0.0.1:1")
     assert failed.exit_code == 2 and "cannot join 127.0.0.1:1" in failed.stderr
     assert read_run(tmp_path / "relief-s0").status != "done" and not read_rounds(tmp_path / "relief-s0")

@@ -58,11 +58,9 @@ def test_the_scatter_of_few_runs_is_told_with_its_interval(invoke: Invoke):
 
 
 def test_a_scatter_of_made_up_data_says_so(invoke: Invoke, monkeypatch):
-    cells = tuple(
-        replace(cell, record=cell.record.model_copy(update={"data_origin": "SYNTHETIC"}))
-        for cell in read_cells([Path("results/smoke")])
-    )
-    monkeypatch.setattr("relief_ray.report.frames.read_cells", lambda folders: cells)
+    cells = read_cells([Path("results/smoke")])
+    made_up = replace(cells, runs=cells.runs.assign(data_origin="SYNTHETIC"))
+    monkeypatch.setattr("relief_ray.report.frames.read_cells", lambda folders, parsed: made_up)
     shown = " ".join(invoke("plan-study", "results/smoke", "--first=relief", "--second=v1").stdout.split())
     assert "4 paired runs of relief and v1 on SYNTHETIC data (F1" in shown
 

@@ -5,7 +5,7 @@ import dataclasses
 import pandas as pd
 import pytest
 
-from relief_ray.report.experiments import experiments
+from relief_ray.report.comparison import experiments
 from relief_ray.report.figures.devices import MAX_CLIENTS, allocation, chosen, devices
 from relief_ray.report.figures.modalities import modalities
 from relief_ray.report.figures.progress import (
@@ -23,7 +23,7 @@ from relief_ray.report.figures.progress import (
 from relief_ray.report.figures.style import at_most, drawn, sheet, small_print, styles
 from relief_ray.report.figures.timeline import timeline_figure
 from relief_ray.report.figures.updates import by_phase, cosine, pair_means, phases, series, traces
-from relief_ray.report.findings import device_shares
+from relief_ray.report.remarks import device_shares
 from relief_ray.strategies import PRESETS, method_name
 
 PAIRS = {"fusion.A.acc": ((0, 1, 0.8), (0, 2, -0.2), (1, 2, 0.0)), "head.1": ((0, 1, 1.0),)}

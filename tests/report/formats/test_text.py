@@ -1,4 +1,4 @@
-"""Cells, and the same comparison in every format."""
+"""The same comparison in every format."""
 
 import csv
 import io
@@ -7,8 +7,7 @@ import json
 import pytest
 
 from relief_ray.report.comparison import compare_runs
-from relief_ray.report.document import Cell, Row, Table
-from relief_ray.report.formats.text import as_csv, as_json, fitted, markdown, plain, table_text
+from relief_ray.report.formats.text import as_csv, as_json, markdown, plain
 
 
 def test_plain_text_fits_a_terminal_and_rules_off_the_bounds(family, make):
@@ -80,31 +79,3 @@ def test_markdown_csv_and_json_agree(family):
     assert (relief["f1_vs_fedavg_p"], relief["f1_vs_fedavg_pairs"]) == (1.0, 1)
     assert (relief["speedup"], relief["up_saved_percent"], relief["up_mib"]) == (2.0, 50.0, 1.0)
     assert "| relief | 59.5 | 53.0 | 59.5 | 59.5 | -1.5 (1 run) |" in markdown(comparison)
-
-
-def test_a_table_is_split_evenly_and_the_papers_columns_stay_with_ours():
-    cells, pair = tuple(Cell(text=text) for text in "1234"), ("two", "paper's two")
-    table = Table(
-        slug="t", caption="", head=("method", "one", "two", "paper's two", "three"), rows=(Row(name="a", cells=cells),)
-    )
-    assert fitted(table, 32) == [table]
-    assert [t.head for t in fitted(table, 25)] == [("method", "one", *pair), ("method", "three")]
-    alone = [("method", "one"), ("method", *pair), ("method", "three")]
-    assert [t.head for t in fitted(table, 24)] == alone
-    assert [t.head for t in fitted(table, 1)] == alone, "no column is ever cut"
-
-
-def test_a_long_heading_takes_two_lines_where_its_cells_are_narrower():
-    row = Row(name="a", cells=(Cell(text="1"), Cell(text="1234567890123456"), Cell(text="2")))
-    head = ("method", "rounds to 85 %", "rounds to 85 %", "paper's rounds")
-    table = Table(slug="t", caption="", head=head, rows=(row, Row(name="b", cells=row.cells, rule=True)))
-    rule = "------  -------  ----------------  -------"
-    assert table_text(table).splitlines() == [
-        "         rounds                    paper's",
-        "method  to 85 %    rounds to 85 %   rounds",
-        rule,
-        "a             1  1234567890123456        2",
-        rule,
-        "b             1  1234567890123456        2",
-    ]
-    assert fitted(table, len(rule)) == [table] != fitted(table, len(rule) - 1)

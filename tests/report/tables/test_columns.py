@@ -8,8 +8,7 @@ import pytest
 
 from relief_ray.core.messages import RoundCost
 from relief_ray.records.schema import Metrics, RoundRecord
-from relief_ray.report.comparison import compare_runs
-from relief_ray.report.experiments import experiments
+from relief_ray.report.comparison import compare_runs, experiments
 from relief_ray.report.formats.text import flat
 from relief_ray.report.paper import read_paper
 from relief_ray.report.tables import columns

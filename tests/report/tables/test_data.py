@@ -4,7 +4,7 @@ import pytest
 
 from relief_ray.records.committed import condense, write_committed
 from relief_ray.records.facts import data_facts
-from relief_ray.report.experiments import experiments
+from relief_ray.report.comparison import experiments
 from relief_ray.report.inventory import take_inventory
 from relief_ray.report.tables.data import data_tables
 

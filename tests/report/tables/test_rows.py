@@ -2,8 +2,7 @@
 
 import pytest
 
-from relief_ray.report.comparison import Stat
-from relief_ray.report.experiments import experiments
+from relief_ray.report.comparison import Stat, experiments
 from relief_ray.report.paper import read_paper
 from relief_ray.report.tables import columns
 from relief_ray.report.tables.columns import HEADLINE, SPEEDUP

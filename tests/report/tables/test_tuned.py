@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from actors.grids.search import Search, choose
+from relief_ray.config.experiment import as_read
 from relief_ray.report.build import build
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.document import Paragraphs
@@ -29,7 +30,7 @@ def chosen(kind, lr, gamma=None, at_edge=()):
 def page(put_on, inventory_of):
     def make_page(runs, others=()):
         on = [put_on(r, where=f"w{i}") for i, r in enumerate(runs)]
-        return build(Inventory(items=labelled(merged(inventory_of(on, others).items))))
+        return build(Inventory(items=labelled(merged(inventory_of(on, others).items)), parsed=as_read))
 
     return make_page
 
