@@ -284,7 +284,7 @@ def follow(client: JobSubmissionClient, job: str, write: Callable[[str], None]) 
         UserError: there is no such job.
         HeadSilent: the head does not answer any more; the job may be running.
     """
-    refuse_unknown(client, job)
+    _refuse_unknown(client, job)
     asyncio.run(_tail(client, job, write))
     details = _end_of(client, job)
     if details.driver_exit_code is not None:
@@ -335,12 +335,12 @@ def stop(client: JobSubmissionClient, job: str) -> bool:
         UserError: there is no such job.
         HeadSilent: the head does not answer.
     """
-    refuse_unknown(client, job)
+    _refuse_unknown(client, job)
     with asking_head():
         return bool(client.stop_job(job))
 
 
-def refuse_unknown(client: JobSubmissionClient, job: str) -> None:
+def _refuse_unknown(client: JobSubmissionClient, job: str) -> None:
     """Check that the head knows a job.
 
     Raises:

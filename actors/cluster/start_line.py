@@ -69,7 +69,7 @@ class Versions:
     python: str
 
 
-def versions_of(address: str) -> Versions:
+def _versions_of(address: str) -> Versions:
     """Versions of the cluster whose head is at ``HOST:PORT``.
 
     Raises:
@@ -103,7 +103,7 @@ def joinable(address: str) -> Versions:
     Raises:
         UserError: nothing answers there, it refuses the token, or the versions cannot be one cluster.
     """
-    there = versions_of(address)
+    there = _versions_of(address)
     import ray
 
     refuse_other(Versions(ray.__version__, platform.python_version()), there, address)

@@ -231,7 +231,7 @@ def _of_pair(target: str, other: str, settings: Sequence[str], within: float) ->
     return Judged(
         name=target,
         heading=f"{target}{f' with {chosen}' if chosen else ''} against {other}",
-        rules=EQUALS_RULES,
+        rules=_EQUALS_RULES,
         verdicts=judge(_EQUALS_CHECKS, _Pair(config=config, other=reference, within=within)),
         about={"target": target},
         num_threads=config.runtime.num_threads,
@@ -296,7 +296,7 @@ def summary(name: str, verdicts: Sequence[Verdict]) -> str:
 
 # Several optimizer steps a round: in the first one FedProx's term is zero whatever mu is.
 STEPS: Mapping[str, object] = MappingProxyType({"epochs": 2, "lr": 0.01, "batch_size": 4})
-EQUALS_RULES: Mapping[str, Rule] = MappingProxyType(
+_EQUALS_RULES: Mapping[str, Rule] = MappingProxyType(
     {
         "equals": Rule(
             says="after every round its models are those of the other method",

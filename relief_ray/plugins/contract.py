@@ -67,7 +67,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 
 
-def tasks_violation(
+def _tasks_violation(
     tasks: object,
     models: Collection[str],
     layout: GroupLayout,
@@ -151,7 +151,7 @@ def _is_within(layout: GroupLayout, group: GroupId, inner: Selection, outer: Seq
     return bool(mask[layout.indices(group, inner[group])].all())
 
 
-def state_violation(state: ServerState, layout: GroupLayout) -> str:
+def _state_violation(state: ServerState, layout: GroupLayout) -> str:
     """What is wrong with a server's state that a checkpoint could not restore, or a client not start from."""
     if not _is(state.models, Mapping) or not state.models:
         return f"models are {shown(state.models)}, expected a model at least, by name"
@@ -198,7 +198,7 @@ def _not_finite_violation(state: ServerState) -> str:
     return ""
 
 
-def plan_violation(plan: EvalPlan, models: Mapping[str, Params], fleet: Fleet) -> str:
+def _plan_violation(plan: EvalPlan, models: Mapping[str, Params], fleet: Fleet) -> str:
     """What is wrong with a plan of evaluation: labels, models, clients, groups and sensors."""
     targets = (*((plan.canonical,) if plan.canonical else ()), *plan.clients)
     labels = [getattr(t, "label", None) for t in targets]
@@ -434,7 +434,7 @@ def _state(layout_of: Callable[..., GroupLayout]) -> Returned:
     return Returned(
         kind=ServerState,
         checks=(
-            ("state", lambda after, *arguments: state_violation(after, layout_of(*arguments))),
+            ("state", lambda after, *arguments: _state_violation(after, layout_of(*arguments))),
             ("finishes", lambda after, *_: _not_finite_violation(after)),
         ),
     )
@@ -448,11 +448,11 @@ _DECLARED: Mapping[str, str] = {
     f"{prefix}{each.name}": str(each.type) for prefix, record in _RECORDS.items() for each in fields(record)
 }
 # `client.after` is judged by `_after`, too.
-CONTRACT: Mapping[str, Returned] = MappingProxyType(
+_CONTRACT: Mapping[str, Returned] = MappingProxyType(
     {
         "init": _state(lambda layout, *_: layout),
         "allocate": _returned(
-            lambda tasks, state, context: tasks_violation(
+            lambda tasks, state, context: _tasks_violation(
                 tasks, state.models.keys(), context.layout, [c.id for c in context.participants]
             ),
             rule="allocation",
@@ -460,7 +460,7 @@ CONTRACT: Mapping[str, Returned] = MappingProxyType(
         ),
         "aggregate": _state(lambda _state, _reduced, tools: tools.layout),
         "evaluate": _returned(
-            lambda plan, state, fleet: plan_violation(plan, state.models, fleet), EvalPlan, "evaluation"
+            lambda plan, state, fleet: _plan_violation(plan, state.models, fleet), EvalPlan, "evaluation"
         ),
         "adapt": _returned(lambda modules, *_: _modules_violation(modules), convert=tuple),
         "client.refine": _returned(
@@ -500,7 +500,7 @@ def _is_ours(function: _Function) -> bool:
 
 
 def with_functions(strategy: Strategy, wrap: Callable[[str, _Function], _Function]) -> Strategy:
-    """The same method with ``wrap(name, function)`` in place of each function that ``CONTRACT`` names."""
+    """The same method with ``wrap(name, function)`` in place of each function that ``_CONTRACT`` names."""
     parts = {name: _wrapped(getattr(strategy, name), f"{name}.", wrap) for name in _PARTS}
     return _wrapped(replace(strategy, **parts), "", wrap)
 
@@ -509,18 +509,18 @@ _PARTS = tuple(prefix.removesuffix(".") for prefix in _RECORDS if prefix)
 
 
 def _wrapped(record: T, prefix: str, wrap: Callable[[str, _Function], _Function]) -> T:
-    names = [each.name for each in fields(record) if f"{prefix}{each.name}" in CONTRACT]  # type: ignore[arg-type]
+    names = [each.name for each in fields(record) if f"{prefix}{each.name}" in _CONTRACT]  # type: ignore[arg-type]
     functions = {name: value for name in names if callable(value := getattr(record, name))}
     return replace(record, **{name: wrap(f"{prefix}{name}", f) for name, f in functions.items()})  # type: ignore[type-var]
 
 
 def held(name: str, function: _Function) -> _Function:
-    """The function, which is held to ``CONTRACT[name]`` whenever it is called."""
+    """The function, which is held to ``_CONTRACT[name]`` whenever it is called."""
     return partial(_after if name == "client.after" else _call, name, function)
 
 
 def _call(name: str, function: _Function, *arguments: object) -> object:
-    value, expected = called(function, name, *arguments), CONTRACT[name]
+    value, expected = called(function, name, *arguments), _CONTRACT[name]
     _require(name, function, "finishes", lambda: kind_violation(value, expected.kind))
     for rule, check in expected.checks:
         _require(name, function, rule, check, value, *arguments)

@@ -57,8 +57,8 @@ _NUM_DIGITS = 64
 _Json: TypeAlias = dict[str, Any]
 _Columns: TypeAlias = dict[str, list[Any]]
 
-STAGES: Final = ("forward_s", "backward_s", "optimizer_s", "up_s", "down_s")
-_FREE: _Columns = {"client": [], **{stage: [0.0] for stage in STAGES}}
+_STAGES: Final = ("forward_s", "backward_s", "optimizer_s", "up_s", "down_s")
+_FREE: _Columns = {"client": [], **{stage: [0.0] for stage in _STAGES}}
 _CLIENT_DEFAULTS: Mapping[str, object] = {
     **{f.name: f.default for f in fields(ClientRecord) if f.default is not MISSING},
     **{f.name: f.default_factory() for f in fields(ClientRecord) if f.default_factory is not MISSING},
@@ -258,7 +258,7 @@ class LineFormat:
     def _read_client(self, row: _Json, selections: Sequence[tuple[str, ...]]) -> _Json:
         row["trained"] = selections[row["trained"]]
         row["uploaded"] = selections[uploaded] if (uploaded := row.get("uploaded")) is not None else row["trained"]
-        row["measured_stages"] = {s: value for s in STAGES if (value := row.pop(f"measured_{s}", None)) is not None}
+        row["measured_stages"] = {s: value for s in _STAGES if (value := row.pop(f"measured_{s}", None)) is not None}
         if isinstance(norms := row.get("sq_norm"), list):
             row["sq_norm"] = dict(zip(map(_group_of, row["uploaded"]), norms, strict=True))
         row["probes"] = [{**probe, "trained": selections[probe["trained"]]} for probe in row.get("probes", ())]
@@ -316,7 +316,7 @@ class LineFormat:
             raise ValueError(f"costs have {sorted(unknown)}, expected stages")
         number = len(columns["client"])
         full = {name: column if len(column) == number else column * number for name, column in columns.items()}
-        rows = list(zip(*(map(float, full[stage]) for stage in STAGES), strict=True))
+        rows = list(zip(*(map(float, full[stage]) for stage in _STAGES), strict=True))
         chosen: Iterable[int] = range(number)
         if number and not with_all:
             compute_s = [forward_s + backward_s + optimizer_s for forward_s, backward_s, optimizer_s, _, _ in rows]
@@ -324,7 +324,7 @@ class LineFormat:
             chosen = sorted({busy_s.index(max(busy_s)), compute_s.index(max(compute_s))})
         clients = []
         for i in chosen:
-            client, times = full["client"][i], StageTimes(**dict(zip(STAGES, rows[i], strict=True)))
+            client, times = full["client"][i], StageTimes(**dict(zip(_STAGES, rows[i], strict=True)))
             # Infinity is written as text.
             wait_s = float(full["wait_s"][i]) if "wait_s" in full else round_s - times.busy_s
             joules = float(full["client_j"][i]) if "client_j" in full else self._energy_j(client, times, wait_s)

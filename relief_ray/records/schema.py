@@ -304,7 +304,7 @@ class MethodFacts(Record):
         return self.kind.endswith("FITTED")
 
 
-def new_id() -> str:
+def _new_id() -> str:
     """Return the id of a run that begins: no other one has it."""
     return uuid4().hex
 
@@ -353,7 +353,7 @@ class RunRecord(Record):
     """
 
     schema_version: Literal[4] = SCHEMA_VERSION
-    id: str = Field(default_factory=new_id, pattern="^[0-9a-f]+$")
+    id: str = Field(default_factory=_new_id, pattern="^[0-9a-f]+$")
     cell: str
     name: str
     strategy: str

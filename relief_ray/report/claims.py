@@ -127,7 +127,7 @@ def judge(
     problems = [*registry.problems]
     judged: list[Judgement | None] = [None] * len(comparisons)
     for file in registry.files:
-        found = [(i, c) for i, c in enumerate(comparisons) if c and is_about(file.claims, c.runs[0].run.config)]
+        found = [(i, c) for i, c in enumerate(comparisons) if c and _is_about(file.claims, c.runs[0].run.config)]
         if len(found) != 1 or judged[found[0][0]] is not None:
             problems.append(_misfit(file.claims, len(found)))
             continue
@@ -607,7 +607,7 @@ def _kept(path: Path, kept: CommittedClaims) -> Registered:
 
 def planned_replicates(claims: Claims, cells: Sequence[PlannedCell]) -> dict[str, dict[Replicate, Repetition]]:
     """Replicates by method of the planned cells that the claims are about."""
-    planned = [cell for cell in cells if is_about(claims, cell.config)]
+    planned = [cell for cell in cells if _is_about(claims, cell.config)]
     about = [(cell.method.name, cell.config) for cell in planned]
     replicates: dict[str, dict[Replicate, Repetition]] = {}
     for name, (_, config) in zip(variant_names(about, [cell.method for cell in planned]), about, strict=True):
@@ -615,7 +615,7 @@ def planned_replicates(claims: Claims, cells: Sequence[PlannedCell]) -> dict[str
     return replicates
 
 
-def is_about(claims: Claims, config: Mapping[str, JsonValue]) -> bool:
+def _is_about(claims: Claims, config: Mapping[str, JsonValue]) -> bool:
     """True for a run of the claims' data, split and further values; a search's cells only where the claims say so."""
     values = flat(config) | {"choice": choice_kind(config)}
     wanted = {"data.name": claims.data, "data.split": claims.split, "choice": "", **claims.where}

@@ -287,7 +287,7 @@ def bounds_last(labels: Sequence[str], methods: Mapping[str, MethodFacts]) -> li
     return sorted(labels, key=lambda label: label in methods and methods[label].is_bound)
 
 
-def flat_setting(
+def _flat_setting(
     config: Mapping[str, JsonValue], searched: Iterable[str] = (), parsed: Parsed = dict
 ) -> dict[str, JsonValue]:
     """The flat configuration without ``_FREE`` and without the values that a search chose; the choice itself stays.
@@ -310,7 +310,7 @@ def _refuse_mixture(runs: Sequence[Loaded], searched: Iterable[str], parsed: Par
     """
     free = (*searched, *searched_keys(r.run.config for r in runs))
     first, *others = (
-        flat_setting(r.run.config, free, parsed) | {"data origin": r.run.data_origin, "engine": r.run.engine}
+        _flat_setting(r.run.config, free, parsed) | {"data origin": r.run.data_origin, "engine": r.run.engine}
         for r in runs
     )
     for loaded, theirs in zip(runs[1:], others, strict=True):
@@ -474,7 +474,7 @@ class Experiment:
 
     def base(self, chosen: Iterable[str]) -> str:
         """The setting without the search and the values that it chose: equal for tuned and usual cells."""
-        config = flat_setting(self.items[0].config, (), self.parsed)
+        config = _flat_setting(self.items[0].config, (), self.parsed)
         return repr({k: v for k, v in config.items() if k not in {"choice", *chosen}})
 
     @property
@@ -538,7 +538,7 @@ def digests_of(runs: Sequence[Loaded]) -> tuple[str, ...]:
 def experiments(inventory: Inventory) -> tuple[Experiment, ...]:
     """All cells, by setting; planned cells join the runs of the same setting, whatever those ran on."""
     searched = searched_keys(item.config for item in inventory.items)
-    known = [(i, flat_setting(i.config, searched, inventory.parsed)) for i in inventory.items if i.config]
+    known = [(i, _flat_setting(i.config, searched, inventory.parsed)) for i in inventory.items if i.config]
     places: dict[str, tuple[str, str]] = {}
     for item, setting in known:
         if item.loaded is not None:

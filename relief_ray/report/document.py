@@ -21,7 +21,7 @@ ORIGINS: Mapping[Origin, str] = {
 
 # Widths of a two-column IEEE page, in inches.
 TEXT_WIDTH_IN = 7.16
-COLUMN_WIDTH_IN = 3.5
+_COLUMN_WIDTH_IN = 3.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

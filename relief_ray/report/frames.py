@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 _UNTESTED = Metrics(f1=None)
 # Columns that every row has, for tables without rows.
 _NAMES, _COSTS = ("cell", "setting", "method"), ("time_s", "energy_j", "fleet_up_mib", "fleet_down_mib")
-CELL_COLUMNS: tuple[str, ...] = (
+_CELL_COLUMNS: tuple[str, ...] = (
     *_NAMES, "is_bound", "fold", "rotation", "seed", "replicate", "rounds", "f1_percent", "f1_rare_percent",
     "f1_own_sensors_percent", "f1_own_subjects_percent", "speedup", "link_percent", *_COSTS, "data_origin", "clock",
     "program",
 )  # fmt: skip
-ROUND_COLUMNS = (*_NAMES, "round", "f1_percent", "f1_rare_percent", "loss", *_COSTS, "wall_s")
-GAIN_FIGURES = ("mean", "low", "high", "p", "p_holm", "smallest_found")
-GAIN_COLUMNS = ("method", *GAIN_FIGURES, "pairs", "unit", "more_aggregations")
+_ROUND_COLUMNS = (*_NAMES, "round", "f1_percent", "f1_rare_percent", "loss", *_COSTS, "wall_s")
+_GAIN_FIGURES = ("mean", "low", "high", "p", "p_holm", "smallest_found")
+GAIN_COLUMNS = ("method", *_GAIN_FIGURES, "pairs", "unit", "more_aggregations")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -47,7 +47,7 @@ class Cells:
 
     runs: DataFrame
     rounds: DataFrame
-    columns: tuple[str, ...] = CELL_COLUMNS
+    columns: tuple[str, ...] = _CELL_COLUMNS
     """Of ``frame``: with the sensors that a model was tested with alone, and registered metrics."""
 
     @property
@@ -65,7 +65,7 @@ class Cells:
 
 def round_frame(rounds: DataFrame) -> DataFrame:
     """A row per cell and round; a method's diagnostics have a column each."""
-    return _with_mib(rounds).reindex(columns=[*ROUND_COLUMNS, *(name for name in rounds.columns if "." in name)])
+    return _with_mib(rounds).reindex(columns=[*_ROUND_COLUMNS, *(name for name in rounds.columns if "." in name)])
 
 
 def _with_mib(table: DataFrame) -> DataFrame:
@@ -110,12 +110,12 @@ def cells_of(inventory: Inventory) -> Cells:
         )
         parts.append((table.assign(run=number, **facts), rounds))
     if not parts:
-        runs_of = pd.DataFrame(columns=["run", *(name for name in CELL_COLUMNS if name not in _COSTS)])
-        return Cells(runs=runs_of, rounds=pd.DataFrame(columns=["run", *ROUND_COLUMNS, "bytes_up", "bytes_down"]))
+        runs_of = pd.DataFrame(columns=["run", *(name for name in _CELL_COLUMNS if name not in _COSTS)])
+        return Cells(runs=runs_of, rounds=pd.DataFrame(columns=["run", *_ROUND_COLUMNS, "bytes_up", "bytes_down"]))
     runs_of, rounds_of = (
         pd.concat(tables).sort_values("run", kind="stable", ignore_index=True) for tables in zip(*parts, strict=True)
     )
-    columns = (*CELL_COLUMNS[:-7], *sensors, *extra_columns(None), *CELL_COLUMNS[-7:])
+    columns = (*_CELL_COLUMNS[:-7], *sensors, *extra_columns(None), *_CELL_COLUMNS[-7:])
     return Cells(runs=runs_of, rounds=rounds_of, columns=columns)
 
 
@@ -171,4 +171,4 @@ def gain_frame(cells: Cells, other: str = REFERENCE, figure: str = "f1") -> Data
         for label, d in found.items()
     )  # fmt: skip
     # Without the types, columns of few pairs hold None.
-    return pd.DataFrame(rows, columns=list(GAIN_COLUMNS)).astype(dict.fromkeys(GAIN_FIGURES, float))
+    return pd.DataFrame(rows, columns=list(GAIN_COLUMNS)).astype(dict.fromkeys(_GAIN_FIGURES, float))

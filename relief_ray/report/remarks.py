@@ -104,7 +104,7 @@ _CLOCK_WORDS = {
 }
 
 
-def clock_words(clock: str) -> str:
+def _clock_words(clock: str) -> str:
     """``in proportion to the FLOPs of what is trained``; a user's own clock by its import path."""
     return _CLOCK_WORDS.get(clock, f"by the clock `{clock}`")
 
@@ -122,9 +122,9 @@ def _clock_sentence(comparison: Comparison) -> str:
     modes = dict.fromkeys(config_text(r.run, "costs.accounting", "method") for r in comparison.runs)
     planned = first.planning_model
     parts = [
-        f"Seconds and joules are simulated {clock_words(comparison.clock)}{_named_clock(comparison.clock)}",
+        f"Seconds and joules are simulated {_clock_words(comparison.clock)}{_named_clock(comparison.clock)}",
         "" if comparison.clock == "measured" or is_path(comparison.clock) else f"fleet utilisation {fitted}",
-        f"allocation planned {clock_words(planned)}{_named_clock(planned)}" if planned != comparison.clock else "",
+        f"allocation planned {_clock_words(planned)}{_named_clock(planned)}" if planned != comparison.clock else "",
         "" if list(modes) == ["method"] else f"accounting {listed(f'`{m}`' for m in modes)}",
         "" if first.engine == "gemm" else f"training engine `{first.engine}`",
     ]
@@ -588,7 +588,7 @@ def _speed(label: str, ours: float, cell: PaperCell | None, clock: str) -> Itera
         return
     if max(ours, cell.value) <= NEAR * min(ours, cell.value):
         return
-    speed = f"{ours:.2f}x FedAvg's speed, seconds simulated {clock_words(clock)}"
+    speed = f"{ours:.2f}x FedAvg's speed, seconds simulated {_clock_words(clock)}"
     yield f"`{label}`: {speed}; the paper prints {cell.value:.2f}x on PAMAP2."
 
 

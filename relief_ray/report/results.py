@@ -29,7 +29,7 @@ FACTS = (
     "run", "method", "is_bound", "personalised", "pooled", *KEY, "repetition", "replicate", "rounds", "model_sha256",
 )  # fmt: skip
 # Columns of ``client_table``.
-CLIENT_COLUMNS = (
+_CLIENT_COLUMNS = (
     "round", "client", "type", "sensors", "down_s", "forward_s", "backward_s", "optimizer_s", "up_s", "compute_s",
     "link_s", "wait_s", "energy_j",
 )  # fmt: skip
@@ -298,7 +298,7 @@ def client_table(loaded: Loaded, clock: str) -> DataFrame:
                 "compute_s": t.forward_s + t.backward_s + t.optimizer_s, "link_s": t.up_s + t.down_s,
                 "wait_s": cost.wait_s, "energy_j": cost.energy_j,
             })  # fmt: skip
-    return pd.DataFrame(rows, columns=list(CLIENT_COLUMNS))
+    return pd.DataFrame(rows, columns=list(_CLIENT_COLUMNS))
 
 
 def _ratio(above: float, below: float) -> float | None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 ALPHA = 0.05
-POWER = 0.8
+_POWER = 0.8
 # Differences are in points: none can be larger.
 _MOST_POINTS = 100.0
 # Below so many pairs an interval spans more than F1 can differ by.
@@ -128,7 +128,7 @@ def _student_quantile(df: int) -> tuple[float, float, float] | None:
     functions = special()
     if functions is None or df < 1:
         return None
-    one, two, power = (float(functions.stdtrit(df, q)) for q in (1 - ALPHA, 1 - ALPHA / 2, POWER))
+    one, two, power = (float(functions.stdtrit(df, q)) for q in (1 - ALPHA, 1 - ALPHA / 2, _POWER))
     return one, two, power
 
 
@@ -372,7 +372,7 @@ def power(num_pairs: int, difference: float, sd: float, alpha: float, sides: Sid
     return found + (float(functions.nctdtr(df, shift, -limit)) if sides == 2 and shift < 5.0 else 0.0)
 
 
-def pairs_needed(difference: float, sd: float, alpha: float, sides: Sides = 2, wanted: float = POWER) -> int | None:
+def pairs_needed(difference: float, sd: float, alpha: float, sides: Sides = 2, wanted: float = _POWER) -> int | None:
     """Smallest number of pairs that finds ``difference`` with the ``wanted`` power; None above 100,000.
 
     Raises:
@@ -389,7 +389,7 @@ def pairs_needed(difference: float, sd: float, alpha: float, sides: Sides = 2, w
     return high
 
 
-def detectable(num_pairs: int, sd: float, alpha: float, sides: Sides = 2, wanted: float = POWER) -> float | None:
+def detectable(num_pairs: int, sd: float, alpha: float, sides: Sides = 2, wanted: float = _POWER) -> float | None:
     """Smallest true difference that ``num_pairs`` pairs find with the ``wanted`` power; None where they find none.
 
     Raises:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from relief_ray.records.claims import Claim
+from relief_ray.records.cells import Claim
 from relief_ray.report.claims import aa_rate, have_equal_work, judge_pairs, run_pairs, too_short
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.statistics import ALPHA, holm, sign_flip

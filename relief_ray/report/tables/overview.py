@@ -27,7 +27,7 @@ def overview(inventory: Inventory, experiments: Sequence[Experiment]) -> Section
     if inventory.done:
         blocks.append(
             word_table(
-                ["setting", "value"], settings_rows(inventory.done), "settings", "Settings of the runs that count."
+                ["setting", "value"], _settings_rows(inventory.done), "settings", "Settings of the runs that count."
             )
         )
     blocks += programs(inventory.done)
@@ -130,7 +130,7 @@ def commit() -> str | None:
     return done.stdout.strip() or None if done.returncode == 0 else None
 
 
-def settings_rows(runs: Sequence[Loaded]) -> list[list[str]]:
+def _settings_rows(runs: Sequence[Loaded]) -> list[list[str]]:
     """Settings, machine and versions of the runs: rows of words."""
     machines = distinct(
         f"{r.run.machine.cpu}, {counted(r.run.machine.num_cores, 'core')}, "

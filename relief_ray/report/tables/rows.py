@@ -27,7 +27,7 @@ SAME = {
     "fleet.preset": "paper", "fleet.coupling": "coupled", "fleet.counts": "", "fleet.owned": "{}", "fleet.types": "{}",
     "training.lr": "0.001", "training.batch_size": "32", "data.window_s": "", "data.partition": "subject",
 }  # fmt: skip
-USUAL_FLEET = {"fleet.gap": "55", "data.num_clients": "", "fleet.num_clients": ""}
+_USUAL_FLEET = {"fleet.gap": "55", "data.num_clients": "", "fleet.num_clients": ""}
 _SIMULATED = (
     "round_s",
     "speedup",
@@ -69,7 +69,7 @@ def is_comparable(experiment: Experiment, *, any_fleet: bool = False) -> bool:
 
     Tables I to III are of one fleet (gap 55, a client per subject); ``any_fleet``: the row says which (Tables IV, V).
     """
-    same = SAME if any_fleet else SAME | USUAL_FLEET
+    same = SAME if any_fleet else SAME | _USUAL_FLEET
     return (
         experiment.dataset in PAPER_DATA
         and experiment.is_real

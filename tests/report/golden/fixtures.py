@@ -189,7 +189,7 @@ class Fixture:
 
 
 EVERYTHING = (
-    "report.txt", "report.json", "report.md", "report.tex", "index.txt",
+    "report.txt", "report.json", "report.md", "index.txt",
     "compare.txt", "compare-narrow.txt", "compare-wide.txt", "comparison.md",
 )  # fmt: skip
 FIXTURES: Mapping[str, Fixture] = {

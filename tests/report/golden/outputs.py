@@ -38,7 +38,7 @@ def written(results: Sequence[str], fixture: Fixture) -> Outputs:
     """Report results below the current folder, compare them or others, and read all that was written."""
     compared = results if fixture.compared is None else fixture.compared
     texts = {"report.txt": relief_ray("report", *results, f"--out={OUT}")}
-    texts |= {name: (Path(OUT) / name).read_text() for name in ("report.md", "report.tex")}
+    texts |= {name: (Path(OUT) / name).read_text() for name in ("report.md",)}
     texts["index.txt"] = _text((Path(OUT) / "index.html").read_text())
     if "report.json" in fixture.pages:
         texts["report.json"] = _in_lines(relief_ray("report", *results, f"--out={OUT}", "--json"))
