@@ -213,10 +213,9 @@ def test_a_program_or_an_option_that_is_gone_would_show():
 
 
 def test_a_wrong_option_of_a_page_would_show(parser, capsys):
-    for words in (["run", "demo", "--bogus"], ["run", "demo", "--set", "lr=1"]):
-        with pytest.raises(SystemExit) as end:
-            parser.main(words, prog_name="relief-ray")
-        assert end.value.code == 2 and capsys.readouterr().err.startswith("error: ")
+    with pytest.raises(SystemExit) as end:
+        parser.main(["run", "demo", "--bogus"], prog_name="relief-ray")
+    assert end.value.code == 2 and capsys.readouterr().err.startswith("error: ")
 
 
 def test_python_blocks_are_python():
@@ -236,7 +235,7 @@ def test_the_table_of_presets_is_that_of_the_code():
     rows = dict(re.findall(r"^\| `(\w+)` \| .* \| (\d+ x \d+) \|$", page, re.MULTILINE))
     assert rows.keys() == PRESETS.keys()
     for name, length in rows.items():
-        values = make_preset(name).values
+        values = make_preset(name).settings
         assert length == f"{values['rounds']} x {values['training']['epochs']}", name
 
 

@@ -68,11 +68,14 @@ LinePart = Literal["clients", "client_costs", "norms", "confusion"]
 
 
 class End(NamedTuple):
-    """End of the part of a ledger that was read: its bytes, the digest of its last line, the round that is next."""
+    """End of the part of a ledger that was read."""
 
     num_bytes: int
+    """Its bytes."""
     digest: str
+    """Digest of its last line; the run's id before the first."""
     next_round: int
+    """Number of the round whose line comes next."""
 
 
 @dataclass(frozen=True, kw_only=True)

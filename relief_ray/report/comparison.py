@@ -243,7 +243,7 @@ def pairs(table: DataFrame, rounds: DataFrame, first: str, second: str, figure: 
     """
     one, two = (table[table["method"] == name].drop_duplicates(KEY).set_index(KEY) for name in (first, second))
     scores = scored(one, two, rounds, figure)
-    numbered = scores.join(one[["run", "repetition"]]).join(two["run"].rename("run_second"))
+    numbered = scores.join(one[["run", "repetition"]]).join(two["run"].to_frame("run_second"))
     return numbered.sort_index().reset_index()
 
 

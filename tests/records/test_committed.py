@@ -1,6 +1,7 @@
 """The small committed form: everything a rerun is checked against, in a few kilobytes, one line per cell."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -54,7 +55,7 @@ def test_work_is_who_trained_and_sent_what_for_how_many_epochs(folder):
     first, *others = last.clients
 
     def work(**changes):
-        other = last.model_copy(update={"clients": (first.model_copy(update=changes), *others)})
+        other = last.model_copy(update={"clients": (replace(first, **changes), *others)})
         return condense(run, (*before, other)).work_sha256
 
     assert len({work(), work(epochs=first.epochs + 1), work(trained=()), work(uploaded=())}) == 4

@@ -92,8 +92,8 @@ def test_the_keys_of_ones_own_classes(invoke, write, tmp_path):
         assert message in " ".join(invoke("config", f"{name}:{wrong}").stderr.split())
     for setting in ("alfa=1", "beta=1"):  # beta is another method's
         refused = invoke("run", "quick", "--strategies", f"{name}:Mine", "--set", f"strategy.{setting}").stderr
-        assert f"{name}:Mine has weighting, alpha" in " ".join(refused.split())
-        assert ("did you mean 'alpha'?" in " ".join(refused.split())) == (setting == "alfa=1")
+        assert f"unknown key 'strategy.{setting.partition('=')[0]}'" in " ".join(refused.split())
+        assert ("did you mean 'strategy.alpha'?" in " ".join(refused.split())) == (setting == "alfa=1")
 
 
 PLAIN = """
@@ -113,8 +113,6 @@ def test_an_inherited_key_is_listed_where_ones_own_method_reads_it(invoke, write
     name = write(PLAIN.replace("{given}", given))
     rows = json.loads(invoke("config", f"{name}:Mine", "--json").stdout)
     assert [row["key"] for row in rows] == [f"strategy.{key}" for key in listed]
-    refused = invoke("run", "quick", "--strategies", f"{name}:Mine", "--set=strategy.beta=1").stderr
-    assert f"{name}:Mine has {', '.join(listed)}" in " ".join(refused.split())
 
 
 def test_the_page(invoke):

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from actors.grids.search import Search, choose
+from actors.grids.search import Search, best_try
 from relief_ray.config.experiment import as_read
 from relief_ray.report.build import build
 from relief_ray.report.comparison import compare_runs
@@ -176,7 +176,7 @@ def test_the_green_cell_is_what_is_frozen_each_fold_for_itself(make, page):
     ]
     for fold, line in zip(scores, table.rows, strict=True):
         tries = {(("training.lr", str(lr)),): [own] for lr, (_, own) in scores[fold].items()}
-        frozen = choose(("dsa", fold, "cnn", "fedavg"), Search(tries=tries))
+        frozen = best_try(("dsa", fold, "cnn", "fedavg"), Search(tries=tries))
         green = next(h for h, e in zip(table.head[1:], line.cells, strict=True) if e.tone == "good")
         assert green == f"lr {frozen.settings['training.lr']:g}"
 
