@@ -198,7 +198,7 @@ def test_stragglers_do_less_and_the_simulated_round_is_shorter(run_cache, tmp_pa
 
 
 def test_configuration():
-    with pytest.raises(ValidationError, match=r"deadline_s = 3\.0 with partial_work='off'"):
+    with pytest.raises(ValidationError, match=r"deadline_s = 3\.0 with partial_work = 'off'"):
         FedProx(deadline_s=3.0)
     with pytest.raises(ValidationError, match="greater than 0"):
         FedProx(partial_work="deadline", deadline_s=0.0)

@@ -60,14 +60,14 @@ def test_a_gap_says_why():
 def test_origins(pamap2, make):
     real = pamap2(make("fedavg"), make("relief"), make("fedicu_table"))
     fake = pamap2(make("fedavg", origin="SYNTHETIC"))
-    comparison = real.by_paper
+    comparison = real.shown
     assert comparison is not None
     assert origin_of(real, comparison, "fedavg", "f1_percent") == "measured"
-    assert origin_of(fake, fake.by_paper, "fedavg", "f1_percent") == "SYNTHETIC"
+    assert origin_of(fake, fake.shown, "fedavg", "f1_percent") == "SYNTHETIC"
     assert origin_of(real, comparison, "fedavg", "energy_j") == "FITTED", "847 J are what the clock was fitted to"
     assert origin_of(real, comparison, "relief", "energy_j") == "FITTED", "the same joules as FedAvg's: the same work"
     less = pamap2(make("fedavg"), make("relief", energy_j=60.0))
-    assert origin_of(less, less.by_paper, "relief", "energy_j") == "simulated"
+    assert origin_of(less, less.shown, "relief", "energy_j") == "simulated"
     assert origin_of(real, comparison, "fedavg", "up_mib") == "FITTED", "the width gives 4.81 MiB"
     assert origin_of(real, comparison, "FedICU (reconstructed), table", "speedup") == "FITTED"
 

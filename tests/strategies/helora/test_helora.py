@@ -223,7 +223,7 @@ def test_models_are_tested_at_the_servers_scale_whoever_trained_last(tmp_path):
 
 
 def test_one_scale_for_models_that_teach_each_other():
-    with pytest.raises(ValidationError, match="alpha_over = own_rank with variant='kd'"):
+    with pytest.raises(ValidationError, match="alpha_over = own_rank with variant = 'kd'"):
         HeLoRA(variant="kd", alpha_over="own_rank")
 
 
