@@ -51,8 +51,10 @@ if TYPE_CHECKING:
 
 RunMode = Literal["inline", "packed", "actors"]
 _WHERE: Mapping[RunMode, str] = {
-    "inline": "in this process", "packed": "on Ray, packed", "actors": "on Ray, an actor each"
-}  # fmt: skip
+    "inline": "in this process",
+    "packed": "on Ray, packed",
+    "actors": "on Ray, an actor each",
+}
 _MAX_ACTOR_CLIENTS = 10
 # Worker processes on which a method has to have the bits of the plain loop.
 _NUM_COMPARED = 2
@@ -254,12 +256,18 @@ def run(
     experiment: Target = None,
     *,
     strategies: StrategyLike | Sequence[StrategyLike] | None = None,
-    seeds: Seeds = None, folds: Folds = None, rounds: int | None = None,
-    name: str | None = None, claims: str | Path | None = None, out: str | Path | None = None,
+    seeds: Seeds = None,
+    folds: Folds = None,
+    rounds: int | None = None,
+    name: str | None = None,
+    claims: str | Path | None = None,
+    out: str | Path | None = None,
     set: Mapping[str, object] | None = None,
-    quiet: bool = False, other_code: bool = False, rerun_stale: bool = False,
+    quiet: bool = False,
+    other_code: bool = False,
+    rerun_stale: bool = False,
     **settings: Unpack[Settings],
-) -> Study:  # fmt: skip
+) -> Study:
     """Compute a study on Ray and return it; the arguments are those of ``relief_ray.run``.
 
     Args:
@@ -281,9 +289,16 @@ def run(
         UserError: bad input, or a cluster that cannot be joined.
     """
     request = Request(
-        target=experiment, strategies=strategies, seeds=seeds, folds=folds, rounds=rounds, name=name, claims=claims,
-        set=set or {}, settings=dict(settings),
-    )  # fmt: skip
+        target=experiment,
+        strategies=strategies,
+        seeds=seeds,
+        folds=folds,
+        rounds=rounds,
+        name=name,
+        claims=claims,
+        set=set or {},
+        settings=dict(settings),
+    )
     with (ray := OnRay()).session:
         return compute_study(request, out, "ray", ray, quiet=quiet, other_code=other_code, rerun_stale=rerun_stale)
 

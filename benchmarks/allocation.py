@@ -52,10 +52,14 @@ CASES = (
     FleetCase(title="`dsa`, 722 windows a client, 2 epochs", data="dsa", windows=5_776, clients=8, epochs=2, fleet={}),
     FleetCase(title=f"`dsa`, {PAPER}", data="dsa", windows=15_200, clients=8, epochs=5, fleet={}),
     FleetCase(
-        title=f"the testbed's devices (C at 15 W) with PAMAP2, {PAPER}", data="pamap2", windows=15_200, clients=8,
-        epochs=5, fleet={"preset": "testbed"},
+        title=f"the testbed's devices (C at 15 W) with PAMAP2, {PAPER}",
+        data="pamap2",
+        windows=15_200,
+        clients=8,
+        epochs=5,
+        fleet={"preset": "testbed"},
     ),
-)  # fmt: skip
+)
 RULES: Mapping[str, Values] = {
     "`count` (default)": {},
     "`cover: true`": {"cover": True},

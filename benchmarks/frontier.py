@@ -75,8 +75,17 @@ def rows_of(scores: Sequence[Score]) -> list[list[str]]:
 
 def page_table(scores: Sequence[Score]) -> str:
     """Return the table of the results page."""
-    head = ["method", "order", "groups of the slowest", "mean over", "optimizer, rate", "runs", "validation F1, %",
-            "minus FedAvg (s.e.)", "speed"]  # fmt: skip
+    head = [
+        "method",
+        "order",
+        "groups of the slowest",
+        "mean over",
+        "optimizer, rate",
+        "runs",
+        "validation F1, %",
+        "minus FedAvg (s.e.)",
+        "speed",
+    ]
     return table(head, rows_of(scores))
 
 

@@ -136,8 +136,12 @@ _METHOD_COLUMNS: Sequence[Column] = (
 )
 _MINUS = "minus FedAvg [95 %]"
 _METHOD_HEAD = (
-    _METHOD_COLUMNS[0][0], _MINUS, _METHOD_COLUMNS[1][0], _MINUS, *(heading for heading, _, _ in _METHOD_COLUMNS[2:]),
-)  # fmt: skip
+    _METHOD_COLUMNS[0][0],
+    _MINUS,
+    _METHOD_COLUMNS[1][0],
+    _MINUS,
+    *(heading for heading, _, _ in _METHOD_COLUMNS[2:]),
+)
 _COUPLINGS: Mapping[str, str] = {
     "coupled": "few on slow devices (the paper's)",
     "independent": "anywhere",
@@ -211,10 +215,16 @@ def tuned(results: Path, before: Sequence[Path]) -> str:
         candidates = (_headlines(comparison(folder).runs_of(row.label), last) for folder in before)
         earlier = next(filter(None, candidates), {})
         gain = paired([scores[replicate] - earlier[replicate] for replicate in scores.keys() & earlier.keys()])
-        rows.append([
-            _method_row(study, row)[0], _choice(runs[0].run), _mean(earlier), _mean(scores), str(gain or _NONE),
-            *_values(row, _SPEEDS),
-        ])  # fmt: skip
+        rows.append(
+            [
+                _method_row(study, row)[0],
+                _choice(runs[0].run),
+                _mean(earlier),
+                _mean(scores),
+                str(gain or _NONE),
+                *_values(row, _SPEEDS),
+            ]
+        )
     scored = ("chosen", "paper's values, %", "chosen values, %", "difference [95 %]")
     return table(["", *scored, *(heading for heading, _, _ in _SPEEDS)], rows)
 

@@ -95,11 +95,16 @@ def grid_start(
     target: Annotated[str, typer.Argument(metavar="MODULE|FILE.py", help="A grid by name, or a file of your own.")],
     settings: Settings = None,
     out: Annotated[SomePath, typer.Option(metavar="DIR", help="For the cells; by default runs/grid-MODULE.")] = None,
-    strategies: Strategies = None, seeds: Seeds = None, folds: Folds = None, rounds: Rounds = None,
+    strategies: Strategies = None,
+    seeds: Seeds = None,
+    folds: Folds = None,
+    rounds: Rounds = None,
     dry_run: DryRun = False,
     budget: Budget = None,
     jobs: AtATime = None,
-    skip_unknown: SkipUnknown = False, skip_failed: SkipFailed = False, rerun_stale: RerunStale = False,
+    skip_unknown: SkipUnknown = False,
+    skip_failed: SkipFailed = False,
+    rerun_stale: RerunStale = False,
     address: Address = None,
     dashboard: Dashboard = False,
     claims: Claims = None,
@@ -109,8 +114,9 @@ def grid_start(
     scheduler: Scheduler = None,
     grace_rounds: GraceRounds = None,
     reduction_factor: ReductionFactor = None,
-    mirror: Mirror = None, as_json: AsJson = False,
-) -> None:  # fmt: skip
+    mirror: Mirror = None,
+    as_json: AsJson = False,
+) -> None:
     """Run a grid cell by cell; `grid start` may be left out: `relief-ray grid smoke`.
 
     `--set` scales it (`replicates=12`, `datasets=dsa`, `'methods=[fedavg, my_method:Mine]'`, `rounds=20`) and changes
@@ -123,10 +129,22 @@ def grid_start(
     from actors.commands.run import Options, start_grid
 
     options = Options(
-        as_json=as_json, dry_run=dry_run, budget_s=_seconds(budget), jobs=jobs, rerun_stale=rerun_stale,
-        skip_failed=skip_failed, skip_unknown=skip_unknown, dashboard=dashboard, claims=claims, search=search,
-        tries=tries, seed=seed, scheduler=scheduler, grace_rounds=grace_rounds, reduction_factor=reduction_factor,
-    )  # fmt: skip
+        as_json=as_json,
+        dry_run=dry_run,
+        budget_s=_seconds(budget),
+        jobs=jobs,
+        rerun_stale=rerun_stale,
+        skip_failed=skip_failed,
+        skip_unknown=skip_unknown,
+        dashboard=dashboard,
+        claims=claims,
+        search=search,
+        tries=tries,
+        seed=seed,
+        scheduler=scheduler,
+        grace_rounds=grace_rounds,
+        reduction_factor=reduction_factor,
+    )
     start_grid(target, _with_ray(settings, address=address, mirror=mirror), out, options)
 
 
@@ -188,9 +206,14 @@ def grid_resume(
     from actors.commands.run import Options, resume_grid
 
     options = Options(
-        as_json=as_json, dry_run=dry_run, budget_s=_seconds(budget), jobs=jobs,
-        rerun_stale=rerun_stale, skip_failed=skip_failed, dashboard=dashboard,
-    )  # fmt: skip
+        as_json=as_json,
+        dry_run=dry_run,
+        budget_s=_seconds(budget),
+        jobs=jobs,
+        rerun_stale=rerun_stale,
+        skip_failed=skip_failed,
+        dashboard=dashboard,
+    )
     resume_grid(target, _with_ray(settings, address=address), out, options)
 
 
@@ -386,9 +409,17 @@ def plan_study(
     from actors.commands.study import StudyQuestion, plan_study_command
 
     question = StudyQuestion(
-        first=first, second=second, figure=figure, sd=sd, num_pairs=pairs, difference=difference, margin=margin,
-        num_claims=claims, power=power, setting=setting,
-    )  # fmt: skip
+        first=first,
+        second=second,
+        figure=figure,
+        sd=sd,
+        num_pairs=pairs,
+        difference=difference,
+        margin=margin,
+        num_claims=claims,
+        power=power,
+        setting=setting,
+    )
     plan_study_command(folders or [], question, as_json)
 
 

@@ -24,11 +24,41 @@ from relief_ray.support.masking import mask_logs
 
 # Characters of tables, figures and bars, in ASCII. Whatever else an encoding lacks becomes a question mark.
 _ASCII: Final = {
-    "–": "-", "—": "-", "−": "-", "…": "...", "→": "->", "←": "<-", "×": "x", "·": ".", "±": "+-", "≤": "<=", "≥": ">=",
-    "≈": "~", "Δ": "D", "σ": "s", "²": "^2", "│": "|", "┃": "|", "─": "-", "━": "-", "█": "#", "▌": "#", "░": ".",
-    "•": "*", "●": "*", "○": "o", "┼": "+", "├": "+", "┤": "+", "└": "+", "┘": "+", "┌": "+", "┐": "+", "✓": "ok",
+    "–": "-",
+    "—": "-",
+    "−": "-",
+    "…": "...",
+    "→": "->",
+    "←": "<-",
+    "×": "x",
+    "·": ".",
+    "±": "+-",
+    "≤": "<=",
+    "≥": ">=",
+    "≈": "~",
+    "Δ": "D",
+    "σ": "s",
+    "²": "^2",
+    "│": "|",
+    "┃": "|",
+    "─": "-",
+    "━": "-",
+    "█": "#",
+    "▌": "#",
+    "░": ".",
+    "•": "*",
+    "●": "*",
+    "○": "o",
+    "┼": "+",
+    "├": "+",
+    "┤": "+",
+    "└": "+",
+    "┘": "+",
+    "┌": "+",
+    "┐": "+",
+    "✓": "ok",
     "†": "+",
-}  # fmt: skip
+}
 _HANDLER: Final = "relief_ray_ascii"
 
 
@@ -161,9 +191,15 @@ def _usage(error: Exception, words: list[str]) -> int:
 
 # Names that other tools or the Python API have for a command, and the command.
 _MEANT = {
-    "baselines": "strategies", "datasets": "data", "methods": "strategies", "search": "grid search_lr",
-    "settings": "config", "study": "run", "train": "run", "tune": "grid search_lr",
-}  # fmt: skip
+    "baselines": "strategies",
+    "datasets": "data",
+    "methods": "strategies",
+    "search": "grid search_lr",
+    "settings": "config",
+    "study": "run",
+    "train": "run",
+    "tune": "grid search_lr",
+}
 _KINDS = {"integer": "a whole number", "number": "a number"}
 
 

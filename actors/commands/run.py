@@ -242,9 +242,11 @@ def _computed(
         if plan.kind == "grid" or (options.jobs != 1 and len(todo) > 1):
             from actors.grids.scheduler import SideBySide
 
-            loop = computed(SideBySide(
-                jobs=options.jobs, dashboard=options.dashboard, other_code=options.other_code, lost=stop.lost
-            ))  # fmt: skip
+            loop = computed(
+                SideBySide(
+                    jobs=options.jobs, dashboard=options.dashboard, other_code=options.other_code, lost=stop.lost
+                )
+            )
         else:
             ray = OnRay(name=plan.name, dashboard=options.dashboard, on_note=shown.note, lost=stop.lost)
             with ray.session:
@@ -427,9 +429,14 @@ def within_budget(plan: Plan, entries: Sequence[State], todo: list[State], optio
     chosen = fitting(todo, known, left_s * places)
     begun = [] if chosen else head_of(todo, known, left_s)
     facts = {
-        "event": "budget", "budget_s": options.budget_s, "left_s": max(0.0, left_s), "start_s": START_S,
-        "cells": [e.cell.name for e in chosen], "begun": begun[0].cell.name if begun else None, "to_do": len(todo),
-    }  # fmt: skip
+        "event": "budget",
+        "budget_s": options.budget_s,
+        "left_s": max(0.0, left_s),
+        "start_s": START_S,
+        "cells": [e.cell.name for e in chosen],
+        "begun": begun[0].cell.name if begun else None,
+        "to_do": len(todo),
+    }
     if options.as_json:
         tell(plan_facts(plan, entries, known, places, ray_start_s(plan, options.jobs)))
         tell(facts)

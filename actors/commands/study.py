@@ -111,9 +111,17 @@ def _study_facts(question: StudyQuestion, scatter: Scatter | None) -> dict[str, 
     interval = None if scatter is None else scatter.interval
     asked = question.difference if question.margin is None else question.margin
     return {
-        "event": "study", "sd": sd, "sd_interval": interval, "unit": "replicate mean" if per_unit > 1 else "paired run",
-        "pairs": question.num_pairs, "units": units, "claims": question.num_claims, "sides": sides,
-        "difference": asked, "power": power(units, asked, sd, alpha, sides), "pairs_needed": needed(asked),
+        "event": "study",
+        "sd": sd,
+        "sd_interval": interval,
+        "unit": "replicate mean" if per_unit > 1 else "paired run",
+        "pairs": question.num_pairs,
+        "units": units,
+        "claims": question.num_claims,
+        "sides": sides,
+        "difference": asked,
+        "power": power(units, asked, sd, alpha, sides),
+        "pairs_needed": needed(asked),
         "pairs_needed_interval": interval and [needed(asked, end) for end in interval],
         "data": [] if scatter is None else list(scatter.origins),
         "wanted_power": question.power,
@@ -123,7 +131,7 @@ def _study_facts(question: StudyQuestion, scatter: Scatter | None) -> dict[str, 
             {"difference": d, "pairs_needed": needed(d), "power": power(units, d, sd, alpha, sides)}
             for d in _DIFFERENCES
         ],
-    }  # fmt: skip
+    }
 
 
 def _study_text(question: StudyQuestion, scatter: Scatter | None, facts: dict[str, object]) -> str:
@@ -249,10 +257,14 @@ def claims_facts(plan: Plan) -> list[dict[str, object]]:
     """``claims_text`` as JSON."""
     return [
         {
-            "claim": outlook.claim.brief, "pairs": outlook.num_pairs, "folds": outlook.num_folds,
-            "replicates": outlook.num_replicates, "smallest_adjusted_p": outlook.smallest_p,
-            "smallest_adjusted_p_of_means": outlook.smallest_p_means, "detectable_sds": outlook.detectable_sds,
+            "claim": outlook.claim.brief,
+            "pairs": outlook.num_pairs,
+            "folds": outlook.num_folds,
+            "replicates": outlook.num_replicates,
+            "smallest_adjusted_p": outlook.smallest_p,
+            "smallest_adjusted_p_of_means": outlook.smallest_p_means,
+            "detectable_sds": outlook.detectable_sds,
             "cannot_decide": outlook.verdict or None,
         }
         for outlook in _outlooks_of(plan)
-    ]  # fmt: skip
+    ]

@@ -317,9 +317,13 @@ class SearchScheduler(FIFOScheduler):
         known: Any = self._by_place.get(rivals(entry.cell))
         if known is None:
             known = self._by_place[rivals(entry.cell)] = ASHAScheduler(
-                time_attr=ROUND, metric=F1, mode="max", max_t=config.rounds,
-                grace_period=self._stopping.grace_rounds, reduction_factor=self._stopping.reduction_factor,
-            )  # fmt: skip
+                time_attr=ROUND,
+                metric=F1,
+                mode="max",
+                max_t=config.rounds,
+                grace_period=self._stopping.grace_rounds,
+                reduction_factor=self._stopping.reduction_factor,
+            )
         known.on_trial_add(None, trial)
         for round_, f1 in scores_at(entry.folder, rungs(self._stopping, config)).items():
             known.on_trial_result(None, trial, {ROUND: round_, F1: f1})

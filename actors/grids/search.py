@@ -95,9 +95,13 @@ def _dimension(unit: tuple[str, ...], values: Mapping[str, list[object]], levels
     if len(unit) == 1 and len(numbers) == len(values[unit[0]]):
         low, high = min(numbers), max(numbers)
         return Dimension(
-            name=name, key=unit[0], low=low, high=high, log=low > 0 and high / low >= _LOG_FROM,
+            name=name,
+            key=unit[0],
+            low=low,
+            high=high,
+            log=low > 0 and high / low >= _LOG_FROM,
             is_int=all(isinstance(v, int) for v in numbers),
-        )  # fmt: skip
+        )
     choices = _distinct([{key: level.settings[key] for key in unit if key in level.settings} for level in levels])
     return Dimension(name=name, choices=tuple(dict(c) for c in choices if isinstance(c, dict)))
 
@@ -142,9 +146,13 @@ def search_places(grid: Spec) -> Iterator[SearchPlace]:
                     )
                 parts = [method, level.name, *([] if fold is None else [f"fold {fold}"]), *(c.name for c in chosen)]
                 alone = replace(
-                    grid, methods=(method,), datasets=(level,), axes=axes, own={},
+                    grid,
+                    methods=(method,),
+                    datasets=(level,),
+                    axes=axes,
+                    own={},
                     folds=None if fold is None else (fold,),
-                )  # fmt: skip
+                )
                 yield SearchPlace(name=", ".join(parts), method=method, grid=alone, space=space_of(grid.own[method]))
 
 
@@ -453,11 +461,12 @@ def _collect(plan: Plan) -> dict[Place, Search]:
     bounds = {} if plan.search is None else plan.search.bounds
     return {
         place: Search(
-            tries=search.tries, bounds=bounds.get(place[3], {}),
+            tries=search.tries,
+            bounds=bounds.get(place[3], {}),
             num_open=num_open.get(place, 0) + max(0, wanted - len(search.tries)),
         )
         for place, search in searches.items()
-    }  # fmt: skip
+    }
 
 
 def score(entry: CellState[Cell]) -> float:
@@ -636,10 +645,13 @@ def suggested_tries(target: str, settings: Sequence[str], out: Path, tries: int 
     if not places:
         raise UserError(f"grid {grid.name}: no place is left to search; expected at least one level of every axis")
     search = SuggestedSearch(
-        sampler="optuna", tries=tries or max(map(len, grid.own.values())), seed=seed,
-        target=str(Path(target).absolute()) if target.endswith(".py") else target, settings=tuple(settings),
+        sampler="optuna",
+        tries=tries or max(map(len, grid.own.values())),
+        seed=seed,
+        target=str(Path(target).absolute()) if target.endswith(".py") else target,
+        settings=tuple(settings),
         bounds=_bounds(places),
-    )  # fmt: skip
+    )
     plan = Plan(kind="grid", out=out, name=grid.name, title=_title(grid, search), cells=())
     samplers = tuple(Sampler(place=place, seed=seed) for place in places)
     return SuggestedTries(plan=plan, search=search, settings=rest, samplers=samplers)

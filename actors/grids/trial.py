@@ -137,9 +137,11 @@ class Trial:
                 paused.append(record)
 
         hooks = Hooks(
-            on_round=on_round, should_stop=lambda: bool(paused) or stop_file.exists(), is_paused=lambda: bool(paused),
+            on_round=on_round,
+            should_stop=lambda: bool(paused) or stop_file.exists(),
+            is_paused=lambda: bool(paused),
             separate=False,
-        )  # fmt: skip
+        )
         run = run_experiment(setup, self._folder, hooks, self._worker_cache)
         return run.status, paused[-1] if paused and not stop_file.exists() else None
 

@@ -152,10 +152,13 @@ class JsonEvents(JsonLines):
         """Write ``{"event": "run"}``."""
         self.write(
             {
-                "event": "run", "run": cell.title, "facts": facts.text, "done": facts.done,
+                "event": "run",
+                "run": cell.title,
+                "facts": facts.text,
+                "done": facts.done,
                 "rounds": cell.config.rounds,
             }
-        )  # fmt: skip
+        )
 
     def round(self, cell: Cell, record: RoundRecord, alerts: Sequence[str]) -> None:
         """Write ``{"event": "round"}`` with cumulative totals."""

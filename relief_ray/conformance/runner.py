@@ -344,9 +344,13 @@ def _bits(result: BlockResult) -> dict[str, bytes]:
 
 WITHIN = 1e-4
 _REFERENCE_SETTINGS = (
-    "strategy=fedavg", "training.optimizer=sgd", "training.lr=0.3", "training.epochs=4", "rounds=3",
+    "strategy=fedavg",
+    "training.optimizer=sgd",
+    "training.lr=0.3",
+    "training.epochs=4",
+    "rounds=3",
     "participation=1.0",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

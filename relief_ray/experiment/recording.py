@@ -230,9 +230,10 @@ def round_record(
         fedavg=_fedavg(setup, context, reference),
         trained_fraction=_trained_fraction(setup, result),
         moved_bytes=trained.moved_bytes,
-        server_s=result.server_s, physical=_physical(trained),
+        server_s=result.server_s,
+        physical=_physical(trained),
         warnings=noted.warnings,
-    )  # fmt: skip
+    )
 
 
 def _physical(trained: Trained) -> dict[int, PhysicalRecord]:

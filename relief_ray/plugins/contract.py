@@ -441,8 +441,12 @@ def _state(layout_of: Callable[..., GroupLayout]) -> Returned:
 
 
 _RECORDS: Mapping[str, type] = {
-    "": Strategy, "client.": ClientProgram, "reduction.": WeightedSum, "insight.": Insight, "averaging.": Averaging,
-}  # fmt: skip
+    "": Strategy,
+    "client.": ClientProgram,
+    "reduction.": WeightedSum,
+    "insight.": Insight,
+    "averaging.": Averaging,
+}
 # What each function is declared as, by its name in messages.
 _DECLARED: Mapping[str, str] = {
     f"{prefix}{each.name}": str(each.type) for prefix, record in _RECORDS.items() for each in fields(record)

@@ -163,9 +163,11 @@ def _backward(arrivals: Sequence[_Arrival], touched: Moment | None) -> Iterator[
         end = touched if following is None else following.at
         seconds = 0.0 if end is None else seconds_between(arrival.at, end)
         yield Span(
-            stage=arrival.stage, phase=arrival.phase, rows=arrival.rows,
+            stage=arrival.stage,
+            phase=arrival.phase,
+            rows=arrival.rows,
             seconds=max(0.0, seconds) if following is None else seconds,
-        )  # fmt: skip
+        )
 
 
 # Fits paces to timed rounds: one line through the medians of every stage, least squares for the optimizer.

@@ -337,9 +337,14 @@ def _unpack(manifest: _Manifest, tensors: Mapping[str, Tensor], skipped: tuple[s
     state = ServerState(models=models, tensors=named, facts=manifest.facts)
     averages = Averages(models=means, num_rounds=manifest.averaged_rounds)
     return Checkpoint(
-        round=manifest.round, state=state, clients=clients, averages=averages, tally=manifest.tally, skipped=skipped,
+        round=manifest.round,
+        state=state,
+        clients=clients,
+        averages=averages,
+        tally=manifest.tally,
+        skipped=skipped,
         model_sha256=manifest.model_sha256,
-    )  # fmt: skip
+    )
 
 
 def _retire(final: Path) -> None:

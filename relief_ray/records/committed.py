@@ -255,9 +255,14 @@ def _row(record: RoundRecord, clock: str) -> RoundRow:
     metrics, total = record.metrics, record.totals[clock]
     f1 = None if metrics is None else metrics.headline
     return RoundRow(
-        round=record.round, f1=f1, time_s=total.time_s, energy_j=total.energy_j, bytes_up=total.bytes_up,
-        bytes_down=total.bytes_down, diagnostics=record.diagnostics,
-    )  # fmt: skip
+        round=record.round,
+        f1=f1,
+        time_s=total.time_s,
+        energy_j=total.energy_j,
+        bytes_up=total.bytes_up,
+        bytes_down=total.bytes_down,
+        diagnostics=record.diagnostics,
+    )
 
 
 def write_committed(

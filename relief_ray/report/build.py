@@ -45,11 +45,12 @@ def write(document: Document, out: Path) -> list[Path]:
             folder.mkdir(parents=True, exist_ok=True)
         drawings = draw(document.figures, out / "figures")
         texts = {
-            "index.html": html(document, drawings), "report.md": markdown(document),
+            "index.html": html(document, drawings),
+            "report.md": markdown(document),
             **{f"tables/{table.slug}.csv": table.csv() for table in document.tables},
             **{f"tables/{table.slug}.tex": table.latex() for table in document.tables},
             **{f"figures/{p.slug}.csv": as_csv([list(p.columns), *p.rows]) for p in document.figures},
-        }  # fmt: skip
+        }
         for name, text in texts.items():
             write_atomic(out / name, text.encode())
     return [out / name for name in texts if "/" not in name]
@@ -198,9 +199,17 @@ def _drawings(experiment: Experiment, slug: str, known: Sequence[Experiment]) ->
 # Figures that stand right below the main table.
 FIRST = ("convergence", "rare", "pareto", "round")
 FIGURES = {
-    "convergence": progress, "rare": rare, "pareto": pareto, "round": timeline_figure, "modalities": modalities,
-    "devices": devices, "allocation": allocation, "divergence": traces, "phases": phases, "cosine": cosine,
-}  # fmt: skip
+    "convergence": progress,
+    "rare": rare,
+    "pareto": pareto,
+    "round": timeline_figure,
+    "modalities": modalities,
+    "devices": devices,
+    "allocation": allocation,
+    "divergence": traces,
+    "phases": phases,
+    "cosine": cosine,
+}
 
 
 def figures(experiment: Experiment, slug: str) -> Iterator[tuple[str, Figure]]:

@@ -270,14 +270,28 @@ def last_lines(
     tested = any(judged.p_holm is not None for judged in judgement.claims) and judgement.num_claims > 1
     unlike = [f"p is adjusted over {judgement.num_claims} claims (Holm), intervals are not."] if tested else []
     fair = [f"Not tested: {sentence}" for sentence in told if comparison.is_at_rounds]
-    return (" ".join([*mark, head]), *(f"{part};" for part in parts[:-1]), f"{parts[-1]}.",
-            *unlike, *problems, *fair, *speed)  # fmt: skip
+    return (
+        " ".join([*mark, head]),
+        *(f"{part};" for part in parts[:-1]),
+        f"{parts[-1]}.",
+        *unlike,
+        *problems,
+        *fair,
+        *speed,
+    )
 
 
 _ORDER: tuple[Verdict, ...] = (
-    "supported", "contradicted", "undecided", "cannot decide", "too short to judge", "not finished", "refused",
-    "not tested early enough", "no runs",
-)  # fmt: skip
+    "supported",
+    "contradicted",
+    "undecided",
+    "cannot decide",
+    "too short to judge",
+    "not finished",
+    "refused",
+    "not tested early enough",
+    "no runs",
+)
 
 
 def _group(verdict: Verdict, claims: Sequence[JudgedClaim]) -> str:

@@ -42,14 +42,24 @@ if TYPE_CHECKING:
 
 # Keys that may differ inside one comparison: the method, what means are taken over, and how a run was carried out.
 _FREE = (
-    "name", "strategy", "seed", "replicate", "data.fold", "fleet.rotation", "runtime", "tracking", "record",
+    "name",
+    "strategy",
+    "seed",
+    "replicate",
+    "data.fold",
+    "fleet.rotation",
+    "runtime",
+    "tracking",
+    "record",
     "evaluation.every",
-)  # fmt: skip
+)
 # Columns of the run table by the names that claims and `plan-study --figure` use.
 FIGURES = {
-    "f1": "f1_percent", "f1_rare": "f1_rare_percent", "f1_own_sensors": "f1_own_sensors_percent",
+    "f1": "f1_percent",
+    "f1_rare": "f1_rare_percent",
+    "f1_own_sensors": "f1_own_sensors_percent",
     "f1_own_subjects": "f1_own_subjects_percent",
-}  # fmt: skip
+}
 HEADLINE_CLOCK = "flop_proportional"
 BACKBONES = {"cnn": "Backbone 1 (CNN)", "moment_lora": "Backbone 2 (MOMENT + LoRA)"}
 _CHOICES = {"tuned": "every method tuned", "try": "search"}
@@ -225,11 +235,17 @@ def compare_runs(
         )
         rows.append(
             MethodResult(
-                label=label, method=methods[label], personalised=bool(group["personalised"].any()), num_runs=len(group),
-                stats={name: stat(values) for name, values in known.items()}, f1=f1, at_rounds=at_rounds,
-                canonical=canonical, rare=rare,
+                label=label,
+                method=methods[label],
+                personalised=bool(group["personalised"].any()),
+                num_runs=len(group),
+                stats={name: stat(values) for name, values in known.items()},
+                f1=f1,
+                at_rounds=at_rounds,
+                canonical=canonical,
+                rare=rare,
             )
-        )  # fmt: skip
+        )
     return Comparison(
         clock=chosen, runs=distinct, table=table, rounds=rounds, rows=tuple(rows), notes=(*notes, *repeats)
     )

@@ -29,10 +29,24 @@ _UNTESTED = Metrics(f1=None)
 # Columns that every row has, for tables without rows.
 _NAMES, _COSTS = ("cell", "setting", "method"), ("time_s", "energy_j", "fleet_up_mib", "fleet_down_mib")
 _CELL_COLUMNS: tuple[str, ...] = (
-    *_NAMES, "is_bound", "fold", "rotation", "seed", "replicate", "rounds", "f1_percent", "f1_rare_percent",
-    "f1_own_sensors_percent", "f1_own_subjects_percent", "speedup", "link_percent", *_COSTS, "data_origin", "clock",
+    *_NAMES,
+    "is_bound",
+    "fold",
+    "rotation",
+    "seed",
+    "replicate",
+    "rounds",
+    "f1_percent",
+    "f1_rare_percent",
+    "f1_own_sensors_percent",
+    "f1_own_subjects_percent",
+    "speedup",
+    "link_percent",
+    *_COSTS,
+    "data_origin",
+    "clock",
     "program",
-)  # fmt: skip
+)
 _ROUND_COLUMNS = (*_NAMES, "round", "f1_percent", "f1_rare_percent", "loss", *_COSTS, "wall_s")
 _GAIN_FIGURES = ("mean", "low", "high", "p", "p_holm", "smallest_found")
 GAIN_COLUMNS = ("method", *_GAIN_FIGURES, "pairs", "unit", "more_aggregations")
@@ -99,10 +113,13 @@ def cells_of(inventory: Inventory) -> Cells:
             f"{experiment.title}, setting {len(titles) + 1}" * (experiment.title in titles) or experiment.title
         )
         facts = {
-            "cell": names, "setting": titles[-1], "data_origin": [r.run.data_origin for r in runs],
-            "clock": [r.run.planning_model for r in runs], "program": [r.run.source_digest[:8] for r in runs],
+            "cell": names,
+            "setting": titles[-1],
+            "data_origin": [r.run.data_origin for r in runs],
+            "clock": [r.run.planning_model for r in runs],
+            "program": [r.run.source_digest[:8] for r in runs],
             "strategy": [config_value(r.run.config, "strategy.name") for r in runs],
-        }  # fmt: skip
+        }
         sensors |= {f"f1_{m}_percent": None for run in runs for m in (last_metrics(run) or _UNTESTED).f1_by_modality}
         number = table["run"].map(lambda i, names=names: places[names[i]])
         rounds = rounds.assign(
@@ -166,9 +183,19 @@ def gain_frame(cells: Cells, other: str = REFERENCE, figure: str = "f1") -> Data
     tested = [label for label in found if not bounds[label]]
     corrected = dict(zip(tested, holm([found[label].p for label in tested]), strict=True))
     rows = (
-        (label, d.mean, d.low, d.high, d.p, corrected.get(label), d.smallest_found, d.num_pairs, d.unit,
-         done[label] - done[other])
+        (
+            label,
+            d.mean,
+            d.low,
+            d.high,
+            d.p,
+            corrected.get(label),
+            d.smallest_found,
+            d.num_pairs,
+            d.unit,
+            done[label] - done[other],
+        )
         for label, d in found.items()
-    )  # fmt: skip
+    )
     # Without the types, columns of few pairs hold None.
     return pd.DataFrame(rows, columns=list(GAIN_COLUMNS)).astype(dict.fromkeys(_GAIN_FIGURES, float))

@@ -261,10 +261,15 @@ def _small(name: str, loaded: Loaded) -> GridItem:
     """A committed cell; a search's try, whose validation scores are in its run folder alone, counts as untested."""
     run, is_tested = loaded.run, any(r.metrics is not None for r in loaded.trained)
     return GridItem(
-        name=name, label=loaded.label, config=run.config, status="done" if is_tested else "untested",
-        why="" if is_tested else "validation scores are in the run folder alone", loaded=loaded, method=run.method,
+        name=name,
+        label=loaded.label,
+        config=run.config,
+        status="done" if is_tested else "untested",
+        why="" if is_tested else "validation scores are in the run folder alone",
+        loaded=loaded,
+        method=run.method,
         hash=run.config_hash,
-    )  # fmt: skip
+    )
 
 
 def _name(folder: Path, top: Path) -> str:

@@ -26,13 +26,33 @@ MIB = 2**20
 KEY = ["fold", "rotation", "seed"]
 # Columns of ``run_table`` that are no figures.
 FACTS = (
-    "run", "method", "is_bound", "personalised", "pooled", *KEY, "repetition", "replicate", "rounds", "model_sha256",
-)  # fmt: skip
+    "run",
+    "method",
+    "is_bound",
+    "personalised",
+    "pooled",
+    *KEY,
+    "repetition",
+    "replicate",
+    "rounds",
+    "model_sha256",
+)
 # Columns of ``client_table``.
 _CLIENT_COLUMNS = (
-    "round", "client", "type", "sensors", "down_s", "forward_s", "backward_s", "optimizer_s", "up_s", "compute_s",
-    "link_s", "wait_s", "energy_j",
-)  # fmt: skip
+    "round",
+    "client",
+    "type",
+    "sensors",
+    "down_s",
+    "forward_s",
+    "backward_s",
+    "optimizer_s",
+    "up_s",
+    "compute_s",
+    "link_s",
+    "wait_s",
+    "energy_j",
+)
 # Columns of ``run_table`` with the budget, and of ``round_table`` with what was spent, for F1 at equal cost.
 COSTS = {"f1_at_seconds": ("total_s", "time_s"), "f1_at_joules": ("energy_total_j", "energy_j")}
 # Headline F1 whose first appearance is timed: a fixed one, and a share of FedAvg's last.
@@ -291,13 +311,23 @@ def client_table(loaded: Loaded, clock: str) -> DataFrame:
     for r in loaded.rounds:
         for cost in r.costs[clock].clients:
             t = cost.times
-            rows.append({
-                "round": r.round, "client": cost.client, "type": types.get(cost.client, "?"),
-                "sensors": sensors.get(cost.client, ""), "down_s": t.down_s, "forward_s": t.forward_s,
-                "backward_s": t.backward_s, "optimizer_s": t.optimizer_s, "up_s": t.up_s,
-                "compute_s": t.forward_s + t.backward_s + t.optimizer_s, "link_s": t.up_s + t.down_s,
-                "wait_s": cost.wait_s, "energy_j": cost.energy_j,
-            })  # fmt: skip
+            rows.append(
+                {
+                    "round": r.round,
+                    "client": cost.client,
+                    "type": types.get(cost.client, "?"),
+                    "sensors": sensors.get(cost.client, ""),
+                    "down_s": t.down_s,
+                    "forward_s": t.forward_s,
+                    "backward_s": t.backward_s,
+                    "optimizer_s": t.optimizer_s,
+                    "up_s": t.up_s,
+                    "compute_s": t.forward_s + t.backward_s + t.optimizer_s,
+                    "link_s": t.up_s + t.down_s,
+                    "wait_s": cost.wait_s,
+                    "energy_j": cost.energy_j,
+                }
+            )
     return pd.DataFrame(rows, columns=list(_CLIENT_COLUMNS))
 
 

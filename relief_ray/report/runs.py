@@ -277,17 +277,22 @@ def expanded(where: str, cell: CommittedCell) -> Loaded:
     before, rounds = Totals(), list[RoundRecord]()
     evaluated = [row.round for row in cell.rounds if row.f1 is not None]
     for row in cell.rounds:
-        totals = Totals(
-            time_s=row.time_s, energy_j=row.energy_j, bytes_up=row.bytes_up, bytes_down=row.bytes_down
-        )  # fmt: skip
+        totals = Totals(time_s=row.time_s, energy_j=row.energy_j, bytes_up=row.bytes_up, bytes_down=row.bytes_down)
         cost = RoundCost(round_s=row.time_s - before.time_s, energy_j=row.energy_j - before.energy_j, clients=())
         is_last = bool(evaluated) and row.round == evaluated[-1]
         record = RoundRecord(
-            round=row.round, phase="", wall_s=0.0 if means is None else means.wall_s, ended_unix_s=0.0, participants=(),
-            clients=(), costs={cell.planning_model: cost}, totals={cell.planning_model: totals},
-            model_sha256=cell.model_sha256, metrics=cell.metrics if is_last else _scored(row, cell),
+            round=row.round,
+            phase="",
+            wall_s=0.0 if means is None else means.wall_s,
+            ended_unix_s=0.0,
+            participants=(),
+            clients=(),
+            costs={cell.planning_model: cost},
+            totals={cell.planning_model: totals},
+            model_sha256=cell.model_sha256,
+            metrics=cell.metrics if is_last else _scored(row, cell),
             diagnostics=row.diagnostics,
-        )  # fmt: skip
+        )
         rounds.append(record)
         before = totals
     return Loaded(where=where, run=run, rounds=tuple(rounds), committed=cell)

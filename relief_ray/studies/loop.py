@@ -474,12 +474,18 @@ def run(
     experiment: Target = None,
     *,
     strategies: StrategyLike | Sequence[StrategyLike] | None = None,
-    seeds: Seeds = None, folds: Folds = None, rounds: int | None = None,
-    name: str | None = None, claims: str | Path | None = None, out: str | Path | None = None,
+    seeds: Seeds = None,
+    folds: Folds = None,
+    rounds: int | None = None,
+    name: str | None = None,
+    claims: str | Path | None = None,
+    out: str | Path | None = None,
     set: Mapping[str, object] | None = None,
-    quiet: bool = False, other_code: bool = False, rerun_stale: bool = False,
+    quiet: bool = False,
+    other_code: bool = False,
+    rerun_stale: bool = False,
     **settings: Unpack[Settings],
-) -> Study:  # fmt: skip
+) -> Study:
     """Compute a study in this process and return it: one run per method, seed and fold, one after the other.
 
     Args:
@@ -503,9 +509,16 @@ def run(
         UserCodeFailed: a file of one's own raised an error; the message names it, function and line.
     """
     request = Request(
-        target=experiment, strategies=strategies, seeds=seeds, folds=folds, rounds=rounds, name=name, claims=claims,
-        set=set or {}, settings=dict(settings),
-    )  # fmt: skip
+        target=experiment,
+        strategies=strategies,
+        seeds=seeds,
+        folds=folds,
+        rounds=rounds,
+        name=name,
+        claims=claims,
+        set=set or {},
+        settings=dict(settings),
+    )
     return compute_study(request, out, "here", Here(), quiet=quiet, other_code=other_code, rerun_stale=rerun_stale)
 
 

@@ -255,10 +255,18 @@ class Plan:
         begun = count_begun(self.out, [row.folder for row in rows])
         claims = None if earlier is None else earlier.claims
         claims = register_claims(self.out, self.claims_file, claims or self.claims, begun=begun, now=now())
-        write_plan_file(path, PlanFile(
-            kind=self.kind, name=self.name, title=self.title, cells=rows, claims=claims, search=self.search,
-            stopping=self.stopping,
-        ))  # fmt: skip
+        write_plan_file(
+            path,
+            PlanFile(
+                kind=self.kind,
+                name=self.name,
+                title=self.title,
+                cells=rows,
+                claims=claims,
+                search=self.search,
+                stopping=self.stopping,
+            ),
+        )
         if self.how.replaces:
             return replace(self, claims=claims)
         others = _parsed([row for row in rows if row.folder not in mine], path)

@@ -258,8 +258,18 @@ def _described(value: object) -> str:
 Place = Literal["here", "ray"]
 # Those of ``run`` itself; all others are sections or keys of the configuration.
 KEYWORDS: Final = (
-    "strategies", "seeds", "folds", "rounds", "name", "claims", "out", "set", "quiet", "other_code", "rerun_stale"
-)  # fmt: skip
+    "strategies",
+    "seeds",
+    "folds",
+    "rounds",
+    "name",
+    "claims",
+    "out",
+    "set",
+    "quiet",
+    "other_code",
+    "rerun_stale",
+)
 # Keys of an experiment that stand beside the configuration's.
 _FURTHER: Final = ("replicates",)
 _SYNONYMS: Final[Mapping[str, str]] = {"folder": "out", "directory": "out", "path": "out", "output": "out"}
@@ -366,9 +376,11 @@ _SETTING: Final = re.compile(rf"--set {_VALUE}")
 _AXIS: Final = re.compile(r"--(?:(strategies) ([^\s`';)]+)|(seeds|folds) (\[[^\]]*\]|\d[\d,]*))")
 _RESUME: Final = re.compile(r"relief-ray\sresume \S+ --(rerun-stale|other-code)")
 _PLAIN: Final[Mapping[str, str]] = {
-    "--out DIR": "out='DIR'", "--rerun-stale": "rerun_stale=True", "--other-code": "other_code=True",
+    "--out DIR": "out='DIR'",
+    "--rerun-stale": "rerun_stale=True",
+    "--other-code": "other_code=True",
     "; in Python strategies=": "; or without a file strategies=",
-}  # fmt: skip
+}
 _OPTION: Final = re.compile(r"--(strategies|seeds|folds|rounds|out)\b")
 
 

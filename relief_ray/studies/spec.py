@@ -61,14 +61,22 @@ KINDS: Mapping[KindName, Kind] = MappingProxyType(
     {
         "run": Kind(
             resume="relief-ray resume",
-            goes_on=False, holds_lock=False, replaces=True, is_parent=False, is_hashed=False,
+            goes_on=False,
+            holds_lock=False,
+            replaces=True,
+            is_parent=False,
+            is_hashed=False,
         ),
         "grid": Kind(
             resume="relief-ray grid resume",
-            goes_on=True, holds_lock=True, replaces=False, is_parent=True, is_hashed=True,
+            goes_on=True,
+            holds_lock=True,
+            replaces=False,
+            is_parent=True,
+            is_hashed=True,
         ),
     }
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -543,9 +551,14 @@ def _with_split(spec: Spec, settings: Sequence[Setting]) -> tuple[Spec, list[Set
 
 # Keys that name a grid's cell, and the axis that sets each.
 _OWNED = {
-    "data.name": "datasets", "data.split": "datasets", "data.fold": "folds", "seed": "seeds",
-    "replicate": "replicates", "strategy.name": "methods", "name": "",
-}  # fmt: skip
+    "data.name": "datasets",
+    "data.split": "datasets",
+    "data.fold": "folds",
+    "seed": "seeds",
+    "replicate": "replicates",
+    "strategy.name": "methods",
+    "name": "",
+}
 # Set by levels too, but any grid may be scaled by the one and given other sizes by the other.
 _SCALED = frozenset({"rounds", "backbone"})
 

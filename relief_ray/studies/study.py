@@ -319,11 +319,17 @@ class Run:
         kinds = {name: (kind.peak_tops, kind.active_power_w) for name, kind in setup.types.items()}
         return as_frame(
             [
-                {"client": c.id, "type": c.device, "sensors": ", ".join(c.modalities), "windows": c.num_windows,
-                 "peak_tops": kinds[c.device][0], "power_w": kinds[c.device][1]}
+                {
+                    "client": c.id,
+                    "type": c.device,
+                    "sensors": ", ".join(c.modalities),
+                    "windows": c.num_windows,
+                    "peak_tops": kinds[c.device][0],
+                    "power_w": kinds[c.device][1],
+                }
                 for c in setup.fleet.clients
             ]
-        )  # fmt: skip
+        )
 
     def explain(self, *, round: int, client: int) -> Reasons:
         """Return why a client trains what it trains in one round, in the method's own words and figures.

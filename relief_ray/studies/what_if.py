@@ -275,9 +275,14 @@ def _receipt(client: ClientRecord) -> Receipt:
         omit_absent=client.omit_absent,
     )
     work = Work(
-        num_windows=client.num_windows, epochs=client.epochs, num_steps=client.num_steps, engine=client.engine,
-        loss=client.loss, measured=StageTimes(), extra_flops=client.extra_flops,
-    )  # fmt: skip
+        num_windows=client.num_windows,
+        epochs=client.epochs,
+        num_steps=client.num_steps,
+        engine=client.engine,
+        loss=client.loss,
+        measured=StageTimes(),
+        extra_flops=client.extra_flops,
+    )
     probes = tuple((_trial(client.client, probe), probe.num_windows) for probe in client.probes)
     return Receipt(assignment=task, work=work, bytes_down=client.bytes_down, bytes_up=client.bytes_up, probes=probes)
 

@@ -28,10 +28,28 @@ SHORT = 9
 # Begins the heading of a column of the paper's values, which belongs to the column before it.
 OF_PAPER = "paper's "
 _LATEX = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "×": r"$\times$", "<": r"$<$", ">": r"$>$",
-    "θ": r"$\theta$", "Δ": r"$\Delta$", "γ": r"$\gamma$", "≤": r"$\leq$", "≥": r"$\geq$", "≈": r"$\approx$", "−": "$-$",
-}  # fmt: skip
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "<": r"$<$",
+    ">": r"$>$",
+    "θ": r"$\theta$",
+    "Δ": r"$\Delta$",
+    "γ": r"$\gamma$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "≈": r"$\approx$",
+    "−": "$-$",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

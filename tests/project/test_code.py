@@ -8,6 +8,9 @@ import pytest
 
 from tests.project.tree import files, name_of, sources
 
+# Statements that ruff does not lay out: tables of data.
+MAX_LAID_OUT = 30
+
 # Names of calls that make a file or folder beside another one, or rename it.
 _RENAMES = ("mkdtemp", "mkstemp", "NamedTemporaryFile", "rename", "renames")
 
@@ -128,3 +131,8 @@ def public_names(tree):
         else:
             continue
         yield from (n for n in names if not n.startswith("_") and n != "main")
+
+
+def test_few_tables_of_data_are_laid_out_by_hand():
+    marks = sum(path.read_text(encoding="utf-8").count("# fmt: " + "skip") for path in sources("benchmarks"))
+    assert marks <= MAX_LAID_OUT

@@ -84,9 +84,15 @@ def _allocation(figure: MplFigure, loaded: Loaded, rows: Rows, groups: Sequence[
 
     height, number = float(figure.get_size_inches()[1]), -(-len(clients) // PER_ROW)
     grid = figure.add_gridspec(
-        number, PER_ROW, left=0.12, right=0.99, top=1 - 0.2 / height, bottom=0.42 / height, wspace=0.05,
+        number,
+        PER_ROW,
+        left=0.12,
+        right=0.99,
+        top=1 - 0.2 / height,
+        bottom=0.42 / height,
+        wspace=0.05,
         hspace=0.35 / (0.1 * len(groups)),
-    )  # fmt: skip
+    )
     types, rounds = device_types(loaded), [r.round for r in loaded.rounds]
     for i, client in enumerate(clients):
         ax = figure.add_subplot(grid[i // PER_ROW, i % PER_ROW])
@@ -106,9 +112,14 @@ def _strip(ax: Axes, trained_groups: set[tuple[str, int]], groups: Sequence[str]
     image = [[float((j, n) in trained_groups) for n in rounds] for j in groups]
     left, right = rounds[0] - 0.5, rounds[-1] + 0.5
     ax.imshow(
-        image, cmap=ListedColormap(["#eef1f4", "#0072B2"]), vmin=0, vmax=1, aspect="auto", interpolation="nearest",
+        image,
+        cmap=ListedColormap(["#eef1f4", "#0072B2"]),
+        vmin=0,
+        vmax=1,
+        aspect="auto",
+        interpolation="nearest",
         extent=(left, right, len(groups) - 0.5, -0.5),
-    )  # fmt: skip
+    )
     ax.set_yticks(range(len(groups)), groups)
     ax.set_yticks([i + 0.5 for i in range(len(groups) - 1)], minor=True)
     ax.grid(which="minor", axis="y", color="white", linewidth=0.6)
@@ -165,9 +176,16 @@ def _stack(ax: Axes, x: float, width: float, share: DeviceShare, look: Mapping[s
     bottom = 0.0
     for (_, hatch, alpha), height in zip(PARTS, (share.compute_s, share.link_s, share.wait_s), strict=True):
         ax.bar(
-            x, height, width, bottom=bottom, color=look[share.method], alpha=alpha, hatch=hatch, edgecolor=FAINT,
+            x,
+            height,
+            width,
+            bottom=bottom,
+            color=look[share.method],
+            alpha=alpha,
+            hatch=hatch,
+            edgecolor=FAINT,
             linewidth=0.3,
-        )  # fmt: skip
+        )
         bottom += height
 
 
@@ -177,6 +195,13 @@ def _legend(figure: MplFigure, methods: Sequence[str], look: Mapping[str, str]) 
     handles = [Patch(facecolor=look[m], label=m) for m in methods]
     handles += [Patch(facecolor=FAINT, alpha=a, hatch=h, edgecolor=FAINT, label=name) for name, h, a in PARTS]
     figure.legend(
-        handles=handles, loc="upper left", bbox_to_anchor=(0.05, 0.995), ncols=len(handles), frameon=False,
-        handlelength=1.4, columnspacing=1.2, handletextpad=0.4, borderaxespad=0.1,
-    )  # fmt: skip
+        handles=handles,
+        loc="upper left",
+        bbox_to_anchor=(0.05, 0.995),
+        ncols=len(handles),
+        frameon=False,
+        handlelength=1.4,
+        columnspacing=1.2,
+        handletextpad=0.4,
+        borderaxespad=0.1,
+    )

@@ -54,9 +54,17 @@ def _draw(figure: MplFigure, experiment: Experiment, comparison: Comparison, nam
         bars = _bars(comparison.row(method), names)
         x = [names.index(m) + (i - (len(methods) - 1) / 2) * width for m, _, _ in bars]
         ax.bar(
-            x, [b[1] for b in bars], width * 0.92, yerr=[b[2] for b in bars], color=look[method].colour, label=method,
-            hatch=_HATCHES[i % len(_HATCHES)], edgecolor="white", linewidth=0.3, error_kw={"elinewidth": 0.7},
-        )  # fmt: skip
+            x,
+            [b[1] for b in bars],
+            width * 0.92,
+            yerr=[b[2] for b in bars],
+            color=look[method].colour,
+            label=method,
+            hatch=_HATCHES[i % len(_HATCHES)],
+            edgecolor="white",
+            linewidth=0.3,
+            error_kw={"elinewidth": 0.7},
+        )
     ax.set_xticks(range(len(names)), [_owners(comparison, m) for m in names])
     ax.set_ylim(bottom=0)
     ax.set_ylabel("macro-F1, %")

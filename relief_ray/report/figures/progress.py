@@ -196,10 +196,17 @@ def _curve(ax: Axes, curve: pd.DataFrame, axis: _Panel, style: Style, method: st
     x = curve[axis.field] * axis.scale
     marked = style.marker if len(curve) <= _MOST_MARKERS else None
     ax.plot(
-        x, curve.f1_percent, color=style.colour, marker=marked or style.marker, linestyle=style.dash,
-        markerfacecolor=style.fill, markersize=3, linewidth=1.1, label=method,
+        x,
+        curve.f1_percent,
+        color=style.colour,
+        marker=marked or style.marker,
+        linestyle=style.dash,
+        markerfacecolor=style.fill,
+        markersize=3,
+        linewidth=1.1,
+        label=method,
         markevery=1 if marked else -(-len(curve) // _MOST_MARKERS),
-    )  # fmt: skip
+    )
     low, high = (curve.f1_percent - curve["std"]).clip(lower=0.0), (curve.f1_percent + curve["std"]).clip(upper=100.0)
     ax.fill_between(x, low, high, color=style.colour, alpha=0.12, linewidth=0)
 
@@ -383,10 +390,16 @@ def _pareto(figure: MplFigure, comparison: Comparison, last: pd.DataFrame) -> No
                 ends_of = [end.f1_percent - end["std"], end.f1_percent + end["std"]]
                 ax.plot([x, x], ends_of, color=colour, linewidth=0.7, alpha=0.6, zorder=1, transform=aside)
             ax.plot(
-                x, end.f1_percent, color=colour, marker=look[end.method].marker, markersize=4.5, linewidth=0,
-                markerfacecolor="white" if end.is_bound else look[end.method].fill, label=end.method,
+                x,
+                end.f1_percent,
+                color=colour,
+                marker=look[end.method].marker,
+                markersize=4.5,
+                linewidth=0,
+                markerfacecolor="white" if end.is_bound else look[end.method].fill,
+                label=end.method,
                 clip_on=bool(end.f1_percent < floor),
-            )  # fmt: skip
+            )
         _finish(ax, axis, is_first=shared is None)
         shared = shared or ax
     if shared is not None:

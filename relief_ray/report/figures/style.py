@@ -215,7 +215,14 @@ def top_legend(figure: MplFigure, below_in: float = 0.0) -> None:
     handles, labels = figure.axes[0].get_legend_handles_labels()
     width_in, height_in = map(float, figure.get_size_inches())
     figure.legend(
-        handles, labels, loc="upper left", bbox_to_anchor=(0.05, 0.995 - below_in / height_in),
-        ncols=_per_row(labels, width_in), frameon=False, handlelength=2.6, columnspacing=1.2, handletextpad=0.4,
+        handles,
+        labels,
+        loc="upper left",
+        bbox_to_anchor=(0.05, 0.995 - below_in / height_in),
+        ncols=_per_row(labels, width_in),
+        frameon=False,
+        handlelength=2.6,
+        columnspacing=1.2,
+        handletextpad=0.4,
         borderaxespad=0.1,
-    )  # fmt: skip
+    )

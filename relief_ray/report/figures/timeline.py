@@ -304,10 +304,14 @@ def _marks(ax: Axes, part: Panel, full: float, longest: float) -> None:
         ax.plot([part.deadline_s] * 2, [-0.65, last], color=_ACCENT, linewidth=1.6, linestyle=(0, (3, 2)))
         is_right = part.deadline_s > 0.8 * longest
         ax.annotate(
-            f"T* = {part.deadline_s:.2f} s{_exceeded(part)}", (part.deadline_s, -0.65),
-            xytext=(-1 if is_right else 1, 1.5), textcoords="offset points", ha="right" if is_right else "left",
-            va="bottom", color=_ACCENT,
-        )  # fmt: skip
+            f"T* = {part.deadline_s:.2f} s{_exceeded(part)}",
+            (part.deadline_s, -0.65),
+            xytext=(-1 if is_right else 1, 1.5),
+            textcoords="offset points",
+            ha="right" if is_right else "left",
+            va="bottom",
+            color=_ACCENT,
+        )
     gap = full - end
     if gap < 0.15 * longest:
         return
@@ -316,9 +320,13 @@ def _marks(ax: Axes, part: Panel, full: float, longest: float) -> None:
     arrow = {"arrowstyle": "<->", "color": FAINT, "lw": 0.8, "shrinkA": 0, "shrinkB": 0}
     ax.annotate("", xy=(end, middle), xytext=(full, middle), arrowprops=arrow)
     ax.annotate(
-        f"{gap:.2f} s saved", (end + gap / 2, middle), xytext=(0, 3), textcoords="offset points", ha="center",
+        f"{gap:.2f} s saved",
+        (end + gap / 2, middle),
+        xytext=(0, 3),
+        textcoords="offset points",
+        ha="center",
         va="bottom",
-    )  # fmt: skip
+    )
 
 
 def _exceeded(part: Panel) -> str:
@@ -336,9 +344,16 @@ def _legend(figure: MplFigure, note: str, height: float) -> None:
         for name, colour, hatch in _STAGES
     ]
     figure.legend(
-        handles=handles, loc="upper right", bbox_to_anchor=(0.99, 1 - 0.19 / height), ncols=len(_STAGES),
-        frameon=False, handlelength=1.5, columnspacing=1.1, handletextpad=0.5, borderaxespad=0.2,
-    )  # fmt: skip
+        handles=handles,
+        loc="upper right",
+        bbox_to_anchor=(0.99, 1 - 0.19 / height),
+        ncols=len(_STAGES),
+        frameon=False,
+        handlelength=1.5,
+        columnspacing=1.1,
+        handletextpad=0.5,
+        borderaxespad=0.2,
+    )
     figure.text(0.012, 1 - 0.115 / height, note, ha="left", va="center", color=FAINT)
 
 

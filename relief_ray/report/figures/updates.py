@@ -138,10 +138,18 @@ def _phases(figure: MplFigure, runs: Sequence[Loaded], rows: Sequence[Sequence[N
         mine = [r for r in rows if r[0] == block]
         x = [float(r[1] or 0) + 0.06 * (i - (len(blocks) - 1) / 2) for r in mine]
         ax.errorbar(
-            x, [float(r[2] or 0) for r in mine], yerr=[float(r[3] or 0) for r in mine], color=COLOURS[i % 8],
-            marker=MARKERS[i % 8], linestyle=DASHES[i % 8], markersize=4, linewidth=1.1, elinewidth=0.7, capsize=2,
+            x,
+            [float(r[2] or 0) for r in mine],
+            yerr=[float(r[3] or 0) for r in mine],
+            color=COLOURS[i % 8],
+            marker=MARKERS[i % 8],
+            linestyle=DASHES[i % 8],
+            markersize=4,
+            linewidth=1.1,
+            elinewidth=0.7,
+            capsize=2,
             label=block.removeprefix(FUSION_BLOCK),
-        )  # fmt: skip
+        )
     ax.set_xticks(range(1, _NUM_PHASES + 1))
     ax.set_xlabel("phase of training (fifths of the rounds)")
     ax.set_ylabel("divergence of updates")
@@ -199,9 +207,14 @@ def _traces(figure: MplFigure, runs: Sequence[Loaded], raw: Series, smooth: Seri
         for i, group in enumerate(smooth):
             points = table.get(group, [])
             ax.plot(
-                *([p[k] for p in points] for k in (0, 1)), color=COLOURS[i % 8], linestyle=DASHES[(i + i // 8) % 8],
-                marker=MARKERS[i % 8] if i >= 8 else "", markersize=2.5, linewidth=1.1, label=group,
-            )  # fmt: skip
+                *([p[k] for p in points] for k in (0, 1)),
+                color=COLOURS[i % 8],
+                linestyle=DASHES[(i + i // 8) % 8],
+                marker=MARKERS[i % 8] if i >= 8 else "",
+                markersize=2.5,
+                linewidth=1.1,
+                label=group,
+            )
         ax.set_yscale("log")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.set_title(label, loc="left", fontsize=8, pad=3)

@@ -70,9 +70,12 @@ def flat(comparison: Comparison) -> list[dict[str, Number]]:
 
 def _flat_method(method: MethodResult) -> dict[str, Number]:
     values: dict[str, Number] = {
-        "method": method.label, "kind": method.method.kind, "is_bound": method.is_bound,
-        "personalised": method.personalised, "num_runs": method.num_runs,
-    }  # fmt: skip
+        "method": method.label,
+        "kind": method.method.kind,
+        "is_bound": method.is_bound,
+        "personalised": method.personalised,
+        "num_runs": method.num_runs,
+    }
     for name, stat in method.stats.items():
         values |= {name: stat.mean, f"{name}_std": stat.std, f"{name}_num": stat.num}
     for name, paired in _differences(method):
@@ -106,9 +109,11 @@ def _flat_paired(name: str, paired: Paired) -> dict[str, Number]:
 def as_json(comparison: Comparison) -> str:
     """Caption, clock, remarks and every figure of every method, unrounded."""
     value = {
-        "caption": caption(comparison), "clock": comparison.clock, "remarks": list(remarks(comparison)),
+        "caption": caption(comparison),
+        "clock": comparison.clock,
+        "remarks": list(remarks(comparison)),
         "methods": flat(comparison),
-    }  # fmt: skip
+    }
     return json.dumps(value, indent=1, allow_nan=False) + "\n"
 
 

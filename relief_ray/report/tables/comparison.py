@@ -18,9 +18,20 @@ from relief_ray.support.table import NONE, OF_PAPER, Cell, Row, Table
 
 COSTS = (col.ROUND_S, col.SPEEDUP, *col.SPEED_CONTEXT, col.ROUNDS_TO_85, col.JOULES)
 _WIDE = (
-    col.BEST_F1, col.LAST10_F1, col.SPEEDUP_TOTAL, col.JOULES_TOTAL, col.JOULES_SAVED, col.UP_SAVED, col.UP_MAX,
-    col.TRAINED, col.ROUNDS_TO_FEDAVG, col.SECONDS_TO_FEDAVG, col.JOULES_TO_FEDAVG, col.FREE_SLOTS, col.CHOSEN_SLOTS,
-)  # fmt: skip
+    col.BEST_F1,
+    col.LAST10_F1,
+    col.SPEEDUP_TOTAL,
+    col.JOULES_TOTAL,
+    col.JOULES_SAVED,
+    col.UP_SAVED,
+    col.UP_MAX,
+    col.TRAINED,
+    col.ROUNDS_TO_FEDAVG,
+    col.SECONDS_TO_FEDAVG,
+    col.JOULES_TO_FEDAVG,
+    col.FREE_SLOTS,
+    col.CHOSEN_SLOTS,
+)
 SCORES = (col.OWN_F1, col.OWN_SUBJECTS_F1, col.AT_ROUNDS_F1, col.AT_SECONDS_F1, col.AT_JOULES_F1)
 _BRIEF_SCORES = (col.F1, col.OWN_F1, col.AT_ROUNDS_F1)
 _BRIEF_COSTS = (col.SPEEDUP, col.SPEEDUP_COMPUTE, col.LINK, col.ROUND_S, col.JOULES)

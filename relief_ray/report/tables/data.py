@@ -45,8 +45,10 @@ def _facts(loaded: Loaded) -> DataFacts:
     fleet = fleet_of(loaded)
     rows = {} if fleet is None else {c.id: c for c in fleet.clients}
     known = kept.clients or tuple(ClientData(number, "", "", (), 0) for number in rows)
-    clients = (c._replace(device=rows[c.client].device, sensors=rows[c.client].modalities) if c.client in rows else c
-               for c in known)  # fmt: skip
+    clients = (
+        c._replace(device=rows[c.client].device, sensors=rows[c.client].modalities) if c.client in rows else c
+        for c in known
+    )
     window_s = _window_s(loaded) if kept.window_s is None else kept.window_s
     return kept.model_copy(update={"clients": () if is_pooled(loaded) else tuple(clients), "window_s": window_s})
 

@@ -204,10 +204,13 @@ def paper_table(experiment: Experiment, paper: Paper, slug: str) -> Table:
     if not experiment.is_on_papers_data:
         labels = [v for v in labels if paper_row(v) in PAPER_ROWS.values() and _ran(experiment, v)]
     builder = _Builder(
-        experiment=experiment, number=number,
+        experiment=experiment,
+        number=number,
         columns=recorded(experiment.shown, (col.F1, *own_f1, *COLUMNS[number])),
-        labels=tuple(labels), methods=facts_of_items(experiment), paper=paper,
-    )  # fmt: skip
+        labels=tuple(labels),
+        methods=facts_of_items(experiment),
+        paper=paper,
+    )
     return Table(
         slug=slug,
         caption=f"{_place(experiment, number)}: {experiment.title}.",
@@ -286,9 +289,8 @@ class _Builder:
         row, has_own = paper_row(label), label in _personalised(self.experiment)
         cells = [printed(self.experiment, self.paper, self.number, row, c) for c in self.columns]
         return [
-            (c, None if c is col.OWN_F1 and not has_own else cell)
-            for c, cell in zip(self.columns, cells, strict=True)
-        ]  # fmt: skip
+            (c, None if c is col.OWN_F1 and not has_own else cell) for c, cell in zip(self.columns, cells, strict=True)
+        ]
 
 
 def _row(table: _Builder, label: str) -> Row:

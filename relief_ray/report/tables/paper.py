@@ -26,9 +26,15 @@ from relief_ray.support.table import Cell, Row, Table
 
 _DIFFERENCE = Column(label=f"F1 minus {V0}'s, points [95 %]", figure="", decimals=1)
 _COLUMNS = (
-    col.HEADLINE, _DIFFERENCE, col.RARE_F1, col.SPEEDUP, *col.SPEED_CONTEXT,
-    col.JOULES, col.FREE_SLOTS, col.CHOSEN_SLOTS,
-)  # fmt: skip
+    col.HEADLINE,
+    _DIFFERENCE,
+    col.RARE_F1,
+    col.SPEEDUP,
+    *col.SPEED_CONTEXT,
+    col.JOULES,
+    col.FREE_SLOTS,
+    col.CHOSEN_SLOTS,
+)
 
 
 def ablation_table(experiment: Experiment, paper: Paper, slug: str) -> Table | None:

@@ -18,15 +18,27 @@ from relief_ray.support.text import with_title
 
 # The paper's protocol, Section VI-A and Eq. (2): key, value; it does not say how subjects are split.
 _PROTOCOL = (
-    ("rounds", "200"), ("training.epochs", "5"), ("training.lr", "0.001"), ("training.batch_size", "32"),
-    ("data.stride_s", "1"), ("training.missing", "zero_input"), ("participation", "1"),
+    ("rounds", "200"),
+    ("training.epochs", "5"),
+    ("training.lr", "0.001"),
+    ("training.batch_size", "32"),
+    ("data.stride_s", "1"),
+    ("training.missing", "zero_input"),
+    ("participation", "1"),
     ("data.split", "not said"),
-)  # fmt: skip
+)
 # Values under which a deviation from the paper is computed, where the configuration has the key.
 SAME = {
-    "fleet.preset": "paper", "fleet.coupling": "coupled", "fleet.counts": "", "fleet.owned": "{}", "fleet.types": "{}",
-    "training.lr": "0.001", "training.batch_size": "32", "data.window_s": "", "data.partition": "subject",
-}  # fmt: skip
+    "fleet.preset": "paper",
+    "fleet.coupling": "coupled",
+    "fleet.counts": "",
+    "fleet.owned": "{}",
+    "fleet.types": "{}",
+    "training.lr": "0.001",
+    "training.batch_size": "32",
+    "data.window_s": "",
+    "data.partition": "subject",
+}
 _USUAL_FLEET = {"fleet.gap": "55", "data.num_clients": "", "fleet.num_clients": ""}
 _SIMULATED = (
     "round_s",
@@ -89,9 +101,11 @@ def origin_of(experiment: Experiment, comparison: Comparison, label: str, figure
     if figure in _SIMULATED:
         if comparison.clock == "measured":
             return "measured"
-        return "FITTED" if _is_fitted(comparison, label) or _is_target(experiment, comparison, label, figure) else (
-            "simulated"
-        )  # fmt: skip
+        return (
+            "FITTED"
+            if _is_fitted(comparison, label) or _is_target(experiment, comparison, label, figure)
+            else ("simulated")
+        )
     if not experiment.is_real:
         return "SYNTHETIC"
     if figure.startswith("up_") and (_is_fitted(comparison, label) or _has_fitted_width(experiment, comparison, label)):
@@ -240,8 +254,13 @@ def difference_cell(ours: Paired | None, origin: Origin, theirs: float | None = 
     """A paired difference in points with its interval, the paper's printed one below."""
     mean, low, high = (None, None, None) if ours is None else (ours.mean, ours.low, ours.high)
     numbers: dict[str, Number] = {
-        "mean": mean, "low": low, "high": high, "n": ours.num_pairs if ours else 0, "paper": theirs, "origin": origin,
-    }  # fmt: skip
+        "mean": mean,
+        "low": low,
+        "high": high,
+        "n": ours.num_pairs if ours else 0,
+        "paper": theirs,
+        "origin": origin,
+    }
     below = "" if theirs is None else f"{theirs:+.1f}"
     return Cell(text=interval_text(ours), below=below, origin=origin, numbers=numbers)
 
