@@ -231,10 +231,22 @@ def _computed(
     Raises:
         Stopped: a signal or a full disk ended it early.
     """
+    is_whole = False
 
     def computed(how: Callable[[Loop], None]) -> Loop:
+        def advised(loop: Loop) -> None:
+            """Compute; while the copies are waited for, a stop says what is left of them."""
+            nonlocal is_whole
+            how(loop)
+            is_whole = plan.kind == "run" and all(look_at(s.cell, s.folder).is_finished for s in todo)
+            if is_whole:
+                rest = f"relief-ray sync {typed(plan.out)}"
+                stop.advise(f"stopped; all runs are finished\nthe rest of their export: {rest}")
+
         over = options.budget_s is not None
-        return compute(plan, how, shown, stop.requested, todo=todo, out_of_time=lambda: over and options.left_s() <= 0)
+        return compute(
+            plan, advised, shown, stop.requested, todo=todo, out_of_time=lambda: over and options.left_s() <= 0
+        )
 
     with closing(shown):
         for note in notes:
@@ -251,9 +263,6 @@ def _computed(
             ray = OnRay(name=plan.name, dashboard=options.dashboard, on_note=shown.note, lost=stop.lost)
             with ray.session:
                 loop = computed(one_after_another(ray, other_code=options.other_code))
-        is_whole = plan.kind == "run" and all(look_at(s.cell, s.folder).is_finished for s in todo)
-        if is_whole:
-            stop.advise(f"stopped; all runs are finished\nthe rest of their export: relief-ray sync {typed(plan.out)}")
     if loop.disk_full:
         raise Stopped(DISK, f"the disk is full; everything before is intact\n{_how_to_resume(plan)}")
     if stop.requested() and not is_whole:

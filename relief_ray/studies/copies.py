@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from relief_ray.config.runtime import TrackingConfig
 from relief_ray.experiment.experiment import never
 from relief_ray.records.cells import PLAN_FILE
 from relief_ray.records.sync.mirror import Mirror
@@ -24,15 +23,16 @@ def _targets(plan: Plan, on_note: Callable[[str], None]) -> Iterator[Target]:
     uri = next((cell.config.runtime.mirror for cell in plan.cells), None)
     if uri is not None:
         yield Mirror(*_root_of(plan), uri)
-    stores: dict[TrackingConfig, list[Path]] = {}
+    stores: dict[tuple[str | None, str], list[Path]] = {}
     for cell in plan.cells:
-        if cell.config.tracking.enabled:
-            stores.setdefault(cell.config.tracking, []).append((plan.out / cell.name).absolute())
+        store = cell.config.tracking
+        if store.enabled:
+            stores.setdefault((store.uri, store.experiment), []).append((plan.out / cell.name).absolute())
     if stores and importlib.util.find_spec("mlflow") is None:
         on_note(_NO_MLFLOW)
         return
-    for store, runs in stores.items():
-        yield MlflowTarget(plan.out, store.uri, store.experiment, runs)
+    for (uri, experiment), runs in stores.items():
+        yield MlflowTarget(plan.out, uri, experiment, runs)
 
 
 def _root_of(plan: Plan) -> tuple[Path, str | None]:

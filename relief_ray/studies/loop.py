@@ -29,6 +29,7 @@ from relief_ray.records.checkpoint import generations, round_of
 from relief_ray.records.facts import Alerts
 from relief_ray.records.ledger import End as LedgerEnd
 from relief_ray.records.ledger import LineFormat, scan
+from relief_ray.records.lock import is_folder_locked
 from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import RoundRecord, RunRecord, Status
 from relief_ray.records.sync.sender import Senders
@@ -144,11 +145,13 @@ class _Followed:
         try:
             if self.lines is None:
                 run = read_run(folder)
-                if not self.is_running and run.status in ("interrupted", "failed"):
+                # Of a killed driver's run what the next one drops is still there until that holds the folder.
+                is_left = run.status == "running" and not is_folder_locked(folder)
+                if not self.is_running and (is_left or run.status in ("interrupted", "failed")):
                     return ()
                 self.is_running, self.lines = True, LineFormat.of(run)
             lines = scan(folder / ROUNDS_FILE, self.lines, self.end)
-            new = tuple(record for record in lines.rounds if record.round > self.last)
+            new = tuple(lines.rounds.where(lambda number: number > self.last))
         except UserError:  # not there yet; or damaged: the cell itself will say so, and the others go on
             self.lines = self.end = None
             return ()
@@ -243,6 +246,11 @@ class Loop:
             end = replace(end, status=status, record=_last_evaluated(read_rounds(state.folder)), why="")
         self.callback.end(state.cell, end)
 
+    def end_all(self) -> None:
+        """End the cells that a stop took with it: whoever computed them says nothing more."""
+        for name in tuple(self._running):
+            self.end(name)
+
     def reuse(self, state: CellState[Cell]) -> None:
         """Tell of a run that was finished before.
 
@@ -334,6 +342,7 @@ def compute(
     loop = Loop(plan, callback, lambda: stop() or out_of_time(), todo)
     with copied(plan, callback.note, stop) as loop.senders:
         how(loop)
+        loop.end_all()
     return loop
 
 

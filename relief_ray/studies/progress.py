@@ -8,8 +8,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
@@ -133,51 +132,10 @@ class Callback:
         self.note(f"WARNING: {text}")
 
     def refresh(self, view: View) -> None:
-        """Hear how the study stands, twice a second."""
+        """Hear how the study stands, twice a second where cells are computed elsewhere."""
 
     def close(self) -> None:
         """End: nothing more will come."""
-
-
-@dataclass(frozen=True)
-class Callbacks(Callback):
-    """Several, one after the other; the first one speaks to the user."""
-
-    each: tuple[Callback, ...] = field(default=())
-
-    def begin(self, cell: Cell, facts: Facts) -> None:
-        """Tell all."""
-        for callback in self.each:
-            callback.begin(cell, facts)
-
-    def round(self, cell: Cell, record: RoundRecord, alerts: Sequence[str]) -> None:
-        """Tell all."""
-        for callback in self.each:
-            callback.round(cell, record, alerts)
-
-    def end(self, cell: Cell, end: End) -> None:
-        """Tell all."""
-        for callback in self.each:
-            callback.end(cell, end)
-
-    def note(self, text: str) -> None:
-        """Tell the first."""
-        self.each[0].note(text)
-
-    def warn(self, text: str) -> None:
-        """Tell the first."""
-        self.each[0].warn(text)
-
-    def refresh(self, view: View) -> None:
-        """Tell all."""
-        for callback in self.each:
-            callback.refresh(view)
-
-    def close(self) -> None:
-        """Close the last first: what they say then is still shown."""
-        with ExitStack() as stack:
-            for callback in self.each:
-                stack.callback(callback.close)
 
 
 class Quiet(Callback):

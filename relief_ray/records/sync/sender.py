@@ -174,7 +174,9 @@ class Sender:
     def _try(self, unit: _Unit) -> bool:
         """Send what a copy lacks, to its end where nothing more is written; return False where the target failed."""
         # Asked before sending: what was written before the end is sent.
-        has_ended, is_last = unit.has_ended, unit.has_ended or self._is_ending
+        # The ending first: a run's own end is announced before it.
+        is_ending, has_ended = self._is_ending, unit.has_ended
+        is_last = has_ended or is_ending
         try:
             if not unit.is_connected:
                 unit.copy.connect()

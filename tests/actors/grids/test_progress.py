@@ -10,20 +10,22 @@ from relief_ray.experiment.experiment import open_cell, run_cell, run_opened
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.studies.loop import Loop, is_disk_full, last_round, leaders
 from relief_ray.studies.plan import Plan, keep_error
-from relief_ray.studies.progress import Callback, Callbacks, End
+from relief_ray.studies.progress import End
 from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan
 from tests.actors.trials import run_alone
 from tests.loaders import ODD, ODDITIES, write_lab
 from tune_configs.registry import cells_of
 
 
-class Heard(Callback):
-    """Remembers the rounds that it hears of."""
+class Heard(GridLines):
+    """Shows lines, and remembers the rounds that it hears of."""
 
     def __init__(self):
+        super().__init__()
         self.rounds = []
 
     def round(self, cell, record, alerts):
+        super().round(cell, record, alerts)
         self.rounds.append((cell.title, record.round))
 
 
@@ -34,7 +36,7 @@ def follow(plan, callback):
 def test_a_loop_follows_cells_to_their_end(tmp_path, capsys):
     plan = tiny_plan(tmp_path, methods=("fedavg", "relief")).write()
     heard = Heard()
-    loop = follow(plan, Callbacks((GridLines(), heard)))
+    loop = follow(plan, heard)
     fedavg, relief = plan.look()
     assert loop.view().left_s is None
     loop.begin(fedavg.cell.name)
