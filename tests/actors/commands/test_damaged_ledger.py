@@ -3,11 +3,14 @@
 import shutil
 from pathlib import Path
 
+import pytest
+
 from relief_ray.records.run_folder import read_rounds
 from tests.actors.conftest import Invoke
 from tests.sealed import change_run
 
 
+@pytest.mark.ci
 def test_a_damaged_last_line_is_named_by_every_reader_and_resume_goes_on_with_the_same_bits(
     invoke: Invoke, runs: Path, tmp_path: Path
 ) -> None:

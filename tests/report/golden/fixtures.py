@@ -201,8 +201,10 @@ FIXTURES: Mapping[str, Fixture] = {
     "frontier": Fixture(make=committed("frontier_test"), pages=("compare.txt",), is_long=True),
     "demo": Fixture(make=demo, pages=("report.txt", "report.md", "compare.txt"), digits=4, is_long=True),
     "quick": Fixture(make=quick, pages=EVERYTHING, digits=4),
-    "own": Fixture(make=own, digits=4),
-    "gaps": Fixture(make=gaps, compared=("gaps/plain/fedavg-s0", "gaps/plain/relief-s0", "gaps/stopped"), digits=4),
+    "own": Fixture(make=own, digits=4, is_long=True),
+    "gaps": Fixture(
+        make=gaps, compared=("gaps/plain/fedavg-s0", "gaps/plain/relief-s0", "gaps/stopped"), digits=4, is_long=True
+    ),
     "testbed": Fixture(make=testbed, compared=(), pages=(), digits=4, is_long=True),
-    "search": Fixture(make=search, compared=(), pages=(), digits=4),
+    "search": Fixture(make=search, compared=(), pages=(), digits=4, is_long=True),
 }
