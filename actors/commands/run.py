@@ -231,15 +231,12 @@ def _computed(
     Raises:
         Stopped: a signal or a full disk ended it early.
     """
-    is_whole = False
 
     def computed(how: Callable[[Loop], None]) -> Loop:
         def advised(loop: Loop) -> None:
-            """Compute; while the copies are waited for, a stop says what is left of them."""
-            nonlocal is_whole
+            """Compute; a stop while the copies are waited for says how to send the rest of them."""
             how(loop)
-            is_whole = plan.kind == "run" and all(look_at(s.cell, s.folder).is_finished for s in todo)
-            if is_whole:
+            if _is_over(plan, todo):
                 rest = f"relief-ray sync {typed(plan.out)}"
                 stop.advise(f"stopped; all runs are finished\nthe rest of their export: {rest}")
 
@@ -265,9 +262,14 @@ def _computed(
                 loop = computed(one_after_another(ray, other_code=options.other_code))
     if loop.disk_full:
         raise Stopped(DISK, f"the disk is full; everything before is intact\n{_how_to_resume(plan)}")
-    if stop.requested() and not is_whole:
+    if stop.requested() and not _is_over(plan, todo):
         raise Stopped(stop.code, _how_to_resume(plan))
     return loop
+
+
+def _is_over(plan: Plan, todo: Iterable[State]) -> bool:
+    """Whether nothing is left to go on with: all runs of `relief-ray run` came to their end."""
+    return plan.kind == "run" and all(look_at(state.cell, state.folder).is_finished for state in todo)
 
 
 def _how_to_resume(plan: Plan) -> str:

@@ -13,8 +13,8 @@ of the digest. What that means where a ledger is not simply read from end to end
 
 * a rewind cuts after a line: the rest is a chain, and the next round follows its last line. Rounds that were cut off
   and come from elsewhere do not follow those that were computed again;
-* a partial scan goes on from the ``End`` of an earlier one; where what stands there does not follow it (the ledger was
-  rewound since), all is read anew from the first line;
+* a partial scan goes on from the ``LedgerEnd`` of an earlier one; where the next line does not follow it (the ledger
+  was rewound since), all is read anew from the first line;
 * a mended break changes no digest, so that the mended ledger is the one that was written;
 * the copy of a mirror is a prefix of whole lines, and a prefix of a chain is a chain; a run goes on from it.
 
@@ -67,7 +67,7 @@ _CLIENT_DEFAULTS: Mapping[str, object] = {
 LinePart = Literal["clients", "client_costs", "norms", "confusion"]
 
 
-class End(NamedTuple):
+class LedgerEnd(NamedTuple):
     """End of the part of a ledger that was read."""
 
     num_bytes: int
@@ -114,11 +114,11 @@ class LineFormat:
         )
 
     @property
-    def begin(self) -> End:
+    def begin(self) -> LedgerEnd:
         """The end of a ledger without a line."""
-        return End(num_bytes=0, digest=self.run, next_round=self.first_round)
+        return LedgerEnd(num_bytes=0, digest=self.run, next_round=self.first_round)
 
-    def line(self, record: RoundRecord, end: End) -> bytes:
+    def line(self, record: RoundRecord, end: LedgerEnd) -> bytes:
         """Return the line of the round that follows ``end``, with its seal and break.
 
         Raises:
@@ -130,12 +130,12 @@ class LineFormat:
         return sealed(to_json(head | self._written(record), inf_nan_mode="strings"), LINE) + b"\n"
 
     @staticmethod
-    def after(line: bytes, end: End) -> End:
+    def after(line: bytes, end: LedgerEnd) -> LedgerEnd:
         """The end of a ledger once a whole line that follows ``end`` is added."""
         digest = line[-len(LINE.after) - _NUM_DIGITS - 1 : -len(LINE.after) - 1].decode()
-        return End(num_bytes=end.num_bytes + len(line), digest=digest, next_round=end.next_round + 1)
+        return LedgerEnd(num_bytes=end.num_bytes + len(line), digest=digest, next_round=end.next_round + 1)
 
-    def refusal(self, run: str, before: str, round_: int, end: End) -> str:
+    def refusal(self, run: str, before: str, round_: int, end: LedgerEnd) -> str:
         """Reason why a line of that head cannot follow ``end``; empty where it does."""
         if run != self.run:
             return f"is of another run ({run[:8]}), expected one of run {self.run[:8]}"
@@ -514,7 +514,7 @@ class Lines:
     """
 
     rounds: Rounds
-    end: End
+    end: LedgerEnd
     torn: str | None
     damage: str | None = None
 
@@ -523,7 +523,7 @@ class _Rewound(Exception):
     """Raised where what stands after an earlier scan's end does not follow it."""
 
 
-def scan(path: Path, line_format: LineFormat, after: End | None = None) -> Lines:
+def scan(path: Path, line_format: LineFormat, after: LedgerEnd | None = None) -> Lines:
     """Check the lines of a ledger; the last one counts only when it is complete.
 
     A driver writes a line's break last. So a last line without its break is one that is being written, or that a
@@ -541,7 +541,7 @@ def scan(path: Path, line_format: LineFormat, after: End | None = None) -> Lines
     return _scan(path, line_format, begin)
 
 
-def _scan(path: Path, line_format: LineFormat, end: End) -> Lines:
+def _scan(path: Path, line_format: LineFormat, end: LedgerEnd) -> Lines:
     """Check the lines after ``end``.
 
     Raises:

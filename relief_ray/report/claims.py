@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from pydantic import JsonValue
 
@@ -281,17 +281,7 @@ def last_lines(
     )
 
 
-_ORDER: tuple[Verdict, ...] = (
-    "supported",
-    "contradicted",
-    "undecided",
-    "cannot decide",
-    "too short to judge",
-    "not finished",
-    "refused",
-    "not tested early enough",
-    "no runs",
-)
+_ORDER: tuple[Verdict, ...] = get_args(Verdict)
 
 
 def _group(verdict: Verdict, claims: Sequence[JudgedClaim]) -> str:

@@ -27,8 +27,7 @@ from relief_ray.plugins.load import is_path, sources
 from relief_ray.records.cells import CellState
 from relief_ray.records.checkpoint import generations, round_of
 from relief_ray.records.facts import Alerts
-from relief_ray.records.ledger import End as LedgerEnd
-from relief_ray.records.ledger import LineFormat, scan
+from relief_ray.records.ledger import LedgerEnd, LineFormat, scan
 from relief_ray.records.lock import is_folder_locked
 from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import RoundRecord, RunRecord, Status
@@ -145,7 +144,7 @@ class _Followed:
         try:
             if self.lines is None:
                 run = read_run(folder)
-                # Of a killed driver's run what the next one drops is still there until that holds the folder.
+                # After a kill the ledger still has rounds that a resume drops, until the next driver locks the folder.
                 is_left = run.status == "running" and not is_folder_locked(folder)
                 if not self.is_running and (is_left or run.status in ("interrupted", "failed")):
                     return ()
@@ -224,7 +223,7 @@ class Loop:
         self.callback.begin(state.cell, facts)
 
     def give_up(self, name: str) -> _Followed | None:
-        """Follow a cell no longer, whose computation is over: its last rounds are still told of."""
+        """Stop following a cell whose computation is over, after the callback has heard of its last rounds."""
         running = self._running.pop(name, None)
         if running is not None:
             running.is_running = True
@@ -247,7 +246,7 @@ class Loop:
         self.callback.end(state.cell, end)
 
     def end_all(self) -> None:
-        """End the cells that a stop took with it: whoever computed them says nothing more."""
+        """End the cells that were running at a stop: Tune does not say how their trials end."""
         for name in tuple(self._running):
             self.end(name)
 

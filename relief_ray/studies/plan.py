@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from relief_ray.config.experiment import ExperimentConfig, assign, parse
+from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.experiment.lifecycle import stored_engine
 from relief_ray.experiment.recording import now
 from relief_ray.experiment.setup import Setup, prepare
@@ -48,6 +48,7 @@ from relief_ray.studies.spec import (
     Setting,
     Spec,
     cells,
+    changed,
     check_strategy,
     choose,
     each_cell,
@@ -199,7 +200,7 @@ class Plan:
             raise UserError(f"{folder}: no {PLAN_FILE}; expected a folder that `relief-ray grid` made")
         else:
             run = read_run(folder)
-            config = parse(_changed(run.config, chosen), str(folder / RUN_FILE))
+            config = parse(changed(run.config, chosen), str(folder / RUN_FILE))
             cell = make_cell(_SINGLE, run.strategy, config, stored_hash=run.config_hash)
             plan = cls(kind=kind, name=run.name, out=folder, cells=(cell,))
         for cell in plan.cells:
@@ -334,10 +335,6 @@ def row_of(cell: Cell) -> PlannedCell:
     )
 
 
-def _changed(config: Mapping[str, object], settings: Iterable[Setting]) -> dict[str, object]:
-    return assign(config, (setting[:2] for setting in settings))
-
-
 def _parsed(rows: Iterable[PlannedCell], path: Path, settings: Sequence[Setting] = ()) -> tuple[Cell, ...]:
     """Cells of rows with checked configurations; ``settings`` may change how they are carried out.
 
@@ -348,7 +345,7 @@ def _parsed(rows: Iterable[PlannedCell], path: Path, settings: Sequence[Setting]
     """
     parsed = []
     for row in rows:
-        cell = make_cell(row.folder, row.label, parse(_changed(row.config, settings), str(path)), row.setting)
+        cell = make_cell(row.folder, row.label, parse(changed(row.config, settings), str(path)), row.setting)
         # The folder is read only where it can matter: most cells have today's hash.
         if row.hash and row.hash != cell.hash and _began_under(row.hash, path.parent / row.folder, cell.config):
             cell = replace(cell, hash=row.hash)
@@ -521,7 +518,7 @@ def target_config(target: str, settings: Sequence[str]) -> ExperimentConfig:
     """Configuration of ``open_target``."""
     folder, changes = Path(target), read_settings(settings)
     if (folder / RUN_FILE).exists():
-        return parse(_changed(read_run(folder).config, changes), str(folder / RUN_FILE))
+        return parse(changed(read_run(folder).config, changes), str(folder / RUN_FILE))
     return next(each_cell(load_spec(target), changes)).config
 
 

@@ -271,7 +271,12 @@ def read_settings(texts: Iterable[str]) -> tuple[Setting, ...]:
     return tuple(Setting(*read_pair(text), f"--set {text}") for text in texts)
 
 
-def _configured(values: Settings, settings: Iterable[Setting]) -> dict[str, object]:
+def changed(values: Settings, settings: Iterable[Setting]) -> dict[str, object]:
+    """Values with what these settings change.
+
+    Raises:
+        UserError: a path leads through something that is no section.
+    """
     return assign(values, (setting[:2] for setting in settings))
 
 
@@ -496,7 +501,7 @@ def _fixed(spec: Spec, settings: Sequence[Setting], rest: Sequence[Setting]) -> 
     Raises:
         UserError: chosen folds of a split that has none, or ``replicate``, which is derived.
     """
-    fixed, values = {setting.path: setting for setting in rest}, _configured(spec.settings, rest)
+    fixed, values = {setting.path: setting for setting in rest}, changed(spec.settings, rest)
     if "replicate" in fixed:
         found = fixed["replicate"]
         raise UserError(f"{found.text}: names a run's replicate; expected --set 'replicates=[{found.value}]'")
@@ -824,7 +829,7 @@ def _config_of(spec: Spec, point: Point, settings: Sequence[Setting]) -> Experim
     values = assign({"strategy": {"name": point.method}}, point.settings.items())
     source = spec.title if Path(spec.title).suffix in (".yaml", ".yml", ".json") else spec.name
     where = f"{clipped(source)} ({clipped(point.method)})"
-    return parse(_configured(values, settings), f"grid {where}" if spec.kind == "grid" else where)
+    return parse(changed(values, settings), f"grid {where}" if spec.kind == "grid" else where)
 
 
 def _refuse_too_short(grid: str, point: Point, config: ExperimentConfig) -> None:

@@ -16,7 +16,7 @@ from relief_ray.records import RoundRecord, RunFolder, checkpoint, read_rounds, 
 from relief_ray.records.cells import look
 from relief_ray.records.checkpoint import Checkpoint, Tally
 from relief_ray.records.facts import LeftOutLog, left_out_of
-from relief_ray.records.ledger import End, LineFormat, scan
+from relief_ray.records.ledger import LedgerEnd, LineFormat, scan
 from relief_ray.records.schema import FedAvgRecord, LeftOutFacts, Metrics, PhysicalRecord, ProbeRecord, Totals
 from relief_ray.report.inventory import take_inventory
 from relief_ray.report.runs import load_runs
@@ -27,7 +27,7 @@ from tests.sealed import change_run, line_of, page, put_page, put_rounds
 LINES = LineFormat.of(make_run())
 
 
-def end_of(*lines: bytes) -> End:
+def end_of(*lines: bytes) -> LedgerEnd:
     """The end of a ledger of these lines."""
     end = LINES.begin
     for line in lines:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field, JsonValue, ValidationError
 
 from relief_ray.records.facts import sentence
-from relief_ray.records.ledger import End, LineFormat, scan
+from relief_ray.records.ledger import LedgerEnd, LineFormat, scan
 from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import round_scalars
 from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_rounds, read_run
@@ -200,7 +200,7 @@ class MlflowRun:
         self._record = read_run(self._folder)
         self._ended_ms = _unix_ms(self._record.finished) or 0
         self._format = LineFormat.of(self._record)
-        self._end: End | None = None
+        self._end: LedgerEnd | None = None
         self._client, stored = _open_run(self._store, self._folder, self._record)
         self.run_id = stored.info.run_id
         self._tags = set(stored.data.tags)

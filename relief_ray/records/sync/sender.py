@@ -133,7 +133,7 @@ class Sender:
         self._woken.set()
 
     def stop(self, is_stopped: bool = False) -> None:
-        """Announce that nothing more is written at all; ``is_stopped``: who waits has little patience."""
+        """Announce the end of all runs; ``is_stopped``: the command was stopped, so that it waits for seconds only."""
         self._patience_s = min(self.target.patience_s, self.target.limit_after_stop_s if is_stopped else math.inf)
         limit_s = self.target.limit_after_stop_s if is_stopped else self.target.limit_s
         self._until_s = time.monotonic() + limit_s
@@ -164,7 +164,7 @@ class Sender:
                 time.sleep(self.target.retry_s)
 
     def _due(self) -> list[_Unit]:
-        """Units to look at now, who waits longest first: one that fails for reasons of its own keeps none back."""
+        """Units to look at now, the longest waiting first, so that one that always fails delays no other."""
         now_s = time.monotonic()
         if now_s < self._rests_until_s:
             return []
