@@ -487,15 +487,10 @@ def _aa_test(runs: DataFrame, rounds: DataFrame, figure: Figure) -> Outcome | No
 
     Each fold of each two replicates is a pair. Replicates with other rotations differ in more than their seeds.
     """
-    import pandas as pd
-
-    parts = []
-    for _, same in runs.groupby("rotation"):
-        each = sorted(same["repetition"].unique())
-        for one, two in zip(each[::2], each[1::2], strict=False):
-            mine, other = (same[same["repetition"] == key].set_index("fold") for key in (one, two))
-            parts.append(scored(mine, other, rounds, figure).sort_index().reset_index().assign(repetition=one))
-    scores = pd.concat(parts) if parts else pd.DataFrame()
+    number = runs.groupby("rotation")["repetition"].rank(method="dense").astype(int) - 1
+    numbered = runs.assign(two=number // 2)
+    one, two = (numbered[number % 2 == side] for side in (0, 1))
+    scores = scored(one, two, ["rotation", "two", "fold"], rounds, figure)
     outcome = judge_pairs(scores) if len(scores) else None
     return outcome if outcome is not None and outcome.paired.num_pairs >= _MIN_AA_UNITS else None
 

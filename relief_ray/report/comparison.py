@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import isnan
 from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING
@@ -21,7 +22,17 @@ from relief_ray.plugins.load import is_path
 from relief_ray.records.schema import MethodFacts, RunRecord
 from relief_ray.report.inventory import GridItem, Inventory, choice_kind, chosen_keys, searched_keys, variant_names
 from relief_ray.report.paper import PAPER_DATA
-from relief_ray.report.results import COSTS, FACTS, KEY, by_subject, last_metrics, round_table, run_table, score_at
+from relief_ray.report.results import (
+    COSTS,
+    FACTS,
+    KEY,
+    by_subject,
+    curves,
+    last_metrics,
+    round_table,
+    run_table,
+    score_at,
+)
 from relief_ray.report.runs import (
     Loaded,
     Parsed,
@@ -228,7 +239,8 @@ def compare_runs(
     figures = [name for name in table.columns if name not in FACTS]
     rows = []
     for label, group in ((label, table[table["method"] == label]) for label in names):
-        known = {name: values for name in figures if (values := group[name].dropna().tolist())}
+        columns = zip(figures, group[figures].to_numpy(dtype=float).T, strict=True)
+        known = {name: values for name, column in columns if (values := column[column == column].tolist())}
         f1, at_rounds, canonical, rare = (
             None if label == REFERENCE else paired_gain(pairs(table, rounds, label, REFERENCE, figure))
             for figure in ("f1_percent", "f1_at_rounds_percent", "f1_canonical_percent", "f1_rare_percent")
@@ -257,28 +269,42 @@ def pairs(table: DataFrame, rounds: DataFrame, first: str, second: str, figure: 
     Columns: ``KEY``, ``repetition``, scores ``first`` and ``second`` in percent, the runs' numbers ``run`` and
     ``run_second``. ``figure``: a column of the table or a name that claims use.
     """
-    one, two = (table[table["method"] == name].drop_duplicates(KEY).set_index(KEY) for name in (first, second))
-    scores = scored(one, two, rounds, figure)
-    numbered = scores.join(one[["run", "repetition"]]).join(two["run"].to_frame("run_second"))
-    return numbered.sort_index().reset_index()
+    one, two = (table[(table["method"] == name).to_numpy()] for name in (first, second))
+    return scored(one, two, KEY, rounds, figure)
 
 
-def scored(one: DataFrame, two: DataFrame, rounds: DataFrame, figure: str) -> DataFrame:
-    """Scores ``first`` and ``second`` of the rows of two run tables with equal indices; without those that lack one.
+def scored(one: DataFrame, two: DataFrame, keys: Sequence[str], rounds: DataFrame, figure: str) -> DataFrame:
+    """``pairs`` of the rows of two run tables that are equal in ``keys``, in their order; of equal rows the first.
 
     At equal cost the budget of a pair is what the cheaper one spent in all.
     """
+    import numpy as np
     import pandas as pd
 
     total, cost = COSTS.get(figure, (FIGURES.get(figure, figure), ""))
-    both = pd.DataFrame({"first": one.reindex(columns=[total])[total], "second": two.reindex(columns=[total])[total]})
-    both = both.dropna()
-    if cost:
-        budgets, tested = both.min(axis=1), rounds[rounds["f1_percent"].notna() & (rounds["round"] > 0)]
-        curves = dict(list(tested.groupby("run")))
-        for name, runs in (("first", one["run"]), ("second", two["run"])):
-            both[name] = [score_at(curves.get(runs[key]), cost, budget) for key, budget in budgets.items()]
-    return both.dropna()
+    mine, other = (_by_key(part, keys, total) for part in (one, two))
+    tested = curves(rounds) if cost else {}
+    rows: list[tuple[float, ...]] = []
+    for key in sorted(mine.keys() & other.keys()):
+        (first, run, repetition), (second, run_second, _) = mine[key], other[key]
+        if cost:
+            first, second = (score_at(tested.get(i), cost, min(first, second)) for i in (run, run_second))
+        if not isnan(first + second):
+            rows.append((*key, repetition, run, run_second, first, second))
+    names = [*keys, "repetition", "run", "run_second", "first", "second"]
+    columns = zip(*rows, strict=True) if rows else [()] * len(names)
+    return pd.DataFrame({name: np.array(column) for name, column in zip(names, columns, strict=True)})
+
+
+def _by_key(table: DataFrame, keys: Sequence[str], figure: str) -> dict[tuple[int, ...], tuple[float, int, int]]:
+    """Figure, number and repetition of each run: joins of tables with few rows take ten times as long."""
+    if figure not in table:
+        return {}
+    columns = (table[name].tolist() for name in (*keys, figure, "run", "repetition"))
+    rows: dict[tuple[int, ...], tuple[float, int, int]] = {}
+    for *key, value, run, repetition in zip(*columns, strict=True):
+        rows.setdefault(tuple(key), (value, run, repetition))
+    return rows
 
 
 def paired_gain(scores: DataFrame) -> Paired | None:

@@ -127,7 +127,7 @@ def cells_of(inventory: Inventory) -> Cells:
         )
         parts.append((table.assign(run=number, **facts), rounds))
     if not parts:
-        runs_of = pd.DataFrame(columns=["run", *(name for name in _CELL_COLUMNS if name not in _COSTS)])
+        runs_of = pd.DataFrame(columns=["run", "strategy", *(name for name in _CELL_COLUMNS if name not in _COSTS)])
         return Cells(runs=runs_of, rounds=pd.DataFrame(columns=["run", *_ROUND_COLUMNS, "bytes_up", "bytes_down"]))
     runs_of, rounds_of = (
         pd.concat(tables).sort_values("run", kind="stable", ignore_index=True) for tables in zip(*parts, strict=True)

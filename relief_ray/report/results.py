@@ -18,7 +18,10 @@ from relief_ray.report.runs import Loaded, device_types, fleet_of, is_pooled, ru
 from relief_ray.strategies import PROPOSED, REFERENCE
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from numpy import ndarray
+    from pandas import DataFrame, Series
+
+    Curve = Mapping[str, ndarray]
 
 FUSION_BLOCK = "fusion.A."
 MIB = 2**20
@@ -55,6 +58,12 @@ _CLIENT_COLUMNS = (
 )
 # Columns of ``run_table`` with the budget, and of ``round_table`` with what was spent, for F1 at equal cost.
 COSTS = {"f1_at_seconds": ("total_s", "time_s"), "f1_at_joules": ("energy_total_j", "energy_j")}
+# Columns of ``run_table`` with F1 at equal cost, by the column of ``round_table`` with that cost.
+_AT_EQUAL = {
+    "time_s": "f1_at_seconds_percent",
+    "energy_j": "f1_at_joules_percent",
+    "aggregations": "f1_at_rounds_percent",
+}
 # Headline F1 whose first appearance is timed: a fixed one, and a share of FedAvg's last.
 _TTA_PERCENT, _TTA_SHARE = 85.0, 0.95
 # The two whose cheaper one sets the budget of a table's columns; where one is missing, all methods but the bounds do.
@@ -66,12 +75,13 @@ def run_table(runs: Sequence[Loaded], rounds: DataFrame, clock: str | None = Non
 
     What needs FedAvg is taken from its run of the same fold, rotation and seed. ``rounds``: the runs' ``round_table``.
     """
+    import numpy as np
     import pandas as pd
 
     table = pd.DataFrame([{**_facts(run, i), **figures(run, clock)} for i, run in enumerate(runs)])
     table = table.astype({name: float for name in table.columns if name not in FACTS})
     is_small = pd.Series([run.committed is not None for run in runs]) & ~table["pooled"]
-    tested = {run: part for run, part in rounds[rounds["f1_percent"].notna() & (rounds["round"] > 0)].groupby("run")}
+    tested = curves(rounds)
     fedavg = table[table["method"] == REFERENCE].drop_duplicates(KEY).set_index(KEY)
     theirs = fedavg.reindex(pd.MultiIndex.from_frame(table[KEY])).set_axis(table.index)
     for name, better in {"speedup": "round_s", "speedup_total": "total_s", "energy_saved_percent": "energy_j"}.items():
@@ -82,52 +92,62 @@ def run_table(runs: Sequence[Loaded], rounds: DataFrame, clock: str | None = Non
     table["up_saved_percent"] = 100 * (1 - table["up_mib"] / theirs["up_mib"].where(theirs["up_mib"] > 0))
     for name, targets in {"tta85": [_TTA_PERCENT] * len(table), "tta95": _TTA_SHARE * theirs["f1_percent"]}.items():
         reached = [_first(tested.get(run), target) for run, target in zip(table["run"], targets, strict=True)]
-        table[[f"{name}_rounds", f"{name}_s", f"{name}_j"]] = reached
-    for _, group in table.groupby(KEY):
-        for name, scores in _at_equal_cost(group, rounds, tested).items():
-            table.loc[group.index, name] = scores
-    return table
+        table[[f"{name}_rounds", f"{name}_s", f"{name}_j"]] = np.array(reached)
+    for (cost, name), budgets in zip(_AT_EQUAL.items(), _budgets(table, rounds), strict=True):
+        scores = [score_at(tested.get(run), cost, budget) for run, budget in zip(table["run"], budgets, strict=True)]
+        table[name] = np.array(scores, dtype=float)
+    # One block of memory: single columns are slow to filter.
+    return table.copy()
 
 
-def _first(tested: DataFrame | None, target: float) -> list[float | None]:
-    """Round, seconds and joules of the first evaluation that reached the target."""
-    reached = None if tested is None else tested[tested["f1_percent"] >= target]
-    if reached is None or reached.empty:
-        return [None] * 3
-    return list(reached[["round", "time_s", "energy_j"]].iloc[0])
+def curves(rounds: DataFrame) -> dict[int, Curve]:
+    """The evaluations of rounds 1..R of each run, by its number: columns of ``round_table`` as arrays."""
+    import numpy as np
 
-
-def _at_equal_cost(group: DataFrame, rounds: DataFrame, tested: Mapping[int, DataFrame]) -> dict[str, list[float]]:
-    """F1 of a replicate's runs at what the cheaper of FedAvg and RELIEF spent in all, or the cheapest but bounds.
-
-    Where the numbers of aggregations differ, the least of them is a budget too.
-    """
-    anchors = group[group["method"].isin(_ANCHORS)]
-    anchors = group[~group["is_bound"]] if len(anchors) < len(_ANCHORS) else anchors
-    budgets = {cost: anchors[total].min() for total, cost in COSTS.values()} if len(anchors) > 1 else {}
-    counts = rounds[rounds["run"].isin(group["run"])].groupby("run")["aggregations"].max()
-    budgets |= {"aggregations": counts.min()} if counts.nunique() > 1 else {}
-    names = {
-        "time_s": "f1_at_seconds_percent",
-        "energy_j": "f1_at_joules_percent",
-        "aggregations": "f1_at_rounds_percent",
-    }
+    tested = rounds[rounds["f1_percent"].notna() & (rounds["round"] > 0)]
+    columns = {name: tested[name].to_numpy(dtype=float) for name in ("round", "f1_percent", *_AT_EQUAL)}
+    numbers, starts = np.unique(tested["run"].to_numpy(dtype=int), return_index=True)
+    ends = [*starts[1:], len(tested)]
     return {
-        names[cost]: [score_at(tested.get(run), cost, budget) for run in group["run"]]
-        for cost, budget in budgets.items()
+        int(run): {name: values[start:end] for name, values in columns.items()}
+        for run, start, end in zip(numbers, starts, ends, strict=True)
     }
 
 
-def score_at(tested: DataFrame | None, cost: str, budget: float) -> float:
+def _first(tested: Curve | None, target: float) -> list[float]:
+    """Round, seconds and joules of the first evaluation that reached the target, else NaN."""
+    if tested is None or not (reached := tested["f1_percent"] >= target).any():
+        return [float("nan")] * 3
+    return [float(tested[name][reached.argmax()]) for name in ("round", "time_s", "energy_j")]
+
+
+def _budgets(table: DataFrame, rounds: DataFrame) -> Iterable[Series]:
+    """By run, for each cost of ``_AT_EQUAL``: what the cheaper of FedAvg and RELIEF of its replicate spent in all.
+
+    Without both of them it is the cheapest method but bounds. Of aggregations it is the least number of all methods,
+    where these differ. NaN where nothing is compared.
+    """
+    keys = [table[key] for key in KEY]
+    is_anchor = table["method"].isin(_ANCHORS)
+    has_anchors = is_anchor.groupby(keys).transform("sum") >= len(_ANCHORS)
+    used = is_anchor.where(has_anchors, ~table["is_bound"])
+    is_compared = used.groupby(keys).transform("sum") > 1
+    for total, _ in COSTS.values():
+        yield table[total].where(used).groupby(keys).transform("min").where(is_compared)
+    counts = table["run"].map(rounds.groupby("run")["aggregations"].max()).groupby(keys)
+    yield counts.transform("min").where(counts.transform("nunique") > 1)
+
+
+def score_at(tested: Curve | None, cost: str, budget: float) -> float:
     """F1 in percent when so much was spent, between the two evaluations around it; NaN before the first one.
 
-    A run that ended earlier keeps its last F1.
+    A run that ended earlier keeps its last F1. NaN for a budget of NaN.
     """
     import numpy as np
 
-    if tested is None or tested.empty:
+    if tested is None:
         return float("nan")
-    return float(np.interp(budget, tested[cost].astype(float), tested["f1_percent"].astype(float), left=np.nan))
+    return float(np.interp(budget, tested[cost], tested["f1_percent"], left=np.nan))
 
 
 def _facts(loaded: Loaded, number: int) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from relief_ray.report.results import client_table, count_slots, figures, round_table, run_table, score_at
+from relief_ray.report.results import client_table, count_slots, curves, figures, round_table, run_table, score_at
 
 CLOCK = "split_naive"
 
@@ -70,9 +70,9 @@ def test_f1_at_equal_cost_is_interpolated_between_tests(make):
     assert row["relief"]["f1_at_seconds_percent"] == pytest.approx(48.0)
     # Two aggregations are the fewest: RELIEF has trained one round behind its bootstrap.
     assert tuple(row[["fedavg", "relief"], "f1_at_rounds_percent"]) == pytest.approx((50.0, 30.0))
-    rounds = round_table([make("fedavg", scores=(0.4, 0.5))])
-    assert [score_at(rounds, "time_s", s) for s in (2.0, 3.0, 9.0)] == pytest.approx([40.0, 45.0, 50.0])
-    assert score_at(rounds, "time_s", 1.9) != score_at(rounds, "time_s", 1.9), "before the first test there is none"
+    tested = curves(round_table([make("fedavg", scores=(0.4, 0.5))]))[0]
+    assert [score_at(tested, "time_s", s) for s in (2.0, 3.0, 9.0)] == pytest.approx([40.0, 45.0, 50.0])
+    assert score_at(tested, "time_s", 1.9) != score_at(tested, "time_s", 1.9), "before the first test there is none"
 
 
 def test_clients_of_a_run_have_seconds_by_stage(make):
