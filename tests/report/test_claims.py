@@ -117,7 +117,7 @@ def test_pairs_that_depend_are_tested_as_means_of_replicates(repeat, registry):
     gains = np.array([[0.02, 0.05, 0.11]] * FOLDS) + 0.001 * RNG.normal(size=(FOLDS, REPLICATES))
     runs = [*repeat("fedavg", BASE), *repeat("v1", BASE + gains, trained=LESS)]
     (claim,), _ = judged(runs, registry(BETTER))
-    assert claim.outcome.on_means and claim.outcome.paired.num_pairs == 3 and claim.outcome.p == 0.25
+    assert claim.outcome.paired.on_means and claim.outcome.paired.num_pairs == 3 and claim.outcome.p == 0.25
     assert claim.verdict == "cannot decide" and "3 replicate means" in claim.evidence
 
 

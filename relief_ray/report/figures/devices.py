@@ -166,8 +166,17 @@ def _devices(figure: MplFigure, comparison: Comparison, shares: Sequence[DeviceS
         x = list(number).index(share.kind) + (methods.index(share.method) - (len(methods) - 1) / 2) * width
         bottom, colour = 0.0, colours[share.method]
         for (_, hatch, alpha), height in zip(_PARTS, (share.compute_s, share.link_s, share.wait_s), strict=True):
-            edge = {"hatch": hatch, "edgecolor": FAINT, "linewidth": 0.3}
-            left.bar(x, height, width * 0.9, bottom=bottom, color=colour, alpha=alpha, **edge)
+            left.bar(
+                x,
+                height,
+                width * 0.9,
+                bottom=bottom,
+                color=colour,
+                alpha=alpha,
+                hatch=hatch,
+                edgecolor=FAINT,
+                linewidth=0.3,
+            )
             bottom += height
         right.bar(x, share.energy_j, width * 0.9, color=colour)
         right.text(x, share.energy_j, f"{share.energy_j:.3g}", ha="center", va="bottom", fontsize=5)

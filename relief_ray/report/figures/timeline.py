@@ -273,8 +273,8 @@ def _marks(ax: Axes, part: Panel, full: float, longest: float) -> None:
     ax.plot([full, full], [-0.5, last], color=FAINT, linewidth=0.8, linestyle=":")
     arrow = {"arrowstyle": "<->", "color": FAINT, "lw": 0.8, "shrinkA": 0, "shrinkB": 0}
     ax.annotate("", xy=(end, middle), xytext=(full, middle), arrowprops=arrow)
-    place = {"xytext": (0, 3), "textcoords": "offset points", "ha": "center", "va": "bottom"}
-    ax.annotate(f"{gap:.2f} s saved", (end + gap / 2, middle), **place)
+    place = (end + gap / 2, middle)
+    ax.annotate(f"{gap:.2f} s saved", place, xytext=(0, 3), textcoords="offset points", ha="center", va="bottom")
 
 
 def _legend(figure: MplFigure, note: str, height: float) -> None:
