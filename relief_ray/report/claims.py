@@ -119,35 +119,34 @@ def judge(
     Claims that could not be tested count in Holm's correction as well: leaving runs out makes it no milder.
     """
     problems, number = [*registry.problems], registry.num_claims
-    judged: dict[int, tuple[Registered, list[JudgedClaim]]] = {}
+    judged: dict[int, tuple[Registered, Comparison, list[JudgedClaim]]] = {}
     for file in registry.files:
         found = [(i, c) for i, c in enumerate(comparisons) if c and _is_about(file.claims, c.runs[0].run.config)]
         if len(found) == 1 and found[0][0] not in judged:
             ((place, comparison),) = found
-            judged[place] = file, [_judge(comparison, claim, file, number) for claim in file.claims.claims]
+            judged[place] = file, comparison, [_judge(comparison, claim, file, number) for claim in file.claims.claims]
         else:
             why = f"{len(found)} settings here fit, none is judged; name what tells them apart in the file's `where`"
             why = why if found else "no finished runs of that here, none is judged"
             problems.append(f"The claims about {file.claims.data}, {file.claims.split}: {why}.")
     ordered = sorted(judged.items())
-    tested = [c.outcome.p for _, (_, claims) in ordered for c in claims if c.outcome is not None]
+    tested = [c.outcome.p for _, (*_, claims) in ordered for c in claims if c.outcome is not None]
     adjusted = iter(holm([*tested, *[1.0] * (number - len(tested))]))
     judgements = {
         place: Judgement(
             claims=tuple(c if c.outcome is None else _decided(c, c.outcome, next(adjusted)) for c in claims),
             num_claims=number,
-            at=file.at,
-            rates=_rates(comparisons[place], file.claims),
+            at=file.committed.at,
+            rates=_rates(comparison, file.claims),
         )
-        for place, (file, claims) in ordered
+        for place, (file, comparison, claims) in ordered
     }
     return [judgements.get(place) for place in range(len(comparisons))], tuple(problems)
 
 
-def _rates(comparison: Comparison | None, claims: Claims) -> tuple[AaRate, ...]:
+def _rates(comparison: Comparison, claims: Claims) -> tuple[AaRate, ...]:
     figures = dict.fromkeys(claim.figure for claim in claims.claims)
-    rates = (comparison and aa_rate(comparison, figure) for figure in figures)
-    return tuple(rate for rate in rates if rate is not None)
+    return tuple(rate for figure in figures if (rate := aa_rate(comparison, figure)) is not None)
 
 
 def _decided(judged: JudgedClaim, outcome: Outcome, p_holm: float) -> JudgedClaim:
@@ -165,10 +164,10 @@ def _judge(comparison: Comparison, claim: Claim, file: Registered, num_claims: i
     if obstacle is not None:
         return JudgedClaim(claim=claim, verdict=obstacle[0], evidence=obstacle[1])
     outcome = judge_pairs(found, claim.margin)
-    least, evidence, verdict = min(1.0, num_claims * outcome.smallest_p), _evidence(outcome, claim, found), "undecided"
+    least, evidence = min(1.0, num_claims * outcome.smallest_p), _evidence(outcome, claim, found)
     if least > ALPHA:
-        verdict = "cannot decide"
         evidence = f"this study cannot decide: {_units(outcome)} give no adjusted p below {least:.2g}; {evidence}"
+    verdict: Verdict = "undecided" if least <= ALPHA else "cannot decide"
     return JudgedClaim(claim=claim, verdict=verdict, evidence=evidence, outcome=outcome)
 
 
@@ -182,8 +181,9 @@ def _obstacle(comparison: Comparison, scores: DataFrame, claim: Claim, file: Reg
     if scores.empty:
         return "no runs", f"needs runs of {claim.first} and {claim.second} with {FIGURE_TEXT[claim.figure]}"
     both = [[comparison.runs[i] for i in pair] for pair in zip(scores["run"], scores["run_second"], strict=True)]
-    if early := sum(min(loaded.run.created for loaded in pair) < file.at for pair in both):
-        return "refused", f"{early} of {len(scores)} pairs were begun before the claims were named ({file.at})"
+    if early := sum(min(loaded.run.created for loaded in pair) < file.committed.at for pair in both):
+        late = f"{early} of {len(scores)} pairs were begun before the claims were named ({file.committed.at})"
+        return "refused", late
     planned = file.planned_pairs(claim.first, claim.second)
     if missing := len(planned - set(scores[KEY].itertuples(index=False, name=None))):
         done = f"{len(planned) - missing} of {len(planned)} planned pairs are finished"
@@ -448,30 +448,13 @@ class Registered:
 
     claims: Claims
     """The claims."""
-    text: str
-    """Content of their file."""
-    at: str
-    """Since when they have been there (UTC, ISO 8601)."""
-    planned: Mapping[str, Mapping[Replicate, Repetition]]
-    """Replicates of each method that the plan has in the claims' data and split, with what they repeat."""
-
-    @property
-    def sha256(self) -> str:
-        """Digest of the claims file."""
-        return claims_digest(self.text.encode())
+    committed: CommittedClaims
+    """Their file's text, since when they have been there, and the replicates that the plan has of each method."""
 
     def planned_pairs(self, first: str, second: str) -> frozenset[Replicate]:
-        """The replicates that were planned for both methods."""
-        return frozenset(self.planned.get(first, {}).keys() & self.planned.get(second, {}).keys())
-
-    @property
-    def committed(self) -> CommittedClaims:
-        """The form in which a file of committed results keeps them."""
-        planned = {
-            name: tuple((*replicate, *repetition) for replicate, repetition in replicates.items())
-            for name, replicates in self.planned.items()
-        }
-        return CommittedClaims(text=self.text, at=self.at, planned=planned)
+        """The replicates that were planned for both methods, in the claims' data and split."""
+        one, two = ({row[:3] for row in self.committed.planned.get(name, ())} for name in (first, second))
+        return frozenset(one & two)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -492,25 +475,29 @@ def registry_of(folders: Iterable[Path]) -> Registry:
 
     None where they are more than six in all.
     """
-    files: dict[str, Registered] = {}
+    found: list[Registered] = []
     problems: list[str] = []
-    plans, committed = [], []
-    for folder in map(Path, folders):
-        above = folder.resolve().parent / PLAN_FILE
-        plans += [*(path.resolve() for path in below(folder, PLAN_FILE)), *([above] if above.exists() else [])]
-        committed += [folder] if is_committed(folder) else []
-    for path in dict.fromkeys(plans):
+    folders = [Path(folder) for folder in folders]
+    # Plans in and below the folders, and those that are right above them.
+    plans = [
+        path
+        for folder in folders
+        for path in (*map(Path.resolve, below(folder, PLAN_FILE)), folder.resolve().parent / PLAN_FILE)
+    ]
+    for path in filter(Path.exists, dict.fromkeys(plans)):
         try:
             plan = read_plan_file(path)
             if plan.claims is not None:
-                found = _registered(path.parent / CLAIMS_FILE, plan.claims, plan.cells)
-                files.setdefault(found.sha256, found)
+                found.append(_registered(path.parent / CLAIMS_FILE, plan.claims, plan.cells))
         except UserError as error:
             problems.append(str(error))
-    for path in committed:
+    for path in filter(is_committed, folders):
         if (kept := read_committed(path).claims) is not None:
-            found = _kept(path, kept)
-            files.setdefault(found.sha256, found)
+            claims = parse_claims(kept.text.encode(), f"{path}: claims")
+            found.append(Registered(claims=claims, committed=kept))
+    files: dict[str, Registered] = {}
+    for file in found:
+        files.setdefault(file.committed.text, file)
     known = Registry(files=tuple(files.values()), problems=tuple(problems))
     if known.num_claims <= MAX_CLAIMS:
         return known
@@ -532,17 +519,12 @@ def _registered(path: Path, planned: PlannedClaims, cells: Sequence[PlannedCell]
             f"{planned.sha256[:12]}): no claim of it is judged; restore the file"
         )
     claims = parse_claims(content, str(path))
-    return Registered(claims=claims, text=content.decode(), at=planned.at, planned=planned_replicates(claims, cells))
-
-
-def _kept(path: Path, kept: CommittedClaims) -> Registered:
-    """The claims that committed results carry."""
-    return Registered(
-        claims=parse_claims(kept.text.encode(), f"{path}: claims"),
-        text=kept.text,
-        at=kept.at,
-        planned={name: {row[:3]: row[3:] for row in rows} for name, rows in kept.planned.items()},
-    )
+    planned_of = {
+        name: tuple((*replicate, *repetition) for replicate, repetition in replicates.items())
+        for name, replicates in planned_replicates(claims, cells).items()
+    }
+    committed = CommittedClaims(text=content.decode(), at=planned.at, planned=planned_of)
+    return Registered(claims=claims, committed=committed)
 
 
 def planned_replicates(claims: Claims, cells: Sequence[PlannedCell]) -> dict[str, dict[Replicate, Repetition]]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, log
 from statistics import mean
-from typing import Any
+from typing import Any, NamedTuple
 
 from relief_ray.core.messages import Fleet
 from relief_ray.models.registry import BACKBONES
@@ -511,8 +511,7 @@ def mean_cosine(runs: Sequence[Loaded], block: str, kinds: tuple[str, str]) -> f
     return mean(values) if values else None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeviceShare:
+class DeviceShare(NamedTuple):
     """Mean round of one device of a type under a method: seconds of computing, link and waiting, and joules."""
 
     method: str
@@ -528,8 +527,8 @@ def device_shares(runs: Sequence[Loaded], method: str, clock: str) -> list[Devic
     """Means over devices of a type, rounds 1..R and runs."""
     import pandas as pd
 
-    parts = [client_table(loaded, clock).query("round > 0").assign(run=i) for i, loaded in enumerate(runs)]
-    parts = [part for part in parts if len(part)]
+    tables = (client_table(loaded, clock).query("round > 0").assign(run=i) for i, loaded in enumerate(runs))
+    parts = [table for table in tables if len(table)]
     if not parts:
         return []
     rows = pd.concat(parts)

@@ -274,7 +274,7 @@ def test_committed_results_are_judged_as_their_run_folders(repeat, registry, tmp
     ]
     write_committed(tmp_path / "cells.json", "g", cells, known.files[0].committed)
     kept = registry_of([tmp_path])
-    assert kept.files[0].planned == planned and kept.files[0].at == known.files[0].at
+    assert kept.files[0].committed == known.files[0].committed
     (small,), _ = judge([compare_runs(load_runs([tmp_path]))], kept)
     assert small.claims == judged(runs, known)[0]
     assert [c.verdict for c in small.claims] == ["supported", "refused", "too short to judge"]

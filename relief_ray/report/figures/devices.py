@@ -143,15 +143,14 @@ def devices(experiment: Experiment, slug: str) -> Figure | None:
     shares = [s for m in methods for s in device_shares(comparison.runs_of(m), m, comparison.clock)]
     if not shares:
         return None
-    columns = ("method", "kind", "compute_s", "link_s", "wait_s", "energy_j", "num_devices")
     return Figure(
         slug=slug,
         caption=f"A mean round per device type: seconds (full: computing, striped: link, pale: waiting for the "
         f"slowest) and joules of one device; {experiment.title}.",
         draw=partial(_devices, comparison=comparison, shares=shares, methods=methods),
         height_in=2.4,
-        columns=columns,
-        rows=list(map(attrgetter(*columns), shares)),
+        columns=DeviceShare._fields,
+        rows=shares,
     )
 
 

@@ -5,7 +5,7 @@ The sensors one at a time are the paper's Fig. 6, the curves its Fig. 5.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -146,19 +146,18 @@ def _draw_curves(
     label: str = _SCORES["f1_percent"],
 ) -> None:
     """One panel per quantity; ``heading`` stands at the top and takes ``_HEADING_IN`` inches."""
-    look, methods, above_in = all_styles(comparison), drawn(comparison), _HEADING_IN if heading else 0.0
-    shown = _quantities(comparison, points.energy_j.max())
-    top_in = legend_in(methods) + 0.08 + above_in
-    axes = panels(figure, len(shown), above_in=top_in, below_in=_BELOW_IN, sharey=True)
-    for ax, quantity in zip(axes, shown, strict=True):
+    styles, methods = all_styles(comparison), drawn(comparison)
+    shown = points[points.method.isin(methods)]
+
+    def draw(ax: Axes, quantity: _Quantity) -> None:
         for method in methods:
-            _curve(ax, points[points.method == method], quantity, look[method], method)
-        _finish(ax, quantity, is_first=ax is axes[0], label=label)
-    low = floor(points[points.method.isin(methods)])
-    percent_axis(axes[0], axes[0].get_ylim()[0] if low is None else low, axes[0].get_ylim()[1])
+            _curve(ax, shown[shown.method == method], quantity, styles[method], method)
+
+    quantities = _quantities(comparison, points.energy_j.max())
+    ax = _against(figure, comparison, quantities, methods, draw, label, _HEADING_IN if heading else 0.0)
+    low = floor(shown)
+    percent_axis(ax, ax.get_ylim()[0] if low is None else low, ax.get_ylim()[1])
     figure.text(0.012, 1 - 0.12 / float(figure.get_size_inches()[1]), heading, color=FAINT, va="center")
-    top_legend(figure, below_in=above_in)
-    footnote(figure, comparison.runs, comparison.clock)
 
 
 def _curve(ax: Axes, curve: DataFrame, quantity: _Quantity, style: Style, method: str) -> None:
@@ -229,18 +228,32 @@ def _quantities(comparison: Comparison, most_j: float) -> tuple[_Quantity, ...]:
     )
 
 
-def _finish(ax: Axes, quantity: _Quantity, *, is_first: bool, label: str = _SCORES["f1_percent"]) -> None:
-    """Labels and a frame from 0 in which no marker is cut."""
+def _against(
+    figure: MplFigure,
+    comparison: Comparison,
+    quantities: Sequence[_Quantity],
+    methods: Sequence[str],
+    draw: Callable[[Axes, _Quantity], None],
+    label: str = _SCORES["f1_percent"],
+    heading_in: float = 0.0,
+) -> Axes:
+    """A panel per quantity, all with one F1 axis, in frames from 0 in which no marker is cut; returns the first one."""
     from matplotlib.ticker import MaxNLocator
 
-    ax.set_xlabel(quantity.label)
-    right = max((float(box.x1) for box in (line.get_path().get_extents() for line in ax.lines)), default=0.0)
-    ax.set_xlim(0, 1.06 * right if right > 0 else 1.0)
-    prune = None if is_first else "lower"
-    ax.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=quantity.column == "aggregations", prune=prune))
-    if is_first:
-        ax.set_ylabel(label)
-    plain_axes(ax)
+    above_in = legend_in(methods) + 0.08 + heading_in
+    axes = panels(figure, len(quantities), above_in=above_in, below_in=_BELOW_IN, sharey=True)
+    axes[0].set_ylabel(label)
+    for ax, quantity in zip(axes, quantities, strict=True):
+        draw(ax, quantity)
+        ax.set_xlabel(quantity.label)
+        right = max((float(line.get_path().get_extents().x1) for line in ax.lines), default=0.0)
+        ax.set_xlim(0, 1.06 * right if right > 0 else 1.0)
+        prune = None if ax is axes[0] else "lower"
+        ax.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=quantity.column == "aggregations", prune=prune))
+        plain_axes(ax)
+    top_legend(figure, below_in=heading_in)
+    footnote(figure, comparison.runs, comparison.clock)
+    return axes[0]
 
 
 def ends(comparison: Comparison) -> DataFrame:
@@ -324,16 +337,15 @@ def _pareto(figure: MplFigure, comparison: Comparison, last: DataFrame) -> None:
     """The points of every method, their bars moved apart, so that of methods of equal cost none hides another's."""
     from matplotlib.transforms import ScaledTranslation
 
-    look, (lowest, highest) = all_styles(comparison), span(last)
-    shown = _quantities(comparison, last.energy_j.max())[1:]
-    top_in = legend_in(list(last.method)) + 0.08
-    axes = panels(figure, len(shown), above_in=top_in, below_in=_BELOW_IN, sharey=True)
-    for ax, quantity in zip(axes, shown, strict=True):
+    styles, (lowest, highest) = all_styles(comparison), span(last)
+
+    def draw(ax: Axes, quantity: _Quantity) -> None:
         cost = quantity.column
         line = last[last[f"front_{cost}"] == 1].sort_values(cost)
         ax.step(quantity.scale * line[cost], line.f1_percent, where="post", color=FAINT, linewidth=0.9, zorder=1)
         for place, (_, end) in enumerate(last.iterrows()):
-            x, colour = quantity.scale * end[cost], FAINT if end.is_bound else look[end.method].colour
+            x, style = quantity.scale * end[cost], styles[end.method]
+            colour, fill = (FAINT, "white") if end.is_bound else (style.colour, style.fill)
             if end["std"] > 0:
                 shift_in = _BARS_IN * ((place + 0.5) / len(last) - 0.5)
                 aside = ax.transData + ScaledTranslation(shift_in, 0.0, figure.dpi_scale_trans)
@@ -343,17 +355,16 @@ def _pareto(figure: MplFigure, comparison: Comparison, last: DataFrame) -> None:
                 x,
                 end.f1_percent,
                 color=colour,
-                marker=look[end.method].marker,
+                marker=style.marker,
                 markersize=4.5,
                 linewidth=0,
-                markerfacecolor="white" if end.is_bound else look[end.method].fill,
+                markerfacecolor=fill,
                 label=end.method,
                 clip_on=bool(end.f1_percent < lowest),
             )
-        _finish(ax, quantity, is_first=ax is axes[0])
-    percent_axis(axes[0], lowest, highest)
-    top_legend(figure)
-    footnote(figure, comparison.runs, comparison.clock)
+
+    quantities = _quantities(comparison, last.energy_j.max())[1:]
+    percent_axis(_against(figure, comparison, quantities, list(last.method), draw), lowest, highest)
 
 
 def modalities(experiment: Experiment, slug: str) -> Figure | None:

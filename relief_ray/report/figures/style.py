@@ -226,19 +226,19 @@ def plain_axes(ax: Axes, lines: Literal["both", "y"] = "both") -> None:
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def _per_row(labels: Sequence[str], width_in: float = TEXT_WIDTH_IN) -> int:
+def _per_row(labels: Sequence[str]) -> int:
     """Largest number of legend columns that fits; a legend is filled column by column."""
     for number in range(len(labels), 1, -1):
         high = -(-len(labels) // number)
         columns = [labels[i : i + high] for i in range(0, len(labels), high)]
-        if sum(0.52 + 0.066 * max(map(len, column)) for column in columns) <= 0.94 * width_in:
+        if sum(0.52 + 0.066 * max(map(len, column)) for column in columns) <= 0.94 * TEXT_WIDTH_IN:
             return len(columns)
     return 1
 
 
-def legend_in(labels: Sequence[str], width_in: float = TEXT_WIDTH_IN) -> float:
+def legend_in(labels: Sequence[str]) -> float:
     """Height of ``top_legend`` in inches."""
-    return 0.06 + 0.17 * -(-len(labels) // _per_row(labels, width_in))
+    return 0.06 + 0.17 * -(-len(labels) // _per_row(labels))
 
 
 # Of every legend, beside its place.
@@ -251,12 +251,11 @@ def top_legend(figure: MplFigure, below_in: float = 0.0, patches: Sequence[Patch
     ``below_in``: inches left free above it.
     """
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    width_in, height_in = map(float, figure.get_size_inches())
     figure.legend(
         handles=patches or handles,
         loc="upper left",
-        bbox_to_anchor=(0.05, 0.995 - below_in / height_in),
-        ncols=len(patches) or _per_row(labels, width_in),
+        bbox_to_anchor=(0.05, 0.995 - below_in / float(figure.get_size_inches()[1])),
+        ncols=len(patches) or _per_row(labels),
         handlelength=1.4 if patches else 2.6,
         **LEGEND,
     )
