@@ -39,6 +39,7 @@ STAND_IN = "\N{DOUBLE DAGGER}"
 # Factor over the first loss of a phase; a loss that stands still wavers by less.
 GROWTH = 1.1
 
+_FULL = "full_only (FedAvg of the clients with all sensors)"
 _FAILURES = (
     "Training diverged (the last loss is not finite, or above ln K and 10 % above the first of its phase)",
     "Nothing was learned (the last loss is above ln K, and F1 is no better than guessing)",
@@ -270,23 +271,17 @@ def own_models(comparison: Comparison) -> str:
     return f" Of {listed(names)}: F1 of the clients' own models." if names else ""
 
 
-def _against_full(comparison: Comparison) -> list[tuple[str, bool]]:
-    """Methods with one model, and whether their mean F1 is below that of full_only; none where it was not run."""
+def _below_full(comparison: Comparison) -> Words:
+    """Whether methods with one model have a lower mean F1 than full_only, where that was run."""
     full = comparison.row("full_only")
     limit = None if full is None else full.mean("f1_percent")
     if full is None or limit is None:
-        return []
+        return
     rows = [r for r in comparison.rows if not r.is_bound and not r.personalised and r.num_runs == full.num_runs]
-    return [(row.label, (row.mean("f1_percent") or 0.0) < limit) for row in rows]
-
-
-def _below_full(comparison: Comparison) -> Words:
-    return _names([label for label, is_below in _against_full(comparison) if is_below])
-
-
-def _none_below_full(comparison: Comparison) -> Words:
-    if (judged := _against_full(comparison)) and not any(is_below for _, is_below in judged):
-        yield ()
+    if below := [row.label for row in rows if (row.mean("f1_percent") or 0.0) < limit]:
+        yield (f"Mean F1 below that of {_FULL}: {listed(below)}",)
+    elif rows:
+        yield (f"{_FULL} has the lowest mean F1 of the methods with one model, other bounds aside",)
 
 
 def twins(comparison: Comparison) -> tuple[tuple[str, ...], ...]:
@@ -380,12 +375,7 @@ _REMARKS = (
         "through all sensors. `F1 %`, rare F1 and single sensors are of the canonical model, where there is one: a "
         "diagnostic",
     ),
-    Remark(_below_full, "Mean F1 below that of full_only (FedAvg of the clients with all sensors): {}"),
-    Remark(
-        _none_below_full,
-        "full_only (FedAvg of the clients with all sensors) has the lowest mean F1 of the methods with one model, "
-        "other bounds aside",
-    ),
+    Remark(_below_full),
     Remark(lambda c: ((listed(names),) for names in twins(c)), "{} trained bit-identical models in every shared run"),
     Remark(_saturated, "{} are at 100 % F1 in every run: these data are too easy to tell them apart"),
     Remark(_alike, "{} reached exactly the same F1 in all {} shared runs: {}"),

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from statistics import mean, stdev
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from relief_ray.report.comparison import Comparison, Experiment, is_own_method
 from relief_ray.report.document import Figure
@@ -45,8 +45,7 @@ _MAX_COMPARED = 20
 _NUM_PHASES = 5
 _BELOW_IN = 0.54
 # Block or group, then round, phase or pair of clients.
-Key = TypeVar("Key")
-Value = TypeVar("Value")
+Key = TypeVar("Key", bound=tuple[Any, ...])
 
 
 def allocation(experiment: Experiment, slug: str, method: str = "") -> Figure | None:
@@ -191,11 +190,12 @@ def _devices(figure: MplFigure, comparison: Comparison, shares: Sequence[DeviceS
 
 
 def collected(values: Iterable[tuple[Key, float]]) -> dict[Key, list[float]]:
-    """All values of every key, keys in order of appearance."""
+    """All values of every key; keys by the first appearance of their first part, then by size."""
     found: dict[Key, list[float]] = {}
     for key, value in values:
         found.setdefault(key, []).append(value)
-    return found
+    first = list(dict.fromkeys(key[0] for key in found))
+    return {key: found[key] for key in sorted(found, key=lambda key: (first.index(key[0]), key))}
 
 
 def cosine(experiment: Experiment, slug: str) -> Figure | None:
@@ -216,7 +216,7 @@ def cosine(experiment: Experiment, slug: str) -> Figure | None:
         draw=partial(_cosine, runs=runs, pairs=pairs, blocks=blocks),
         height_in=2.35,
         columns=("block", "client", "other", "cosine"),
-        rows=[(*key, pairs[key]) for key in sorted(pairs, key=lambda key: (blocks.index(key[0]), key))],
+        rows=[(*key, value) for key, value in pairs.items()],
     )
 
 
@@ -290,20 +290,13 @@ def phases(experiment: Experiment, slug: str) -> Figure | None:
 
 def by_phase(runs: Sequence[Loaded]) -> dict[tuple[str, int], list[float]]:
     """The divergences of all rounds and runs by block and phase (1 to 5), a block's phases one after another."""
-    found = collected(
+    return collected(
         ((block, 1 + min(_NUM_PHASES - 1, (record.round - 1) * _NUM_PHASES // max(1, loaded.planned))), value)
         for loaded in runs
         for record in loaded.trained
         for block, value in record.divergence.items()
         if block.startswith(FUSION_BLOCK)
     )
-    return _by_first(found)
-
-
-def _by_first(values: Mapping[tuple[str, int], Value]) -> dict[tuple[str, int], Value]:
-    """The same, the first part of keys in order of appearance, the second by size."""
-    first = list(dict.fromkeys(name for name, _ in values))
-    return {key: values[key] for key in sorted(values, key=lambda key: (first.index(key[0]), key[1]))}
 
 
 def _phases(
@@ -361,7 +354,7 @@ def series(runs: Sequence[Loaded], field: str) -> dict[tuple[str, int], float]:
         for record in loaded.rounds
         for group, value in getattr(record, field).items()
     )
-    return _by_first({key: mean(values) for key, values in found.items()})
+    return {key: mean(values) for key, values in found.items()}
 
 
 def _traces(figure: MplFigure, runs: Sequence[Loaded], halves: Mapping[str, Mapping[tuple[str, int], float]]) -> None:

@@ -324,10 +324,7 @@ def _front_words(last: DataFrame) -> str:
 def _not_drawn(comparison: Comparison, last: DataFrame) -> str:
     """The methods without a point, with their F1 where there is one: pooled data cost no fleet anything."""
     rows = [row for row in comparison.rows if row.label not in set(last.method)]
-    named = [
-        f"`{row.label}`" + (f" {row.stats['f1_percent'].mean:.1f} %" if "f1_percent" in row.stats else "")
-        for row in rows
-    ]
+    named = [f"`{row.label}`" + ("" if (f1 := row.mean("f1_percent")) is None else f" {f1:.1f} %") for row in rows]
     is_pool = all(row.method.pooled for row in rows)
     why = "on one device with all data, so without the fleet's costs" if is_pool else "no F1, or no costs of a fleet"
     return f" Not drawn ({why}): {listed(named)}." if named else ""
