@@ -42,6 +42,8 @@ from relief_ray.support.files import sha256_file
 
 # A class with less data than so many windows side by side is too small to be learned or tested.
 _FEW_WINDOWS = 10
+# Rows that are read at once.
+_CHUNK = 1 << 16
 # Share of missing readings from which filling them in decides what a model sees.
 _MANY_GAPS = 0.05
 
@@ -79,28 +81,28 @@ def activity_s(dataset: Dataset) -> NDArray[np.float64]:
 
 def _still_channels(dataset: Dataset) -> list[str]:
     """Channels that have one value in all rows."""
-    still = _still(dataset.signal_path.as_posix(), dataset.signal_sha256)
+    still = _still(dataset.signal_path, dataset.signal_sha256)
     return [
         f"{name}: column {column} is {value:g} in all {len(dataset.labels)} rows"
         for name, first, stop in dataset.spec.columns()
-        for column, value in still
+        for column, value in still.items()
         if first <= column < stop
     ]
 
 
 @lru_cache(maxsize=16)
-def _still(signal_path: str, sha256: str) -> tuple[tuple[int, float], ...]:
+def _still(signal_path: Path, sha256: str) -> Mapping[int, float]:
     """Columns of a signal that never change, with their value; read once for all runs of a process."""
     signal = np.load(signal_path, mmap_mode="r", allow_pickle=False)
-    return tuple((int(c), float(signal[0, c])) for c in np.flatnonzero((signal == signal[:1]).all(axis=0)))
+    return _still_in(signal, [(first, first + _CHUNK) for first in range(0, len(signal), _CHUNK)])
 
 
 def _still_for_one(dataset: Dataset) -> list[str]:
     """Channels that move for some people and have one value in all rows of a person's bouts."""
     spec, texts = dataset.spec, []
-    everywhere = {column for column, _ in _still(dataset.signal_path.as_posix(), dataset.signal_sha256)}
+    everywhere, signal = _still(dataset.signal_path, dataset.signal_sha256), dataset.signal()
     for position, subject in enumerate(spec.subjects):
-        values = _still_of(dataset, position)
+        values = _still_in(signal, [(start, stop) for who, start, stop in dataset.bouts.tolist() if who == position])
         for name, first, stop in spec.columns():
             columns = [column for column in values if first <= column < stop and column not in everywhere]
             if columns:
@@ -111,10 +113,8 @@ def _still_for_one(dataset: Dataset) -> list[str]:
     return texts
 
 
-def _still_of(dataset: Dataset, position: int) -> dict[int, float]:
-    """Columns that never change in the bouts of a subject, with their value; a sensor that it lacks (NaN) is none."""
-    signal = dataset.signal()
-    bouts = [(start, stop) for subject, start, stop in dataset.bouts.tolist() if subject == position]
+def _still_in(signal: NDArray[np.float32], bouts: Sequence[tuple[int, int]]) -> dict[int, float]:
+    """Columns that never change in these bouts, with their value; a sensor that somebody lacks (NaN) is none."""
     if not bouts:
         return {}
     value = signal[bouts[0][0]]
@@ -382,9 +382,6 @@ def _altered(folder: Path, entry: Entry, parsed: Arrays) -> list[str]:
         for name, array in cached.items()
         if not np.array_equal(array, fresh[name])
     ]
-
-
-_CHUNK = 1 << 16
 
 
 class Range(TypedDict):

@@ -58,6 +58,12 @@ class Stage:
     switched: tuple[nn.Module, ...] = ()
 
 
+def kind_of(name: str) -> Kind:
+    """The kind of a parameter of ours by its name in its module, whose last part decides."""
+    kinds: dict[str, Kind] = {"bias": "bias", "lora_A": "lora_a", "lora_B": "lora_b"}
+    return kinds.get(name.rpartition(".")[2], "weight")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupParameters:
     """A parameter group's declaration.
@@ -77,6 +83,20 @@ class GroupParameters:
     layer: int | None
     tensors: tuple[tuple[str, nn.Parameter, Kind], ...]
     member: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        name: GroupId,
+        role: Role,
+        modality: str | None,
+        layer: int | None,
+        module: nn.Module,
+        member: int | None = None,
+    ) -> GroupParameters:
+        """All parameters of ``module`` as one group, in the module's order; their kinds are by their names."""
+        tensors = tuple((key, p, kind_of(key)) for key, p in module.named_parameters())
+        return cls(id=name, role=role, modality=modality, layer=layer, tensors=tensors, member=member)
 
     def group(self) -> ParamGroup:
         """The shape of the group, without its values."""
