@@ -23,12 +23,13 @@ from relief_ray.core.client import ClientContext, ClientProgram
 from relief_ray.core.codec import decode, encode
 from relief_ray.core.groups import GroupId
 from relief_ray.core.messages import NO_STATE, Assignment, ClientInfo, Update
-from relief_ray.core.stages import RAW, Engine, Missing, descendants, modalities_below
+from relief_ray.core.stages import Engine, Missing, descendants, modalities_below
 from relief_ray.core.streams import Streams
-from relief_ray.models.backbone import Backbone, InputShape, Stage
+from relief_ray.models.backbone import Backbone, InputShape, run_stages
 from relief_ray.models.checks import DeclarationError, run_checked
 from relief_ray.models.costs import count_costs, forward_flops
 from relief_ray.models.module import ModuleBackbone
+from relief_ray.models.stage import noise_windows
 from relief_ray.support.errors import UserError
 from relief_ray.training.config import TrainerConfig
 from relief_ray.training.inputs import ClientInputs
@@ -108,12 +109,8 @@ class _Bench:
     def build(self, seed: int = 0) -> Backbone:
         return self.config.backbone.build(self.shape, seed)
 
-    def windows(self, num: int, seed: int = 0) -> dict[str, Tensor]:
-        noise = torch.Generator().manual_seed(seed)
-        return {m: torch.randn(num, c, self.shape.window, generator=noise) for m, c in self.shape.channels}
-
     def inputs(self, backbone: Backbone, num: int, seed: int = 0) -> dict[str, Tensor]:
-        return {m: backbone.prepare(m, x) for m, x in self.windows(num, seed).items()}
+        return {m: backbone.prepare(m, x) for m, x in noise_windows(self.shape, num, seed).items()}
 
 
 def check_backbone(config: ExperimentConfig) -> Iterator[Verdict]:
@@ -194,25 +191,13 @@ def _shape(bench: _Bench) -> None:
 @torch.no_grad()
 def _function(bench: _Bench) -> None:
     backbone = bench.build()
-    _values(backbone, bench.inputs(backbone, 2), run_checked)
+    run_stages(backbone, bench.inputs(backbone, 2), compute=run_checked)
 
 
 @torch.no_grad()
-def _values(
-    backbone: Backbone,
-    inputs: Mapping[str, Tensor],
-    run: Callable[[Stage, list[Tensor]], Tensor] = lambda stage, inputs: stage.module(*inputs),
-) -> dict[str, Tensor]:
-    """Prepared ``inputs``, and the output of every stage on them."""
-    values = {RAW + m: x for m, x in inputs.items()}
-    for stage in backbone.stages:
-        values[stage.spec.id] = run(stage, [values[i] for i in stage.spec.inputs])
-    return values
-
-
 def _outputs(backbone: Backbone, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Output of every stage on prepared ``inputs``."""
-    values = _values(backbone, inputs)
+    values = run_stages(backbone, inputs)
     return {s.spec.id: values[s.spec.id] for s in backbone.stages}
 
 
@@ -304,7 +289,8 @@ def _costs(bench: _Bench) -> None:
     for j in backbone.layout.ids:
         if not (isfinite(costs.group_flops(j)) and costs.group_flops(j) > 0.0):
             raise Broken("costs", f"group {j!r} takes {costs.group_flops(j)} FLOPs a window")
-    values = _values(backbone, bench.inputs(backbone, 4))
+    with torch.no_grad():
+        values = run_stages(backbone, bench.inputs(backbone, 4))
     for s in backbone.stages:
         one, two, four = (forward_flops(s.module, [values[i][:n] for i in s.spec.inputs]) for n in (1, 2, 4))
         if not (one <= two <= four and two <= 2.0 * one and four <= 4.0 * one):

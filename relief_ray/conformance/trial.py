@@ -158,9 +158,10 @@ def judged_of(
     _refuse_file(target)
     config = parse(override(PROBLEM, [f"strategy={target}", *_for_method(settings)]), "conformance")
     name, about = title_of(target, config), about_of(config.strategy, config.label())
+    method = facts_of(config.strategy, config.label())
     return Judged(
         name=name,
-        heading=heading(config),
+        heading=f"{method.name} ({method.kind})" + (f": {about}" if about else ""),
         rules=RULES,
         verdicts=check(config, executors),
         about={"strategy": name, "about": about},
@@ -255,12 +256,6 @@ def _for_method(settings: Sequence[str], section: str = "strategy") -> list[str]
     """The settings with full paths: ``beta=0`` is the method's, ``strategy.beta=0``."""
     heads = [s.partition("=")[0].partition(".")[0] for s in settings]
     return [s if h in ExperimentConfig.model_fields else f"{section}.{s}" for s, h in zip(settings, heads, strict=True)]
-
-
-def heading(config: ExperimentConfig) -> str:
-    """The method as its class states it: name, kind and what it does."""
-    method, about = facts_of(config.strategy, config.label()), about_of(config.strategy, config.label())
-    return f"{method.name} ({method.kind})" + (f": {about}" if about else "")
 
 
 def line(verdict: Verdict, rules: Mapping[str, Rule] = RULES) -> str:

@@ -25,6 +25,7 @@ from relief_ray.models.backbone import (
     require_memory,
     seeded,
 )
+from relief_ray.models.stage import module_group
 
 # Backbone 1's encoders as matrix products: the same function and gradients, several times faster on a CPU.
 #
@@ -244,15 +245,15 @@ def _build(config: CnnConfig, shape: InputShape, seed: int, fast: bool) -> Backb
         encoder = _encoder(config, modality, convs, fast)
         spec = StageSpec(id=name, inputs=(encoder[-1].spec.id,), groups=frozenset([name]), modality=modality)
         stages += [*encoder, Stage(spec=spec, module=block)]
-        blocks.append(GroupParameters.of(name, "fusion_a", modality, None, block))
+        blocks.append(module_group(name, "fusion_a", modality, None, block))
         for layer, (stage, conv) in enumerate(zip(encoder, convs, strict=True), 1):
-            layers.append(GroupParameters.of(stage.spec.id, "encoder", modality, layer, conv))
+            layers.append(module_group(stage.spec.id, "encoder", modality, layer, conv))
     total = FusionSum(nn.Parameter(fusion.bias.detach().clone()), nn.ReLU())
     inputs = tuple(block.id for block in blocks)
     stages.append(Stage(spec=StageSpec(id="fusion", inputs=inputs, groups=frozenset(["fusion.B"])), module=total))
     stages.append(Stage(spec=StageSpec(id="head", inputs=("fusion",), groups=frozenset(["head.1"])), module=head))
-    fusion_group = GroupParameters.of("fusion.B", "fusion_b", None, None, total)
-    groups = [*blocks, fusion_group, *layers, GroupParameters.of("head.1", "head", None, 1, head)]
+    fusion_group = module_group("fusion.B", "fusion_b", None, None, total)
+    groups = [*blocks, fusion_group, *layers, module_group("head.1", "head", None, 1, head)]
     return Backbone(shape, stages, groups, columns if fast else raw_windows)
 
 

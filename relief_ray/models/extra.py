@@ -15,6 +15,7 @@ from relief_ray.core.extra_modules import Classifier, Connector, Experts, ExtraM
 from relief_ray.core.groups import GroupId, Role
 from relief_ray.core.stages import StageSpec, ancestors
 from relief_ray.models.backbone import Backbone, GroupParameters, Stage, output_shapes, seeded
+from relief_ray.models.stage import module_group
 
 # Rewires a backbone: further paths to the logits, made of copied stages that share parameters.
 
@@ -57,7 +58,7 @@ def _feature_widths(backbone: Backbone, stages: Sequence[Stage]) -> list[int]:
 
 def _module_group(stage: Stage, role: Role, member: int | None = None) -> GroupParameters:
     """Declare all parameters of a stage's module as one group with the stage's name."""
-    return GroupParameters.of(stage.spec.id, role, None, None, stage.module, member)
+    return module_group(stage.spec.id, role, None, None, stage.module, member)
 
 
 def _expert_group(
@@ -499,7 +500,7 @@ def _with_classifier(backbone: Backbone, classifier: Classifier, seed: int) -> B
     width = sum(size[1] for size in sizes)
     linear = _seeded_by_name(lambda: _ConcatLinear(width, backbone.shape.num_classes), seed, classifier.id)
     spec = StageSpec(id=classifier.id, inputs=inputs, groups=frozenset([classifier.id]), modality=classifier.modality)
-    group = GroupParameters.of(classifier.id, classifier.role, classifier.modality, classifier.layer, linear)
+    group = module_group(classifier.id, classifier.role, classifier.modality, classifier.layer, linear)
     return backbone.plus([*pools, Stage(spec=spec, module=linear)], [group])
 
 

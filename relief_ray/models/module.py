@@ -23,6 +23,7 @@ from relief_ray.models.backbone import Backbone, BackboneConfig, GroupParameters
 from relief_ray.models.checks import DeclarationError
 from relief_ray.models.cnn import ColumnBlock, FusionSum
 from relief_ray.models.modes import in_test_mode, switched_in_training
+from relief_ray.models.stage import noise_windows
 from relief_ray.support.errors import UserError, shown
 
 
@@ -117,9 +118,7 @@ class _Draft:
     split: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        noise = torch.Generator().manual_seed(0)
-        for m, channels in self.shape.channels:
-            self.values[RAW + m] = torch.randn(2, channels, self.shape.window, generator=noise)
+        self.values |= {RAW + m: x for m, x in noise_windows(self.shape, 2).items()}
 
     def add_encoder(self, modality: str, encoder: nn.Module) -> str:
         """Add the layers of a sensor's encoder and return its last stage, whose output is the feature (B, D)."""
@@ -300,8 +299,7 @@ def _check_forward(module: nn.Module, backbone: Backbone) -> None:
     """
     if type(module).forward is nn.Module.forward:
         return
-    noise = torch.Generator().manual_seed(1)
-    windows = {m: torch.randn(2, c, backbone.shape.window, generator=noise) for m, c in backbone.shape.channels}
+    windows = noise_windows(backbone.shape, 2, seed=1)
     expected, training = backbone.forward(windows), [m for m in module.modules() if m.training]
     try:
         logits = module.eval()(windows)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from relief_ray.core.groups import GroupId, Kind, ParamGroup, Role, pack
 from relief_ray.core.stages import StageSpec
@@ -31,6 +32,12 @@ class InputShape:
     def modalities(self) -> tuple[str, ...]:
         """Modalities in canonical order."""
         return tuple(m for m, _ in self.channels)
+
+
+def noise_windows(shape: InputShape, num: int, seed: int = 0) -> dict[str, Tensor]:
+    """``num`` windows (num, C, T) of noise by modality, the same ones for a seed."""
+    noise = torch.Generator().manual_seed(seed)
+    return {m: torch.randn(num, channels, shape.window, generator=noise) for m, channels in shape.channels}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,20 +91,6 @@ class GroupParameters:
     tensors: tuple[tuple[str, nn.Parameter, Kind], ...]
     member: int | None = None
 
-    @classmethod
-    def of(
-        cls,
-        name: GroupId,
-        role: Role,
-        modality: str | None,
-        layer: int | None,
-        module: nn.Module,
-        member: int | None = None,
-    ) -> GroupParameters:
-        """All parameters of ``module`` as one group, in the module's order; their kinds are by their names."""
-        tensors = tuple((key, p, kind_of(key)) for key, p in module.named_parameters())
-        return cls(id=name, role=role, modality=modality, layer=layer, tensors=tensors, member=member)
-
     def group(self) -> ParamGroup:
         """The shape of the group, without its values."""
         return ParamGroup(
@@ -108,3 +101,11 @@ class GroupParameters:
             member=self.member,
             tensors=pack((name, tuple(p.shape), kind) for name, p, kind in self.tensors),
         )
+
+
+def module_group(
+    name: GroupId, role: Role, modality: str | None, layer: int | None, module: nn.Module, member: int | None = None
+) -> GroupParameters:
+    """All parameters of ``module`` as one group, in the module's order; their kinds are by their names."""
+    tensors = tuple((key, p, kind_of(key)) for key, p in module.named_parameters())
+    return GroupParameters(id=name, role=role, modality=modality, layer=layer, tensors=tensors, member=member)

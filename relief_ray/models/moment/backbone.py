@@ -42,7 +42,7 @@ from relief_ray.models.moment.encoder import (
     samples,
 )
 from relief_ray.models.moment.weights import FrozenEncoder, load_frozen, local_folder, local_sha256
-from relief_ray.models.stage import kind_of
+from relief_ray.models.stage import kind_of, module_group
 from relief_ray.support.errors import UserError
 
 # MDLoRA: a fusion layer whose low-rank update is split into column blocks per modality (Section IV).
@@ -79,9 +79,9 @@ def _fusion(
         name = f"fusion.A.{m}"
         spec = StageSpec(id=name, inputs=(f"feature.{m}",), groups=frozenset([name]), modality=m)
         stages.append(Stage(spec=spec, module=block))
-        groups.append(GroupParameters.of(name, "fusion_a", m, None, block))
+        groups.append(module_group(name, "fusion_a", m, None, block))
     spec = StageSpec(id="fusion", inputs=tuple(s.spec.id for s in stages), groups=frozenset(["fusion.B"]))
-    groups.append(GroupParameters.of("fusion.B", "fusion_b", None, None, shared))
+    groups.append(module_group("fusion.B", "fusion_b", None, None, shared))
     return [*stages, Stage(spec=spec, module=shared)], groups
 
 
@@ -303,7 +303,7 @@ def _head(width: int, num_classes: int, seed: int) -> tuple[list[Stage], list[Gr
         Stage(spec=StageSpec(id=f"head.{i}", inputs=(source,), groups=frozenset([f"head.{i}"])), module=module)
         for i, (source, module) in enumerate(zip(("fusion", "head.1"), modules, strict=True), 1)
     ]
-    groups = [GroupParameters.of(f"head.{i}", "head", None, i, linear) for i, linear in enumerate((first, last), 1)]
+    groups = [module_group(f"head.{i}", "head", None, i, linear) for i, linear in enumerate((first, last), 1)]
     return stages, groups
 
 
