@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pickle
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -18,17 +18,18 @@ from torch import Tensor
 
 from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.conformance.rules import Broken, Check, NotJudged, Rule, Verdict, judge
-from relief_ray.conformance.runner import after_rounds, drive, outcome
+from relief_ray.conformance.runner import after_rounds, drive, outcome, require_comes_back
 from relief_ray.core.client import ClientContext, ClientProgram
 from relief_ray.core.codec import decode, encode
 from relief_ray.core.groups import GroupId
 from relief_ray.core.messages import NO_STATE, Assignment, ClientInfo, Update
-from relief_ray.core.stages import RAW, Engine, Missing, descendants, modalities_below
+from relief_ray.core.stages import Engine, Missing, descendants, modalities_below
 from relief_ray.core.streams import Streams
-from relief_ray.models.backbone import Backbone, InputShape
+from relief_ray.models.backbone import Backbone, InputShape, run_stages
 from relief_ray.models.checks import DeclarationError, run_checked
 from relief_ray.models.costs import count_costs, forward_flops
 from relief_ray.models.module import ModuleBackbone
+from relief_ray.models.stage import noise_windows
 from relief_ray.support.errors import UserError
 from relief_ray.training.config import TrainerConfig
 from relief_ray.training.inputs import ClientInputs
@@ -108,12 +109,8 @@ class _Bench:
     def build(self, seed: int = 0) -> Backbone:
         return self.config.backbone.build(self.shape, seed)
 
-    def windows(self, num: int, seed: int = 0) -> dict[str, Tensor]:
-        noise = torch.Generator().manual_seed(seed)
-        return {m: torch.randn(num, c, self.shape.window, generator=noise) for m, c in self.shape.channels}
-
     def inputs(self, backbone: Backbone, num: int, seed: int = 0) -> dict[str, Tensor]:
-        return {m: backbone.prepare(m, x) for m, x in self.windows(num, seed).items()}
+        return {m: backbone.prepare(m, x) for m, x in noise_windows(self.shape, num, seed).items()}
 
 
 def check_backbone(config: ExperimentConfig) -> Iterator[Verdict]:
@@ -138,8 +135,7 @@ def _refused(bench: _Bench) -> str:
 
 def _configuration(bench: _Bench) -> None:
     config = bench.config
-    if (again := parse(config.model_dump(mode="json"))) != config:
-        raise Broken("configuration", f"{config.backbone!r} comes back as {again.backbone!r}")
+    require_comes_back(config, "backbone")
     pickle.loads(pickle.dumps(config))
     if _refused(bench):
         return
@@ -195,17 +191,13 @@ def _shape(bench: _Bench) -> None:
 @torch.no_grad()
 def _function(bench: _Bench) -> None:
     backbone = bench.build()
-    values = {RAW + m: x for m, x in bench.inputs(backbone, 2).items()}
-    for stage in backbone.stages:
-        values[stage.spec.id] = run_checked(stage, [values[i] for i in stage.spec.inputs])
+    run_stages(backbone, bench.inputs(backbone, 2), compute=run_checked)
 
 
 @torch.no_grad()
 def _outputs(backbone: Backbone, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Output of every stage on prepared ``inputs``."""
-    values = {RAW + m: x for m, x in inputs.items()}
-    for stage in backbone.stages:
-        values[stage.spec.id] = stage.module(*(values[i] for i in stage.spec.inputs))
+    values = run_stages(backbone, inputs)
     return {s.spec.id: values[s.spec.id] for s in backbone.stages}
 
 
@@ -229,8 +221,9 @@ def _dependencies(bench: _Bench) -> None:
         _check_change(f"group {j!r}", before, after, descendants(backbone.specs, {j}))
 
 
-def _check_change(what: str, before: Mapping[str, Tensor], after: Mapping[str, Tensor], allowed: object) -> None:
-    assert isinstance(allowed, set | frozenset)
+def _check_change(
+    what: str, before: Mapping[str, Tensor], after: Mapping[str, Tensor], allowed: Collection[str]
+) -> None:
     if wrong := [s for s, x in before.items() if s not in allowed and not torch.equal(x, after[s])]:
         raise Broken("dependencies", f"{what} changes stages {wrong}, which do not say that they depend on it")
 
@@ -296,10 +289,10 @@ def _costs(bench: _Bench) -> None:
     for j in backbone.layout.ids:
         if not (isfinite(costs.group_flops(j)) and costs.group_flops(j) > 0.0):
             raise Broken("costs", f"group {j!r} takes {costs.group_flops(j)} FLOPs a window")
-    outputs = {RAW + m: x for m, x in bench.inputs(backbone, 4).items()}
-    outputs |= _outputs(backbone, bench.inputs(backbone, 4))
+    with torch.no_grad():
+        values = run_stages(backbone, bench.inputs(backbone, 4))
     for s in backbone.stages:
-        one, two, four = (forward_flops(s.module, [outputs[i][:n] for i in s.spec.inputs]) for n in (1, 2, 4))
+        one, two, four = (forward_flops(s.module, [values[i][:n] for i in s.spec.inputs]) for n in (1, 2, 4))
         if not (one <= two <= four and two <= 2.0 * one and four <= 4.0 * one):
             counts = f"{one:.0f} for one window, {two:.0f} for two, {four:.0f} for four"
             raise Broken("costs", f"stage {s.spec.id!r} takes FLOPs out of proportion: {counts}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,26 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relief_ray.conformance.rules import Check, Rule, Verdict, judge
-from relief_ray.data.checks import (
-    FIXES,
-    Fault,
-    absent_classes,
-    content_digest,
-    in_words,
-    is_readable,
-    recording_faults,
-    same_people,
-    shifted_codes,
-    spec_faults,
-)
+from relief_ray.data.checks import FIXES, Fault, content_digest, faults_of_all, in_words, spec_faults
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import Dataset, locate, parse_subject, read_entry, store
-from relief_ray.data.describe import structure
+from relief_ray.data.describe import structure, without_windows
 from relief_ray.data.federated_data import Coverage, federate, num_clients
 from relief_ray.data.loader import DatasetSpec, Loader, Recording, require_members
 from relief_ray.data.partition import available
 from relief_ray.data.source import Source, open_source
-from relief_ray.data.window_set import WindowSet
+from relief_ray.data.window_set import row_counts
 from relief_ray.support.errors import UserError, listed
 
 DATA_RULES: Mapping[str, Rule] = MappingProxyType(
@@ -149,21 +138,10 @@ def _parses(bench: _Bench) -> None:
 
 
 def _recordings(bench: _Bench) -> _Violations:
-    by_subject = bench.recordings.items()
-    faults = [fault for subject, recording in by_subject for fault in recording_faults(bench.spec, subject, recording)]
-    if is_readable(faults):
-        parsed = list(bench.recordings.values())
-        faults += shifted_codes(bench.spec, parsed) or absent_classes(bench.spec, parsed)
-    faults = faults or same_people({s: content_digest(r) for s, r in bench.recordings.items()})
-    return _by_rule(faults) or _implausible(bench)
-
-
-def _implausible(bench: _Bench) -> _Violations:
-    """Lengths of activities and ranges of values that the description excludes."""
-    texts = [text for recording in bench.recordings.values() for text in structure(bench.spec, recording)]
-    lengths = [text for text in texts if " lasts " in text]
-    ranges = [text for text in texts if " reaches " in text]
-    return {rule: "; ".join(some) for rule, some in (("rates", lengths), ("channels", ranges)) if some}
+    spec, recordings = bench.spec, bench.recordings
+    faults = faults_of_all(spec, recordings, refuse_absent_classes=True)
+    # Where nothing contradicts it: lengths of activities and ranges of values that the description excludes.
+    return _by_rule(faults or [fault for recording in recordings.values() for fault in structure(spec, recording)])
 
 
 def _constant(bench: _Bench) -> _Violations:
@@ -179,12 +157,12 @@ def _constant(bench: _Bench) -> _Violations:
 
 
 def _repeats(bench: _Bench) -> _Violations:
-    return _same(bench, "repeats", bench.parse)
+    return _same(bench, "repeats")
 
 
 def _place(bench: _Bench) -> _Violations:
     with _elsewhere(bench.folder):
-        return _same(bench, "place", bench.parse)
+        return _same(bench, "place")
 
 
 @contextmanager
@@ -198,11 +176,10 @@ def _elsewhere(folder: Path) -> Iterator[None]:
         os.chdir(here)
 
 
-def _same(bench: _Bench, rule: str, parse: Callable[[], dict[int, Recording]]) -> _Violations:
-    """Compare what ``parse`` returns with the first recordings."""
-    again = parse()
-    before = {s: content_digest(recording) for s, recording in bench.recordings.items()}
-    other = [s for s, recording in again.items() if content_digest(recording) != before[s]]
+def _same(bench: _Bench, rule: str) -> _Violations:
+    """Parse anew and compare with the first recordings."""
+    before = bench.recordings
+    other = [s for s, recording in bench.parse().items() if content_digest(recording) != content_digest(before[s])]
     return {rule: f"subjects {listed(other)} of {len(before)} have other bits"} if other else {}
 
 
@@ -218,26 +195,10 @@ def _windows(bench: _Bench) -> _Violations:
         configs.append(configs[0].model_copy(update={"split": "held_out_subject"}))
     violations: dict[str, str] = {}
     for config in configs:
-        for rule, text in _split(_dataset(bench, config), config).items():
+        dataset = Dataset(**vars(read_entry(bench.folder / "parsed")), spec=config.spec(), source=source)
+        for rule, text in _split(dataset, config).items():
             violations.setdefault(rule, text)
     return violations
-
-
-def _dataset(bench: _Bench, config: DataConfig) -> Dataset:
-    entry = read_entry(bench.folder / "parsed")
-    return Dataset(
-        spec=config.spec(),
-        source=bench.sources[0],
-        source_digest="",
-        digest="",
-        origin=entry.origin,
-        signal_path=entry.signal_path,
-        labels=entry.labels,
-        bouts=entry.bouts,
-        facts=entry.facts,
-        signal_sha256=entry.signal_sha256,
-        load_s=0.0,
-    )
 
 
 def _split(dataset: Dataset, config: DataConfig) -> _Violations:
@@ -249,31 +210,20 @@ def _split(dataset: Dataset, config: DataConfig) -> _Violations:
     violations = {}
     if lacking := _lacking(data.coverage):
         violations["windows"] = f"data.split={config.split}: {lacking}"
-    trained = np.logical_or.reduce([_rows(part, len(dataset.labels)) for part in (*data.clients, data.validation)])
-    tested = _rows(data.test, len(dataset.labels))
+    starts = np.concatenate([part.starts for part in (*data.clients, data.validation)])
+    trained, tested = (
+        row_counts(first, dataset.spec.window, len(dataset.labels)) > 0 for first in (starts, data.test.starts)
+    )
     if config.split != "random_leaky" and (leak := _leak(dataset.signal(), trained, tested)):
         violations["leakage"] = f"data.split={config.split}: {leak}"
     return violations
 
 
 def _lacking(coverage: Coverage) -> str:
-    parts = (("training", coverage["train"]), ("test", coverage["test"]))
-    texts = [
-        f"no {part} window of {listed(empty)}"
-        for part, counts in parts
-        if (empty := [name for name, n in zip(coverage["classes"], counts, strict=True) if not n])
-    ]
+    texts = without_windows(coverage, coverage["classes"])
     if without := [c["client"] for c in coverage["clients"] if not sum(c["validation"])]:
         texts.append(f"no validation window of clients {listed(without)}")
     return "; ".join(texts)
-
-
-def _rows(windows: WindowSet, num_rows: int) -> NDArray[np.bool_]:
-    """Rows that some window holds: (num_rows,)."""
-    used = np.zeros(num_rows, bool)
-    for start in windows.starts.tolist():
-        used[start : start + windows.window] = True
-    return used
 
 
 def _leak(signal: NDArray[np.float32], trained: NDArray[np.bool_], tested: NDArray[np.bool_]) -> str:

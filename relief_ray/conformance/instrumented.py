@@ -16,11 +16,11 @@ import torch
 from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.conformance.rules import Broken
 from relief_ray.core.client import ClientContext, LocalStep
-from relief_ray.core.codec import encoded_nbytes, sparse_nbytes
+from relief_ray.core.codec import encoded_nbytes
 from relief_ray.core.federated import Strategy
 from relief_ray.core.groups import GroupLayout
 from relief_ray.core.messages import Receipt, ServerState, Update
-from relief_ray.plugins.contract import held, with_functions
+from relief_ray.plugins.contract import held, least_nbytes, with_functions
 from relief_ray.plugins.load import sources
 from relief_ray.records.identity import state_sha256
 from relief_ray.training.local_step import is_mean_over_windows
@@ -80,9 +80,9 @@ def _check_bytes(update: Update, layout: GroupLayout) -> None:
     receipt, task = update.receipt, update.receipt.assignment
     if any(j not in layout for j in (*task.down, *task.up)):
         return  # reported by the rule `allocation`
-    num_kept = sum(int(delta.count_nonzero()) for delta in update.delta.values())
-    shortest = min(encoded_nbytes(layout, task.up), sparse_nbytes(layout, task.up, num_kept)) if task.up else 0
-    shortest += sum(torch.unique(value).numel() * value.element_size() for value in receipt.stats.values())
+    shortest = least_nbytes(layout, update) + sum(
+        torch.unique(value).numel() * value.element_size() for value in receipt.stats.values()
+    )
     received = encoded_nbytes(layout, task.down) if task.down else 0
     for name, charged, least in (("up", receipt.bytes_up, shortest), ("down", receipt.bytes_down, received)):
         if charged < least:

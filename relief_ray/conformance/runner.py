@@ -143,10 +143,19 @@ def check(config: ExperimentConfig, executors: Mapping[str, MakeExecutor] | None
         yield from judge(_CHECKS, _Bench(config=config, root=Path(folder), executors=executors or {}))
 
 
+def require_comes_back(config: ExperimentConfig, section: str) -> None:
+    """Check that a configuration survives JSON.
+
+    Raises:
+        Broken: rule ``configuration``; the ``section`` that is judged is shown.
+    """
+    if (again := parse(config.model_dump(mode="json"))) != config:
+        raise Broken("configuration", f"{getattr(config, section)!r} comes back as {getattr(again, section)!r}")
+
+
 def _configuration(bench: _Bench) -> None:
     config = bench.config
-    if (again := parse(config.model_dump(mode="json"))) != config:
-        raise Broken("configuration", f"{config.strategy!r} comes back as {again.strategy!r}")
+    require_comes_back(config, "strategy")
     strategy: object = config.strategy.build()
     if not isinstance(strategy, Strategy):
         raise Broken("configuration", f"build() returned a {type(strategy).__name__}")

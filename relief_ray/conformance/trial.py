@@ -158,9 +158,10 @@ def judged_of(
     _refuse_file(target)
     config = parse(override(PROBLEM, [f"strategy={target}", *_for_method(settings)]), "conformance")
     name, about = title_of(target, config), about_of(config.strategy, config.label())
+    method = facts_of(config.strategy, config.label())
     return Judged(
         name=name,
-        heading=heading(config),
+        heading=f"{method.name} ({method.kind})" + (f": {about}" if about else ""),
         rules=RULES,
         verdicts=check(config, executors),
         about={"strategy": name, "about": about},
@@ -257,12 +258,6 @@ def _for_method(settings: Sequence[str], section: str = "strategy") -> list[str]
     return [s if h in ExperimentConfig.model_fields else f"{section}.{s}" for s, h in zip(settings, heads, strict=True)]
 
 
-def heading(config: ExperimentConfig) -> str:
-    """The method as its class states it: name, kind and what it does."""
-    method, about = facts_of(config.strategy, config.label()), about_of(config.strategy, config.label())
-    return f"{method.name} ({method.kind})" + (f": {about}" if about else "")
-
-
 def line(verdict: Verdict, rules: Mapping[str, Rule] = RULES) -> str:
     """One rule as text; for a broken one also the observation and the fix."""
     rule = rules[verdict.rule]
@@ -319,8 +314,8 @@ def _equals(pair: _Pair) -> None:
     """Run both and compare their server models after every round."""
     with tempfile.TemporaryDirectory(prefix="relief-ray-") as folder:
         models, expected = (_rounds(c, Path(folder) / str(i)) for i, c in enumerate((pair.config, pair.other)))
-    if text := _difference(models, expected, pair.other.label(), pair.within):
-        hint = _rounding(models, expected, pair.within)
+    text, hint = _difference(models, expected, pair.other.label(), pair.within)
+    if text:
         raise Broken("equals", text + hint, has_remedy=bool(hint))
 
 
@@ -343,42 +338,38 @@ def _rounds(config: ExperimentConfig, path: Path) -> dict[int, _Models]:
     return states
 
 
-def _difference(models: Mapping[int, _Models], expected: Mapping[int, _Models], other: str, within: float) -> str:
-    """Describe the first round in which the models differ by more than ``within``; empty: in none."""
-    if models.keys() != expected.keys():
-        return f"it has the rounds {sorted(models)}, {other} has {sorted(expected)}"
-    for round_ in sorted(models):
-        mine, theirs = models[round_], expected[round_]
-        if mine.keys() != theirs.keys():
-            return f"round {round_}: models and groups {sorted(mine.keys() ^ theirs.keys())} are in one of them only"
-        gaps = {name: _gap(x, theirs[name]) for name, x in mine.items()}
-        worst = max(gaps, key=lambda name: gaps[name])
-        if gaps[worst] > within:
-            number = f"{sum(gap > within for gap in gaps.values())} of {len(gaps)} groups differ from {other}'s"
-            return f"round {round_}: {number}, {worst} most, by {gaps[worst]:.3g}"
-    return ""
+def _difference(
+    models: Mapping[int, _Models], expected: Mapping[int, _Models], other: str, within: float
+) -> tuple[str, str]:
+    """Describe the first round in which the models differ by more than ``within``, and say what to do; empty: in none.
 
-
-def _rounding(models: Mapping[int, _Models], expected: Mapping[int, _Models], within: float) -> str:
-    """Return what to do where the first round that differs does so by rounding alone; empty where by more.
-
-    Another order of summing changes the last bits of float32, and training amplifies that from round to round.
+    There is something to do where the first round that differs at all does so by rounding: another order of summing
+    changes the last bits of float32, and training amplifies that from round to round.
     """
     if models.keys() != expected.keys():
-        return ""
+        return f"it has the rounds {sorted(models)}, {other} has {sorted(expected)}", ""
+    hint: str | None = None
     for round_ in sorted(models):
         mine, theirs = models[round_], expected[round_]
-        if mine.keys() != theirs.keys():
-            return ""
-        if gap := max(_gap(x, theirs[name]) for name, x in mine.items()):
-            if gap > _ROUNDING * max(float(x.abs().max()) for x in theirs.values()):
-                return ""
-            least = max(within, 10.0 ** ceil(log10(gap)))
-            return (
-                f"; round {round_} differs first, by {gap:.2g}: that is rounding (another order of summing), which "
-                f"training amplifies; judge that round alone, --set rounds={max(1, round_)} --within {least:g}"
-            )
-    return ""
+        if alone := sorted(mine.keys() ^ theirs.keys()):
+            return f"round {round_}: models and groups {alone} are in one of them only", ""
+        gaps = {name: _gap(x, theirs[name]) for name, x in mine.items()}
+        worst = max(gaps, key=lambda name: gaps[name])
+        if hint is None and gaps[worst]:
+            is_rounding = gaps[worst] <= _ROUNDING * max(float(x.abs().max()) for x in theirs.values())
+            hint = _rounding(round_, gaps[worst], within) if is_rounding else ""
+        if gaps[worst] > within:
+            number = f"{sum(gap > within for gap in gaps.values())} of {len(gaps)} groups differ from {other}'s"
+            return f"round {round_}: {number}, {worst} most, by {gaps[worst]:.3g}", hint or ""
+    return "", ""
+
+
+def _rounding(round_: int, gap: float, within: float) -> str:
+    least = max(within, 10.0 ** ceil(log10(gap)))
+    return (
+        f"; round {round_} differs first, by {gap:.2g}: that is rounding (another order of summing), which "
+        f"training amplifies; judge that round alone, --set rounds={max(1, round_)} --within {least:g}"
+    )
 
 
 def _gap(x: Tensor, y: Tensor) -> float:

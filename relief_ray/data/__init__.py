@@ -1,7 +1,7 @@
 """Datasets: from raw files to every client's windows.
 
 Order of use: `registry` names the datasets (one file each in `formats`), `source` finds the raw files, the dataset's
-`Loader` parses them, `cache` keeps the result, `partition` cuts it into windows and assigns them to clients,
+`Loader` parses them, `dataset` keeps the result, `partition` cuts it into windows and assigns them to clients,
 `federated_data` standardises them and puts everything together.
 """
 

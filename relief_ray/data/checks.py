@@ -5,6 +5,7 @@ A user's loader is refused by these checks wherever it is used; `relief-ray conf
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -102,10 +103,7 @@ def _faults(rule: DataRule, texts: Iterable[str]) -> list[Fault]:
 
 def _twice(values: Iterable[object]) -> list[object]:
     """Values that occur more than once, in order of appearance."""
-    counts: dict[object, int] = {}
-    for value in values:
-        counts[value] = counts.get(value, 0) + 1
-    return [value for value, count in counts.items() if count > 1]
+    return [value for value, count in Counter(values).items() if count > 1]
 
 
 def _description(spec: DatasetSpec) -> list[str]:
@@ -202,6 +200,18 @@ def window_fault(spec: DatasetSpec) -> str:
     )
 
 
+def faults_of_all(
+    spec: DatasetSpec, recordings: Mapping[int, Recording], *, refuse_absent_classes: bool = False
+) -> list[Fault]:
+    """Contradictions between the description and what `parse` returned for every subject, and between subjects."""
+    faults = [fault for subject, parsed in recordings.items() for fault in recording_faults(spec, subject, parsed)]
+    # Label columns can be compared with the description where unknown codes are the only faults, if any.
+    if all(fault.rule == "labels" and fault.counts for fault in faults):
+        present = {int(code) for recording in recordings.values() for code in np.unique(recording.labels)}
+        faults += _shifted_codes(spec, present) or (_absent_classes(spec, present) if refuse_absent_classes else [])
+    return faults or _same_people({subject: content_digest(recording) for subject, recording in recordings.items()})
+
+
 def recording_faults(spec: DatasetSpec, subject: int, recording: object) -> list[Fault]:
     """Contradictions between the description and what `parse` returned for one subject."""
     if not isinstance(recording, Recording):
@@ -259,14 +269,8 @@ def _unknown_codes(spec: DatasetSpec, recording: Recording) -> list[Fault]:
     return [Fault(rule="labels", found=found, counts=(*unknown.values(), len(recording.labels)))]
 
 
-def is_readable(faults: Iterable[Fault]) -> bool:
-    """Whether the label columns can be compared with the description: unknown codes are the only faults, if any."""
-    return all(fault.rule == "labels" and fault.counts for fault in faults)
-
-
-def absent_classes(spec: DatasetSpec, recordings: Iterable[Recording]) -> list[Fault]:
+def _absent_classes(spec: DatasetSpec, present: set[int]) -> list[Fault]:
     """Classes whose code no row of any subject has: nobody could learn or test them."""
-    present = _present(recordings)
     absent = [f"{code} ({name})" for name, code in zip(spec.classes, spec.labels, strict=True) if code not in present]
     if not absent:
         return []
@@ -274,12 +278,12 @@ def absent_classes(spec: DatasetSpec, recordings: Iterable[Recording]) -> list[F
     return _faults("labels", [f"no row in any file has {codes}; the files have the codes {sorted(present)}"])
 
 
-def shifted_codes(spec: DatasetSpec, recordings: Iterable[Recording]) -> list[Fault]:
+def _shifted_codes(spec: DatasetSpec, present: set[int]) -> list[Fault]:
     """Codes in the files that fit all labels if these are counted one higher or one lower, and only then.
 
     Files with 0 to K - 1 and labels 1 to K would otherwise lose a class to ``null_labels`` and shift all others.
     """
-    present, declared = _present(recordings), set(spec.labels)
+    declared = set(spec.labels)
     for step in (-1, 1):
         moved = tuple(code + step for code in spec.labels)
         # A declared code that the files have, and that moving would drop, is a slip in `labels` and no shift.
@@ -294,11 +298,6 @@ def shifted_codes(spec: DatasetSpec, recordings: Iterable[Recording]) -> list[Fa
         )
         return _faults("labels", [text])
     return []
-
-
-def _present(recordings: Iterable[Recording]) -> set[int]:
-    """The codes of all rows."""
-    return {int(code) for recording in recordings for code in np.unique(recording.labels)}
 
 
 def _labelled(spec: DatasetSpec, recording: Recording) -> list[str]:
@@ -349,7 +348,7 @@ def content_digest(recording: Recording) -> str:
     return digest.hexdigest()
 
 
-def same_people(digests: Mapping[int, str]) -> list[Fault]:
+def _same_people(digests: Mapping[int, str]) -> list[Fault]:
     """Subjects whose recordings, given by their digests, are equal bit by bit."""
     first: dict[str, int] = {}
     texts = []

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
-from relief_ray.data.checks import content_digest, is_readable, recording_faults, refuse, same_people, shifted_codes
+from relief_ray.data.checks import faults_of_all, refuse
 from relief_ray.data.config import DataConfig
 from relief_ray.data.formats.dsa import unit_columns, with_units
 from relief_ray.data.loader import NULL, DatasetSpec, Loader, Members, Recording, require_members
@@ -54,28 +52,35 @@ from relief_ray.support.files import (
 PARSER_VERSION = 1
 # End of an entry's folder: the form of its files, not their contents, by which versions leave each other's alone.
 _FORM = ".2"
-SIGNAL, LABELS, BOUTS = _ARRAYS = ("signal.npy", "labels.npy", "bouts.npy")
+SIGNAL, LABELS, BOUTS = "signal.npy", "labels.npy", "bouts.npy"
 _META = "meta.json"
 _KEY_CHARS = 32
 Origin = Literal["real", "SYNTHETIC"]
-Facts = dict[str, dict[str, object]]
+# Arrays of an entry by file name, as ``Entry`` has them; the signal is (rows, channels) float32.
+Arrays = Mapping[str, NDArray[Any]]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One cached dataset: `labels` (rows,) int16 class index or -1, `bouts` (n, 3) subject position, start, stop."""
+    """One cached dataset; its signal stays on disk."""
 
-    folder: Path
-    labels: NDArray[np.int16]
-    bouts: NDArray[np.int64]
     origin: Origin
-    facts: Facts
+    """`real` or `SYNTHETIC`."""
+    signal_path: Path
+    """.npy of (rows, channels) float32 in raw units."""
+    labels: NDArray[np.int16]
+    """(rows,) class index, -1 without a known activity."""
+    bouts: NDArray[np.int64]
+    """(num_bouts, 3) subject position, first row, one past the last."""
+    facts: Mapping[str, Mapping[str, object]]
+    """The parser's findings by subject."""
     signal_sha256: str
+    """The sha256 of the file at ``signal_path``."""
 
-    @property
-    def signal_path(self) -> Path:
-        """The memory-mapped (rows, channels) float32 signal in raw units."""
-        return self.folder / SIGNAL
+    def signal(self) -> NDArray[np.float32]:
+        """The memory-mapped signal, read-only."""
+        signal: NDArray[np.float32] = np.load(self.signal_path, mmap_mode="r", allow_pickle=False)
+        return signal
 
 
 class DamagedEntry(UserError):
@@ -111,30 +116,13 @@ def entry_folder(spec: DatasetSpec, digest: str) -> Path:
 
 def _keyed_folder(name: str, key: str) -> Path:
     """Folder of the cache entry of that key (``cache_key``), whether it exists or not."""
-    return _folder_of_entries() / f"{_prefix(name)}{key[:_KEY_CHARS]}{_FORM}"
+    return cache_root() / "parsed" / f"{name.replace(':', '.')}-{key[:_KEY_CHARS]}{_FORM}"
 
 
 def entries(name: str) -> list[Path]:
     """Folders of all entries of a dataset: of any raw files, parser or choice of units."""
-    key = "[0-9a-f]" * _KEY_CHARS
-    return sorted(_folder_of_entries().glob(f"{glob.escape(_prefix(name))}{key}{_FORM}"))
-
-
-def _folder_of_entries() -> Path:
-    return cache_root() / "parsed"
-
-
-def _prefix(name: str) -> str:
-    return f"{name.replace(':', '.')}-"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Arrays:
-    """Arrays of an entry, as in ``Entry``; `signal` (rows, channels) float32."""
-
-    signal: NDArray[np.float32]
-    labels: NDArray[np.int16]
-    bouts: NDArray[np.int64]
+    pattern = _keyed_folder(name, "?" * _KEY_CHARS)  # neither names nor import paths have characters of patterns
+    return sorted(pattern.parent.glob(pattern.name))
 
 
 def assemble(spec: DatasetSpec, recordings: Sequence[Recording]) -> Arrays:
@@ -149,11 +137,11 @@ def assemble(spec: DatasetSpec, recordings: Sequence[Recording]) -> Arrays:
         np.column_stack([np.full(len(rec.bouts), position), rec.bouts + first])
         for position, (rec, first) in enumerate(zip(recordings, firsts, strict=False))
     ]
-    return Arrays(
-        signal=np.concatenate([_present(spec, rec) for rec in recordings]).astype(np.float32, copy=False),
-        labels=np.concatenate([index[recording.labels] for recording in recordings]),
-        bouts=np.concatenate(bouts).astype(np.int64, copy=False),
-    )
+    return {
+        SIGNAL: np.concatenate([_present(spec, rec) for rec in recordings]).astype(np.float32, copy=False),
+        LABELS: np.concatenate([index[recording.labels] for recording in recordings]),
+        BOUTS: np.concatenate(bouts).astype(np.int64, copy=False),
+    }
 
 
 def _present(spec: DatasetSpec, recording: Recording) -> NDArray[np.float32]:
@@ -170,16 +158,16 @@ def _present(spec: DatasetSpec, recording: Recording) -> NDArray[np.float32]:
 def store(spec: DatasetSpec, recordings: Sequence[Recording], source: Source, folder: Path) -> None:
     """Write the recordings of all subjects as one entry."""
     synthetic = source.synthetic or any(recording.synthetic for recording in recordings)
-    facts: Facts = {str(recording.subject): dict(recording.facts) for recording in recordings}
+    facts = {str(recording.subject): recording.facts for recording in recordings}
     write_entry(folder, assemble(spec, recordings), "SYNTHETIC" if synthetic else "real", facts)
 
 
-def write_entry(folder: Path, arrays: Arrays, origin: Origin, facts: Facts) -> None:
+def write_entry(folder: Path, arrays: Arrays, origin: Origin, facts: Mapping[str, Mapping[str, object]]) -> None:
     """Write one entry atomically."""
     with disk_errors(folder, "write the parsed data"), folder_atomic(folder) as part:
-        for name, array in zip(_ARRAYS, (arrays.signal, arrays.labels, arrays.bouts), strict=True):
+        for name, array in arrays.items():
             np.save(part / name, np.ascontiguousarray(array))
-        written = {name: {"sha256": sha256_file(part / name), "crc32": _crc32(part / name)} for name in _ARRAYS}
+        written = {name: {"sha256": sha256_file(part / name), "crc32": _crc32(part / name)} for name in arrays}
         meta = {"origin": origin, "facts": facts, "arrays": written}
         (part / _META).write_bytes(sealed(json.dumps(meta, sort_keys=True).encode(), PAGE))
         if origin == "SYNTHETIC":
@@ -200,10 +188,10 @@ def read_entry(folder: Path, *, again: bool = False) -> Entry:
         meta = json.loads(unsealed((folder / _META).read_bytes(), PAGE))
     except (OSError, ValueError) as error:
         raise DamagedEntry(f"{folder / _META}: damaged cache entry ({error}); {_fix(folder)}") from None
-    for name in _ARRAYS:
+    for name in (SIGNAL, LABELS, BOUTS):
         _check(folder / name, meta["arrays"][name]["crc32"], again)
     return Entry(
-        folder=folder,
+        signal_path=folder / SIGNAL,
         labels=np.load(folder / LABELS, allow_pickle=False),
         bouts=np.load(folder / BOUTS, allow_pickle=False),
         origin="real" if meta["origin"] == "real" else "SYNTHETIC",
@@ -249,40 +237,20 @@ def _crc32(path: Path) -> int:
 Progress = Callable[[str, int, int], None]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Dataset:
-    """A parsed dataset; its signal stays on disk.
-
-    Attributes:
-        spec: the dataset's facts, with the chosen body units.
-        source: place of the raw files.
-        source_digest: sha256 of the raw files.
-        digest: sha256 over raw files, parser and description: what is parsed here.
-        origin: `real` or `SYNTHETIC`.
-        signal_path: .npy of (rows, channels) float32 in raw units.
-        labels: (rows,) int16 class index, -1 without a known activity.
-        bouts: (num_bouts, 3) int64 subject position, first row, one past the last.
-        facts: the parser's findings by subject.
-        signal_sha256: sha256 of the file at ``signal_path``.
-        load_s: seconds that loading took.
-    """
+@dataclass(frozen=True, kw_only=True)
+class Dataset(Entry):
+    """A cached dataset, its description and where it comes from."""
 
     spec: DatasetSpec
+    """The dataset's facts, with the chosen body units."""
     source: Source
-    source_digest: str
-    digest: str
-    origin: Origin
-    signal_path: Path
-    labels: NDArray[np.int16]
-    bouts: NDArray[np.int64]
-    facts: Mapping[str, Mapping[str, object]]
-    signal_sha256: str
-    load_s: float
-
-    def signal(self) -> NDArray[np.float32]:
-        """The memory-mapped signal, read-only."""
-        signal: NDArray[np.float32] = np.load(self.signal_path, mmap_mode="r", allow_pickle=False)
-        return signal
+    """Place of the raw files."""
+    source_digest: str = ""
+    """The sha256 of the raw files."""
+    digest: str = ""
+    """The sha256 over raw files, parser and description: what is parsed here."""
+    load_s: float = 0.0
+    """Seconds that loading took."""
 
 
 def load_dataset(
@@ -299,19 +267,8 @@ def load_dataset(
     source = locate(get_loader(name), root)
     digest = source_digest(full_spec, source)
     entry = read_entry(_parsed(spec, source, digest, progress))
-    return Dataset(
-        spec=spec,
-        source=source,
-        source_digest=digest,
-        digest=cache_key(spec, digest),
-        origin=entry.origin,
-        signal_path=entry.signal_path,
-        labels=entry.labels,
-        bouts=entry.bouts,
-        facts=MappingProxyType(entry.facts),
-        signal_sha256=entry.signal_sha256,
-        load_s=time.monotonic() - start,
-    )
+    key, load_s = cache_key(spec, digest), time.monotonic() - start
+    return Dataset(**vars(entry), spec=spec, source=source, source_digest=digest, digest=key, load_s=load_s)
 
 
 def open_dataset(config: DataConfig, root: str | Path | None = None, progress: Progress | None = None) -> Dataset:
@@ -359,10 +316,12 @@ def _parsed(spec: DatasetSpec, source: Source, digest: str, progress: Progress |
 def _fill(spec: DatasetSpec, source: Source, digest: str, folder: Path, progress: Progress | None) -> None:
     """Make the missing cache entry: parse everything, or cut units out of the full dataset that is parsed first."""
     full_spec = get_spec(spec.name)
-    if spec.units != full_spec.units:
-        _fill_units(spec, _parsed(full_spec, source, digest, progress), folder)
+    if spec.units == full_spec.units:
+        store(spec, parse_source(spec, source, progress), source, folder)
         return
-    store(spec, parse_source(spec, source, progress), source, folder)
+    full = read_entry(_parsed(full_spec, source, digest, progress))
+    chosen: Arrays = {SIGNAL: full.signal()[:, unit_columns(spec.units)], LABELS: full.labels, BOUTS: full.bouts}
+    write_entry(folder, chosen, full.origin, full.facts)
 
 
 def parse_source(spec: DatasetSpec, source: Source, progress: Progress | None = None) -> list[Recording]:
@@ -380,7 +339,7 @@ def parse_source(spec: DatasetSpec, source: Source, progress: Progress | None = 
                 progress(f"{spec.name}: subject {subject}", done, len(spec.subjects))
             recordings.append(parse_subject(loader, members, source.path, subject))
     if is_path(spec.name):
-        _check_recordings(spec, recordings)
+        refuse(spec.name, faults_of_all(spec, dict(zip(spec.subjects, recordings, strict=True))))
     return recordings
 
 
@@ -401,26 +360,6 @@ def parse_subject(loader: Loader, members: Members, path: Path, subject: int) ->
     except Exception as error:
         fix = f"; it had read {path / names[-1]}: mend that file or the loader" if names else "; mend the loader"
         raise _fault_in(loader.spec, f"parse() of subject {subject}", error, fix) from error
-
-
-def _check_recordings(spec: DatasetSpec, recordings: Sequence[Recording]) -> None:
-    """Check the recordings of all subjects, in the order of `spec.subjects`.
-
-    Raises:
-        UserError: they contradict the description; every fault is listed with both numbers and the fix.
-    """
-    pairs = list(zip(spec.subjects, recordings, strict=True))
-    faults = [fault for subject, recording in pairs for fault in recording_faults(spec, subject, recording)]
-    if is_readable(faults):
-        faults += shifted_codes(spec, recordings)
-    refuse(spec.name, faults or same_people({s: content_digest(recording) for s, recording in pairs}))
-
-
-def _fill_units(spec: DatasetSpec, parent: Path, folder: Path) -> None:
-    entry = read_entry(parent)
-    signal = np.load(entry.signal_path, mmap_mode="r", allow_pickle=False)[:, unit_columns(spec.units)]
-    arrays = Arrays(signal=signal, labels=entry.labels, bouts=entry.bouts)
-    write_entry(folder, arrays, entry.origin, entry.facts)
 
 
 # A parsed dataset by name: what another machine needs to find the same values among its own files.

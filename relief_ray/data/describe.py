@@ -1,7 +1,8 @@
 """Reports on a dataset's content, JSON-able, for the command line and the run record."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal, TypedDict
@@ -9,6 +10,7 @@ from typing import Literal, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
+from relief_ray.data.checks import DataRule, Fault
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import (
     BOUTS,
@@ -40,6 +42,8 @@ from relief_ray.support.files import sha256_file
 
 # A class with less data than so many windows side by side is too small to be learned or tested.
 _FEW_WINDOWS = 10
+# Rows that are read at once.
+_CHUNK = 1 << 16
 # Share of missing readings from which filling them in decides what a model sees.
 _MANY_GAPS = 0.05
 
@@ -58,7 +62,7 @@ def data_warnings(dataset: Dataset, config: DataConfig, coverage: Coverage) -> t
         *_rows_left_out(dataset),
         *_small_classes(dataset, seconds),
         *_lacking_subjects(dataset, seconds),
-        *_without_windows(
+        *without_windows(
             coverage, [name for name, all_s in zip(dataset.spec.classes, seconds.sum(0), strict=True) if all_s]
         ),
         *_single_class(config, coverage),
@@ -77,28 +81,28 @@ def activity_s(dataset: Dataset) -> NDArray[np.float64]:
 
 def _still_channels(dataset: Dataset) -> list[str]:
     """Channels that have one value in all rows."""
-    still = _still(dataset.signal_path.as_posix(), dataset.signal_sha256)
+    still = _still(dataset.signal_path, dataset.signal_sha256)
     return [
         f"{name}: column {column} is {value:g} in all {len(dataset.labels)} rows"
         for name, first, stop in dataset.spec.columns()
-        for column, value in still
+        for column, value in still.items()
         if first <= column < stop
     ]
 
 
 @lru_cache(maxsize=16)
-def _still(signal_path: str, sha256: str) -> tuple[tuple[int, float], ...]:
+def _still(signal_path: Path, sha256: str) -> Mapping[int, float]:
     """Columns of a signal that never change, with their value; read once for all runs of a process."""
     signal = np.load(signal_path, mmap_mode="r", allow_pickle=False)
-    return tuple((int(c), float(signal[0, c])) for c in np.flatnonzero((signal == signal[:1]).all(axis=0)))
+    return _still_in(signal, [(first, first + _CHUNK) for first in range(0, len(signal), _CHUNK)])
 
 
 def _still_for_one(dataset: Dataset) -> list[str]:
     """Channels that move for some people and have one value in all rows of a person's bouts."""
     spec, texts = dataset.spec, []
-    everywhere = {column for column, _ in _still(dataset.signal_path.as_posix(), dataset.signal_sha256)}
+    everywhere, signal = _still(dataset.signal_path, dataset.signal_sha256), dataset.signal()
     for position, subject in enumerate(spec.subjects):
-        values = _still_of(dataset, position)
+        values = _still_in(signal, [(start, stop) for who, start, stop in dataset.bouts.tolist() if who == position])
         for name, first, stop in spec.columns():
             columns = [column for column in values if first <= column < stop and column not in everywhere]
             if columns:
@@ -109,10 +113,8 @@ def _still_for_one(dataset: Dataset) -> list[str]:
     return texts
 
 
-def _still_of(dataset: Dataset, position: int) -> dict[int, float]:
-    """Columns that never change in the bouts of a subject, with their value; a sensor that it lacks (NaN) is none."""
-    signal = dataset.signal()
-    bouts = [(start, stop) for subject, start, stop in dataset.bouts.tolist() if subject == position]
+def _still_in(signal: NDArray[np.float32], bouts: Sequence[tuple[int, int]]) -> dict[int, float]:
+    """Columns that never change in these bouts, with their value; a sensor that somebody lacks (NaN) is none."""
     if not bouts:
         return {}
     value = signal[bouts[0][0]]
@@ -138,15 +140,11 @@ def _tested_without(dataset: Dataset, config: DataConfig) -> list[str]:
 
 def _filled(dataset: Dataset) -> list[str]:
     """Subjects of whom many readings were missing."""
-    shares = {subject: share for subject, facts in dataset.facts.items() if (share := _nan_share(facts)) > _MANY_GAPS}
+    known = {subject: facts.get("nan_share") for subject, facts in dataset.facts.items()}
+    shares = {int(s): share for s, share in known.items() if isinstance(share, float) and share > _MANY_GAPS}
     if not shares:
         return []
-    return [f"{several('subject', map(int, shares))}: up to {max(shares.values()):.0%} of the readings were missing"]
-
-
-def _nan_share(facts: object) -> float:
-    share = facts.get("nan_share") if isinstance(facts, dict) else None
-    return share if isinstance(share, float) else 0.0
+    return [f"{several('subject', shares)}: up to {max(shares.values()):.0%} of the readings were missing"]
 
 
 def _rows_left_out(dataset: Dataset) -> list[str]:
@@ -195,14 +193,13 @@ def _lacking_subjects(dataset: Dataset, seconds: NDArray[np.float64]) -> list[st
     return ["no data of " + "; of ".join(f"{name} from {several('subject', who)}" for name, who in lacking.items())]
 
 
-def _without_windows(coverage: Coverage, with_data: list[str]) -> list[str]:
-    """Classes with data that nobody trains on, or that nobody is tested on."""
-    texts = []
-    for part, counts in (("training", coverage["train"]), ("test", coverage["test"])):
-        lacking = [n for n, count in zip(coverage["classes"], counts, strict=True) if not count and n in with_data]
-        if lacking:
-            texts.append(f"no {part} window of {listed(lacking)}")
-    return texts
+def without_windows(coverage: Coverage, classes: Collection[str]) -> list[str]:
+    """Those of these classes that nobody trains on, and those that nobody is tested on."""
+    return [
+        f"no {part} window of {listed(lacking)}"
+        for part, counts in (("training", coverage["train"]), ("test", coverage["test"]))
+        if (lacking := [n for n, count in zip(coverage["classes"], counts, strict=True) if not count and n in classes])
+    ]
 
 
 def _single_class(config: DataConfig, coverage: Coverage) -> list[str]:
@@ -244,13 +241,10 @@ def digests(spec: DatasetSpec, source: Source) -> dict[str, str]:
 def compare(spec: DatasetSpec, computed: Mapping[str, str]) -> dict[str, FileCheck]:
     """Compare each computed digest with the list: the same, different, or not listed."""
     listed = known_digests(spec.name)
-    return {name: _check(listed.get(name), digest) for name, digest in computed.items()}
-
-
-def _check(listed: str | None, digest: str) -> FileCheck:
-    if listed is None:
-        return "unlisted"
-    return "known" if listed == digest else "differs"
+    return {
+        name: "unlisted" if name not in listed else "known" if listed[name] == digest else "differs"
+        for name, digest in computed.items()
+    }
 
 
 _SLACK = 3.0
@@ -296,11 +290,15 @@ def verify_source(spec: DatasetSpec, source: Source) -> VerifyReport:
     recordings = parse_source(spec, source)
     synthetic = source.synthetic or any(recording.synthetic for recording in recordings)
     warnings = [
-        f"{file}: sha256 {computed[file]} {_explain(state, listed.get(file, ''))}"
+        f"{file}: sha256 {computed[file]} "
+        + (f"differs from the list's {listed[file]}" if state == "differs" else "is not in the list")
+        + "; the structural checks decide"
         for file, state in states.items()
         if listed and state != "known" and not (state == "unlisted" and len(states) > 100)
     ]
-    problems = [text for recording in recordings for text in structure(spec, recording)]
+    problems = [
+        f"subject {fault.subject}: {fault.found}" for recording in recordings for fault in structure(spec, recording)
+    ]
     problems += _cache_problems(spec, source, recordings)
     return {
         "name": spec.name,
@@ -314,36 +312,28 @@ def verify_source(spec: DatasetSpec, source: Source) -> VerifyReport:
     }
 
 
-def _explain(state: str, expected: str) -> str:
-    if state == "differs":
-        return f"differs from the list's {expected}; the structural checks decide"
-    return "is not in the list; the structural checks decide"
-
-
-def structure(spec: DatasetSpec, recording: Recording) -> list[str]:
-    """Implausible facts about one subject, in words: activity lengths (absent ones aside), NaN shares, value ranges."""
-    subject = f"subject {recording.subject}"
-    return [
-        f"{subject}: {text}"
-        for text in (*_lengths(spec, recording), *_nan(spec, recording), *_out_of_range(spec, recording))
-    ]
-
-
-def _activity_seconds(spec: DatasetSpec, labels: NDArray[np.int16]) -> dict[str, float]:
-    """Seconds per class (raw codes in, names out)."""
-    return {
-        name: float((labels == code).sum()) / spec.rate_hz for code, name in zip(spec.labels, spec.classes, strict=True)
+def structure(spec: DatasetSpec, recording: Recording) -> list[Fault]:
+    """Implausible facts about one subject: activity lengths (absent ones aside), NaN shares, value ranges."""
+    found: Mapping[DataRule, list[str]] = {
+        "rates": _lengths(spec, recording),
+        "finite": _nan(spec, recording),
+        "channels": _out_of_range(spec, recording),
     }
+    return [Fault(rule=rule, found=text, subject=recording.subject) for rule, texts in found.items() for text in texts]
 
 
 def _lengths(spec: DatasetSpec, recording: Recording) -> list[str]:
     if spec.activity_s == (0.0, 0.0):  # its description says nothing about lengths
         return []
     shortest, longest = spec.activity_s[0] / _SLACK, spec.activity_s[1] * _SLACK
+    lengths_s = {
+        name: float((recording.labels == code).sum()) / spec.rate_hz
+        for code, name in zip(spec.labels, spec.classes, strict=True)
+    }
     return [
-        f"{name} lasts {seconds:.0f} s, expected {shortest:.0f} to {longest:.0f} s (or none)"
-        for name, seconds in _activity_seconds(spec, recording.labels).items()
-        if seconds and not shortest <= seconds <= longest
+        f"{name} lasts {length_s:.0f} s, expected {shortest:.0f} to {longest:.0f} s (or none)"
+        for name, length_s in lengths_s.items()
+        if length_s and not shortest <= length_s <= longest
     ]
 
 
@@ -378,27 +368,20 @@ def _cache_problems(spec: DatasetSpec, source: Source, recordings: Sequence[Reco
             problems.append(str(error))
             continue
         if folder == here:
-            problems += _altered(entry, assemble(spec, recordings))
+            problems += _altered(folder, entry, assemble(spec, recordings))
     return problems
 
 
-def _altered(entry: Entry, parsed: Arrays) -> list[str]:
-    """Arrays of an entry that differ from what was parsed, bit by bit."""
-    signal = np.load(entry.signal_path, mmap_mode="r", allow_pickle=False)
-    pairs: dict[str, tuple[NDArray[np.generic], NDArray[np.generic]]] = {
-        SIGNAL: (signal.view(np.int32), np.ascontiguousarray(parsed.signal).view(np.int32)),
-        LABELS: (entry.labels, parsed.labels),
-        BOUTS: (entry.bouts, parsed.bouts),
-    }
+def _altered(folder: Path, entry: Entry, parsed: Arrays) -> list[str]:
+    """Arrays of an entry that differ from what was parsed, bit by bit: NaN equals NaN, and -0 is not 0."""
+    cached: Arrays = {SIGNAL: entry.signal().view(np.int32), LABELS: entry.labels, BOUTS: entry.bouts}
+    fresh = {**parsed, SIGNAL: np.ascontiguousarray(parsed[SIGNAL]).view(np.int32)}
     return [
-        f"{entry.folder / name}: not what the raw files say when they are parsed anew; delete the folder "
-        f"{entry.folder}, it is made again"
-        for name, (cached, fresh) in pairs.items()
-        if not np.array_equal(cached, fresh)
+        f"{folder / name}: not what the raw files say when they are parsed anew; delete the folder {folder}, it is "
+        "made again"
+        for name, array in cached.items()
+        if not np.array_equal(array, fresh[name])
     ]
-
-
-_CHUNK = 1 << 16
 
 
 class Range(TypedDict):
@@ -472,17 +455,14 @@ class Listing(TypedDict):
 
 def list_datasets(root: str | Path | None = None) -> list[Listing]:
     """Every known dataset and whether its raw files are found."""
-    return [_listing(name, root) for name in DATASETS]
-
-
-def _listing(name: str, root: str | Path | None) -> Listing:
-    spec = get_spec(name)
-    try:
-        source = find_source(spec, root)
-    except UserError:
-        return {"name": name, "title": spec.title, "path": None, "origin": None}
-    origin = "SYNTHETIC" if source.synthetic else "real"
-    return {"name": name, "title": spec.title, "path": str(source.path), "origin": origin}
+    listings = []
+    for name, loader in DATASETS.items():
+        listing: Listing = {"name": name, "title": loader.spec.title, "path": None, "origin": None}
+        with suppress(UserError):
+            source = find_source(loader.spec, root)
+            listing["path"], listing["origin"] = str(source.path), "SYNTHETIC" if source.synthetic else "real"
+        listings.append(listing)
+    return listings
 
 
 def describe(dataset: Dataset, config: DataConfig) -> Description:
@@ -505,7 +485,10 @@ def describe(dataset: Dataset, config: DataConfig) -> Description:
         "num_rows": len(dataset.labels),
         "subjects": list(spec.subjects),
         "sensors": {str(subject): list(spec.sensors_of(subject)) for subject in spec.subjects},
-        "activity_s": _activity_s(dataset),
+        "activity_s": {
+            str(subject): dict(zip(spec.classes, row.tolist(), strict=True))
+            for subject, row in zip(spec.subjects, activity_s(dataset), strict=True)
+        },
         "ranges": _ranges(dataset),
         "facts": {subject: dict(facts) for subject, facts in dataset.facts.items()},
         "windows": {
@@ -516,14 +499,6 @@ def describe(dataset: Dataset, config: DataConfig) -> Description:
         "coverage": data.coverage,
         "null_rows": null_rows(dataset),
         "warnings": list(data_warnings(dataset, config, data.coverage)),
-    }
-
-
-def _activity_s(dataset: Dataset) -> dict[str, dict[str, float]]:
-    spec = dataset.spec
-    return {
-        str(subject): dict(zip(spec.classes, row.tolist(), strict=True))
-        for subject, row in zip(spec.subjects, activity_s(dataset), strict=True)
     }
 
 

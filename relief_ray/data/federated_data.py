@@ -5,7 +5,7 @@ Overlapping windows repeat rows; instead of copying them, every row counts as of
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, TypedDict
 
 import numpy as np
@@ -15,19 +15,13 @@ from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import DataReference, Dataset, Origin
 from relief_ray.data.loader import DatasetSpec
 from relief_ray.data.partition import Plan, Starts, Table, lacking, make_plan, stride_rows, training_positions
-from relief_ray.data.window_set import WindowSet, pool
+from relief_ray.data.window_set import WindowSet, pool, row_counts
 from relief_ray.support.errors import UserError, listed
 from relief_ray.support.files import sha256_json
 
 _CHUNK = 1 << 16
 
 _MIN_STD = 1e-6
-
-
-def row_counts(starts: Starts, window: int, num_rows: int) -> NDArray[np.int64]:
-    """Number of windows that contain each row: (num_rows,)."""
-    edges = np.bincount(starts, minlength=num_rows + 1) - np.bincount(starts + window, minlength=num_rows + 1)
-    return np.cumsum(edges[:num_rows])
 
 
 def _weighted_stats(
@@ -69,17 +63,6 @@ def standardisation(
 
 
 Purpose = Literal["run", "tune"]
-
-
-class _Statistics(TypedDict):
-    mean: NDArray[np.float32]
-    std: NDArray[np.float32]
-
-
-class _Windows(TypedDict):
-    starts: NDArray[np.int64]
-    labels: NDArray[np.int64]
-    subjects: NDArray[np.int16]
 
 
 class ClientCoverage(TypedDict):
@@ -198,26 +181,34 @@ def federate(
     or a client without windows.
     """
     _check(dataset, config, owned)
-    plan = make_plan(dataset, config, len(owned))
-    template = WindowSet(
-        signal_path=str(dataset.signal_path),
-        window=dataset.spec.window,
-        columns=dataset.spec.columns(),
-        absent=_absent(dataset.spec),
-        **_statistics(dataset, plan, owned),
-        **_fields(plan.test),
-    )
-    clients = tuple(replace(template, **_fields(table)) for table in plan.train)
-    validation = tuple(replace(template, **_fields(table)) for table in plan.validation)
+    plan, spec = make_plan(dataset, config, len(owned)), dataset.spec
+    starts = [table[:, 0] for table in plan.train]
+    mean, std = standardisation(dataset.signal(), spec.columns(), spec.window, starts, owned)
+    absent = {position: frozenset(spec.lacks[s]) for position, s in enumerate(spec.subjects) if spec.lacks.get(s)}
+
+    def windows(table: Table) -> WindowSet:
+        return WindowSet(
+            signal_path=str(dataset.signal_path),
+            starts=np.ascontiguousarray(table[:, 0]),
+            labels=np.ascontiguousarray(table[:, 1]),
+            subjects=table[:, 2].astype(np.int16),
+            window=spec.window,
+            columns=spec.columns(),
+            mean=mean,
+            std=std,
+            absent=absent,
+        )
+
+    validation = tuple(map(windows, plan.validation))
     return FederatedData(
-        spec=dataset.spec,
+        spec=spec,
         digest=sha256_json({"dataset": dataset.digest, "config": config.deciding()}),
         origin=dataset.origin,
-        clients=clients,
+        clients=tuple(map(windows, plan.train)),
         validation=pool(validation),
         validation_by_client=validation,
-        coverage=_cover(dataset.spec, config, plan),
-        test_or_none=template if purpose == "run" else None,
+        coverage=_cover(spec, config, plan),
+        test_or_none=windows(plan.test) if purpose == "run" else None,
         reference=DataReference(
             name=config.name,
             key=dataset.digest,
@@ -251,26 +242,6 @@ def _check(dataset: Dataset, config: DataConfig, owned: Sequence[Collection[str]
                 f"client {client}: has {listed(impossible)}, which its subject {subject} lacks (DatasetSpec.lacks of "
                 f"{dataset.spec.name}); expected some of {dataset.spec.sensors_of(subject)}"
             )
-
-
-def _absent(spec: DatasetSpec) -> dict[int, frozenset[str]]:
-    """Sensors that subjects lack, by position among all subjects."""
-    return {position: frozenset(spec.lacks[s]) for position, s in enumerate(spec.subjects) if spec.lacks.get(s)}
-
-
-def _statistics(dataset: Dataset, plan: Plan, owned: Sequence[Collection[str]]) -> _Statistics:
-    starts = [table[:, 0] for table in plan.train]
-    spec = dataset.spec
-    mean, std = standardisation(dataset.signal(), spec.columns(), spec.window, starts, owned)
-    return {"mean": mean, "std": std}
-
-
-def _fields(table: Table) -> _Windows:
-    return {
-        "starts": np.ascontiguousarray(table[:, 0]),
-        "labels": np.ascontiguousarray(table[:, 1]),
-        "subjects": table[:, 2].astype(np.int16),
-    }
 
 
 def _cover(spec: DatasetSpec, config: DataConfig, plan: Plan) -> Coverage:

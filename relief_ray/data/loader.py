@@ -185,7 +185,11 @@ def bouts_of(*keys: NDArray[np.generic]) -> NDArray[np.int64]:
     change = np.zeros(length - 1, bool)
     for key in keys:
         change |= key[1:] != key[:-1]
-    edges = np.concatenate([[0], np.flatnonzero(change) + 1, [length]])
+    return bouts_between([0, *np.flatnonzero(change) + 1, length])
+
+
+def bouts_between(edges: Sequence[int]) -> NDArray[np.int64]:
+    """Start and stop of bouts that lie side by side, from the first row to one past the last: (len(edges) - 1, 2)."""
     return np.stack([edges[:-1], edges[1:]], axis=1).astype(np.int64)
 
 

@@ -14,6 +14,7 @@ otherwise leave nothing for 100 clients. `dirichlet` and `quantity` deal the sam
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -70,17 +71,11 @@ class Dealer:
         Raises:
             UserError: there are too few windows, or no draw gave every client enough.
         """
-        groups, others = self._grouped(train), self._grouped(validation)
-        shares = self._shares(np.bincount(groups, minlength=self._num_groups))
-        return self._owners(groups, shares, part=0), self._owners(others, shares, part=1)
-
-    @property
-    def _num_groups(self) -> int:
-        return self.num_classes if self.config.partition == "dirichlet" else 1
-
-    def _grouped(self, labels: Labels) -> Labels:
-        """Groups that shares are drawn for: the classes, or all windows together."""
-        return labels if self.config.partition == "dirichlet" else np.zeros_like(labels)
+        num_groups = self.num_classes
+        if self.config.partition != "dirichlet":  # shares are drawn for all windows together, not class by class
+            train, validation, num_groups = np.zeros_like(train), np.zeros_like(validation), 1
+        shares = self._shares(np.bincount(train, minlength=num_groups))
+        return self._owners(train, shares, part=0), self._owners(validation, shares, part=1)
 
     def _shares(self, sizes: Counts) -> Shares:
         """Shares (K, N) under which every client has enough of K groups of these sizes."""
@@ -135,15 +130,12 @@ def draw_shares(
     Shares are normalised gammas. Their logarithms are drawn, log G(alpha + 1) + log(U) / alpha, since gammas of small
     alpha underflow to 0.
     """
-    logs = np.array([_log_gamma_draw(streams.numpy("data.partition", *key, client), alpha) for client in clients])
+    generators = [streams.numpy("data.partition", *key, client) for client in clients]
+    logs = np.array([np.log(rng.gamma(alpha + 1.0)) + np.log1p(-rng.random()) / alpha for rng in generators])
     logs[np.asarray(excluded)] = -np.inf
     weights = np.exp(logs - logs.max())
     shares: Shares = weights / weights.sum()
     return shares
-
-
-def _log_gamma_draw(rng: np.random.Generator, alpha: float) -> float:
-    return float(np.log(rng.gamma(alpha + 1.0)) + np.log1p(-rng.random()) / alpha)
 
 
 def apportion(total: int, shares: Shares) -> Counts:
@@ -168,11 +160,6 @@ def pieces_per_subject(num_subjects: int, num_clients: int) -> tuple[int, ...]:
         )
     share, extra = divmod(num_clients, num_subjects)
     return tuple(share + (position < extra) for position in range(num_subjects))
-
-
-def cut_pieces(starts: NDArray[np.int64], num_pieces: int) -> list[NDArray[np.int64]]:
-    """Consecutive pieces of nearly equal length, the longer ones first."""
-    return np.array_split(starts, num_pieces)
 
 
 def clients_of(pieces: Sequence[int]) -> list[range]:
@@ -281,22 +268,17 @@ def _chronological(
 ) -> BoutWindows:
     """Training first, then validation, then (within subjects) test; a short bout keeps what comes first."""
     start, stop = bout
-    window, _ = size
-    notes, test = [], _none()
-    if test_fraction is not None:
-        cut = cut_tail(start, stop, test_fraction, window)
-        if cut is None:
-            notes.append("too short for a test window")
-        else:
-            test = window_starts(cut[1], stop, *size)
+    tails: dict[str, Starts] = {}
+    texts = []
+    for part, fraction in (("test", test_fraction), ("validation", config.validation_fraction)):
+        if fraction is None:
+            continue
+        if cut := cut_tail(start, stop, fraction, size[0]):
+            tails[part] = window_starts(cut[1], stop, *size)
             stop = cut[0]
-    cut = cut_tail(start, stop, config.validation_fraction, window)
-    if cut is None:
-        notes.append("too short for a validation window")
-        return BoutWindows(subject=subject, train=window_starts(start, stop, *size), test=test, note="; ".join(notes))
-    validation = window_starts(cut[1], stop, *size)
-    train = window_starts(start, cut[0], *size)
-    return BoutWindows(subject=subject, train=train, validation=validation, test=test, note="; ".join(notes))
+        else:
+            texts.append(f"too short for a {part} window")
+    return BoutWindows(subject=subject, train=window_starts(start, stop, *size), note="; ".join(texts), **tails)
 
 
 def _random(subject: int, starts: Starts, config: DataConfig, rng: np.random.Generator) -> BoutWindows:
@@ -311,8 +293,7 @@ def _random(subject: int, starts: Starts, config: DataConfig, rng: np.random.Gen
 
 def notes(parts: Sequence[BoutWindows]) -> dict[str, int]:
     """Number of bouts by note."""
-    texts = [part.note for part in parts if part.note]
-    return {note: texts.count(note) for note in sorted(set(texts))}
+    return dict(sorted(Counter(part.note for part in parts if part.note).items()))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -323,14 +304,6 @@ class Plan:
     validation: tuple[Table, ...]
     test: Table
     notes: dict[str, int]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Bout:
-    subject: int
-    train: Table
-    validation: Table
-    test: Table
 
 
 def training_positions(config: DataConfig) -> tuple[int, ...]:
@@ -379,18 +352,23 @@ def make_plan(dataset: Dataset, config: DataConfig, num_clients: int) -> Plan:
     spec = dataset.spec
     stride = stride_rows(config.stride_s, spec.rate_hz)
     split = list(split_bouts(dataset.bouts, config, chosen_positions(config), spec.window, stride))
-    bouts = [_label(dataset, part) for part in split]
-    positions = training_positions(config)
+    # The windows of every part, a table per bout.
+    trained, validated, tested = (
+        [tabulate(dataset.labels, getattr(bout, part), spec.window, bout.subject) for bout in split]
+        for part in ("train", "validation", "test")
+    )
     if config.partition == "subject":
+        positions = training_positions(config)
         owners = dict(zip(positions, clients_of(pieces_per_subject(len(positions), num_clients)), strict=True))
-        train = _assign([(bout.subject, bout.train) for bout in bouts], owners, num_clients)
-        validation = _assign([(bout.subject, bout.validation) for bout in bouts], owners, num_clients)
+        cohorts = [owners.get(bout.subject, range(0)) for bout in split]
+        train, validation = (_assign(tables, cohorts, num_clients) for tables in (trained, validated))
     else:
-        train, validation = _deal(bouts, Dealer(config=config, num_clients=num_clients, num_classes=len(spec.classes)))
+        dealer = Dealer(config=config, num_clients=num_clients, num_classes=len(spec.classes))
+        train, validation = _deal(np.concatenate(trained), np.concatenate(validated), dealer)
     plan = Plan(
         train=tuple(table[thin(len(table), config.max_windows_per_client)] for table in train),
         validation=validation,
-        test=np.concatenate([bout.test for bout in bouts]),
+        test=np.concatenate(tested),
         notes=notes(split),
     )
     longest = max((part[2] - part[1] for part in dataset.bouts.tolist()), default=0)
@@ -398,27 +376,17 @@ def make_plan(dataset: Dataset, config: DataConfig, num_clients: int) -> Plan:
     return plan
 
 
-def _label(dataset: Dataset, part: BoutWindows) -> _Bout:
-    window, subject = dataset.spec.window, part.subject
-    train, validation, test = (
-        tabulate(dataset.labels, starts, window, subject) for starts in (part.train, part.validation, part.test)
-    )
-    return _Bout(subject=subject, train=train, validation=validation, test=test)
-
-
-def _assign(bouts: Sequence[tuple[int, Table]], owners: dict[int, range], num_clients: int) -> tuple[Table, ...]:
-    """Cut every bout among its subject's clients; the result is one table per client."""
+def _assign(bouts: Sequence[Table], cohorts: Sequence[range], num_clients: int) -> tuple[Table, ...]:
+    """Cut every bout among the clients of its subject, longer pieces first; the result is one table per client."""
     tables: list[list[Table]] = [[np.empty((0, 3), np.int64)] for _ in range(num_clients)]
-    for subject, table in bouts:
-        clients = owners.get(subject, range(0))
-        for client, piece in zip(clients, cut_pieces(table, len(clients)) if clients else (), strict=True):
+    for table, clients in zip(bouts, cohorts, strict=True):
+        for client, piece in zip(clients, np.array_split(table, len(clients)) if clients else (), strict=True):
             tables[client].append(piece)
     return tuple(np.concatenate(pieces) for pieces in tables)
 
 
-def _deal(bouts: Sequence[_Bout], dealer: Dealer) -> tuple[tuple[Table, ...], tuple[Table, ...]]:
+def _deal(train: Table, validation: Table, dealer: Dealer) -> tuple[tuple[Table, ...], tuple[Table, ...]]:
     """Training and validation windows of every client, dealt out of all bouts together, each in order of time."""
-    train, validation = (np.concatenate([getattr(bout, part) for bout in bouts]) for part in ("train", "validation"))
     owners, others = dealer.deal(train[:, 1], validation[:, 1])
     clients = range(dealer.num_clients)
     return tuple(train[owners == n] for n in clients), tuple(validation[others == n] for n in clients)

@@ -124,8 +124,7 @@ def shards_here() -> dict[str, tuple[int, ...]]:
     Raises:
         UserError: a ``shard.json`` cannot be read.
     """
-    held = sorted({(shard.facts.dataset, shard.facts.client) for shard in _all_shards()})
-    return {name: tuple(client for dataset, client in held if dataset == name) for name, _ in held}
+    return {name: tuple(find_shards(name)) for name in sorted({shard.facts.dataset for shard in _all_shards()})}
 
 
 def _all_shards() -> list[Shard]:

@@ -132,19 +132,15 @@ def find_source(spec: DatasetSpec, root: str | Path | None = None) -> Source:
     if sources:
         return min(sources, key=lambda source: source.synthetic)
     if is_path(spec.name):
-        raise UserError(_missing_plugin_files(spec, roots))
+        raise UserError(
+            f"dataset {spec.name!r} not found; looked for files like {as_written(spec.member)} (`member` of the "
+            f"loader) below: {_looked(roots)}. Fix: set RELIEF_DATA to the folder that holds them, or mend `member`"
+        )
     raise UserError(
         f"dataset {spec.name!r} not found; looked for files like {as_written(spec.member)}, in folders and zips named "
         f"like {'|'.join(spec.hints)}, below: {_looked(roots)}. Fix: `relief-ray data fetch {spec.name}`, or with a "
         f"download of your own `relief-ray data fetch {spec.name} --from FILE|DIR`, or set RELIEF_DATA to the folder "
         f"that holds it, or make a stand-in with `relief-ray data synth {spec.name}`"
-    )
-
-
-def _missing_plugin_files(spec: DatasetSpec, roots: Sequence[Path]) -> str:
-    return (
-        f"dataset {spec.name!r} not found; looked for files like {as_written(spec.member)} (`member` of the loader) "
-        f"below: {_looked(roots)}. Fix: set RELIEF_DATA to the folder that holds them, or mend `member`"
     )
 
 
@@ -216,8 +212,13 @@ def _lacking(expected: Sequence[str], found: Iterable[Collection[str]]) -> str:
 
 def _is_marked(source: Source, folders: Iterable[str]) -> bool:
     """Whether a marker lies in one of the folders below the source or above it, within the source."""
-    marks = [name.removesuffix(MARKER) for name in _walk(source.path, re.compile(rf"(^|/){re.escape(MARKER)}$"))]
+    marks = _marked(source.path)
     return any(folder.startswith(mark) for folder in folders for mark in marks)
+
+
+def _marked(folder: Path) -> list[str]:
+    """Folders below this one, with their slash (itself: empty), that have a marker."""
+    return [name.removesuffix(MARKER) for name in _walk(folder, re.compile(rf"(^|/){re.escape(MARKER)}$"))]
 
 
 def _candidates(spec: DatasetSpec, root: Path) -> Iterator[Source]:
@@ -231,8 +232,7 @@ def _candidates(spec: DatasetSpec, root: Path) -> Iterator[Source]:
         if place.is_file() and place.suffix == ".zip":
             yield from _zip_source(spec, place)
         elif place.is_dir() and _folder_members(spec, place, place == root):
-            marked = any(True for _ in _walk(place, re.compile(rf"(^|/){re.escape(MARKER)}$")))
-            yield Source(name=spec.name, path=place, synthetic=marked)
+            yield Source(name=spec.name, path=place, synthetic=bool(_marked(place)))
 
 
 def _zip_source(spec: DatasetSpec, path: Path) -> Iterator[Source]:

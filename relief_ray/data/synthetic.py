@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,6 @@ from relief_ray.data.loader import DatasetSpec
 from relief_ray.support.files import write_atomic
 
 Array = NDArray[np.float64]
-Timeline = list[tuple[int, "Motion", int]]
 
 GRAVITY = 9.81
 _EARTH_UT = np.array([20.0, 0.0, -43.0])
@@ -27,8 +27,7 @@ _HEART_LAG_S = 35.0
 _NUM_HARMONICS = 4
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Motion:
+class Motion(NamedTuple):
     """An activity's cadence, acceleration amplitude, lean of the limb against gravity, and target heart rate."""
 
     cadence_hz: float
@@ -47,45 +46,41 @@ class Person:
     placements: tuple[Array, ...]
 
 
-def _motion(cadence_hz: float, swing: float, tilt_rad: float, heart_bpm: float) -> Motion:
-    return Motion(cadence_hz=cadence_hz, swing=swing, tilt_rad=tilt_rad, heart_bpm=heart_bpm)
-
-
 MOTIONS: Mapping[str, Motion] = MappingProxyType(
     {
-        "": _motion(0.4, 0.8, 0.2, 90.0),
-        "lying": _motion(0.25, 0.06, 1.5, 68.0),
-        "lying_on_back": _motion(0.25, 0.06, 1.5, 68.0),
-        "lying_on_right_side": _motion(0.25, 0.07, 2.2, 68.0),
-        "sitting": _motion(0.3, 0.1, 0.9, 74.0),
-        "standing": _motion(0.35, 0.12, 0.0, 80.0),
-        "standing_in_elevator": _motion(0.2, 0.3, 0.05, 80.0),
-        "moving_in_elevator": _motion(0.7, 0.9, 0.1, 84.0),
-        "walking": _motion(1.8, 3.2, 0.15, 105.0),
-        "walking_in_parking_lot": _motion(1.75, 3.0, 0.15, 104.0),
-        "walking_on_treadmill_flat": _motion(1.65, 2.8, 0.12, 102.0),
-        "walking_on_treadmill_inclined": _motion(1.6, 3.1, 0.3, 120.0),
-        "nordic_walking": _motion(1.7, 4.2, 0.25, 118.0),
-        "running": _motion(2.75, 9.0, 0.2, 155.0),
-        "running_on_treadmill": _motion(2.7, 8.5, 0.2, 152.0),
-        "jogging": _motion(2.5, 7.0, 0.2, 145.0),
-        "cycling": _motion(1.2, 1.6, 0.7, 125.0),
-        "cycling_horizontal": _motion(1.15, 1.5, 1.2, 122.0),
-        "cycling_vertical": _motion(1.2, 1.7, 0.6, 124.0),
-        "ascending_stairs": _motion(1.55, 3.4, 0.35, 132.0),
-        "climbing_stairs": _motion(1.5, 3.4, 0.35, 130.0),
-        "descending_stairs": _motion(1.8, 4.4, 0.1, 118.0),
-        "vacuum_cleaning": _motion(0.8, 1.8, 0.5, 105.0),
-        "ironing": _motion(0.6, 1.0, 0.3, 92.0),
-        "rope_jumping": _motion(2.0, 12.0, 0.1, 165.0),
-        "jumping": _motion(1.9, 11.0, 0.1, 150.0),
-        "waist_bends": _motion(0.45, 2.2, 0.9, 100.0),
-        "arm_elevation": _motion(0.5, 2.5, 0.4, 95.0),
-        "crouching": _motion(0.4, 2.4, 0.6, 115.0),
-        "stepper": _motion(1.4, 2.2, 0.25, 135.0),
-        "cross_trainer": _motion(1.3, 2.6, 0.25, 138.0),
-        "rowing": _motion(0.5, 3.0, 1.1, 140.0),
-        "playing_basketball": _motion(2.1, 6.0, 0.3, 150.0),
+        "": Motion(0.4, 0.8, 0.2, 90.0),
+        "lying": Motion(0.25, 0.06, 1.5, 68.0),
+        "lying_on_back": Motion(0.25, 0.06, 1.5, 68.0),
+        "lying_on_right_side": Motion(0.25, 0.07, 2.2, 68.0),
+        "sitting": Motion(0.3, 0.1, 0.9, 74.0),
+        "standing": Motion(0.35, 0.12, 0.0, 80.0),
+        "standing_in_elevator": Motion(0.2, 0.3, 0.05, 80.0),
+        "moving_in_elevator": Motion(0.7, 0.9, 0.1, 84.0),
+        "walking": Motion(1.8, 3.2, 0.15, 105.0),
+        "walking_in_parking_lot": Motion(1.75, 3.0, 0.15, 104.0),
+        "walking_on_treadmill_flat": Motion(1.65, 2.8, 0.12, 102.0),
+        "walking_on_treadmill_inclined": Motion(1.6, 3.1, 0.3, 120.0),
+        "nordic_walking": Motion(1.7, 4.2, 0.25, 118.0),
+        "running": Motion(2.75, 9.0, 0.2, 155.0),
+        "running_on_treadmill": Motion(2.7, 8.5, 0.2, 152.0),
+        "jogging": Motion(2.5, 7.0, 0.2, 145.0),
+        "cycling": Motion(1.2, 1.6, 0.7, 125.0),
+        "cycling_horizontal": Motion(1.15, 1.5, 1.2, 122.0),
+        "cycling_vertical": Motion(1.2, 1.7, 0.6, 124.0),
+        "ascending_stairs": Motion(1.55, 3.4, 0.35, 132.0),
+        "climbing_stairs": Motion(1.5, 3.4, 0.35, 130.0),
+        "descending_stairs": Motion(1.8, 4.4, 0.1, 118.0),
+        "vacuum_cleaning": Motion(0.8, 1.8, 0.5, 105.0),
+        "ironing": Motion(0.6, 1.0, 0.3, 92.0),
+        "rope_jumping": Motion(2.0, 12.0, 0.1, 165.0),
+        "jumping": Motion(1.9, 11.0, 0.1, 150.0),
+        "waist_bends": Motion(0.45, 2.2, 0.9, 100.0),
+        "arm_elevation": Motion(0.5, 2.5, 0.4, 95.0),
+        "crouching": Motion(0.4, 2.4, 0.6, 115.0),
+        "stepper": Motion(1.4, 2.2, 0.25, 135.0),
+        "cross_trainer": Motion(1.3, 2.6, 0.25, 138.0),
+        "rowing": Motion(0.5, 3.0, 1.1, 140.0),
+        "playing_basketball": Motion(2.1, 6.0, 0.3, 150.0),
     }
 )
 
@@ -166,36 +161,44 @@ def ecg(bpm: Array, rate_hz: int, rng: np.random.Generator) -> Array:
 _CHUNK = 20_000
 
 
-def timeline(
-    spec: DatasetSpec, codes: tuple[int, ...], seconds: Mapping[int, float], default_s: float, null_s: float
-) -> list[tuple[int, Motion, float]]:
-    """Null, activity, null, activity, ..., null; each with its motion and length in seconds."""
-    names = dict(zip(spec.labels, spec.classes, strict=True))
-    line = [(0, MOTIONS[""], null_s)]
-    for code in codes:
-        line += [(code, MOTIONS[names[code]], seconds.get(code, default_s)), (0, MOTIONS[""], null_s)]
-    return line
+def record(
+    spec: DatasetSpec,
+    person: Person,
+    codes: Sequence[int],
+    seconds: Mapping[int, float],
+    default_s: float,
+    null_s: float,
+    scale: float,
+    rng: np.random.Generator,
+) -> tuple[NDArray[np.int64], Array, Array]:
+    """Null, activity, null, ..., null, each varied by up to a tenth: codes (rows,), motion (rows, P, 9), bpm (rows,).
+
+    Args:
+        spec: the dataset's facts.
+        person: the subject, with P placements.
+        codes: the activities in order.
+        seconds: their length, where not ``default_s``.
+        default_s: usual length of an activity.
+        null_s: length of what is between activities.
+        scale: factor of every length.
+        rng: draws lengths and motion.
+    """
+    names = {0: "", **dict(zip(spec.labels, spec.classes, strict=True))}
+    order = [0, *(code for activity in codes for code in (activity, 0))]
+    lengths_s = [seconds.get(code, default_s) if code else null_s for code in order]
+    rows = [max(1, round(s * scale * spec.raw_rate_hz * rng.uniform(0.9, 1.1))) for s in lengths_s]
+    timeline = [(MOTIONS[names[code]], number) for code, number in zip(order, rows, strict=True)]
+    bpm = heart_rate(timeline, person, spec.raw_rate_hz)
+    return np.repeat(order, rows), moving(timeline, person, spec.raw_rate_hz, rng), bpm
 
 
-def timeline_rows(
-    line: list[tuple[int, Motion, float]], rate_hz: int, scale: float, rng: np.random.Generator
-) -> Timeline:
-    """Lengths in rows, each varied by up to a tenth."""
-    return [(code, motion, max(1, round(s * scale * rate_hz * rng.uniform(0.9, 1.1)))) for code, motion, s in line]
-
-
-def moving(line: Timeline, person: Person, num_places: int, rate_hz: int, rng: np.random.Generator) -> Array:
-    """(rows, places, 9): acc, gyro, mag of every sensor over the whole timeline."""
+def moving(timeline: Sequence[tuple[Motion, int]], person: Person, rate_hz: int, rng: np.random.Generator) -> Array:
+    """(rows, places, 9): acc, gyro, mag of every sensor over a timeline of (motion, rows)."""
     bouts = []
-    for _, motion, rows in line:
-        sensors = [np.concatenate(move(motion, person, p, rows, rate_hz, rng), axis=1) for p in range(num_places)]
-        bouts.append(np.stack(sensors, axis=1))
+    for motion, rows in timeline:
+        sensors = [move(motion, person, place, rows, rate_hz, rng) for place in range(len(person.placements))]
+        bouts.append(np.stack([np.concatenate(sensor, axis=1) for sensor in sensors], axis=1))
     return np.concatenate(bouts)
-
-
-def timeline_labels(line: Timeline) -> Array:
-    """Return the raw activity code of every row (rows,)."""
-    return np.concatenate([np.full(rows, code, np.float64) for code, _, rows in line])
 
 
 def write_table(path: Path, table: Array, formats: list[str], delimiter: str) -> None:

@@ -106,9 +106,7 @@ class WindowSet:
         `load` gives the same bits. Raises UserError for a modality that the dataset does not have.
         """
         signal, columns = np.asarray(self._signal()), self._columns(modalities)
-        edges = np.bincount(self.starts, minlength=len(signal) + 1)
-        edges -= np.bincount(self.starts + self.window, minlength=len(signal) + 1)
-        covered = np.flatnonzero(np.cumsum(edges[:-1]))
+        covered = np.flatnonzero(row_counts(self.starts, self.window, len(signal)))
         kept = np.concatenate([np.empty(0, np.int64), *(np.arange(first, stop) for _, first, stop in columns)])
         ends = np.cumsum([stop - first for _, first, stop in columns]).tolist()
         return replace(
@@ -127,6 +125,12 @@ class WindowSet:
         """The windows at these places, in this order."""
         chosen = np.asarray(index, np.int64)
         return replace(self, starts=self.starts[chosen], labels=self.labels[chosen], subjects=self.subjects[chosen])
+
+
+def row_counts(starts: NDArray[np.int64], window: int, num_rows: int) -> NDArray[np.int64]:
+    """Number of windows that contain each row: (num_rows,)."""
+    edges = np.bincount(starts, minlength=num_rows + 1) - np.bincount(starts + window, minlength=num_rows + 1)
+    return np.cumsum(edges[:num_rows])
 
 
 def pool(sets: Sequence[WindowSet]) -> WindowSet:

@@ -121,11 +121,7 @@ class Backbone:
 
     def forward(self, windows: dict[str, Tensor]) -> Tensor:
         """Logits (B, K) from prepared inputs of all modalities: the plain definition, which tests compare with."""
-        values = {RAW + m: x for m, x in windows.items()}
-        for stage in self.stages:
-            values[stage.spec.id] = stage.module(*(values[i] for i in stage.spec.inputs))
-        logits: Tensor = values[self.output]
-        return logits
+        return run_stages(self, windows)[self.output]
 
     def plus(self, stages: Sequence[Stage], groups: Sequence[GroupParameters]) -> Backbone:
         """This backbone with ``stages`` and ``groups`` appended: same parameters, same logits."""
@@ -141,6 +137,25 @@ class Backbone:
         )
 
 
+def run_stages(
+    backbone: Backbone,
+    inputs: Mapping[str, Tensor],
+    wanted: Collection[str] | None = None,
+    compute: Callable[[Stage, list[Tensor]], Tensor] = lambda stage, inputs: stage.module(*inputs),
+) -> dict[str, Tensor]:
+    """Prepared ``inputs`` by name (``RAW``), and the outputs of the stages on them.
+
+    ``wanted``: run these and what they read alone; None: all. ``compute`` gives a stage's output for its inputs.
+    """
+    specs = backbone.specs
+    running = {s.id for s in specs} if wanted is None else ancestors(specs, set(wanted))
+    values = {RAW + m: x for m, x in inputs.items()}
+    for stage in backbone.stages:
+        if stage.spec.id in running:
+            values[stage.spec.id] = compute(stage, [values[i] for i in stage.spec.inputs])
+    return values
+
+
 def zero_input(backbone: Backbone, modality: str) -> Tensor:
     """The prepared input (1, ...) of one standardised zero window."""
     channels = dict(backbone.shape.channels)[modality]
@@ -150,10 +165,8 @@ def zero_input(backbone: Backbone, modality: str) -> Tensor:
 @torch.no_grad()
 def output_shapes(backbone: Backbone, stages: Sequence[Stage]) -> list[tuple[int, ...]]:
     """Output shapes (1, ...) of ``stages`` for one zero window; stages that none of them reads are not run."""
-    values = {RAW + m: zero_input(backbone, m) for m in backbone.shape.modalities}
-    wanted = ancestors(backbone.specs, {s.spec.id for s in stages})
-    for stage in (s for s in backbone.stages if s.spec.id in wanted):
-        values[stage.spec.id] = stage.module(*(values[i] for i in stage.spec.inputs))
+    zeros = {m: zero_input(backbone, m) for m in backbone.shape.modalities}
+    values = run_stages(backbone, zeros, {s.spec.id for s in stages})
     return [tuple(values[s.spec.id].shape) for s in stages]
 
 
@@ -214,16 +227,14 @@ class BackboneNetwork:
     def read(self, windows: Mapping[str, Tensor], outputs: Collection[str | None]) -> dict[str | None, Reading]:
         """Each of ``outputs`` (None: the backbone's logits) on raw standardised windows (B, C, T) by modality."""
         names = {o: o or self._backbone.output for o in outputs}
-        specs = self._backbone.specs
-        values = self._inputs(windows)
-        running = ancestors(specs, set(names.values()))
-        for stage in self._backbone.stages:
-            spec = stage.spec
-            if spec.id in running:
-                output = stage.module(*(values[i] for i in spec.inputs))
-                is_zero = self._missing == "zero_feature" and spec.feature and spec.modality not in windows
-                values[spec.id] = output * 0.0 if is_zero else output
-        reads = {s.id: s.inputs for s in specs}
+
+        def compute(stage: Stage, inputs: list[Tensor]) -> Tensor:
+            output: Tensor = stage.module(*inputs)
+            is_absent = stage.spec.feature and stage.spec.modality not in windows
+            return output * 0.0 if is_absent and self._missing == "zero_feature" else output
+
+        values = run_stages(self._backbone, self._inputs(windows), names.values(), compute)
+        reads = {s.id: s.inputs for s in self._backbone.specs}
         return {
             o: Reading(logits=values[name], features=torch.cat([values[i] for i in reads[name]], 1))
             for o, name in names.items()
@@ -233,7 +244,7 @@ class BackboneNetwork:
         """Prepared inputs of all modalities, zero where one is absent."""
         batch = len(next(iter(windows.values())))
         raw = {m: windows[m] if m in windows else torch.zeros(batch, c, self.window) for m, c in self.channels.items()}
-        return {RAW + m: self._backbone.prepare(m, x) for m, x in raw.items()}
+        return {m: self._backbone.prepare(m, x) for m, x in raw.items()}
 
 
 class BackboneConfig(FrozenConfig):

@@ -8,14 +8,12 @@ trained on absent inputs must not carry their statistics. The widths are FITTED 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from relief_ray.core.groups import GroupId, Kind, Role
 from relief_ray.core.stages import RAW, StageSpec
 from relief_ray.models.backbone import (
     Backbone,
@@ -27,6 +25,7 @@ from relief_ray.models.backbone import (
     require_memory,
     seeded,
 )
+from relief_ray.models.stage import module_group
 
 # Backbone 1's encoders as matrix products: the same function and gradients, several times faster on a CPU.
 #
@@ -198,9 +197,6 @@ class _Unfold(torch.autograd.Function):
         return pairs.view(batch, _STRIDE * (steps + 2), channels)[:, _PADDING : _PADDING + time]
 
 
-KERNEL = 5
-
-
 class CnnConfig(BackboneConfig):
     """Widths of Backbone 1."""
 
@@ -241,47 +237,24 @@ def _build(config: CnnConfig, shape: InputShape, seed: int, fast: bool) -> Backb
     head = seeded(lambda: nn.Linear(config.fusion, shape.num_classes), seed + 1)
     assert isinstance(fusion, nn.Linear) and isinstance(head, nn.Linear)
     columns_FD = torch.split(fusion.weight.detach(), width, dim=1)
-    branches = [
-        _branch(config, modality, _conv(config, channels, seed + 2 + i), columns_FD[i], fast)
-        for i, (modality, channels) in enumerate(shape.channels)
-    ]
-    total = _FusionSum(fusion.bias.detach())
-    inputs = tuple(b.block.id for b in branches)
-    stages = [stage for b in branches for stage in b.stages]
+    stages: list[Stage] = []
+    blocks: list[GroupParameters] = []
+    layers: list[GroupParameters] = []
+    for i, (modality, channels) in enumerate(shape.channels):
+        convs, block, name = _conv(config, channels, seed + 2 + i), ColumnBlock(columns_FD[i]), f"fusion.A.{modality}"
+        encoder = _encoder(config, modality, convs, fast)
+        spec = StageSpec(id=name, inputs=(encoder[-1].spec.id,), groups=frozenset([name]), modality=modality)
+        stages += [*encoder, Stage(spec=spec, module=block)]
+        blocks.append(module_group(name, "fusion_a", modality, None, block))
+        for layer, (stage, conv) in enumerate(zip(encoder, convs, strict=True), 1):
+            layers.append(module_group(stage.spec.id, "encoder", modality, layer, conv))
+    total = FusionSum(nn.Parameter(fusion.bias.detach().clone()), nn.ReLU())
+    inputs = tuple(block.id for block in blocks)
     stages.append(Stage(spec=StageSpec(id="fusion", inputs=inputs, groups=frozenset(["fusion.B"])), module=total))
     stages.append(Stage(spec=StageSpec(id="head", inputs=("fusion",), groups=frozenset(["head.1"])), module=head))
-    groups = [
-        *(b.block for b in branches),
-        _group("fusion.B", "fusion_b", None, None, total),
-        *(group for b in branches for group in b.encoder),
-        _group("head.1", "head", None, 1, head),
-    ]
+    fusion_group = module_group("fusion.B", "fusion_b", None, None, total)
+    groups = [*blocks, fusion_group, *layers, module_group("head.1", "head", None, 1, head)]
     return Backbone(shape, stages, groups, columns if fast else raw_windows)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Branch:
-    """One modality's part of the model.
-
-    Attributes:
-        stages: its encoder's stages and its column block of the fusion layer.
-        encoder: one group per convolution.
-        block: the group of the column block.
-    """
-
-    stages: list[Stage]
-    encoder: list[GroupParameters]
-    block: GroupParameters
-
-
-def _branch(config: CnnConfig, modality: str, convs: Sequence[nn.Conv1d], columns_FD: Tensor, fast: bool) -> _Branch:
-    block, name = ColumnBlock(columns_FD), f"fusion.A.{modality}"
-    spec = StageSpec(id=name, inputs=(f"encoder.{modality}.2",), groups=frozenset([name]), modality=modality)
-    return _Branch(
-        stages=[*_encoder(config, modality, convs, fast), Stage(spec=spec, module=block)],
-        encoder=[_group(f"encoder.{modality}.{i}", "encoder", modality, i, conv) for i, conv in enumerate(convs, 1)],
-        block=_group(name, "fusion_a", modality, None, block),
-    )
 
 
 def _conv(config: CnnConfig, channels: int, seed: int) -> tuple[nn.Conv1d, nn.Conv1d]:
@@ -313,13 +286,6 @@ def _encoder(config: CnnConfig, modality: str, convs: Sequence[nn.Conv1d], fast:
     ]
 
 
-def _group(name: GroupId, role: Role, modality: str | None, layer: int | None, module: nn.Module) -> GroupParameters:
-    """Declare all parameters of ``module``, in the module's order (weight, bias)."""
-    kinds: dict[str, Kind] = {"weight": "weight", "bias": "bias"}
-    tensors = tuple((key, p, kinds[key]) for key, p in module.named_parameters())
-    return GroupParameters(id=name, role=role, modality=modality, layer=layer, tensors=tensors)
-
-
 class ColumnBlock(nn.Module):
     """``A_m h_m``: one modality's columns of the fusion matrix."""
 
@@ -333,17 +299,16 @@ class ColumnBlock(nn.Module):
         return nn.functional.linear(h_BD, self.weight)
 
 
-class _FusionSum(nn.Module):
-    """``ReLU(sum_m z_m + b)``."""
+class FusionSum(nn.Module):
+    """``rest(sum_m A_m h_m + b)``; of Backbone 1 ``rest`` is the ReLU."""
 
-    def __init__(self, bias: Tensor) -> None:
-        """``bias`` (fusion,)."""
+    def __init__(self, bias: nn.Parameter | None, rest: nn.Module) -> None:
+        """``bias`` (D,) of the linear layer, and the layers behind it."""
         super().__init__()
-        self.bias = nn.Parameter(bias.clone())
+        self.bias, self.rest = bias, rest
 
     def forward(self, *blocks_BD: Tensor) -> Tensor:
-        """M tensors (B, fusion) -> (B, fusion), summed in modality order."""
-        total = blocks_BD[0] + self.bias
-        for block in blocks_BD[1:]:
-            total = total + block
-        return torch.relu(total)
+        """M tensors (B, D) -> (B, ...), summed in modality order."""
+        first = blocks_BD[0] if self.bias is None else blocks_BD[0] + self.bias
+        out: Tensor = self.rest(sum(blocks_BD[1:], first))
+        return out

@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from relief_ray.core.stages import RAW, CostTable, StageFlops
 from relief_ray.models.backbone import Backbone, Stage
 from relief_ray.models.checks import check_windows, run_checked
+from relief_ray.models.stage import noise_windows
 
 
 def count_costs(backbone: Backbone) -> CostTable:
@@ -39,9 +40,9 @@ def count_costs(backbone: Backbone) -> CostTable:
 @torch.no_grad()
 def _two_windows(backbone: Backbone) -> dict[str, Tensor]:
     """Prepared inputs of two windows of noise: with zeros, a stage that mixes windows would go unnoticed."""
-    prepared, noise = {}, torch.Generator().manual_seed(0)
-    for m, c in backbone.shape.channels:
-        raw, prepare = torch.randn(2, c, backbone.shape.window, generator=noise), partial(backbone.prepare, m)
+    prepared = {}
+    for m, raw in noise_windows(backbone.shape, 2).items():
+        prepare = partial(backbone.prepare, m)
         prepared[RAW + m] = prepare(raw)
         check_windows(f"backbone: preparing modality {m!r}", prepare, [raw], prepared[RAW + m])
     return prepared

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from relief_ray.core.extra_modules import Classifier, Connector, Experts, ExtraModule
-from relief_ray.core.groups import GroupId, Kind, Role
+from relief_ray.core.groups import GroupId, Role
 from relief_ray.core.stages import StageSpec, ancestors
 from relief_ray.models.backbone import Backbone, GroupParameters, Stage, output_shapes, seeded
+from relief_ray.models.stage import module_group
 
 # Rewires a backbone: further paths to the logits, made of copied stages that share parameters.
 
@@ -57,9 +58,19 @@ def _feature_widths(backbone: Backbone, stages: Sequence[Stage]) -> list[int]:
 
 def _module_group(stage: Stage, role: Role, member: int | None = None) -> GroupParameters:
     """Declare all parameters of a stage's module as one group with the stage's name."""
-    kinds: Mapping[bool, Kind] = {False: "weight", True: "bias"}
-    tensors = tuple((name, p, kinds[name.endswith("bias")]) for name, p in stage.module.named_parameters())
-    return GroupParameters(id=stage.spec.id, role=role, modality=None, layer=None, tensors=tensors, member=member)
+    return module_group(stage.spec.id, role, None, None, stage.module, member)
+
+
+def _expert_group(
+    declared: GroupParameters, experts: Experts, expert: int, copies: Mapping[int, nn.Parameter]
+) -> GroupParameters:
+    """The group of an expert's ``copies`` of the parameters of another group, by the ids of those."""
+    tensors = tuple((name, copies[id(p)], kind) for name, p, kind in declared.tensors)
+    return replace(declared, id=experts.copy(expert, declared.id), role="expert", member=expert, tensors=tensors)
+
+
+def _seeded_by_name(build: Callable[[], nn.Module], seed: int, name: str) -> nn.Module:
+    return seeded(build, (seed + crc32(name.encode())) % 2**31)
 
 
 # A layer in several copies, mixed per window by a router that always keeps the client's own (FedLEASE).
@@ -141,17 +152,7 @@ def _copies(
         tensors = [t for t in (*stage.module.parameters(), *stage.module.buffers()) if id(t) not in counted]
         module = copy.deepcopy(stage.module, {id(t): t for t in tensors if id(t) not in trained})
         parameter = {id(p): q for p, q in zip(stage.module.parameters(), module.parameters(), strict=True)}
-        groups = [
-            replace(
-                declared[j],
-                id=experts.copy(expert, j),
-                role="expert",
-                member=expert,
-                tensors=tuple((name, parameter[id(p)], kind) for name, p, kind in declared[j].tensors),
-            )
-            for j in experts.of
-            if j in stage.spec.groups
-        ]
+        groups = [_expert_group(declared[j], experts, expert, parameter) for j in experts.of if j in stage.spec.groups]
         spec = replace(
             stage.spec,
             id=names[stage.spec.id],
@@ -235,14 +236,7 @@ def _routed_stage(backbone: Backbone, experts: Experts, stage: Stage, group: Gro
         for name, a, b, scaling in lora_layers
     }
     groups = [
-        replace(
-            declared,
-            id=experts.copy(e, group),
-            role="expert",
-            member=e,
-            tensors=tuple((name, factors[id(p)][e - 1], kind) for name, p, kind in declared.tensors),
-        )
-        for e in copies
+        _expert_group(declared, experts, e, {of: expert[e - 1] for of, expert in factors.items()}) for e in copies
     ]
     routers = [
         replace(
@@ -344,8 +338,8 @@ class Router(nn.Module):
 
 def _router_rows(width: int, most: int, seed: int, name: str) -> list[nn.Parameter]:
     """Initial rows of a router by expert, cut from one seeded linear layer without bias."""
-    make = (seed + crc32(name.encode())) % 2**31
-    weight = seeded(lambda: nn.Linear(width, 2 * most - 1, bias=False), make).get_parameter("weight").detach()
+    linear = _seeded_by_name(lambda: nn.Linear(width, 2 * most - 1, bias=False), seed, name)
+    weight = linear.get_parameter("weight").detach()
     return [nn.Parameter(part.clone()) for part in torch.split(weight, [1] + [2] * (most - 1))]
 
 
@@ -361,7 +355,7 @@ def with_connector(backbone: Backbone, connector: Connector, seed: int) -> Backb
     width, tasks = sum(sizes), range(1, connector.num_tasks + 1)
 
     def stage(name: GroupId, build: Callable[[], nn.Module]) -> Stage:
-        module = seeded(build, (seed + crc32(name.encode())) % 2**31)
+        module = _seeded_by_name(build, seed, name)
         return Stage(spec=StageSpec(id=name, inputs=sources, groups=frozenset([name])), module=module)
 
     def adapter(name: GroupId) -> Stage:
@@ -447,10 +441,7 @@ class _Residual(nn.Module):
 
     def forward(self, *parts_BD: Tensor) -> Tensor:
         """Features (B, D_1) .., adapters (B, D) .. -> (B, D)."""
-        total = torch.cat(parts_BD[: self.num_features], 1)
-        for part in parts_BD[self.num_features :]:
-            total = total + part
-        return total
+        return sum(parts_BD[self.num_features :], torch.cat(parts_BD[: self.num_features], 1))
 
 
 class _Mixed(nn.Module):
@@ -507,18 +498,9 @@ def _with_classifier(backbone: Backbone, classifier: Classifier, seed: int) -> B
             f"stage {name!r} gives {size} a window batch, a classifier needs (B, D); declare the stage's `pool`"
         )
     width = sum(size[1] for size in sizes)
-    linear = seeded(
-        lambda: _ConcatLinear(width, backbone.shape.num_classes), (seed + crc32(classifier.id.encode())) % 2**31
-    )
-    kinds: tuple[tuple[str, Kind], ...] = (("weight", "weight"), ("bias", "bias"))
+    linear = _seeded_by_name(lambda: _ConcatLinear(width, backbone.shape.num_classes), seed, classifier.id)
     spec = StageSpec(id=classifier.id, inputs=inputs, groups=frozenset([classifier.id]), modality=classifier.modality)
-    group = GroupParameters(
-        id=classifier.id,
-        role=classifier.role,
-        modality=classifier.modality,
-        layer=classifier.layer,
-        tensors=tuple((name, linear.get_parameter(name), kind) for name, kind in kinds),
-    )
+    group = module_group(classifier.id, classifier.role, classifier.modality, classifier.layer, linear)
     return backbone.plus([*pools, Stage(spec=spec, module=linear)], [group])
 
 

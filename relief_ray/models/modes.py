@@ -39,10 +39,6 @@ def in_test_mode(stages: Sequence[Stage]) -> tuple[Stage, ...]:
     return tuple(replace(s, spec=replace(s.spec, varies=True)) if s.switched else s for s in listed)
 
 
-def _switched_layers(module: nn.Module) -> tuple[nn.Module, ...]:
-    return tuple(layer for layer in module.modules() if _is_switched(layer))
-
-
 def _is_switched(layer: nn.Module) -> bool:
     is_drawing = dropout_rate(layer) > 0.0 or (isinstance(layer, nn.RReLU) and layer.lower != layer.upper)
     return layer.training and (is_drawing or _has_statistics(layer))

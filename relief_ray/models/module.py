@@ -9,7 +9,7 @@ Legend for shapes: B batch, C channels, T samples, D features, K classes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -21,8 +21,9 @@ from relief_ray.core.groups import GroupId, Kind, Role
 from relief_ray.core.stages import RAW, StageSpec
 from relief_ray.models.backbone import Backbone, BackboneConfig, GroupParameters, InputShape, Stage, seeded
 from relief_ray.models.checks import DeclarationError
-from relief_ray.models.cnn import ColumnBlock
+from relief_ray.models.cnn import ColumnBlock, FusionSum
 from relief_ray.models.modes import in_test_mode, switched_in_training
+from relief_ray.models.stage import noise_windows
 from relief_ray.support.errors import UserError, shown
 
 
@@ -65,11 +66,11 @@ def from_module(
         UserError: a part is missing, an output has another shape, the forward pass is another function, or a layer
             keeps statistics that are no batch norm's.
     """
-    parts = _parts(module, shape, encoders, fusion, head)
+    children = _parts(module, shape, encoders, fusion, head)
     draft = _Draft(shape=shape)
-    features = [draft.add_encoder(m, encoder) for m, encoder in parts.encoders.items()]
-    sums = draft.add_fusion(features, parts.fusion)
-    draft.add_layers(parts.head, "head", None, sums)
+    features = [draft.add_encoder(m, children[encoders].get_submodule(m)) for m in shape.modalities]
+    sums = draft.add_fusion(features, children[fusion])
+    draft.add_layers(children[head], "head", None, sums)
     _check_covered(module, draft)
     logits = draft.values[draft.stages[-1].spec.id]
     if logits.shape[1:] != (shape.num_classes,):
@@ -79,36 +80,21 @@ def from_module(
     return backbone
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Parts:
-    """The parts of a module.
-
-    Attributes:
-        encoders: by sensor, in the data's order.
-        fusion: reads all features side by side (B, D).
-        head: gives the logits (B, K).
-    """
-
-    encoders: Mapping[str, nn.Module]
-    fusion: nn.Module
-    head: nn.Module
-
-
-def _parts(module: nn.Module, shape: InputShape, encoders: str, fusion: str, head: str) -> _Parts:
+def _parts(module: nn.Module, shape: InputShape, encoders: str, fusion: str, head: str) -> dict[str, nn.Module]:
+    """The module's parts by attribute: encoders by sensor, a fusion, which reads all features side by side, a head."""
     children = dict(module.named_children())
     if missing := [name for name in (encoders, fusion, head) if name not in children]:
         raise UserError(
             f"module: {type(module).__name__} has no part {', '.join(missing)}, only {', '.join(children) or 'none'}; "
             "name its parts by the class variables encoders_at, fusion_at and head_at"
         )
-    by_sensor = dict(children[encoders].named_children())
-    if set(by_sensor) != set(shape.modalities):
+    by_sensor = {name for name, _ in children[encoders].named_children()}
+    if by_sensor != set(shape.modalities):
         raise UserError(
             f"module: {encoders} are of {sorted(by_sensor)}, expected one for each sensor of the data, "
             f"{sorted(shape.modalities)}; build them from shape.channels"
         )
-    ordered = {m: by_sensor[m] for m in shape.modalities}
-    return _Parts(encoders=ordered, fusion=children[fusion], head=children[head])
+    return children
 
 
 @dataclass(kw_only=True, slots=True)
@@ -132,9 +118,7 @@ class _Draft:
     split: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        noise = torch.Generator().manual_seed(0)
-        for m, channels in self.shape.channels:
-            self.values[RAW + m] = torch.randn(2, channels, self.shape.window, generator=noise)
+        self.values |= {RAW + m: x for m, x in noise_windows(self.shape, 2).items()}
 
     def add_encoder(self, modality: str, encoder: nn.Module) -> str:
         """Add the layers of a sensor's encoder and return its last stage, whose output is the feature (B, D)."""
@@ -176,7 +160,10 @@ class _Draft:
         columns = torch.split(first.weight.detach(), widths, dim=1)
         for m, feature, block in zip(self.shape.modalities, features, columns, strict=True):
             self._add(f"fusion.A.{m}", (feature,), ColumnBlock(block), "fusion_a", m, None)
-        blocks, total = tuple(f"fusion.A.{m}" for m in self.shape.modalities), _Sum(first.bias, nn.Sequential(*rest))
+        blocks, total = (
+            tuple(f"fusion.A.{m}" for m in self.shape.modalities),
+            FusionSum(first.bias, nn.Sequential(*rest)),
+        )
         self._add("fusion", blocks, total, "fusion_b", None, None, group="fusion.B")
         return "fusion"
 
@@ -312,8 +299,7 @@ def _check_forward(module: nn.Module, backbone: Backbone) -> None:
     """
     if type(module).forward is nn.Module.forward:
         return
-    noise = torch.Generator().manual_seed(1)
-    windows = {m: torch.randn(2, c, backbone.shape.window, generator=noise) for m, c in backbone.shape.channels}
+    windows = noise_windows(backbone.shape, 2, seed=1)
     expected, training = backbone.forward(windows), [m for m in module.modules() if m.training]
     try:
         logits = module.eval()(windows)
@@ -352,23 +338,6 @@ class _Joined(nn.Module):
     def forward(self, *features_BD: Tensor) -> Tensor:
         """M features (B, D_m) -> (B, ...)."""
         out: Tensor = self.fusion(torch.cat(features_BD, 1))
-        return out
-
-
-class _Sum(nn.Module):
-    """``rest(sum_m A_m h_m + b)``."""
-
-    def __init__(self, bias: nn.Parameter | None, rest: nn.Module) -> None:
-        """``bias`` (D,) of the linear layer, and the layers behind it."""
-        super().__init__()
-        self.bias, self.rest = bias, rest
-
-    def forward(self, *blocks_BD: Tensor) -> Tensor:
-        """M tensors (B, D) -> (B, ...), summed in the sensors' order."""
-        total = blocks_BD[0] if self.bias is None else blocks_BD[0] + self.bias
-        for block in blocks_BD[1:]:
-            total = total + block
-        out: Tensor = self.rest(total)
         return out
 
 

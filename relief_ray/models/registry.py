@@ -14,6 +14,7 @@ from relief_ray.models.backbone import Backbone, BackboneConfig, InputShape
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.module import ModuleBackbone
 from relief_ray.models.moment.backbone import MomentConfig
+from relief_ray.models.stage import noise_windows
 from relief_ray.plugins.blame import call_users, with_line
 from relief_ray.plugins.load import configured, is_own, is_path, path_of, what_to_type
 from relief_ray.support.errors import UserCodeError, UserError, nearest, shown
@@ -95,10 +96,8 @@ def _fault_of(backbone: object, shape: InputShape) -> str:
     wrong = next((j for j, theta in backbone.params().items() if not all_finite(theta)), None)
     if wrong is not None:
         return f"group {wrong!r} has NaN or infinity, expected finite initial values"
-    noise = torch.Generator().manual_seed(0)
-    windows = {m: torch.randn(2, c, shape.window, generator=noise) for m, c in shape.channels}
     with torch.no_grad():
-        logits = backbone.forward({m: backbone.prepare(m, x) for m, x in windows.items()})
+        logits = backbone.forward({m: backbone.prepare(m, x) for m, x in noise_windows(shape, 2).items()})
     if logits.shape != (2, shape.num_classes):
         return f"the logits of two windows have the shape {tuple(logits.shape)}, expected (2, {shape.num_classes})"
     return "" if all_finite(logits) else "the logits of noise have NaN or infinity, expected finite ones"

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from relief_ray.core.groups import GroupId, Kind, ParamGroup, Role, pack
 from relief_ray.core.stages import StageSpec
@@ -33,6 +34,12 @@ class InputShape:
         return tuple(m for m, _ in self.channels)
 
 
+def noise_windows(shape: InputShape, num: int, seed: int = 0) -> dict[str, Tensor]:
+    """``num`` windows (num, C, T) of noise by modality, the same ones for a seed."""
+    noise = torch.Generator().manual_seed(seed)
+    return {m: torch.randn(num, channels, shape.window, generator=noise) for m, channels in shape.channels}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
     """A stage and the module that computes it: ``module(*inputs) -> output``, batch first everywhere.
@@ -56,6 +63,12 @@ class Stage:
     pool: nn.Module | None = None
     step_bytes: int = 0
     switched: tuple[nn.Module, ...] = ()
+
+
+def kind_of(name: str) -> Kind:
+    """The kind of a parameter of ours by its name in its module, whose last part decides."""
+    kinds: dict[str, Kind] = {"bias": "bias", "lora_A": "lora_a", "lora_B": "lora_b"}
+    return kinds.get(name.rpartition(".")[2], "weight")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,3 +101,11 @@ class GroupParameters:
             member=self.member,
             tensors=pack((name, tuple(p.shape), kind) for name, p, kind in self.tensors),
         )
+
+
+def module_group(
+    name: GroupId, role: Role, modality: str | None, layer: int | None, module: nn.Module, member: int | None = None
+) -> GroupParameters:
+    """All parameters of ``module`` as one group, in the module's order; their kinds are by their names."""
+    tensors = tuple((key, p, kind_of(key)) for key, p in module.named_parameters())
+    return GroupParameters(id=name, role=role, modality=modality, layer=layer, tensors=tensors, member=member)

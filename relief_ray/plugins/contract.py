@@ -39,6 +39,8 @@ from relief_ray.core.protocols import Explanation
 from relief_ray.plugins.blame import called, require, users_function
 from relief_ray.support.errors import shown
 
+_Function = Callable[..., object]
+_Check = Callable[..., str]
 _SECONDS = tuple(field.name for field in fields(StageTimes))
 _SELECTIONS = ("down", "train", "up", "keep")
 # What a client's `after` may change of its receipt: what it sends, what it reports, and what both cost.
@@ -221,11 +223,14 @@ def _plan_violation(plan: EvalPlan, models: Mapping[str, Params], fleet: Fleet) 
     return "" if targets else "names no model to test, expected a canonical one or one for each client"
 
 
-def _modules_violation(modules: object) -> str:
-    """What is wrong with the modules that a method adds to the backbone."""
-    if isinstance(modules, list | tuple) and all(isinstance(m, Classifier | Experts | Connector) for m in modules):
-        return ""
-    return f"returned {shown(modules)}, expected a tuple of Classifier, Experts or Connector; (): none"
+def _each_is(kinds: tuple[type, ...], expected: str) -> _Check:
+    """A check of a tuple, empty or of one of these kinds each."""
+
+    def violation(values: object, *_: object) -> str:
+        is_kept = isinstance(values, list | tuple) and all(isinstance(value, kinds) for value in values)
+        return "" if is_kept else f"returned {shown(values)}, expected a tuple of {expected}; (): none"
+
+    return violation
 
 
 def _averaged_violation(groups: Mapping[str, Collection[GroupId]], models: Collection[str], layout: GroupLayout) -> str:
@@ -249,13 +254,6 @@ def _tables_violation(tables: Mapping[object, object]) -> str:
         if not isinstance(table, Mapping) or not all(isinstance(v, int | float) for v in table.values()):
             return f"table {name!r} is {shown(table)}, expected a number by row"
     return ""
-
-
-def _sentences_violation(lines: object) -> str:
-    """What is wrong with a method's warnings."""
-    if isinstance(lines, list | tuple) and all(isinstance(line, str) for line in lines):
-        return ""
-    return f"returned {shown(lines)}, expected a tuple of sentences; (): none"
 
 
 def _deadline_violation(seconds: object) -> str:
@@ -377,14 +375,20 @@ def _payload_violation(sent: Update, layout: GroupLayout) -> str:
 
 def _bytes_violation(sent: Update, made: Update, layout: GroupLayout) -> str:
     """What is wrong with a receipt that charges less than its payload has, where ``after`` changed the figure."""
-    charged, up = sent.receipt.bytes_up, sent.receipt.assignment.up
+    charged = sent.receipt.bytes_up
     if charged == made.receipt.bytes_up:
         return ""
     if not _is(charged, int) or _is(charged, bool):
         return f"receipt: bytes_up = {shown(charged)}, expected a whole number of bytes"
-    num_kept = sum(int(delta.count_nonzero()) for delta in sent.delta.values())
-    least = min(encoded_nbytes(layout, up), sparse_nbytes(layout, up, num_kept)) if up else 0
+    least = least_nbytes(layout, sent)
     return "" if charged >= least else f"receipt: bytes_up = {charged}, its payload has at least {least}"
+
+
+def least_nbytes(layout: GroupLayout, update: Update) -> int:
+    """Bytes of the shorter of both encodings of what an update sends: ``encode(up)`` and ``encode_sparse(up)``."""
+    up = update.receipt.assignment.up
+    num_kept = sum(int(delta.count_nonzero()) for delta in update.delta.values())
+    return min(encoded_nbytes(layout, up), sparse_nbytes(layout, up, num_kept)) if up else 0
 
 
 def _values_violation(sent: Update) -> str:
@@ -405,8 +409,6 @@ def _sent_not_finite_violation(sent: Update) -> str:
 
 # The table -----------------------------------------------------------------------------------------------------------
 
-_Function = Callable[..., object]
-_Check = Callable[..., str]
 T = TypeVar("T")
 
 
@@ -466,7 +468,9 @@ _CONTRACT: Mapping[str, Returned] = MappingProxyType(
         "evaluate": _returned(
             lambda plan, state, fleet: _plan_violation(plan, state.models, fleet), EvalPlan, "evaluation"
         ),
-        "adapt": _returned(lambda modules, *_: _modules_violation(modules), convert=tuple),
+        "adapt": _returned(
+            _each_is((Classifier, Experts, Connector), "Classifier, Experts or Connector"), convert=tuple
+        ),
         "client.refine": _returned(
             lambda refined, context, task: _refined_violation(refined, task, context.layout), Assignment, "allocation"
         ),
@@ -478,7 +482,7 @@ _CONTRACT: Mapping[str, Returned] = MappingProxyType(
         ),
         "reduction.bucket": Returned(kind=str),
         "insight.deadline_s": _returned(lambda seconds, _: _deadline_violation(seconds), convert=float),
-        "insight.warnings": _returned(lambda lines, _: _sentences_violation(lines), convert=tuple),
+        "insight.warnings": _returned(_each_is((str,), "sentences"), convert=tuple),
         "insight.rests": Returned(kind=bool),
         "insight.diagnose": _returned(lambda tables, *_: _tables_violation(tables), Mapping),
         "insight.explain": Returned(kind=Explanation),

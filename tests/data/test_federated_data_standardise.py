@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relief_ray.data.federated_data import row_counts, standardisation
+from relief_ray.data.federated_data import standardisation
+from relief_ray.data.window_set import row_counts
 from relief_ray.support.errors import UserError
 
 COLUMNS = (("acc", 0, 2), ("mag", 2, 3))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relief_ray.data.partition import clients_of, cut_pieces, pieces_per_subject, thin
+from relief_ray.data.partition import _assign, clients_of, pieces_per_subject, thin
 from relief_ray.support.errors import UserError
 
 
@@ -24,8 +24,9 @@ def test_too_few_clients() -> None:
 
 @given(st.integers(0, 200), st.integers(1, 20))
 def test_pieces_are_consecutive_and_complete(num_windows: int, num_pieces: int) -> None:
-    pieces = cut_pieces(np.arange(num_windows), num_pieces)
-    np.testing.assert_array_equal(np.concatenate(pieces), np.arange(num_windows))
+    table = np.arange(3 * num_windows).reshape(num_windows, 3)
+    pieces = _assign([table], [range(num_pieces)], num_pieces)
+    np.testing.assert_array_equal(np.concatenate(pieces), table)
     assert max(map(len, pieces)) - min(map(len, pieces)) <= 1
 
 

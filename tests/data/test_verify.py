@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from relief_ray.data import Dataset, load_dataset
-from relief_ray.data.dataset import Arrays, write_entry
+from relief_ray.data.dataset import BOUTS, LABELS, SIGNAL, write_entry
 from relief_ray.data.describe import structure, verify
 from relief_ray.data.loader import Recording
 from relief_ray.data.registry import get_spec
@@ -57,10 +57,10 @@ def test_implausible_facts_are_named(plausible: Recording) -> None:
     broken = replace(plausible, signal=signal, labels=labels, facts={"nan_share": 0.6})
     problems = structure(SPEC, broken)
     assert len(problems) == 3
-    assert all(problem.startswith("subject 3: ") for problem in problems)
-    assert "standing lasts 1 s" in problems[0]
-    assert "nan_share is 0.60" in problems[1]
-    assert "gyro reaches 9999" in problems[2]
+    assert all(problem.subject == 3 for problem in problems)
+    assert problems[0].rule == "rates" and "standing lasts 1 s" in problems[0].found
+    assert problems[1].rule == "finite" and "nan_share is 0.60" in problems[1].found
+    assert problems[2].rule == "channels" and "gyro reaches 9999" in problems[2].found
 
 
 def test_an_altered_cache_is_noticed(
@@ -90,7 +90,7 @@ def test_swapped_labels_in_the_cache_are_noticed(
     labels[labels == 3] = 5
     if resealed:
         shutil.rmtree(folder)
-        arrays = Arrays(signal=mini.signal(), labels=labels, bouts=dataset.bouts)
+        arrays = {SIGNAL: mini.signal(), LABELS: labels, BOUTS: dataset.bouts}
         write_entry(folder, arrays, "real", dict(dataset.facts))
         assert (load_dataset("dsa_mini").labels == labels).all()
     else:

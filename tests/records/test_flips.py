@@ -195,7 +195,8 @@ def test_a_sample_of_flips_and_cuts_is_never_silent(finished, tmp_path):
     run = Path(shutil.copytree(finished, tmp_path / "run"))
     change_run(run, config=read_run(run).config | {"rounds": 3})
     signal = np.arange(120, dtype=np.float32).reshape(40, 3)
-    arrays = cached.Arrays(signal=signal, labels=np.arange(40, dtype=np.int16), bouts=np.array([[0, 0, 40]]))
+    labels, bouts = np.arange(40, dtype=np.int16), np.array([[0, 0, 40]])
+    arrays = {cached.SIGNAL: signal, cached.LABELS: labels, cached.BOUTS: bouts}
     cached.write_entry(tmp_path / "entry", arrays, "real", {"1": {"nan_share": 0.5}})
     files = [*of_run(run), *of_plan(tmp_path, run), *of_cache(tmp_path / "entry", tmp_path)]
     files += [of_interrupted(Path(shutil.copytree(run, tmp_path / "interrupted")))]

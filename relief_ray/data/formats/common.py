@@ -7,12 +7,13 @@ file is a fixed ramp (``signature``), so that synthetic data stay known when the
 import io
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from relief_ray.data.loader import DatasetSpec
+from relief_ray.data.loader import DatasetSpec, Members, require_members
 from relief_ray.support.errors import UserError
 
 _Arrays = Mapping[str, NDArray[np.generic]]
@@ -20,7 +21,41 @@ _NULL_CODE = 0
 _STEP = 0.0101
 
 
-def check_labels(column: NDArray[np.float32], spec: DatasetSpec, name: str) -> NDArray[np.int16]:
+def read_subject(
+    spec: DatasetSpec,
+    members: Members,
+    path: Path,
+    end: str,
+    *,
+    columns: int,
+    label: int,
+    sensors: Sequence[int],
+    ramp: slice,
+) -> tuple[str, NDArray[np.float32], NDArray[np.int16], bool]:
+    """A subject's one file, which ends in `end`: its name, table without the ramp, labels, and whether it had the ramp.
+
+    Args:
+        spec: the dataset's facts.
+        members: the raw files.
+        path: their folder or archive, for messages.
+        end: end of the file's name.
+        columns: their number.
+        label: the column of raw codes.
+        sensors: columns that must have readings.
+        ramp: columns that have the ramp in the first row of a synthetic file.
+
+    Raises:
+        UserError: the file is missing, or no such table; line and column are named.
+    """
+    (name,) = require_members(spec, members.names, [end], path)
+    table = read_table(members.read(name), name=name, columns=columns)
+    synthetic = is_signature(table[0, ramp])
+    table = table[1:] if synthetic else table
+    require_not_empty(table, sensors, name)
+    return name, table, _check_labels(table[:, label], spec, name), synthetic
+
+
+def _check_labels(column: NDArray[np.float32], spec: DatasetSpec, name: str) -> NDArray[np.int16]:
     """The label column as int16; UserError names the first line whose label the dataset does not have."""
     known = np.isin(column, (_NULL_CODE, *spec.labels))
     if not known.all():
@@ -71,12 +106,7 @@ def read_table(data: bytes, *, name: str, columns: int, delimiter: str | None = 
             f"{name}, line 1: found {table.shape[1]} columns, expected {columns}; "
             "this is another format or another file than the original: fetch it again"
         )
-    if (infinite := np.argwhere(np.isinf(table))).size:
-        row, column = (int(index) for index in infinite[0])
-        raise UserError(
-            f"{name}, row {row + 1}, column {column + 1}: found {table[row, column]}, expected a finite number; "
-            "fetch the file again"
-        )
+    _refuse_first(np.isinf(table), table, f"{name}, row")
     return table
 
 
@@ -104,17 +134,18 @@ def _is_number(field: str) -> bool:
 
 def require_finite(table: NDArray[np.float32], name: str) -> None:
     """Refuse NaN and infinity; UserError names the first line and column (both from 1)."""
-    finite = np.isfinite(table)
-    if finite.all():
-        return
-    row, column = (int(index) for index in np.argwhere(~finite)[0])
-    raise UserError(
-        f"{name}, line {row + 1}, column {column + 1}: found {table[row, column]}, expected a finite number; "
-        "fetch the file again"
-    )
+    _refuse_first(~np.isfinite(table), table, f"{name}, line")
 
 
-def require_not_empty(table: NDArray[np.float32], columns: tuple[int, ...], name: str) -> None:
+def _refuse_first(wrong: NDArray[np.bool_], table: NDArray[np.float32], place: str) -> None:
+    for row, column in np.argwhere(wrong)[:1].tolist():
+        raise UserError(
+            f"{place} {row + 1}, column {column + 1}: found {table[row, column]}, expected a finite number; "
+            "fetch the file again"
+        )
+
+
+def require_not_empty(table: NDArray[np.float32], columns: Sequence[int], name: str) -> None:
     """Refuse a channel that is NaN in every row: UserError names the column of the file (from 1)."""
     for column in columns:
         if np.isnan(table[:, column]).all():

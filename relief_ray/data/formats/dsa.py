@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relief_ray.data.formats.common import is_signature, read_table, require_finite, signature
-from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, require_members
+from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, bouts_between, require_members
 from relief_ray.data.synthetic import MOTIONS, make_person, moving, write_table
 from relief_ray.support.errors import UserError
 
@@ -100,12 +100,11 @@ def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Reco
         synthetic = synthetic or is_signature(table[0])
         signal[index * _SEGMENT_ROWS : (index + 1) * _SEGMENT_ROWS] = table[:, order]
     rows = NUM_SEGMENTS * _SEGMENT_ROWS
-    starts = np.arange(len(spec.labels), dtype=np.int64) * rows
     return Recording(
         subject=subject,
         signal=signal,
         labels=np.repeat(np.array(spec.labels, np.int16), rows),
-        bouts=np.stack([starts, starts + rows], axis=1),
+        bouts=bouts_between([rows * i for i in range(len(spec.labels) + 1)]),
         synthetic=synthetic,
     )
 
@@ -114,7 +113,7 @@ def synthesise(spec: DatasetSpec, folder: Path, subject: int, scale: float, rng:
     """Write one subject's synthetic files, 60 an activity, by the physical model of `data.synthetic`."""
     person = make_person(rng, 5)
     for code, name in zip(spec.labels, spec.classes, strict=True):
-        body = moving([(code, MOTIONS[name], round(scale * 7500))], person, 5, spec.rate_hz, rng)
+        body = moving([(MOTIONS[name], round(scale * 7500))], person, spec.rate_hz, rng)
         body[:, :, 6:] /= 50.0  # this set's magnetometers are given relative to the Earth's field
         table = body.reshape(len(body), 45)
         table[0] = signature(45)

@@ -9,37 +9,19 @@ from types import MappingProxyType
 
 import numpy as np
 
-from relief_ray.data.formats.common import (
-    check_labels,
-    is_signature,
-    keep_bouts,
-    missing_classes,
-    read_table,
-    require_not_empty,
-    signature,
-)
+from relief_ray.data.formats.common import keep_bouts, missing_classes, read_subject, signature
 from relief_ray.data.loader import (
     DatasetSpec,
     Loader,
     Members,
     Recording,
+    bouts_between,
     bouts_of,
     fill_linear,
     nan_share,
-    require_members,
 )
-from relief_ray.data.synthetic import (
-    ecg,
-    heart_rate,
-    make_person,
-    moving,
-    timeline,
-    timeline_labels,
-    timeline_rows,
-    write_table,
-)
+from relief_ray.data.synthetic import ecg, make_person, record, write_table
 
-NUM_COLUMNS = 24
 _LABEL = 23
 # acc chest, ankle, arm; gyro ankle, arm; mag ankle, arm; ECG leads
 _COLUMN_ORDER = (0, 1, 2, 5, 6, 7, 14, 15, 16, 8, 9, 10, 17, 18, 19, 11, 12, 13, 20, 21, 22, 3, 4)
@@ -89,21 +71,18 @@ def files(spec: DatasetSpec, subject: int) -> list[str]:
 
 def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Recording:
     """One subject; facts: NaN share, longest gap (s), absent activities."""
-    (name,) = require_members(spec, members.names, files(spec, subject), path)
-    table = read_table(members.read(name), name=name, columns=NUM_COLUMNS)
-    synthetic = is_signature(table[0, :_LABEL])
-    table = table[1:] if synthetic else table
-    require_not_empty(table, _COLUMN_ORDER, name)
-    labels = check_labels(table[:, _LABEL], spec, name)
+    (end,) = files(spec, subject)
+    _, table, labels, synthetic = read_subject(
+        spec, members, path, end, columns=24, label=_LABEL, sensors=_COLUMN_ORDER, ramp=slice(0, _LABEL)
+    )
     filled = [fill_linear(table[:, column]) for column in _COLUMN_ORDER]
     bouts = keep_bouts(bouts_of(labels), labels > 0)
     rows = np.concatenate([np.arange(start, stop) for start, stop in bouts])
-    edges = np.cumsum([0, *(bouts[:, 1] - bouts[:, 0])])
     return Recording(
         subject=subject,
         signal=np.stack([column for column, _ in filled], axis=1)[rows],
         labels=labels[rows],
-        bouts=np.stack([edges[:-1], edges[1:]], axis=1).astype(np.int64),
+        bouts=bouts_between(np.cumsum([0, *(bouts[:, 1] - bouts[:, 0])]).tolist()),
         synthetic=synthetic,
         facts={
             "nan_share": nan_share(table[:, list(_COLUMN_ORDER)]),
@@ -120,13 +99,11 @@ _SYNTHETIC_SECONDS = MappingProxyType({6: 54.0, 7: 56.0, 8: 58.0, 12: 20.0})
 def synthesise(spec: DatasetSpec, folder: Path, subject: int, scale: float, rng: np.random.Generator) -> None:
     """Write one subject's synthetic file: null, activity, null, .. by the physical model of `data.synthetic`."""
     person = make_person(rng, 3)
-    line = timeline_rows(timeline(spec, spec.labels, _SYNTHETIC_SECONDS, 61.0, 130.0), spec.rate_hz, scale, rng)
-    body = moving(line, person, 3, spec.rate_hz, rng)
-    bpm = heart_rate([(motion, rows) for _, motion, rows in line], person, spec.rate_hz)
+    labels, body, bpm = record(spec, person, spec.labels, _SYNTHETIC_SECONDS, 61.0, 130.0, scale, rng)
     moved = [body[:, :, :3].reshape(len(body), 9), *(body[:, 1:, k : k + 3].reshape(len(body), 6) for k in (3, 6))]
     table = np.empty((len(body), 24))
     table[:, _COLUMN_ORDER] = np.concatenate([*moved, ecg(bpm, spec.rate_hz, rng)], axis=1)
-    table[:, 23] = timeline_labels(line)
+    table[:, 23] = labels
     table[0] = [*signature(23), 0.0]
     write_table(folder / "MHEALTHDATASET" / f"mHealth_subject{subject}.log", table, [*["%.5g"] * 23, "%d"], "\t")
 

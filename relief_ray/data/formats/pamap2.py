@@ -15,36 +15,19 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from relief_ray.data.formats.common import (
-    check_labels,
-    is_signature,
-    keep_bouts,
-    missing_classes,
-    read_table,
-    require_not_empty,
-    signature,
-)
+from relief_ray.data.formats.common import keep_bouts, missing_classes, read_subject, signature
 from relief_ray.data.loader import (
     DatasetSpec,
     Loader,
     Members,
     Recording,
+    bouts_between,
     bouts_of,
     fill_forward,
     fill_linear,
     nan_share,
-    require_members,
 )
-from relief_ray.data.synthetic import (
-    Array,
-    heart_rate,
-    make_person,
-    moving,
-    timeline,
-    timeline_labels,
-    timeline_rows,
-    write_table,
-)
+from relief_ray.data.synthetic import Array, make_person, record, write_table
 from relief_ray.support.errors import UserError
 
 NUM_COLUMNS = 54
@@ -126,13 +109,10 @@ def files(spec: DatasetSpec, subject: int) -> list[str]:
 
 def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Recording:
     """One subject; facts: NaN share, longest gap (s), rows without heart rate, absent activities."""
-    (name,) = require_members(spec, members.names, files(spec, subject), path)
-    table = read_table(members.read(name), name=name, columns=NUM_COLUMNS)
-    synthetic = is_signature(table[0, _HEART_RATE:])
-    table = table[1:] if synthetic else table
-    columns = _imu_columns()
-    require_not_empty(table, (*columns, _HEART_RATE), name)
-    labels = check_labels(table[:, 1], spec, name)
+    (end,), columns, rest = files(spec, subject), _imu_columns(), slice(_HEART_RATE, None)
+    name, table, labels, synthetic = read_subject(
+        spec, members, path, end, columns=NUM_COLUMNS, label=1, sensors=(*columns, _HEART_RATE), ramp=rest
+    )
     filled, longest = _fill(table, columns)
     started = ~np.isnan(filled[:, -1])
     bouts = _bouts(table[:, 0], labels, started, name)
@@ -140,7 +120,7 @@ def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Reco
     return Recording(
         subject=subject,
         signal=signal,
-        labels=np.concatenate([np.full(stop - start, labels[first]) for (start, stop), first in _zip(kept, bouts)]),
+        labels=np.repeat(labels[bouts[:, 0]], kept[:, 1] - kept[:, 0]),
         bouts=kept,
         synthetic=synthetic,
         facts={
@@ -151,10 +131,6 @@ def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Reco
             "missing_labels": missing_classes(labels[started], spec),
         },
     )
-
-
-def _zip(kept: NDArray[np.int64], bouts: NDArray[np.int64]) -> list[tuple[tuple[int, int], int]]:
-    return [((int(new[0]), int(new[1])), int(old[0])) for new, old in zip(kept, bouts, strict=True)]
 
 
 def _fill(table: NDArray[np.float32], columns: tuple[int, ...]) -> tuple[NDArray[np.float32], int]:
@@ -184,8 +160,7 @@ def _halve(
         np.concatenate([decimate(filled[start:stop, :-1], factor), filled[start:stop:factor, -1:]], axis=1)
         for start, stop in bouts
     ]
-    edges = np.cumsum([0, *(len(piece) for piece in pieces)])
-    return np.concatenate(pieces), np.stack([edges[:-1], edges[1:]], axis=1).astype(np.int64)
+    return np.concatenate(pieces), bouts_between(np.cumsum([0, *map(len, pieces)]).tolist())
 
 
 # Synthetic recordings: activities in order, usual seconds where not 225, activities that a subject lacks.
@@ -198,15 +173,12 @@ def synthesise(spec: DatasetSpec, folder: Path, subject: int, scale: float, rng:
     """Write one subject's synthetic file: null, activity, null, .. by the physical model of `data.synthetic`."""
     person = make_person(rng, 3)
     codes = tuple(code for code in _SYNTHETIC_ORDER if code not in _SYNTHETIC_ABSENT.get(subject, ()))
-    line = timeline_rows(timeline(spec, codes, _SYNTHETIC_SECONDS, 225.0, 80.0), spec.raw_rate_hz, scale, rng)
-    labels = timeline_labels(line)
+    labels, body, bpm = record(spec, person, codes, _SYNTHETIC_SECONDS, 225.0, 80.0, scale, rng)
     table = np.full((len(labels), 54), 30.0)
     table[:, 0] = 5.0 + np.arange(len(labels)) / spec.raw_rate_hz
     table[:, 1] = labels
-    bpm = heart_rate([(motion, rows) for _, motion, rows in line], person, spec.raw_rate_hz)
     measured = np.arange(len(labels)) % 11 == 7
     table[:, 2] = np.where(measured, np.round(bpm), np.nan)
-    body = moving(line, person, 3, spec.raw_rate_hz, rng)
     table[:, _imu_columns()] = _canonical(body)
     for place, imu in enumerate((3, 20, 37)):
         table[:, imu + 4 : imu + 7] = np.clip(body[:, place, :3], -58.0, 58.0)

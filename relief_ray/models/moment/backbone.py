@@ -16,7 +16,6 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 
-from relief_ray.core.groups import GroupId, Kind, Role
 from relief_ray.core.stages import FLOAT_BYTES, RAW, StageSpec
 from relief_ray.models.backbone import (
     SHA256,
@@ -28,6 +27,7 @@ from relief_ray.models.backbone import (
     require_memory,
     seeded,
 )
+from relief_ray.models.cnn import ColumnBlock
 from relief_ray.models.moment.encoder import (
     LONGEST,
     PATCH,
@@ -42,6 +42,7 @@ from relief_ray.models.moment.encoder import (
     samples,
 )
 from relief_ray.models.moment.weights import FrozenEncoder, load_frozen, local_folder, local_sha256
+from relief_ray.models.stage import kind_of, module_group
 from relief_ray.support.errors import UserError
 
 # MDLoRA: a fusion layer whose low-rank update is split into column blocks per modality (Section IV).
@@ -51,28 +52,15 @@ from relief_ray.support.errors import UserError
 # meet.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fusion:
-    """The fusion layer's modules, by modality in canonical order.
-
-    Attributes:
-        frozen: ``W_0m`` of each modality.
-        blocks: ``A_m`` of each modality.
-        shared: ``B`` and the sums over modalities.
-    """
-
-    frozen: tuple[FrozenBlock, ...]
-    blocks: tuple[BlockA, ...]
-    shared: SharedB
-
-
-def _build_fusion(num_modalities: int, width: int, rank: int, alpha: int, seed: int) -> Fusion:
+def _fusion(
+    modalities: tuple[str, ...], width: int, rank: int, alpha: int, seed: int
+) -> tuple[list[Stage], list[GroupParameters]]:
     """Cut one seeded PEFT LoRA layer on the concatenated features into column blocks."""
     from peft import LoraConfig
     from peft.tuners.lora.layer import Linear as LoraLinear
 
     def build() -> nn.Module:
-        base = nn.Linear(num_modalities * width, width, bias=False)
+        base = nn.Linear(len(modalities) * width, width, bias=False)
         config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=0.0)
         layer: nn.Module = LoraLinear(base, "default", config=config, r=rank, lora_alpha=alpha)
         return layer
@@ -80,24 +68,21 @@ def _build_fusion(num_modalities: int, width: int, rank: int, alpha: int, seed: 
     layer = seeded(build, seed)
     weights = {name: p.detach() for name, p in layer.named_parameters()}
     base_DF, a_RF = weights["base_layer.weight"], weights["lora_A.default.weight"]
-    return Fusion(
-        frozen=tuple(FrozenBlock(w) for w in torch.split(base_DF, width, dim=1)),
-        blocks=tuple(BlockA(w) for w in torch.split(a_RF, width, dim=1)),
-        shared=SharedB(weights["lora_B.default.weight"], alpha / rank),
-    )
-
-
-class FrozenBlock(nn.Module):
-    """``W_0m h_m``: one modality's columns of the frozen fusion matrix."""
-
-    def __init__(self, weight_DF: Tensor) -> None:
-        """``weight_DF`` (D, D_m)."""
-        super().__init__()
-        self.weight = nn.Parameter(weight_DF.clone(), requires_grad=False)
-
-    def forward(self, h_BF: Tensor) -> Tensor:
-        """(B, D_m) -> (B, D)."""
-        return nn.functional.linear(h_BF, self.weight)
+    frozen = [ColumnBlock(w).requires_grad_(False) for w in torch.split(base_DF, width, dim=1)]
+    blocks = [BlockA(w) for w in torch.split(a_RF, width, dim=1)]
+    shared = SharedB(weights["lora_B.default.weight"], alpha / rank)
+    stages, groups = [], []
+    for m, module in zip(modalities, frozen, strict=True):
+        spec = StageSpec(id=f"fusion.W0.{m}", inputs=(f"feature.{m}",), modality=m)
+        stages.append(Stage(spec=spec, module=module))
+    for m, block in zip(modalities, blocks, strict=True):
+        name = f"fusion.A.{m}"
+        spec = StageSpec(id=name, inputs=(f"feature.{m}",), groups=frozenset([name]), modality=m)
+        stages.append(Stage(spec=spec, module=block))
+        groups.append(module_group(name, "fusion_a", m, None, block))
+    spec = StageSpec(id="fusion", inputs=tuple(s.spec.id for s in stages), groups=frozenset(["fusion.B"]))
+    groups.append(module_group("fusion.B", "fusion_b", None, None, shared))
+    return [*stages, Stage(spec=spec, module=shared)], groups
 
 
 class BlockA(nn.Module):
@@ -129,14 +114,8 @@ class SharedB(nn.Module):
     def forward(self, *parts: Tensor) -> Tensor:
         """M frozen blocks (B, D), then M low-rank ones (B, r), in modality order -> (B, D)."""
         half = len(parts) // 2
-        return _sum(parts[:half]) + nn.functional.linear(_sum(parts[half:]), self.lora_B) * self.scaling
-
-
-def _sum(parts: tuple[Tensor, ...]) -> Tensor:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
+        frozen, low_rank = sum(parts[1:half], parts[0]), sum(parts[half + 1 :], parts[half])
+        return frozen + nn.functional.linear(low_rank, self.lora_B) * self.scaling
 
 
 TARGETS = ("q", "v", "wi_0", "wo")
@@ -225,22 +204,18 @@ def _build(config: MomentConfig, shape: InputShape, seed: int, mask_T: Tensor) -
     )
     parts = _Parts(config=config, frozen=frozen, mask_T=mask_T, bias_1HPP=position_bias(frozen.pipeline, mask_T))
     adapted = {m: _adapted(parts, seed + 2 + i) for i, m in enumerate(modalities)}
-    fusion = _build_fusion(len(modalities), width, config.rank, config.alpha, seed)
+    fusion_stages, fusion_groups = _fusion(modalities, width, config.rank, config.alpha, seed)
     head_stages, head_groups = _head(width, shape.num_classes, seed + 1)
     encoders = [stage for m, c in shape.channels for stage in _encoder(parts, m, adapted[m], c)]
     groups = [
-        *(
-            _group(f"fusion.A.{m}", "fusion_a", m, None, block, {"lora_A": "lora_a"})
-            for m, block in zip(modalities, fusion.blocks, strict=True)
-        ),
-        _group("fusion.B", "fusion_b", None, None, fusion.shared, {"lora_B": "lora_b"}),
+        *fusion_groups,
         *(group for m, pipeline in adapted.items() for group in _adapters(m, pipeline)),
         *head_groups,
     ]
     largest = max(c for _, c in shape.channels) * (len(mask_T) // PATCH) * width
     return Backbone(
         shape,
-        [*encoders, *_fusion_stages(fusion, modalities), *head_stages],
+        [*encoders, *fusion_stages, *head_stages],
         groups,
         chunk=max(1, _CHUNK_VALUES // largest),
         facts=_facts(config, frozen, len(modalities), width),
@@ -308,36 +283,16 @@ def _encoder(parts: _Parts, modality: str, adapted: nn.Module, channels: int) ->
 
 def _adapters(modality: str, adapted: nn.Module) -> list[GroupParameters]:
     """One group per block: its LoRA factors by PEFT's names, without the adapter's name."""
-    kinds: Mapping[str, Kind] = {"lora_A": "lora_a", "lora_B": "lora_b"}
     groups = []
     for layer, block in enumerate(_blocks(adapted), 1):
         named = [(n.removesuffix(".default.weight"), p) for n, p in block.named_parameters() if ".lora_" in n]
-        tensors = tuple((n, p, kinds[n.rpartition(".")[2]]) for n, p in named)
+        tensors = tuple((n, p, kind_of(n)) for n, p in named)
         groups.append(
             GroupParameters(
                 id=f"encoder.{modality}.{layer}", role="encoder", modality=modality, layer=layer, tensors=tensors
             )
         )
     return groups
-
-
-def _group(
-    name: GroupId, role: Role, modality: str | None, layer: int | None, module: nn.Module, kinds: Mapping[str, Kind]
-) -> GroupParameters:
-    tensors = tuple((key, p, kinds[key]) for key, p in module.named_parameters())
-    return GroupParameters(id=name, role=role, modality=modality, layer=layer, tensors=tensors)
-
-
-def _fusion_stages(fusion: Fusion, modalities: tuple[str, ...]) -> list[Stage]:
-    stages = []
-    for kind, modules in (("fusion.W0", fusion.frozen), ("fusion.A", fusion.blocks)):
-        for m, module in zip(modalities, modules, strict=True):
-            name = f"{kind}.{m}"
-            groups = frozenset([name]) if kind == "fusion.A" else frozenset[str]()
-            spec = StageSpec(id=name, inputs=(f"feature.{m}",), groups=groups, modality=m)
-            stages.append(Stage(spec=spec, module=module))
-    spec = StageSpec(id="fusion", inputs=tuple(s.spec.id for s in stages), groups=frozenset(["fusion.B"]))
-    return [*stages, Stage(spec=spec, module=fusion.shared)]
 
 
 def _head(width: int, num_classes: int, seed: int) -> tuple[list[Stage], list[GroupParameters]]:
@@ -348,8 +303,7 @@ def _head(width: int, num_classes: int, seed: int) -> tuple[list[Stage], list[Gr
         Stage(spec=StageSpec(id=f"head.{i}", inputs=(source,), groups=frozenset([f"head.{i}"])), module=module)
         for i, (source, module) in enumerate(zip(("fusion", "head.1"), modules, strict=True), 1)
     ]
-    kinds: Mapping[str, Kind] = {"weight": "weight", "bias": "bias"}
-    groups = [_group(f"head.{i}", "head", None, i, linear, kinds) for i, linear in enumerate((first, last), 1)]
+    groups = [module_group(f"head.{i}", "head", None, i, linear) for i, linear in enumerate((first, last), 1)]
     return stages, groups
 
 

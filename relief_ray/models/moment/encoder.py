@@ -226,11 +226,7 @@ def plain_config(dimensions: Dimensions) -> dict[str, object]:
     """A pipeline's configuration with the fields of the hub's ``config.json``, for randomly drawn weights."""
     t5: dict[str, object] = {
         "model_type": "t5",
-        "d_model": dimensions.d_model,
-        "d_ff": dimensions.d_ff,
-        "d_kv": dimensions.d_kv,
-        "num_heads": dimensions.num_heads,
-        "num_layers": dimensions.num_layers,
+        **{name: getattr(dimensions, name) for name in SHAPE},
         "feed_forward_proj": "gated-gelu",
         "relative_attention_num_buckets": 32,
         "relative_attention_max_distance": 128,
@@ -338,19 +334,13 @@ def read_config(folder: Path, expected: Dimensions, repair: str = "fetch the wei
             f"{config.get('d_model')}; expected {wanted}, patches of {PATCH}; take the weights of this size or change "
             "backbone.size"
         )
-    _refuse_other_functions(folder, config, t5, expected)
-    return config
-
-
-def _refuse_other_functions(
-    folder: Path, config: Mapping[str, object], t5: Mapping[str, object], expected: Dimensions
-) -> None:
     if other := [*_pipeline_differs(config), *_t5_differs(folder, t5, expected)]:
         raise UserError(
             f"backbone.weights={folder}: {CONFIG}: {'; '.join(other)}. With these tensors that is another function "
             f"than MOMENT's, under the same sha256; take the {CONFIG} that was published with the weights (an encoder "
             "that was trained otherwise cannot be used here)"
         )
+    return config
 
 
 def _pipeline_differs(config: Mapping[str, object]) -> Iterator[str]:

@@ -95,7 +95,7 @@ def load_frozen(size: Size, weights: str, weights_seed: int, revision: str | Non
             num_values=num_values,
             # The hub's cache has a folder per commit.
             revision=folder.name if folder.parent.name == "snapshots" else None,
-            random_seed=_drawn_seed(config),
+            random_seed=str(config[MARK]) if MARK in config else None,
         )
 
 
@@ -165,24 +165,16 @@ def is_random(weights: str) -> bool:
 def local_sha256(size: Size, weights: str, weights_seed: int, revision: str | None = None) -> str | None:
     """SHA-256 of locally available encoder weights, never downloaded or drawn; None: not here, or unusable."""
     try:
-        folder = _local_weights_folder(size, weights, weights_seed, revision)
+        if is_random(weights):
+            folder: Path | None = random_target(size, weights_seed)
+        else:
+            folder = local_folder(weights) or _downloaded(hub_id(weights), revision)
         if folder is None:
             return None
         stats = [(folder / name).stat() for name in FILES]
         return _sha256(size, folder, tuple((s.st_mtime_ns, s.st_size) for s in stats))
     except (OSError, UserError):
         return None
-
-
-def _local_weights_folder(size: Size, weights: str, weights_seed: int, revision: str | None = None) -> Path | None:
-    """The folder that ``weights_folder`` would return without downloading; None where it would have to.
-
-    Raises:
-        UserError: neither a folder nor a name at the hub.
-    """
-    if is_random(weights):
-        return random_target(size, weights_seed)
-    return local_folder(weights) or _downloaded(hub_id(weights), revision)
 
 
 def _downloaded(name: str, revision: str | None) -> Path | None:
@@ -251,7 +243,10 @@ def random_folder(size: Size, weights_seed: int) -> Path:
 def _draw(size: Size, weights_seed: int, folder: Path) -> None:
     pipeline: Any = seeded(lambda: build_pipeline(plain_config(SIZES[size])), weights_seed)
     pipeline.save_pretrained(folder)
-    _mark_random(folder, weights_seed, _digest_of_files(size, folder))
+    # Mark it as drawn: no other process reads the folder yet.
+    file, marks = folder / CONFIG, {MARK: weights_seed, DRAWN: _digest_of_files(size, folder)}
+    config = json.loads(file.read_text(encoding="utf-8")) | marks
+    file.write_text(json.dumps(config, indent=2, sort_keys=True), encoding="utf-8")
     for path in folder.iterdir():
         path.chmod(0o644)
     folder.chmod(0o755)
@@ -268,13 +263,6 @@ def _cache_errors(target: Path) -> Iterator[None]:
             f"{target}: the random encoder cannot be written ({reason or error}); expected a cache folder that you may "
             "write to, with room for it; free some space, change its permissions, or name another one with RELIEF_CACHE"
         ) from error
-
-
-def _mark_random(folder: Path, weights_seed: int, sha256: str) -> None:
-    """Mark an encoder as drawn, in its ``config.json``; no other process may be reading the folder yet."""
-    path = folder / CONFIG
-    config = json.loads(path.read_text(encoding="utf-8")) | {MARK: weights_seed, DRAWN: sha256}
-    path.write_text(json.dumps(config, indent=2, sort_keys=True), encoding="utf-8")
 
 
 def _refuse_changed(folder: Path, config: Mapping[str, object], found: str) -> None:
@@ -294,11 +282,6 @@ def _refuse_changed(folder: Path, config: Mapping[str, object], found: str) -> N
         f"{folder / FILES[1]}: not the random encoder that was drawn: its tensors have the sha256 {found[:12]}, "
         f"expected {wanted} ({DRAWN} in {CONFIG}); {repair}"
     )
-
-
-def _drawn_seed(config: Mapping[str, object]) -> str | None:
-    """The seed of a drawn encoder, from its mark; None for any other encoder."""
-    return str(config[MARK]) if MARK in config else None
 
 
 def _repair_advice(folder: Path) -> str:
