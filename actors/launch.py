@@ -33,11 +33,11 @@ from relief_ray.studies.request import (
     StrategyLike,
     Target,
     check_words,
-    in_python,
     named_target,
     settings_of,
 )
 from relief_ray.studies.study import Study
+from relief_ray.support.errors import in_python
 from relief_ray.support.process import use_threads
 from relief_ray.training.job import Job
 

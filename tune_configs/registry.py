@@ -11,10 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
+from relief_ray.config.experiment import read_settings
 from relief_ray.data.loader import Loader
 from relief_ray.plugins.load import import_path, is_path, what_to_type
-from relief_ray.studies.spec import DATASETS, Cell, Dataset, Setting, Spec, cells, read_settings
-from relief_ray.support.errors import UserError, nearest
+from relief_ray.studies.spec import DATASETS, Cell, Dataset, Spec, cells
+from relief_ray.support.errors import Setting, UserError, nearest
 from tune_configs import frontier, paper_grids
 from tune_configs import search as search_lr
 from tune_configs.search import TUNED, read_tuned

@@ -20,8 +20,8 @@ from relief_ray.models.registry import backbone_name
 from relief_ray.plugins.load import is_path
 from relief_ray.report.paper import PAPER_METHODS
 from relief_ray.strategies import search_of
-from relief_ray.studies.spec import CNN, PAPER, SGD, SGD_RATES, VARIANTS, Axis, Level, Point, Setting, Settings, Spec
-from relief_ray.support.errors import UserError
+from relief_ray.studies.spec import CNN, PAPER, SGD, SGD_RATES, VARIANTS, Axis, Level, Point, Settings, Spec
+from relief_ray.support.errors import Setting, UserError
 from relief_ray.support.files import PAGE, Unsealed, unsealed
 from relief_ray.support.frozen import FrozenConfig
 
@@ -151,7 +151,7 @@ class Tuned(FrozenConfig):
         for frozen in self.choices:
             if frozen.place == place:
                 return frozen
-        raise UserError(f"--set tuned=..: has no choice for {words(place)}; search it first, or leave it out")
+        raise UserError(f"{Setting(TUNED, ...)}: has no choice for {words(place)}; search it first, or leave it out")
 
     def tune(
         self, point: Point, config: ExperimentConfig, settings: Sequence[Setting]
@@ -164,7 +164,7 @@ class Tuned(FrozenConfig):
         frozen = self.choice(point.setting.partition("-")[0], point.method, config)
         for setting in settings:
             if setting.path in frozen.choice.parameters:
-                raise UserError(f"--set {setting.path}: is chosen by --set tuned=..; leave one of the two out")
+                raise UserError(f"{setting}: is chosen by {Setting(TUNED, ...)}; leave one of the two out")
         return frozen.settings, frozen.choice
 
 
@@ -192,5 +192,5 @@ def read_tuned(path: Path) -> Tuned:
     except (OSError, Unsealed, ValidationError) as error:
         shown = str(error).splitlines()[0]
         raise UserError(
-            f"--set tuned={path}: cannot be read ({shown}); expected what `relief-ray grid freeze` wrote"
+            f"{Setting(TUNED, path)}: cannot be read ({shown}); expected what `relief-ray grid freeze` wrote"
         ) from error

@@ -158,7 +158,8 @@ def _axes(
     """
     if strategies is None and seeds is None and folds is None and rounds is None:
         return []
-    from relief_ray.studies.spec import as_typed, joined, options, read_settings
+    from relief_ray.config.experiment import read_settings
+    from relief_ray.studies.spec import as_typed, joined, options
 
     chosen = options(strategies, seeds, folds, rounds)
     joined(chosen, read_settings(settings))

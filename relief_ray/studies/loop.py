@@ -45,12 +45,11 @@ from relief_ray.studies.request import (
     StrategyLike,
     Target,
     check_words,
-    in_python,
     plan_of,
 )
 from relief_ray.studies.spec import Cell
 from relief_ray.studies.study import Study
-from relief_ray.support.errors import UserError, counted, listed
+from relief_ray.support.errors import UserError, counted, in_python, listed, option
 from relief_ray.support.process import threads
 
 if TYPE_CHECKING:
@@ -468,7 +467,7 @@ def check_reusable(state: CellState[Cell]) -> str:
     if digest != recorded:
         raise UserError(
             f"{state.folder}: was computed on data {recorded[:12]}, found {digest[:12]}; "
-            "choose another folder (--out DIR), or point RELIEF_DATA to the data it was computed on"
+            f"choose another folder ({option('out', 'DIR')}), or point RELIEF_DATA to the data it was computed on"
         )
     stale = f"; stale: {state.why}" if state.status == "stale" else ""
     return f"reused, finished already{stale}"
@@ -546,7 +545,7 @@ def compute_study(
         UserError: bad input.
         UserCodeFailed: a file of the user's raised an error; the message names it, function and line.
     """
-    with in_python(request.settings), _naming_users_code():
+    with in_python(request.keywords), _naming_users_code():
         check_words({"out": out}, {})
         temporary = TemporaryDirectory(prefix="relief-ray-") if out is None else None
         folder = Path(out if temporary is None else temporary.name).expanduser()  # type: ignore[arg-type]
