@@ -99,6 +99,11 @@ class Axis:
     levels: tuple[Level, ...]
 
 
+def backbones(*levels: Level) -> Axis:
+    """The axis of models: ``CNN``, ``LORA``, or ``own_backbone``'s."""
+    return Axis(name="backbones", levels=levels)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dataset:
     """A level of the dataset axis.
@@ -433,9 +438,8 @@ def _with_levels(spec: Spec, setting: Setting) -> Spec | None:
         return replace(spec, datasets=tuple(own.get(name, name) for name in map(import_path, names)))
     axes = {axis.name: axis for axis in spec.axes}
     if key == "backbones":
-        levels = {level.name: level for level in axes.get(key, Axis(name=key, levels=(CNN, LORA))).levels}
-        backbones = (levels.get(name) or own_backbone(name) for name in _chosen(key, value, levels))
-        axes[key] = Axis(name=key, levels=tuple(backbones))
+        levels = {level.name: level for level in axes.get(key, backbones(CNN, LORA)).levels}
+        axes[key] = backbones(*(levels.get(name) or own_backbone(name) for name in _chosen(key, value, levels)))
     elif key in axes:
         wanted = _chosen(key, value, [level.name for level in axes[key].levels])
         axes[key] = Axis(name=key, levels=tuple(level for level in axes[key].levels if level.name in wanted))
@@ -713,7 +717,7 @@ def _known_methods(spec: Spec, skip_unknown: bool) -> Spec:
             raise UserError(f"grid {spec.name}: unknown method: {'; '.join(hints)}")
         raise UserError(
             f"grid {spec.name}: this version has no method {', '.join(missing)}; known are {', '.join(PRESETS)}; "
-            f"leave them out with --skip-unknown, or choose with {Setting('methods', ['fedavg', 'relief'])}"
+            f"leave them out with --skip-unknown, or choose with {Setting('methods', known)}"
         )
     return replace(spec, methods=known)
 
