@@ -296,11 +296,15 @@ def run(
         rounds=rounds,
         name=name,
         claims=claims,
+        out=out,
         set=set or {},
-        settings=dict(settings),
+        quiet=quiet,
+        other_code=other_code,
+        rerun_stale=rerun_stale,
+        settings=settings,
     )
     with (ray := OnRay()).session:
-        return compute_study(request, out, "ray", ray, quiet=quiet, other_code=other_code, rerun_stale=rerun_stale)
+        return compute_study(request, "ray", ray)
 
 
 def conformance(

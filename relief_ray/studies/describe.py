@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, overload
@@ -90,10 +90,6 @@ class Methods(Sequence[MethodInfo]):
         """Return one of them by its place, or some of them."""
         return Methods(self._methods[index]) if isinstance(index, slice) else self._methods[index]
 
-    def __iter__(self) -> Iterator[MethodInfo]:
-        """Go through them in order."""
-        return iter(self._methods)
-
     def __repr__(self) -> str:
         """Return a line per method."""
         return table(["name", "family", "idea"], [[m.name, m.family, m.idea] for m in self], left=3)
@@ -135,10 +131,6 @@ class Description(Printed):
         """A row per group: role, sensor, values, bytes, FLOPs per window, and how many clients can train it."""
         groups = cast("list[dict[str, object]]", self.facts["groups"])
         return as_frame([{key: value for key, value in group.items() if key != "tensors"} for group in groups])
-
-    def __str__(self) -> str:
-        """Return the text."""
-        return self.text
 
 
 def describe(
@@ -360,10 +352,6 @@ class DataDescription(Printed):
 
     text: str
     facts: DataFacts
-
-    def __str__(self) -> str:
-        """Return the text."""
-        return self.text
 
 
 def describe_data(data: str | Path | Loader, *, set: Mapping[str, object] | None = None) -> DataDescription:

@@ -13,7 +13,7 @@ import json
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from operator import index
 from pathlib import Path
 from types import ModuleType
@@ -159,11 +159,10 @@ def named_target(given: StrategyLike | BackboneLike | Loader) -> tuple[str, list
         return data_name(given), []
     if isinstance(given, BackboneConfig) or (isinstance(given, type) and issubclass(given, BackboneConfig)):
         value = _backbone_value(given)
-        fields = {key: each for key, each in value.items() if key != "name"} if isinstance(value, dict) else {}
-        name = value["name"] if isinstance(value, dict) else value
-        return str(name), list(settings_of({"backbone": fields})) if fields else []
+        values = dict(value) if isinstance(value, Mapping) else {"name": value}
+        return str(values.pop("name")), [*settings_of(values, "backbone.")]
     method = method_of(given)
-    return method.label, list(settings_of({"strategy": method.fields})) if method.fields else []
+    return method.label, [*settings_of(method.fields, "strategy.")]
 
 
 def _refuse_unnamed(config: ExperimentConfig) -> None:
@@ -253,20 +252,64 @@ def _described(value: object) -> str:
 
 
 Place = Literal["here", "ray"]
+Target = str | Path | ExperimentConfig | Mapping[str, object] | None
+# Numbers may be numpy's, and several of them any iterable: a list, a range, an array.
+Folds = SupportsIndex | Iterable[SupportsIndex] | None
+Seeds = Iterable[SupportsIndex] | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """Arguments of ``run``.
+
+    Attributes:
+        target: name of a preset, a file, a configuration (object or mapping), or None: the defaults.
+        strategies: methods, in place of the target's; a text may name several, ``fedavg,relief``.
+        seeds: seeds, in place of the target's seeds or replicates.
+        folds: folds of the held-out subjects, in place of the target's; a number: that one.
+        rounds: rounds of every run.
+        name: name of the study; None: the target's.
+        claims: file with the claims that the runs are to judge; None: the target's.
+        out: folder of the records; None: a temporary one.
+        set: values by dotted key.
+        quiet: show no progress.
+        other_code: take runs that other code computed, and go on with those that it began.
+        rerun_stale: compute such runs again.
+        settings: sections of the configuration by name.
+    """
+
+    target: Target
+    strategies: StrategyLike | Sequence[StrategyLike] | None = None
+    seeds: Seeds = None
+    folds: Folds = None
+    rounds: int | None = None
+    name: str | None = None
+    claims: str | Path | None = None
+    out: str | Path | None = None
+    set: Mapping[str, object] = field(default_factory=dict)
+    quiet: bool = False
+    other_code: bool = False
+    rerun_stale: bool = False
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check the types of words that would fail deep inside.
+
+        Raises:
+            UserError: one has another type.
+        """
+        check_words({"name": self.name, "claims": self.claims, "out": self.out}, self.set)
+
+    @property
+    def keywords(self) -> Collection[str]:
+        """The words that messages use as keywords; all others are in ``set``."""
+        return {*KEYWORDS} - {key.partition(".")[0] for key in self.set} | self.settings.keys()
+
+
 # Those of ``run`` itself; all others are sections or keys of the configuration.
-KEYWORDS: Final = (
-    "strategies",
-    "seeds",
-    "folds",
-    "rounds",
-    "name",
-    "claims",
-    "out",
-    "set",
-    "quiet",
-    "other_code",
-    "rerun_stale",
-)
+KEYWORDS: Final = tuple(each.name for each in fields(Request) if each.name not in ("target", "settings"))
+
+
 # Keys of an experiment that stand beside the configuration's.
 _FURTHER: Final = ("replicates",)
 _SYNONYMS: Final[Mapping[str, str]] = {"folder": "out", "directory": "out", "path": "out", "output": "out"}
@@ -347,44 +390,6 @@ def check_words(words: Mapping[str, object], settings: object) -> None:
             raise UserError(f"set={{{key!r}: {value}}}: no key of the configuration; write {key}={value} beside set")
 
 
-Target = str | Path | ExperimentConfig | Mapping[str, object] | None
-# Numbers may be numpy's, and several of them any iterable: a list, a range, an array.
-Folds = SupportsIndex | Iterable[SupportsIndex] | None
-Seeds = Iterable[SupportsIndex] | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
-    """Arguments of ``run``.
-
-    Attributes:
-        target: name of a preset, a file, a configuration (object or mapping), or None: the defaults.
-        strategies: methods, in place of the target's; a text may name several, ``fedavg,relief``.
-        seeds: seeds, in place of the target's seeds or replicates.
-        folds: folds of the held-out subjects, in place of the target's; a number: that one.
-        rounds: rounds of every run.
-        name: name of the study; None: the target's.
-        claims: file with the claims that the runs are to judge; None: the target's.
-        set: values by dotted key.
-        settings: sections of the configuration by name.
-    """
-
-    target: Target
-    strategies: StrategyLike | Sequence[StrategyLike] | None = None
-    seeds: Seeds = None
-    folds: Folds = None
-    rounds: int | None = None
-    name: str | None = None
-    claims: str | Path | None = None
-    set: Mapping[str, object] = field(default_factory=dict)
-    settings: Mapping[str, object] = field(default_factory=dict)
-
-    @property
-    def keywords(self) -> Collection[str]:
-        """The words that messages use as keywords; all others are in ``set``."""
-        return {*KEYWORDS} - {key.partition(".")[0] for key in self.set} | self.settings.keys()
-
-
 def plan_of(request: Request, out: Path, place: Place) -> Plan:
     """Check every configuration and every folder of a study before its first run starts.
 
@@ -397,7 +402,6 @@ def plan_of(request: Request, out: Path, place: Place) -> Plan:
         UserError: something of it is wrong, or ``out`` holds another study.
     """
     _refuse_import_of_script()
-    check_words({"name": request.name, "claims": request.claims}, request.set)
     refuse_unknown_keywords(request.settings, place)
     spec = _base(request.target)
     spec = replace(spec, name=request.name or spec.name, claims=str(request.claims or spec.claims))

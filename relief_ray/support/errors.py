@@ -92,6 +92,8 @@ def as_keyword(path: str, value: object) -> str:
 
 
 def _in_python(value: object) -> str:
+    if isinstance(value, range):
+        return f"range({value.stop})"
     return ".." if value is ... else shown(list(value) if isinstance(value, tuple) else value)
 
 
@@ -108,7 +110,7 @@ def value_text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, range):
-        return f"{value.start}-{value.stop - 1}"
+        return f"0-{value.stop - 1}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(value_text, value))}]"
     if isinstance(value, Mapping):

@@ -19,13 +19,16 @@ from relief_ray.strategies import PRESETS
 from relief_ray.studies.progress import Bar, End, Facts, Lines, NotebookDisplay, View
 from relief_ray.studies.request import Request, plan_of
 from relief_ray.studies.spec import Cell
+from relief_ray.support.errors import in_python
 from tests.loaders import write_lab
 from tests.own import METHOD
 from tests.studies.conftest import SMALL
 
 
 def cells(tmp_path, target=None, place="here", **words):
-    return plan_of(Request(target=target, **words), tmp_path / "new", place).cells
+    request = Request(target=target, **words)
+    with in_python(request.keywords):
+        return plan_of(request, tmp_path / "new", place).cells
 
 
 def test_methods_seeds_folds_and_rounds_replace_the_presets(tmp_path):
@@ -138,7 +141,7 @@ def test_variants_of_a_method_get_folders_of_their_own(tmp_path):
             r"'training.learnig_rate' \(did you mean 'training.lr'",
         ),
         ("demo", {"settings": {"trainig": {"epochs": 2}}}, r"run\(trainig=.*unknown keyword; did you mean training="),
-        ("demo", {"seeds": [0, 1], "set": {"seed": 1}}, "--set seed=1: choose the same"),
+        ("demo", {"seeds": [0, 1], "set": {"seed": 1}}, r"set=\{'seed': 1\}: choose the same"),
         ("demo", {"set": ["training.lr=1"]}, "set: found .*, expected a mapping by dotted key"),
         ("demo", {"rounds": "3"}, "rounds: found '3', expected a whole number"),
         ("demo", {"rounds": True}, "rounds: found True, expected a whole number"),
