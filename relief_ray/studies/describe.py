@@ -132,6 +132,10 @@ class Description(Printed):
         groups = cast("list[dict[str, object]]", self.facts["groups"])
         return as_frame([{key: value for key, value in group.items() if key != "tensors"} for group in groups])
 
+    def __str__(self) -> str:
+        """Return the text."""
+        return self.text
+
 
 def describe(
     experiment: Target = None, *, set: Mapping[str, object] | None = None, **settings: Unpack[Settings]
@@ -352,6 +356,10 @@ class DataDescription(Printed):
 
     text: str
     facts: DataFacts
+
+    def __str__(self) -> str:
+        """Return the text."""
+        return self.text
 
 
 def describe_data(data: str | Path | Loader, *, set: Mapping[str, object] | None = None) -> DataDescription:

@@ -48,7 +48,6 @@ from relief_ray.studies.spec import (
     Spec,
     cells,
     check_strategy,
-    choose,
     each_cell,
     make_cell,
     strategy_of,
@@ -169,9 +168,8 @@ class Plan:
         Raises:
             UserError: a level, a configuration or a folder is wrong, before the first run starts.
         """
-        chosen, rest = choose(spec, settings)
-        claims = Path(chosen.claims) if chosen.claims else None
-        plan = cls(kind=chosen.kind, name=chosen.name, out=out, cells=cells(chosen, rest), claims_file=claims)
+        claims = Path(spec.claims) if spec.claims else None
+        plan = cls(kind=spec.kind, name=spec.name, out=out, cells=cells(spec, settings), claims_file=claims)
         plan.check_folders()
         return plan
 

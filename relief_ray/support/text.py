@@ -20,11 +20,6 @@ class Printed:
     """Base of a result in words: a Python prompt and a notebook show what ``print`` shows."""
 
     __slots__ = ()
-    text: str
-
-    def __str__(self) -> str:
-        """Return the text."""
-        return self.text
 
     def __repr__(self) -> str:
         """Return the text."""
