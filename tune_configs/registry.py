@@ -128,6 +128,6 @@ def cells_of(grid: Spec, settings: Sequence[str] = (), *, skip_unknown: bool = F
 def with_choices(grid: Spec, settings: Sequence[Setting], *, skip_unknown: bool = False) -> tuple[Cell, ...]:
     """``cells_of``, of settings that were read already."""
     files = [setting.value for setting in settings if setting.path == TUNED]
-    tuned = read_tuned(Path(str(files[-1]))) if files else None
+    tuned = read_tuned(Path(str(files[-1]))).tune if files else None
     rest = [setting for setting in settings if setting.path != TUNED]
     return cells(grid, rest, tuned=tuned, skip_unknown=skip_unknown)

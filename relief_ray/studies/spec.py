@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product, starmap
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple, Protocol, cast, get_args
+from typing import NamedTuple, cast, get_args
 
 from relief_ray.config.experiment import Choice, ExperimentConfig, assign, parse, preset
 from relief_ray.data import get_spec
@@ -665,19 +665,12 @@ def _block(spec: Spec, dataset: Dataset, draw: Settings) -> Iterator[Point]:
                     yield Point(method, setting, own.name, values, tuple(own.settings) if spec.is_search else ())
 
 
-class FrozenChoices(Protocol):
-    """The frozen choices of a search (``tune_configs.search``)."""
-
-    def tune(self, point: Point, config: ExperimentConfig, settings: Sequence[Setting]) -> tuple[Settings, Choice]:
-        """Settings and provenance of the choice for a cell.
-
-        Raises:
-            UserError: there is none, or one of the user's settings would overrule it.
-        """
+# Settings and provenance of a search's frozen choice for a cell (``tune_configs.search.Tuned.tune``).
+Tune = Callable[[Point, ExperimentConfig, Sequence[Setting]], tuple[Settings, Choice]]
 
 
 def cells(
-    spec: Spec, settings: Iterable[Setting] = (), *, tuned: FrozenChoices | None = None, skip_unknown: bool = False
+    spec: Spec, settings: Iterable[Setting] = (), *, tuned: Tune | None = None, skip_unknown: bool = False
 ) -> tuple[Cell, ...]:
     """All cells in the order of computation; two points of a grid with the same configuration are one cell.
 
@@ -693,7 +686,7 @@ def cells(
 
 
 def each_cell(
-    spec: Spec, settings: Iterable[Setting] = (), *, tuned: FrozenChoices | None = None, skip_unknown: bool = False
+    spec: Spec, settings: Iterable[Setting] = (), *, tuned: Tune | None = None, skip_unknown: bool = False
 ) -> Iterator[Cell]:
     """``cells`` one after the other, each checked when it is asked for."""
     spec, rest = choose(spec, settings)
@@ -774,7 +767,7 @@ def make_cell(name: str, label: str, config: ExperimentConfig, setting: str = ""
     return Cell(name=name, label=label, setting=setting, config=config, hash=decisive)
 
 
-def _cell_of(spec: Spec, point: Point, settings: Sequence[Setting], tuned: FrozenChoices | None) -> Cell:
+def _cell_of(spec: Spec, point: Point, settings: Sequence[Setting], tuned: Tune | None) -> Cell:
     """The cell of a point: the spec's values, the point's, a search's frozen choice, then the user's settings.
 
     Raises:
@@ -786,7 +779,7 @@ def _cell_of(spec: Spec, point: Point, settings: Sequence[Setting], tuned: Froze
     if choice is not None:
         _refuse_too_short(spec.name, point, config)
     if tuned is not None:
-        chosen, choice = tuned.tune(point, config, settings)
+        chosen, choice = tuned(point, config, settings)
         config = _config_of(spec, point._replace(settings={**point.settings, **chosen}), settings)
         setting = f"{point.setting}-tuned"
     fold = [f"f{config.data.fold}"] if config.data.split == "held_out_subject" else []
