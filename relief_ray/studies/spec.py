@@ -344,12 +344,11 @@ def options(
         if not names:
             raise UserError("--strategies: found no name, expected e.g. --strategies fedavg,relief")
         chosen.append(Setting("methods", names, f"--strategies {strategies}"))
-    if seeds is not None:
-        if seeds.strip().isdecimal() and len(seeds.strip()) < _MANY_DIGITS:
-            raise lone_seed(Setting("seeds", seeds, f"--seeds {seeds.strip()}"), int(seeds))
-        chosen.append(Setting("seeds", parse_numbers("--seeds", seeds), f"--seeds {seeds}"))
-    if folds is not None:
-        chosen.append(Setting("folds", parse_numbers("--folds", folds), f"--folds {folds}"))
+    if seeds is not None and seeds.strip().isdecimal() and len(seeds.strip()) < _MANY_DIGITS:
+        raise lone_seed(Setting("seeds", seeds, f"--seeds {seeds.strip()}"), int(seeds))
+    for key, numbers in (("seeds", seeds), ("folds", folds)):
+        if numbers is not None:
+            chosen.append(Setting(key, parse_numbers(f"--{key}", numbers), f"--{key} {numbers}"))
     if rounds is not None:
         chosen.append(Setting("rounds", rounds, f"--rounds {rounds}"))
     return tuple(chosen)
@@ -357,10 +356,7 @@ def options(
 
 def as_typed(chosen: Iterable[Setting]) -> list[str]:
     """Options as settings that may be typed in their place: ``seeds=[0, 1]``."""
-    return [
-        f"{path}=[{', '.join(map(str, value))}]" if isinstance(value, tuple) else f"{path}={value}"
-        for path, value, _ in chosen
-    ]
+    return [f"{path}={value_text(value)}" for path, value, _ in chosen]
 
 
 # What an option chooses, and the settings that would choose the same.
