@@ -1,4 +1,4 @@
-"""Specs of the presets: values of a configuration, and methods, folds, replicates or seeds that they are run over."""
+"""Specs of the presets without titles: values of a configuration, and methods, folds, replicates or seeds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from types import MappingProxyType
 
 from relief_ray.report.paper import V1
 from relief_ray.strategies import DESCRIBED, PROPOSED, REFERENCE
-from relief_ray.studies.presets import PRESETS
 from relief_ray.studies.spec import BOUNDS, VARIANTS, Settings, Spec
 
 
@@ -24,7 +23,7 @@ def _preset(
     return Spec(
         kind="run",
         name=name,
-        title=PRESETS[name],
+        title="",
         methods=tuple(sorted(methods, key=[*DESCRIBED].index)),
         folds=folds,
         seeds=seeds,

@@ -6,6 +6,7 @@ The library is loaded when a preset is made, not when its title is read: `relief
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -29,4 +30,4 @@ def make_preset(name: str) -> Spec:
     """Make the preset called ``name``, one of ``PRESETS``."""
     from relief_ray.studies.preset_specs import SPECS
 
-    return SPECS[name]
+    return replace(SPECS[name], title=PRESETS[name])

@@ -73,8 +73,8 @@ def typed(path: Path | str) -> str:
 
 def resumed(folder: Path, how: str) -> str:
     """Return how to go on with what is in a folder: ``relief-ray resume DIR --other-code``, or ``other_code=True``."""
-    word = option(how, True)
-    return f"relief-ray resume {typed(folder)} {word}" if word.startswith("--") else word
+    word, command = option(how, True), f"relief-ray resume {typed(folder)}"
+    return f"{command} {word}" if word.startswith("--") else word
 
 
 def pip(what: str) -> str:
