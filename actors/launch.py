@@ -33,11 +33,11 @@ from relief_ray.studies.request import (
     StrategyLike,
     Target,
     check_words,
-    in_python,
     named_target,
     settings_of,
 )
 from relief_ray.studies.study import Study
+from relief_ray.support.errors import in_python
 from relief_ray.support.process import use_threads
 from relief_ray.training.job import Job
 
@@ -296,11 +296,15 @@ def run(
         rounds=rounds,
         name=name,
         claims=claims,
+        out=out,
         set=set or {},
-        settings=dict(settings),
+        quiet=quiet,
+        other_code=other_code,
+        rerun_stale=rerun_stale,
+        settings=settings,
     )
     with (ray := OnRay()).session:
-        return compute_study(request, out, "ray", ray, quiet=quiet, other_code=other_code, rerun_stale=rerun_stale)
+        return compute_study(request, "ray", ray)
 
 
 def conformance(

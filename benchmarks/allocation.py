@@ -17,7 +17,8 @@ from statistics import mean
 from benchmarks.marked import filled, table
 from relief_ray.config.experiment import parse
 from relief_ray.core.groups import GroupId
-from relief_ray.core.messages import Assignment, RoundCost, ServerState
+from relief_ray.core.messages import Assignment, Receipt, RoundCost, ServerState, StageTimes, Work
+from relief_ray.devices.workload import num_steps
 from relief_ray.report.paper import read_paper
 from relief_ray.server.aggregation import to_tensor
 from relief_ray.strategies.relief import Relief, budget
@@ -155,9 +156,31 @@ def allocate(hardware: Hardware, clock: str) -> Planned:
 
 def price(hardware: Hardware, tasks: Sequence[Assignment], clock: str) -> tuple[RoundCost, RoundCost, float]:
     """Return the cost of a round, of FedAvg's, and the mean upload in bytes."""
-    receipts = hardware.receipts(tasks)
-    up_bytes = sum(r.bytes_up for r in receipts) / len(hardware.fleet)
-    return hardware.cost(receipts)[clock], hardware.fedavg()[clock], up_bytes
+    done = receipts(hardware, tasks)
+    up_bytes = sum(r.bytes_up for r in done) / len(hardware.fleet)
+    charged = hardware.accountant.charged(done, hardware.fleet.clients)
+    return hardware.accountant.cost(charged, hardware.fleet, 0.0)[clock], hardware.fedavg()[clock], up_bytes
+
+
+def receipts(hardware: Hardware, tasks: Sequence[Assignment]) -> tuple[Receipt, ...]:
+    """Return what clients would hand in that do all that their tasks ask."""
+    return tuple(_receipt(hardware, task) for task in tasks)
+
+
+def _receipt(hardware: Hardware, task: Assignment) -> Receipt:
+    windows, counter = hardware.fleet[task.client].num_windows, hardware.accountant.counter
+    steps = num_steps(windows, task.epochs, hardware.config.training.batch_size)
+    work = Work(
+        num_windows=windows,
+        epochs=task.epochs,
+        num_steps=steps,
+        engine=hardware.engine,
+        loss=0.0,
+        measured=StageTimes(),
+        extra_flops=steps * task.step_flops,
+    )
+    up, down = counter.nbytes(task.up), counter.nbytes(task.down)
+    return Receipt(assignment=task, work=work, bytes_down=down, bytes_up=up)
 
 
 def decided(

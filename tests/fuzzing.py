@@ -22,12 +22,12 @@ from functools import partial
 from pathlib import Path
 
 from relief_ray.config.experiment import all_keys
-from relief_ray.config.keys import Key, value_text
+from relief_ray.config.keys import Key
 from relief_ray.devices.fleet import DeviceType
 from relief_ray.experiment.setup import prepare
 from relief_ray.strategies import PRESETS
 from relief_ray.studies.plan import load_spec
-from relief_ray.support.errors import UserCodeFailed, UserError
+from relief_ray.support.errors import UserCodeFailed, UserError, value_text
 from tests.plans import cells_of
 
 SCALARS = [

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+from relief_ray.config.experiment import read_settings
 from relief_ray.studies import spec
 from relief_ray.studies.plan import Plan, load_spec, refuse_begun
-from relief_ray.studies.spec import Cell, Spec, joined, options, read_settings
+from relief_ray.studies.spec import Cell, Spec, joined, options
 
 
 def planned(target: str, out: Path, *settings: str, strategies: str | None = None) -> Plan:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from relief_ray.report.paper import V1
 from relief_ray.strategies import PROPOSED, REFERENCE
-from relief_ray.studies.spec import CNN, SGD, SGD_RATES, SHORT, Axis, Level, Settings, Spec
+from relief_ray.studies.spec import CNN, SGD, SGD_RATES, SHORT, Axis, Level, Settings, Spec, backbones
 from tune_configs import CLAIMS
 
 # A block that is always trained is never the oldest, so that this order decides over all slots.
@@ -22,7 +22,7 @@ _ORDERS: Mapping[str, Settings] = {
 }
 # The last models of the search are averaged, so that one lucky round decides less.
 _VALIDATION: Settings = {**SHORT, "evaluation.parts": ["validation"], "evaluation.average": "tail"}
-_AXES = (Axis(name="backbones", levels=(CNN,)),)
+_AXES = (backbones(CNN),)
 # Averages every group over all participants, else as RELIEF.
 WHOLE_MEAN = "v2_mandatory"
 # Seeds that no other grid uses; learning rates are searched with one more.
@@ -34,94 +34,84 @@ def _level(order: str, slots: int) -> Level:
     return Level(name=f"{order}-k{slots}", settings=settings)
 
 
-def frontier() -> Spec:
-    """F1 against speed: which ranking fills how many free slots best, looked for on validation data alone.
+FRONTIER = Spec(
+    name="frontier",
+    title="F1 against speed on validation data: four orders of groups, 1 to 5 groups for the slowest client",
+    methods=(REFERENCE, PROPOSED, V1),
+    datasets=("dsa",),
+    axes=_AXES,
+    own={PROPOSED: tuple(_level(order, slots) for order in _ORDERS for slots in range(1, 6))},
+    replicates=_REPLICATES,
+    settings=_VALIDATION,
+)
+"""F1 against speed: which ranking fills how many free slots best, looked for on validation data alone.
 
-    Four orders x a budget of 1 to 5 groups for the slowest client, beside FedAvg and V1; 4 folds x 3 replicates whose
-    seeds no other grid uses. Every method is tested with the mean of its last models (``evaluation.average``).
-    """
-    return Spec(
-        name="frontier",
-        title="F1 against speed on validation data: four orders of groups, 1 to 5 groups for the slowest client",
-        methods=(REFERENCE, PROPOSED, V1),
-        datasets=("dsa",),
-        axes=_AXES,
-        own={PROPOSED: tuple(_level(order, slots) for order in _ORDERS for slots in range(1, 6))},
-        replicates=_REPLICATES,
-        settings=_VALIDATION,
-    )
+Four orders x a budget of 1 to 5 groups for the slowest client, beside FedAvg and V1; 4 folds x 3 replicates whose
+seeds no other grid uses. Every method is tested with the mean of its last models (``evaluation.average``)."""
 
 
-def frontier_mean() -> Spec:
-    """The best of ``frontier`` with every group averaged over all participants instead of its cohort.
+FRONTIER_MEAN = Spec(
+    name="frontier_mean",
+    title="the best of frontier averaged over all participants, validation data",
+    methods=(WHOLE_MEAN,),
+    datasets=("dsa",),
+    axes=_AXES,
+    own={WHOLE_MEAN: (_level("divergence", 3), _level("divergence", 2), _level("per_element", 3))},
+    replicates=_REPLICATES,
+    settings=_VALIDATION,
+)
+"""The best of ``frontier`` with every group averaged over all participants instead of its cohort.
 
-    An absent update counts as no change (the paper's V2, own blocks kept). Same folds and replicates as ``frontier``.
-    """
-    return Spec(
-        name="frontier_mean",
-        title="the best of frontier averaged over all participants, validation data",
-        methods=(WHOLE_MEAN,),
-        datasets=("dsa",),
-        axes=_AXES,
-        own={WHOLE_MEAN: (_level("divergence", 3), _level("divergence", 2), _level("per_element", 3))},
-        replicates=_REPLICATES,
-        settings=_VALIDATION,
-    )
+An absent update counts as no change (the paper's V2, own blocks kept). Same folds and replicates as ``frontier``."""
 
 
-_BEST_RATE = 0.1  # of both methods, in `frontier_rates`
+# Of `frontier`, and of both methods in `frontier_rates`.
+_BEST, _BEST_RATE = (_level("divergence", 3),), 0.1
 
 
-def frontier_rates() -> Spec:
-    """Learning rates of SGD with momentum for FedAvg and the best of ``frontier``; a replicate that no table uses."""
-    return Spec(
-        name="frontier_rates",
-        title="learning rates of SGD with momentum, validation data",
-        methods=(REFERENCE, PROPOSED),
-        datasets=("dsa",),
-        axes=(*_AXES, Axis(name="rates", levels=tuple(_rate(rate) for rate in SGD_RATES))),
-        own={PROPOSED: (_level("divergence", 3),)},
-        replicates=(RATES_REPLICATE,),
-        settings=_VALIDATION,
-    )
+_RATES = tuple(Level(name=f"sgd{rate:g}", settings={**SGD, "training.lr": rate}) for rate in SGD_RATES)
+
+FRONTIER_RATES = Spec(
+    name="frontier_rates",
+    title="learning rates of SGD with momentum, validation data",
+    methods=(REFERENCE, PROPOSED),
+    datasets=("dsa",),
+    axes=(*_AXES, Axis(name="rates", levels=_RATES)),
+    own={PROPOSED: _BEST},
+    replicates=(RATES_REPLICATE,),
+    settings=_VALIDATION,
+)
+"""Learning rates of SGD with momentum for FedAvg and the best of ``frontier``; a replicate that no table uses."""
 
 
-def _rate(rate: float) -> Level:
-    return Level(name=f"sgd{rate:g}", settings={**SGD, "training.lr": rate})
+FRONTIER_SGD = Spec(
+    name="frontier_sgd",
+    title="the best of frontier with SGD, averaged over cohorts and over all participants, validation data",
+    methods=(REFERENCE, PROPOSED, WHOLE_MEAN),
+    datasets=("dsa",),
+    axes=_AXES,
+    own={PROPOSED: _BEST, WHOLE_MEAN: _BEST},
+    replicates=_REPLICATES,
+    settings={**_VALIDATION, **SGD, "training.lr": _BEST_RATE},
+)
+"""The best of ``frontier`` with SGD at the rate that ``frontier_rates`` has found, beside FedAvg with the same.
 
+Averaged over cohorts and over all participants. Same folds and replicates as ``frontier``.
+"""
 
-def frontier_sgd() -> Spec:
-    """The best of ``frontier`` with SGD at the rate that ``frontier_rates`` has found, beside FedAvg with the same.
+FRONTIER_TEST = Spec(
+    name="frontier_test",
+    title="as fast as RELIEF and not worse than FedAvg? the candidate on the test part, 100 pairs",
+    methods=(REFERENCE, WHOLE_MEAN),
+    datasets=("dsa",),
+    axes=_AXES,
+    own={WHOLE_MEAN: _BEST},
+    replicates=tuple(range(200, 225)),
+    settings={**SHORT, "evaluation.average": "tail", **SGD, "training.lr": _BEST_RATE},
+    claims=str(CLAIMS / "frontier_test.yaml"),
+)
+"""The candidate against FedAvg on the test part, with seeds that no search used: 25 replicates x 4 folds.
 
-    Averaged over cohorts and over all participants. Same folds and replicates as ``frontier``.
-    """
-    best = (_level("divergence", 3),)
-    return Spec(
-        name="frontier_sgd",
-        title="the best of frontier with SGD, averaged over cohorts and over all participants, validation data",
-        methods=(REFERENCE, PROPOSED, WHOLE_MEAN),
-        datasets=("dsa",),
-        axes=_AXES,
-        own={PROPOSED: best, WHOLE_MEAN: best},
-        replicates=_REPLICATES,
-        settings={**_VALIDATION, **SGD, "training.lr": _BEST_RATE},
-    )
-
-
-def frontier_test() -> Spec:
-    """The candidate against FedAvg on the test part, with seeds that no search used: 25 replicates x 4 folds.
-
-    Candidate: the highest F1 of the search at twice FedAvg's speed or more, three groups for the slowest client
-    averaged over all participants, with SGD. FedAvg has the same optimizer, rate and average over its last models.
-    """
-    return Spec(
-        name="frontier_test",
-        title="as fast as RELIEF and not worse than FedAvg? the candidate on the test part, 100 pairs",
-        methods=(REFERENCE, WHOLE_MEAN),
-        datasets=("dsa",),
-        axes=_AXES,
-        own={WHOLE_MEAN: (_level("divergence", 3),)},
-        replicates=tuple(range(200, 225)),
-        settings={**SHORT, "evaluation.average": "tail", **SGD, "training.lr": _BEST_RATE},
-        claims=str(CLAIMS / "frontier_test.yaml"),
-    )
+Candidate: the highest F1 of the search at twice FedAvg's speed or more, three groups for the slowest client averaged
+over all participants, with SGD. FedAvg has the same optimizer, rate and average over its last models.
+"""

@@ -5,39 +5,42 @@ from __future__ import annotations
 import importlib.util
 import re
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
+from relief_ray.config.experiment import read_settings
 from relief_ray.data.loader import Loader
 from relief_ray.plugins.load import import_path, is_path, what_to_type
-from relief_ray.studies.spec import DATASETS, Cell, Dataset, Setting, Spec, cells, read_settings
-from relief_ray.support.errors import UserError, nearest
-from tune_configs import frontier, paper_grids
-from tune_configs import search as search_lr
+from relief_ray.studies.spec import DATASETS, Cell, Dataset, Spec, cells
+from relief_ray.support.errors import Setting, UserError, nearest
+from tune_configs import frontier, paper_grids, search
 from tune_configs.search import TUNED, read_tuned
 
-GRIDS: Mapping[str, Callable[[], Spec]] = MappingProxyType(
+GRIDS: Mapping[str, Spec] = MappingProxyType(
     {
-        "main_cnn": paper_grids.main_cnn,
-        "main_lora": paper_grids.main_lora,
-        "ablation": paper_grids.ablation,
-        "sensitivity": paper_grids.sensitivity,
-        "diagnostics": paper_grids.diagnostics,
-        "testbed": paper_grids.testbed,
-        "coupling": paper_grids.coupling,
-        "dsa_study": paper_grids.dsa_study,
-        "frontier": frontier.frontier,
-        "frontier_mean": frontier.frontier_mean,
-        "frontier_rates": frontier.frontier_rates,
-        "frontier_sgd": frontier.frontier_sgd,
-        "frontier_test": frontier.frontier_test,
-        "search_lr": search_lr.grid,
-        "search_sgd": search_lr.sgd_grid,
-        "search_optimizer": search_lr.optimizer_grid,
-        "smoke": paper_grids.smoke,
+        grid.name: grid
+        for grid in (
+            paper_grids.MAIN_CNN,
+            paper_grids.MAIN_LORA,
+            paper_grids.ABLATION,
+            paper_grids.SENSITIVITY,
+            paper_grids.DIAGNOSTICS,
+            paper_grids.TESTBED,
+            paper_grids.COUPLING,
+            paper_grids.DSA_STUDY,
+            frontier.FRONTIER,
+            frontier.FRONTIER_MEAN,
+            frontier.FRONTIER_RATES,
+            frontier.FRONTIER_SGD,
+            frontier.FRONTIER_TEST,
+            search.SEARCH_LR,
+            search.SEARCH_SGD,
+            search.SEARCH_OPTIMIZER,
+            paper_grids.SMOKE,
+        )
     }
 )
 _FOLDER = r"[\w-][\w.+-]*"
@@ -50,7 +53,7 @@ def load_grid(target: str) -> Spec:
         UserError: neither (the nearest name is given), or the file fails.
     """
     if target in GRIDS:
-        return checked(GRIDS[target](), target)
+        return GRIDS[target]
     path = Path(target)
     if path.suffix == ".py" and path.is_file():
         spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -125,6 +128,6 @@ def cells_of(grid: Spec, settings: Sequence[str] = (), *, skip_unknown: bool = F
 def with_choices(grid: Spec, settings: Sequence[Setting], *, skip_unknown: bool = False) -> tuple[Cell, ...]:
     """``cells_of``, of settings that were read already."""
     files = [setting.value for setting in settings if setting.path == TUNED]
-    tuned = read_tuned(Path(str(files[-1]))) if files else None
+    tuned = read_tuned(Path(str(files[-1]))).tune if files else None
     rest = [setting for setting in settings if setting.path != TUNED]
     return cells(grid, rest, tuned=tuned, skip_unknown=skip_unknown)

@@ -20,8 +20,8 @@ from relief_ray.models.registry import backbone_name
 from relief_ray.plugins.load import is_path
 from relief_ray.report.paper import PAPER_METHODS
 from relief_ray.strategies import search_of
-from relief_ray.studies.spec import CNN, PAPER, SGD, SGD_RATES, VARIANTS, Axis, Level, Point, Setting, Settings, Spec
-from relief_ray.support.errors import UserError
+from relief_ray.studies.spec import CNN, PAPER, SGD, SGD_RATES, VARIANTS, Level, Point, Settings, Spec, backbones
+from relief_ray.support.errors import Setting, UserError
 from relief_ray.support.files import PAGE, Unsealed, unsealed
 from relief_ray.support.frozen import FrozenConfig
 
@@ -61,30 +61,28 @@ def _crossed(name: str, rates: tuple[float, ...], optimizer: Settings, method: s
     )
 
 
-def grid() -> Spec:
-    """11 methods and V1 to V3, 15 tries each, one seed that no table uses; the test part stays closed."""
-    return Spec(
-        name="search_lr",
-        title="five learning rates x three values of one parameter for every method, validation data only",
-        methods=METHODS,
-        axes=(Axis(name="backbones", levels=(CNN,)),),
-        own={method: tries(method) for method in METHODS},
-        tries=tries,
-        seeds=(1000,),
-        settings={**PAPER, "evaluation.parts": ["validation"]},
-        is_search=True,
-    )
+SEARCH_LR = Spec(
+    name="search_lr",
+    title="five learning rates x three values of one parameter for every method, validation data only",
+    methods=METHODS,
+    axes=(backbones(CNN),),
+    own={method: tries(method) for method in METHODS},
+    tries=tries,
+    seeds=(1000,),
+    settings={**PAPER, "evaluation.parts": ["validation"]},
+    is_search=True,
+)
+"""11 methods and V1 to V3, 15 tries each, one seed that no table uses; the test part stays closed."""
 
 
-def sgd_grid() -> Spec:
-    """``search_lr`` with SGD (momentum 0.9, gradients clipped to norm 1) and its own five rates; same seeds."""
-    return replace(
-        grid(),
-        name="search_sgd",
-        title="five learning rates of SGD x three values of one parameter for every method, validation data only",
-        own={method: _sgd_tries(method) for method in METHODS},
-        tries=_sgd_tries,
-    )
+SEARCH_SGD = replace(
+    SEARCH_LR,
+    name="search_sgd",
+    title="five learning rates of SGD x three values of one parameter for every method, validation data only",
+    own={method: _sgd_tries(method) for method in METHODS},
+    tries=_sgd_tries,
+)
+"""``search_lr`` with SGD (momentum 0.9, gradients clipped to norm 1) and its own five rates; same seeds."""
 
 
 def _optimizer_tries(method: str) -> tuple[Level, ...]:
@@ -100,16 +98,15 @@ def _optimizer_tries(method: str) -> tuple[Level, ...]:
     )
 
 
-def optimizer_grid() -> Spec:
-    """Adam or SGD, three rates of each, for 11 methods and V1 to V3; two seeds that no table uses, validation data."""
-    return replace(
-        grid(),
-        name="search_optimizer",
-        title="Adam or SGD at three rates each for every method, validation data only",
-        own={method: _optimizer_tries(method) for method in METHODS},
-        tries=_optimizer_tries,
-        seeds=(1000, 1001),
-    )
+SEARCH_OPTIMIZER = replace(
+    SEARCH_LR,
+    name="search_optimizer",
+    title="Adam or SGD at three rates each for every method, validation data only",
+    own={method: _optimizer_tries(method) for method in METHODS},
+    tries=_optimizer_tries,
+    seeds=(1000, 1001),
+)
+"""Adam or SGD, three rates of each, for 11 methods and V1 to V3; two seeds that no table uses, validation data."""
 
 
 # Key of the setting that names a file of choices.
@@ -151,7 +148,7 @@ class Tuned(FrozenConfig):
         for frozen in self.choices:
             if frozen.place == place:
                 return frozen
-        raise UserError(f"--set tuned=..: has no choice for {words(place)}; search it first, or leave it out")
+        raise UserError(f"{Setting(TUNED, ...)}: has no choice for {words(place)}; search it first, or leave it out")
 
     def tune(
         self, point: Point, config: ExperimentConfig, settings: Sequence[Setting]
@@ -164,7 +161,7 @@ class Tuned(FrozenConfig):
         frozen = self.choice(point.setting.partition("-")[0], point.method, config)
         for setting in settings:
             if setting.path in frozen.choice.parameters:
-                raise UserError(f"--set {setting.path}: is chosen by --set tuned=..; leave one of the two out")
+                raise UserError(f"{setting}: is chosen by {Setting(TUNED, ...)}; leave one of the two out")
         return frozen.settings, frozen.choice
 
 
@@ -192,5 +189,5 @@ def read_tuned(path: Path) -> Tuned:
     except (OSError, Unsealed, ValidationError) as error:
         shown = str(error).splitlines()[0]
         raise UserError(
-            f"--set tuned={path}: cannot be read ({shown}); expected what `relief-ray grid freeze` wrote"
+            f"{Setting(TUNED, path)}: cannot be read ({shown}); expected what `relief-ray grid freeze` wrote"
         ) from error

@@ -158,7 +158,8 @@ def _axes(
     """
     if strategies is None and seeds is None and folds is None and rounds is None:
         return []
-    from relief_ray.studies.spec import as_typed, joined, options, read_settings
+    from relief_ray.config.experiment import read_settings
+    from relief_ray.studies.spec import as_typed, joined, options
 
     chosen = options(strategies, seeds, folds, rounds)
     joined(chosen, read_settings(settings))
@@ -243,7 +244,7 @@ def _with_ray(settings: list[str] | None, **options: str | None) -> list[str]:
 
 
 _EPILOG = "**Exit codes**\n\n" + "\n".join(f"* {code}: {meaning}" for code, meaning in EXIT_CODES)
-_PRESET_HELP = "**Presets**\n\n" + "\n".join(f"* {name}: {preset.title}" for name, preset in PRESETS.items())
+_PRESET_HELP = "**Presets**\n\n" + "\n".join(f"* {name}: {title}" for name, title in PRESETS.items())
 Folders = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders, or folders of them.")]
 
 app = typer.Typer(

@@ -15,14 +15,14 @@ from typing import Final, Literal
 from actors.commands.plan_text import refuse_several
 from actors.terminal.exit_codes import print_result
 from relief_ray.config.experiment import ExperimentConfig, all_keys, own_keys
-from relief_ray.config.keys import CHOSEN, Key, unknown_key, value_text
+from relief_ray.config.keys import CHOSEN, Key, unknown_key
 from relief_ray.models.registry import backbone_name
 from relief_ray.plugins.load import is_own, load, path_of
 from relief_ray.strategies import built_in_name
 from relief_ray.studies.plan import target_config
 from relief_ray.studies.presets import PRESETS
 from relief_ray.studies.reasons import reasons_for
-from relief_ray.support.errors import UserError
+from relief_ray.support.errors import UserError, value_text
 from relief_ray.support.files import disk_errors, write_atomic
 from relief_ray.support.text import WIDTH, pip, wrapped
 

@@ -39,6 +39,7 @@ from actors.runtime.session import SessionOptions, ray_session
 from actors.terminal.exit_codes import CELLS_FAILED, DISK, MIRROR_BEHIND, Stopped, say
 from actors.terminal.progress import duration, grid_display, run_display
 from actors.terminal.signals import StopSignals
+from relief_ray.config.experiment import read_settings
 from relief_ray.data import open_dataset
 from relief_ray.plugins.load import is_path
 from relief_ray.records.cells import CellState
@@ -50,8 +51,8 @@ from relief_ray.studies.loop import Loop, compute, one_after_another, rounds_to_
 from relief_ray.studies.plan import Plan, await_quiet, load_spec, look_at, refuse_begun, refuse_stale
 from relief_ray.studies.presets import PRESETS
 from relief_ray.studies.progress import Callback
-from relief_ray.studies.spec import Cell, Setting, Spec, joined, read_settings
-from relief_ray.support.errors import UserError, counted
+from relief_ray.studies.spec import Cell, Spec, joined
+from relief_ray.support.errors import Setting, UserError, counted
 from relief_ray.support.masking import mask_text
 from relief_ray.support.process import num_cores
 from relief_ray.support.text import typed

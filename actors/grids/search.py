@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, cast
 
 from pydantic import JsonValue
 
-from relief_ray.config.experiment import Choice, ExperimentConfig
+from relief_ray.config.experiment import Choice, ExperimentConfig, read_settings
 from relief_ray.records.cells import CellState, EarlyStopping, SuggestedSearch
 from relief_ray.records.run_folder import RUN_FILE, RunFolder, read_rounds
 from relief_ray.report.runs import config_value
 from relief_ray.studies.plan import Plan
-from relief_ray.studies.spec import Cell, Level, Setting, Spec, choose, dataset_levels, read_settings
-from relief_ray.support.errors import UserError, listed, several
+from relief_ray.studies.spec import Cell, Level, Spec, choose, dataset_levels
+from relief_ray.support.errors import Setting, UserError, listed, several
 from relief_ray.support.files import PAGE, disk_errors, sealed, write_atomic
 from relief_ray.support.text import install, typed
 from tune_configs.registry import cells_of, load_grid, with_choices

@@ -53,7 +53,7 @@ from relief_ray.records.identity import NOT_DECIDING
 from relief_ray.server.optimizer import ServerConfig
 from relief_ray.strategies import PRESETS, REFERENCE, AnyStrategy, built_in_name
 from relief_ray.strategies.common import StrategyConfig
-from relief_ray.support.errors import UserCodeError, UserError, clipped, nearest, shown
+from relief_ray.support.errors import Setting, UserCodeError, UserError, clipped, nearest, shown
 from relief_ray.support.files import read_whole
 from relief_ray.support.frozen import FrozenConfig, all_read
 from relief_ray.support.user_yaml import read_setting
@@ -85,34 +85,38 @@ def override(values: Mapping[str, object], settings: Iterable[str]) -> dict[str,
     Raises:
         UserError: a setting without ``=`` or a path through something that is no section.
     """
-    return assign(values, map(read_pair, settings))
+    return assign(values, read_settings(settings))
 
 
-def read_pair(setting: str) -> tuple[str, object]:
-    """The path and the value of ``path=value``, read as YAML.
+def read_settings(texts: Iterable[str]) -> tuple[Setting, ...]:
+    """Settings as typed, ``path=value``, the value read as YAML.
 
     Raises:
-        UserError: there is no ``=``, or the path has an empty part.
+        UserError: there is no ``=``, or a path has an empty part.
     """
-    path, sign, text = setting.partition("=")
-    where = f"--set {clipped(setting)}"
+    return tuple(map(_read, texts))
+
+
+def _read(text: str) -> Setting:
+    path, sign, value = text.partition("=")
+    typed = f"--set {clipped(text)}"
     if not sign or not all(part.isprintable() and part.strip() for part in path.split(".")):
-        raise UserError(f"{where}: expected path=value, e.g. --set training.epochs=2; write the key before the =")
-    return path, read_setting(text, where)
+        raise UserError(f"{typed}: expected path=value, e.g. --set training.epochs=2; write the key before the =")
+    return Setting(path, read_setting(value, typed), typed)
 
 
-def assign(values: Mapping[str, object], pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
-    """Plain values with these dotted paths set, whole sections before keys in them, otherwise one after the other.
+def assign(values: Mapping[str, object], settings: Iterable[Setting]) -> dict[str, object]:
+    """Plain values with these settings, whole sections before keys in them, otherwise one after the other.
 
     ``strategy.gamma=1`` followed by ``strategy=relief`` would lose its value.
 
     Raises:
         UserError: a path leads through something that is no section.
     """
-    result, listed = copy.deepcopy(dict(values)), list(pairs)
-    above = {path[:end] for path, _ in listed for end, sign in enumerate(path) if sign == "."}
-    for path, value in sorted(listed, key=lambda pair: (pair[0] not in above, pair[0] in above and pair[0].count("."))):
-        *parents, last = path.split(".")
+    result, listed = copy.deepcopy(dict(values)), list(settings)
+    above = {path[:end] for path, *_ in listed for end, sign in enumerate(path) if sign == "."}
+    for setting in sorted(listed, key=lambda s: (s.path not in above, s.path in above and s.path.count("."))):
+        *parents, last = setting.path.split(".")
         node = result
         for parent in parents:
             below = node.setdefault(parent, {})
@@ -120,11 +124,11 @@ def assign(values: Mapping[str, object], pairs: Iterable[tuple[str, object]]) ->
                 below = node[parent] = {"name": below}
             if not isinstance(below, dict):
                 raise UserError(
-                    f"--set {clipped(f'{path}={value}')}: {parent!r} is {shown(below)}, not a section; expected a key "
-                    "that holds others, see `relief-ray config`"
+                    f"{setting}: {parent!r} is {shown(below)}, not a section; expected a key that holds others, see "
+                    "`relief-ray config`"
                 )
             node = below
-        node[last] = copy.deepcopy(value)
+        node[last] = copy.deepcopy(setting.value)
     return result
 
 
@@ -339,7 +343,7 @@ def preset(name: str) -> StrategyConfig:
 def _as_value(name: str) -> str:
     """`` (a value of server.optimizer: --set server.optimizer=fedadam)`` of a word that a key takes, else nothing."""
     takers = (key.key for key in all_keys() if name in key.options())
-    return next((f" (a value of {key}: --set {key}={name})" for key in takers), "")
+    return next((f" (a value of {key}: {Setting(key, name)})" for key in takers), "")
 
 
 @cache

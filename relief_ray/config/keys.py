@@ -14,7 +14,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
-from relief_ray.support.errors import clipped, shown
+from relief_ray.support.errors import clipped, shown, value_text
 
 # The sections whose keys depend on which method and which backbone is chosen.
 CHOSEN: Final = ("strategy", "backbone")
@@ -223,14 +223,3 @@ def unknown_key(path: str, keys: Iterable[Key]) -> str:
     """Return ``unknown key 'lr' (did you mean 'training.lr' or 'server.lr'?)``."""
     near = " or ".join(repr(p) for p in nearest_keys(path, keys))
     return f"unknown key {shown(path)}" + (f" (did you mean {near}?)" if near else "")
-
-
-def value_text(value: object) -> str:
-    """A value as YAML on a line: what `--set` and configuration files take."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(value_text, value))}]"
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{k}: {value_text(v)}" for k, v in value.items()) + "}"
-    return "null" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

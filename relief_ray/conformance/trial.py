@@ -31,7 +31,7 @@ from relief_ray.plugins.load import is_path, load, what_to_type
 from relief_ray.records import checkpoint
 from relief_ray.strategies import PRESETS, about_of, facts_of
 from relief_ray.strategies.common import StrategyConfig
-from relief_ray.support.errors import UserError, counted
+from relief_ray.support.errors import Setting, UserError, counted
 from relief_ray.support.process import threads
 from relief_ray.support.text import Printed, filled
 
@@ -196,7 +196,7 @@ def _of_data(target: str, settings: Sequence[str]) -> Judged:
     section = values["data"]
     if not isinstance(section, Mapping) or set(values) != {"data"}:
         other = ", ".join(sorted(set(values) - {"data"}))
-        raise UserError(f"--set {other}: expected keys of data, e.g. --set data.window_s=2.56")
+        raise UserError(f"{Setting(other, ...)}: expected keys of data, e.g. {Setting('data.window_s', 2.56)}")
     return Judged(
         name=loader.spec.name,
         heading=f"{loader.spec.name} (dataset): {loader.spec.title}",

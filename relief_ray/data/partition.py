@@ -26,7 +26,7 @@ from relief_ray.core.streams import Streams
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import Dataset
 from relief_ray.data.loader import NULL
-from relief_ray.support.errors import UserError, listed
+from relief_ray.support.errors import Setting, UserError, listed
 
 # Skewed partitions: windows dealt to clients in shares that a Dirichlet distribution gives.
 #
@@ -419,5 +419,5 @@ def _shorter(config: DataConfig, longest_s: float) -> str:
     return (
         f"{parts}, a window apart, need {needed:.3g} windows of one unbroken activity "
         f"({needed * config.spec().window_s:.3g} s), and the longest stretch (bout) has {longest_s:.3g} s; "
-        f"--set data.window_s={math.floor(100 * longest_s / needed) / 100:g} fits it, or record longer stretches"
+        f"{Setting('data.window_s', math.floor(100 * longest_s / needed) / 100)} fits it, or record longer stretches"
     )

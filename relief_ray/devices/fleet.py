@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from relief_ray.core.messages import ClientInfo, Fleet, Power
 from relief_ray.core.streams import Streams
-from relief_ray.support.errors import UserError, counted, listed, several
+from relief_ray.support.errors import Setting, UserError, counted, listed, several
 from relief_ray.support.frozen import FrozenConfig
 
 # Device types: speed, power and link; presets A, B and C of the paper (Sections VI-A and VII).
@@ -243,7 +243,7 @@ def owned_modalities(
             f"fleet.owned.{name} names {sensors}" + ("" if name in config.owned else " by default")
             for name, sensors in bad.items()
         )
-        remedy = " ".join(f"--set 'fleet.owned.{name}=[{', '.join(_likely(name, modalities))}]'" for name in bad)
+        remedy = " ".join(str(Setting(f"fleet.owned.{name}", [*_likely(name, modalities)])) for name in bad)
         raise UserError(f"{named}, but this dataset has {list(modalities)}; say what they own, for example {remedy}")
     owned = {name: tuple(m for m in modalities if w is None or m in w) for name, w in wanted.items()}
     if empty := [name for name, sensors in owned.items() if not sensors]:

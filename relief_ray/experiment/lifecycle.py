@@ -15,9 +15,9 @@ from relief_ray.models.backbone import differing_facts
 from relief_ray.records.identity import other_program
 from relief_ray.records.run_folder import RunFolder, read_run
 from relief_ray.records.schema import RunRecord
-from relief_ray.support.errors import UserError
+from relief_ray.support.errors import UserError, option
 from relief_ray.support.process import choose_device
-from relief_ray.support.text import typed
+from relief_ray.support.text import resumed
 
 
 def stored_engine(run: RunRecord) -> Engine:
@@ -60,8 +60,8 @@ def reopen(
     if why is not None and not other_code:
         raise UserError(
             f"{path}: was begun by another program ({why}); a resume would mix both in one run; use the one that "
-            f"began it, compute it again (relief-ray resume {typed(path)} --rerun-stale), or allow it with "
-            "--other-code (the record then says so)"
+            f"began it, compute it again ({resumed(path, 'rerun_stale')}), or allow it with "
+            f"{option('other_code', True)} (the record then says so)"
         )
     setup = as_begun(run, path, config, root)
     device = choose_device("cuda" if run.machine.device.startswith("cuda") else "cpu")

@@ -34,7 +34,7 @@ from relief_ray.models.registry import backbone_name, build_checked, require_gem
 from relief_ray.plugins.blame import take_as_users
 from relief_ray.plugins.contract import guarded
 from relief_ray.plugins.load import is_path
-from relief_ray.support.errors import UserError, several
+from relief_ray.support.errors import Setting, UserError, several
 from relief_ray.training.config import trainer_config
 from relief_ray.training.evaluation import CHUNK
 from relief_ray.training.job import Job
@@ -117,7 +117,7 @@ def _device_profile(config: ExperimentConfig, engine: Engine | None) -> Profile 
     if None not in (engine, profile.engine) and profile.engine != engine:
         raise UserError(
             f"{config.costs.profile}: measured with engine {profile.engine!r}, this run trains with {engine!r}; "
-            f"profile the device with --set training.engine={engine}"
+            f"profile the device with {Setting('training.engine', engine)}"
         )
     return profile
 

@@ -23,7 +23,7 @@ from relief_ray.records.ledger import LineFormat, Lines, Rounds, scan
 from relief_ray.records.lock import is_folder_locked
 from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, is_done, other_model, read_run
 from relief_ray.records.schema import MethodFacts, RunRecord, Status
-from relief_ray.support.errors import UserError, nearest, shown
+from relief_ray.support.errors import UserError, nearest, option, shown
 from relief_ray.support.files import PAGE, disk_errors, sealed, unsealed, write_atomic
 from relief_ray.support.frozen import FrozenConfig
 from relief_ray.support.masking import mask_text
@@ -451,7 +451,7 @@ def register_claims(
         named = "without any" if known is None else f"under other claims, named {known.at}"
         raise UserError(
             f"{source}: claims have to be there before the first cell is computed, but {folder} holds {begun} cells "
-            f"that were begun {named}; choose a new folder with --out DIR"
+            f"that were begun {named}; choose a new folder with {option('out', 'DIR')}"
         )
     with disk_errors(folder, "keep the claims"):
         folder.mkdir(parents=True, exist_ok=True)

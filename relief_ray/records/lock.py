@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from relief_ray.support.errors import UserError
+from relief_ray.support.errors import UserError, option
 from relief_ray.support.files import disk_errors
 
 _POLL_S = 0.05
@@ -77,7 +77,7 @@ class FileLock:
     def _without_locks(self, error: OSError) -> UserError:
         return UserError(
             f"{self.path}: this file system locks nothing ({error.strerror}); expected one that keeps a second writer "
-            "out; choose another folder (--out DIR), or have it mounted with locks (Lustre: -o flock)"
+            f"out; choose another folder ({option('out', 'DIR')}), or have it mounted with locks (Lustre: -o flock)"
         )
 
     def _sign(self) -> None:

@@ -23,7 +23,7 @@ from relief_ray.records.ledger import LineFormat, Lines, Rounds, mend_breaks, sc
 from relief_ray.records.lock import FileLock, is_folder_locked, lock_folder
 from relief_ray.records.schema import RoundRecord, RunRecord, refuse_other_schema
 from relief_ray.support import files
-from relief_ray.support.errors import UserError
+from relief_ray.support.errors import UserError, option
 from relief_ray.support.files import PAGE, Unsealed, sealed, unsealed
 
 RUN_FILE = "run.json"
@@ -136,7 +136,8 @@ class RunFolder:
             files.preflight(path, min_free_bytes)
             if (path / RUN_FILE).exists():
                 raise UserError(
-                    f"{path}: already holds run {read_run(path).cell}; resume it or choose another folder (--out DIR)"
+                    f"{path}: already holds run {read_run(path).cell}; resume it or choose another folder "
+                    f"({option('out', 'DIR')})"
                 )
             files.write_atomic(path / RUN_FILE, _pretty(run))
             return cls(path, lock, run)
@@ -202,7 +203,7 @@ class RunFolder:
         if not is_ours:
             raise UserError(
                 f"{path}: removed or replaced while this run was writing to it, expected no other writer; put it back "
-                "and resume the run, or begin it anew in another folder (--out DIR)"
+                f"and resume the run, or begin it anew in another folder ({option('out', 'DIR')})"
             )
 
     def _cut(self) -> None:

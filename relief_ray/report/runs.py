@@ -21,7 +21,7 @@ from relief_ray.records.ledger import Rounds
 from relief_ray.records.metrics import chance_f1
 from relief_ray.records.run_folder import RUN_FILE, is_done, read_rounds, read_run
 from relief_ray.records.schema import Metrics, RoundRecord, RunRecord, Totals
-from relief_ray.support.errors import UserError, nearest
+from relief_ray.support.errors import Setting, UserError, nearest
 
 # How a configuration is read before it is compared with another one.
 Parsed = Callable[[Mapping[str, JsonValue]], Mapping[str, JsonValue]]
@@ -339,7 +339,7 @@ def require_complete(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[
     if not tested:
         raise UserError(
             f"{complete[0].where}: no round was evaluated on the test part, so there is nothing to compare; "
-            "run with --set 'evaluation.parts=[test]' (validation scores are in rounds.jsonl and MLflow)"
+            f"run with {Setting('evaluation.parts', ['test'])} (validation scores are in rounds.jsonl and MLflow)"
         )
     untested = tuple(f"{r.title}: never evaluated on the test part, left out" for r in complete if r not in tested)
     return tested, (*notes, *untested)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, overload
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, cast, overload
 from pydantic import ValidationError
 
 from relief_ray.config.experiment import ExperimentConfig, explain, override
-from relief_ray.config.keys import value_text
 from relief_ray.core.groups import GroupLayout, ParamGroup
 from relief_ray.core.messages import Fleet
 from relief_ray.data import DataConfig, get_spec, num_clients, open_dataset
@@ -35,12 +34,11 @@ from relief_ray.studies.request import (
     check_words,
     config_of,
     data_name,
-    in_python,
     refuse_unknown_keywords,
     settings_of,
 )
 from relief_ray.studies.study import as_frame
-from relief_ray.support.errors import UserError, counted, listed
+from relief_ray.support.errors import Setting, UserError, counted, in_python, listed, value_text
 from relief_ray.support.table import word_table
 from relief_ray.support.text import WIDTH, Printed, filled, si, table, tables, wrapped
 
@@ -91,10 +89,6 @@ class Methods(Sequence[MethodInfo]):
     def __getitem__(self, index: int | slice) -> MethodInfo | Methods:
         """Return one of them by its place, or some of them."""
         return Methods(self._methods[index]) if isinstance(index, slice) else self._methods[index]
-
-    def __iter__(self) -> Iterator[MethodInfo]:
-        """Go through them in order."""
-        return iter(self._methods)
 
     def __repr__(self) -> str:
         """Return a line per method."""
@@ -413,7 +407,7 @@ def data_config(name: str, stride_s: float, settings: Sequence[str] = ()) -> Dat
     get_spec(name)
     values = override({"data": {"name": name, "stride_s": stride_s}}, settings)
     if other := sorted(set(values) - {"data"}):
-        raise UserError(f"--set {other[0]}: expected a key of data, e.g. --set data.window_s=2.56")
+        raise UserError(f"{Setting(other[0], ...)}: expected a key of data, e.g. {Setting('data.window_s', 2.56)}")
     try:
         return DataConfig.model_validate(values["data"])
     except ValidationError as error:

@@ -44,13 +44,11 @@ from relief_ray.studies.request import (
     Seeds,
     StrategyLike,
     Target,
-    check_words,
-    in_python,
     plan_of,
 )
 from relief_ray.studies.spec import Cell
 from relief_ray.studies.study import Study
-from relief_ray.support.errors import UserError, counted, listed
+from relief_ray.support.errors import UserError, counted, in_python, listed, option
 from relief_ray.support.process import threads
 
 if TYPE_CHECKING:
@@ -404,13 +402,13 @@ def _titles_of(plan: Plan) -> dict[str, str]:
     return {cell.name: _title_of(cell, name) for cell, name in zip(plan.cells, names, strict=True)}
 
 
-def _title_of(cell: Cell, name: str = "") -> str:
+def _title_of(cell: Cell, name: str) -> str:
     """``relief, fold 0, seed 0``, or ``relief, fold 0, replicate 2``; ``name``: that of the method's variant."""
     data = cell.config.data
     fold = [f"fold {data.fold}"] if data.split == "held_out_subject" else []
     number = cell.config.replicate
     draw = f"seed {cell.config.seed}" if number is None else f"replicate {number}"
-    return ", ".join([name or method_name(cell.config.strategy, cell.label), *fold, draw])
+    return ", ".join([name, *fold, draw])
 
 
 def headline_f1(record: RoundRecord | None) -> float | None:
@@ -468,7 +466,7 @@ def check_reusable(state: CellState[Cell]) -> str:
     if digest != recorded:
         raise UserError(
             f"{state.folder}: was computed on data {recorded[:12]}, found {digest[:12]}; "
-            "choose another folder (--out DIR), or point RELIEF_DATA to the data it was computed on"
+            f"choose another folder ({option('out', 'DIR')}), or point RELIEF_DATA to the data it was computed on"
         )
     stale = f"; stale: {state.why}" if state.status == "stale" else ""
     return f"reused, finished already{stale}"
@@ -524,40 +522,34 @@ def run(
         rounds=rounds,
         name=name,
         claims=claims,
+        out=out,
         set=set or {},
-        settings=dict(settings),
+        quiet=quiet,
+        other_code=other_code,
+        rerun_stale=rerun_stale,
+        settings=settings,
     )
-    return compute_study(request, out, "here", Here(), quiet=quiet, other_code=other_code, rerun_stale=rerun_stale)
+    return compute_study(request, "here", Here())
 
 
-def compute_study(
-    request: Request,
-    out: str | Path | None,
-    place: Place,
-    computer: Computer,
-    *,
-    quiet: bool,
-    other_code: bool,
-    rerun_stale: bool,
-) -> Study:
+def compute_study(request: Request, place: Place, computer: Computer) -> Study:
     """Plan a study, compute what is missing of it, and open it.
 
     Raises:
         UserError: bad input.
         UserCodeFailed: a file of the user's raised an error; the message names it, function and line.
     """
-    with in_python(request.settings), _naming_users_code():
-        check_words({"out": out}, {})
-        temporary = TemporaryDirectory(prefix="relief-ray-") if out is None else None
-        folder = Path(out if temporary is None else temporary.name).expanduser()  # type: ignore[arg-type]
+    with in_python(request.keywords), _naming_users_code():
+        temporary = TemporaryDirectory(prefix="relief-ray-") if request.out is None else None
+        folder = Path(request.out if temporary is None else temporary.name).expanduser()  # type: ignore[arg-type]
         try:
             plan = plan_of(request, folder, place)
             _refuse_edited(plan)
-            if rerun_stale:
+            if request.rerun_stale:
                 plan = plan.without_stale()
-            elif not other_code:
+            elif not request.other_code:
                 refuse_stale(plan, "rerun_stale=True", "other_code=True", "out=..")
-            _computed(plan.write(), computer, quiet=quiet, other_code=other_code)
+            _computed(plan.write(), computer, request)
             study = Study(folder, is_temporary=temporary is not None)
         except BaseException:
             if temporary is not None:
@@ -568,10 +560,10 @@ def compute_study(
         return study
 
 
-def _computed(plan: Plan, computer: Computer, *, quiet: bool, other_code: bool) -> None:
-    shown = display(sum(rounds_to_do(state) for state in plan.look()), quiet=quiet)
+def _computed(plan: Plan, computer: Computer, request: Request) -> None:
+    shown = display(sum(rounds_to_do(state) for state in plan.look()), quiet=request.quiet)
     with closing(shown):
-        loop = compute(plan, one_after_another(computer, other_code=other_code), shown)
+        loop = compute(plan, one_after_another(computer, other_code=request.other_code), shown)
     for name in loop.senders.behind:
         _LOG.warning("%s: behind; everything is in %s, and the next call sends it", name, plan.out)
 

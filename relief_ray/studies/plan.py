@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from relief_ray.config.experiment import ExperimentConfig, parse
+from relief_ray.config.experiment import ExperimentConfig, assign, parse, read_settings
 from relief_ray.experiment.lifecycle import stored_engine
 from relief_ray.experiment.recording import now
 from relief_ray.experiment.setup import Setup, prepare
@@ -45,21 +45,17 @@ from relief_ray.studies.spec import (
     KINDS,
     Cell,
     Kind,
-    Setting,
     Spec,
     cells,
-    changed,
     check_strategy,
-    choose,
     each_cell,
     make_cell,
-    read_settings,
     strategy_of,
 )
-from relief_ray.support.errors import UserError, counted, nearest
+from relief_ray.support.errors import Setting, UserError, counted, nearest, option
 from relief_ray.support.files import PAGE, disk_errors, move, sealed, unused, write_atomic
 from relief_ray.support.masking import MASK, mask_text, redact
-from relief_ray.support.text import typed
+from relief_ray.support.text import resumed, typed
 from relief_ray.support.user_yaml import read_mapping
 
 _SUFFIXES = (".yaml", ".yml", ".json")
@@ -172,9 +168,8 @@ class Plan:
         Raises:
             UserError: a level, a configuration or a folder is wrong, before the first run starts.
         """
-        chosen, rest = choose(spec, settings)
-        claims = Path(chosen.claims) if chosen.claims else None
-        plan = cls(kind=chosen.kind, name=chosen.name, out=out, cells=cells(chosen, rest), claims_file=claims)
+        claims = Path(spec.claims) if spec.claims else None
+        plan = cls(kind=spec.kind, name=spec.name, out=out, cells=cells(spec, settings), claims_file=claims)
         plan.check_folders()
         return plan
 
@@ -200,7 +195,7 @@ class Plan:
             raise UserError(f"{folder}: no {PLAN_FILE}; expected a folder that `relief-ray grid` made")
         else:
             run = read_run(folder)
-            config = parse(changed(run.config, chosen), str(folder / RUN_FILE))
+            config = parse(assign(run.config, chosen), str(folder / RUN_FILE))
             cell = make_cell(_SINGLE, run.strategy, config, stored_hash=run.config_hash)
             plan = cls(kind=kind, name=run.name, out=folder, cells=(cell,))
         for cell in plan.cells:
@@ -282,7 +277,8 @@ class Plan:
         """
         if file.kind != self.kind:
             raise UserError(
-                f"{self.out}: {_holds(file)}, asked: {self.kind} {self.name}; choose a folder with --out DIR"
+                f"{self.out}: {_holds(file)}, asked: {self.kind} {self.name}; choose a folder with "
+                f"{option('out', 'DIR')}"
             )
         if self.how.replaces:
             return
@@ -345,7 +341,7 @@ def _parsed(rows: Iterable[PlannedCell], path: Path, settings: Sequence[Setting]
     """
     parsed = []
     for row in rows:
-        cell = make_cell(row.folder, row.label, parse(changed(row.config, settings), str(path)), row.setting)
+        cell = make_cell(row.folder, row.label, parse(assign(row.config, settings), str(path)), row.setting)
         # The folder is read only where it can matter: most cells have today's hash.
         if row.hash and row.hash != cell.hash and _began_under(row.hash, path.parent / row.folder, cell.config):
             cell = replace(cell, hash=row.hash)
@@ -400,12 +396,14 @@ def _check_folder(state: CellState[Cell]) -> None:
         return
     if run.config_hash != state.cell.hash:
         if differs := difference(run.config, state.cell.config):
-            raise UserError(f"{state.folder}: holds another run ({differs}); choose a folder with --out DIR")
+            raise UserError(
+                f"{state.folder}: holds another run ({differs}); choose a folder with {option('out', 'DIR')}"
+            )
         raise UserError(
             f"{state.folder}: holds a run of the same settings under another hash ({run.config_hash[:8]} there, "
             f"{state.cell.hash[:8]} here): the program's schema or defaults, or a device profile, changed since; "
-            f"choose a folder with --out DIR, or go on with that run: relief-ray resume {typed(state.folder)} "
-            "--other-code"
+            f"choose a folder with {option('out', 'DIR')}, or go on with that run: "
+            f"{resumed(state.folder, 'other_code')}"
         )
     if not state.is_finished:
         lock_folder(state.folder, "the run folder").release()
@@ -459,13 +457,13 @@ def _refuse_masked(config: ExperimentConfig, folder: Path) -> None:
     if mirror is not None and MASK in mirror:
         raise UserError(
             f"{folder}: credentials of runtime.mirror = {mirror} are not kept; give them again with "
-            "--set runtime.mirror=..., or go on without a copy: --set runtime.mirror=null"
+            f"{Setting('runtime.mirror', ...)}, or go on without a copy: {Setting('runtime.mirror', None)}"
         )
     uri = config.tracking.uri
     if config.tracking.enabled and uri is not None and MASK in uri:
         raise UserError(
-            f"{folder}: credentials of tracking.uri = {uri} are not kept; give them again with --set tracking.uri=..., "
-            "or go on with --set tracking.enabled=false"
+            f"{folder}: credentials of tracking.uri = {uri} are not kept; give them again with "
+            f"{Setting('tracking.uri', ...)}, or go on with {Setting('tracking.enabled', False)}"
         )
 
 
@@ -518,7 +516,7 @@ def target_config(target: str, settings: Sequence[str]) -> ExperimentConfig:
     """Configuration of ``open_target``."""
     folder, changes = Path(target), read_settings(settings)
     if (folder / RUN_FILE).exists():
-        return parse(changed(read_run(folder).config, changes), str(folder / RUN_FILE))
+        return parse(assign(read_run(folder).config, changes), str(folder / RUN_FILE))
     return next(each_cell(load_spec(target), changes)).config
 
 

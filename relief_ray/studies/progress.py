@@ -138,20 +138,24 @@ class Callback:
         """End: nothing more will come."""
 
 
-class Quiet(Callback):
-    """Says nothing but warnings, as Python's own (``warnings.warn``)."""
+class Shown(Callback):
+    """Base of what Python shows: it warns of rounds."""
 
     def round(self, cell: Cell, record: RoundRecord, alerts: Sequence[str]) -> None:
         """Warn of what is to be said of the round."""
         for alert in alerts:
             self.warn(f"{cell.title}: {alert}")
 
+
+class Quiet(Shown):
+    """Says nothing but warnings, as Python's own (``warnings.warn``)."""
+
     def warn(self, text: str) -> None:
         """Raise a Python warning at the line outside of this project that asked for the study."""
         warnings.warn(text, stacklevel=_levels_to_caller())
 
 
-class Lines(Quiet):
+class Lines(Shown):
     """For logs and pipes: a line per run and note, on standard error."""
 
     def end(self, cell: Cell, end: End) -> None:
@@ -161,10 +165,6 @@ class Lines(Quiet):
     def note(self, text: str) -> None:
         """Print the note."""
         print(text, file=sys.stderr, flush=True)
-
-    def warn(self, text: str) -> None:
-        """Print the warning."""
-        self.note(f"WARNING: {text}")
 
 
 def _line(cell: Cell, end: End) -> str:
@@ -201,7 +201,7 @@ class Bar(Lines):
         self._shown.stop()
 
 
-class NotebookDisplay(Quiet):
+class NotebookDisplay(Shown):
     """For notebooks: one output that is rewritten after every round, in the end a line per run."""
 
     def __init__(self, num_rounds: int) -> None:
@@ -214,13 +214,13 @@ class NotebookDisplay(Quiet):
 
     def begin(self, cell: Cell, facts: Facts) -> None:
         """Name the run in the last line."""
-        self._show(f"{cell.title}, {self._done} of {counted(self._num_rounds, 'round')}")
+        self._show(cell.title)
 
     def round(self, cell: Cell, record: RoundRecord, alerts: Sequence[str]) -> None:
         """Count the round."""
         self._done += 1
         super().round(cell, record, alerts)
-        self._show(f"{cell.title}, {self._done} of {counted(self._num_rounds, 'round')}")
+        self._show(cell.title)
 
     def end(self, cell: Cell, end: End) -> None:
         """Keep the run's line, without seconds: a notebook's stored output would change with every execution."""
@@ -231,15 +231,12 @@ class NotebookDisplay(Quiet):
         self._lines.append(text)
         self._show()
 
-    def warn(self, text: str) -> None:
-        """Keep the warning."""
-        self.note(f"WARNING: {text}")
-
     def close(self) -> None:
         """Leave the lines alone."""
         self._show()
 
-    def _show(self, *last: str) -> None:
+    def _show(self, running: str = "") -> None:
+        last = [f"{running}, {self._done} of {counted(self._num_rounds, 'round')}"] if running else []
         self._output.update({"text/plain": "\n".join([*self._lines, *last])}, raw=True)
 
 

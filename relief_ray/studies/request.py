@@ -13,8 +13,7 @@ import json
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from operator import index
 from pathlib import Path
 from types import ModuleType
@@ -23,7 +22,7 @@ from typing import Final, Literal, SupportsIndex, cast
 import yaml
 from pydantic import BaseModel
 
-from relief_ray.config.experiment import ExperimentConfig, all_keys, assign
+from relief_ray.config.experiment import ExperimentConfig, all_keys, assign, read_settings
 from relief_ray.config.keys import nearest_keys
 from relief_ray.data.loader import DatasetSpec, Loader
 from relief_ray.models.backbone import BackboneConfig
@@ -37,14 +36,12 @@ from relief_ray.studies.plan import Plan, load_spec, spec_of, target_config
 from relief_ray.studies.presets import PRESETS
 from relief_ray.studies.spec import (
     Level,
-    Setting,
     Spec,
     each_cell,
     joined,
     lone_seed,
-    read_settings,
 )
-from relief_ray.support.errors import UserError, shown
+from relief_ray.support.errors import Setting, UserError, as_keyword, shown
 
 StrategyLike = str | StrategyConfig | type[StrategyConfig] | Mapping[str, object]
 BackboneLike = str | BackboneConfig | type[BackboneConfig] | Mapping[str, object]
@@ -162,11 +159,10 @@ def named_target(given: StrategyLike | BackboneLike | Loader) -> tuple[str, list
         return data_name(given), []
     if isinstance(given, BackboneConfig) or (isinstance(given, type) and issubclass(given, BackboneConfig)):
         value = _backbone_value(given)
-        fields = {key: each for key, each in value.items() if key != "name"} if isinstance(value, dict) else {}
-        name = value["name"] if isinstance(value, dict) else value
-        return str(name), list(settings_of({"backbone": fields})) if fields else []
+        values = dict(value) if isinstance(value, Mapping) else {"name": value}
+        return str(values.pop("name")), [*settings_of(values, "backbone.")]
     method = method_of(given)
-    return method.label, list(settings_of({"strategy": method.fields})) if method.fields else []
+    return method.label, [*settings_of(method.fields, "strategy.")]
 
 
 def _refuse_unnamed(config: ExperimentConfig) -> None:
@@ -256,20 +252,64 @@ def _described(value: object) -> str:
 
 
 Place = Literal["here", "ray"]
+Target = str | Path | ExperimentConfig | Mapping[str, object] | None
+# Numbers may be numpy's, and several of them any iterable: a list, a range, an array.
+Folds = SupportsIndex | Iterable[SupportsIndex] | None
+Seeds = Iterable[SupportsIndex] | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """Arguments of ``run``.
+
+    Attributes:
+        target: name of a preset, a file, a configuration (object or mapping), or None: the defaults.
+        strategies: methods, in place of the target's; a text may name several, ``fedavg,relief``.
+        seeds: seeds, in place of the target's seeds or replicates.
+        folds: folds of the held-out subjects, in place of the target's; a number: that one.
+        rounds: rounds of every run.
+        name: name of the study; None: the target's.
+        claims: file with the claims that the runs are to judge; None: the target's.
+        out: folder of the records; None: a temporary one.
+        set: values by dotted key.
+        quiet: show no progress.
+        other_code: take runs that other code computed, and go on with those that it began.
+        rerun_stale: compute such runs again.
+        settings: sections of the configuration by name.
+    """
+
+    target: Target
+    strategies: StrategyLike | Sequence[StrategyLike] | None = None
+    seeds: Seeds = None
+    folds: Folds = None
+    rounds: int | None = None
+    name: str | None = None
+    claims: str | Path | None = None
+    out: str | Path | None = None
+    set: Mapping[str, object] = field(default_factory=dict)
+    quiet: bool = False
+    other_code: bool = False
+    rerun_stale: bool = False
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check the types of words that would fail deep inside.
+
+        Raises:
+            UserError: one has another type.
+        """
+        check_words({"name": self.name, "claims": self.claims, "out": self.out}, self.set)
+
+    @property
+    def keywords(self) -> Collection[str]:
+        """The words that messages use as keywords; all others are in ``set``."""
+        return {*KEYWORDS} - {key.partition(".")[0] for key in self.set} | self.settings.keys()
+
+
 # Those of ``run`` itself; all others are sections or keys of the configuration.
-KEYWORDS: Final = (
-    "strategies",
-    "seeds",
-    "folds",
-    "rounds",
-    "name",
-    "claims",
-    "out",
-    "set",
-    "quiet",
-    "other_code",
-    "rerun_stale",
-)
+KEYWORDS: Final = tuple(each.name for each in fields(Request) if each.name not in ("target", "settings"))
+
+
 # Keys of an experiment that stand beside the configuration's.
 _FURTHER: Final = ("replicates",)
 _SYNONYMS: Final[Mapping[str, str]] = {"folder": "out", "directory": "out", "path": "out", "output": "out"}
@@ -319,7 +359,7 @@ def _instead_of_jobs(number: object, place: Place) -> str:
 def _instead(name: str, value: object, known: Collection[str]) -> str:
     """Say what to write in place of a keyword that there is not."""
     if name.partition(".")[0] in known:
-        return f"write {_as_keyword(name, value)}, or set={{{name!r}: {shown(value)}}}"
+        return f"write {as_keyword(name, value)}, or set={{{name!r}: {shown(value)}}}"
     names = [*KEYWORDS, *known]
     sure = [_SYNONYMS[name]] if name in _SYNONYMS else difflib.get_close_matches(name, names, 1, _SURE)
     keys = [] if sure else [key for key in nearest_keys(name, all_keys()) if key not in known]
@@ -327,14 +367,8 @@ def _instead(name: str, value: object, known: Collection[str]) -> str:
     if alike:
         return f"did you mean {alike[0]}={shown(value)}?"
     if keys:
-        return f"write {' or '.join(_as_keyword(key, value) for key in keys)}"
+        return f"write {' or '.join(as_keyword(key, value) for key in keys)}"
     return f"expected one of {', '.join(KEYWORDS)}, or a section of the configuration: {', '.join(known)}"
-
-
-def _as_keyword(key: str, value: object) -> str:
-    """A setting as a keyword: ``training={'lr': 0.1}``, or ``rounds=5``."""
-    section, _, rest = key.partition(".")
-    return f"{section}={{{rest!r}: {shown(value)}}}" if rest else f"{section}={shown(value)}"
 
 
 def check_words(words: Mapping[str, object], settings: object) -> None:
@@ -356,103 +390,6 @@ def check_words(words: Mapping[str, object], settings: object) -> None:
             raise UserError(f"set={{{key!r}: {value}}}: no key of the configuration; write {key}={value} beside set")
 
 
-@contextmanager
-def in_python(keywords: Collection[str] = ()) -> Iterator[None]:
-    """Let a user's error speak of keywords; ``keywords``: the sections that were given as such.
-
-    Raises:
-        UserError: as it was raised, in these words.
-    """
-    try:
-        yield
-    except UserError as error:
-        error.args = (python_words(str(error), keywords),)
-        raise
-
-
-# An option with its value: quoted, a list or a mapping, or up to a blank.
-_VALUE: Final = r"(?:'([^']*)'|([\w.*]+=[\[{].*?[\]}]|[^\s`';,)]+(?:,[^\s`';,)]+)*))"
-_SETTING: Final = re.compile(rf"--set {_VALUE}")
-_AXIS: Final = re.compile(r"--(?:(strategies) ([^\s`';)]+)|(seeds|folds) (\[[^\]]*\]|\d[\d,]*))")
-_RESUME: Final = re.compile(r"relief-ray\sresume \S+ --(rerun-stale|other-code)")
-_PLAIN: Final[Mapping[str, str]] = {
-    "--out DIR": "out='DIR'",
-    "--rerun-stale": "rerun_stale=True",
-    "--other-code": "other_code=True",
-    "; in Python strategies=": "; or without a file strategies=",
-}
-_OPTION: Final = re.compile(r"--(strategies|seeds|folds|rounds|out)\b")
-
-
-def python_words(text: str, keywords: Collection[str] = ()) -> str:
-    """A message for the command line in Python's words: ``--set seed=1`` as ``set={'seed': 1}``, ``--out`` as ``out``.
-
-    ``keywords``: sections whose settings were keywords: ``training={'lr': 1}``.
-    """
-
-    def setting(match: re.Match[str]) -> str:
-        written = match.group(1) or match.group(2)
-        end = ":" if written.endswith(":") else ""
-        key, sign, value = written.removesuffix(":").partition("=")
-        plain = _plain(value) if sign and value != "..." else ".."
-        if key.partition(".")[0] in keywords and plain != "..":
-            return _as_keyword(key, yaml.safe_load(value)) + end
-        return f"set={{{key!r}: {plain}}}{end}"
-
-    def axis(match: re.Match[str]) -> str:
-        methods, names, name, numbers = match.groups()
-        if methods:
-            return f"{methods}={names.split(',')}"
-        return f"{name}={[int(number) for number in numbers.strip('[]').split(',')]}"
-
-    text = _AXIS.sub(axis, _SETTING.sub(setting, text))
-    text = _RESUME.sub(lambda match: f"{match.group(1).replace('-', '_')}=True", text)
-    for option, word in _PLAIN.items():
-        text = text.replace(option, word)
-    return _OPTION.sub(lambda match: match.group(1), text)
-
-
-def _plain(value: str) -> str:
-    """The value of a setting as Python writes it."""
-    try:
-        return repr(cast(object, yaml.safe_load(value)))
-    except yaml.YAMLError:
-        return repr(value)
-
-
-Target = str | Path | ExperimentConfig | Mapping[str, object] | None
-# Numbers may be numpy's, and several of them any iterable: a list, a range, an array.
-Folds = SupportsIndex | Iterable[SupportsIndex] | None
-Seeds = Iterable[SupportsIndex] | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
-    """Arguments of ``run``.
-
-    Attributes:
-        target: name of a preset, a file, a configuration (object or mapping), or None: the defaults.
-        strategies: methods, in place of the target's; a text may name several, ``fedavg,relief``.
-        seeds: seeds, in place of the target's seeds or replicates.
-        folds: folds of the held-out subjects, in place of the target's; a number: that one.
-        rounds: rounds of every run.
-        name: name of the study; None: the target's.
-        claims: file with the claims that the runs are to judge; None: the target's.
-        set: values by dotted key.
-        settings: sections of the configuration by name.
-    """
-
-    target: Target
-    strategies: StrategyLike | Sequence[StrategyLike] | None = None
-    seeds: Seeds = None
-    folds: Folds = None
-    rounds: int | None = None
-    name: str | None = None
-    claims: str | Path | None = None
-    set: Mapping[str, object] = field(default_factory=dict)
-    settings: Mapping[str, object] = field(default_factory=dict)
-
-
 def plan_of(request: Request, out: Path, place: Place) -> Plan:
     """Check every configuration and every folder of a study before its first run starts.
 
@@ -465,7 +402,6 @@ def plan_of(request: Request, out: Path, place: Place) -> Plan:
         UserError: something of it is wrong, or ``out`` holds another study.
     """
     _refuse_import_of_script()
-    check_words({"name": request.name, "claims": request.claims}, request.set)
     refuse_unknown_keywords(request.settings, place)
     spec = _base(request.target)
     spec = replace(spec, name=request.name or spec.name, claims=str(request.claims or spec.claims))
@@ -505,10 +441,10 @@ def _chosen(request: Request) -> Iterator[Setting]:
     for key, given in (("seeds", request.seeds), ("folds", request.folds)):
         numbers = _numbers(key, given)
         if numbers is not None:
-            yield Setting(key, numbers, f"--{key} {','.join(map(str, numbers))}")
+            yield Setting(key, numbers)
     if request.rounds is not None:
         rounds = _whole_number("rounds", request.rounds)
-        yield Setting("rounds", rounds, f"--rounds {rounds}")
+        yield Setting("rounds", rounds)
 
 
 def _numbers(key: str, given: object) -> tuple[int, ...] | None:
@@ -521,7 +457,7 @@ def _numbers(key: str, given: object) -> tuple[int, ...] | None:
         return None
     alone = _whole(given)
     if key == "seeds" and alone is not None and alone >= 0:
-        raise lone_seed(f"seeds={given}", alone, "seeds=range({number})", "seeds=[{number}]")
+        raise lone_seed(Setting(key, alone), alone)
     several = list(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping) else []
     found = [_whole(each) for each in several] if alone is None or key == "seeds" else [alone]
     numbers = [number for number in found if number is not None and number >= 0]
@@ -598,7 +534,7 @@ def _usual(spec: Spec, settings: Sequence[Setting], place: Place) -> Iterator[Se
     Raises:
         UserError: a loop in this process was asked to use Ray.
     """
-    runtime = assign(spec.settings, (setting[:2] for setting in settings)).get("runtime")
+    runtime = assign(spec.settings, settings).get("runtime")
     mode = runtime.get("mode") if isinstance(runtime, Mapping) else None
     is_chosen = any(s.path == "runtime.mode" or (s.path == "runtime" and bool(s.value)) for s in settings)
     if place == "here":

@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import product, starmap
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple, Protocol, cast, get_args
+from typing import NamedTuple, cast, get_args
 
-from relief_ray.config.experiment import Choice, ExperimentConfig, assign, parse, preset, read_pair
+from relief_ray.config.experiment import Choice, ExperimentConfig, assign, parse, preset
 from relief_ray.data import get_spec
 from relief_ray.data.config import SplitName
 from relief_ray.data.loader import Loader
@@ -25,7 +25,7 @@ from relief_ray.records.cells import KindName
 from relief_ray.records.identity import config_hash
 from relief_ray.strategies import PRESETS, method_name, presets_of
 from relief_ray.strategies.common import StrategyConfig
-from relief_ray.support.errors import UserError, clipped, counted, listed, nearest, shown
+from relief_ray.support.errors import Setting, UserError, clipped, counted, listed, nearest, option, shown, value_text
 
 Settings = Mapping[str, object]
 _NONE: Settings = MappingProxyType({})
@@ -97,6 +97,11 @@ class Axis:
 
     name: str
     levels: tuple[Level, ...]
+
+
+def backbones(*levels: Level) -> Axis:
+    """The axis of models: ``CNN``, ``LORA``, or ``own_backbone``'s."""
+    return Axis(name="backbones", levels=levels)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -254,32 +259,6 @@ class Cell:
         return self.config.rounds + self.has_bootstrap
 
 
-class Setting(NamedTuple):
-    """A key that a user sets, read once: ``text`` is how messages name it, ``--set rounds=3`` or ``--seeds 0-2``."""
-
-    path: str
-    value: object
-    text: str
-
-
-def read_settings(texts: Iterable[str]) -> tuple[Setting, ...]:
-    """Settings as typed, ``path=value``.
-
-    Raises:
-        UserError: one is none.
-    """
-    return tuple(Setting(*read_pair(text), f"--set {text}") for text in texts)
-
-
-def changed(values: Settings, settings: Iterable[Setting]) -> dict[str, object]:
-    """Values with what these settings change.
-
-    Raises:
-        UserError: a path leads through something that is no section.
-    """
-    return assign(values, (setting[:2] for setting in settings))
-
-
 # Of replicates, seeds or folds in one study; each is a run, whose settings are all checked before the first begins.
 _MOST = 1000
 _MANY_DIGITS = 19
@@ -315,28 +294,30 @@ def _refuse_many(where: str, number: int) -> None:
         raise UserError(f"{where}: {number} of them, expected at most {_MOST}; make several studies of them")
 
 
-def lone_seed(found: str, number: int, several: str, single: str) -> UserError:
-    """The error for a single number where seeds are expected: it could be a seed or a number of seeds; 0 is a seed.
-
-    ``several`` and ``single``: how to ask for each, with ``{number}`` and ``{last}``, one less.
-    """
-    fixes = [text.format(number=number, last=number - 1) for text in (several, single)]
+def lone_seed(found: Setting, number: int) -> UserError:
+    """The error for a single number where seeds are expected: it could be a seed or a number of seeds; 0 is a seed."""
+    is_option = found.typed.startswith(option("seeds"))
+    several, single = (
+        f"{option('seeds')} {value_text(seeds)}" if is_option else Setting("seeds", seeds)
+        for seeds in (range(number), [number])
+    )
     if not number:
-        return UserError(f"{found}: found one number; expected a list: {fixes[1]} for seed 0")
+        return UserError(f"{found}: found one number; expected a list: {single} for seed 0")
     return UserError(
-        f"{found}: could be {counted(number, 'seed')} or seed {number}; expected a list: {fixes[0]} for "
-        f"{counted(number, 'seed')} from 0 on, {fixes[1]} for seed {number}"
+        f"{found}: could be {counted(number, 'seed')} or seed {number}; expected a list: {several} for "
+        f"{counted(number, 'seed')} from 0 on, {single} for seed {number}"
     )
 
 
-def _numbers(key: str, value: object) -> tuple[int, ...]:
+def _numbers(setting: Setting) -> tuple[int, ...]:
     """Numbers of replicates, seeds or folds in a setting: ``[0, 5]`` or ``0-2,5``; ``replicates=3`` are 0, 1 and 2.
 
     Raises:
         UserError: neither, or a single seed, which could be a number of seeds.
     """
+    key, value, _ = setting
     if key == "seeds" and type(value) is int and value >= 0:
-        raise lone_seed(f"--set seeds={value}", value, "--set seeds=0-{last}", "--set 'seeds=[{number}]'")
+        raise lone_seed(setting, value)
     if isinstance(value, str) and value[:1].isdecimal():
         return parse_numbers(f"--set {key}", value)
     listed = [value] if type(value) is int else value
@@ -344,8 +325,8 @@ def _numbers(key: str, value: object) -> tuple[int, ...]:
         listed = range(value)
     if not isinstance(listed, list | range | tuple) or not listed or any(type(n) is not int or n < 0 for n in listed):
         more = f"a number of {key} or " if key == "replicates" else ""
-        raise UserError(f"--set {key}={value}: expected {more}a list of numbers, e.g. --set '{key}=[0, 1]'")
-    _refuse_many(f"--set {key}={shown(value)}", len(listed))
+        raise UserError(f"{setting}: expected {more}a list of numbers, e.g. {Setting(key, [0, 1])}")
+    _refuse_many(str(setting), len(listed))
     return tuple(dict.fromkeys(listed))
 
 
@@ -363,12 +344,11 @@ def options(
         if not names:
             raise UserError("--strategies: found no name, expected e.g. --strategies fedavg,relief")
         chosen.append(Setting("methods", names, f"--strategies {strategies}"))
-    if seeds is not None:
-        if seeds.strip().isdecimal() and len(seeds.strip()) < _MANY_DIGITS:
-            raise lone_seed(f"--seeds {seeds.strip()}", int(seeds), "--seeds 0-{last}", "--seeds [{number}]")
-        chosen.append(Setting("seeds", parse_numbers("--seeds", seeds), f"--seeds {seeds}"))
-    if folds is not None:
-        chosen.append(Setting("folds", parse_numbers("--folds", folds), f"--folds {folds}"))
+    if seeds is not None and seeds.strip().isdecimal() and len(seeds.strip()) < _MANY_DIGITS:
+        raise lone_seed(Setting("seeds", seeds, f"--seeds {seeds.strip()}"), int(seeds))
+    for key, numbers in (("seeds", seeds), ("folds", folds)):
+        if numbers is not None:
+            chosen.append(Setting(key, parse_numbers(f"--{key}", numbers), f"--{key} {numbers}"))
     if rounds is not None:
         chosen.append(Setting("rounds", rounds, f"--rounds {rounds}"))
     return tuple(chosen)
@@ -376,10 +356,7 @@ def options(
 
 def as_typed(chosen: Iterable[Setting]) -> list[str]:
     """Options as settings that may be typed in their place: ``seeds=[0, 1]``."""
-    return [
-        f"{path}=[{', '.join(map(str, value))}]" if isinstance(value, tuple) else f"{path}={value}"
-        for path, value, _ in chosen
-    ]
+    return [f"{path}={value_text(value)}" for path, value, _ in chosen]
 
 
 # What an option chooses, and the settings that would choose the same.
@@ -397,11 +374,12 @@ def joined(chosen: Sequence[Setting], settings: Sequence[Setting]) -> tuple[Sett
     Raises:
         UserError: two of them choose the same.
     """
-    for option in chosen:
+    for one in chosen:
         for setting in settings:
-            if setting.path in _SAME.get(option.path, ()):
-                word = option.text.partition(" ")[0]
-                raise UserError(f"{word} and {setting.text}: choose the same; leave one of them out")
+            if setting.path in _SAME.get(one.path, ()):
+                raise UserError(
+                    f"{re.split('[ =]', str(one))[0]} and {setting}: choose the same; leave one of them out"
+                )
     return (*chosen, *settings)
 
 
@@ -442,9 +420,9 @@ def _with_levels(spec: Spec, setting: Setting) -> Spec | None:
     """
     key, value, _ = setting
     if key == "replicates":
-        return replace(spec, replicates=_numbers(key, value), seeds=())
+        return replace(spec, replicates=_numbers(setting), seeds=())
     if key in ("seeds", "folds"):
-        return replace(spec, **{key: _numbers(key, value)})  # type: ignore[arg-type]
+        return replace(spec, **{key: _numbers(setting)})  # type: ignore[arg-type]
     if key == "methods":
         names = value if isinstance(value, tuple) else _chosen(key, value, PRESETS, spec.methods)
         return _with_methods(spec, tuple(map(import_path, names)))
@@ -456,16 +434,15 @@ def _with_levels(spec: Spec, setting: Setting) -> Spec | None:
         return replace(spec, datasets=tuple(own.get(name, name) for name in map(import_path, names)))
     axes = {axis.name: axis for axis in spec.axes}
     if key == "backbones":
-        levels = {level.name: level for level in axes.get(key, Axis(name=key, levels=(CNN, LORA))).levels}
-        backbones = (levels.get(name) or own_backbone(name) for name in _chosen(key, value, levels))
-        axes[key] = Axis(name=key, levels=tuple(backbones))
+        levels = {level.name: level for level in axes.get(key, backbones(CNN, LORA)).levels}
+        axes[key] = backbones(*(levels.get(name) or own_backbone(name) for name in _chosen(key, value, levels)))
     elif key in axes:
         wanted = _chosen(key, value, [level.name for level in axes[key].levels])
         axes[key] = Axis(name=key, levels=tuple(level for level in axes[key].levels if level.name in wanted))
     else:
         names = ("replicates", "seeds", "folds", "datasets", "methods", *axes)
         if "." not in key and key not in ExperimentConfig.model_fields and (near := nearest(key, names)):
-            raise UserError(f"grid {spec.name}: --set {key}=..: unknown{near}; its axes are {', '.join(names)}")
+            raise UserError(f"grid {spec.name}: {Setting(key, ...)}: unknown{near}; its axes are {', '.join(names)}")
         return None
     return replace(spec, axes=tuple(axes.values()))
 
@@ -488,9 +465,9 @@ def _chosen(key: str, value: object, known: Iterable[str], also: Sequence[str] =
     for name in names:
         if name not in everything and not (key in _WITH_PATHS and is_path(name)):
             if hint := what_to_type(name, StrategyConfig, Loader, BackboneConfig):
-                raise UserError(f"--set {key}={name}: unknown: {hint}")
+                raise UserError(f"{Setting(key, name)}: unknown: {hint}")
             raise UserError(
-                f"--set {key}={name}: unknown{nearest(name, everything)}; expected some of {', '.join(everything)}"
+                f"{Setting(key, name)}: unknown{nearest(name, everything)}; expected some of {', '.join(everything)}"
             )
     return tuple(dict.fromkeys(names))
 
@@ -501,10 +478,10 @@ def _fixed(spec: Spec, settings: Sequence[Setting], rest: Sequence[Setting]) -> 
     Raises:
         UserError: chosen folds of a split that has none, or ``replicate``, which is derived.
     """
-    fixed, values = {setting.path: setting for setting in rest}, changed(spec.settings, rest)
+    fixed, values = {setting.path: setting for setting in rest}, assign(spec.settings, rest)
     if "replicate" in fixed:
         found = fixed["replicate"]
-        raise UserError(f"{found.text}: names a run's replicate; expected --set 'replicates=[{found.value}]'")
+        raise UserError(f"{found}: names a run's replicate; expected {Setting('replicates', [found.value])}")
     if {"strategy", "strategy.name"} & fixed.keys():
         spec = replace(spec, methods=(strategy_of(values),))
     if "seed" in fixed:
@@ -517,10 +494,10 @@ def _fixed(spec: Spec, settings: Sequence[Setting], rest: Sequence[Setting]) -> 
     data = values.get("data")
     split = data.get("split") if isinstance(data, dict) else None
     if split != "held_out_subject":
-        if option := next((setting for setting in settings if setting.path == "folds"), None):
+        if folds := next((setting for setting in settings if setting.path == "folds"), None):
             raise UserError(
-                f"{option.text}: the split {split or 'within_subject'} has no folds; expected "
-                "--set data.split=held_out_subject with it, or no --folds"
+                f"{folds}: the split {split or 'within_subject'} has no folds; expected "
+                f"{Setting('data.split', 'held_out_subject')} with it, or no {option('folds')}"
             )
         return replace(spec, folds=())
     return spec
@@ -578,11 +555,12 @@ def _refuse_owned(spec: Spec, settings: Iterable[Setting]) -> None:
     tried = {key: "" for levels in spec.own.values() for level in levels for key in level.settings}
     owned = {key: name for key, name in {**tried, **axes}.items() if key not in _SCALED} | _OWNED
     owned |= {} if spec.seeds else {"fleet.rotation": "replicates"}
-    for path, _, text in settings:
+    for setting in settings:
+        path = setting.path
         for key, axis in owned.items():
             if f"{key}.".startswith(f"{path}.") or path.startswith(f"{key}."):
-                wanted = f"--set '{axis}=..'" if axis else "what the grid says, or a grid FILE.py of your own"
-                raise UserError(f"grid {spec.name}: {text}: {key} is in the cells' names; expected {wanted}")
+                wanted = Setting(axis, ...) if axis else "what the grid says, or a grid FILE.py of your own"
+                raise UserError(f"grid {spec.name}: {setting}: {key} is in the cells' names; expected {wanted}")
 
 
 def _refuse_unknown_folds(spec: Spec, *, are_chosen: bool) -> None:
@@ -593,16 +571,16 @@ def _refuse_unknown_folds(spec: Spec, *, are_chosen: bool) -> None:
     """
     levels = dataset_levels(spec)
     known = {name: level.folds for name, level in levels.items() if level.folds}
+    chosen = Setting("folds", list(spec.folds or ()))
     if are_chosen and not known:
-        held_out = ", ".join(name for name, d in DATASETS.items() if d.folds)
+        held_out = Setting("datasets", [name for name, d in DATASETS.items() if d.folds])
         raise UserError(
-            f"--set folds={list(spec.folds or ())}: {', '.join(levels)} "
-            f"{'has' if len(levels) == 1 else 'have'} no folds; expected one of --set 'datasets=[{held_out}]', "
-            "data of your own with --set data.split=held_out_subject, or no --set folds"
+            f"{chosen}: {', '.join(levels)} {'has' if len(levels) == 1 else 'have'} no folds; expected one of "
+            f"{held_out}, data of your own with {Setting('data.split', 'held_out_subject')}, or no folds"
         )
     for name, folds in known.items():
         if spec.folds is not None and not set(spec.folds) <= set(folds):
-            raise UserError(f"--set folds={list(spec.folds)}: {name} has folds {list(folds)}; expected some of those")
+            raise UserError(f"{chosen}: {name} has folds {list(folds)}; expected some of those")
 
 
 def dataset_levels(spec: Spec) -> dict[str, Dataset]:
@@ -683,19 +661,12 @@ def _block(spec: Spec, dataset: Dataset, draw: Settings) -> Iterator[Point]:
                     yield Point(method, setting, own.name, values, tuple(own.settings) if spec.is_search else ())
 
 
-class FrozenChoices(Protocol):
-    """The frozen choices of a search (``tune_configs.search``)."""
-
-    def tune(self, point: Point, config: ExperimentConfig, settings: Sequence[Setting]) -> tuple[Settings, Choice]:
-        """Settings and provenance of the choice for a cell.
-
-        Raises:
-            UserError: there is none, or one of the user's settings would overrule it.
-        """
+# Settings and provenance of a search's frozen choice for a cell (``tune_configs.search.Tuned.tune``).
+Tune = Callable[[Point, ExperimentConfig, Sequence[Setting]], tuple[Settings, Choice]]
 
 
 def cells(
-    spec: Spec, settings: Iterable[Setting] = (), *, tuned: FrozenChoices | None = None, skip_unknown: bool = False
+    spec: Spec, settings: Iterable[Setting] = (), *, tuned: Tune | None = None, skip_unknown: bool = False
 ) -> tuple[Cell, ...]:
     """All cells in the order of computation; two points of a grid with the same configuration are one cell.
 
@@ -711,7 +682,7 @@ def cells(
 
 
 def each_cell(
-    spec: Spec, settings: Iterable[Setting] = (), *, tuned: FrozenChoices | None = None, skip_unknown: bool = False
+    spec: Spec, settings: Iterable[Setting] = (), *, tuned: Tune | None = None, skip_unknown: bool = False
 ) -> Iterator[Cell]:
     """``cells`` one after the other, each checked when it is asked for."""
     spec, rest = choose(spec, settings)
@@ -735,7 +706,7 @@ def _known_methods(spec: Spec, skip_unknown: bool) -> Spec:
             raise UserError(f"grid {spec.name}: unknown method: {'; '.join(hints)}")
         raise UserError(
             f"grid {spec.name}: this version has no method {', '.join(missing)}; known are {', '.join(PRESETS)}; "
-            "leave them out with --skip-unknown, or choose with --set 'methods=[fedavg, relief]'"
+            f"leave them out with --skip-unknown, or choose with {Setting('methods', known)}"
         )
     return replace(spec, methods=known)
 
@@ -760,19 +731,20 @@ def _refuse_others(settings: Sequence[Setting], label: str, spec: Spec) -> None:
         UserError: it is not; the methods that have it are named, and how to set it for them alone.
     """
     check_strategy(label)
-    for path, value, text in settings:
-        section, _, rest = path.partition(".")
+    for setting in settings:
+        section, _, rest = setting.path.partition(".")
         key = rest.partition(".")[0]
         if section != "strategy" or key in ("", "name"):
             continue
         havers = [name for name in dict.fromkeys(spec.methods) if key in _kind_of(name).model_fields]
         if havers and label not in havers:
             kind, others = _kind_of(havers[0]), ",".join(n for n in dict.fromkeys(spec.methods) if n != havers[0])
+            varied = f"{kind.__name__}({rest}={setting.value})"
             raise UserError(
-                f"{text}: {label} has no {key!r}, only {listed(havers)}; --set strategy.* goes to every "
-                f"method of the run. Give the one method alone another value: write CHANGED = {kind.__name__}({rest}="
-                f"{value}) in a file of yours, and name it: --strategies {others},my_file:CHANGED; in Python "
-                f"strategies=[.., {kind.__name__}({rest}={value})]"
+                f"{setting}: {label} has no {key!r}, only {listed(havers)}; a setting of the strategy goes to every "
+                f"method of the run. Give the one method alone another value: write CHANGED = {varied} in a file of "
+                f"yours, and name it: {option('strategies', f'{others},my_file:CHANGED')}; in Python "
+                f"strategies=[.., {varied}]"
             )
 
 
@@ -791,7 +763,7 @@ def make_cell(name: str, label: str, config: ExperimentConfig, setting: str = ""
     return Cell(name=name, label=label, setting=setting, config=config, hash=decisive)
 
 
-def _cell_of(spec: Spec, point: Point, settings: Sequence[Setting], tuned: FrozenChoices | None) -> Cell:
+def _cell_of(spec: Spec, point: Point, settings: Sequence[Setting], tuned: Tune | None) -> Cell:
     """The cell of a point: the spec's values, the point's, a search's frozen choice, then the user's settings.
 
     Raises:
@@ -803,7 +775,7 @@ def _cell_of(spec: Spec, point: Point, settings: Sequence[Setting], tuned: Froze
     if choice is not None:
         _refuse_too_short(spec.name, point, config)
     if tuned is not None:
-        chosen, choice = tuned.tune(point, config, settings)
+        chosen, choice = tuned(point, config, settings)
         config = _config_of(spec, point._replace(settings={**point.settings, **chosen}), settings)
         setting = f"{point.setting}-tuned"
     fold = [f"f{config.data.fold}"] if config.data.split == "held_out_subject" else []
@@ -826,10 +798,10 @@ def _is_named(config: ExperimentConfig) -> bool:
 def _config_of(spec: Spec, point: Point, settings: Sequence[Setting]) -> ExperimentConfig:
     """The checked configuration of a point with the user's settings on top."""
     # ``runtime.mode=auto`` of a grid: a process per cell on one node, and a host per cell where there are several.
-    values = assign({"strategy": {"name": point.method}}, point.settings.items())
+    values = assign({"strategy": {"name": point.method}}, starmap(Setting, point.settings.items()))
     source = spec.title if Path(spec.title).suffix in (".yaml", ".yml", ".json") else spec.name
     where = f"{clipped(source)} ({clipped(point.method)})"
-    return parse(changed(values, settings), f"grid {where}" if spec.kind == "grid" else where)
+    return parse(assign(values, settings), f"grid {where}" if spec.kind == "grid" else where)
 
 
 def _refuse_too_short(grid: str, point: Point, config: ExperimentConfig) -> None:
@@ -840,7 +812,7 @@ def _refuse_too_short(grid: str, point: Point, config: ExperimentConfig) -> None
     """
     needed = config.strategy.rounds_needed(config.participation)
     if needed is None or config.rounds < needed:
-        fix = "another value of it" if needed is None else f"--set rounds={needed} or more"
+        fix = "another value of it" if needed is None else f"{Setting('rounds', needed)} or more"
         raise UserError(
             f"grid {grid}, {point.method}, {point.setting}: rounds = {config.rounds} ends before the method's last "
             f"phase, and this try would be judged without it; expected {fix}, or leave {point.method} out of methods"

@@ -18,7 +18,7 @@ from relief_ray.records.cells import PLAN_FILE
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.records.schema import RoundRecord, RunRecord, Status
 from relief_ray.report.claims import JudgedClaim, Registry, judge, last_line, registry_of, verdict_table
-from relief_ray.report.comparison import Experiment, experiments
+from relief_ray.report.comparison import Comparison, Experiment, experiments
 from relief_ray.report.formats import text
 from relief_ray.report.frames import Cells, cells_of, gain, gain_frame, round_frame
 from relief_ray.report.inventory import GridItem, Inventory, take_inventory
@@ -34,8 +34,6 @@ from relief_ray.support.files import disk_errors, write_atomic
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from relief_ray.report.comparison import Comparison
-    from relief_ray.report.runs import Loaded
     from relief_ray.studies.reasons import Reasons
 
 

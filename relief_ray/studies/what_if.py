@@ -22,7 +22,6 @@ from relief_ray.core.streams import Streams
 from relief_ray.devices.accounting import CostAccountant, CostPlanner
 from relief_ray.devices.fleet import DeviceType, with_windows
 from relief_ray.devices.time import TimeModel, restore_clock
-from relief_ray.devices.workload import num_steps
 from relief_ray.experiment.lifecycle import stored_engine
 from relief_ray.experiment.recording import LocalRound, as_json, fedavg_records, resized, totals_after
 from relief_ray.experiment.setup import (
@@ -84,29 +83,6 @@ class Hardware:
             epochs=self.config.training.epochs,
             batch_size=self.config.training.batch_size,
         )
-
-    def receipts(self, tasks: Sequence[Assignment]) -> tuple[Receipt, ...]:
-        """Return what clients would hand in that do all that their tasks ask."""
-        return tuple(self._receipt(task) for task in tasks)
-
-    def _receipt(self, task: Assignment) -> Receipt:
-        windows, counter = self.fleet[task.client].num_windows, self.accountant.counter
-        steps = num_steps(windows, task.epochs, self.config.training.batch_size)
-        work = Work(
-            num_windows=windows,
-            epochs=task.epochs,
-            num_steps=steps,
-            engine=self.engine,
-            loss=0.0,
-            measured=StageTimes(),
-            extra_flops=steps * task.step_flops,
-        )
-        up, down = counter.nbytes(task.up), counter.nbytes(task.down)
-        return Receipt(assignment=task, work=work, bytes_down=down, bytes_up=up)
-
-    def cost(self, receipts: Sequence[Receipt], server_s: float = 0.0) -> dict[str, RoundCost]:
-        """Return the cost of a round by clock; everyone takes part."""
-        return self.accountant.cost(self.accountant.charged(receipts, self.fleet.clients), self.fleet, server_s)
 
     def fedavg(self, participants: Sequence[int] | None = None) -> dict[str, RoundCost]:
         """Return the cost of a FedAvg round by clock, of the whole fleet or of some clients."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 
 def listed(values: Iterable[object]) -> str:
@@ -45,6 +48,76 @@ def shown(value: object) -> str:
 def counted(number: int, noun: str) -> str:
     """``1 run``, ``3 runs``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+# Sections and words that a call in Python named as keywords; None: messages are worded for the command line.
+_KEYWORDS: ContextVar[Collection[str] | None] = ContextVar("keywords", default=None)
+
+
+@contextmanager
+def in_python(keywords: Collection[str] = ()) -> Iterator[None]:
+    """Word the messages of this block for a call in Python; ``keywords``: those of the call."""
+    before = _KEYWORDS.set(keywords)
+    try:
+        yield
+    finally:
+        _KEYWORDS.reset(before)
+
+
+class Setting(NamedTuple):
+    """A key (dotted) that a user sets to a value; ``typed``: as it was typed, ``--seeds 0-2``.
+
+    In a message it reads ``--set training.lr=0.1``; in Python ``training={'lr': 0.1}`` where the section is a keyword
+    of the call, else ``set={'training.lr': 0.1}``. The value ``..`` (``Ellipsis``) stands for any.
+    """
+
+    path: str
+    value: object
+    typed: str = ""
+
+    def __str__(self) -> str:
+        """Return the setting as its user writes it."""
+        keywords = _KEYWORDS.get()
+        if keywords is None:
+            return self.typed or f"--set {shlex.quote(clipped(f'{self.path}={value_text(self.value)}'))}"
+        if self.path.partition(".")[0] in keywords:
+            return as_keyword(self.path, self.value)
+        return f"set={{{self.path!r}: {_in_python(self.value)}}}"
+
+
+def as_keyword(path: str, value: object) -> str:
+    """A setting as a keyword of a call: ``training={'lr': 0.1}``, or ``rounds=5``."""
+    section, _, rest = path.partition(".")
+    return f"{section}={{{rest!r}: {_in_python(value)}}}" if rest else f"{section}={_in_python(value)}"
+
+
+def _in_python(value: object) -> str:
+    if isinstance(value, range):
+        return f"range({value.stop})"
+    return ".." if value is ... else shown(list(value) if isinstance(value, tuple) else value)
+
+
+def option(name: str, value: object = None) -> str:
+    """An option of a command, or the keyword that it is in Python: ``--out DIR`` or ``out='DIR'``; True: a switch."""
+    if _KEYWORDS.get() is not None:
+        return name if value is None else f"{name}={value!r}"
+    word = f"--{name.replace('_', '-')}"
+    return word if value is None or value is True else f"{word} {value}"
+
+
+def value_text(value: object) -> str:
+    """A value as YAML on a line: what `--set` and configuration files take."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, range):
+        return f"0-{value.stop - 1}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(value_text, value))}]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{k}: {value_text(v)}" for k, v in value.items()) + "}"
+    if value is None or value is ...:
+        return "null" if value is None else ".."
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 class UserError(ValueError):

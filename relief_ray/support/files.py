@@ -19,7 +19,7 @@ from itertools import count
 from pathlib import Path
 from uuid import uuid4
 
-from relief_ray.support.errors import UserError
+from relief_ray.support.errors import UserError, option
 
 # Seals: a JSON object whose last key is the sha256 of the bytes before it, so that a changed bit is seen.
 #
@@ -283,9 +283,9 @@ def disk_errors(path: Path, what: str) -> Iterator[None]:
         elif error.errno in _FULL:
             fix = "free some space, then resume: everything before this write is intact"
         elif error.errno == errno.EROFS:  # what Linux makes of a disk that begins to fail, a board's SD card say
-            fix = "choose another folder (--out DIR), or make this one writable again, then resume"
+            fix = f"choose another folder ({option('out', 'DIR')}), or make this one writable again, then resume"
         elif error.errno in _DENIED:
-            fix = "choose a folder that you may write to (--out DIR) or change its permissions"
+            fix = f"choose a folder that you may write to ({option('out', 'DIR')}) or change its permissions"
         else:
             fix = "check the disk and the path, then resume"
         raise UserError(f"{path}: cannot {what}: {reason}; expected a writable place; {fix}") from error
@@ -351,5 +351,5 @@ def preflight(folder: Path, num_bytes: int) -> None:
     if free_bytes < num_bytes:
         raise UserError(
             f"{folder}: {free_bytes / 2**20:.0f} MiB free, expected at least {num_bytes / 2**20:.0f} MiB for "
-            "records and checkpoints; free some space or choose another folder (--out DIR)"
+            f"records and checkpoints; free some space or choose another folder ({option('out', 'DIR')})"
         ) from OSError(errno.ENOSPC, "too little space")

@@ -9,6 +9,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Final
 
+from relief_ray.support.errors import option
 from relief_ray.support.table import word_table
 
 # Characters of a line of a usual terminal.
@@ -68,6 +69,12 @@ def typed(path: Path | str) -> str:
     """Return a path as one types it in a shell: from the current folder, in quotes where it holds blanks."""
     absolute, here = Path(path).absolute(), Path.cwd()
     return shlex.quote(str(absolute.relative_to(here) if absolute.is_relative_to(here) else path))
+
+
+def resumed(folder: Path, how: str) -> str:
+    """Return how to go on with what is in a folder: ``relief-ray resume DIR --other-code``, or ``other_code=True``."""
+    word, command = option(how, True), f"relief-ray resume {typed(folder)}"
+    return f"{command} {word}" if word.startswith("--") else word
 
 
 def pip(what: str) -> str:

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -14,18 +15,25 @@ from typer.testing import CliRunner
 
 import relief_ray as rr
 from actors.cli.main import app
+from relief_ray.config import experiment
+from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.records.cells import read_plan_file
 from relief_ray.strategies import PRESETS
+from relief_ray.studies import spec
+from relief_ray.studies.plan import Plan
 from relief_ray.studies.progress import Bar, End, Facts, Lines, NotebookDisplay, View
-from relief_ray.studies.request import Request, plan_of
+from relief_ray.studies.request import Request, plan_of, settings_of
 from relief_ray.studies.spec import Cell
+from relief_ray.support.errors import in_python
 from tests.loaders import write_lab
 from tests.own import METHOD
 from tests.studies.conftest import SMALL
 
 
 def cells(tmp_path, target=None, place="here", **words):
-    return plan_of(Request(target=target, **words), tmp_path / "new", place).cells
+    request = Request(target=target, **words)
+    with in_python(request.keywords):
+        return plan_of(request, tmp_path / "new", place).cells
 
 
 def test_methods_seeds_folds_and_rounds_replace_the_presets(tmp_path):
@@ -138,7 +146,7 @@ def test_variants_of_a_method_get_folders_of_their_own(tmp_path):
             r"'training.learnig_rate' \(did you mean 'training.lr'",
         ),
         ("demo", {"settings": {"trainig": {"epochs": 2}}}, r"run\(trainig=.*unknown keyword; did you mean training="),
-        ("demo", {"seeds": [0, 1], "set": {"seed": 1}}, "--set seed=1: choose the same"),
+        ("demo", {"seeds": [0, 1], "set": {"seed": 1}}, r"set=\{'seed': 1\}: choose the same"),
         ("demo", {"set": ["training.lr=1"]}, "set: found .*, expected a mapping by dotted key"),
         ("demo", {"rounds": "3"}, "rounds: found '3', expected a whole number"),
         ("demo", {"rounds": True}, "rounds: found True, expected a whole number"),
@@ -273,3 +281,23 @@ def test_actors_run_ends_the_cluster_that_it_started(tmp_path):
     assert done.stdout == "done packed False\n", done.stderr
     lines = done.stderr.splitlines()
     assert all(line.startswith("relief, seed 0: ") for line in lines) and "done, F1 " in lines[-1], "none of Ray's own"
+
+
+def test_settings_are_read_once_and_a_run_is_checked_once(monkeypatch, run_cache, tmp_path):
+    """However often plan, folder, record, display and study ask for its configuration."""
+    counts = Counter()
+
+    def count(owner, name):
+        inner = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *given, **named: counts.update([name]) or inner(*given, **named))
+
+    for owner, name in ((experiment, "_read"), (spec, "assign"), (ExperimentConfig, "model_validate")):
+        count(owner, name)
+    words = {"backbone": SMALL, "set": {"training.lr": 0.01}, "rounds": 1, "quiet": True}
+    study = rr.run("quick", seeds=[0, 1], out=tmp_path / "study", **words)
+    given = len([*settings_of({"backbone": SMALL, **words["set"]})]) + 2  # and where a call computes: here, no MLflow
+    assert counts["_read"] == given and counts["model_validate"] == len(study.runs) == 2
+    # Once to see which axes the settings fix; then, for each run, the study's values, and the user's on top.
+    assert counts["assign"] == 1 + 2 * 2
+    counts.clear()
+    assert len(Plan.read(study.folder).cells) == counts["model_validate"] == 2

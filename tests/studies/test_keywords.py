@@ -1,13 +1,15 @@
 """Test that errors of calls speak of keywords: unknown ones, those of sections, the command line's options."""
 
 import inspect
+from pathlib import Path
 
 import pytest
 
 import actors
 import relief_ray as rr
-from relief_ray.studies.request import KEYWORDS, in_python, python_words
-from relief_ray.support.errors import UserCodeFailed
+from relief_ray.studies.request import KEYWORDS
+from relief_ray.support.errors import Setting, UserCodeFailed, in_python, option
+from relief_ray.support.text import resumed
 from tests.studies.conftest import SMALL
 
 RAISES = """
@@ -85,27 +87,32 @@ def test_jobs_on_ray_are_worker_processes():
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("setting", "typed", "python"),
     [
-        (
-            "--set replicate=1: expected --set 'replicates=[1, 2]'",
-            "set={'replicate': 1}: expected set={'replicates': [1, 2]}",
-        ),
-        ("--set training.lr=0.1: no", "training={'lr': 0.1}: no"),
-        ("set it: --set backbone=my_net:MyNet, or", "set it: set={'backbone': 'my_net:MyNet'}, or"),
-        ("--set data.subjects=[1, 2]: no", "set={'data.subjects': [1, 2]}: no"),
-        ("again with --set tracking.uri=..., or", "again with set={'tracking.uri': ..}, or"),
-        ("choose a folder with --out DIR, or --other-code", "choose a folder with out='DIR', or other_code=True"),
-        ("go on: relief-ray resume runs/x --other-code", "go on: other_code=True"),
-        ("name it: --strategies a,my:B; x", "name it: strategies=['a', 'my:B']; x"),
-        ("no option here - at all", "no option here - at all"),
+        (Setting("replicates", [1, 2]), "--set 'replicates=[1, 2]'", "set={'replicates': [1, 2]}"),
+        (Setting("training.lr", 0.1), "--set training.lr=0.1", "training={'lr': 0.1}"),
+        (Setting("training.lr", 0.1, "--set training.lr=1e-1"), "--set training.lr=1e-1", "training={'lr': 0.1}"),
+        (Setting("backbone", "my_net:MyNet"), "--set backbone=my_net:MyNet", "set={'backbone': 'my_net:MyNet'}"),
+        (Setting("data.subjects", (1, 2)), "--set 'data.subjects=[1, 2]'", "set={'data.subjects': [1, 2]}"),
+        (Setting("tracking.uri", ...), "--set tracking.uri=..", "set={'tracking.uri': ..}"),
+        (Setting("runtime.mirror", None), "--set runtime.mirror=null", "set={'runtime.mirror': None}"),
+        (Setting("seeds", (0, 1), "--seeds 0-1"), "--seeds 0-1", "seeds=[0, 1]"),
     ],
 )
-def test_options_become_keywords(text, words):
-    assert python_words(text, ["training"]) == words
-    with pytest.raises(rr.UserError) as error, in_python(["training"]):
-        raise rr.UserError(text)
-    assert str(error.value) == words
+def test_a_setting_is_worded_for_whoever_wrote_it(setting, typed, python):
+    assert str(setting) == f"{setting}" == typed
+    with in_python(["training", "seeds"]):
+        assert str(setting) == python
+    assert str(setting) == typed
+
+
+def test_an_option_is_a_keyword_in_python():
+    def words():
+        return option("out", "DIR"), option("other_code", True), option("folds"), resumed(Path("x"), "rerun_stale")
+
+    assert words() == ("--out DIR", "--other-code", "--folds", "relief-ray resume x --rerun-stale")
+    with in_python():
+        assert words() == ("out='DIR'", "other_code=True", "folds", "rerun_stale=True")
 
 
 @pytest.mark.parametrize("where", ["allocate", "objective", "aggregate"])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.allocation import receipts
 from relief_ray.config.experiment import parse
 from relief_ray.core.messages import Assignment
 from relief_ray.devices.fleet import FleetConfig, device_types
@@ -75,7 +76,8 @@ def test_the_papers_protocol_prices_the_same_allocation_with_more_work(runs):
             )
             for c in old.clients
         ]  # fmt: skip
-        expected = hardware.cost(hardware.receipts(tasks))
+        charged = hardware.accountant.charged(receipts(hardware, tasks), hardware.fleet.clients)
+        expected = hardware.accountant.cost(charged, hardware.fleet, 0.0)
         assert {n: c.round_s for n, c in new.costs.items()} == {n: c.round_s for n, c in expected.items()}
         links = [[(c.times.up_s, c.times.down_s) for c in r.costs["split_naive"].clients] for r in (old, new)]
         assert links[0] == links[1] and [c.trained for c in old.clients] == [c.trained for c in new.clients]

@@ -7,10 +7,11 @@ import pytest
 
 import relief_ray as rr
 from actors.grids.estimate import START_S
+from relief_ray.config.experiment import read_settings
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.schema import comparable
 from relief_ray.studies.plan import load_spec
-from relief_ray.studies.spec import choose, joined, options, parse_numbers, read_settings
+from relief_ray.studies.spec import choose, joined, options, parse_numbers
 from relief_ray.support.errors import UserError
 from tests.actors.conftest import SMALL, Invoke
 from tests.own import METHOD

@@ -32,7 +32,7 @@ def test_datasets_are_judged_rule_by_rule(lab, invoke) -> None:
 def test_settings_of_other_sections_are_refused(lab, invoke) -> None:
     for args in (("conformance", lab()), ("data", "describe", lab())):
         wrong = invoke(*args, "--set=rounds=3")
-        assert wrong.exit_code == 2 and "--set rounds: expected" in words(wrong.stderr), wrong.output
+        assert wrong.exit_code == 2 and "--set rounds=..: expected" in words(wrong.stderr), wrong.output
 
 
 def test_describe_shows_windows_shares_and_oddities(lab, invoke) -> None:

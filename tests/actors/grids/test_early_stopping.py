@@ -21,7 +21,7 @@ from actors.grids.search import (
 from actors.grids.trial import CellTrial
 from actors.runtime.warm_pool import WorkerCache
 from actors.terminal.progress import end_line, picture
-from relief_ray.config.experiment import ExperimentConfig, parse
+from relief_ray.config.experiment import ExperimentConfig, parse, read_settings
 from relief_ray.records.cells import EarlyStopping
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.schema import comparable
@@ -29,7 +29,7 @@ from relief_ray.report.build import build
 from relief_ray.report.inventory import take_inventory
 from relief_ray.studies.plan import Plan
 from relief_ray.studies.progress import End, Leader, Running, View
-from relief_ray.studies.spec import Cell, choose, read_settings
+from relief_ray.studies.spec import Cell, choose
 from relief_ray.support.errors import UserError
 from tests.actors.conftest import Invoke
 from tests.actors.grids.test_search import SETTINGS

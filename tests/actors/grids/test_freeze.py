@@ -62,7 +62,7 @@ def test_the_best_try_by_validation_is_frozen_and_used(tmp_path):
         cells_of(grid, [f"tuned={file}", "methods=relief"])
     with pytest.raises(UserError, match="no choice for fedprox on dsa_mini, moment_lora"):
         cells_of(replace(grid, settings={**grid.settings, "backbone": "moment_lora"}), [f"tuned={file}"])
-    with pytest.raises(UserError, match=r"training.lr: is chosen by --set tuned"):
+    with pytest.raises(UserError, match=r"training.lr=0.5: is chosen by --set tuned"):
         cells_of(grid, [f"tuned={file}", "training.lr=0.5"])
 
 
