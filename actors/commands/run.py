@@ -1,6 +1,7 @@
 """`relief-ray run`, `resume` and `grid`: they plan a study, or read its plan, and compute what is missing of it.
 
-Their options are declared in ``actors.cli.main``; an option that is short for a setting is turned into ``--set`` there.
+Their options are declared in ``actors.commands.options``; ``actors.cli.main`` turns those that are short for a setting
+into ``--set``.
 A grid is several cells at a time through Ray Tune; before it starts it says how long they take, from finished cells or
 timed rounds, and which fit into a budget.
 """
@@ -8,23 +9,17 @@ timed rounds, and which fit into a budget.
 from __future__ import annotations
 
 import json
-import math
 import os
-import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
+from actors.commands.options import Options
 from actors.commands.plan_text import (
-    grid_text,
+    Forecast,
     next_steps,
-    num_places,
-    plan_facts,
     print_end,
     print_status,
-    ray_start_s,
     show_plan,
     stale_advice,
     tell,
@@ -58,53 +53,6 @@ from relief_ray.support.text import typed
 from tune_configs.registry import GRIDS, cells_of, load_grid
 
 State = CellState[Cell]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Options:
-    """Options of `relief-ray run`, `resume` and `grid` besides what is computed.
-
-    Attributes:
-        as_json: JSON lines instead of text.
-        dry_run: only show the cells, their settings, time and disk.
-        jobs: cells at a time; None: as many as there are places.
-        dashboard: open Ray's dashboard with a local cluster.
-        rerun_stale: set stale cells aside and compute them again.
-        other_code: go on with runs that another program began.
-        budget_s: wall time to stay within, counted from ``began_s``; None: no limit.
-        skip_failed: leave failed cells alone.
-        skip_unknown: leave out methods that this version does not have.
-        claims: file with the claims that the cells are to judge, instead of the grid's own.
-        search: sampler that suggests a search's tries; None: those that the grid lists.
-        tries: tries of every method and place that a sampler suggests; None: as many as the grid lists.
-        seed: of the sampler.
-        scheduler: stops weak tries of a search early; None: every try is trained to its end.
-        grace_rounds: rounds that the scheduler gives every try; None: a ninth of them, or more (``asha``).
-        reduction_factor: of so many tries the scheduler lets about one go on; None: three.
-        began_s: monotonic clock at the start of the command.
-    """
-
-    as_json: bool = False
-    dry_run: bool = False
-    jobs: int | None = 1
-    dashboard: bool = False
-    rerun_stale: bool = False
-    other_code: bool = False
-    budget_s: float | None = None
-    skip_failed: bool = False
-    skip_unknown: bool = False
-    claims: Path | None = None
-    search: Literal["optuna"] | None = None
-    tries: int | None = None
-    seed: int = 0
-    scheduler: Literal["asha"] | None = None
-    grace_rounds: int | None = None
-    reduction_factor: int | None = None
-    began_s: float = field(default_factory=time.monotonic)
-
-    def left_s(self) -> float:
-        """Seconds of the budget that are left; infinite without one."""
-        return math.inf if self.budget_s is None else self.budget_s - (time.monotonic() - self.began_s)
 
 
 def run_command(
@@ -435,9 +383,9 @@ def within_budget(plan: Plan, entries: Sequence[State], todo: list[State], optio
     if options.budget_s is None or not todo:
         return todo
     known = estimates(entries, probe_missing(todo, one_each=False, say=say, limit_s=max(1.0, options.left_s())))
-    places = num_places(plan, todo, options.jobs)
+    forecast = Forecast.of(plan, entries, known, options.jobs)
     left_s = options.left_s() - START_S
-    chosen = fitting(todo, known, left_s * places)
+    chosen = fitting(todo, known, left_s * forecast.num_places)
     begun = [] if chosen else head_of(todo, known, left_s)
     facts = {
         "event": "budget",
@@ -449,10 +397,10 @@ def within_budget(plan: Plan, entries: Sequence[State], todo: list[State], optio
         "to_do": len(todo),
     }
     if options.as_json:
-        tell(plan_facts(plan, entries, known, places, ray_start_s(plan, options.jobs)))
+        tell(forecast.facts())
         tell(facts)
     else:
-        print(grid_text(plan, entries, known, places, ray_start_s(plan, options.jobs)))
+        print(forecast.text())
         print(_sentence(options.budget_s, left_s, chosen, begun, len(todo)), flush=True)
     return chosen or begun
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from actors.commands.options import StudyQuestion
 from relief_ray.config.experiment import as_read
 from relief_ray.records.cells import CLAIMS_FILE, FIGURE_TEXT, Claims, Figure, figure_named, read_claims
 from relief_ray.studies.plan import Plan, row_of
@@ -19,47 +20,6 @@ if TYPE_CHECKING:
     from relief_ray.report.statistics import Sides
 
 _DIFFERENCES = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StudyQuestion:
-    """Options of `relief-ray plan-study`; differences in points of F1.
-
-    Attributes:
-        first: method whose difference to ``second`` is asked.
-        second: the other method.
-        figure: one of ``records.cells.Figure``.
-        sd: standard deviation of one paired difference; None: from records.
-        num_pairs: planned paired runs.
-        difference: true difference to be found.
-        margin: given, the claim is one-sided: not worse by this.
-        num_claims: number of claims that Holm corrects for.
-        power: wanted probability of finding it.
-        setting: part of the name of the records' setting; None: there is only one.
-    """
-
-    first: str
-    second: str
-    figure: str
-    sd: float | None
-    num_pairs: int
-    difference: float
-    margin: float | None
-    num_claims: int
-    power: float
-    setting: str | None = None
-
-    @property
-    def sides(self) -> Sides:
-        """One-sided where a margin is given."""
-        return 2 if self.margin is None else 1
-
-    @property
-    def alpha(self) -> float:
-        """Level of the strictest step of Holm's correction."""
-        from relief_ray.report.statistics import ALPHA
-
-        return ALPHA / self.num_claims
 
 
 def plan_study_command(folders: Sequence[Path], question: StudyQuestion, as_json: bool) -> None:
@@ -83,6 +43,11 @@ def plan_study_command(folders: Sequence[Path], question: StudyQuestion, as_json
     print(json.dumps(facts) if as_json else _study_text(question, scatter, facts))
 
 
+def _sides(question: StudyQuestion) -> Sides:
+    """One-sided where a margin is given."""
+    return 2 if question.margin is None else 1
+
+
 def _scatter(folders: Sequence[Path], question: StudyQuestion) -> Scatter:
     from relief_ray.report.frames import read_cells
     from relief_ray.report.power_analysis import scatter_of
@@ -97,12 +62,14 @@ def _scatter(folders: Sequence[Path], question: StudyQuestion) -> Scatter:
 
 def _study_facts(question: StudyQuestion, scatter: Scatter | None) -> dict[str, object]:
     """All answers: power of the planned number, runs that are needed, and the smallest reachable adjusted p."""
-    from relief_ray.report.statistics import detectable, pairs_needed, power, smallest_p
+    from relief_ray.report.statistics import ALPHA, detectable, pairs_needed, power, smallest_p
 
     sd = question.sd if scatter is None else scatter.sd
     assert sd is not None
     per_unit = scatter.num_folds if scatter is not None and scatter.on_means else 1
-    units, alpha, sides = question.num_pairs // per_unit, question.alpha, question.sides
+    units, sides = question.pairs // per_unit, _sides(question)
+    # Level of the strictest step of Holm's correction.
+    alpha = ALPHA / question.claims
 
     def needed(difference: float, scatter_sd: float = sd) -> int | None:
         number = pairs_needed(difference, scatter_sd, alpha, sides, question.power)
@@ -115,9 +82,9 @@ def _study_facts(question: StudyQuestion, scatter: Scatter | None) -> dict[str, 
         "sd": sd,
         "sd_interval": interval,
         "unit": "replicate mean" if per_unit > 1 else "paired run",
-        "pairs": question.num_pairs,
+        "pairs": question.pairs,
         "units": units,
-        "claims": question.num_claims,
+        "claims": question.claims,
         "sides": sides,
         "difference": asked,
         "power": power(units, asked, sd, alpha, sides),
@@ -126,7 +93,7 @@ def _study_facts(question: StudyQuestion, scatter: Scatter | None) -> dict[str, 
         "data": [] if scatter is None else list(scatter.origins),
         "wanted_power": question.power,
         "detectable": detectable(units, sd, alpha, sides, question.power),
-        "smallest_adjusted_p": min(1.0, question.num_claims * smallest_p(units, sides)),
+        "smallest_adjusted_p": min(1.0, question.claims * smallest_p(units, sides)),
         "table": [
             {"difference": d, "pairs_needed": needed(d), "power": power(units, d, sd, alpha, sides)}
             for d in _DIFFERENCES
@@ -142,15 +109,15 @@ def _study_text(question: StudyQuestion, scatter: Scatter | None, facts: dict[st
         what = f"that one of two equal methods is not worse by {asked:g} points"
     least, found = cast(float, facts["smallest_adjusted_p"]), 100 * cast(float, facts["power"])
     if least > 0.05:
-        head = f"This study cannot decide: {question.num_pairs} paired runs give no adjusted p below {least:.2g}."
+        head = f"This study cannot decide: {question.pairs} paired runs give no adjusted p below {least:.2g}."
     else:
-        head = f"{question.num_pairs} paired runs find {what} in {found:.0f} of 100 studies."
+        head = f"{question.pairs} paired runs find {what} in {found:.0f} of 100 studies."
     needed, smallest = facts["pairs_needed"], cast("float | None", facts["detectable"])
-    sides, claims = "two" if question.sides == 2 else "one", counted(question.num_claims, "claim")
+    sides, claims = "two" if _sides(question) == 2 else "one", counted(question.claims, "claim")
     lines = [
         head,
         f"{_number(needed).capitalize()} paired runs find it in {wanted:.0f} of 100{_unsure(scatter, facts)}.",
-        "" if smallest is None else f"{question.num_pairs} find {smallest:.1f} points in {wanted:.0f} of 100.",
+        "" if smallest is None else f"{question.pairs} find {smallest:.1f} points in {wanted:.0f} of 100.",
         f"Test: {sides}-sided, level 0.05 over {claims} (the strictest step of Holm's correction), scatter "
         f"{facts['sd']:.1f} points a {facts['unit']}.",
     ]
@@ -162,7 +129,7 @@ def _study_text(question: StudyQuestion, scatter: Scatter | None, facts: dict[st
         ]
         for r in cast("list[dict[str, float]]", facts["table"])
     ]
-    head_row = ["points", f"paired runs for {wanted:.0f} %", f"found by {question.num_pairs}, %"]
+    head_row = ["points", f"paired runs for {wanted:.0f} %", f"found by {question.pairs}, %"]
     said = [filled(line) for line in lines if line]
     return "\n".join([*said, "", table(head_row, rows, left=0), *map(filled, _source(question, scatter))])
 
