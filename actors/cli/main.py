@@ -406,13 +406,10 @@ def conformance(
 
     With --address: whether every node of a cluster reproduces reference numbers, to the bit on equal processors.
     """
-    from actors.commands.conformance import conformance_command, one_of
+    from actors.commands.conformance import conformance_command
 
-    if one_of(target, address) == "nodes":
-        from actors.commands.conformance import conformance_of_nodes
-
-        return conformance_of_nodes(str(address), as_json)
-    conformance_command(str(target), settings or [], ray, as_json, equals, within)
+    how = {"settings": settings or [], "use_ray": ray, "equals": equals, "within": within}
+    conformance_command(target, address, as_json, **how)
 
 
 @app.command()

@@ -92,8 +92,9 @@ def takes_record(*names: str) -> Callable[[Callable[..., None]], Callable[..., N
     """
 
     def taking(command: Callable[..., None]) -> Callable[..., None]:
-        kinds = get_type_hints(command, include_extras=True)
-        place, record = next((name, kind) for name, kind in kinds.items() if is_dataclass(kind))
+        kinds: dict[str, Any] = get_type_hints(command, include_extras=True)
+        place = next(name for name, kind in kinds.items() if is_dataclass(kind))
+        record = kinds[place]
         declared = get_type_hints(record, include_extras=True)
         chosen = [
             f for f in fields(record) if f.name in (names or declared) and hasattr(declared[f.name], "__metadata__")

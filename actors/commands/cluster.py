@@ -6,7 +6,6 @@ import os
 import re
 import secrets
 import shlex
-import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -391,17 +390,21 @@ def head(choice: NodeChoice, port: int, dashboard_host: str, dashboard_port: int
         print(line.text())
         return
     if node.token is not None and tokens.make_token(node.token):
-        _say(f"token   {node.token} (new; only you can read it)")
+        say(f"token   {node.token} (new; only you can read it)")
     option = "" if token is None else f" --token {token}"
     variables = "" if token is None else f"RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={token} "
     place, url = f"{node.host}:{port}", f"http://{dashboard_host}:{dashboard_port}"
-    _say(
-        f"head    {place} with {_offer(node.capacity)}; dashboard and jobs at {url}",
-        f"device  relief-ray cluster join {place} --type c --token COPY_OF_THE_TOKEN",
-        f"check   relief-ray cluster check --address {place}{option}",
-        f"job     relief-ray submit --address {url}{option} -- grid smoke",
-        f"run     {variables}relief-ray run demo --address {place} --placement typed",
-        "Ctrl-C ends the head and with it the cluster.",
+    say(
+        "\n".join(
+            (
+                f"head    {place} with {_offer(node.capacity)}; dashboard and jobs at {url}",
+                f"device  relief-ray cluster join {place} --type c --token COPY_OF_THE_TOKEN",
+                f"check   relief-ray cluster check --address {place}{option}",
+                f"job     relief-ray submit --address {url}{option} -- grid smoke",
+                f"run     {variables}relief-ray run demo --address {place} --placement typed",
+                "Ctrl-C ends the head and with it the cluster.",
+            )
+        )
     )
     line.run()
 
@@ -427,7 +430,7 @@ def join(address: str, letter: start_line.DeviceLetter | None, count: int, choic
         tokens.use_token(node.token)
     start_line.joinable(place)
     device = "cores only" if letter is None else f"{count} x type {letter.upper()}"
-    _say(f"joins   {place} as {device}, with {_offer(node.capacity)}")
+    say(f"joins   {place} as {device}, with {_offer(node.capacity)}")
     line.run()
 
 
@@ -436,7 +439,3 @@ def _offer(offered: start_line.Capacity) -> str:
     return (
         f"{offered.num_cpus} cores{gpus}, {offered.memory_mib} MiB for workers, {offered.object_store_mib} MiB shared"
     )
-
-
-def _say(*lines: str) -> None:
-    print(*lines, sep="\n", file=sys.stderr, flush=True)

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from actors.cluster import start_line
 from actors.runtime.tokens import use_token
-from actors.terminal.exit_codes import BAD_INPUT, Stopped, print_result
+from actors.terminal.exit_codes import BAD_INPUT, Stopped, figure, print_result
 from relief_ray.config.experiment import override, parse
 from relief_ray.devices import power_sensors
 from relief_ray.devices.fleet import TYPES
@@ -315,7 +315,7 @@ def monitor(command: Sequence[str], seconds: float, idle_s: float, sysfs: Path |
     idle_total = idle.total() if idle.samples else None
     with PowerMeter(root) as meter:
         code = _run(command, seconds)
-    facts = _power_facts(root, meter, idle_total and idle_total.mean_w, code)
+    facts = _power_facts(root, meter, None if idle_total is None else idle_total.mean_w, code)
     print_result(_power_text(facts, meter), facts, as_json)
     return code or 0
 
@@ -337,8 +337,7 @@ def _run(command: Sequence[str], seconds: float) -> int | None:
 
 
 def _number(value: float | None, decimals: int = 2) -> str:
-    """The value, or ``n/a``: what was not measured is never 0."""
-    return _NOT_AVAILABLE if value is None else f"{value:.{decimals}f}"
+    return figure(value, decimals, _NOT_AVAILABLE)
 
 
 def _power_facts(root: Path, meter: PowerMeter, idle_w: float | None, code: int | None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -66,7 +66,8 @@ def run_command(
     plan = Plan.of(spec, out or Path("runs") / spec.name, chosen)
     refuse_begun(plan)
     if (mode := overruled_mode(target, settings, options.jobs)) is not None:
-        say(f"NOTE: {_cause(settings)} takes an actor for each client: runtime.mode=actors instead of {mode}")
+        cause = "runtime.physical=true" if _is_physical(_chosen(settings)) else "runtime.placement=typed"
+        say(f"NOTE: {cause} takes an actor for each client: runtime.mode=actors instead of {mode}")
     _check_dashboard(plan, options)
     if options.dry_run:
         show_plan(plan, options.jobs, options.as_json)
@@ -417,55 +418,50 @@ def _sentence(budget_s: float, left_s: float, chosen: Sequence[State], begun: Se
     return f"budget {duration(budget_s)}, {rest}: {len(chosen)} of {num_todo} cells to do fit{what}"
 
 
+_MODE = "runtime.mode"
+
+
 def placed(settings: Sequence[str], jobs: int | None) -> list[str]:
     """The settings, with the mode that follows from them unless the user names one.
 
     Clients that are placed by device type are an actor each; several runs at a time are a process each, and on a
     cluster that is joined ``auto`` gives each of them a host on any node, where there are several.
     """
-    if _names_mode(settings):
+    chosen = _chosen(settings)
+    if _MODE in chosen:
         return list(settings)
-    if _is_typed(settings):
-        return ["runtime.mode=actors", *settings]
-    is_joined = "RAY_ADDRESS" in os.environ or any(setting.startswith("runtime.address=") for setting in settings)
+    if _is_typed(chosen):
+        return [f"{_MODE}=actors", *settings]
+    is_joined = "RAY_ADDRESS" in os.environ or "runtime.address" in chosen
     mode = "auto" if is_joined else "inline"
-    return [*([] if jobs == 1 else [f"runtime.mode={mode}"]), *settings]
+    return [*([] if jobs == 1 else [f"{_MODE}={mode}"]), *settings]
 
 
 def overruled_mode(target: str, settings: Sequence[str], jobs: int | None) -> str | None:
     """The mode of the preset or file that ``placed`` replaces because clients are placed by type; None: none is."""
-    if _names_mode(settings) or not _is_typed(settings):
+    chosen = _chosen(settings)
+    if _MODE in chosen or not _is_typed(chosen):
         return None
     runtime = load_spec(target).settings.get("runtime")
     mode = runtime.get("mode", "auto") if isinstance(runtime, dict) else "auto"
     return mode if mode in ("packed", "inline") else "a process for each run" if jobs != 1 else None
 
 
-def _names_mode(settings: Sequence[str]) -> bool:
-    return any(setting.startswith("runtime.mode=") for setting in settings)
+def _chosen(settings: Sequence[str]) -> dict[str, str]:
+    """By key, the value that it has in the end."""
+    return {key: value for key, _, value in (setting.partition("=") for setting in settings)}
 
 
-def _is_typed(settings: Sequence[str]) -> bool:
+def _is_typed(chosen: Mapping[str, str]) -> bool:
     """True where settings place clients by device type: by name, or as devices of a physical run."""
-    return _last("runtime.placement", settings) == "typed" or _is_physical(settings)
+    return chosen.get("runtime.placement") == "typed" or _is_physical(chosen)
 
 
-def _is_physical(settings: Sequence[str]) -> bool:
-    return _last("runtime.physical", settings).lower() in ("true", "yes", "on")
+def _is_physical(chosen: Mapping[str, str]) -> bool:
+    return chosen.get("runtime.physical", "").lower() in ("true", "yes", "on")
 
 
-def _cause(settings: Sequence[str]) -> str:
-    """Return the setting because of which clients are placed by device type."""
-    return "runtime.physical=true" if _is_physical(settings) else "runtime.placement=typed"
-
-
-def _last(key: str, settings: Sequence[str]) -> str:
-    """The value that a key has in the end; empty where no setting names it."""
-    return next((s.partition("=")[2] for s in reversed(settings) if s.partition("=")[0] == key), "")
-
-
-_FOLDER = Path("runs")
-_KEY = "runtime.mirror"
+_MIRROR = "runtime.mirror"
 
 
 def local_folder(target: str, out: Path | None, settings: Sequence[str]) -> tuple[Path, list[str]]:
@@ -483,10 +479,9 @@ def local_folder(target: str, out: Path | None, settings: Sequence[str]) -> tupl
                 "gone on with where it lies; leave --out away"
             )
         return Path(target), list(settings)
-    place = out or _FOLDER / target.rstrip("/").rpartition("/")[2]
+    place = out or Path("runs") / target.rstrip("/").rpartition("/")[2]
     fetched = fetch(target, place)
     say(fetched.line(mask_text(target)))
     for note in fetched.notes:
         say(f"NOTE: {note}")
-    is_chosen = any(setting.startswith(f"{_KEY}=") for setting in settings)
-    return place, [*settings, *([] if is_chosen else [f"{_KEY}={target}"])]
+    return place, [*settings, *([] if _MIRROR in _chosen(settings) else [f"{_MIRROR}={target}"])]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 from actors.commands.options import StudyQuestion
+from actors.terminal.exit_codes import print_result
 from relief_ray.config.experiment import as_read
-from relief_ray.records.cells import CLAIMS_FILE, FIGURE_TEXT, Claims, Figure, figure_named, read_claims
+from relief_ray.records.cells import CLAIMS_FILE, FIGURE_TEXT, figure_named, read_claims
 from relief_ray.studies.plan import Plan, row_of
 from relief_ray.support.errors import UserError, counted
 from relief_ray.support.text import filled, table
@@ -40,12 +40,7 @@ def plan_study_command(folders: Sequence[Path], question: StudyQuestion, as_json
             "same, so they say nothing of scatter; expected runs that differ, or --sd POINTS"
         )
     facts = _study_facts(question, scatter)
-    print(json.dumps(facts) if as_json else _study_text(question, scatter, facts))
-
-
-def _sides(question: StudyQuestion) -> Sides:
-    """One-sided where a margin is given."""
-    return 2 if question.margin is None else 1
+    print_result(_study_text(question, scatter, facts), facts, as_json)
 
 
 def _scatter(folders: Sequence[Path], question: StudyQuestion) -> Scatter:
@@ -60,14 +55,16 @@ def _scatter(folders: Sequence[Path], question: StudyQuestion) -> Scatter:
     return scatter_of(cells, question.first, question.second, figure_named(question.figure, "--figure"))
 
 
-def _study_facts(question: StudyQuestion, scatter: Scatter | None) -> dict[str, object]:
+def _study_facts(question: StudyQuestion, scatter: Scatter | None) -> dict[str, Any]:
     """All answers: power of the planned number, runs that are needed, and the smallest reachable adjusted p."""
     from relief_ray.report.statistics import ALPHA, detectable, pairs_needed, power, smallest_p
 
     sd = question.sd if scatter is None else scatter.sd
     assert sd is not None
     per_unit = scatter.num_folds if scatter is not None and scatter.on_means else 1
-    units, sides = question.pairs // per_unit, _sides(question)
+    units = question.pairs // per_unit
+    # One-sided where a margin is given.
+    sides: Sides = 2 if question.margin is None else 1
     # Level of the strictest step of Holm's correction.
     alpha = ALPHA / question.claims
 
@@ -101,24 +98,24 @@ def _study_facts(question: StudyQuestion, scatter: Scatter | None) -> dict[str, 
     }
 
 
-def _study_text(question: StudyQuestion, scatter: Scatter | None, facts: dict[str, object]) -> str:
+def _study_text(question: StudyQuestion, scatter: Scatter | None, facts: Mapping[str, Any]) -> str:
     """The take-home sentence, then a table by difference, then where the scatter was taken from."""
-    asked, wanted = cast(float, facts["difference"]), 100 * question.power
+    asked, wanted = facts["difference"], 100 * question.power
     what = f"a difference of {asked:g} points"
     if question.margin is not None:
         what = f"that one of two equal methods is not worse by {asked:g} points"
-    least, found = cast(float, facts["smallest_adjusted_p"]), 100 * cast(float, facts["power"])
-    if least > 0.05:
+    if (least := facts["smallest_adjusted_p"]) > 0.05:
         head = f"This study cannot decide: {question.pairs} paired runs give no adjusted p below {least:.2g}."
     else:
-        head = f"{question.pairs} paired runs find {what} in {found:.0f} of 100 studies."
-    needed, smallest = facts["pairs_needed"], cast("float | None", facts["detectable"])
-    sides, claims = "two" if _sides(question) == 2 else "one", counted(question.claims, "claim")
+        head = f"{question.pairs} paired runs find {what} in {100 * facts['power']:.0f} of 100 studies."
+    smallest, sides = facts["detectable"], "two" if facts["sides"] == 2 else "one"
     lines = [
         head,
-        f"{_number(needed).capitalize()} paired runs find it in {wanted:.0f} of 100{_unsure(scatter, facts)}.",
+        f"{_number(facts['pairs_needed']).capitalize()} paired runs find it in {wanted:.0f} of 100"
+        f"{_unsure(scatter, facts)}.",
         "" if smallest is None else f"{question.pairs} find {smallest:.1f} points in {wanted:.0f} of 100.",
-        f"Test: {sides}-sided, level 0.05 over {claims} (the strictest step of Holm's correction), scatter "
+        f"Test: {sides}-sided, level 0.05 over {counted(question.claims, 'claim')} "
+        "(the strictest step of Holm's correction), scatter "
         f"{facts['sd']:.1f} points a {facts['unit']}.",
     ]
     rows = [
@@ -127,7 +124,7 @@ def _study_text(question: StudyQuestion, scatter: Scatter | None, facts: dict[st
             "-" if r["pairs_needed"] is None else str(r["pairs_needed"]),
             f"{100 * r['power']:.0f}",
         ]
-        for r in cast("list[dict[str, float]]", facts["table"])
+        for r in facts["table"]
     ]
     head_row = ["points", f"paired runs for {wanted:.0f} %", f"found by {question.pairs}, %"]
     said = [filled(line) for line in lines if line]
@@ -138,11 +135,11 @@ def _number(pairs: object) -> str:
     return "more than 100,000" if pairs is None else str(pairs)
 
 
-def _unsure(scatter: Scatter | None, facts: Mapping[str, object]) -> str:
+def _unsure(scatter: Scatter | None, facts: Mapping[str, Any]) -> str:
     """``; 41 to 389 do if the scatter is 3.7 or 11.4 points, its 95 % interval``, where it was taken from runs."""
     if scatter is None or scatter.interval is None:
         return ""
-    low, high = map(_number, cast("list[int | None]", facts["pairs_needed_interval"]))
+    low, high = map(_number, facts["pairs_needed_interval"])
     ends = "{:.1f} or {:.1f}".format(*scatter.interval)
     return f"; {low} to {high} do if the scatter is {ends} points, the ends of its 95 % interval"
 
@@ -153,7 +150,7 @@ def _source(question: StudyQuestion, scatter: Scatter | None) -> list[str]:
         return []
     interval = "" if scatter.interval is None else " (95 % interval {:.1f} to {:.1f})".format(*scatter.interval)
     data = "" if scatter.origins == ("real",) else f" on {' and '.join(scatter.origins)} data"
-    figure = FIGURE_TEXT[cast(Figure, question.figure)]
+    figure = FIGURE_TEXT[figure_named(question.figure, "--figure")]
     lines = [
         "",
         f"Scatter: {scatter.sd:.1f} points{interval}, from {scatter.num_pairs} paired runs of {question.first} and "
@@ -170,18 +167,12 @@ def _source(question: StudyQuestion, scatter: Scatter | None) -> list[str]:
     return lines
 
 
-def _claims_of(plan: Plan) -> tuple[Claims, str] | None:
-    """The claims of a plan and the name of their file, before it is written or after; None where it has none."""
-    path = plan.claims_file or (plan.out / CLAIMS_FILE if plan.claims is not None else None)
-    return None if path is None else (read_claims(path)[0], str(path))
-
-
 def _outlooks_of(plan: Plan) -> list[Outlook]:
-    """Return the prospects of each of the plan's claims."""
+    """Return the prospects of each of the plan's claims, before their file is written or after."""
     from relief_ray.report.power_analysis import outlooks
 
-    known = _claims_of(plan)
-    return [] if known is None else outlooks(known[0], [row_of(cell) for cell in plan.cells])
+    path = plan.claims_file or (plan.out / CLAIMS_FILE if plan.claims is not None else None)
+    return [] if path is None else outlooks(read_claims(path)[0], [row_of(cell) for cell in plan.cells])
 
 
 def claims_text(plan: Plan) -> str:
