@@ -51,7 +51,7 @@ class NodeResult:
         return self.compared is not None and self.compared.is_kept
 
 
-def conformance_of_nodes(address: str, as_json: bool) -> None:
+def _judge_nodes(address: str, as_json: bool) -> None:
     """Print a line per node; end with 1 where one does not reproduce the numbers.
 
     Raises:
@@ -164,15 +164,15 @@ def strategies_command(bibtex: bool, as_json: bool) -> None:
 
 
 def conformance_command(target: str | None, address: str | None, as_json: bool, **how: Any) -> None:
-    """Judge a target's rules, or the nodes of a cluster; ``how``: as in ``conformance_of_rules``.
+    """Judge a target's rules, or the nodes of a cluster; ``how``: as in ``_judge_rules``.
 
     Raises:
         UserError: both were given, or neither.
     """
     if target is not None and address is None:
-        conformance_of_rules(target, as_json, **how)
+        _judge_rules(target, as_json, **how)
     elif target is None and address is not None:
-        conformance_of_nodes(address, as_json)
+        _judge_nodes(address, as_json)
     else:
         raise UserError(
             f"conformance: found {'both TARGET and' if target else 'neither TARGET nor'} --address, expected one of "
@@ -180,7 +180,7 @@ def conformance_command(target: str | None, address: str | None, as_json: bool, 
         )
 
 
-def conformance_of_rules(
+def _judge_rules(
     target: str, as_json: bool, *, settings: Sequence[str], use_ray: bool, equals: str, within: float
 ) -> None:
     """Print a line per rule; end with 1 where one is broken. ``equals``: judge only whether it is that method."""
