@@ -6,19 +6,19 @@ from typing import Annotated, Literal
 import typer
 from typer.core import TyperGroup
 
-from actors.cli.options import (
+from actors.cli.options import takes_record
+from actors.cluster import DASHBOARD_PORT, GCS_PORT
+from actors.commands.options import (
     AsJson,
     Dataset,
-    Described,
+    NodeChoice,
     Settings,
-    SomeInt,
+    SomeNumber,
     SomePath,
-    SomeStrideS,
     SomeText,
-    StrideS,
     Target,
+    Token,
 )
-from actors.cluster import DASHBOARD_PORT, FIRST_PORT, GCS_PORT
 from actors.runtime.tokens import token_path, use_token
 from relief_ray.support.errors import UserError
 
@@ -29,98 +29,36 @@ device = typer.Typer(help="This machine as a device of the fleet.", no_args_is_h
 data = typer.Typer(help="Datasets: bring, check, look into.", no_args_is_help=True)
 
 # `relief-ray cluster head|join|check` and `relief-ray submit`.
-Bind = Annotated[
-    SomeText,
-    typer.Option(metavar="ADDRESS", help="Address of this machine that other nodes use; default: that of its route."),
-]
-Ports = Annotated[
-    int, typer.Option("--ports", metavar="FIRST", help="First of the 200 ports of this node's services and workers.")
-]
-NumCpus = Annotated[SomeInt, typer.Option(min=0, help="Cores to lend; default: all within the container's quota.")]
-NumGpus = Annotated[SomeInt, typer.Option(min=0, help="GPUs to lend; default: those that torch sees.")]
-MemoryMib = Annotated[SomeInt, typer.Option(min=64, help="MiB for worker processes; default: 80 % of the machine's.")]
-StoreMib = Annotated[SomeInt, typer.Option(min=80, help="MiB of shared memory for models; default: 1/8, at most 1024.")]
-Token = Annotated[
-    SomePath,
-    typer.Option(metavar="FILE", help="The cluster's token; default: RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token."),
-]
-Insecure = Annotated[
-    bool, typer.Option("--insecure", help="No token: whoever reaches this machine's ports may run programs on it.")
-]
-TempDir = Annotated[
-    SomePath, typer.Option(metavar="DIR", help="Ray's sockets and logs; one for each node of a machine.")
-]
-Print = Annotated[bool, typer.Option("--print", help="Only print the line and its environment.")]
 
 
 @cluster.command("head")
+@takes_record()
 def cluster_head(
-    bind: Bind = None,
+    node: NodeChoice,
     port: Annotated[int, typer.Option(help="Port that nodes join at.")] = GCS_PORT,
     dashboard_host: Annotated[str, typer.Option(help="Where dashboard and jobs are served.")] = "127.0.0.1",
     dashboard_port: Annotated[int, typer.Option(help="Port of dashboard and jobs.")] = DASHBOARD_PORT,
-    ports: Ports = FIRST_PORT,
-    num_cpus: NumCpus = None,
-    num_gpus: NumGpus = None,
-    memory_mib: MemoryMib = None,
-    object_store_mib: StoreMib = None,
-    token: Token = None,
-    insecure: Insecure = False,
-    temp_dir: TempDir = None,
-    print_only: Print = False,
 ) -> None:
     """Start the head of a cluster and stay: `ray start --head --block` with fixed ports, bounds and a token."""
-    from actors.commands.cluster import NodeChoice, head
+    from actors.commands.cluster import head
 
-    node = NodeChoice(
-        bind=bind,
-        first_port=ports,
-        num_cpus=num_cpus,
-        num_gpus=num_gpus,
-        memory_mib=memory_mib,
-        object_store_mib=object_store_mib,
-        token=token,
-        insecure=insecure,
-        temp_dir=temp_dir,
-        print_only=print_only,
-    )
     head(node, port, dashboard_host, dashboard_port)
 
 
 @cluster.command("join")
+@takes_record()
 def cluster_join(
     address: Annotated[str, typer.Argument(metavar="HOST[:PORT]", help="The head.")],
+    node: NodeChoice,
     letter: Annotated[
         Literal["a", "b", "c"] | None,
         typer.Option("--type", help="Device type; without it the node only lends its cores."),
     ] = None,
     count: Annotated[int, typer.Option(min=1, help="Clients of that type that it takes at a time.")] = 1,
-    bind: Bind = None,
-    ports: Ports = FIRST_PORT,
-    num_cpus: NumCpus = None,
-    num_gpus: NumGpus = None,
-    memory_mib: MemoryMib = None,
-    object_store_mib: StoreMib = None,
-    token: Token = None,
-    insecure: Insecure = False,
-    temp_dir: TempDir = None,
-    print_only: Print = False,
 ) -> None:
     """Join a cluster as a device and stay; Python's and Ray's versions are compared first."""
-    from actors.commands.cluster import NodeChoice, join
+    from actors.commands.cluster import join
 
-    node = NodeChoice(
-        bind=bind,
-        first_port=ports,
-        num_cpus=num_cpus,
-        num_gpus=num_gpus,
-        memory_mib=memory_mib,
-        object_store_mib=object_store_mib,
-        token=token,
-        insecure=insecure,
-        temp_dir=temp_dir,
-        print_only=print_only,
-    )
     join(address, letter, count, node)
 
 
@@ -354,7 +292,7 @@ def data_verify(name: Dataset, as_json: AsJson = False) -> None:
 @data.command("accept")
 def data_accept(
     name: Dataset,
-    stride_s: StrideS = 5.0,
+    stride_s: Annotated[float, typer.Option(help="Seconds from one window to the next.")] = 5.0,
     settings: Settings = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="For the receipt.")] = Path(),
     as_json: AsJson = False,
@@ -382,7 +320,20 @@ def data_synth(
 
 @data.command("describe")
 def data_describe(
-    name: Described, stride_s: SomeStrideS = None, settings: Settings = None, as_json: AsJson = False
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|PRESET|FILE|RUN",
+            help="A dataset (`relief-ray data list`); or a preset, a configuration or a run folder, whose data are "
+            "meant.",
+        ),
+    ],
+    stride_s: Annotated[
+        SomeNumber,
+        typer.Option(help="Seconds from one window to the next; by default those of a run.", show_default=False),
+    ] = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show what is in a dataset: source, licence, ranges, activities, and the windows that a run cuts.
 

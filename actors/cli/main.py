@@ -4,32 +4,31 @@ import logging
 import os
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Optional
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
 
 from actors.cli.groups import cluster, data, device, fleet, model, submit
-from actors.cli.options import (
+from actors.cli.options import Main, takes_record
+from actors.commands.options import (
     Address,
     AsJson,
-    Dashboard,
-    DryRun,
+    Budget,
     FetchTo,
     Folds,
     Jobs,
-    Main,
     Mirror,
-    RerunStale,
+    Options,
     Rounds,
     Seeds,
     Settings,
-    SomeInt,
-    SomeNumber,
     SomePath,
     SomeText,
     Strategies,
+    StudyQuestion,
 )
 from actors.terminal.exit_codes import EXIT_CODES
 from actors.terminal.signals import end_on_signals
@@ -59,63 +58,37 @@ grid = typer.Typer(
 )
 
 GridFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The grid's folder, e.g. runs/grid-smoke.")]
-Budget = Annotated[SomeText, typer.Option(metavar="8h", help="Time a round of every method, run what fits.")]
-SkipFailed = Annotated[bool, typer.Option("--skip-failed", help="Do not try failed cells again.")]
-AtATime = Annotated[SomeInt, typer.Option("--jobs", min=1, metavar="N", help="Most cells at a time.")]
-
-
-SkipUnknown = Annotated[bool, typer.Option("--skip-unknown", help="Leave out methods not built yet.")]
-Claims = Annotated[SomePath, typer.Option(metavar="FILE.yaml", help="Claims to judge, at most six.")]
-Search = Annotated[
-    Optional[Literal["optuna"]],  # noqa: UP045
-    typer.Option(help="Let it suggest the tries of a search, instead of the grid's own list."),
-]
-Tries = Annotated[SomeInt, typer.Option(min=1, help="Tries of every method that are suggested.")]
-SearchSeed = Annotated[int, typer.Option(min=0, help="Seed of what suggests tries.")]
-Scheduler = Annotated[
-    Optional[Literal["asha"]],  # noqa: UP045
-    typer.Option(help="Stop a search's weak tries early, by validation F1."),
-]
-GraceRounds = Annotated[
-    SomeInt,
-    typer.Option(
-        min=1,
-        metavar="N",
-        help="Rounds that ASHA gives every try; by default a ninth of them and a method's warm-up, up to the next "
-        "round that is tested (evaluation.every).",
-    ),
-]
-ReductionFactor = Annotated[
-    SomeInt, typer.Option(min=2, metavar="N", help="Of so many tries ASHA lets about one go on; by default 3.")
-]
 
 
 @grid.command("start")
+@takes_record(
+    "dry_run",
+    "jobs",
+    "skip_unknown",
+    "skip_failed",
+    "rerun_stale",
+    "dashboard",
+    "claims",
+    "search",
+    "tries",
+    "seed",
+    "scheduler",
+    "grace_rounds",
+    "reduction_factor",
+    "as_json",
+)
 def grid_start(
     target: Annotated[str, typer.Argument(metavar="MODULE|FILE.py", help="A grid by name, or a file of your own.")],
+    options: Options,
     settings: Settings = None,
     out: Annotated[SomePath, typer.Option(metavar="DIR", help="For the cells; by default runs/grid-MODULE.")] = None,
     strategies: Strategies = None,
     seeds: Seeds = None,
     folds: Folds = None,
     rounds: Rounds = None,
-    dry_run: DryRun = False,
     budget: Budget = None,
-    jobs: AtATime = None,
-    skip_unknown: SkipUnknown = False,
-    skip_failed: SkipFailed = False,
-    rerun_stale: RerunStale = False,
     address: Address = None,
-    dashboard: Dashboard = False,
-    claims: Claims = None,
-    search: Search = None,
-    tries: Tries = None,
-    seed: SearchSeed = 0,
-    scheduler: Scheduler = None,
-    grace_rounds: GraceRounds = None,
-    reduction_factor: ReductionFactor = None,
     mirror: Mirror = None,
-    as_json: AsJson = False,
 ) -> None:
     """Run a grid cell by cell; `grid start` may be left out: `relief-ray grid smoke`.
 
@@ -123,29 +96,12 @@ def grid_start(
     any value of a cell. Methods, data sets and backbones may be your own, by import path.
     """
     settings = [*_axes(settings or [], strategies, seeds, folds, rounds), *(settings or [])]
-    _refuse_unread(search, "--search optuna", {"--tries": tries})
-    numbers = {"--grace-rounds": grace_rounds, "--reduction-factor": reduction_factor}
-    _refuse_unread(scheduler, "--scheduler asha", numbers)
-    from actors.commands.run import Options, start_grid
+    _refuse_unread(options.search, "--search optuna", {"--tries": options.tries})
+    numbers = {"--grace-rounds": options.grace_rounds, "--reduction-factor": options.reduction_factor}
+    _refuse_unread(options.scheduler, "--scheduler asha", numbers)
+    from actors.commands.run import start_grid
 
-    options = Options(
-        as_json=as_json,
-        dry_run=dry_run,
-        budget_s=_seconds(budget),
-        jobs=jobs,
-        rerun_stale=rerun_stale,
-        skip_failed=skip_failed,
-        skip_unknown=skip_unknown,
-        dashboard=dashboard,
-        claims=claims,
-        search=search,
-        tries=tries,
-        seed=seed,
-        scheduler=scheduler,
-        grace_rounds=grace_rounds,
-        reduction_factor=reduction_factor,
-    )
-    start_grid(target, _with_ray(settings, address=address, mirror=mirror), out, options)
+    start_grid(target, _with_ray(settings, address=address, mirror=mirror), out, _within(budget, options))
 
 
 def _axes(
@@ -179,43 +135,30 @@ def _refuse_unread(chosen: str | None, reader: str, numbers: dict[str, int | Non
             raise UserError(f"{option} {number}: is read by {reader} alone; name it too, or leave {option} out")
 
 
-def _seconds(budget: str | None) -> float | None:
-    """Seconds of a budget; None without one."""
+def _within(budget: str | None, options: Options) -> Options:
+    """The options, with the seconds of a budget."""
     from actors.grids.estimate import parse_hours
 
-    return None if budget is None else parse_hours(budget)
+    return options if budget is None else replace(options, budget_s=parse_hours(budget))
 
 
 @grid.command("resume")
+@takes_record("dry_run", "jobs", "skip_failed", "rerun_stale", "dashboard", "as_json")
 def grid_resume(
     target: Annotated[str, typer.Argument(metavar="DIR|URI", help="The grid's folder, or its mirror.")],
+    options: Options,
     settings: Settings = None,
     out: FetchTo = None,
-    dry_run: DryRun = False,
     budget: Budget = None,
-    jobs: AtATime = None,
-    skip_failed: SkipFailed = False,
-    rerun_stale: RerunStale = False,
     address: Address = None,
-    dashboard: Dashboard = False,
-    as_json: AsJson = False,
 ) -> None:
     """Run exactly what is missing of a grid; `--set` may change runtime.* and tracking.* only.
 
     From a URI, the copy that `--mirror` made is first brought to a folder.
     """
-    from actors.commands.run import Options, resume_grid
+    from actors.commands.run import resume_grid
 
-    options = Options(
-        as_json=as_json,
-        dry_run=dry_run,
-        budget_s=_seconds(budget),
-        jobs=jobs,
-        rerun_stale=rerun_stale,
-        skip_failed=skip_failed,
-        dashboard=dashboard,
-    )
-    resume_grid(target, _with_ray(settings, address=address), out, options)
+    resume_grid(target, _with_ray(settings, address=address), out, _within(budget, options))
 
 
 @grid.command("status")
@@ -289,8 +232,10 @@ def prepare(
 
 
 @app.command(epilog=_PRESET_HELP)
+@takes_record("dry_run", "rerun_stale", "dashboard", "as_json")
 def run(
     target: Annotated[str, typer.Argument(metavar="PRESET|FILE.yaml", help="What to run.")],
+    options: Options,
     settings: Settings = None,
     out: Annotated[SomePath, typer.Option(metavar="DIR", help="For the run folders; by default runs/PRESET.")] = None,
     strategies: Strategies = None,
@@ -298,48 +243,38 @@ def run(
     folds: Folds = None,
     rounds: Rounds = None,
     jobs: Jobs = 1,
-    dry_run: DryRun = False,
-    dashboard: Dashboard = False,
     address: Address = None,
     placement: Annotated[
         SomeText, typer.Option(metavar="auto|typed|virtual", help="Which node takes a client.")
     ] = None,
     mirror: Mirror = None,
-    rerun_stale: RerunStale = False,
-    as_json: AsJson = False,
 ) -> None:
     """Train: one run per strategy, fold and replicate or seed, then a table, a figure and a verdict."""
-    from actors.commands.run import Options, run_command
+    from actors.commands.run import run_command
     from relief_ray.studies.spec import options as chosen_by
 
     axes = chosen_by(strategies, seeds, folds, rounds)
-    options = Options(as_json=as_json, dry_run=dry_run, jobs=jobs, dashboard=dashboard, rerun_stale=rerun_stale)
     chosen = _with_ray(settings, address=address, placement=placement, mirror=mirror)
-    run_command(target, chosen, axes, out, options)
+    run_command(target, chosen, axes, out, replace(options, jobs=jobs))
 
 
 @app.command()
+@takes_record("other_code", "rerun_stale", "dashboard", "as_json")
 def resume(
     target: Annotated[str, typer.Argument(metavar="DIR|URI", help="A run folder, a folder of them, or a mirror.")],
+    options: Options,
     settings: Settings = None,
     out: FetchTo = None,
-    other_code: Annotated[
-        bool, typer.Option("--other-code", help="Go on although another program began it; the record says so.")
-    ] = False,
-    rerun_stale: RerunStale = False,
     jobs: Jobs = 1,
-    dashboard: Dashboard = False,
-    as_json: AsJson = False,
 ) -> None:
     """Go on where runs were stopped or killed: the same bits as without the break.
 
     From a URI, the copy that `--mirror` made is first brought to a folder. `--set` may change runtime.* and tracking.*
     only.
     """
-    from actors.commands.run import Options, resume_command
+    from actors.commands.run import resume_command
 
-    options = Options(as_json=as_json, jobs=jobs, dashboard=dashboard, other_code=other_code, rerun_stale=rerun_stale)
-    resume_command(target, settings or [], out, options)
+    resume_command(target, settings or [], out, replace(options, jobs=jobs))
 
 
 @app.command()
@@ -387,39 +322,17 @@ def report(
 
 
 @app.command("plan-study")
+@takes_record()
 def plan_study(
+    question: StudyQuestion,
     folders: Annotated[
         list[Path] | None, typer.Argument(metavar="[DIR]...", help="Finished runs whose scatter is taken.")
     ] = None,
-    first: Annotated[str, typer.Option(metavar="METHOD", help="Of the pair whose scatter is taken.")] = "relief",
-    second: Annotated[str, typer.Option(metavar="METHOD", help="The other one.")] = "fedavg",
-    figure: Annotated[str, typer.Option(help="What is compared: f1, f1_rare, f1_own_sensors, ..")] = "f1",
-    sd: Annotated[SomeNumber, typer.Option(help="Points that paired differences scatter by, instead of DIR.")] = None,
-    pairs: Annotated[int, typer.Option(min=1, help="Planned paired runs: folds x replicates.")] = 48,
-    difference: Annotated[float, typer.Option(help="The difference to be found, in points.")] = 2.0,
-    margin: Annotated[
-        SomeNumber, typer.Option(help="One-sided: not worse by this many points, where both are equal in truth.")
-    ] = None,
-    setting: Annotated[SomeText, typer.Option(metavar="TEXT", help="Part of the setting's name, of several.")] = None,
-    claims: Annotated[int, typer.Option(min=1, max=6, help="Number of claims that Holm corrects for.")] = 6,
-    power: Annotated[float, typer.Option(min=0.5, max=0.99, help="Wanted probability of finding it.")] = 0.8,
     as_json: AsJson = False,
 ) -> None:
     """Say before a study how many paired runs a difference needs, and what a planned number can find."""
-    from actors.commands.study import StudyQuestion, plan_study_command
+    from actors.commands.study import plan_study_command
 
-    question = StudyQuestion(
-        first=first,
-        second=second,
-        figure=figure,
-        sd=sd,
-        num_pairs=pairs,
-        difference=difference,
-        margin=margin,
-        num_claims=claims,
-        power=power,
-        setting=setting,
-    )
     plan_study_command(folders or [], question, as_json)
 
 
@@ -494,13 +407,10 @@ def conformance(
 
     With --address: whether every node of a cluster reproduces reference numbers, to the bit on equal processors.
     """
-    from actors.commands.conformance import conformance_command, one_of
+    from actors.commands.conformance import conformance_command
 
-    if one_of(target, address) == "nodes":
-        from actors.commands.conformance import conformance_of_nodes
-
-        return conformance_of_nodes(str(address), as_json)
-    conformance_command(str(target), settings or [], ray, as_json, equals, within)
+    how = {"settings": settings or [], "use_ray": ray, "equals": equals, "within": within}
+    conformance_command(target, address, as_json, **how)
 
 
 @app.command()

@@ -1,16 +1,18 @@
-"""Options that several commands share, and the group that turns errors into exit codes."""
+"""What every command has: output that is safe to print, options from records, errors as exit codes."""
 
 from __future__ import annotations
 
 import codecs
+import inspect
 import os
 import re
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import fields, is_dataclass
 from io import TextIOWrapper
 from itertools import pairwise
-from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final, get_type_hints
 
 import typer
 from typer.core import TyperGroup
@@ -23,42 +25,28 @@ from relief_ray.support.masking import mask_logs
 # Makes output safe to print: characters that a terminal has, streams that are open.
 
 # Characters of tables, figures and bars, in ASCII. Whatever else an encoding lacks becomes a question mark.
-_ASCII: Final = {
-    "–": "-",
-    "—": "-",
-    "−": "-",
-    "…": "...",
-    "→": "->",
-    "←": "<-",
-    "×": "x",
-    "·": ".",
-    "±": "+-",
-    "≤": "<=",
-    "≥": ">=",
-    "≈": "~",
-    "Δ": "D",
-    "σ": "s",
-    "²": "^2",
-    "│": "|",
-    "┃": "|",
-    "─": "-",
-    "━": "-",
-    "█": "#",
-    "▌": "#",
-    "░": ".",
-    "•": "*",
-    "●": "*",
-    "○": "o",
-    "┼": "+",
-    "├": "+",
-    "┤": "+",
-    "└": "+",
-    "┘": "+",
-    "┌": "+",
-    "┐": "+",
-    "✓": "ok",
-    "†": "+",
+_STAND_INS: Final = {
+    "-": "–—−─━",
+    "...": "…",
+    "->": "→",
+    "<-": "←",
+    "x": "×",
+    ".": "·░",
+    "+-": "±",
+    "<=": "≤",
+    ">=": "≥",
+    "~": "≈",
+    "D": "Δ",
+    "s": "σ",
+    "^2": "²",
+    "|": "│┃",
+    "#": "█▌",
+    "*": "•●",
+    "o": "○",
+    "+": "┼├┤└┘┌┐†",
+    "ok": "✓",
 }
+_ASCII: Final = {character: ascii for ascii, characters in _STAND_INS.items() for character in characters}
 _HANDLER: Final = "relief_ray_ascii"
 
 
@@ -97,50 +85,36 @@ def _open_closed() -> None:
                 os.close(null)
 
 
-# Options that several commands share.
+def takes_record(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options that a record among its parameters declares: the named ones, by default all.
 
-Settings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="PATH=VALUE",
-        help="Change a value, e.g. --set training.epochs=2. Repeatable; `relief-ray config` lists all keys.",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
-Target = Annotated[str, typer.Argument(metavar="[PRESET|FILE|RUN]", help="A preset, a configuration or a run folder.")]
-Described = Annotated[
-    str,
-    typer.Argument(
-        metavar="NAME|PRESET|FILE|RUN",
-        help="A dataset (`relief-ray data list`); or a preset, a configuration or a run folder, whose data are meant.",
-    ),
-]
-Dataset = Annotated[str, typer.Argument(metavar="NAME", help="A dataset; see `relief-ray data list`.")]
-StrideS = Annotated[float, typer.Option(help="Seconds from one window to the next.")]
-SomePath = Path | None
-SomeText = str | None
-SomeNumber = float | None
-SomeStrideS = Annotated[
-    SomeNumber, typer.Option(help="Seconds from one window to the next; by default those of a run.", show_default=False)
-]
-SomeInt = int | None
-Jobs = Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time, a process each; 1: one after the other.")]
-Mirror = Annotated[
-    SomeText, typer.Option(metavar="URI", help="Keep a copy of all records there, e.g. s3://bucket/folder.")
-]
-FetchTo = Annotated[SomePath, typer.Option("--out", metavar="DIR", help="For the copy at a URI; by default runs/NAME.")]
-Strategies = Annotated[SomeText, typer.Option(metavar="A,B", help="Methods instead of those of the preset or grid.")]
-Seeds = Annotated[SomeText, typer.Option(metavar="0,1,2|0-4|[0]", help="Seeds instead of seeds or replicates.")]
-Folds = Annotated[SomeText, typer.Option(metavar="0,1|0-3|[0]", help="Folds of held-out subjects.")]
-Rounds = Annotated[SomeInt, typer.Option(min=1, help="Rounds of every run.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be run, its time and disk.")]
-Address = Annotated[SomeText, typer.Option(help="Join this Ray cluster instead of starting one.")]
-Dashboard = Annotated[bool, typer.Option("--dashboard", help="Open Ray's dashboard with a local cluster.")]
-RerunStale = Annotated[
-    bool,
-    typer.Option("--rerun-stale", help="Compute what is of another program or weights again; the old is set aside."),
-]
+    A record is a dataclass; its fields that are ``Annotated`` are options. The command gets one with what was chosen.
+    """
+
+    def taking(command: Callable[..., None]) -> Callable[..., None]:
+        kinds: dict[str, Any] = get_type_hints(command, include_extras=True)
+        place = next(name for name, kind in kinds.items() if is_dataclass(kind))
+        record = kinds[place]
+        declared = get_type_hints(record, include_extras=True)
+        chosen = [
+            f for f in fields(record) if f.name in (names or declared) and hasattr(declared[f.name], "__metadata__")
+        ]
+        options = [
+            inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=declared[f.name])
+            for f in chosen
+        ]
+        others = [p for p in inspect.signature(command).parameters.values() if p.name != place]
+
+        def called(**values: Any) -> None:
+            of_record = {option.name: values.pop(option.name) for option in options}
+            command(**values, **{place: record(**of_record)})
+
+        called.__name__, called.__doc__ = command.__name__, command.__doc__
+        called.__annotations__ = {parameter.name: parameter.annotation for parameter in (*others, *options)}
+        called.__signature__ = inspect.Signature([*others, *options])  # type: ignore[attr-defined]
+        return called
+
+    return taking
 
 
 # Errors as exit codes.

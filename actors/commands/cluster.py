@@ -6,10 +6,9 @@ import os
 import re
 import secrets
 import shlex
-import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 from actors.cluster import DASHBOARD_PORT, jobs, start_line
 from actors.cluster import survey as nodes_of
 from actors.cluster.survey import Bundle, NodeFacts, in_words, survey
+from actors.commands.options import NodeChoice
 from actors.launch import choose_mode
 from actors.runtime import tokens
 from actors.runtime.placement import Nodes, total_of
@@ -355,44 +355,22 @@ def _how_to_go_on(job: str, address: str | None) -> str:
 _OUTSIDE = "192.0.2.1"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodeChoice:
-    """Options that head and joining nodes share; None: the default of this machine."""
+def _settled(choice: NodeChoice, towards: str, *, is_head: bool) -> start_line.NodeOptions:
+    """The node with this machine's defaults; ``towards``: host to which its address is a route.
 
-    bind: str | None
-    """Address that other nodes use."""
-    first_port: int
-    """First of the node's ports."""
-    num_cpus: int | None
-    num_gpus: int | None
-    memory_mib: int | None
-    """MiB for worker processes."""
-    object_store_mib: int | None
-    token: Path | None
-    """File of the cluster's token."""
-    insecure: bool
-    """Ask for no token."""
-    temp_dir: Path | None
-    """Folder of Ray's sockets and logs."""
-    print_only: bool
-    """Print the line instead of running it."""
-
-    def settled(self, towards: str, *, is_head: bool) -> start_line.NodeOptions:
-        """The node with this machine's defaults; ``towards``: host to which its address is a route.
-
-        Raises:
-            UserError: there is no such host.
-        """
-        host = self.bind or start_line.address_here(towards)
-        names = ("num_cpus", "num_gpus", "memory_mib", "object_store_mib")
-        chosen = {name: value for name in names if (value := getattr(self, name)) is not None}
-        return start_line.NodeOptions(
-            host=host,
-            first_port=self.first_port,
-            capacity=replace(start_line.capacity(is_head), **chosen),
-            token=None if self.insecure else tokens.token_path(self.token),
-            temp_dir=None if self.temp_dir is None else self.temp_dir.absolute(),
-        )
+    Raises:
+        UserError: there is no such host.
+    """
+    host = choice.bind or start_line.address_here(towards)
+    names = (part.name for part in fields(start_line.Capacity))
+    chosen = {name: value for name in names if (value := getattr(choice, name)) is not None}
+    return start_line.NodeOptions(
+        host=host,
+        first_port=choice.ports,
+        capacity=replace(start_line.capacity(is_head), **chosen),
+        token=None if choice.insecure else tokens.token_path(choice.token),
+        temp_dir=choice.temp_dir and choice.temp_dir.absolute(),
+    )
 
 
 def head(choice: NodeChoice, port: int, dashboard_host: str, dashboard_port: int) -> None:
@@ -402,7 +380,7 @@ def head(choice: NodeChoice, port: int, dashboard_host: str, dashboard_port: int
         UserError: no token, ports that overlap, or a token that others may read.
     """
     tokens.refuse_open(choice.insecure)
-    node = choice.settled(_OUTSIDE, is_head=True)
+    node = _settled(choice, _OUTSIDE, is_head=True)
     line = start_line.head_line(node, port=port, dashboard_host=dashboard_host, dashboard_port=dashboard_port)
     token = None if node.token is None else shlex.quote(str(node.token))
     if choice.print_only:
@@ -412,17 +390,21 @@ def head(choice: NodeChoice, port: int, dashboard_host: str, dashboard_port: int
         print(line.text())
         return
     if node.token is not None and tokens.make_token(node.token):
-        _say(f"token   {node.token} (new; only you can read it)")
+        say(f"token   {node.token} (new; only you can read it)")
     option = "" if token is None else f" --token {token}"
     variables = "" if token is None else f"RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={token} "
     place, url = f"{node.host}:{port}", f"http://{dashboard_host}:{dashboard_port}"
-    _say(
-        f"head    {place} with {_offer(node.capacity)}; dashboard and jobs at {url}",
-        f"device  relief-ray cluster join {place} --type c --token COPY_OF_THE_TOKEN",
-        f"check   relief-ray cluster check --address {place}{option}",
-        f"job     relief-ray submit --address {url}{option} -- grid smoke",
-        f"run     {variables}relief-ray run demo --address {place} --placement typed",
-        "Ctrl-C ends the head and with it the cluster.",
+    say(
+        "\n".join(
+            (
+                f"head    {place} with {_offer(node.capacity)}; dashboard and jobs at {url}",
+                f"device  relief-ray cluster join {place} --type c --token COPY_OF_THE_TOKEN",
+                f"check   relief-ray cluster check --address {place}{option}",
+                f"job     relief-ray submit --address {url}{option} -- grid smoke",
+                f"run     {variables}relief-ray run demo --address {place} --placement typed",
+                "Ctrl-C ends the head and with it the cluster.",
+            )
+        )
     )
     line.run()
 
@@ -437,7 +419,7 @@ def join(address: str, letter: start_line.DeviceLetter | None, count: int, choic
     if letter is None and count != 1:
         raise UserError(f"--count {count}: counts devices of a type; expected --type a, b or c with it")
     place = start_line.with_port(address)
-    node = choice.settled(place.rpartition(":")[0], is_head=False)
+    node = _settled(choice, place.rpartition(":")[0], is_head=False)
     line = start_line.join_line(node, place, letter, count)
     if choice.print_only:
         print(line.text())
@@ -448,7 +430,7 @@ def join(address: str, letter: start_line.DeviceLetter | None, count: int, choic
         tokens.use_token(node.token)
     start_line.joinable(place)
     device = "cores only" if letter is None else f"{count} x type {letter.upper()}"
-    _say(f"joins   {place} as {device}, with {_offer(node.capacity)}")
+    say(f"joins   {place} as {device}, with {_offer(node.capacity)}")
     line.run()
 
 
@@ -457,7 +439,3 @@ def _offer(offered: start_line.Capacity) -> str:
     return (
         f"{offered.num_cpus} cores{gpus}, {offered.memory_mib} MiB for workers, {offered.object_store_mib} MiB shared"
     )
-
-
-def _say(*lines: str) -> None:
-    print(*lines, sep="\n", file=sys.stderr, flush=True)

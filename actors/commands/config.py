@@ -47,20 +47,20 @@ _TEMPLATES = "actors.templates"
 # What to type next, after the tests; of a data set the first makes the files that the others read.
 _NEXT: dict[Kind, tuple[str, ...]] = {
     "method": (
-        "conformance {name}:{Name}",
-        "run quick --strategies fedavg,{name}:{Name} --out runs/{name}",
+        "relief-ray conformance {name}:{Name}",
+        "relief-ray run quick --strategies fedavg,{name}:{Name} --out runs/{name}",
     ),
     "dataset": (
-        "data synth {name}:{NAME} --out {name}-data",
+        "relief-ray data synth {name}:{NAME} --out {name}-data",
         "export RELIEF_DATA=$PWD/{name}-data",
-        "data describe {name}:{NAME}",
-        "run quick --set data.name={name}:{NAME} --set 'fleet.owned={{B: [acc, gyro], C: [acc]}}'",
+        "relief-ray data describe {name}:{NAME}",
+        "relief-ray run quick --set data.name={name}:{NAME} --set 'fleet.owned={{B: [acc, gyro], C: [acc]}}'",
     ),
     "backbone": (
-        "model describe quick --set backbone={name}:{Name}",
-        "run quick --set backbone={name}:{Name}",
+        "relief-ray model describe quick --set backbone={name}:{Name}",
+        "relief-ray run quick --set backbone={name}:{Name}",
     ),
-    "grid": ("grid {name}.py --dry-run", "grid {name}.py"),
+    "grid": ("relief-ray grid {name}.py --dry-run", "relief-ray grid {name}.py"),
 }
 # Modules that libraries import where they are installed.
 _OPTIONAL = {"cuda": "torch"}
@@ -94,14 +94,10 @@ def new_command(kind: Kind, name: str, out: Path, as_json: bool) -> None:
     # From the folder of the new files.
     commands = [] if out.resolve() == Path.cwd() else [f"cd {out}"]
     commands += [] if importlib.util.find_spec("pytest") else [f"python -m {pip('pytest')}"]
-    commands += [f"python -m pytest test_{module}.py", *(_typed(command.format(**names)) for command in _NEXT[kind])]
+    commands += [f"python -m pytest test_{module}.py", *(command.format(**names) for command in _NEXT[kind])]
     lines = [*(f"Written {path}" for path in paths.values()), "", "Next", *(f"  {command}" for command in commands)]
     facts = {"event": "new", "files": [str(path) for path in paths.values()], "next": commands}
     print_result("\n".join(lines), facts, as_json)
-
-
-def _typed(command: str) -> str:
-    return command if command.startswith("export ") else f"relief-ray {command}"
 
 
 def names_of(name: str) -> dict[str, str]:
@@ -209,7 +205,8 @@ def _of_target(target: str, wanted: str | None) -> _Shown:
         UserError: it is none of these and no key either, or it has no key ``wanted``.
     """
     known = list(all_keys())
-    if wanted is None and target not in PRESETS and not _is_path(target):
+    is_file = Path(target).exists() or Path(target).suffix in (".yaml", ".yml", ".json")
+    if wanted is None and target not in PRESETS and not is_file:
         presets = ", ".join(PRESETS)
         raise UserError(f"config {target}: no preset ({presets}), no file, and {unknown_key(target, known)}")
     config = target_config(target, [])
@@ -228,10 +225,6 @@ def _of_own(path: str, wanted: str | None) -> _Shown:
     found = load(path, "config")
     keys = own_keys(found if isinstance(found, type) else type(found), path)
     return _wanted(wanted, keys, keys, path), {}, ""
-
-
-def _is_path(target: str) -> bool:
-    return Path(target).exists() or Path(target).suffix in (".yaml", ".yml", ".json")
 
 
 def _values_of(config: ExperimentConfig) -> dict[str, object]:

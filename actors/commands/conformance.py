@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
 import typer
 
@@ -51,7 +51,7 @@ class NodeResult:
         return self.compared is not None and self.compared.is_kept
 
 
-def conformance_of_nodes(address: str, as_json: bool) -> None:
+def _judge_nodes(address: str, as_json: bool) -> None:
     """Print a line per node; end with 1 where one does not reproduce the numbers.
 
     Raises:
@@ -132,10 +132,10 @@ def as_facts(reference: ReferenceNumbers, results: Sequence[NodeResult]) -> dict
                 "node": r.node,
                 "address": r.address,
                 "kept": r.is_kept,
-                "same_bits": None if r.compared is None else r.compared.is_same,
-                "needs_bits": None if r.compared is None else r.compared.needs_bits,
-                "difference": None if r.compared is None else r.compared.difference,
-                "numbers": None if r.numbers is None else _facts(r.numbers),
+                "same_bits": r.compared and r.compared.is_same,
+                "needs_bits": r.compared and r.compared.needs_bits,
+                "difference": r.compared and r.compared.difference,
+                "numbers": r.numbers and _facts(r.numbers),
                 "why": r.why,
             }
             for r in results
@@ -163,22 +163,25 @@ def strategies_command(bibtex: bool, as_json: bool) -> None:
         print("\n" + filled("Change one value: --set strategy.gamma=0.5. Use in a run: --strategies fedavg,relief"))
 
 
-def one_of(target: str | None, address: str | None) -> Literal["rules", "nodes"]:
-    """Choose what is judged: a target's rules, or the nodes of a cluster.
+def conformance_command(target: str | None, address: str | None, as_json: bool, **how: Any) -> None:
+    """Judge a target's rules, or the nodes of a cluster; ``how``: as in ``_judge_rules``.
 
     Raises:
         UserError: both were given, or neither.
     """
-    if (target is None) == (address is None):
+    if target is not None and address is None:
+        _judge_rules(target, as_json, **how)
+    elif target is None and address is not None:
+        _judge_nodes(address, as_json)
+    else:
         raise UserError(
             f"conformance: found {'both TARGET and' if target else 'neither TARGET nor'} --address, expected one of "
             "them: `conformance relief`, or `conformance --address HOST:PORT` for the nodes of a cluster"
         )
-    return "rules" if address is None else "nodes"
 
 
-def conformance_command(
-    target: str, settings: Sequence[str], use_ray: bool, as_json: bool, equals: str = "", within: float = 0.0
+def _judge_rules(
+    target: str, as_json: bool, *, settings: Sequence[str], use_ray: bool, equals: str, within: float
 ) -> None:
     """Print a line per rule; end with 1 where one is broken. ``equals``: judge only whether it is that method."""
     with ExitStack() as stack:

@@ -7,10 +7,11 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from actors.terminal.exit_codes import print_result
+from actors.terminal.exit_codes import figure, print_result
 from actors.terminal.progress import is_interactive, make_console
 from relief_ray import __version__
 from relief_ray.config.experiment import override, parse
@@ -134,8 +135,6 @@ def shard(name: str, client: int, out: Path, settings: Sequence[str], as_json: b
 # `relief-ray data accept`: tries everything out on a dataset's files and writes a receipt to share.
 
 _ROUNDS = 2
-# A method's F1, loss and seconds.
-_Row = dict[str, str | float | None]
 
 
 def accept(name: str, stride_s: float, settings: Sequence[str], out: Path, as_json: bool) -> None:
@@ -170,9 +169,8 @@ def accept(name: str, stride_s: float, settings: Sequence[str], out: Path, as_js
     }
     path = out / f"accept-{name}.json"
     write_atomic(path, (json.dumps(receipt, indent=1) + "\n").encode())
-    columns = {"f1": (100.0, 1), "loss": (1.0, 3), "wall_s": (1.0, 1)}
     lines = [
-        [str(row["strategy"]), *(_number(row[key], factor, digits) for key, (factor, digits) in columns.items())]
+        [row["strategy"], figure(row["f1"] and 100 * row["f1"], 1), figure(row["loss"], 3), figure(row["wall_s"], 1)]
         for row in rows
     ]
     text = (
@@ -183,7 +181,7 @@ def accept(name: str, stride_s: float, settings: Sequence[str], out: Path, as_js
     print_result(text, receipt, as_json)
 
 
-def _two_rounds(name: str, strategy: str, stride_s: float, settings: Sequence[str], quiet: bool) -> _Row:
+def _two_rounds(name: str, strategy: str, stride_s: float, settings: Sequence[str], quiet: bool) -> dict[str, Any]:
     """Run two rounds of one strategy in this process, in a temporary folder."""
     values = {
         "name": f"accept-{strategy}",
@@ -203,8 +201,3 @@ def _two_rounds(name: str, strategy: str, stride_s: float, settings: Sequence[st
         print(f"  {strategy}: {wall_s:.1f} s", flush=True)
     f1 = None if last.metrics is None else last.metrics.headline
     return {"strategy": strategy, "f1": f1, "loss": last.loss, "wall_s": wall_s, "model_sha256": last.model_sha256}
-
-
-def _number(value: str | float | None, factor: float, digits: int) -> str:
-    """A figure, or a dash."""
-    return f"{factor * value:.{digits}f}" if isinstance(value, int | float) else "-"

@@ -8,17 +8,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Literal
+from typing import Any, Literal
 
 from actors.cluster import start_line
 from actors.runtime.tokens import use_token
-from actors.terminal.exit_codes import BAD_INPUT, Stopped, print_result
+from actors.terminal.exit_codes import BAD_INPUT, Stopped, figure, print_result
 from relief_ray.config.experiment import override, parse
 from relief_ray.devices import power_sensors
 from relief_ray.devices.fleet import TYPES
@@ -143,7 +143,8 @@ def doctor(sysfs: Path | None, address: str | None, token: Path | None, as_json:
     for line in lines:
         texts += wrapped(line.seen, f"{line.status:<8} {line.part:<12} ") + wrapped(line.fix, " " * 22 + "fix: ")
     texts += ["", f"{len(failed)} failed, {counted(num_warnings, 'warning')}"]
-    checks = [{"part": line.part, "status": line.status, "seen": line.seen, "fix": line.fix} for line in lines]
+    names = ("part", "status", "seen", "fix")
+    checks = [{name: getattr(line, name) for name in names} for line in lines]
     print_result("\n".join(texts), {"ready": not failed, "checks": checks}, as_json)
     if failed:
         raise Stopped(BAD_INPUT, f"not ready: {', '.join(failed)}")
@@ -193,16 +194,16 @@ def _torch(torch: TorchFacts, is_jetson: bool) -> DoctorLine:
     """torch, its GPU and a kernel that was run there."""
     if not torch.version:
         return DoctorLine("torch", torch.fault, _VENDOR if is_jetson else pip("torch"), is_needed=True)
-    if not torch.gpu:
-        seen = f"{torch.version} ({torch.build}), no GPU"
-        if is_jetson:
-            return DoctorLine("torch", f"{seen} on a Jetson", _VENDOR, is_needed=True)
-        return DoctorLine("torch", f"{seen}; {torch.ran}", "install torch again" if torch.fault else "", is_needed=True)
-    seen = f"{torch.version} ({torch.build}), {torch.gpu} ({torch.arch}), built for {' '.join(torch.arch_list)}"
+    built_for = f"{torch.gpu} ({torch.arch}), built for {' '.join(torch.arch_list)}"
+    seen = f"{torch.version} ({torch.build}), {built_for if torch.gpu else 'no GPU'}"
+    if is_jetson and not torch.gpu:
+        return DoctorLine("torch", f"{seen} on a Jetson", _VENDOR, is_needed=True)
+    fix = ""
     if torch.fault:
-        return DoctorLine("torch", f"{seen}; {torch.fault}", _VENDOR, is_needed=True)
-    slow = f"a kernel ran all the same; a torch that is built for {torch.arch} starts faster"
-    return DoctorLine("torch", f"{seen}; {torch.ran}", "" if torch.arch in torch.arch_list else slow)
+        fix = _VENDOR if torch.gpu else "install torch again"
+    elif torch.gpu and torch.arch not in torch.arch_list:
+        fix = f"a kernel ran all the same; a torch that is built for {torch.arch} starts faster"
+    return DoctorLine("torch", f"{seen}; {torch.fault or torch.ran}", fix, is_needed=bool(torch.fault))
 
 
 def _power_mode(root: Path, is_jetson: bool) -> DoctorLine:
@@ -293,25 +294,6 @@ def _connect_s(place: str) -> float:
 # `relief-ray device monitor`: power and energy of this board by rail, while it works or while a command runs.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BoardPower:
-    """A measurement of a board's power with its surroundings."""
-
-    root: Path
-    meter: PowerMeter
-    idle_w: float | None
-    """The board's mean power before it; None where not measured."""
-    exit_code: int | None
-
-    @property
-    def above_idle_j(self) -> float | None:
-        """Joules beyond what the idle board would have taken; None where either is not measured."""
-        total = self.meter.total()
-        if total is None or total.energy_j is None or self.idle_w is None:
-            return None
-        return total.energy_j - self.idle_w * self.meter.span_s
-
-
 def monitor(command: Sequence[str], seconds: float, idle_s: float, sysfs: Path | None, as_json: bool) -> int:
     """Measure, print and return the command's exit code; 0 without one. Ctrl-C ends the measurement early.
 
@@ -333,8 +315,8 @@ def monitor(command: Sequence[str], seconds: float, idle_s: float, sysfs: Path |
     idle_total = idle.total() if idle.samples else None
     with PowerMeter(root) as meter:
         code = _run(command, seconds)
-    power = BoardPower(root=root, meter=meter, idle_w=None if idle_total is None else idle_total.mean_w, exit_code=code)
-    print_result(_power_text(power), _power_facts(power), as_json)
+    facts = _power_facts(root, meter, None if idle_total is None else idle_total.mean_w, code)
+    print_result(_power_text(facts, meter), facts, as_json)
     return code or 0
 
 
@@ -355,33 +337,52 @@ def _run(command: Sequence[str], seconds: float) -> int | None:
 
 
 def _number(value: float | None, decimals: int = 2) -> str:
-    """The value, or ``n/a``: what was not measured is never 0."""
-    return _NOT_AVAILABLE if value is None else f"{value:.{decimals}f}"
+    return figure(value, decimals, _NOT_AVAILABLE)
 
 
-def _power_text(power: BoardPower) -> str:
-    """The board, a table of its rails, and its heat."""
-    root, meter, total = power.root, power.meter, power.meter.total()
-    known = power_sensors.release(root)
-    name = power_sensors.model_name(root) or ("Jetson" if known else "no Jetson")
-    l4t = "" if known is None else f", L4T {known.l4t} (JetPack {known.jetpack or 'unknown'})"
-    lines = [f"Board     {name}{l4t}, power mode {power_sensors.power_mode(root) or _NOT_AVAILABLE}"]
-    if total is None:
+def _power_facts(root: Path, meter: PowerMeter, idle_w: float | None, code: int | None) -> dict[str, Any]:
+    """Board, rails and heat; null where it is not measured. ``idle_w``: the board's mean power before."""
+    total, known = meter.total(), power_sensors.release(root)
+    energy_j = None if total is None else total.energy_j
+    return {
+        "board": power_sensors.model_name(root),
+        "l4t": known and known.l4t,
+        "jetpack": known and known.jetpack,
+        "power_mode": power_sensors.power_mode(root),
+        "seconds": meter.span_s,
+        "period_s": PERIOD_S,
+        "idle_w": idle_w,
+        "rails": [asdict(rail) for rail in meter.by_rail()],
+        "total": total and asdict(total),
+        "total_rails": [rail.label for rail in power_sensors.total_rails(meter.rails)],
+        "above_idle_j": None if energy_j is None or idle_w is None else energy_j - idle_w * meter.span_s,
+        "hottest_c": [meter.heats[0].hottest_c, meter.heats[-1].hottest_c],
+        "throttled": meter.was_throttled,
+        "command_exit_code": code,
+    }
+
+
+def _power_text(facts: Mapping[str, Any], meter: PowerMeter) -> str:
+    """The board, a table of its rails, and its heat; ``n/a`` where the facts have null."""
+    name = facts["board"] or ("Jetson" if facts["l4t"] else "no Jetson")
+    l4t = f", L4T {facts['l4t']} (JetPack {facts['jetpack'] or 'unknown'})" if facts["l4t"] else ""
+    lines = [f"Board     {name}{l4t}, power mode {facts['power_mode'] or _NOT_AVAILABLE}"]
+    if (total := meter.total()) is None:
         lines.append("Power     n/a: no power sensor (INA3221 or a relative) below sys/class/hwmon; joules are n/a too")
     else:
+        rails = meter.by_rail()
         lines += [
-            f"Idle      {_number(power.idle_w)} W before the measurement",
+            f"Idle      {_number(facts['idle_w'])} W before the measurement",
             f"Measured  {meter.span_s:.1f} s, a sample every {1000 * PERIOD_S:.0f} ms",
             "",
-            table(["rail", "mean W", "peak W", "joules", "dropped %"], [*map(_row, (*meter.by_rail(), total))]),
+            table(["rail", "mean W", "peak W", "joules", "dropped %"], map(_row, (*rails, total))),
             "",
-            f"total = {total.sensor}; above idle: {_number(power.above_idle_j)} J",
-            *(f"NOTE: {rail.label}: {rail.why}" for rail in meter.by_rail() if rail.why),
+            f"total = {total.sensor}; above idle: {_number(facts['above_idle_j'])} J",
+            *(f"NOTE: {rail.label}: {rail.why}" for rail in rails if rail.why),
+            *([f"NOTE: no total: {total.why}"] if total.energy_j is None else []),
         ]
-        if total.energy_j is None:
-            lines.append(f"NOTE: no total: {total.why}")
     state = {None: _NOT_AVAILABLE, True: "yes", False: "no"}[meter.was_throttled]
-    first, last = (_number(meter.heats[i].hottest_c, 1) for i in (0, -1))
+    first, last = (_number(heat_c, 1) for heat_c in facts["hottest_c"])
     lines.append(f"Heat      {first} -> {last} °C in the hottest zone; slowed down: {state}")
     return "\n".join(lines)
 
@@ -389,27 +390,6 @@ def _power_text(power: BoardPower) -> str:
 def _row(rail: RailEnergy) -> list[str]:
     figures = (_number(value) for value in (rail.mean_w, rail.peak_w, rail.energy_j))
     return [rail.label, *figures, _number(100 * rail.dropped, 1)]
-
-
-def _power_facts(power: BoardPower) -> dict[str, object]:
-    """The same for JSON: null where the text says ``n/a``."""
-    meter, total, known = power.meter, power.meter.total(), power_sensors.release(power.root)
-    return {
-        "board": power_sensors.model_name(power.root),
-        "l4t": None if known is None else known.l4t,
-        "jetpack": None if known is None else known.jetpack,
-        "power_mode": power_sensors.power_mode(power.root),
-        "seconds": meter.span_s,
-        "period_s": PERIOD_S,
-        "idle_w": power.idle_w,
-        "rails": [asdict(rail) for rail in meter.by_rail()],
-        "total": None if total is None else asdict(total),
-        "total_rails": [rail.label for rail in power_sensors.total_rails(meter.rails)],
-        "above_idle_j": power.above_idle_j,
-        "hottest_c": [meter.heats[0].hottest_c, meter.heats[-1].hottest_c],
-        "throttled": meter.was_throttled,
-        "command_exit_code": power.exit_code,
-    }
 
 
 # `relief-ray device profile`: this machine's seconds per stage of a backbone, for `costs.profile`.

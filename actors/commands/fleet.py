@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from actors.commands.plan_text import refuse_nested, refuse_several
-from actors.terminal.exit_codes import print_result
-from relief_ray.core.messages import Assignment
+from actors.terminal.exit_codes import figure, print_result
+from relief_ray.core.messages import Assignment, ClientInfo
 from relief_ray.experiment.setup import Setup, choose_engine, context_of
 from relief_ray.records.cells import find_runs
 from relief_ray.report.results import cost_figures
@@ -73,7 +73,7 @@ def whatif(folders: Sequence[Path], fleet: Path | None, windows: int | None, epo
         {
             "event": "whatif",
             "said": SAID,
-            "fleet": None if fleet is None else str(fleet),
+            "fleet": fleet and str(fleet),
             "windows": windows,
             "epochs": epochs,
             "runs": facts,
@@ -114,17 +114,16 @@ def _clocks_of(run: Loaded) -> _Clocks:
 def _lines(title: str, before: _Clocks, after: _Clocks) -> Iterator[list[str]]:
     """A line per clock; a dash where a clock has no such figure."""
     for i, clock in enumerate(after):
-        values = [
-            (summaries.get(clock, {}).get(figure), digits)
-            for figure, digits in _COLUMNS.items()
-            for summaries in (before, after)
+        texts = [
+            figure(costs.get(clock, {}).get(name), decimals)
+            for name, decimals in _COLUMNS.items()
+            for costs in (before, after)
         ]
-        texts = ("-" if value is None else f"{value:.{digits}f}" for value, digits in values)
         yield [title if i == 0 else "", clock, *texts]
 
 
 def _facts(clocks: _Clocks) -> JsonValue:
-    return {name: {key: costs[figure] for key, figure in _FIGURES.items()} for name, costs in clocks.items()}
+    return {name: {key: costs[of_run] for key, of_run in _FIGURES.items()} for name, costs in clocks.items()}
 
 
 # `relief-ray fleet show`: devices, sensors, and the cost of a FedAvg round for each client.
@@ -148,25 +147,21 @@ def show(target: str, settings: Sequence[str], as_json: bool) -> None:
     deadline = insight.deadline_text or (
         f"the deadline of {method_name(setup.config.strategy, setup.config.label())} in round 1"
     )
-    mandatory_s = _mandatory_s(setup)
-    text = _fleet_text(setup, target, mandatory_s, targets_s, deadline)
-    print_result(text, _fleet_facts(setup, mandatory_s, targets_s), as_json)
+    facts = _fleet_facts(setup, targets_s)
+    print_result(_fleet_text(setup, target, facts, deadline), facts, as_json)
 
 
-def _mandatory_s(setup: Setup) -> list[float]:
-    """Seconds per client for its mandatory blocks alone, by the planning clock."""
-    seconds = []
-    for client in setup.fleet.clients:
-        blocks = setup.layout.select([g.id for g in setup.layout.mandatory(client.modalities)])
-        task = Assignment(
-            client=client.id, down=setup.layout.select(), train=blocks, up=blocks, epochs=setup.config.training.epochs
-        )
-        seconds.append(setup.planner.times(client.id, task).busy_s)
-    return seconds
+def _mandatory_s(setup: Setup, client: ClientInfo) -> float:
+    """Seconds of a client for its mandatory blocks alone, by the planning clock."""
+    blocks = setup.layout.select([g.id for g in setup.layout.mandatory(client.modalities)])
+    task = Assignment(
+        client=client.id, down=setup.layout.select(), train=blocks, up=blocks, epochs=setup.config.training.epochs
+    )
+    return setup.planner.times(client.id, task).busy_s
 
 
-def _fleet_facts(setup: Setup, mandatory_s: Sequence[float], targets_s: Mapping[str, float]) -> dict[str, object]:
-    """The fleet for JSON."""
+def _fleet_facts(setup: Setup, targets_s: Mapping[str, float]) -> dict[str, Any]:
+    """Device types, clients with their seconds, and what a FedAvg round costs under each clock."""
     return {
         "types": {name: kind.model_dump(mode="json") for name, kind in setup.types.items()},
         "clients": [
@@ -176,7 +171,7 @@ def _fleet_facts(setup: Setup, mandatory_s: Sequence[float], targets_s: Mapping[
                 "modalities": list(client.modalities),
                 "num_windows": client.num_windows,
                 "fedavg_s": {name: cost.clients[client.id].times.busy_s for name, cost in setup.reference.items()},
-                "mandatory_s": mandatory_s[client.id],
+                "mandatory_s": _mandatory_s(setup, client),
             }
             for client in setup.fleet.clients
         ],
@@ -188,9 +183,7 @@ def _fleet_facts(setup: Setup, mandatory_s: Sequence[float], targets_s: Mapping[
     }
 
 
-def _fleet_text(
-    setup: Setup, target: str, mandatory_s: Sequence[float], targets_s: Mapping[str, float], deadline: str
-) -> str:
+def _fleet_text(setup: Setup, target: str, facts: Mapping[str, Any], deadline: str) -> str:
     """The fleet in two tables: device types, then clients with their seconds; ``deadline``: meaning of T*."""
     fleet, config = setup.fleet, setup.config
     cohorts = ", ".join(f"{m} {len(fleet.cohort(m))}" for m in fleet.modalities)
@@ -205,22 +198,22 @@ def _fleet_text(
         ]
         for name, kind in setup.types.items()
     ]
-    clocks, costs = list(setup.reference), list(setup.reference.values())
     clients = [
         [
-            f"{client.id}",
-            client.device,
-            ", ".join(client.modalities),
-            str(client.num_windows),
-            *(f"{cost.clients[client.id].times.busy_s:.3f}" for cost in costs),
-            f"{mandatory_s[client.id]:.3f}",
+            str(client["client"]),
+            client["device"],
+            ", ".join(client["modalities"]),
+            str(client["num_windows"]),
+            *(f"{seconds:.3f}" for seconds in client["fedavg_s"].values()),
+            f"{client['mandatory_s']:.3f}",
         ]
-        for client in fleet.clients
+        for client in facts["clients"]
     ]
+    clocks, costs = list(facts["fedavg"]), facts["fedavg"].values()
     sums = {
-        "round, s": [f"{cost.round_s:.3f}" for cost in costs],
-        "round, J": [f"{cost.energy_j:.1f}" for cost in costs],
-        "T*, s": [f"{targets_s[name]:.3f}" for name in clocks],
+        "round, s": [f"{cost['round_s']:.3f}" for cost in costs],
+        "round, J": [f"{cost['energy_j']:.1f}" for cost in costs],
+        "T*, s": [f"{facts['target_s'][name]:.3f}" for name in clocks],
     }
     clients += [[name, "", "", "", *figures, ""] for name, figures in sums.items()]
     lines = [

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-
-from pydantic import BaseModel
 
 from actors.commands.study import claims_facts, claims_text
 from actors.grids.estimate import START_S, Estimate, estimates, probe_missing
@@ -32,7 +31,6 @@ from relief_ray.support.process import num_cores
 from relief_ray.support.text import WIDTH, filled, table, typed, wrapped
 
 State = CellState[Cell]
-MIB = 2**20
 
 
 _MAX_ROWS = 40
@@ -44,135 +42,160 @@ def counts(entries: Sequence[State]) -> str:
     return ", ".join(f"{number} {status}" for status, number in numbers.items() if number)
 
 
-def grid_text(
-    plan: Plan,
-    entries: Sequence[State],
-    known: Mapping[str, Estimate],
-    num_places: int,
-    start_s: float,
-    share: float = 1.0,
-) -> str:
-    """Table of cells by setting and method, with time, disk, and the source of these estimates.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Forecast:
+    """Time and disk of what is to do of a plan, for people or as JSON."""
 
-    ``share``: that of all cells which ``entries`` are; the sums are of all of them.
-    """
-    rows = [[setting, method, *rest] for (setting, method), rest in _estimate_rows(entries, known).items()]
-    shown = table(["setting", "method", "to do", "a cell", "all", "disk"], rows[:_MAX_ROWS], left=2)
-    more = [f"  ... and {len(rows) - _MAX_ROWS} rows more"] if len(rows) > _MAX_ROWS else []
-    data = sorted({f"{e.cell.config.data.name}, {split_name(e.cell.config.data.split)}" for e in entries})
-    lines = [
-        filled(f"{plan.name}: {plan.title}", rest="  "),
-        f"{len(entries)} cells ({counts(entries)}), seed-major; records in {plan.out}",
-        *_of_all(share, f"of {round(len(entries) / share)}: later ones are suggested once these are scored"),
-        "",
-        *(shown.splitlines() if _widest(shown) <= WIDTH else _by_setting(rows[:_MAX_ROWS])),
-        *more,
-        *_estimate_notes(entries, known),
-        "",
-        *_sum_lines(known, num_places, start_s, share),
-        *([] if plan.stopping is None else ["(tries that ASHA stops early take less)"]),
-        f"data: {'; '.join(data)}",
-    ]
-    return "\n".join(lines)
+    plan: Plan
+    states: Sequence[State]
+    known: Mapping[str, Estimate]
+    """By name of a cell that is to do."""
+    num_places: int
+    """Cores that cells share."""
+    start_s: float
+    """Until the first cell can begin; a part of the wall time, once."""
+    share: float = 1.0
+    """That of all cells which the plan has: a search suggests the others later. Sums are of all, as costly as these."""
+
+    @classmethod
+    def of(
+        cls, plan: Plan, states: Sequence[State], known: Mapping[str, Estimate], jobs: int | None, share: float = 1.0
+    ) -> Forecast:
+        """Count the places and Ray's start, where the cells need it and join no cluster that is up."""
+        modes = [state.cell.config.runtime.mode for state in states if not state.is_finished]
+        needs_ray = plan.kind == "grid" or jobs != 1 or any(mode != "inline" for mode in modes)
+        start_s = START_S if known and needs_ray and address_of(states) is None else 0.0
+        places = num_places(plan, states, jobs)
+        return cls(plan=plan, states=states, known=known, num_places=places, start_s=start_s, share=share)
+
+    def totals(self) -> dict[str, float]:
+        """Sums: seconds of one core and on all, bytes, and the number of cells of unknown length."""
+        seconds = [k.seconds for k in self.known.values() if k.seconds is not None]
+        core_s = sum(seconds) / self.share
+        return {
+            "core_s": core_s,
+            "start_s": self.start_s,
+            "wall_s": core_s / self.num_places + self.start_s,
+            "bytes": round(sum(k.num_bytes or 0 for k in self.known.values()) / self.share),
+            "unknown": round((len(self.known) - len(seconds)) / self.share),
+        }
+
+    def facts(self) -> dict[str, object]:
+        """Every cell with the seconds and bytes that it still needs, null where unknown, and the sums."""
+        unknown = Estimate(seconds=None, num_bytes=None, origin="")
+        estimates = [self.known.get(state.cell.name, unknown) for state in self.states]
+        cells = [
+            {**cell, "seconds": cost.seconds, "bytes": cost.num_bytes, "origin": cost.origin or None}
+            for cell, cost in zip(_cell_facts(self.states), estimates, strict=True)
+        ]
+        plan = {"event": "plan", "grid": self.plan.name, "folder": str(self.plan.out), "cores": self.num_places}
+        return {**plan, **self.totals(), "share_listed": self.share, "cells": cells}
+
+    def text(self) -> str:
+        """Table of cells by method, with time, disk, and the source of these estimates."""
+        lines = self._of_grid() if self.plan.kind == "grid" else self._of_runs()
+        return "\n".join(lines)
+
+    def _of_grid(self) -> list[str]:
+        """By setting too."""
+        plan, number = self.plan, len(self.states)
+        rows = [[states[0].cell.setting, states[0].cell.method, *costs] for states, costs in self._rows()]
+        shown = table(["setting", "method", *_costs_of("cell")], rows[:_MAX_ROWS], left=2)
+        more = [f"  ... and {len(rows) - _MAX_ROWS} rows more"] if len(rows) > _MAX_ROWS else []
+        data = sorted({_data(state.cell) for state in self.states})
+        return [
+            filled(f"{plan.name}: {plan.title}", rest="  "),
+            f"{number} cells ({counts(self.states)}), seed-major; records in {plan.out}",
+            *self._of_all(f"of {round(number / self.share)}: later ones are suggested once these are scored"),
+            "",
+            *(shown.splitlines() if max(map(len, shown.splitlines())) <= WIDTH else _by_setting(rows[:_MAX_ROWS])),
+            *more,
+            *self._origins(),
+            "",
+            *self._sums(),
+            *([] if plan.stopping is None else ["(tries that ASHA stops early take less)"]),
+            f"data: {'; '.join(data)}",
+        ]
+
+    def _of_runs(self) -> list[str]:
+        """With folds and seeds, and what of their settings differs from the defaults."""
+        plan = self.plan
+        rows = [[states[0].cell.method, *_axes_of(states), *costs] for states, costs in self._rows()]
+        settings = [f"  {key} = {value}" for key, value in differing(plan).items()]
+        return [
+            f"{plan.name}: {counted(len(self.states), 'run')} ({counts(self.states)}); records in {plan.out}",
+            f"data: {_data(plan.cells[0])}",
+            "",
+            table(["method", "folds", "seeds", *_costs_of("run")], rows, left=3),
+            *self._origins(),
+            "",
+            "settings that differ from their defaults" + ("" if settings else ": none"),
+            *settings,
+            "",
+            *self._sums(),
+        ]
+
+    def _rows(self) -> Iterator[tuple[list[State], list[str]]]:
+        """Cells of each setting and method, with: those to do of all, time of one and of all of these, and disk."""
+        groups: dict[tuple[str, str], list[State]] = {}
+        for state in self.states:
+            groups.setdefault((state.cell.setting, state.cell.method), []).append(state)
+        for states in groups.values():
+            costs = [self.known[state.cell.name] for state in states if state.cell.name in self.known]
+            seconds = [cost.seconds for cost in costs if cost.seconds is not None]
+            figures = [""] * 3 if len(seconds) == len(costs) else ["?"] * 3
+            if costs and len(seconds) == len(costs):
+                disk = mib(sum(cost.num_bytes or 0 for cost in costs))
+                figures = [duration(sum(seconds) / len(costs)), duration(sum(seconds)), disk]
+            yield states, [f"{len(costs)}/{len(states)}", *figures]
+
+    def _origins(self) -> list[str]:
+        """Lines on the source of the estimates: a source, and the methods that it is of."""
+        methods: dict[str, dict[str, None]] = {}
+        for cell in (state.cell for state in self.states if state.cell.name in self.known):
+            methods.setdefault(self.known[cell.name].origin, {})[cell.method] = None
+        return [
+            line
+            for origin, labels in methods.items()
+            for line in wrapped(f"{', '.join(labels)}: {origin}", "  ", "    ")
+        ]
+
+    def _of_all(self, line: str) -> list[str]:
+        """The line where the plan has a share of all cells only."""
+        return [line] if self.share < 1.0 else []
+
+    def _sums(self) -> list[str]:
+        """Time and disk of everything that is to do, and what the time includes."""
+        facts, known = self.totals(), self.known
+        if known and all(k.seconds is None for k in known.values()):
+            return wrapped(f"time and disk are unknown: no round of the {round(facts['unknown'])} cells could be timed")
+        unknown = f"; {facts['unknown']:.0f} cells of unknown length" if facts["unknown"] else ""
+        with_start, start = (
+            (" with Ray's start", f"; Ray's start: {duration(self.start_s)}") if self.start_s else ("", "")
+        )
+        takes = f"on {counted(self.num_places, 'core')} it takes {duration(facts['wall_s'])}{with_start}{unknown}"
+        return [
+            *wrapped(f"in all {duration(facts['core_s'])} of work, {mib(int(facts['bytes']))} of disk; {takes}"),
+            *self._of_all(f"(all {round(len(known) / self.share)} cells, as costly on average as these {len(known)})"),
+            f"(work: set-up, rounds and tests of every run{start})",
+        ]
 
 
-def _of_all(share: float, line: str) -> list[str]:
-    """The line where a plan has a share of all cells only."""
-    return [line] if share < 1.0 else []
+def _costs_of(noun: str) -> list[str]:
+    return ["to do", f"a {noun}", "all", "disk"]
 
 
-def _widest(text: str) -> int:
-    return max(map(len, text.splitlines()))
+def _data(cell: Cell) -> str:
+    return f"{cell.config.data.name}, {split_name(cell.config.data.split)}"
 
 
 def _by_setting(rows: Sequence[Sequence[str]]) -> list[str]:
     """The same table with every setting on a line of its own, for long names."""
-    head, *lines = table(["method", "to do", "a cell", "all", "disk"], [row[1:] for row in rows]).splitlines()
-    rule, *cells = lines
+    head, rule, *cells = table(["method", *_costs_of("cell")], [row[1:] for row in rows]).splitlines()
     by_setting: dict[str, list[str]] = {}
     for row, line in zip(rows, cells, strict=True):
         by_setting.setdefault(row[0], []).append(line)
     return [head, rule, *(line for setting, below in by_setting.items() for line in (setting, *below))]
-
-
-def _estimate_rows(
-    entries: Sequence[State], known: Mapping[str, Estimate]
-) -> dict[tuple[str, str], tuple[str, str, str, str]]:
-    """Cells to do of all, seconds of one and of all, and disk; by setting and method."""
-    groups: dict[tuple[str, str], list[State]] = {}
-    for entry in entries:
-        groups.setdefault((entry.cell.setting, entry.cell.method), []).append(entry)
-    rows = {}
-    for key, members in groups.items():
-        estimated = [known[e.cell.name] for e in members if e.cell.name in known]
-        seconds, sizes = [k.seconds for k in estimated], [k.num_bytes or 0 for k in estimated]
-        total = sum(s for s in seconds if s is not None)
-        costs = ("", "", "") if not estimated else (duration(total / len(estimated)), duration(total), mib(sum(sizes)))
-        rows[key] = (f"{len(estimated)}/{len(members)}", *(("?", "?", "?") if None in seconds else costs))
-    return rows
-
-
-def _estimate_notes(entries: Sequence[State], known: Mapping[str, Estimate]) -> list[str]:
-    """Lines on the source of the estimates: a source, and the methods that it is of."""
-    methods: dict[str, dict[str, None]] = {}
-    for entry in entries:
-        if entry.cell.name in known:
-            methods.setdefault(known[entry.cell.name].origin, {})[entry.cell.method] = None
-    return [
-        line for origin, labels in methods.items() for line in wrapped(f"{', '.join(labels)}: {origin}", "  ", "    ")
-    ]
-
-
-def _sum_lines(known: Mapping[str, Estimate], num_places: int, start_s: float, share: float = 1.0) -> list[str]:
-    """Time and disk of everything that is to do, and what the time includes; ``start_s``: until the first begins."""
-    facts = totals(known, num_places, start_s, share)
-    if known and all(k.seconds is None for k in known.values()):
-        return wrapped(f"time and disk are unknown: no round of the {round(facts['unknown'])} cells could be timed")
-    unknown = f"; {facts['unknown']:.0f} cells of unknown length" if facts["unknown"] else ""
-    one, all_places = duration(facts["core_s"]), duration(facts["wall_s"])
-    disk = mib(int(facts["bytes"]))
-    with_start, start = (" with Ray's start", f"; Ray's start: {duration(start_s)}") if start_s and known else ("", "")
-    takes = f"on {counted(num_places, 'core')} it takes {all_places}{with_start}{unknown}"
-    return [
-        *wrapped(f"in all {one} of work, {disk} of disk; {takes}"),
-        *_of_all(share, f"(all {round(len(known) / share)} cells, as costly on average as these {len(known)})"),
-        f"(work: set-up, rounds and tests of every run{start})",
-    ]
-
-
-def plan_facts(
-    plan: Plan,
-    entries: Sequence[State],
-    known: Mapping[str, Estimate],
-    num_places: int,
-    start_s: float,
-    share: float = 1.0,
-) -> dict[str, object]:
-    """``plan_text`` as JSON: every cell with the seconds and bytes that it still needs; null where unknown."""
-    rows = []
-    for row, entry in zip(_cell_facts(entries), entries, strict=True):
-        estimate = known.get(entry.cell.name)
-        values = (None, None, None) if estimate is None else (estimate.seconds, estimate.num_bytes, estimate.origin)
-        rows.append({**row, **dict(zip(("seconds", "bytes", "origin"), values, strict=True))})
-    facts = {"event": "plan", "grid": plan.name, "folder": str(plan.out), "cores": num_places}
-    return {**facts, **totals(known, num_places, start_s, share), "share_listed": share, "cells": rows}
-
-
-def totals(known: Mapping[str, Estimate], num_places: int, start_s: float, share: float = 1.0) -> dict[str, float]:
-    """Sums over all cells to do: seconds of one core and on all, bytes, and the number of cells of unknown length.
-
-    ``start_s``, Ray's start, is part of the wall time on all cores, once. ``share``: that of all cells which are
-    ``known``; the others count as much on average.
-    """
-    seconds = [k.seconds for k in known.values() if k.seconds is not None]
-    core_s = sum(seconds) / share
-    return {
-        "core_s": core_s,
-        "start_s": start_s if known else 0.0,
-        "wall_s": core_s / num_places + (start_s if known else 0.0),
-        "bytes": round(sum(k.num_bytes or 0 for k in known.values()) / share),
-        "unknown": round((len(known) - len(seconds)) / share),
-    }
 
 
 def tell(facts: Mapping[str, object]) -> None:
@@ -270,27 +293,16 @@ _AXES = frozenset({"schema", "strategy.name", "data.fold", "seed", "fleet.rotati
 def show_plan(plan: Plan, jobs: int | None, as_json: bool, share: float = 1.0) -> None:
     """Print the plan for `--dry-run`: a round of every workload is timed, a minute at most in all; nothing is written.
 
-    ``share``: that of all cells which the plan already has; a search suggests the others later.
+    ``share``: that of all cells which the plan already has.
     """
     states = plan.look()
     known = estimates(states, probe_missing(states, one_each=True, say=say, limit_s=_PLAN_S))
-    places, start_s = num_places(plan, states, jobs), ray_start_s(plan, jobs)
+    forecast = Forecast.of(plan, states, known, jobs, share)
     if as_json:
-        facts = plan_facts(plan, states, known, places, start_s, share)
         further = {} if plan.kind == "grid" else {"settings": differing(plan)}
-        tell({**facts, **further, "claims": claims_facts(plan)})
-    elif plan.kind == "grid":
-        print(grid_text(plan, states, known, places, start_s, share) + claims_text(plan))
+        tell({**forecast.facts(), **further, "claims": claims_facts(plan)})
     else:
-        print(_run_plan_text(plan, states, known, places, start_s) + claims_text(plan))
-
-
-def ray_start_s(plan: Plan, jobs: int | None) -> float:
-    """Seconds until the first cell can begin: Ray's, where the cells need it and join no cluster that is up."""
-    states = plan.look()
-    modes = [state.cell.config.runtime.mode for state in states if not state.is_finished]
-    needs_ray = plan.kind == "grid" or jobs != 1 or any(mode != "inline" for mode in modes)
-    return START_S if needs_ray and address_of(states) is None else 0.0
+        print(forecast.text() + claims_text(plan))
 
 
 def num_places(plan: Plan, states: Sequence[State], jobs: int | None) -> int:
@@ -307,31 +319,6 @@ def num_places(plan: Plan, states: Sequence[State], jobs: int | None) -> int:
 
         cores = max(1, int(ray.cluster_resources().get("CPU", 1.0)))
         return min(cores, jobs or cores)
-
-
-def _run_plan_text(
-    plan: Plan, entries: Sequence[State], known: Mapping[str, Estimate], places: int, start_s: float
-) -> str:
-    """The runs by method, what of their settings differs from the defaults, and how long they take."""
-    data = plan.cells[0].config.data
-    rows = [
-        [method, *_axes_of([e for e in entries if e.cell.method == method]), *rest]
-        for (_, method), rest in _estimate_rows(entries, known).items()
-    ]
-    settings = [f"  {key} = {value}" for key, value in differing(plan).items()]
-    parts = [
-        f"{plan.name}: {counted(len(entries), 'run')} ({counts(entries)}); records in {plan.out}",
-        f"data: {data.name}, {split_name(data.split)}",
-        "",
-        table(["method", "folds", "seeds", "to do", "a run", "all", "disk"], rows, left=3),
-        *_estimate_notes(entries, known),
-        "",
-        "settings that differ from their defaults" + ("" if settings else ": none"),
-        *settings,
-        "",
-        *_sum_lines(known, places, start_s),
-    ]
-    return "\n".join(parts)
 
 
 def _axes_of(entries: Sequence[State]) -> tuple[str, str]:
@@ -360,22 +347,17 @@ def differing(plan: Plan) -> dict[str, str]:
 
 
 def _differing(config: ExperimentConfig) -> dict[str, str]:
-    usual = ExperimentConfig()
-    sections = {"runtime": config.runtime, "tracking": config.tracking}
-    defaults = {"runtime": usual.runtime, "tracking": usual.tracking}
-    preset = PRESETS.get(config.label())
-    if preset is not None:  # a method's name stands for all of its preset's values
-        sections, defaults = {**sections, "strategy": config.strategy}, {**defaults, "strategy": preset}
-    texts = _flat(sections)
+    preset = PRESETS.get(config.label())  # a method's name stands for all of its preset's values
+    usual = ExperimentConfig().model_copy(update={"strategy": preset or config.strategy})
+    texts, defaults = (
+        flat_params({key: getattr(each, key).model_dump(mode="json") for key in ("runtime", "tracking", "strategy")})
+        for each in (config, usual)
+    )
     deciding = {
         k: v for k, v in flat_params(config.identity()).items() if preset is None or not k.startswith("strategy.")
     }
-    differ = {k: v for k, v in texts.items() if _flat(defaults).get(k) != v}
+    differ = {k: v for k, v in texts.items() if defaults.get(k) != v}
     return {key: value for key, value in {**deciding, **differ}.items() if key not in _AXES}
-
-
-def _flat(sections: Mapping[str, BaseModel]) -> dict[str, str]:
-    return flat_params({key: section.model_dump(mode="json") for key, section in sections.items()})
 
 
 _MAX_LINES = 8

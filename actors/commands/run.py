@@ -1,6 +1,7 @@
 """`relief-ray run`, `resume` and `grid`: they plan a study, or read its plan, and compute what is missing of it.
 
-Their options are declared in ``actors.cli.main``; an option that is short for a setting is turned into ``--set`` there.
+Their options are declared in ``actors.commands.options``; ``actors.cli.main`` turns those that are short for a setting
+into ``--set``.
 A grid is several cells at a time through Ray Tune; before it starts it says how long they take, from finished cells or
 timed rounds, and which fit into a budget.
 """
@@ -8,23 +9,17 @@ timed rounds, and which fit into a budget.
 from __future__ import annotations
 
 import json
-import math
 import os
-import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
+from actors.commands.options import Options
 from actors.commands.plan_text import (
-    grid_text,
+    Forecast,
     next_steps,
-    num_places,
-    plan_facts,
     print_end,
     print_status,
-    ray_start_s,
     show_plan,
     stale_advice,
     tell,
@@ -61,53 +56,6 @@ from tune_configs.registry import GRIDS, cells_of, load_grid
 State = CellState[Cell]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Options:
-    """Options of `relief-ray run`, `resume` and `grid` besides what is computed.
-
-    Attributes:
-        as_json: JSON lines instead of text.
-        dry_run: only show the cells, their settings, time and disk.
-        jobs: cells at a time; None: as many as there are places.
-        dashboard: open Ray's dashboard with a local cluster.
-        rerun_stale: set stale cells aside and compute them again.
-        other_code: go on with runs that another program began.
-        budget_s: wall time to stay within, counted from ``began_s``; None: no limit.
-        skip_failed: leave failed cells alone.
-        skip_unknown: leave out methods that this version does not have.
-        claims: file with the claims that the cells are to judge, instead of the grid's own.
-        search: sampler that suggests a search's tries; None: those that the grid lists.
-        tries: tries of every method and place that a sampler suggests; None: as many as the grid lists.
-        seed: of the sampler.
-        scheduler: stops weak tries of a search early; None: every try is trained to its end.
-        grace_rounds: rounds that the scheduler gives every try; None: a ninth of them, or more (``asha``).
-        reduction_factor: of so many tries the scheduler lets about one go on; None: three.
-        began_s: monotonic clock at the start of the command.
-    """
-
-    as_json: bool = False
-    dry_run: bool = False
-    jobs: int | None = 1
-    dashboard: bool = False
-    rerun_stale: bool = False
-    other_code: bool = False
-    budget_s: float | None = None
-    skip_failed: bool = False
-    skip_unknown: bool = False
-    claims: Path | None = None
-    search: Literal["optuna"] | None = None
-    tries: int | None = None
-    seed: int = 0
-    scheduler: Literal["asha"] | None = None
-    grace_rounds: int | None = None
-    reduction_factor: int | None = None
-    began_s: float = field(default_factory=time.monotonic)
-
-    def left_s(self) -> float:
-        """Seconds of the budget that are left; infinite without one."""
-        return math.inf if self.budget_s is None else self.budget_s - (time.monotonic() - self.began_s)
-
-
 def run_command(
     target: str, settings: Sequence[str], axes: Sequence[Setting], out: Path | None, options: Options
 ) -> None:
@@ -119,7 +67,8 @@ def run_command(
     plan = Plan.of(spec, out or Path("runs") / spec.name, chosen)
     refuse_begun(plan)
     if (mode := overruled_mode(target, settings, options.jobs)) is not None:
-        say(f"NOTE: {_cause(settings)} takes an actor for each client: runtime.mode=actors instead of {mode}")
+        cause = "runtime.physical=true" if _is_physical(_chosen(settings)) else "runtime.placement=typed"
+        say(f"NOTE: {cause} takes an actor for each client: runtime.mode=actors instead of {mode}")
     _check_dashboard(plan, options)
     if options.dry_run:
         show_plan(plan, options.jobs, options.as_json)
@@ -436,9 +385,9 @@ def within_budget(plan: Plan, entries: Sequence[State], todo: list[State], optio
     if options.budget_s is None or not todo:
         return todo
     known = estimates(entries, probe_missing(todo, one_each=False, say=say, limit_s=max(1.0, options.left_s())))
-    places = num_places(plan, todo, options.jobs)
+    forecast = Forecast.of(plan, entries, known, options.jobs)
     left_s = options.left_s() - START_S
-    chosen = fitting(todo, known, left_s * places)
+    chosen = fitting(todo, known, left_s * forecast.num_places)
     begun = [] if chosen else head_of(todo, known, left_s)
     facts = {
         "event": "budget",
@@ -450,10 +399,10 @@ def within_budget(plan: Plan, entries: Sequence[State], todo: list[State], optio
         "to_do": len(todo),
     }
     if options.as_json:
-        tell(plan_facts(plan, entries, known, places, ray_start_s(plan, options.jobs)))
+        tell(forecast.facts())
         tell(facts)
     else:
-        print(grid_text(plan, entries, known, places, ray_start_s(plan, options.jobs)))
+        print(forecast.text())
         print(_sentence(options.budget_s, left_s, chosen, begun, len(todo)), flush=True)
     return chosen or begun
 
@@ -470,55 +419,50 @@ def _sentence(budget_s: float, left_s: float, chosen: Sequence[State], begun: Se
     return f"budget {duration(budget_s)}, {rest}: {len(chosen)} of {num_todo} cells to do fit{what}"
 
 
+_MODE = "runtime.mode"
+
+
 def placed(settings: Sequence[str], jobs: int | None) -> list[str]:
     """The settings, with the mode that follows from them unless the user names one.
 
     Clients that are placed by device type are an actor each; several runs at a time are a process each, and on a
     cluster that is joined ``auto`` gives each of them a host on any node, where there are several.
     """
-    if _names_mode(settings):
+    chosen = _chosen(settings)
+    if _MODE in chosen:
         return list(settings)
-    if _is_typed(settings):
-        return ["runtime.mode=actors", *settings]
-    is_joined = "RAY_ADDRESS" in os.environ or any(setting.startswith("runtime.address=") for setting in settings)
+    if _is_typed(chosen):
+        return [f"{_MODE}=actors", *settings]
+    is_joined = "RAY_ADDRESS" in os.environ or "runtime.address" in chosen
     mode = "auto" if is_joined else "inline"
-    return [*([] if jobs == 1 else [f"runtime.mode={mode}"]), *settings]
+    return [*([] if jobs == 1 else [f"{_MODE}={mode}"]), *settings]
 
 
 def overruled_mode(target: str, settings: Sequence[str], jobs: int | None) -> str | None:
     """The mode of the preset or file that ``placed`` replaces because clients are placed by type; None: none is."""
-    if _names_mode(settings) or not _is_typed(settings):
+    chosen = _chosen(settings)
+    if _MODE in chosen or not _is_typed(chosen):
         return None
     runtime = load_spec(target).settings.get("runtime")
     mode = runtime.get("mode", "auto") if isinstance(runtime, dict) else "auto"
     return mode if mode in ("packed", "inline") else "a process for each run" if jobs != 1 else None
 
 
-def _names_mode(settings: Sequence[str]) -> bool:
-    return any(setting.startswith("runtime.mode=") for setting in settings)
+def _chosen(settings: Sequence[str]) -> dict[str, str]:
+    """By key, the value that it has in the end."""
+    return {key: value for key, _, value in (setting.partition("=") for setting in settings)}
 
 
-def _is_typed(settings: Sequence[str]) -> bool:
+def _is_typed(chosen: Mapping[str, str]) -> bool:
     """True where settings place clients by device type: by name, or as devices of a physical run."""
-    return _last("runtime.placement", settings) == "typed" or _is_physical(settings)
+    return chosen.get("runtime.placement") == "typed" or _is_physical(chosen)
 
 
-def _is_physical(settings: Sequence[str]) -> bool:
-    return _last("runtime.physical", settings).lower() in ("true", "yes", "on")
+def _is_physical(chosen: Mapping[str, str]) -> bool:
+    return chosen.get("runtime.physical", "").lower() in ("true", "yes", "on")
 
 
-def _cause(settings: Sequence[str]) -> str:
-    """Return the setting because of which clients are placed by device type."""
-    return "runtime.physical=true" if _is_physical(settings) else "runtime.placement=typed"
-
-
-def _last(key: str, settings: Sequence[str]) -> str:
-    """The value that a key has in the end; empty where no setting names it."""
-    return next((s.partition("=")[2] for s in reversed(settings) if s.partition("=")[0] == key), "")
-
-
-_FOLDER = Path("runs")
-_KEY = "runtime.mirror"
+_MIRROR = "runtime.mirror"
 
 
 def local_folder(target: str, out: Path | None, settings: Sequence[str]) -> tuple[Path, list[str]]:
@@ -536,10 +480,9 @@ def local_folder(target: str, out: Path | None, settings: Sequence[str]) -> tupl
                 "gone on with where it lies; leave --out away"
             )
         return Path(target), list(settings)
-    place = out or _FOLDER / target.rstrip("/").rpartition("/")[2]
+    place = out or Path("runs") / target.rstrip("/").rpartition("/")[2]
     fetched = fetch(target, place)
     say(fetched.line(mask_text(target)))
     for note in fetched.notes:
         say(f"NOTE: {note}")
-    is_chosen = any(setting.startswith(f"{_KEY}=") for setting in settings)
-    return place, [*settings, *([] if is_chosen else [f"{_KEY}={target}"])]
+    return place, [*settings, *([] if _MIRROR in _chosen(settings) else [f"{_MIRROR}={target}"])]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
+from actors.commands.options import StudyQuestion
+from actors.terminal.exit_codes import print_result
 from relief_ray.config.experiment import as_read
-from relief_ray.records.cells import CLAIMS_FILE, FIGURE_TEXT, Claims, Figure, figure_named, read_claims
+from relief_ray.records.cells import CLAIMS_FILE, FIGURE_TEXT, figure_named, read_claims
 from relief_ray.studies.plan import Plan, row_of
 from relief_ray.support.errors import UserError, counted
 from relief_ray.support.text import filled, table
@@ -19,47 +20,6 @@ if TYPE_CHECKING:
     from relief_ray.report.statistics import Sides
 
 _DIFFERENCES = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StudyQuestion:
-    """Options of `relief-ray plan-study`; differences in points of F1.
-
-    Attributes:
-        first: method whose difference to ``second`` is asked.
-        second: the other method.
-        figure: one of ``records.cells.Figure``.
-        sd: standard deviation of one paired difference; None: from records.
-        num_pairs: planned paired runs.
-        difference: true difference to be found.
-        margin: given, the claim is one-sided: not worse by this.
-        num_claims: number of claims that Holm corrects for.
-        power: wanted probability of finding it.
-        setting: part of the name of the records' setting; None: there is only one.
-    """
-
-    first: str
-    second: str
-    figure: str
-    sd: float | None
-    num_pairs: int
-    difference: float
-    margin: float | None
-    num_claims: int
-    power: float
-    setting: str | None = None
-
-    @property
-    def sides(self) -> Sides:
-        """One-sided where a margin is given."""
-        return 2 if self.margin is None else 1
-
-    @property
-    def alpha(self) -> float:
-        """Level of the strictest step of Holm's correction."""
-        from relief_ray.report.statistics import ALPHA
-
-        return ALPHA / self.num_claims
 
 
 def plan_study_command(folders: Sequence[Path], question: StudyQuestion, as_json: bool) -> None:
@@ -80,7 +40,7 @@ def plan_study_command(folders: Sequence[Path], question: StudyQuestion, as_json
             "same, so they say nothing of scatter; expected runs that differ, or --sd POINTS"
         )
     facts = _study_facts(question, scatter)
-    print(json.dumps(facts) if as_json else _study_text(question, scatter, facts))
+    print_result(_study_text(question, scatter, facts), facts, as_json)
 
 
 def _scatter(folders: Sequence[Path], question: StudyQuestion) -> Scatter:
@@ -95,14 +55,18 @@ def _scatter(folders: Sequence[Path], question: StudyQuestion) -> Scatter:
     return scatter_of(cells, question.first, question.second, figure_named(question.figure, "--figure"))
 
 
-def _study_facts(question: StudyQuestion, scatter: Scatter | None) -> dict[str, object]:
+def _study_facts(question: StudyQuestion, scatter: Scatter | None) -> dict[str, Any]:
     """All answers: power of the planned number, runs that are needed, and the smallest reachable adjusted p."""
-    from relief_ray.report.statistics import detectable, pairs_needed, power, smallest_p
+    from relief_ray.report.statistics import ALPHA, detectable, pairs_needed, power, smallest_p
 
     sd = question.sd if scatter is None else scatter.sd
     assert sd is not None
     per_unit = scatter.num_folds if scatter is not None and scatter.on_means else 1
-    units, alpha, sides = question.num_pairs // per_unit, question.alpha, question.sides
+    units = question.pairs // per_unit
+    # One-sided where a margin is given.
+    sides: Sides = 2 if question.margin is None else 1
+    # Level of the strictest step of Holm's correction.
+    alpha = ALPHA / question.claims
 
     def needed(difference: float, scatter_sd: float = sd) -> int | None:
         number = pairs_needed(difference, scatter_sd, alpha, sides, question.power)
@@ -115,9 +79,9 @@ def _study_facts(question: StudyQuestion, scatter: Scatter | None) -> dict[str, 
         "sd": sd,
         "sd_interval": interval,
         "unit": "replicate mean" if per_unit > 1 else "paired run",
-        "pairs": question.num_pairs,
+        "pairs": question.pairs,
         "units": units,
-        "claims": question.num_claims,
+        "claims": question.claims,
         "sides": sides,
         "difference": asked,
         "power": power(units, asked, sd, alpha, sides),
@@ -126,7 +90,7 @@ def _study_facts(question: StudyQuestion, scatter: Scatter | None) -> dict[str, 
         "data": [] if scatter is None else list(scatter.origins),
         "wanted_power": question.power,
         "detectable": detectable(units, sd, alpha, sides, question.power),
-        "smallest_adjusted_p": min(1.0, question.num_claims * smallest_p(units, sides)),
+        "smallest_adjusted_p": min(1.0, question.claims * smallest_p(units, sides)),
         "table": [
             {"difference": d, "pairs_needed": needed(d), "power": power(units, d, sd, alpha, sides)}
             for d in _DIFFERENCES
@@ -134,24 +98,24 @@ def _study_facts(question: StudyQuestion, scatter: Scatter | None) -> dict[str, 
     }
 
 
-def _study_text(question: StudyQuestion, scatter: Scatter | None, facts: dict[str, object]) -> str:
+def _study_text(question: StudyQuestion, scatter: Scatter | None, facts: Mapping[str, Any]) -> str:
     """The take-home sentence, then a table by difference, then where the scatter was taken from."""
-    asked, wanted = cast(float, facts["difference"]), 100 * question.power
+    asked, wanted = facts["difference"], 100 * question.power
     what = f"a difference of {asked:g} points"
     if question.margin is not None:
         what = f"that one of two equal methods is not worse by {asked:g} points"
-    least, found = cast(float, facts["smallest_adjusted_p"]), 100 * cast(float, facts["power"])
-    if least > 0.05:
-        head = f"This study cannot decide: {question.num_pairs} paired runs give no adjusted p below {least:.2g}."
+    if (least := facts["smallest_adjusted_p"]) > 0.05:
+        head = f"This study cannot decide: {question.pairs} paired runs give no adjusted p below {least:.2g}."
     else:
-        head = f"{question.num_pairs} paired runs find {what} in {found:.0f} of 100 studies."
-    needed, smallest = facts["pairs_needed"], cast("float | None", facts["detectable"])
-    sides, claims = "two" if question.sides == 2 else "one", counted(question.num_claims, "claim")
+        head = f"{question.pairs} paired runs find {what} in {100 * facts['power']:.0f} of 100 studies."
+    smallest, sides = facts["detectable"], "two" if facts["sides"] == 2 else "one"
     lines = [
         head,
-        f"{_number(needed).capitalize()} paired runs find it in {wanted:.0f} of 100{_unsure(scatter, facts)}.",
-        "" if smallest is None else f"{question.num_pairs} find {smallest:.1f} points in {wanted:.0f} of 100.",
-        f"Test: {sides}-sided, level 0.05 over {claims} (the strictest step of Holm's correction), scatter "
+        f"{_number(facts['pairs_needed']).capitalize()} paired runs find it in {wanted:.0f} of 100"
+        f"{_unsure(scatter, facts)}.",
+        "" if smallest is None else f"{question.pairs} find {smallest:.1f} points in {wanted:.0f} of 100.",
+        f"Test: {sides}-sided, level 0.05 over {counted(question.claims, 'claim')} "
+        "(the strictest step of Holm's correction), scatter "
         f"{facts['sd']:.1f} points a {facts['unit']}.",
     ]
     rows = [
@@ -160,9 +124,9 @@ def _study_text(question: StudyQuestion, scatter: Scatter | None, facts: dict[st
             "-" if r["pairs_needed"] is None else str(r["pairs_needed"]),
             f"{100 * r['power']:.0f}",
         ]
-        for r in cast("list[dict[str, float]]", facts["table"])
+        for r in facts["table"]
     ]
-    head_row = ["points", f"paired runs for {wanted:.0f} %", f"found by {question.num_pairs}, %"]
+    head_row = ["points", f"paired runs for {wanted:.0f} %", f"found by {question.pairs}, %"]
     said = [filled(line) for line in lines if line]
     return "\n".join([*said, "", table(head_row, rows, left=0), *map(filled, _source(question, scatter))])
 
@@ -171,11 +135,11 @@ def _number(pairs: object) -> str:
     return "more than 100,000" if pairs is None else str(pairs)
 
 
-def _unsure(scatter: Scatter | None, facts: Mapping[str, object]) -> str:
+def _unsure(scatter: Scatter | None, facts: Mapping[str, Any]) -> str:
     """``; 41 to 389 do if the scatter is 3.7 or 11.4 points, its 95 % interval``, where it was taken from runs."""
     if scatter is None or scatter.interval is None:
         return ""
-    low, high = map(_number, cast("list[int | None]", facts["pairs_needed_interval"]))
+    low, high = map(_number, facts["pairs_needed_interval"])
     ends = "{:.1f} or {:.1f}".format(*scatter.interval)
     return f"; {low} to {high} do if the scatter is {ends} points, the ends of its 95 % interval"
 
@@ -186,7 +150,7 @@ def _source(question: StudyQuestion, scatter: Scatter | None) -> list[str]:
         return []
     interval = "" if scatter.interval is None else " (95 % interval {:.1f} to {:.1f})".format(*scatter.interval)
     data = "" if scatter.origins == ("real",) else f" on {' and '.join(scatter.origins)} data"
-    figure = FIGURE_TEXT[cast(Figure, question.figure)]
+    figure = FIGURE_TEXT[figure_named(question.figure, "--figure")]
     lines = [
         "",
         f"Scatter: {scatter.sd:.1f} points{interval}, from {scatter.num_pairs} paired runs of {question.first} and "
@@ -203,18 +167,12 @@ def _source(question: StudyQuestion, scatter: Scatter | None) -> list[str]:
     return lines
 
 
-def _claims_of(plan: Plan) -> tuple[Claims, str] | None:
-    """The claims of a plan and the name of their file, before it is written or after; None where it has none."""
-    path = plan.claims_file or (plan.out / CLAIMS_FILE if plan.claims is not None else None)
-    return None if path is None else (read_claims(path)[0], str(path))
-
-
 def _outlooks_of(plan: Plan) -> list[Outlook]:
-    """Return the prospects of each of the plan's claims."""
+    """Return the prospects of each of the plan's claims, before their file is written or after."""
     from relief_ray.report.power_analysis import outlooks
 
-    known = _claims_of(plan)
-    return [] if known is None else outlooks(known[0], [row_of(cell) for cell in plan.cells])
+    path = plan.claims_file or (plan.out / CLAIMS_FILE if plan.claims is not None else None)
+    return [] if path is None else outlooks(read_claims(path)[0], [row_of(cell) for cell in plan.cells])
 
 
 def claims_text(plan: Plan) -> str:

@@ -162,6 +162,11 @@ def say(text: str) -> None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")
 
 
+def figure(value: float | None, decimals: int, lacking: str = "-") -> str:
+    """The value, or what stands for one that is not known: what was not measured is never 0."""
+    return lacking if value is None else f"{value:.{decimals}f}"
+
+
 def print_result(text: object, facts: object, as_json: bool) -> None:
     """Print a result as text or as JSON: an event on a line of its own, anything else indented."""
     is_event = isinstance(facts, dict) and "event" in facts

@@ -8,10 +8,10 @@ from pathlib import Path
 from statistics import fmean
 
 from relief_ray.config.runtime import TrackingConfig
-from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
+from relief_ray.records.run_folder import RUN_FILE, read_run
 from relief_ray.records.sync.mlflow import DATABASE, Store, StudySummary, log_run, log_study, store_uri
 from relief_ray.records.sync.sender import brief
-from relief_ray.studies.loop import headline_f1
+from relief_ray.studies.loop import headline_f1, last_round
 from relief_ray.support.errors import counted
 from relief_ray.support.masking import MASK
 
@@ -40,23 +40,26 @@ def summary_of(out: Path, name: str) -> StudySummary:
     done = {folder: run for folder, run in runs.items() if run.status == "done"}
     scores: dict[str, list[float]] = {}
     for folder, run in done.items():
-        rounds = read_rounds(folder)
-        if rounds and (f1 := headline_f1(rounds[-1])) is not None:
+        if (f1 := headline_f1(last_round(folder))) is not None:
             scores.setdefault(run.method.name, []).append(f1)
-    best = max(scores, key=lambda method: fmean(scores[method]), default=None)
-    best_f1 = {} if best is None else {"best_f1": fmean(scores[best])}
-    named = "" if best is None else f" Best mean F1: {100 * best_f1['best_f1']:.1f} % ({best})."
-    seeds = dict.fromkeys(str(run.config.get("seed")) for run in runs.values())
+    note = f"{name}: {len(done)} of {counted(len(runs), 'begun run')} done."
+    tags = {
+        "relief.methods": ", ".join(dict.fromkeys(run.method.name for run in runs.values())),
+        "relief.seeds": ", ".join(dict.fromkeys(str(run.config.get("seed")) for run in runs.values())),
+    }
+    metrics = {"cells_done": float(len(done))}
+    if scores:
+        best, values = max(scores.items(), key=lambda item: fmean(item[1]))
+        best_f1 = fmean(values)
+        note += f" Best mean F1: {100 * best_f1:.1f} % ({best})."
+        tags["relief.best_method"] = best
+        metrics["best_f1"] = best_f1
     return StudySummary(
         started=min((run.created for run in runs.values()), default=None),
         finished=max((run.finished for run in done.values() if run.finished), default=None),
-        note=f"{name}: {len(done)} of {counted(len(runs), 'begun run')} done.{named} Records: {out.absolute()}",
-        tags={
-            "relief.methods": ", ".join(dict.fromkeys(run.method.name for run in runs.values())),
-            "relief.seeds": ", ".join(seeds),
-            **({} if best is None else {"relief.best_method": best}),
-        },
-        metrics={"cells_done": float(len(done)), **best_f1},
+        note=f"{note} Records: {out.absolute()}",
+        tags=tags,
+        metrics=metrics,
     )
 
 

@@ -1,10 +1,11 @@
 """A search whose tries Optuna suggests: repeatable from its folders, inside its space, on validation data alone."""
 
 import importlib.util
+from dataclasses import replace
 
 import pytest
 
-from actors.commands.plan_text import grid_text, plan_facts
+from actors.commands.plan_text import Forecast
 from actors.grids.estimate import Estimate
 from actors.grids.search import again, freeze, search_places, space_of, suggested_tries
 from relief_ray.records.run_folder import read_rounds
@@ -54,13 +55,14 @@ def test_what_a_search_takes_is_told_of_all_its_tries(tmp_path):
     plan = suggested_tries("search_lr", SETTINGS, tmp_path / "whole", 12, seed=3).ask()
     entries = plan.look()
     known = {e.cell.name: Estimate(seconds=4.0, num_bytes=2**20, origin="one timed round") for e in entries}
-    text = grid_text(plan, entries, known, 2, 20.0, share=3 / 12)
+    forecast = Forecast(plan=plan, states=entries, known=known, num_places=2, start_s=20.0, share=3 / 12)
+    text = forecast.text()
     lines, text = text.splitlines(), " ".join(text.split())
     assert "3 cells (3 planned)" in text and "of 12: later ones" in text and "(all 12 cells" in text
     assert "in all 48 s of work, 12 MiB of disk; on 2 cores it takes 44 s with Ray's start" in text
     assert all(len(line) <= 80 or str(tmp_path) in line for line in lines)
-    assert plan_facts(plan, entries, known, 2, 20.0, 3 / 12)["core_s"] == 48.0
-    assert "later ones" not in grid_text(plan, entries, known, 2, 20.0)
+    assert forecast.facts()["core_s"] == 48.0
+    assert "later ones" not in replace(forecast, share=1.0).text()
     assert f1_heading(entries) == "validation F1 %"
 
 

@@ -1,0 +1,150 @@
+"""Options that several commands share, and records of many options: each with its help and default, stated once."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from actors.cluster import FIRST_PORT
+
+SomePath = Path | None
+SomeText = str | None
+SomeNumber = float | None
+SomeInt = int | None
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="PATH=VALUE",
+        help="Change a value, e.g. --set training.epochs=2. Repeatable; `relief-ray config` lists all keys.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+Target = Annotated[str, typer.Argument(metavar="[PRESET|FILE|RUN]", help="A preset, a configuration or a run folder.")]
+Dataset = Annotated[str, typer.Argument(metavar="NAME", help="A dataset; see `relief-ray data list`.")]
+FetchTo = Annotated[SomePath, typer.Option("--out", metavar="DIR", help="For the copy at a URI; by default runs/NAME.")]
+Jobs = Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time, a process each; 1: one after the other.")]
+Mirror = Annotated[
+    SomeText, typer.Option(metavar="URI", help="Keep a copy of all records there, e.g. s3://bucket/folder.")
+]
+Strategies = Annotated[SomeText, typer.Option(metavar="A,B", help="Methods instead of those of the preset or grid.")]
+Seeds = Annotated[SomeText, typer.Option(metavar="0,1,2|0-4|[0]", help="Seeds instead of seeds or replicates.")]
+Folds = Annotated[SomeText, typer.Option(metavar="0,1|0-3|[0]", help="Folds of held-out subjects.")]
+Rounds = Annotated[SomeInt, typer.Option(min=1, help="Rounds of every run.")]
+Address = Annotated[SomeText, typer.Option(help="Join this Ray cluster instead of starting one.")]
+Budget = Annotated[SomeText, typer.Option(metavar="8h", help="Time a round of every method, run what fits.")]
+Token = Annotated[
+    SomePath,
+    typer.Option(metavar="FILE", help="The cluster's token; default: RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token."),
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """Options of `relief-ray run`, `resume` and `grid` besides what is computed; each of them has some of these."""
+
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be run, its time and disk.")] = False
+    jobs: Annotated[SomeInt, typer.Option(min=1, metavar="N", help="Most cells at a time.")] = None
+    """None: as many as there are places."""
+    skip_unknown: Annotated[bool, typer.Option("--skip-unknown", help="Leave out methods not built yet.")] = False
+    skip_failed: Annotated[bool, typer.Option("--skip-failed", help="Do not try failed cells again.")] = False
+    other_code: Annotated[
+        bool, typer.Option("--other-code", help="Go on although another program began it; the record says so.")
+    ] = False
+    rerun_stale: Annotated[
+        bool,
+        typer.Option(
+            "--rerun-stale", help="Compute what is of another program or weights again; the old is set aside."
+        ),
+    ] = False
+    dashboard: Annotated[bool, typer.Option("--dashboard", help="Open Ray's dashboard with a local cluster.")] = False
+    claims: Annotated[SomePath, typer.Option(metavar="FILE.yaml", help="Claims to judge, at most six.")] = None
+    """None: the grid's own."""
+    search: Annotated[
+        Literal["optuna"] | None,
+        typer.Option(help="Let it suggest the tries of a search, instead of the grid's own list."),
+    ] = None
+    tries: Annotated[SomeInt, typer.Option(min=1, help="Tries of every method that are suggested.")] = None
+    """None: as many as the grid lists."""
+    seed: Annotated[int, typer.Option(min=0, help="Seed of what suggests tries.")] = 0
+    scheduler: Annotated[
+        Literal["asha"] | None, typer.Option(help="Stop a search's weak tries early, by validation F1.")
+    ] = None
+    grace_rounds: Annotated[
+        SomeInt,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Rounds that ASHA gives every try; by default a ninth of them and a method's warm-up, up to the next "
+            "round that is tested (evaluation.every).",
+        ),
+    ] = None
+    reduction_factor: Annotated[
+        SomeInt, typer.Option(min=2, metavar="N", help="Of so many tries ASHA lets about one go on; by default 3.")
+    ] = None
+    as_json: AsJson = False
+    budget_s: float | None = None
+    """Wall time to stay within, counted from ``began_s``; None: no limit."""
+    began_s: float = field(default_factory=time.monotonic)
+    """Monotonic clock at the start of the command."""
+
+    def left_s(self) -> float:
+        """Seconds of the budget that are left; infinite without one."""
+        return math.inf if self.budget_s is None else self.budget_s - (time.monotonic() - self.began_s)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeChoice:
+    """Options that head and joining nodes of a cluster share; None: the default of this machine."""
+
+    bind: Annotated[
+        SomeText,
+        typer.Option(
+            metavar="ADDRESS", help="Address of this machine that other nodes use; default: that of its route."
+        ),
+    ] = None
+    ports: Annotated[
+        int, typer.Option(metavar="FIRST", help="First of the 200 ports of this node's services and workers.")
+    ] = FIRST_PORT
+    num_cpus: Annotated[
+        SomeInt, typer.Option(min=0, help="Cores to lend; default: all within the container's quota.")
+    ] = None
+    num_gpus: Annotated[SomeInt, typer.Option(min=0, help="GPUs to lend; default: those that torch sees.")] = None
+    memory_mib: Annotated[
+        SomeInt, typer.Option(min=64, help="MiB for worker processes; default: 80 % of the machine's.")
+    ] = None
+    object_store_mib: Annotated[
+        SomeInt, typer.Option(min=80, help="MiB of shared memory for models; default: 1/8, at most 1024.")
+    ] = None
+    token: Token = None
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="No token: whoever reaches this machine's ports may run programs on it.")
+    ] = False
+    temp_dir: Annotated[
+        SomePath, typer.Option(metavar="DIR", help="Ray's sockets and logs; one for each node of a machine.")
+    ] = None
+    print_only: Annotated[bool, typer.Option("--print", help="Only print the line and its environment.")] = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StudyQuestion:
+    """Options of `relief-ray plan-study`; differences in points of F1."""
+
+    first: Annotated[str, typer.Option(metavar="METHOD", help="Of the pair whose scatter is taken.")] = "relief"
+    second: Annotated[str, typer.Option(metavar="METHOD", help="The other one.")] = "fedavg"
+    figure: Annotated[str, typer.Option(help="What is compared: f1, f1_rare, f1_own_sensors, ..")] = "f1"
+    sd: Annotated[SomeNumber, typer.Option(help="Points that paired differences scatter by, instead of DIR.")] = None
+    pairs: Annotated[int, typer.Option(min=1, help="Planned paired runs: folds x replicates.")] = 48
+    difference: Annotated[float, typer.Option(help="The difference to be found, in points.")] = 2.0
+    margin: Annotated[
+        SomeNumber, typer.Option(help="One-sided: not worse by this many points, where both are equal in truth.")
+    ] = None
+    setting: Annotated[SomeText, typer.Option(metavar="TEXT", help="Part of the setting's name, of several.")] = None
+    claims: Annotated[int, typer.Option(min=1, max=6, help="Number of claims that Holm corrects for.")] = 6
+    power: Annotated[float, typer.Option(min=0.5, max=0.99, help="Wanted probability of finding it.")] = 0.8
