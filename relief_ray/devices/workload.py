@@ -120,7 +120,16 @@ class Footprint:
     runs: tuple[StageRun, ...] = ()
     kept_bytes: float = 0.0
 
-    def workload(self, *, num_windows: int, epochs: int, num_steps: int, bytes_up: int, bytes_down: int) -> Workload:
+    def workload(
+        self,
+        *,
+        num_windows: int,
+        epochs: int,
+        num_steps: int,
+        bytes_up: int = 0,
+        bytes_down: int = 0,
+        extra_flops: float = 0.0,
+    ) -> Workload:
         """The round of a client with so many windows, epochs and optimizer steps."""
         n = num_windows if epochs else 0
         kept = self.kept_bytes * n <= MAX_KEPT_BYTES
@@ -141,6 +150,7 @@ class Footprint:
             num_steps=num_steps,
             runs=self.runs,
             repeats={times: (calls[times], number) for times, number in repeats.items()},
+            extra_flops=extra_flops,
         )
 
 

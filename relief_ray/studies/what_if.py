@@ -28,10 +28,8 @@ from relief_ray.experiment.recording import LocalRound, as_json, fedavg_records,
 from relief_ray.experiment.setup import (
     build_backbone,
     configured_fleet,
-    count,
     fedavg_reference,
-    make_accountant,
-    make_planner,
+    make_costs,
     run_clocks,
 )
 from relief_ray.models.backbone import InputShape
@@ -132,7 +130,7 @@ def price_fleet(
     additions = strategy.adapt(plain.layout, fleet)
     extended = build_backbone(config, shape, engine, additions) if additions else plain
     known = run_clocks(config, engine) if clocks is None else dict(clocks)
-    accountant = make_accountant(config, count(extended, config), plain.layout, types, known, engine)
+    costs = make_costs(config, fleet, types, plain, extended, engine, known)
     return Hardware(
         config=config,
         fleet=fleet,
@@ -140,9 +138,9 @@ def price_fleet(
         strategy=strategy,
         layout=extended.layout,
         engine=engine,
-        planner=make_planner(config, accountant.counter, fleet, types, known[config.costs.planning_time], engine),
-        accountant=accountant,
-        plain=replace(accountant, counter=count(plain, config)) if additions else accountant,
+        planner=costs.planner,
+        accountant=costs.accountant,
+        plain=costs.fedavg,
     )
 
 
