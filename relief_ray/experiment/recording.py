@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from itertools import combinations
+from types import MappingProxyType
 
 from pydantic import JsonValue
 from torch import Tensor
@@ -173,26 +174,6 @@ MAX_STAT_VALUES = 64
 Pairs = dict[GroupId, tuple[tuple[int, int, float], ...]]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Noted:
-    """Facts about a round that the loop of a run notices.
-
-    Attributes:
-        target_s: ``T*``; None where the method has none.
-        speedup_paper: its speedup at the paper's protocol; None where there is none.
-        warnings: lines for the user.
-        left_out: clients that the round went on without.
-    """
-
-    target_s: float | None = None
-    speedup_paper: float | None = None
-    warnings: tuple[str, ...] = ()
-    left_out: Mapping[int, LeftOutFacts] = field(default_factory=dict)
-
-
-_NOTHING_NOTED = Noted()
-
-
 def round_record(
     setup: Setup,
     context: RoundContext,
@@ -202,9 +183,15 @@ def round_record(
     wall_s: float,
     ended_unix_s: float,
     before: Mapping[str, Totals],
-    noted: Noted = _NOTHING_NOTED,
+    deadline_s: float | None = None,
+    speedup_paper: float | None = None,
+    left_out: Mapping[int, LeftOutFacts] = MappingProxyType({}),
+    warnings: tuple[str, ...] = (),
 ) -> RoundRecord:
-    """Build a round's record; ``metrics``: by part of the data, ``before``: totals of the last record."""
+    """Build a round's record.
+
+    ``metrics``: by part of the data; ``before``: totals of the last record; ``deadline_s``: the method's ``T*``.
+    """
     trained, reference, diagnosed = result.trained, fedavg_costs(setup, context.participants), _diagnosed(setup, result)
     return RoundRecord(
         round=context.round,
@@ -217,22 +204,22 @@ def round_record(
         totals={n: totals_after(before.get(n, Totals()), cost, result.charged) for n, cost in result.costs.items()},
         model_sha256=state_sha256(result.state),
         rejected={client: left.why for client, left in trained.rejected.items()},
-        left_out=dict(noted.left_out),
+        left_out=dict(left_out),
         metrics=metrics.get("test"),
         validation=metrics.get("validation"),
         d_bar=diagnosed.pop("d_bar", {}),
         divergence=_divergences(trained),
         pairwise=pairwise_cosine(trained.pairwise),
         diagnostics=diagnosed,
-        deadline_s=noted.target_s,
+        deadline_s=deadline_s,
         speedup=_speedup(setup, result, reference),
-        speedup_paper=noted.speedup_paper,
+        speedup_paper=speedup_paper,
         fedavg=_fedavg(setup, context, reference),
         trained_fraction=_trained_fraction(setup, result),
         moved_bytes=trained.moved_bytes,
         server_s=result.server_s,
         physical=_physical(trained),
-        warnings=noted.warnings,
+        warnings=warnings,
     )
 
 

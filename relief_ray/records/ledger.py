@@ -204,9 +204,9 @@ class LineFormat:
         selections = [tuple(map(self._text, texts)) for texts in columns.pop("selections", ())]
         clients = _rows(columns)
         for client in clients:
-            client["uploaded"] = selections[client["uploaded"]]
-            for row in (client, *client.get("probes", ())):
-                row["trained"] = selections[row["trained"]]
+            client["uploaded"], client["trained"] = selections[client["uploaded"]], selections[client["trained"]]
+            # Clients share what their columns have once.
+            client["probes"] = [{**p, "trained": selections[p["trained"]]} for p in client.get("probes", ())]
         return clients
 
     def _token(self, token: str) -> int | str | list[int | str]:

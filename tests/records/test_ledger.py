@@ -275,7 +275,9 @@ def test_a_line_gives_back_every_field_of_its_record_to_the_bit(finished, fleet)
     lines = LineFormat.of(make_run(fleet=fleet))
     plain = read_rounds(finished)[0]
     bare = plain.model_copy(update={"clients": (), "costs": {}, "totals": {}, "participants": ()})
-    for record in (plain, full_record(plain), bare, bare.model_copy(update={"participants": (1,)})):
+    full = full_record(plain)
+    alike = full.model_copy(update={"clients": tuple(replace(full.clients[0], client=c) for c in (0, 3))})
+    for record in (plain, full, alike, bare, bare.model_copy(update={"participants": (1,)})):
         line = lines.line(record, lines.begin)
         back = lines.read(line[: line.rindex(b',"sha256"')])
         for name in RoundRecord.model_fields:
