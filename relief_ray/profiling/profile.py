@@ -70,22 +70,19 @@ class Span:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Call:
-    """A forward call whose moments are not read yet."""
+class _Mark:
+    """A call whose moments are not read yet; ``ended`` None: where the next one begins."""
 
     stage: str
     phase: Phase
     rows: int
     began: Moment
-    ended: Moment
+    ended: Moment | None = None
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Arrival:
-    stage: str
-    phase: Phase
-    rows: int
-    at: Moment
+    def span(self, ended: Moment | None) -> Span:
+        """The call until ``ended``; the last parameter may be touched before the last gradient is there."""
+        seconds = 0.0 if ended is None else max(0.0, seconds_between(self.began, ended))
+        return Span(stage=self.stage, phase=self.phase, rows=self.rows, seconds=seconds)
 
 
 class _Probe(nn.Module):
@@ -101,7 +98,7 @@ class _Probe(nn.Module):
         output: Tensor = self.module(*inputs)
         ended, rows, live = probes.now(), max(map(len, inputs)), output.requires_grad
         probes.calls.append(
-            _Call(stage=self.stage, phase="live" if live else "frozen", rows=rows, began=began, ended=ended)
+            _Mark(stage=self.stage, phase="live" if live else "frozen", rows=rows, began=began, ended=ended)
         )
         if live:
             is_trained = any(p.requires_grad for p in self.module.parameters())
@@ -116,9 +113,9 @@ class Probes:
 
     def __init__(self, backbone: Backbone, on_gpu: bool = False) -> None:
         """Build the trainer before: it rebinds the parameters. ``on_gpu``: that is where it trains."""
-        self.calls: list[_Call] = []
-        self._rounds: list[tuple[list[_Arrival], Moment | None]] = []
-        self._arrivals: list[_Arrival] = []
+        self.calls: list[_Mark] = []
+        self._rounds: list[tuple[list[_Mark], Moment | None]] = []
+        self._arrivals: list[_Mark] = []
         self._touched: Moment | None = None
         self._on_gpu = on_gpu
         stages = backbone.stages
@@ -137,16 +134,15 @@ class Probes:
 
     def arrive(self, stage: str, phase: Phase, rows: int, _gradient: Tensor) -> None:
         """Note when the gradient of a stage's output is computed: until then the stage above it ran."""
-        self._arrivals.append(_Arrival(stage=stage, phase=phase, rows=rows, at=self.now()))
+        self._arrivals.append(_Mark(stage=stage, phase=phase, rows=rows, began=self.now()))
 
     def take(self) -> list[Span]:
         """Return the spans since the last call, forward before backward."""
         self._close()
         calls, rounds, self.calls, self._rounds = self.calls, self._rounds, [], []
-        forward = [
-            Span(stage=c.stage, phase=c.phase, rows=c.rows, seconds=seconds_between(c.began, c.ended)) for c in calls
+        return [c.span(c.ended) for c in calls] + [
+            span for arrivals, touched in rounds for span in _backward(arrivals, touched)
         ]
-        return forward + [span for arrivals, touched in rounds for span in _backward(arrivals, touched)]
 
     def _touch(self, _parameter: Tensor) -> None:
         self._touched = self.now()
@@ -157,17 +153,10 @@ class Probes:
         self._arrivals = []
 
 
-def _backward(arrivals: Sequence[_Arrival], touched: Moment | None) -> Iterator[Span]:
+def _backward(arrivals: Sequence[_Mark], touched: Moment | None) -> Iterator[Span]:
     """Spans of one backward pass; its last one ends when the last parameter was touched, if that came later."""
-    for arrival, following in zip(arrivals, [*arrivals[1:], None], strict=True):
-        end = touched if following is None else following.at
-        seconds = 0.0 if end is None else seconds_between(arrival.at, end)
-        yield Span(
-            stage=arrival.stage,
-            phase=arrival.phase,
-            rows=arrival.rows,
-            seconds=max(0.0, seconds) if following is None else seconds,
-        )
+    ends = [*(following.began for following in arrivals[1:]), touched]
+    return (arrival.span(end) for arrival, end in zip(arrivals, ends, strict=True))
 
 
 # Fits paces to timed rounds: one line through the medians of every stage, least squares for the optimizer.

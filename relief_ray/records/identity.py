@@ -21,7 +21,7 @@ from torch import Tensor
 from relief_ray.core.groups import GroupLayout, Params
 from relief_ray.core.messages import ServerState
 from relief_ray.plugins.load import digests, modules_of
-from relief_ray.records.schema import Machine
+from relief_ray.records.schema import Machine, section
 from relief_ray.support.errors import UserError
 from relief_ray.support.masking import redact
 from relief_ray.support.process import num_cores
@@ -142,8 +142,7 @@ def other_processor(run: Computed) -> str | None:
 def _names(config: Mapping[str, JsonValue]) -> list[JsonValue]:
     """Names of strategy, backbone, dataset and clock in a stored configuration."""
     keys = (("strategy", "name"), ("backbone", "name"), ("data", "name"), ("costs", "planning_time"))
-    sections = ((config.get(section), key) for section, key in keys)
-    return [section.get(key) for section, key in sections if isinstance(section, dict)]
+    return [section(config, name).get(key) for name, key in keys]
 
 
 def machine_facts() -> Machine:

@@ -7,6 +7,7 @@ Costs and times in them are the messages' own dataclasses; how a round's record 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, cast, get_args
@@ -38,6 +39,12 @@ class Record(FrozenConfig):
     """Base of all records; NaN and infinities are kept and written as strings."""
 
     model_config = ConfigDict(allow_inf_nan=True, ser_json_inf_nan="strings")
+
+
+def section(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Settings of a section of a recorded configuration; empty where there is none."""
+    settings = config.get(name)
+    return dict(settings) if isinstance(settings, dict) else {}
 
 
 def comparable(record: Record) -> JsonValue:
@@ -378,8 +385,7 @@ class RunRecord(Record):
     @property
     def data_notes(self) -> tuple[str, ...]:
         """``data_warnings`` as lines that name the dataset."""
-        section = self.config.get("data")
-        name = section.get("name", "") if isinstance(section, dict) else ""
+        name = section(self.config, "data").get("name", "")
         return tuple(f"data {name}: {text}" for text in self.data_warnings)
 
 
