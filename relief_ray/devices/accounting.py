@@ -241,7 +241,12 @@ class CostAccountant:
     def cost(self, receipts: Sequence[Receipt], fleet: Fleet, server_s: float = 0.0) -> dict[str, RoundCost]:
         """One ``RoundCost`` per clock; clients without receipt wait, with ``count_server_time`` all for the server."""
         waited_s = server_s if self.count_server_time else 0.0
-        return {name: self._round(clock, receipts, fleet, waited_s) for name, clock in self.clocks.items()}
+        return {
+            name: round_cost(
+                {r.assignment.client: self._times(clock, r, fleet) for r in receipts}, fleet, self.types, waited_s
+            )
+            for name, clock in self.clocks.items()
+        }
 
     def fedavg_reference(
         self,
@@ -271,10 +276,6 @@ class CostAccountant:
             )
             reference[name] = round_cost({t.client: planner.times(t.client, t) for t in tasks}, fleet, self.types)
         return reference
-
-    def _round(self, clock: TimeModel, receipts: Sequence[Receipt], fleet: Fleet, server_s: float) -> RoundCost:
-        times = {r.assignment.client: self._times(clock, r, fleet) for r in receipts}
-        return round_cost(times, fleet, self.types, server_s)
 
     def _times(self, clock: TimeModel, receipt: Receipt, fleet: Fleet) -> StageTimes:
         info, work = fleet[receipt.assignment.client], receipt.work

@@ -17,8 +17,7 @@ from typing import Protocol, runtime_checkable
 from pydantic import JsonValue
 
 from relief_ray.config.experiment import ExperimentConfig
-from relief_ray.core.federated import RoundContext, RoundResult, RoundVoid, run_round
-from relief_ray.core.groups import GroupId
+from relief_ray.core.federated import RoundResult, RoundVoid, run_round
 from relief_ray.core.messages import ClientInfo
 from relief_ray.core.protocols import Executor
 from relief_ray.experiment.evaluation import NO_AVERAGES, advanced, client_views, evaluation_inputs, is_tested
@@ -158,7 +157,12 @@ class Experiment:
                 deadline_s=self.target_s,
                 speedup_paper=speedup_at_paper(setup, result.charged, context.participants),
                 left_out=self.left_out.facts(round_, result.trained.rejected, setup.fleet),
-                warnings=self._watch(context, [j for r in result.trained.worked for j in r.assignment.train]),
+                warnings=self.untrained.add(
+                    round_,
+                    context.participants,
+                    [j for r in result.trained.worked for j in r.assignment.train],
+                    setup.strategy.insight.rests(context),
+                ),
             )
             self.folder.append(record)
         except BaseException:
@@ -172,11 +176,6 @@ class Experiment:
         if round_ % setup.config.record.checkpoint_every == 0 or round_ == setup.config.rounds:
             self._save()
         return record
-
-    def _watch(self, context: RoundContext, trained: list[GroupId]) -> tuple[str, ...]:
-        """Warnings about groups that nobody has trained for several rounds."""
-        rests = self.setup.strategy.insight.rests(context)
-        return self.untrained.add(context.round, context.participants, trained, rests)
 
     def checkpoint(self) -> Checkpoint:
         """The last committed round, as a resume would go on from it."""

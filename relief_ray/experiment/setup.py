@@ -251,7 +251,12 @@ def prepare(
         config, data, with_windows(fleet, [len(c) for c in data.clients]), types, engine or choose_engine(config)
     )
     setup = replace(setup, data_warnings=data_warnings(dataset, config.data, data.coverage))
-    return _pool_clients(setup) if setup.config.strategy.pooled else _with_hints(setup)
+    if config.strategy.pooled:
+        return _pool_clients(setup)
+    planned = PlannedRun(
+        context=context_of(setup, 1), clock=config.costs.planning_time, participation=config.participation
+    )
+    return replace(setup, warnings=(*setup.warnings, *setup.strategy.insight.warnings(planned)))
 
 
 def configured_fleet(config: ExperimentConfig, num_clients: int) -> tuple[Fleet, dict[str, DeviceType]]:
@@ -259,15 +264,6 @@ def configured_fleet(config: ExperimentConfig, num_clients: int) -> tuple[Fleet,
     spec = config.data.spec()
     absent = lacking(config.data, num_clients)
     return build_fleet(config.fleet, spec.names, spec.type_counts, num_clients, lacking=absent)
-
-
-def _with_hints(setup: Setup) -> Setup:
-    """The same setup with what its method warns of before the run begins."""
-    config = setup.config
-    planned = PlannedRun(
-        context=context_of(setup, 1), clock=config.costs.planning_time, participation=config.participation
-    )
-    return replace(setup, warnings=(*setup.warnings, *setup.strategy.insight.warnings(planned)))
 
 
 def _pool_clients(setup: Setup) -> Setup:

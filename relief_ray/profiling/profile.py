@@ -214,6 +214,7 @@ def stagewise(
     points, flops = _points(rounds), _flops(rounds)
     constant_s, tensor_s, value_s = fit_optimizer(rounds)
     optimizer_flops = {run.stage: run.optimizer_flops for r in rounds for run in r.load.runs if run.optimizer_flops}
+    optimizer_flops_per_s = ADAM_FLOPS_PER_VALUE / max(value_s, 1e-15)
     stages = {}
     for stage in dict.fromkeys(stage for stage, _ in points):
         paces = {p: pace(points[key], flops[key]) for p in ("live", "frozen", *_MODES) if (key := (stage, p)) in points}
@@ -221,7 +222,9 @@ def stagewise(
             live=paces.get("live"),
             frozen=paces.get("frozen"),
             backward={mode: paces[mode] for mode in _MODES if mode in paces},
-            optimizer=_optimizer_pace(tensors.get(stage, 0), tensor_s, value_s) if optimizer_flops.get(stage) else None,
+            optimizer=Pace(call_s=tensors.get(stage, 0) * tensor_s, flops_per_s=optimizer_flops_per_s)
+            if optimizer_flops.get(stage)
+            else None,
             step_bytes=step_bytes.get(stage, 0),
         )
     forward_step_s, forward_round_s = line(least, [r.left_s(True) for r in least])
@@ -283,10 +286,6 @@ def _positive_fit(rows: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDA
             break
         kept.pop(int(solved.argmin()))
     return coefficients
-
-
-def _optimizer_pace(num_tensors: int, tensor_s: float, value_s: float) -> Pace:
-    return Pace(call_s=num_tensors * tensor_s, flops_per_s=ADAM_FLOPS_PER_VALUE / max(value_s, 1e-15))
 
 
 def _points(rounds: Iterable[TimedRound]) -> dict[_Key, dict[int, list[float]]]:
@@ -361,8 +360,9 @@ class Profiler:
         full, least = timed[EVERYTHING], [*timed[LEAST], *timed[LEAST_LONG]]
         conditions = describe(setup, self._rows, [r.wall_s for r in full], self._load_before, self._watts)
         row = device_row(self._bench, full, least, [r for rounds in timed.values() for r in rounds])
+        processor = f"{conditions.cpu}, threads: {conditions.num_threads}"
         return Profile(
-            origin=f"MEASURED {conditions.date}, {_place(conditions)}",
+            origin=f"MEASURED {conditions.date}, {processor if conditions.device == 'cpu' else conditions.device}",
             backbone=backbone_name(setup.config.backbone),
             engine=setup.engine,
             measured=conditions,
@@ -470,11 +470,6 @@ def device_row(
     kept = {s.spec.id: s.step_bytes for s in backbone.stages}
     paces = stagewise(rounds, least, tensors, backbone.chunk or CHUNK, bench.plain.config.micro_batch, kept)
     return throughput(full[0].load, times).model_copy(update={"stagewise": paces})
-
-
-def _place(seen: Conditions) -> str:
-    """The GPU that the speeds are of, or the processor and its threads."""
-    return f"{seen.cpu}, threads: {seen.num_threads}" if seen.device == "cpu" else seen.device
 
 
 def describe(

@@ -189,7 +189,9 @@ def save(run_folder: Path, checkpoint: Checkpoint, binding: Binding) -> Path:
         except OSError:
             shutil.rmtree(beside, ignore_errors=True)
             raise
-    _prune(folder, checkpoint.round)
+    drop_after(run_folder, checkpoint.round)
+    for path in [*generations(run_folder)[KEEP:], *folder.glob(".retired-*")]:
+        shutil.rmtree(path, ignore_errors=True)
     return final
 
 
@@ -372,12 +374,6 @@ def drop_after(run_folder: Path, round_: int) -> None:
     for path in generations(run_folder):
         if round_of(path) > round_:
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _prune(folder: Path, newest: int) -> None:
-    drop_after(folder.parent, newest)
-    for path in [*generations(folder.parent)[KEEP:], *folder.glob(".retired-*")]:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 class Saver:

@@ -205,7 +205,10 @@ class MlflowRun:
         self.run_id = stored.info.run_id
         self._tags = set(stored.data.tags)
         self._grid: str | None = stored.data.tags.get("mlflow.parentRunId")
-        self._known = {key: _steps(self._client, self.run_id, key) for key in stored.data.metrics}
+        self._known = {
+            key: {point.step for point in self._client.get_metric_history(self.run_id, key)}
+            for key in stored.data.metrics
+        }
         self._exported = Exported(run_id=self.run_id)
 
     def send(self) -> bool:
@@ -355,10 +358,6 @@ def sync(folder: Path, uri: str | None = None) -> Synced:
 def _unix_ms(moment: str | None) -> int | None:
     """Milliseconds since 1970 of a moment in ISO 8601."""
     return None if not moment else round(datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp() * 1000)
-
-
-def _steps(client: MlflowClient, run_id: str, key: str) -> set[int]:
-    return {point.step for point in client.get_metric_history(run_id, key)}
 
 
 def _store_lock(store: Store, beside: Path) -> FileLock:
