@@ -47,10 +47,10 @@ class RailEnergy:
 
     label: str
     sensor: str
-    dropped: float
     mean_w: float | None = None
     peak_w: float | None = None
     energy_j: float | None = None
+    dropped: float
     why: str = ""
 
 
