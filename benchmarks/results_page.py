@@ -284,7 +284,7 @@ def claims(results: Path) -> str:
         if outcome is None:
             rows.append([judged.claim.sentence, judged.evidence, _NONE, _NONE, judged.verdict])
             continue
-        unit = f"{outcome.paired.num_pairs} {'replicate means' if outcome.on_means else 'pairs'}"
+        unit = f"{outcome.paired.num_pairs} {'replicate means' if outcome.paired.on_means else 'pairs'}"
         adjusted = _NONE if judged.p_holm is None else f"{judged.p_holm:.2g}"
         bound = bound_text(judged.claim, outcome.paired)
         difference = f"{outcome.paired}, at least {bound}" if bound else str(outcome.paired)

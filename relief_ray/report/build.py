@@ -10,12 +10,10 @@ from pathlib import Path
 from relief_ray.report.claims import Judgement, Registry, judge, last_lines, scatter, verdict_table
 from relief_ray.report.comparison import Experiment, experiments
 from relief_ray.report.document import Block, Document, Figure, Paragraphs, Section
-from relief_ray.report.figures.devices import allocation, devices
-from relief_ray.report.figures.modalities import modalities
-from relief_ray.report.figures.progress import pareto, progress, rare
+from relief_ray.report.figures.devices import allocation, cosine, devices, phases, traces
+from relief_ray.report.figures.progress import modalities, pareto, progress, rare
 from relief_ray.report.figures.style import save, sheet
 from relief_ray.report.figures.timeline import timeline_figure
-from relief_ray.report.figures.updates import cosine, phases, traces
 from relief_ray.report.formats.pages import html, markdown
 from relief_ray.report.inventory import Inventory
 from relief_ray.report.paper import Paper, read_paper

@@ -83,38 +83,32 @@ _TONES: Mapping[Verdict, Tone] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgedClaim:
-    """A claim with its verdict.
-
-    Attributes:
-        claim: as it was named.
-        verdict: the verdict.
-        evidence: the figures behind it, or the reason why there is none.
-        outcome: of the test; None where none was made.
-        p_holm: p adjusted over all claims of the page; None where no test was made.
-    """
+    """A claim with its verdict."""
 
     claim: Claim
+    """As it was named."""
     verdict: Verdict
+    """The verdict."""
     evidence: str
+    """The figures behind it, or the reason why there is none."""
     outcome: Outcome | None = None
+    """Of the test; None where none was made."""
     p_holm: float | None = None
+    """p adjusted over all claims of the page; None where no test was made."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judgement:
-    """Verdicts of one setting.
-
-    Attributes:
-        claims: in the order of the file.
-        num_claims: number of claims over which p-values were corrected.
-        at: when the claims were named (UTC).
-        rates: the A/A rate of every figure that a claim names, where there are enough runs.
-    """
+    """Verdicts of one setting."""
 
     claims: tuple[JudgedClaim, ...]
+    """In the order of the file."""
     num_claims: int
+    """Number of claims over which p-values were corrected."""
     at: str
+    """When the claims were named (UTC)."""
     rates: tuple[AaRate, ...]
+    """The A/A rate of every figure that a claim names, where there are enough runs."""
 
 
 def judge(
@@ -124,46 +118,39 @@ def judge(
 
     Claims that could not be tested count in Holm's correction as well: leaving runs out makes it no milder.
     """
-    problems = [*registry.problems]
-    judged: list[Judgement | None] = [None] * len(comparisons)
+    problems, number = [*registry.problems], registry.num_claims
+    judged: dict[int, tuple[Registered, Comparison, list[JudgedClaim]]] = {}
     for file in registry.files:
         found = [(i, c) for i, c in enumerate(comparisons) if c and _is_about(file.claims, c.runs[0].run.config)]
-        if len(found) != 1 or judged[found[0][0]] is not None:
-            problems.append(_misfit(file.claims, len(found)))
-            continue
-        place, comparison = found[0]
-        raw = [_judge(comparison, claim, file, registry.num_claims) for claim in file.claims.claims]
-        figures = dict.fromkeys(claim.figure for claim in file.claims.claims)
-        rates = (aa_rate(comparison, figure) for figure in figures)
-        judged[place] = Judgement(
-            claims=tuple(raw),
-            num_claims=registry.num_claims,
-            at=file.at,
-            rates=tuple(r for r in rates if r is not None),
+        if len(found) == 1 and found[0][0] not in judged:
+            ((place, comparison),) = found
+            judged[place] = file, comparison, [_judge(comparison, claim, file, number) for claim in file.claims.claims]
+        else:
+            why = f"{len(found)} settings here fit, none is judged; name what tells them apart in the file's `where`"
+            why = why if found else "no finished runs of that here, none is judged"
+            problems.append(f"The claims about {file.claims.data}, {file.claims.split}: {why}.")
+    ordered = sorted(judged.items())
+    tested = [c.outcome.p for _, (*_, claims) in ordered for c in claims if c.outcome is not None]
+    adjusted = iter(holm([*tested, *[1.0] * (number - len(tested))]))
+    judgements = {
+        place: Judgement(
+            claims=tuple(c if c.outcome is None else _decided(c, c.outcome, next(adjusted)) for c in claims),
+            num_claims=number,
+            at=file.committed.at,
+            rates=_rates(comparison, file.claims),
         )
-    return _corrected(judged, registry.num_claims), tuple(problems)
+        for place, (file, comparison, claims) in ordered
+    }
+    return [judgements.get(place) for place in range(len(comparisons))], tuple(problems)
 
 
-def _misfit(claims: Claims, number: int) -> str:
-    place = f"The claims about {claims.data}, {claims.split}"
-    if not number:
-        return f"{place}: no finished runs of that here, none is judged."
-    return f"{place}: {number} settings here fit, none is judged; name what tells them apart in the file's `where`."
+def _rates(comparison: Comparison, claims: Claims) -> tuple[AaRate, ...]:
+    figures = dict.fromkeys(claim.figure for claim in claims.claims)
+    return tuple(rate for figure in figures if (rate := aa_rate(comparison, figure)) is not None)
 
 
-def _corrected(judged: Sequence[Judgement | None], number: int) -> list[Judgement | None]:
-    """The judgements with adjusted p-values; claims of the page without a test enter with p = 1."""
-    known = [c.outcome.p for j in judged if j is not None for c in j.claims if c.outcome is not None]
-    adjusted = iter(holm([*known, *[1.0] * (number - len(known))]))
-    return [
-        j and replace(j, claims=tuple(_decided(c, next(adjusted)) if c.outcome is not None else c for c in j.claims))
-        for j in judged
-    ]
-
-
-def _decided(judged: JudgedClaim, p_holm: float) -> JudgedClaim:
-    outcome, verdict = judged.outcome, judged.verdict
-    assert outcome is not None
+def _decided(judged: JudgedClaim, outcome: Outcome, p_holm: float) -> JudgedClaim:
+    verdict = judged.verdict
     if verdict == "undecided" and p_holm < ALPHA:
         is_for = judged.claim.margin is not None or outcome.paired.mean > 0
         verdict = "supported" if is_for else "contradicted"
@@ -173,45 +160,38 @@ def _decided(judged: JudgedClaim, p_holm: float) -> JudgedClaim:
 def _judge(comparison: Comparison, claim: Claim, file: Registered, num_claims: int) -> JudgedClaim:
     """The claim's test, still without the correction, or the reason why there is none."""
     found = run_pairs(comparison, claim.first, claim.second, claim.figure)
-    obstacle = _tested_late(comparison, claim, len(found)) or _obstacle(comparison, found, claim, file)
+    obstacle = _obstacle(comparison, found, claim, file)
     if obstacle is not None:
         return JudgedClaim(claim=claim, verdict=obstacle[0], evidence=obstacle[1])
     outcome = judge_pairs(found, claim.margin)
-    least = min(1.0, num_claims * outcome.smallest_p)
-    evidence = _evidence(outcome, claim, found)
+    least, evidence = min(1.0, num_claims * outcome.smallest_p), _evidence(outcome, claim, found)
     if least > ALPHA:
-        why = f"this study cannot decide: {_units(outcome)} give no adjusted p below {least:.2g}; {evidence}"
-        return JudgedClaim(claim=claim, verdict="cannot decide", evidence=why, outcome=outcome)
-    return JudgedClaim(claim=claim, verdict="undecided", evidence=evidence, outcome=outcome)
-
-
-def _tested_late(comparison: Comparison, claim: Claim, num_pairs: int) -> tuple[Verdict, str] | None:
-    """The verdict where runs of both methods are there, but a first test came after the budget; else None."""
-    first, second = ({run.replicate for run in comparison.runs_of(label)} for label in (claim.first, claim.second))
-    number = len(first & second)
-    if claim.figure not in COSTS or number == num_pairs:
-        return None
-    late = f"in {number - num_pairs} of {counted(number, 'pair')} the first test came after the cheaper run's end"
-    return "not tested early enough", f"{late}; test after every round: --set evaluation.every=1"
+        evidence = f"this study cannot decide: {_units(outcome)} give no adjusted p below {least:.2g}; {evidence}"
+    verdict: Verdict = "undecided" if least <= ALPHA else "cannot decide"
+    return JudgedClaim(claim=claim, verdict=verdict, evidence=evidence, outcome=outcome)
 
 
 def _obstacle(comparison: Comparison, scores: DataFrame, claim: Claim, file: Registered) -> tuple[Verdict, str] | None:
     """The verdict without a test, and its reason; None where the claim can be tested."""
+    first, second = ({run.replicate for run in comparison.runs_of(label)} for label in (claim.first, claim.second))
+    number = len(first & second)
+    if claim.figure in COSTS and number != len(scores):
+        late = f"in {number - len(scores)} of {counted(number, 'pair')} the first test came after the cheaper run's end"
+        return "not tested early enough", f"{late}; test after every round: --set evaluation.every=1"
     if scores.empty:
         return "no runs", f"needs runs of {claim.first} and {claim.second} with {FIGURE_TEXT[claim.figure]}"
-    begun = (
-        min(comparison.runs[i].run.created for i in both)
-        for both in zip(scores["run"], scores["run_second"], strict=True)
-    )
-    if early := sum(at < file.at for at in begun):
-        return "refused", f"{early} of {len(scores)} pairs were begun before the claims were named ({file.at})"
+    both = [[comparison.runs[i] for i in pair] for pair in zip(scores["run"], scores["run_second"], strict=True)]
+    if early := sum(min(loaded.run.created for loaded in pair) < file.committed.at for pair in both):
+        late = f"{early} of {len(scores)} pairs were begun before the claims were named ({file.committed.at})"
+        return "refused", late
     planned = file.planned_pairs(claim.first, claim.second)
     if missing := len(planned - set(scores[KEY].itertuples(index=False, name=None))):
         done = f"{len(planned) - missing} of {len(planned)} planned pairs are finished"
         return "not finished", f"{done}; judged once, when all are there"
     if reason := too_short(comparison, scores, claim):
         return "too short to judge", reason
-    if not claim.same_work and have_equal_work(comparison, scores):
+    # Clients trained and sent the same groups in every round 1..R.
+    if not claim.same_work and all(one.work == two.work for one, two in both):
         same = "both methods' clients trained and sent the same groups in every round"
         return "refused", f"{same}; a claim about something else needs `same_work: true`, named beforehand"
     return None
@@ -219,7 +199,7 @@ def _obstacle(comparison: Comparison, scores: DataFrame, claim: Claim, file: Reg
 
 def _units(outcome: Outcome) -> str:
     number = outcome.paired.num_pairs
-    return f"{number} replicate means" if outcome.on_means else f"{number} paired runs"
+    return f"{number} replicate means" if outcome.paired.on_means else f"{number} paired runs"
 
 
 def bound_text(claim: Claim, result: Paired) -> str:
@@ -242,7 +222,7 @@ def _evidence(outcome: Outcome, claim: Claim, scores: DataFrame) -> str:
     if bound := bound_text(claim, result):
         parts.append(f"one-sided 95 % bound {bound}, margin -{claim.margin:g}")
     parts.append(f"p = {outcome.p:.3g}")
-    if outcome.on_means:
+    if outcome.paired.on_means:
         parts.append(f"tested on {_units(outcome)}, since pairs of one fold or replicate are alike")
     return ", ".join(parts)
 
@@ -256,49 +236,36 @@ def last_lines(
     comparison: Comparison, judgement: Judgement | None = None, problems: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """``last_line`` in the parts that a reader looks at one by one: a line per verdict; one without claims."""
-    mark = [] if comparison.runs[0].run.data_origin == "real" else ["SYNTHETIC data: nothing follows for methods."]
-    told, speed = ([sentence] if sentence else [] for sentence in (described(comparison), faster(comparison)))
+    synthetic = "SYNTHETIC data: nothing follows for methods."
+    mark = () if comparison.runs[0].run.data_origin == "real" else (synthetic,)
+    told, speed = (tuple(filter(None, (sentence,))) for sentence in (described(comparison), faster(comparison)))
     if judgement is None:
-        none = ["No claim was named before these runs: their differences are described, not tested."]
+        none = ("No claim was named before these runs: their differences are described, not tested.",)
         return (" ".join([*mark, *(problems or none), *told, *speed]),)
-    groups: dict[Verdict, list[JudgedClaim]] = {}
-    for judged in judgement.claims:
-        groups.setdefault(judged.verdict, []).append(judged)
-    parts = [_group(verdict, groups[verdict]) for verdict in _ORDER if verdict in groups]
+    parts = []
+    for verdict in _ORDER:
+        if shown := [_worded(judged) for judged in judgement.claims if judged.verdict == verdict]:
+            parts.append(f"{verdict}: {listed(shown)}")
     number = len(judgement.claims)
     head = f"Of {number} claim{'s' if number > 1 else ''} named before the first run:"
     tested = any(judged.p_holm is not None for judged in judgement.claims) and judgement.num_claims > 1
     unlike = [f"p is adjusted over {judgement.num_claims} claims (Holm), intervals are not."] if tested else []
     fair = [f"Not tested: {sentence}" for sentence in told if comparison.is_at_rounds]
-    return (
-        " ".join([*mark, head]),
-        *(f"{part};" for part in parts[:-1]),
-        f"{parts[-1]}.",
-        *unlike,
-        *problems,
-        *fair,
-        *speed,
-    )
+    return (" ".join([*mark, head]), *(f"{p};" for p in parts[:-1]), f"{parts[-1]}.", *unlike, *problems, *fair, *speed)
 
 
 _ORDER: tuple[Verdict, ...] = get_args(Verdict)
 
 
-def _group(verdict: Verdict, claims: Sequence[JudgedClaim]) -> str:
-    """``supported: v1 > fedavg in F1 (+3.1 [+1.0, +5.2])``; reasons instead where nothing was tested."""
-    shown = []
-    for judged in claims:
-        if judged.outcome is None:
-            shown.append(f"{judged.claim.brief} ({judged.evidence})")
-        elif verdict == "cannot decide":
-            units = f"{_units(judged.outcome)} are too few for any result, {judged.outcome.paired} points"
-            shown.append(f"{judged.claim.brief} ({units})")
-        else:
-            result, p = judged.outcome.paired, f"adjusted p = {judged.p_holm:.2g}" if judged.p_holm is not None else ""
-            bound = bound_text(judged.claim, result)
-            least = f", at least {bound}" if bound else ""
-            shown.append(f"{judged.claim.brief} ({result} points{least}, {p})")
-    return f"{verdict}: {listed(shown)}"
+def _worded(judged: JudgedClaim) -> str:
+    """``v1 > fedavg in F1 (+3.1 [+1.0, +5.2] points, adjusted p = 0.01)``; the reason where nothing was decided."""
+    shown, outcome = judged.evidence, judged.outcome
+    if outcome is not None and judged.verdict == "cannot decide":
+        shown = f"{_units(outcome)} are too few for any result, {outcome.paired} points"
+    elif outcome is not None:
+        least = f", at least {bound}" if (bound := bound_text(judged.claim, outcome.paired)) else ""
+        shown = f"{outcome.paired} points{least}, adjusted p = {judged.p_holm:.2g}"
+    return f"{judged.claim.brief} ({shown})"
 
 
 NOTE = (
@@ -313,33 +280,27 @@ NOTE = (
 
 
 def verdict_table(judgement: Judgement, slug: str) -> Table:
-    """Table with one row per claim."""
-    head = ("claim", "verdict", "p", "p (Holm)", "evidence")
-    return Table(
-        slug=slug,
-        caption="Claims named before the first run.",
-        head=head,
-        rows=tuple(_row(judged) for judged in judgement.claims),
-        notes=(NOTE.format(judgement.num_claims, judgement.at), *_names(judgement)),
-        is_text=True,
-    )
-
-
-def _names(judgement: Judgement) -> list[str]:
-    """Sentence with the titles of the presets that claims name by what one types, as rows of tables do."""
+    """Table with one row per claim; a note gives the titles of presets, which claims name by what one types."""
     labels = dict.fromkeys(label for judged in judgement.claims for label in (judged.claim.first, judged.claim.second))
     presets = dict.fromkeys(label.partition(" (")[0] for label in labels)
     titles = {name: DESCRIBED[name].title for name in presets if name in DESCRIBED}
     shown = [f"`{name}`: {title}" for name, title in titles.items() if with_title(name, title) != title]
-    return [f"Names: {'; '.join(shown)}."] if shown else []
+    names = [f"Names: {'; '.join(shown)}."] if shown else []
+    return Table(
+        slug=slug,
+        caption="Claims named before the first run.",
+        head=("claim", "verdict", "p", "p (Holm)", "evidence"),
+        rows=tuple(_row(judged) for judged in judgement.claims),
+        notes=(NOTE.format(judgement.num_claims, judgement.at), *names),
+        is_text=True,
+    )
 
 
 def _row(judged: JudgedClaim) -> Row:
-    p = None if judged.outcome is None else judged.outcome.p
+    ps = {"p": None if judged.outcome is None else judged.outcome.p, "p_holm": judged.p_holm}
     cells = (
         Cell(text=judged.verdict, tone=_TONES.get(judged.verdict, "")),
-        Cell(text=NONE if p is None else f"{p:.3g}", numbers={"p": p}),
-        Cell(text=NONE if judged.p_holm is None else f"{judged.p_holm:.3g}", numbers={"p_holm": judged.p_holm}),
+        *(Cell(text=NONE if p is None else f"{p:.3g}", numbers={name: p}) for name, p in ps.items()),
         Cell(text=judged.evidence),
     )
     # A sentence of its own says nothing of the rows' names, which `brief` has.
@@ -355,24 +316,13 @@ def scatter(judgement: Judgement) -> Paragraphs:
         for judged in judgement.claims
         if judged.outcome is not None and judged.outcome.shares is not None
     ]
-    lines += [_rate(rate) for rate in judgement.rates]
-    if not judgement.rates:
-        lines.append(_NO_RATE)
+    lines += map(str, judgement.rates or [_NO_RATE])
     return Paragraphs(lines=tuple(lines), is_list=True)
 
 
 _NO_RATE = (
     "A/A rate (how often the test calls a method unlike itself): none, no method has six pairs of its own replicates"
 )
-
-
-def _rate(rate: AaRate) -> str:
-    interval = "" if rate.interval is None else f" [{100 * rate.interval[0]:.0f}, {100 * rate.interval[1]:.0f}]"
-    return (
-        f"A/A rate, {FIGURE_TEXT[rate.figure]}: the test called {rate.num_called} of {rate.num_tests} methods unlike "
-        f"themselves (other replicates, p < {ALPHA}): {100 * rate.num_called / rate.num_tests:.0f} %{interval}, "
-        "expected 5 %"
-    )
 
 
 # Points above guessing that a method has to reach before a difference between methods is worth a verdict.
@@ -391,8 +341,6 @@ class Outcome:
     sides: Sides
     num_pairs: int
     num_replicates: int
-    on_means: bool
-    """The units are means of replicates, since pairs depend on each other."""
     shares: VarianceShares | None
     """Where the scatter comes from; None below two folds and two complete replicates."""
 
@@ -422,7 +370,6 @@ def judge_pairs(scores: DataFrame, margin: float | None = None) -> Outcome:
         sides=sides,
         num_pairs=len(scores),
         num_replicates=scores["repetition"].nunique(),
-        on_means=units.on_means,
         shares=units.shares,
     )
 
@@ -436,22 +383,15 @@ def too_short(comparison: Comparison, scores: DataFrame, claim: Claim) -> str:
     number = scores["repetition"].nunique()
     if number < MIN_REPLICATES:
         return f"{number} replicate{'s' if number != 1 else ''}, expected {MIN_REPLICATES} or more"
-    chances: dict[int, float] = {}
-    for run in comparison.runs:
-        if (chance := run.chance) is not None:
-            chances.setdefault(run.replicate[0], 100 * chance)
+    # Of each fold the first run's.
+    runs = reversed(comparison.runs)
+    chances = {run.replicate[0]: 100 * chance for run in runs if (chance := run.chance) is not None}
     known = scores[scores["fold"].isin(list(chances))]
     for label, column in ((claim.first, "first"), (claim.second, "second")) if len(known) else ():
         score, chance = known[column].mean(), known["fold"].map(chances).mean()
         if score < chance + _ABOVE_CHANCE:
             return f"{label} has {score:.1f} %, less than {_ABOVE_CHANCE:g} points above guessing ({chance:.1f} %)"
     return ""
-
-
-def have_equal_work(comparison: Comparison, scores: DataFrame) -> bool:
-    """True where both methods' clients trained and sent the same groups in every round 1..R of every pair."""
-    both = zip(scores["run"], scores["run_second"], strict=True)
-    return all(comparison.runs[one].work == comparison.runs[two].work for one, two in both)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -466,20 +406,26 @@ class AaRate:
     interval: tuple[float, float] | None
     """Clopper and Pearson's 95 %, as if methods were independent, which share seeds; None without scipy."""
 
+    def __str__(self) -> str:
+        """The rate in percent with its interval, and what was expected."""
+        interval = "" if self.interval is None else " [{:.0f}, {:.0f}]".format(*(100 * end for end in self.interval))
+        return (
+            f"A/A rate, {FIGURE_TEXT[self.figure]}: the test called {self.num_called} of {self.num_tests} methods "
+            f"unlike themselves (other replicates, p < {ALPHA}): {100 * self.num_called / self.num_tests:.0f} %"
+            f"{interval}, expected 5 %"
+        )
+
 
 def aa_rate(comparison: Comparison, figure: Figure) -> AaRate | None:
     """The A/A rate of a figure over all methods; None where no method has six units."""
     models: dict[frozenset[object], DataFrame] = {}
-    for row in comparison.rows:
-        runs = comparison.table[comparison.table["method"] == row.label]
+    for _, runs in comparison.table.groupby("method", sort=False):
         models.setdefault(frozenset(runs[[*KEY, "model_sha256"]].itertuples(index=False, name=None)), runs)
     outcomes = [o for runs in models.values() if (o := _aa_test(runs, comparison.rounds, figure)) is not None]
     if not outcomes:
         return None
-    called = sum(o.p < ALPHA for o in outcomes)
-    return AaRate(
-        figure=figure, num_called=called, num_tests=len(outcomes), interval=rate_interval(called, len(outcomes))
-    )
+    called, number = sum(o.p < ALPHA for o in outcomes), len(outcomes)
+    return AaRate(figure=figure, num_called=called, num_tests=number, interval=rate_interval(called, number))
 
 
 def _aa_test(runs: DataFrame, rounds: DataFrame, figure: Figure) -> Outcome | None:
@@ -497,37 +443,17 @@ def _aa_test(runs: DataFrame, rounds: DataFrame, figure: Figure) -> Outcome | No
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Registered:
-    """Claims of a plan.
-
-    Attributes:
-        claims: the claims.
-        text: content of their file.
-        at: since when they have been there (UTC, ISO 8601).
-        planned: replicates of each method that the plan has in the claims' data and split, with what they repeat.
-    """
+    """Claims of a plan."""
 
     claims: Claims
-    text: str
-    at: str
-    planned: Mapping[str, Mapping[Replicate, Repetition]]
-
-    @property
-    def sha256(self) -> str:
-        """Digest of the claims file."""
-        return claims_digest(self.text.encode())
+    """The claims."""
+    committed: CommittedClaims
+    """Their file's text, since when they have been there, and the replicates that the plan has of each method."""
 
     def planned_pairs(self, first: str, second: str) -> frozenset[Replicate]:
-        """The replicates that were planned for both methods."""
-        return frozenset(self.planned.get(first, {}).keys() & self.planned.get(second, {}).keys())
-
-    @property
-    def committed(self) -> CommittedClaims:
-        """The form in which a file of committed results keeps them."""
-        planned = {
-            name: tuple((*replicate, *repetition) for replicate, repetition in replicates.items())
-            for name, replicates in self.planned.items()
-        }
-        return CommittedClaims(text=self.text, at=self.at, planned=planned)
+        """The replicates that were planned for both methods, in the claims' data and split."""
+        one, two = ({row[:3] for row in self.committed.planned.get(name, ())} for name in (first, second))
+        return frozenset(one & two)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -548,21 +474,29 @@ def registry_of(folders: Iterable[Path]) -> Registry:
 
     None where they are more than six in all.
     """
-    folders = [Path(folder) for folder in folders]
-    files: dict[str, Registered] = {}
+    found: list[Registered] = []
     problems: list[str] = []
-    for path in dict.fromkeys(_plans(folders)):
+    folders = [Path(folder) for folder in folders]
+    # Plans in and below the folders, and those that are right above them.
+    plans = [
+        path
+        for folder in folders
+        for path in (*map(Path.resolve, below(folder, PLAN_FILE)), folder.resolve().parent / PLAN_FILE)
+    ]
+    for path in filter(Path.exists, dict.fromkeys(plans)):
         try:
             plan = read_plan_file(path)
             if plan.claims is not None:
-                found = _registered(path.parent / CLAIMS_FILE, plan.claims, plan.cells)
-                files.setdefault(found.sha256, found)
+                found.append(_registered(path.parent / CLAIMS_FILE, plan.claims, plan.cells))
         except UserError as error:
             problems.append(str(error))
     for path in filter(is_committed, folders):
         if (kept := read_committed(path).claims) is not None:
-            known_claims = _kept(path, kept)
-            files.setdefault(known_claims.sha256, known_claims)
+            claims = parse_claims(kept.text.encode(), f"{path}: claims")
+            found.append(Registered(claims=claims, committed=kept))
+    files: dict[str, Registered] = {}
+    for file in found:
+        files.setdefault(file.committed.text, file)
     known = Registry(files=tuple(files.values()), problems=tuple(problems))
     if known.num_claims <= MAX_CLAIMS:
         return known
@@ -571,13 +505,6 @@ def registry_of(folders: Iterable[Path]) -> Registry:
         f"{MAX_CLAIMS}: none is judged; report one study at a time"
     )
     return Registry(problems=(*known.problems, many))
-
-
-def _plans(folders: Iterable[Path]) -> Iterable[Path]:
-    for folder in folders:
-        yield from (path.resolve() for path in below(folder, PLAN_FILE))
-        if (above := folder.resolve().parent / PLAN_FILE).exists():
-            yield above
 
 
 def _registered(path: Path, planned: PlannedClaims, cells: Sequence[PlannedCell]) -> Registered:
@@ -591,17 +518,12 @@ def _registered(path: Path, planned: PlannedClaims, cells: Sequence[PlannedCell]
             f"{planned.sha256[:12]}): no claim of it is judged; restore the file"
         )
     claims = parse_claims(content, str(path))
-    return Registered(claims=claims, text=content.decode(), at=planned.at, planned=planned_replicates(claims, cells))
-
-
-def _kept(path: Path, kept: CommittedClaims) -> Registered:
-    """The claims that committed results carry."""
-    return Registered(
-        claims=parse_claims(kept.text.encode(), f"{path}: claims"),
-        text=kept.text,
-        at=kept.at,
-        planned={name: {row[:3]: row[3:] for row in rows} for name, rows in kept.planned.items()},
-    )
+    planned_of = {
+        name: tuple((*replicate, *repetition) for replicate, repetition in replicates.items())
+        for name, replicates in planned_replicates(claims, cells).items()
+    }
+    committed = CommittedClaims(text=content.decode(), at=planned.at, planned=planned_of)
+    return Registered(claims=claims, committed=committed)
 
 
 def planned_replicates(claims: Claims, cells: Sequence[PlannedCell]) -> dict[str, dict[Replicate, Repetition]]:

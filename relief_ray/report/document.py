@@ -31,7 +31,7 @@ class Figure:
     slug: str
     caption: str
     draw: Callable[[MplFigure], None]
-    width_in: float
+    width_in: float = TEXT_WIDTH_IN
     height_in: float
     columns: tuple[str, ...]
     rows: Sequence[Sequence[Number]]

@@ -90,8 +90,11 @@ REPRESENTATIVE = tuple(name for name, row in PAPER_METHODS.items() if row in _co
 PAPER_ROWS = {method_name(PRESETS[name], name): row for name, row in PAPER_METHODS.items()}
 # The same for presets that were made to agree with the paper's tables: the row of their class's own preset.
 _ROW_OF_CLASS = {type(PRESETS[name]): row for name, row in PAPER_METHODS.items()}
-_FITTED = [(method_name(p.config, name), type(p.config)) for name, p in DESCRIBED.items() if p.kind.endswith("FITTED")]
-_FITTED_ROWS = {label: _ROW_OF_CLASS[kind] for label, kind in _FITTED}
+_FITTED_ROWS = {
+    method_name(preset.config, name): _ROW_OF_CLASS[type(preset.config)]
+    for name, preset in DESCRIBED.items()
+    if preset.kind.endswith("FITTED")
+}
 
 
 def paper_row(label: str) -> str:

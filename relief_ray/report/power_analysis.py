@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 
@@ -11,7 +11,6 @@ from relief_ray.records.cells import Claim, Claims, Figure, PlannedCell
 from relief_ray.report.claims import planned_replicates
 from relief_ray.report.comparison import pairs
 from relief_ray.report.frames import Cells
-from relief_ray.report.runs import Repetition, Replicate
 from relief_ray.report.statistics import (
     ALPHA,
     MIN_REPLICATES,
@@ -20,7 +19,7 @@ from relief_ray.report.statistics import (
     detectable,
     smallest_p,
     special,
-    variance_shares,
+    units_of,
 )
 from relief_ray.support.errors import UserError, nearest
 
@@ -84,25 +83,23 @@ def scatter_of(cells: Cells, first: str, second: str, figure: Figure) -> Scatter
         raise UserError(
             f"{len(scores)} paired runs of {first} and {second} with {figure}, expected two or more; give --sd POINTS"
         )
-    shares, differences = variance_shares(scores), scores["first"] - scores["second"]
-    means = differences.groupby(scores["repetition"]).mean()
-    on_means = shares is not None and shares.pairs_depend and _has_enough_means(means.tolist(), differences.tolist())
-    units = (means if on_means else differences).tolist()
-    sd = stdev(units)
+    found, differences = units_of(scores), (scores["first"] - scores["second"]).tolist()
+    on_means = found.on_means and _is_enough(found.values, differences)
+    units = found.values if on_means else differences
     return Scatter(
-        sd=sd,
+        sd=(sd := stdev(units)),
         interval=_sd_interval(sd, len(units)),
         mean=mean(units),
         num_pairs=len(scores),
         num_folds=scores["fold"].nunique(),
         on_means=on_means,
-        shares=shares,
-        num_replicates=len(means),
+        shares=found.shares,
+        num_replicates=scores["repetition"].nunique(),
         origins=tuple(sorted(used["data_origin"].unique())),
     )
 
 
-def _has_enough_means(means: Sequence[float], differences: Sequence[float]) -> bool:
+def _is_enough(means: Sequence[float], differences: Sequence[float]) -> bool:
     """True where there are enough means of replicates, or where few of them scatter as much as independent pairs."""
     wanted = stdev(differences) * (len(means) / len(differences)) ** 0.5
     return len(means) >= _MIN_MEANS or stdev(means) >= wanted
@@ -114,8 +111,8 @@ def _sd_interval(sd: float, number: int) -> tuple[float, float] | None:
     if functions is None:
         return None
     df = number - 1
-    low, high = (2 * float(functions.gammaincinv(df / 2, q)) for q in (1 - ALPHA / 2, ALPHA / 2))
-    return sd * (df / low) ** 0.5, sd * (df / high) ** 0.5
+    low, high = (sd * (df / (2 * float(functions.gammaincinv(df / 2, q)))) ** 0.5 for q in (1 - ALPHA / 2, ALPHA / 2))
+    return low, high
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,22 +152,22 @@ class Outlook:
 
 def outlooks(claims: Claims, cells: Sequence[PlannedCell]) -> list[Outlook]:
     """Return the prospects of each claim, from the planned cells."""
-    planned = planned_replicates(claims, cells)
-    return [_outlook(claim, len(claims.claims), planned) for claim in claims.claims]
-
-
-def _outlook(claim: Claim, num_claims: int, planned: Mapping[str, Mapping[Replicate, Repetition]]) -> Outlook:
-    first, second = planned.get(claim.first, {}), planned.get(claim.second, {})
-    pairs = first.keys() & second.keys()
-    num_replicates = len({first[pair] for pair in pairs})
-    sides: Sides = 2 if claim.margin is None else 1
-    alpha = ALPHA / num_claims
-    return Outlook(
-        claim=claim,
-        num_pairs=len(pairs),
-        num_folds=len({fold for fold, _, _ in pairs}),
-        num_replicates=num_replicates,
-        smallest_p=min(1.0, num_claims * smallest_p(len(pairs), sides)),
-        smallest_p_means=min(1.0, num_claims * smallest_p(num_replicates, sides)),
-        detectable_sds=detectable(len(pairs), 1.0, alpha, sides) if special() is not None else None,
-    )
+    planned, number = planned_replicates(claims, cells), len(claims.claims)
+    found = []
+    for claim in claims.claims:
+        first, second = planned.get(claim.first, {}), planned.get(claim.second, {})
+        pairs = first.keys() & second.keys()
+        num_replicates = len({first[pair] for pair in pairs})
+        sides: Sides = 2 if claim.margin is None else 1
+        found.append(
+            Outlook(
+                claim=claim,
+                num_pairs=len(pairs),
+                num_folds=len({fold for fold, _, _ in pairs}),
+                num_replicates=num_replicates,
+                smallest_p=min(1.0, number * smallest_p(len(pairs), sides)),
+                smallest_p_means=min(1.0, number * smallest_p(num_replicates, sides)),
+                detectable_sds=detectable(len(pairs), 1.0, ALPHA / number, sides) if special() is not None else None,
+            )
+        )
+    return found

@@ -6,20 +6,19 @@ whole run has one round more than the rounds whose speed is compared; both are s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, log
 from statistics import mean
-from typing import Any
+from typing import Any, NamedTuple
 
 from relief_ray.core.messages import Fleet
 from relief_ray.models.registry import BACKBONES
 from relief_ray.plugins.load import is_path
 from relief_ray.records.identity import changed_files
 from relief_ray.report.comparison import Comparison, Experiment, MethodResult, data_title, is_own_method
-from relief_ray.report.inventory import GridItem
 from relief_ray.report.paper import PAPER_ROWS, TABLES, Paper, PaperCell
-from relief_ray.report.results import KEY, client_table
+from relief_ray.report.results import KEY, client_table, last_metrics
 from relief_ray.report.runs import (
     Loaded,
     config_int,
@@ -30,7 +29,7 @@ from relief_ray.report.runs import (
     run_value,
     split_name,
 )
-from relief_ray.report.statistics import MIN_INTERVAL, MIN_REPLICATES, Paired
+from relief_ray.report.statistics import MIN_REPLICATES, Paired
 from relief_ray.strategies import PROPOSED, REFERENCE
 from relief_ray.support.errors import counted, listed, several
 from relief_ray.support.text import install, percent
@@ -40,6 +39,7 @@ STAND_IN = "\N{DOUBLE DAGGER}"
 # Factor over the first loss of a phase; a loss that stands still wavers by less.
 GROWTH = 1.1
 
+_FULL = "full_only (FedAvg of the clients with all sensors)"
 _FAILURES = (
     "Training diverged (the last loss is not finite, or above ln K and 10 % above the first of its phase)",
     "Nothing was learned (the last loss is above ln K, and F1 is no better than guessing)",
@@ -48,15 +48,22 @@ _FAILURES = (
 
 def caption(comparison: Comparison) -> str:
     """Caption of a comparison: data, protocol, clock."""
-    first = comparison.runs[0]
-    place = f"{mark(first)}{data_title(first.run)}, {_split_text(first)}"
-    drawn = ", ".join(_drawn(comparison.runs))
-    spread = "; mean ± sample standard deviation over runs" if len(comparison.runs) > len(comparison.rows) else ""
-    rounds = f"{counted(first.planned, 'round')}{_looked(comparison.runs)}"
+    runs, first = comparison.runs, comparison.runs[0]
+    window, stride, partition, alpha = (
+        config_text(first.run, f"data.{key}", "") for key in ("window_s", "stride_s", "partition", "dirichlet_alpha")
+    )
+    parts = (
+        f"E = {config_int(first.run, 'training.epochs')}",
+        f"window stride {stride or '-'} s",
+        f"windows of {window} s" if window else "",
+        f"partition {partition} (alpha {alpha or '-'})" if partition not in ("", "subject") else "",
+        *_drawn(runs),
+    )
+    spread = "; mean ± sample standard deviation over runs" if len(runs) > len(comparison.rows) else ""
     return (
-        f"{place}, {counted(len(comparison.subjects), 'test subject')}; {rounds}, "
-        f"E = {config_int(first.run, 'training.epochs')}, window stride {config_text(first.run, 'data.stride_s')} s, "
-        f"{_unusual_data(first)}{drawn}. Last evaluated round{spread}. {_clock_sentence(comparison)}"
+        f"{mark(first)}{data_title(first.run)}, {split_name(config_text(first.run, 'data.split'))}, "
+        f"{counted(len(comparison.subjects), 'test subject')}; {counted(first.planned, 'round')}{_looked(runs)}, "
+        f"{', '.join(filter(None, parts))}. Last evaluated round{spread}. {_clock_sentence(comparison)}"
     )
 
 
@@ -68,26 +75,16 @@ def _looked(runs: Sequence[Loaded]) -> str:
         return ""
     if intervals == {rounds}:
         return " (tested after the last)"
-    shown = " or ".join(str(number) for number in sorted(intervals))
-    return f" (tested every {shown} rounds and after the last)"
-
-
-def _split_text(loaded: Loaded) -> str:
-    return split_name(config_text(loaded.run, "data.split"))
+    return f" (tested every {' or '.join(map(str, sorted(intervals)))} rounds and after the last)"
 
 
 def _drawn(runs: Sequence[Loaded]) -> list[str]:
-    """Folds, where the split has them, and seeds or replicates of the runs."""
+    """Folds, where the split has them, and replicates, or seeds of runs that belong to none."""
     folds = [r.replicate[0] for r in runs if has_folds(r.run.config)]
-    return [*([several("fold", folds)] if folds else []), draws(runs)]
-
-
-def _unusual_data(loaded: Loaded) -> str:
-    """The length of windows and the partition where they are not the usual ones, each with a comma after it."""
-    window, partition = (config_text(loaded.run, f"data.{key}", "") for key in ("window_s", "partition"))
-    alpha = config_text(loaded.run, "data.dirichlet_alpha")
-    skewed = "" if partition in ("", "subject") else f"partition {partition} (alpha {alpha}), "
-    return (f"windows of {window} s, " if window else "") + skewed
+    replicates = [number for r in runs if isinstance(number := run_value(r.run, "replicate"), int)]
+    is_whole = len(replicates) == len(runs)
+    draws = several("replicate", replicates) if is_whole else several("seed", (r.replicate[2] for r in runs))
+    return [*([several("fold", folds)] if folds else []), draws]
 
 
 def mark(loaded: Loaded) -> str:
@@ -109,70 +106,49 @@ def _clock_words(clock: str) -> str:
     return _CLOCK_WORDS.get(clock, f"by the clock `{clock}`")
 
 
-def _named_clock(clock: str) -> str:
-    """`` (clock `split_naive`)``: the name in settings and in the glossary; empty where the words are the name."""
-    return f" (clock `{clock}`)" if clock in _CLOCK_WORDS else ""
-
-
 def _clock_sentence(comparison: Comparison) -> str:
     """Sentence on how seconds and joules were counted, also where the plan or the charge or the engine is unusual."""
-    first = comparison.runs[0].run
+    loaded, clock = comparison.runs[0], comparison.clock
+    first, planned = loaded.run, loaded.run.planning_model
     joules = 1284 if config_text(first, "backbone.name") == "moment_lora" else 847
-    fitted = f"FITTED to FedAvg's {joules} J a round in the RELIEF paper" if comparison.runs[0].is_fitted else "given"
+    fitted = f"FITTED to FedAvg's {joules} J a round in the RELIEF paper" if loaded.is_fitted else "given"
     modes = dict.fromkeys(config_text(r.run, "costs.accounting", "method") for r in comparison.runs)
-    planned = first.planning_model
+    # A clock's name in settings and in the glossary, where the words are not the name.
+    named = {name: f"{_clock_words(name)}{f' (clock `{name}`)' * (name in _CLOCK_WORDS)}" for name in (clock, planned)}
     parts = [
-        f"Seconds and joules are simulated {_clock_words(comparison.clock)}{_named_clock(comparison.clock)}",
-        "" if comparison.clock == "measured" or is_path(comparison.clock) else f"fleet utilisation {fitted}",
-        f"allocation planned {_clock_words(planned)}{_named_clock(planned)}" if planned != comparison.clock else "",
+        f"Seconds and joules are simulated {named[clock]}",
+        "" if clock == "measured" or is_path(clock) else f"fleet utilisation {fitted}",
+        "" if planned == clock else f"allocation planned {named[planned]}",
         "" if list(modes) == ["method"] else f"accounting {listed(f'`{m}`' for m in modes)}",
         "" if first.engine == "gemm" else f"training engine `{first.engine}`",
     ]
-    return f"{'; '.join(part for part in parts if part)}."
+    return f"{'; '.join(filter(None, parts))}."
 
 
 def protocol(experiment: Experiment) -> str:
     """Protocol of the runs in one line, so that whatever was reduced is seen."""
-    every = experiment.text("evaluation.every")
-    looked = "tested after every round" if every == "1" else f"tested every {every} rounds and after the last"
-    looked = "" if experiment.text("rounds") == "1" else looked
+
+    def named(template: str, key: str) -> str:
+        value = experiment.text(key)
+        return template.format(value) if value else ""
+
+    every, is_one = experiment.text("evaluation.every"), experiment.text("rounds") == "1"
+    looked = named("tested every {} rounds and after the last", "evaluation.every")
     parts = [
-        "1 round" if experiment.text("rounds") == "1" else _named(experiment, "{} rounds", "rounds"),
-        _named(experiment, "E = {} local epochs", "training.epochs").replace("E = 1 local epochs", "E = 1 local epoch"),
-        "values chosen by a search" if experiment.choice else _named(experiment, "learning rate {}", "training.lr"),
-        "" if "training.batch_size" in experiment.searched else _named(experiment, "batch {}", "training.batch_size"),
-        _named(experiment, "windows of {} s", "data.window_s"),
-        _named(experiment, "window stride {} s", "data.stride_s"),
-        "" if experiment.text("data.partition") == "subject" else _named(experiment, "partition {}", "data.partition"),
-        _named(experiment, "missing modality `{}`", "training.missing"),
+        "1 round" if is_one else named("{} rounds", "rounds"),
+        named("E = {} local epochs", "training.epochs").replace("E = 1 local epochs", "E = 1 local epoch"),
+        "values chosen by a search" if experiment.choice else named("learning rate {}", "training.lr"),
+        "" if "training.batch_size" in experiment.searched else named("batch {}", "training.batch_size"),
+        named("windows of {} s", "data.window_s"),
+        named("window stride {} s", "data.stride_s"),
+        "" if experiment.text("data.partition") == "subject" else named("partition {}", "data.partition"),
+        named("missing modality `{}`", "training.missing"),
         split_name(experiment.text("data.split")),
-        looked if every else "",
-        *_replicates(experiment.items),
+        "" if is_one else "tested after every round" if every == "1" else looked,
+        *(_drawn(experiment.runs) if experiment.runs else ()),
+        "" if experiment.text("participation") == "1" else named("participation {}", "participation"),
     ]
-    share = experiment.text("participation")
-    parts += [f"participation {share}"] if share not in ("", "1") else []
-    return f"Protocol: {', '.join(p for p in parts if p)}."
-
-
-def _named(experiment: Experiment, template: str, key: str) -> str:
-    value = experiment.text(key)
-    return template.format(value) if value else ""
-
-
-def _replicates(items: Sequence[GridItem]) -> list[str]:
-    """Folds and seeds of the finished runs; the column ``runs`` says how many more were planned."""
-    done = [s.loaded for s in items if s.status == "done" and s.loaded is not None]
-    if not done:
-        return []
-    return _drawn(done)
-
-
-def draws(runs: Sequence[Loaded]) -> str:
-    """``replicates 0, 1 and 2``, or the seeds of runs that belong to none."""
-    numbers = [number for r in runs if isinstance(number := run_value(r.run, "replicate"), int)]
-    if len(numbers) == len(runs):
-        return several("replicate", numbers)
-    return several("seed", (r.replicate[2] for r in runs))
+    return f"Protocol: {', '.join(filter(None, parts))}."
 
 
 def clock_note(comparison: Comparison | None) -> tuple[str, ...]:
@@ -180,36 +156,30 @@ def clock_note(comparison: Comparison | None) -> tuple[str, ...]:
     return () if comparison is None else (_clock_sentence(comparison),)
 
 
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """A sentence, said of everything that ``when`` finds in a comparison: the words for its gaps."""
+
+    when: Callable[[Comparison], Iterable[Sequence[object]]]
+    say: str = "{}"
+
+    def about(self, comparison: Comparison) -> list[str]:
+        """The sentences; none where nothing was found."""
+        return [self.say.format(*words) for words in self.when(comparison)]
+
+
 def remarks(comparison: Comparison) -> tuple[str, ...]:
     """One sentence for each oddity: warnings, failures, unequal numbers of runs, personal models, equal models."""
-    return (
-        *dict.fromkeys(warning for loaded in comparison.runs for warning in loaded.warnings),
-        *stand_in_note(comparison.runs),
-        *comparison.notes,
-        *_without_intervals(comparison),
-        *_programs(comparison),
-        *_edited(comparison.runs),
-        *_diverged(comparison),
-        *_uneven(comparison),
-        *_personal(comparison),
-        *_below_full(comparison),
-        *_twins(comparison),
-        *_alike(comparison),
-        *_committed(comparison.runs),
-    )
+    return tuple(sentence for remark in _REMARKS for sentence in remark.about(comparison))
 
 
-def _committed(runs: Sequence[Loaded]) -> list[str]:
-    """Sentences on what committed cells lack."""
-    small = [r for r in runs if r.committed is not None]
-    if not small:
-        return []
-    old = any(r.committed is not None and r.committed.means is None for r in small)
-    more = ", bytes of a client, link shares and rare F1 round by round" if old else ""
-    return [
-        f"Read from a summary of finished runs (`cells.json`), without run folders. It lacks what each client and "
-        f"device did{more}; figures that need this are not drawn"
-    ]
+Words = Iterator[tuple[object, ...]]
+
+
+def _names(names: Sequence[str]) -> Words:
+    """Words for a sentence that lists names; none without names."""
+    if names:
+        yield (listed(names),)
 
 
 def stand_ins(runs: Sequence[Loaded]) -> dict[str, str]:
@@ -224,8 +194,7 @@ def stand_ins(runs: Sequence[Loaded]) -> dict[str, str]:
 
 def stand_in_note(runs: Sequence[Loaded]) -> tuple[str, ...]:
     """Footnote of the rows that ``STAND_IN`` marks; empty where there are none."""
-    replaced = stand_ins(runs)
-    if not replaced:
+    if not (replaced := stand_ins(runs)):
         return ()
     return (
         f"{STAND_IN} Methods for LoRA on a backbone without it: their rows are stand-ins of our own making and say "
@@ -233,38 +202,33 @@ def stand_in_note(runs: Sequence[Loaded]) -> tuple[str, ...]:
     )
 
 
-def _without_intervals(comparison: Comparison) -> list[str]:
-    if all(m.f1 is None or m.f1.low is not None or m.f1.is_still or m.f1.num_pairs == 1 for m in comparison.rows):
-        return []
-    return [f"No intervals: they need scipy; {install('server')}"]
+def _without_intervals(comparison: Comparison) -> Words:
+    gains = [row.f1 for row in comparison.rows if row.f1 is not None]
+    if any(gain.low is None and not gain.is_still and gain.num_pairs > 1 for gain in gains):
+        yield (install("server"),)
 
 
-def _programs(comparison: Comparison) -> list[str]:
+def _programs(comparison: Comparison) -> Words:
     programs = {(r.run.source_digest[:8], r.run.machine.torch, r.run.machine.architecture) for r in comparison.runs}
-    mixed = [r.title for r in comparison.runs if any("another program" in w for w in r.run.warnings)]
-    lines = []
     if len(programs) > 1:
-        shown = listed(sorted(" ".join(program) for program in programs))
-        lines.append(f"Computed by {len(programs)} different programs (sources, torch, architecture): {shown}")
-    return [*lines, *([f"Resumed by another program than began them: {listed(mixed)}"] if mixed else [])]
+        yield len(programs), listed(sorted(" ".join(program) for program in programs))
 
 
-def _edited(runs: Sequence[Loaded]) -> list[str]:
-    """Sentence on methods whose rows are older than a file of the user's that they were computed with."""
+def _edited(comparison: Comparison) -> Words:
+    """Methods whose rows are older than a file of the user's that they were computed with."""
     labels: dict[str, dict[str, None]] = {}
-    for loaded in runs:
+    for loaded in comparison.runs:
         for file in changed_files(loaded.run):
             labels.setdefault(file, {})[loaded.label] = None
-    return [
-        f"{file} has changed since {listed(names)} {'was' if len(names) == 1 else 'were'} computed: the rows show the "
-        "old results; compute them again (--rerun-stale)"
-        for file, names in labels.items()
-    ]
+    for file, names in labels.items():
+        yield file, listed(names), "was" if len(names) == 1 else "were"
 
 
-def _diverged(comparison: Comparison) -> list[str]:
+def _failed(comparison: Comparison) -> Words:
     failures = {r.label: failure for r in comparison.runs if (failure := _failure(r))}
-    return [f"{why}: {listed(names)}" for why in _FAILURES if (names := [n for n in failures if failures[n] == why])]
+    for why in _FAILURES:
+        if names := [name for name, failure in failures.items() if failure == why]:
+            yield why, listed(names)
 
 
 def _failure(loaded: Loaded) -> str | None:
@@ -274,75 +238,55 @@ def _failure(loaded: Loaded) -> str | None:
     the run's own first round of the same phase, and against the F1 of guessing, which is 1/K at most.
     """
     losses = [(r.phase, r.loss) for r in loaded.rounds if r.loss is not None]
-    classes = loaded.run.coverage.get("classes")
-    if not losses or not isinstance(classes, list):
+    if not losses or not _num_classes(loaded):
         return None
     phase, last = losses[-1]
-    first, number = next(loss for p, loss in losses if p == phase), max(2, len(classes))
+    first, number = next(loss for p, loss in losses if p == phase), max(2, _num_classes(loaded))
     if not isfinite(last) or last > max(log(number), GROWTH * first):
         return _FAILURES[0]
-    score = next((r.metrics.headline for r in reversed(loaded.trained) if r.metrics is not None), None)
+    metrics = last_metrics(loaded)
+    score = None if metrics is None else metrics.headline
     return _FAILURES[1] if last > log(number) and score is not None and score <= 1 / number else None
 
 
-def _uneven(comparison: Comparison) -> list[str]:
+def _num_classes(loaded: Loaded) -> int:
+    """Classes of the data; 0 where they are unknown."""
+    classes = loaded.run.coverage.get("classes")
+    return len(classes) if isinstance(classes, list) else 0
+
+
+def _uneven(comparison: Comparison) -> Words:
     most = max(row.num_runs for row in comparison.rows)
-    few = [f"{row.label} ({row.num_runs})" for row in comparison.rows if row.num_runs < most]
-    if not few:
-        return []
-    return [
-        f"Fewer than {most} runs: {listed(few)}; means over different folds or seeds do not compare, "
-        "paired differences use shared ones only"
-    ]
+    if few := [f"{row.label} ({row.num_runs})" for row in comparison.rows if row.num_runs < most]:
+        yield most, listed(few)
 
 
-def _personal(comparison: Comparison) -> list[str]:
-    names = [row.label for row in comparison.rows if row.personalised]
-    if not names:
-        return []
-    return [
-        f"* {listed(names)}: clients are tested on models of their own. Their headline is `F1 own %`, the mean over "
-        "clients, each seen through its own sensors; `vs fedavg` and rounds to a target take it, although FedAvg's "
-        "model is seen through all sensors. `F1 %`, rare F1 and single sensors are of the canonical model, where there "
-        "is one: a diagnostic"
-    ]
+def _personalised(comparison: Comparison) -> list[str]:
+    return [row.label for row in comparison.rows if row.personalised]
 
 
 def own_models(comparison: Comparison) -> str:
     """Half-sentence for a caption that names personalised methods; empty where there are none."""
-    names = [f"`{row.label}`" for row in comparison.rows if row.personalised]
+    names = [f"`{label}`" for label in _personalised(comparison)]
     return f" Of {listed(names)}: F1 of the clients' own models." if names else ""
 
 
-def _below_full(comparison: Comparison) -> list[str]:
+def _below_full(comparison: Comparison) -> Words:
+    """Whether methods with one model have a lower mean F1 than full_only, where that was run."""
     full = comparison.row("full_only")
-    if full is None or "f1_percent" not in full.stats:
-        return []
-    limit = full.stats["f1_percent"].mean
+    limit = None if full is None else full.mean("f1_percent")
+    if full is None or limit is None:
+        return
     rows = [r for r in comparison.rows if not r.is_bound and not r.personalised and r.num_runs == full.num_runs]
-    below = [r.label for r in rows if _f1(r) < limit]
-    if not rows:
-        return []
-    if not below:
-        return [
-            "full_only (FedAvg of the clients with all sensors) has the lowest mean F1 of the methods with one model, "
-            "other bounds aside"
-        ]
-    return [f"Mean F1 below that of full_only (FedAvg of the clients with all sensors): {listed(below)}"]
-
-
-def _f1(row: MethodResult) -> float:
-    return row.stats["f1_percent"].mean if "f1_percent" in row.stats else 0.0
-
-
-def _twins(comparison: Comparison) -> list[str]:
-    return [f"{listed(names)} trained bit-identical models in every shared run" for names in twins(comparison)]
+    if below := [row.label for row in rows if (row.mean("f1_percent") or 0.0) < limit]:
+        yield (f"Mean F1 below that of {_FULL}: {listed(below)}",)
+    elif rows:
+        yield (f"{_FULL} has the lowest mean F1 of the methods with one model, other bounds aside",)
 
 
 def twins(comparison: Comparison) -> tuple[tuple[str, ...], ...]:
     """Groups of methods whose final models agree to the bit wherever both ran."""
-    models = _by_method(comparison, ["model_sha256"])
-    return _grouped(models)
+    return _grouped(_by_method(comparison, ["model_sha256"]))
 
 
 def _by_method(comparison: Comparison, columns: list[str]) -> dict[str, dict[object, tuple[Any, ...]]]:
@@ -355,54 +299,92 @@ def _by_method(comparison: Comparison, columns: list[str]) -> dict[str, dict[obj
     }
 
 
-def _alike(comparison: Comparison) -> list[str]:
-    """Sentences on methods with other bits, but the same F1, rare F1 and bytes in all runs: one changes nothing.
+def _grouped(values: Mapping[str, Mapping[object, tuple[Any, ...]]]) -> tuple[tuple[str, ...], ...]:
+    """Methods with equal values wherever both ran, at least two together."""
+    groups: list[list[str]] = []
+    for label, mine in values.items():
+        for group in groups:
+            theirs = values[group[0]]
+            if (shared := mine.keys() & theirs.keys()) and all(mine[key] == theirs[key] for key in shared):
+                group.append(label)
+                break
+        else:
+            groups.append([label])
+    return tuple(tuple(group) for group in groups if len(group) > 1)
+
+
+# Columns of the run table that tell whether two methods did the same.
+_RESULTS = ["f1_percent", "f1_rare_percent", "up_mib", "up_fleet_mib"]
+
+
+def _alike(comparison: Comparison) -> Words:
+    """Methods with other bits, but the same F1, rare F1 and bytes in all runs: one changes nothing.
 
     A single run or models that guess may agree by chance; at 100 % it is the data that tell nothing.
     """
-    results = _by_method(comparison, ["f1_percent", "f1_rare_percent", "up_mib", "up_fleet_mib"])
-    same_bits = [set(names) for names in twins(comparison)]
-    lines = _saturated({name: [result[0] for result in mine.values()] for name, mine in results.items()})
+    results, same_bits = _by_method(comparison, _RESULTS), [set(names) for names in twins(comparison)]
+    classes = _num_classes(comparison.runs[0])
+    guess = 100 / classes if classes else 0.0
     for names in _grouped(results):
-        shared = [results[names[0]][k] for k in results[names[0]] if all(k in results[name] for name in names)]
-        learned = any(_guess(comparison.runs[0]) < result[0] / 100 < 1.0 for result in shared)
-        if len(shared) < 2 or not learned or any(set(names) <= group for group in same_bits):
-            continue
-        does = f"{names[1]} probably does what {names[0]} does" if len(names) == 2 else "they probably do the same"
-        lines.append(f"{listed(names)} reached exactly the same F1 in all {len(shared)} shared runs: {does}")
-    return lines
+        first, *others = (results[name] for name in names)
+        shared = [result[0] for key, result in first.items() if all(key in other for other in others)]
+        has_learned = any(guess < f1 < 100.0 for f1 in shared)
+        if len(shared) >= 2 and has_learned and not any(set(names) <= group for group in same_bits):
+            does = f"{names[1]} probably does what {names[0]} does" if len(names) == 2 else "they probably do the same"
+            yield listed(names), len(shared), does
 
 
-def _saturated(scores: Mapping[str, Sequence[float]]) -> list[str]:
-    """Sentence on methods that made no mistake in any run, where there are several."""
-    names = [name for name, mine in scores.items() if min(mine) == 100.0]
-    if len(names) < 2:
-        return []
-    return [f"{listed(names)} are at 100 % F1 in every run: these data are too easy to tell them apart"]
+def _saturated(comparison: Comparison) -> Words:
+    """Methods that made no mistake in any run, where there are several."""
+    scores = comparison.table.dropna(subset="f1_percent").groupby("method", sort=False)["f1_percent"].min()
+    names = scores.index[scores == 100.0].tolist()
+    return _names(names if len(names) > 1 else [])
 
 
-def _guess(loaded: Loaded) -> float:
-    """F1 of guessing: 1/K at most; 0 where the classes are unknown."""
-    classes = loaded.run.coverage.get("classes")
-    return 1 / len(classes) if isinstance(classes, list) and classes else 0.0
+def _committed(comparison: Comparison) -> Words:
+    """What committed cells lack beside clients and devices."""
+    small = [r.committed for r in comparison.runs if r.committed is not None]
+    if small:
+        is_old = any(cell.means is None for cell in small)
+        yield (", bytes of a client, link shares and rare F1 round by round" if is_old else "",)
 
 
-def _grouped(values: Mapping[str, dict[object, tuple[Any, ...]]]) -> tuple[tuple[str, ...], ...]:
-    """Methods with equal values wherever both ran, at least two together."""
-    groups: list[list[str]] = []
-    for label in values:
-        home = next((g for g in groups if _same(values[g[0]], values[label])), None)
-        if home is None:
-            groups.append([label])
-        else:
-            home.append(label)
-    return tuple(tuple(g) for g in groups if len(g) > 1)
-
-
-def _same(one: dict[object, tuple[Any, ...]], other: dict[object, tuple[Any, ...]]) -> bool:
-    shared: Sequence[object] = [k for k in one if k in other]
-    return bool(shared) and all(one[k] == other[k] for k in shared)
-
+_REMARKS = (
+    Remark(lambda c: ((warning,) for warning in dict.fromkeys(w for loaded in c.runs for w in loaded.warnings))),
+    Remark(lambda c: ((note,) for note in (*stand_in_note(c.runs), *c.notes))),
+    Remark(_without_intervals, "No intervals: they need scipy; {}"),
+    Remark(_programs, "Computed by {} different programs (sources, torch, architecture): {}"),
+    Remark(
+        lambda c: _names([r.title for r in c.runs if any("another program" in w for w in r.run.warnings)]),
+        "Resumed by another program than began them: {}",
+    ),
+    Remark(
+        _edited,
+        "{} has changed since {} {} computed: the rows show the old results; compute them again (--rerun-stale)",
+    ),
+    Remark(_failed, "{}: {}"),
+    Remark(
+        _uneven,
+        "Fewer than {} runs: {}; means over different folds or seeds do not compare, paired differences use shared "
+        "ones only",
+    ),
+    Remark(
+        lambda c: _names(_personalised(c)),
+        "* {}: clients are tested on models of their own. Their headline is `F1 own %`, the mean over clients, each "
+        "seen through its own sensors; `vs fedavg` and rounds to a target take it, although FedAvg's model is seen "
+        "through all sensors. `F1 %`, rare F1 and single sensors are of the canonical model, where there is one: a "
+        "diagnostic",
+    ),
+    Remark(_below_full),
+    Remark(lambda c: ((listed(names),) for names in twins(c)), "{} trained bit-identical models in every shared run"),
+    Remark(_saturated, "{} are at 100 % F1 in every run: these data are too easy to tell them apart"),
+    Remark(_alike, "{} reached exactly the same F1 in all {} shared runs: {}"),
+    Remark(
+        _committed,
+        "Read from a summary of finished runs (`cells.json`), without run folders. It lacks what each client and "
+        "device did{}; figures that need this are not drawn",
+    ),
+)
 
 # Methods that the first sentence describes: more would be the table again.
 _MOST_DESCRIBED = 3
@@ -442,26 +424,20 @@ def faster(comparison: Comparison) -> str:
 
 def _fast(comparison: Comparison, row: MethodResult) -> str:
     speedup, saved = row.stats["speedup"].mean, row.stats["energy_saved_percent"].mean
+    # A whole run holds the bootstrap round too.
+    bootstrap, total = comparison.bootstrap_percent(row.label), row.mean("speedup_total")
+    whole = ""
+    if bootstrap and total is not None:
+        whole = f", its whole run {total:.2f}x (the bootstrap round is {percent(bootstrap)} % of its seconds)"
     if f"{speedup:.2f}" == "1.00" and abs(saved) < _SAME_JOULES:
-        return f"{row.label}'s rounds are as fast as FedAvg's with as many joules{_whole(comparison, row)}"
-    joules = f"{percent(abs(saved))} % {'fewer' if saved >= 0 else 'more'} joules"
-    link = row.stats.get("link_percent")
-    share = "" if link is None else f" (link: {percent(link.mean)} % of its slowest client's round{_hidden(link.mean)})"
-    return f"{row.label}'s rounds are {speedup:.2f}x FedAvg's speed{share} with {joules}{_whole(comparison, row)}"
-
-
-def _hidden(link_percent: float) -> str:
-    """Return what a link of nearly the whole round means: few windows a client, so methods look alike in seconds."""
-    return ", so that less training hardly shows" if link_percent >= _MOSTLY_LINK else ""
-
-
-def _whole(comparison: Comparison, row: MethodResult) -> str:
-    """``, its whole run 1.33x (the bootstrap round is 33 % of its seconds)``; empty without a bootstrap."""
-    share = comparison.bootstrap_percent(row.label)
-    if not share or "speedup_total" not in row.stats:
-        return ""
-    total = row.stats["speedup_total"].mean
-    return f", its whole run {total:.2f}x (the bootstrap round is {percent(share)} % of its seconds)"
+        return f"{row.label}'s rounds are as fast as FedAvg's with as many joules{whole}"
+    joules, link = f"{percent(abs(saved))} % {'fewer' if saved >= 0 else 'more'} joules", row.mean("link_percent")
+    share = ""
+    if link is not None:
+        # A link of nearly the whole round means few windows a client, so methods look alike in seconds.
+        hidden = ", so that less training hardly shows" if link >= _MOSTLY_LINK else ""
+        share = f" (link: {percent(link)} % of its slowest client's round{hidden})"
+    return f"{row.label}'s rounds are {speedup:.2f}x FedAvg's speed{share} with {joules}{whole}"
 
 
 def equal_rounds(comparison: Comparison) -> str:
@@ -525,8 +501,7 @@ def mean_cosine(runs: Sequence[Loaded], block: str, kinds: tuple[str, str]) -> f
     return mean(values) if values else None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeviceShare:
+class DeviceShare(NamedTuple):
     """Mean round of one device of a type under a method: seconds of computing, link and waiting, and joules."""
 
     method: str
@@ -542,8 +517,8 @@ def device_shares(runs: Sequence[Loaded], method: str, clock: str) -> list[Devic
     """Means over devices of a type, rounds 1..R and runs."""
     import pandas as pd
 
-    parts = [client_table(loaded, clock).query("round > 0").assign(run=i) for i, loaded in enumerate(runs)]
-    parts = [part for part in parts if len(part)]
+    tables = (client_table(loaded, clock).query("round > 0").assign(run=i) for i, loaded in enumerate(runs))
+    parts = [table for table in tables if len(table)]
     if not parts:
         return []
     rows = pd.concat(parts)
@@ -557,8 +532,6 @@ def device_shares(runs: Sequence[Loaded], method: str, clock: str) -> list[Devic
 # A speedup within 5 % of FedAvg's round is none; one within a fifth of the paper's agrees with it.
 SAME, NEAR = 0.05, 1.2
 
-_OURS = (REFERENCE, PROPOSED)
-
 
 def directions(experiment: Experiment, paper: Paper) -> list[str]:
     """One sentence per baseline and figure whose sign differs from the paper's; none from synthetic data.
@@ -566,70 +539,59 @@ def directions(experiment: Experiment, paper: Paper) -> list[str]:
     A speedup counts where it differs from 1 by more than 5 % and from the paper's by more than a fifth, an F1 where
     the 95 % interval of the paired difference to FedAvg leaves out 0: without that, it has no direction.
     """
-    comparison = experiment.shown
+    comparison, data = experiment.shown, experiment.paper_data
     if comparison is None or not experiment.is_real or experiment.is_own_data:
         return []
-    sentences: list[str] = []
+    table, sentences = paper[TABLES.get(experiment.backbone, "I")], []
     for label, name in PAPER_ROWS.items():
         row = comparison.row(label)
-        if row is None or label in _OURS:
+        if row is None or label in (REFERENCE, PROPOSED):
             continue
-        theirs = paper[TABLES.get(experiment.backbone, "I")]
-        if (speedup := row.stats.get("speedup")) is not None:
-            sentences += _speed(label, speedup.mean, theirs.get(name, "speedup"), comparison.clock)
-        data = experiment.paper_data
-        sentences += _score(label, "F1", row.f1, theirs.get(name, f"{data} F1 (%)"), data)
-        sentences += _score(label, "rare-modality F1", row.rare, theirs.get(name, "rare-modality F1 (%)"), "PAMAP2")
+        scores = (
+            ("F1", row.f1, table.get(name, f"{data} F1 (%)"), data),
+            ("rare-modality F1", row.rare, table.get(name, "rare-modality F1 (%)"), "PAMAP2"),
+        )
+        found = [_speed(row, table.get(name, "speedup"), comparison.clock), *(_score(*score) for score in scores)]
+        sentences += [f"`{label}`: {words}." for words in found if words]
     return sentences
 
 
-def _speed(label: str, ours: float, cell: PaperCell | None, clock: str) -> Iterator[str]:
-    if cell is None or cell.value is None or _away(ours) == _away(cell.value):
-        return
-    if max(ours, cell.value) <= NEAR * min(ours, cell.value):
-        return
+def _speed(row: MethodResult, cell: PaperCell | None, clock: str) -> str:
+    """A speedup in another direction than the paper's; empty where it is none."""
+    ours, theirs = row.mean("speedup"), None if cell is None else cell.value
+    if ours is None or theirs is None or _away(ours) == _away(theirs) or max(ours, theirs) <= NEAR * min(ours, theirs):
+        return ""
     speed = f"{ours:.2f}x FedAvg's speed, seconds simulated {_clock_words(clock)}"
-    yield f"`{label}`: {speed}; the paper prints {cell.value:.2f}x on PAMAP2."
+    return f"{speed}; the paper prints {theirs:.2f}x on PAMAP2"
 
 
 def _away(speedup: float) -> int:
     return (speedup > 1 + SAME) - (speedup < 1 - SAME)
 
 
-def _score(label: str, figure: str, ours: Paired | None, cell: PaperCell | None, data: str) -> Iterator[str]:
-    if (
-        ours is None
-        or ours.num_pairs < MIN_INTERVAL
-        or ours.low is None
-        or ours.high is None
-        or cell is None
-        or cell.delta is None
-    ):
-        return
-    here = (ours.low > 0) - (ours.high < 0)
-    there = (cell.delta > 0) - (cell.delta < 0)
-    if here and here != there:
-        yield (
-            f"`{label}`: {figure} is {ours.mean:+.1f} [{ours.low:+.1f}, {ours.high:+.1f}] points from FedAvg's; the "
-            f"paper prints {cell.delta:+.1f} on {data}."
-        )
+def _score(figure: str, ours: Paired | None, cell: PaperCell | None, data: str) -> str:
+    """A difference to FedAvg in another direction than the paper's; empty where it is none."""
+    if ours is None or ours.low is None or ours.high is None or cell is None or cell.delta is None:
+        return ""
+    here, there = (ours.low > 0) - (ours.high < 0), (cell.delta > 0) - (cell.delta < 0)
+    if here in (0, there):
+        return ""
+    return f"{figure} is {ours} points from FedAvg's; the paper prints {cell.delta:+.1f} on {data}"
 
 
 def rare_alone(comparison: Comparison) -> Iterator[str]:
     """Sentence on F1 through the rare modality alone, which may be no better than guessing."""
-    fleet = fleet_in(comparison)
-    scores = [row.stats["f1_rare_percent"].mean for row in comparison.rows if "f1_rare_percent" in row.stats]
-    classes = comparison.runs[0].run.coverage.get("classes")
-    if fleet is None or not scores or not isinstance(classes, list) or not classes:
+    fleet, number = fleet_in(comparison), _num_classes(comparison.runs[0])
+    scores = [f1 for row in comparison.rows if (f1 := row.mean("f1_rare_percent")) is not None]
+    if fleet is None or not scores or not number:
         return
     rare = fleet.rare()
     bounds = ", bounds included," if any(row.is_bound for row in comparison.rows) else ""
-    alone = [m for m in rare if any(c.modalities == (m,) for c in fleet.clients)]
-    guessing = 100 / len(classes)
-    reason = "" if alone else " No client owns it alone, so no training window ever looks like this evaluation."
+    has_owner = any(client.modalities == (name,) for name in rare for client in fleet.clients)
+    reason = "" if has_owner else " No client owns it alone, so no training window ever looks like this evaluation."
     yield (
         f"Through the rare modality alone ({listed(rare)}) all methods{bounds} reach {span_text(scores, 1)} % "
-        f"(guessing among {len(classes)} classes: {guessing:.1f} %).{reason}"
+        f"(guessing among {number} classes: {100 / number:.1f} %).{reason}"
     )
 
 

@@ -14,6 +14,7 @@ claims has nearly the same power, and none below the number of pairs at which it
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import erfc, isnan, sqrt
@@ -96,17 +97,21 @@ def paired(differences: Sequence[float], *, on_means: bool = False) -> Paired | 
     if n == 0:
         return None
     centre, is_still = mean(differences), not any(differences)
-    quantile = None if is_still or n < MIN_INTERVAL else _student_quantile(n - 1)
-    error = stdev(differences) / sqrt(n) if n > 1 else None
-    known = None if quantile is None or error is None else (quantile, error)
-    half = None if known is None else known[0][1] * known[1]
+    low = high = bound = smallest_found = None
+    if n >= MIN_INTERVAL and not is_still and (functions := special()) is not None:
+        error = stdev(differences) / sqrt(n)
+        one_sided, half, powered = (
+            float(functions.stdtrit(n - 1, q)) * error for q in (1 - ALPHA, 1 - ALPHA / 2, _POWER)
+        )
+        low, high = max(-_MOST_POINTS, centre - half), min(_MOST_POINTS, centre + half)
+        bound, smallest_found = centre - one_sided, half + powered
     return Paired(
         mean=centre,
-        low=None if half is None else max(-_MOST_POINTS, centre - half),
-        high=None if half is None else min(_MOST_POINTS, centre + half),
-        bound=None if known is None else centre - known[0][0] * known[1],
+        low=low,
+        high=high,
+        bound=bound,
         p=sign_flip(differences),
-        smallest_found=None if known is None or half is None else half + known[0][2] * known[1],
+        smallest_found=smallest_found,
         num_pairs=n,
         on_means=on_means,
         is_still=is_still,
@@ -121,15 +126,6 @@ def special() -> ModuleType | None:
         return None
     module: ModuleType = scipy.special
     return module
-
-
-def _student_quantile(df: int) -> tuple[float, float, float] | None:
-    """Student's quantiles at 1 - alpha, 1 - alpha / 2 and the power; None without scipy or a degree of freedom."""
-    functions = special()
-    if functions is None or df < 1:
-        return None
-    one, two, power = (float(functions.stdtrit(df, q)) for q in (1 - ALPHA, 1 - ALPHA / 2, _POWER))
-    return one, two, power
 
 
 def sign_flip(differences: Sequence[float], *, sides: Sides = 2, seed: int = 0) -> float:
@@ -208,20 +204,6 @@ MIN_REPLICATES = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Components:
-    """Variance components of a table of folds x replicates without repetition."""
-
-    fold: float
-    replicate: float
-    rest: float
-
-    @property
-    def total(self) -> float:
-        """Their sum: the variance of one value."""
-        return self.fold + self.replicate + self.rest
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class VarianceShares:
     """Shares of the variance of one run's score (they sum to 1), and of the paired difference.
 
@@ -246,10 +228,8 @@ class VarianceShares:
     @property
     def of_difference(self) -> tuple[float, float, float]:
         """Shares of fold, replicate and residual in the variance of the paired difference; zeros where it has none."""
-        parts = (self.method_fold, self.method_replicate, self.residual)
-        total = sum(parts)
-        fold, replicate, residual = (part / total if total else 0.0 for part in parts)
-        return fold, replicate, residual
+        total = self.method_fold + self.method_replicate + self.residual or 1.0
+        return self.method_fold / total, self.method_replicate / total, self.residual / total
 
     @property
     def pairs_depend(self) -> bool:
@@ -269,8 +249,8 @@ class VarianceShares:
         )
 
 
-def components(table: NDArray[np.float64]) -> Components:
-    """Components of a table (folds, replicates), at least 2 x 2.
+def components(table: NDArray[np.float64]) -> tuple[float, float, float]:
+    """Variance of folds, of replicates and of the rest in a table (folds, replicates), at least 2 x 2.
 
     With mean squares of folds, replicates and rest: ``(MS_fold - MS_rest) / replicates`` and so on, at least 0.
     """
@@ -280,11 +260,7 @@ def components(table: NDArray[np.float64]) -> Components:
     ms_fold = replicates * float(np.sum((rows - centre) ** 2)) / (folds - 1)
     ms_replicate = folds * float(np.sum((columns - centre) ** 2)) / (replicates - 1)
     ms_rest = float(np.sum(rest**2)) / ((folds - 1) * (replicates - 1))
-    return Components(
-        fold=max(0.0, (ms_fold - ms_rest) / replicates),
-        replicate=max(0.0, (ms_replicate - ms_rest) / folds),
-        rest=ms_rest,
-    )
+    return max(0.0, (ms_fold - ms_rest) / replicates), max(0.0, (ms_replicate - ms_rest) / folds), ms_rest
 
 
 def variance_shares(scores: DataFrame) -> VarianceShares | None:
@@ -296,25 +272,23 @@ def variance_shares(scores: DataFrame) -> VarianceShares | None:
     replicates, column = np.unique(scores["repetition"].to_numpy(), return_inverse=True)
     table = np.full((2, len(folds), len(replicates)), np.nan)
     table[:, row, column] = scores["first"].to_numpy(), scores["second"].to_numpy()
-    one, two = (scores_of[:, ~np.isnan(table).any(axis=(0, 1))] for scores_of in table)
+    one, two = table[:, :, ~np.isnan(table).any(axis=(0, 1))]
     if min(one.shape) < 2:
         return None
-    common, difference = components((one + two) / 2), components(one - two)
+    difference = components(one - two)
     # A difference of two methods holds each interaction twice, their mean half of it.
-    method_fold, method_replicate, residual = (v / 2 for v in (difference.fold, difference.replicate, difference.rest))
-    fold = max(0.0, common.fold - method_fold / 2)
-    replicate = max(0.0, common.replicate - method_replicate / 2)
-    run = max(0.0, common.rest - residual / 2)
-    total = fold + replicate + run + method_fold + method_replicate + residual
-    scale = 1 / total if total else 0.0
+    own = [part / 2 for part in difference]
+    common = [max(0.0, part - mine / 2) for part, mine in zip(components((one + two) / 2), own, strict=True)]
+    total = sum(common) + sum(own) or 1.0
+    fold, replicate, run, method_fold, method_replicate, residual = (part / total for part in (*common, *own))
     return VarianceShares(
-        fold=fold * scale,
-        replicate=replicate * scale,
-        run=run * scale,
-        method_fold=method_fold * scale,
-        method_replicate=method_replicate * scale,
-        residual=residual * scale,
-        sd_difference=difference.total**0.5,
+        fold=fold,
+        replicate=replicate,
+        run=run,
+        method_fold=method_fold,
+        method_replicate=method_replicate,
+        residual=residual,
+        sd_difference=sum(difference) ** 0.5,
     )
 
 
@@ -378,15 +352,8 @@ def pairs_needed(difference: float, sd: float, alpha: float, sides: Sides = 2, w
     Raises:
         UserError: scipy is missing.
     """
-    low, high = 1, 2
-    while power(high, difference, sd, alpha, sides) < wanted:
-        low, high = high, 2 * high
-        if high > _MAX_PAIRS:
-            return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if power(middle, difference, sd, alpha, sides) >= wanted else (middle, high)
-    return high
+    enough = bisect_left(range(_MAX_PAIRS + 1), wanted, key=lambda n: power(n, difference, sd, alpha, sides))
+    return enough if enough <= _MAX_PAIRS else None
 
 
 def detectable(num_pairs: int, sd: float, alpha: float, sides: Sides = 2, wanted: float = _POWER) -> float | None:

@@ -9,6 +9,7 @@ import pytest
 from relief_ray.config.experiment import as_read
 from relief_ray.core.messages import ClientCost, RoundCost, StageTimes
 from relief_ray.records.cells import Claim, Claims
+from relief_ray.records.committed import CommittedClaims
 from relief_ray.records.schema import ClientRecord, Machine, MethodFacts, Metrics, RoundRecord, RunRecord, Totals
 from relief_ray.report.claims import Registered, Registry
 from relief_ray.report.comparison import HEADLINE_CLOCK
@@ -263,7 +264,9 @@ def usual(family, put_on, inventory_of):
 def named(*claims, planned=None, at="2025-01-01T00:00:00Z", **file):
     """A registry of one file of claims about the runs that ``make`` makes; each claim as keyword arguments."""
     content = Claims(data="dsa", split="held_out_subject", claims=tuple(Claim(**c) for c in claims), **file)
-    return Registry(files=(Registered(claims=content, text=content.model_dump_json(), at=at, planned=planned or {}),))
+    rows = {name: tuple((*key, *value) for key, value in of.items()) for name, of in (planned or {}).items()}
+    committed = CommittedClaims(text=content.model_dump_json(), at=at, planned=rows)
+    return Registry(files=(Registered(claims=content, committed=committed),))
 
 
 @pytest.fixture(scope="session")

@@ -117,7 +117,7 @@ def test_pairs_that_depend_are_tested_as_means_of_replicates(repeat, registry):
     gains = np.array([[0.02, 0.05, 0.11]] * FOLDS) + 0.001 * RNG.normal(size=(FOLDS, REPLICATES))
     runs = [*repeat("fedavg", BASE), *repeat("v1", BASE + gains, trained=LESS)]
     (claim,), _ = judged(runs, registry(BETTER))
-    assert claim.outcome.on_means and claim.outcome.paired.num_pairs == 3 and claim.outcome.p == 0.25
+    assert claim.outcome.paired.on_means and claim.outcome.paired.num_pairs == 3 and claim.outcome.p == 0.25
     assert claim.verdict == "cannot decide" and "3 replicate means" in claim.evidence
 
 
@@ -274,7 +274,7 @@ def test_committed_results_are_judged_as_their_run_folders(repeat, registry, tmp
     ]
     write_committed(tmp_path / "cells.json", "g", cells, known.files[0].committed)
     kept = registry_of([tmp_path])
-    assert kept.files[0].planned == planned and kept.files[0].at == known.files[0].at
+    assert kept.files[0].committed == known.files[0].committed
     (small,), _ = judge([compare_runs(load_runs([tmp_path]))], kept)
     assert small.claims == judged(runs, known)[0]
     assert [c.verdict for c in small.claims] == ["supported", "refused", "too short to judge"]

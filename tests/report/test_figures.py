@@ -9,7 +9,18 @@ from relief_ray.core.messages import RoundCost
 from relief_ray.records.schema import MethodFacts
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.figures.progress import curve_points, curves
-from relief_ray.report.figures.timeline import MAX_BARS, Bar, Panel, _busiest, featured, panel, timeline
+from relief_ray.report.figures.style import sheet
+from relief_ray.report.figures.timeline import (
+    MAX_BARS,
+    Bar,
+    Panel,
+    busiest,
+    draw_panels,
+    featured,
+    height_of,
+    panel,
+    timeline,
+)
 from relief_ray.support.errors import UserError
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -43,7 +54,7 @@ def test_panel_by_hand(pair):
 
 def test_many_devices_are_shown_by_the_busiest_of_each_type():
     many = [Bar(name=f"n{i}", kind="AB"[i % 2], sensors="", seconds=(1.0, float(i))) for i in range(MAX_BARS + 2)]
-    assert [(b.name, b.kind, b.seconds) for b in _busiest(many)] == [
+    assert [(b.name, b.kind, b.seconds) for b in busiest(many)] == [
         ("slowest of 7", "A", (1.0, 0.0)),
         ("slowest of 7", "B", (1.0, 1.0)),
     ]
@@ -89,9 +100,8 @@ def test_a_method_of_equal_cost_is_called_as_fast(make, tmp_path):
     assert "as fast, the same energy" in text and "0 %" not in text
 
 
-def test_any_number_of_rounds_is_drawn_runs_and_panels_alike(pair, make, tmp_path):
-    many = [*pair, panel(make("fedprox", round_s=4.0), "split_naive")]
-    text = timeline(many, tmp_path / "t.svg").read_text()
+def test_any_number_of_rounds_is_drawn(pair, make, tmp_path):
+    text = timeline([*pair, make("fedprox", round_s=4.0)], tmp_path / "t.svg").read_text()
     assert text.count(" J a round") == 3 and "2.00\N{MULTIPLICATION SIGN} slower" in text
     assert "fedavg" in timeline(pair[:1], tmp_path / "one.svg").read_text()
 
@@ -111,27 +121,23 @@ def crowd(name, deadline_s=0.98):
     seconds = (0.45, 0.02, 0.03, 0.0, 0.45, 0.05)
     bars = tuple(Bar(name="slowest of 8", kind=k, sensors="acc gravity gyro", seconds=seconds) for k in "ABC")
     cost = RoundCost(round_s=1.0, energy_j=50.0, clients=())
-    note = "SYNTHETIC data: WALKS OF MANY PEOPLE, clock flop_proportional"
-    return Panel(title=name, bars=bars, cost=cost, deadline_s=deadline_s, note=note)
+    return Panel(title=name, bars=bars, cost=cost, deadline_s=deadline_s)
 
 
-def test_no_text_of_a_large_fleet_lies_on_another_or_leaves_the_sheet(tmp_path, monkeypatch):
+def test_no_text_of_a_large_fleet_lies_on_another_or_leaves_the_sheet(make):
     """The label beside the legend, panels' titles above ticks, T* at the right end, types left of devices."""
     agg = pytest.importorskip("matplotlib.backends.backend_agg")
-    seen = {}
-
-    def keep(figure, path):
+    parts = [crowd("FedAvg", None), crowd("RELIEF"), crowd("A method with a long name")]
+    made_up = make("relief", origin="SYNTHETIC", extra={"data": {"name": "mine:WALKS OF MANY PEOPLE"}})
+    with sheet(height_of(parts)) as figure:
+        draw_panels(figure, parts, made_up, "flop_proportional")
         agg.FigureCanvasAgg(figure).draw()
         artists = [t for t in figure.findobj(matplotlib.text.Text) if t.get_text().strip() and t.get_visible()]
         boxes = [(t.get_text(), t.get_window_extent()) for t in artists]
-        seen.update(boxes=boxes, size=figure.get_size_inches() * figure.dpi)
-        return path
-
-    monkeypatch.setattr("relief_ray.report.figures.timeline.save", keep)
-    timeline([crowd("FedAvg", None), crowd("RELIEF"), crowd("A method with a long name")], tmp_path / "t.png")
-    width, height = seen["size"]
+        width, height = figure.get_size_inches() * figure.dpi
+    assert any("SYNTHETIC data: WALKS OF MANY PEOPLE, clock flop_proportional" in text for text, _ in boxes)
     # Ticks beyond the end of the axis are texts too, but not drawn.
-    inside = [(t, b) for t, b in seen["boxes"] if b.width and b.height and not (t[0].isdigit() and b.x0 > width)]
+    inside = [(t, b) for t, b in boxes if b.width and b.height and not (t[0].isdigit() and b.x0 > width)]
     assert sum("T* = 0.98 s" in t for t, _ in inside) == 2 and any("slowest of 8" in t for t, _ in inside)
     for text, box in inside:
         assert box.x0 >= -1 and box.y0 >= -1 and box.x1 <= width + 1 and box.y1 <= height + 1, text

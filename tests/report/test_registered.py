@@ -37,9 +37,10 @@ def test_claims_come_with_what_was_planned(tmp_path):
     other = PlannedCell(folder="x", label="v1", method=facts("v1"), config=config("v1", 0, 5, data="pamap2"))
     folder = plan(tmp_path / "g", cells=[*cells[1:], other])
     (found,) = registry_of([folder]).files
-    assert [c.brief for c in found.claims.claims] == ["v1 > fedavg in F1"] and found.at == "2026-01-01T00:00:00Z"
-    assert found.planned["fedavg"] == {
-        (0, 0, 10_000): (0, -1), (0, 1, 10_100): (1, -1), (1, 0, 10_001): (0, -1), (1, 1, 10_101): (1, -1),
+    assert [c.brief for c in found.claims.claims] == ["v1 > fedavg in F1"]
+    assert found.committed.at == "2026-01-01T00:00:00Z"
+    assert set(found.committed.planned["fedavg"]) == {
+        (0, 0, 10_000, 0, -1), (0, 1, 10_100, 1, -1), (1, 0, 10_001, 0, -1), (1, 1, 10_101, 1, -1),
     }  # fmt: skip
     assert found.planned_pairs("v1", "fedavg") == {(0, 1, 10_100), (1, 0, 10_001), (1, 1, 10_101)}
     cell = folder / "v1-0-1"
@@ -77,4 +78,4 @@ def test_keys_of_where_have_to_hold(tmp_path, where):
     text = TEXT.replace("claims:", f"where: {{{name}: {value}}}\nclaims:")
     cell = PlannedCell(folder="a", label="v1", method=facts("v1"), config=config("v1", 0, 0))
     (found,) = registry_of([plan(tmp_path / "g", text, [cell])]).files
-    assert bool(found.planned) == (key == "data")
+    assert bool(found.committed.planned) == (key == "data")

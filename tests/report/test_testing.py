@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from relief_ray.records.cells import Claim
-from relief_ray.report.claims import aa_rate, have_equal_work, judge_pairs, run_pairs, too_short
+from relief_ray.report.claims import aa_rate, judge_pairs, run_pairs, too_short
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.statistics import ALPHA, holm, sign_flip
 
@@ -107,7 +107,6 @@ def test_pairs_are_runs_of_one_fold_and_one_draw(repeat):
     assert pairs[["first", "second"]].to_numpy().tolist() == [pytest.approx([70.0, 50.0]), pytest.approx([80.0, 60.0])]
     claim = Claim(first="v1", second="fedavg")
     assert too_short(comparison, pairs, claim).startswith("2 replicates")
-    assert have_equal_work(comparison, pairs)
 
 
 def test_runs_without_a_number_are_paired_by_seed(make):

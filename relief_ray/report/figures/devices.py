@@ -1,29 +1,51 @@
-"""Devices of the fleet: the groups that each client trained, and the seconds and joules of each type's mean round."""
+"""Devices of the fleet and what they learn: groups that each client trained, a mean round, updates of the blocks.
+
+Updates are shown as their cosine between clients (the paper's Fig. 2), their divergence by phase (Fig. 3), and round by
+round.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from statistics import mean, stdev
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from relief_ray.report.comparison import Experiment, is_own_method
-from relief_ray.report.document import TEXT_WIDTH_IN, Figure
-from relief_ray.report.figures.style import FAINT, all_styles, at_most, footnote, plain_axes
+from relief_ray.report.comparison import Comparison, Experiment, is_own_method
+from relief_ray.report.document import Figure
+from relief_ray.report.figures.style import (
+    COLOURS,
+    FAINT,
+    all_styles,
+    at_most,
+    footnote,
+    legend_in,
+    look,
+    panels,
+    plain_axes,
+    top_legend,
+)
 from relief_ray.report.remarks import DeviceShare, device_shares
+from relief_ray.report.results import FUSION_BLOCK
 from relief_ray.report.runs import Loaded, device_types, run_value
-from relief_ray.strategies import PROPOSED
+from relief_ray.strategies import PROPOSED, REFERENCE
 from relief_ray.support.errors import counted
-from relief_ray.support.table import Number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as MplFigure
+    from matplotlib.image import AxesImage
 
-MAX_CLIENTS, PER_ROW = 12, 3
-Rows = Sequence[tuple[int, str, int]]
-MAX_BARS = 4
+MAX_CLIENTS, _PER_ROW = 12, 3
+_MAX_BARS = 4
 # part, hatch, strength
-PARTS = (("compute", "", 1.0), ("link", "///", 0.5), ("wait", "", 0.12))
+_PARTS = (("compute", "", 1.0), ("link", "///", 0.5), ("wait", "", 0.12))
+_MAX_COMPARED = 20
+_NUM_PHASES = 5
+_BELOW_IN = 0.54
+# Block or group, then round, phase or pair of clients.
+Key = TypeVar("Key", bound=tuple[Any, ...])
 
 
 def allocation(experiment: Experiment, slug: str, method: str = "") -> Figure | None:
@@ -34,39 +56,33 @@ def allocation(experiment: Experiment, slug: str, method: str = "") -> Figure | 
     comparison = experiment.main
     labels = [] if comparison is None else [row.label for row in comparison.rows]
     shown = method or next((v for v in labels if v == PROPOSED), next(filter(is_own_method, labels), ""))
-    runs = [] if comparison is None else comparison.runs_of(shown)
-    if not runs or not runs[0].trained:
+    loaded = next(iter(_runs(experiment, shown)), None)
+    if loaded is None or not loaded.trained:
         return None
-    loaded = runs[0]
-    rows = trained(loaded)
+    rows = [(c.client, group, r.round) for r in loaded.rounds for c in r.clients for group in c.trained]
     if not rows:
         return None
-    groups = list(dict.fromkeys(j for r in loaded.rounds for c in r.clients for j in c.trained))
-    clients = chosen(sorted({n for n, _, _ in rows}), device_types(loaded))
-    number = -(-len(clients) // PER_ROW)
-    bootstrap = " Round 0 is the bootstrap." if loaded.has_bootstrap else ""
-    forced = run_value(loaded.run, "strategy.mandatory") is True
-    mandatory = " Fusion blocks of a client's own modalities are mandatory." if forced else ""
-    of_type = " One client of each device type is drawn." if len(clients) < len({n for n, _, _ in rows}) else ""
+    every = sorted({client for client, _, _ in rows})
+    clients, groups = chosen(every, device_types(loaded)), list(dict.fromkeys(group for _, group, _ in rows))
+    is_forced = run_value(loaded.run, "strategy.mandatory") is True
+    notes = (
+        " Round 0 is the bootstrap." if loaded.has_bootstrap else "",
+        " Fusion blocks of a client's own modalities are mandatory." if is_forced else "",
+        " One client of each device type is drawn." if len(clients) < len(every) else "",
+    )
     return Figure(
         slug=slug,
         caption=f"Groups that each client trained in every round (dark), `{loaded.title}`; {experiment.title}."
-        f"{bootstrap}{mandatory}{of_type}",
-        draw=partial(_allocation, loaded=loaded, rows=rows, groups=groups, clients=clients),
-        width_in=TEXT_WIDTH_IN,
-        height_in=0.55 + number * (0.3 + 0.085 * len(groups)),
+        f"{''.join(notes)}",
+        draw=partial(_allocation, loaded=loaded, trained=set(rows), groups=groups, clients=clients),
+        height_in=0.55 + -(-len(clients) // _PER_ROW) * (0.3 + 0.085 * len(groups)),
         columns=("client", "group", "round"),
-        rows=_cells(rows),
+        rows=rows,
     )
 
 
-def trained(loaded: Loaded) -> list[tuple[int, str, int]]:
-    """(client, group, round) of everything that was trained."""
-    return [(c.client, j, r.round) for r in loaded.rounds for c in r.clients for j in c.trained]
-
-
-def _cells(rows: Rows) -> list[list[Number]]:
-    return [list(row) for row in rows]
+def _runs(experiment: Experiment, method: str) -> list[Loaded]:
+    return [] if experiment.main is None else experiment.main.runs_of(method)
 
 
 def chosen(clients: Sequence[int], types: Mapping[int, str]) -> list[int]:
@@ -79,51 +95,41 @@ def chosen(clients: Sequence[int], types: Mapping[int, str]) -> list[int]:
     return list(first.values())
 
 
-def _allocation(figure: MplFigure, loaded: Loaded, rows: Rows, groups: Sequence[str], clients: Sequence[int]) -> None:
+def _allocation(
+    figure: MplFigure,
+    loaded: Loaded,
+    trained: set[tuple[int, str, int]],
+    groups: Sequence[str],
+    clients: Sequence[int],
+) -> None:
+    """A strip per client: its groups by round, dark where it trained them."""
+    from matplotlib.colors import ListedColormap
     from matplotlib.ticker import MaxNLocator
 
-    height, number = float(figure.get_size_inches()[1]), -(-len(clients) // PER_ROW)
-    grid = figure.add_gridspec(
-        number,
-        PER_ROW,
-        left=0.12,
-        right=0.99,
-        top=1 - 0.2 / height,
-        bottom=0.42 / height,
-        wspace=0.05,
-        hspace=0.35 / (0.1 * len(groups)),
-    )
     types, rounds = device_types(loaded), [r.round for r in loaded.rounds]
-    for i, client in enumerate(clients):
-        ax = figure.add_subplot(grid[i // PER_ROW, i % PER_ROW])
-        _strip(ax, {(j, n) for c, j, n in rows if c == client}, groups, rounds)
+    gap = 0.35 / (0.1 * len(groups))
+    axes = panels(figure, len(clients), per_row=_PER_ROW, above_in=0.2, below_in=0.42, left=0.12, gap=0.05, row_gap=gap)
+    for i, (ax, client) in enumerate(zip(axes, clients, strict=True)):
+        ax.imshow(
+            [[float((client, group, n) in trained) for n in rounds] for group in groups],
+            cmap=ListedColormap(["#eef1f4", "#0072B2"]),
+            vmin=0,
+            vmax=1,
+            aspect="auto",
+            interpolation="nearest",
+            extent=(rounds[0] - 0.5, rounds[-1] + 0.5, len(groups) - 0.5, -0.5),
+        )
+        ax.set_yticks(range(len(groups)), groups)
+        ax.set_yticks([row + 0.5 for row in range(len(groups) - 1)], minor=True)
+        ax.grid(which="minor", axis="y", color="white", linewidth=0.6)
         ax.set_title(f"client {client}, type {types.get(client, '?')}", fontsize=7, pad=2)
-        ax.tick_params(labelleft=i % PER_ROW == 0, length=0, labelsize=5.5)
-        ax.tick_params(axis="x", labelbottom=i + PER_ROW >= len(clients))
-        if i + PER_ROW >= len(clients):
+        is_last = i + _PER_ROW >= len(clients)
+        ax.tick_params(which="both", length=0)
+        ax.tick_params(labelleft=i % _PER_ROW == 0, labelbottom=is_last, labelsize=5.5)
+        if is_last:
             ax.set_xlabel("round", fontsize=7)
         ax.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     footnote(figure, [loaded])
-
-
-def _strip(ax: Axes, trained_groups: set[tuple[str, int]], groups: Sequence[str], rounds: Sequence[int]) -> None:
-    from matplotlib.colors import ListedColormap
-
-    image = [[float((j, n) in trained_groups) for n in rounds] for j in groups]
-    left, right = rounds[0] - 0.5, rounds[-1] + 0.5
-    ax.imshow(
-        image,
-        cmap=ListedColormap(["#eef1f4", "#0072B2"]),
-        vmin=0,
-        vmax=1,
-        aspect="auto",
-        interpolation="nearest",
-        extent=(left, right, len(groups) - 0.5, -0.5),
-    )
-    ax.set_yticks(range(len(groups)), groups)
-    ax.set_yticks([i + 0.5 for i in range(len(groups) - 1)], minor=True)
-    ax.grid(which="minor", axis="y", color="white", linewidth=0.6)
-    ax.tick_params(which="minor", length=0)
 
 
 def devices(experiment: Experiment, slug: str) -> Figure | None:
@@ -132,76 +138,249 @@ def devices(experiment: Experiment, slug: str) -> Figure | None:
     if comparison is None:
         return None
     fleets = [r.label for r in comparison.rows if not r.is_bound and device_types(comparison.runs_of(r.label)[0])]
-    methods = at_most(MAX_BARS, fleets)
+    methods = at_most(_MAX_BARS, fleets)
     shares = [s for m in methods for s in device_shares(comparison.runs_of(m), m, comparison.clock)]
     if not shares:
         return None
-    names = ("method", "kind", "compute_s", "link_s", "wait_s", "energy_j", "num_devices")
     return Figure(
         slug=slug,
         caption=f"A mean round per device type: seconds (full: computing, striped: link, pale: waiting for the "
         f"slowest) and joules of one device; {experiment.title}.",
-        draw=partial(_devices, experiment=experiment, shares=shares, methods=methods),
-        width_in=TEXT_WIDTH_IN,
+        draw=partial(_devices, comparison=comparison, shares=shares, methods=methods),
         height_in=2.4,
-        columns=names,
-        rows=[[getattr(s, n) for n in names] for s in shares],
+        columns=DeviceShare._fields,
+        rows=shares,
     )
 
 
-def _devices(figure: MplFigure, experiment: Experiment, shares: Sequence[DeviceShare], methods: Sequence[str]) -> None:
-    assert experiment.main is not None
-    look = {m: s.colour for m, s in all_styles(experiment.main).items()}
-    grid = figure.add_gridspec(1, 2, left=0.085, right=0.99, top=0.86, bottom=0.22, wspace=0.2)
-    left, right = figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[0, 1])
-    kinds = sorted({s.kind for s in shares})
-    width = 0.8 / len(methods)
-    for share in shares:
-        x = kinds.index(share.kind) + (methods.index(share.method) - (len(methods) - 1) / 2) * width
-        _stack(left, x, width * 0.9, share, look)
-        right.bar(x, share.energy_j, width * 0.9, color=look[share.method])
-        right.text(x, share.energy_j, f"{share.energy_j:.3g}", ha="center", va="bottom", fontsize=5)
-    for ax, label in ((left, "seconds per round"), (right, "joules per round and device")):
-        number = {s.kind: s.num_devices for s in shares}
-        ax.set_xticks(range(len(kinds)), [f"Type {k}\n{counted(number[k], 'device')}" for k in kinds])
-        ax.set_ylabel(label)
-        plain_axes(ax)
-        ax.grid(visible=False, axis="x")
-    left.set_ylim(top=1.05 * max(s.compute_s + s.link_s + s.wait_s for s in shares))
-    _legend(figure, methods, look)
-    footnote(figure, experiment.runs, experiment.main.clock)
-
-
-def _stack(ax: Axes, x: float, width: float, share: DeviceShare, look: Mapping[str, str]) -> None:
-    bottom = 0.0
-    for (_, hatch, alpha), height in zip(PARTS, (share.compute_s, share.link_s, share.wait_s), strict=True):
-        ax.bar(
-            x,
-            height,
-            width,
-            bottom=bottom,
-            color=look[share.method],
-            alpha=alpha,
-            hatch=hatch,
-            edgecolor=FAINT,
-            linewidth=0.3,
-        )
-        bottom += height
-
-
-def _legend(figure: MplFigure, methods: Sequence[str], look: Mapping[str, str]) -> None:
+def _devices(figure: MplFigure, comparison: Comparison, shares: Sequence[DeviceShare], methods: Sequence[str]) -> None:
     from matplotlib.patches import Patch
 
-    handles = [Patch(facecolor=look[m], label=m) for m in methods]
-    handles += [Patch(facecolor=FAINT, alpha=a, hatch=h, edgecolor=FAINT, label=name) for name, h, a in PARTS]
-    figure.legend(
-        handles=handles,
-        loc="upper left",
-        bbox_to_anchor=(0.05, 0.995),
-        ncols=len(handles),
-        frameon=False,
-        handlelength=1.4,
-        columnspacing=1.2,
-        handletextpad=0.4,
-        borderaxespad=0.1,
+    colours = {m: style.colour for m, style in all_styles(comparison).items()}
+    number = {s.kind: s.num_devices for s in sorted(shares, key=attrgetter("kind"))}
+    left, right = axes = panels(figure, 2, above_in=0.336, below_in=_BELOW_IN, left=0.085, gap=0.2)
+    width = 0.8 / len(methods)
+    for share in shares:
+        x = list(number).index(share.kind) + (methods.index(share.method) - (len(methods) - 1) / 2) * width
+        bottom, colour = 0.0, colours[share.method]
+        for (_, hatch, alpha), height in zip(_PARTS, (share.compute_s, share.link_s, share.wait_s), strict=True):
+            left.bar(
+                x,
+                height,
+                width * 0.9,
+                bottom=bottom,
+                color=colour,
+                alpha=alpha,
+                hatch=hatch,
+                edgecolor=FAINT,
+                linewidth=0.3,
+            )
+            bottom += height
+        right.bar(x, share.energy_j, width * 0.9, color=colour)
+        right.text(x, share.energy_j, f"{share.energy_j:.3g}", ha="center", va="bottom", fontsize=5)
+    for ax, label in zip(axes, ("seconds per round", "joules per round and device"), strict=True):
+        ax.set_xticks(range(len(number)), [f"Type {kind}\n{counted(n, 'device')}" for kind, n in number.items()])
+        ax.set_ylabel(label)
+        plain_axes(ax, "y")
+    left.set_ylim(top=1.05 * max(s.compute_s + s.link_s + s.wait_s for s in shares))
+    of_methods = [Patch(facecolor=colours[m], label=m) for m in methods]
+    of_parts = [Patch(facecolor=FAINT, alpha=a, hatch=h, edgecolor=FAINT, label=name) for name, h, a in _PARTS]
+    top_legend(figure, patches=[*of_methods, *of_parts])
+    footnote(figure, comparison.runs, comparison.clock)
+
+
+def collected(values: Iterable[tuple[Key, float]]) -> dict[Key, list[float]]:
+    """All values of every key; keys by the first appearance of their first part, then by size."""
+    found: dict[Key, list[float]] = {}
+    for key, value in values:
+        found.setdefault(key, []).append(value)
+    first = list(dict.fromkeys(key[0] for key in found))
+    return {key: found[key] for key in sorted(found, key=lambda key: (first.index(key[0]), key))}
+
+
+def cosine(experiment: Experiment, slug: str) -> Figure | None:
+    """A matrix of clients per fusion block under FedAvg; None where updates were not compared in pairs."""
+    runs = _runs(experiment, REFERENCE)
+    pairs = pair_means(runs)
+    if not pairs:
+        return None
+    blocks = list(dict.fromkeys(block for block, _, _ in pairs))
+    compared = [sum(bool(r.pairwise) for r in loaded.trained) for loaded in runs]
+    fig = "" if experiment.is_own_data else " (the paper's Fig. 2)"
+    how_many = f"{counted(sum(compared), 'compared round')} of {counted(sum(map(bool, compared)), 'run')}"
+    return Figure(
+        slug=slug,
+        caption=f"Cosine of two clients' updates of a fusion block under `{REFERENCE}`{fig}, mean over "
+        f"{how_many}; {experiment.title}. Letters: device types. A client that did not upload a block, or did not move "
+        "it, has no pair or 0 there.",
+        draw=partial(_cosine, runs=runs, pairs=pairs, blocks=blocks),
+        height_in=2.35,
+        columns=("block", "client", "other", "cosine"),
+        rows=[(*key, value) for key, value in pairs.items()],
     )
+
+
+def pair_means(runs: Sequence[Loaded]) -> dict[tuple[str, int, int], float]:
+    """Mean cosine over all compared rounds of all runs by block, client and client of a larger number."""
+    cosines = collected(
+        ((block, min(a, b), max(a, b)), value)
+        for loaded in runs
+        for record in loaded.trained
+        for block, rows in record.pairwise.items()
+        for a, b, value in rows
+        if block.startswith(FUSION_BLOCK)
+    )
+    return {key: mean(values) for key, values in cosines.items()}
+
+
+def _cosine(
+    figure: MplFigure, runs: Sequence[Loaded], pairs: Mapping[tuple[str, int, int], float], blocks: Sequence[str]
+) -> None:
+    clients, types = sorted({n for _, *both in pairs for n in both})[:_MAX_COMPARED], device_types(runs[0])
+    names = [f"{types.get(n, '')}{n}" for n in clients]
+    limit = max(0.25, *map(abs, pairs.values()))
+    axes = panels(figure, len(blocks), above_in=0.3, below_in=0.33, left=0.05, right=0.895, gap=0.12)
+    for ax, block in zip(axes, blocks, strict=True):
+        values = [[pairs.get((block, min(a, b), max(a, b)), float("nan")) for b in clients] for a in clients]
+        image = _matrix(ax, values, names, limit)
+        ax.set_title(block.removeprefix(FUSION_BLOCK))
+        ax.tick_params(labelleft=ax is axes[0], length=0, labelsize=6)
+    bar = figure.colorbar(image, cax=figure.add_axes((0.91, 0.2, 0.012, 0.6)))
+    bar.ax.tick_params(labelsize=6)
+    bar.set_label("cosine", fontsize=7)
+    footnote(figure, runs)
+
+
+def _matrix(ax: Axes, values: Sequence[Sequence[float]], names: Sequence[str], limit: float) -> AxesImage:
+    """Cosines by colour; of few clients in figures too, grey where there is none."""
+    ax.set_facecolor("#eeeeee")
+    image = ax.imshow(values, cmap="PuOr", vmin=-limit, vmax=limit)
+    ax.set_xticks(range(len(names)), names, rotation=90)
+    ax.set_yticks(range(len(names)), names)
+    written = [(x, y, v) for y, row in enumerate(values) for x, v in enumerate(row) if len(names) <= 10 and v == v]
+    for x, y, value in written:
+        colour = "white" if abs(value) > 0.6 * limit else "black"
+        ax.text(x, y, f"{value:.2f}", ha="center", va="center", fontsize=3.8, color=colour)
+    return image
+
+
+def phases(experiment: Experiment, slug: str) -> Figure | None:
+    """Mean and spread of Eq. (5) per fusion block over five equal phases under FedAvg, as in the paper.
+
+    None below five rounds, which make no five phases.
+    """
+    runs = _runs(experiment, REFERENCE)
+    rows = [
+        (*key, mean(values), stdev(values) if len(values) > 1 else None, len(values))
+        for key, values in by_phase([r for r in runs if r.planned >= _NUM_PHASES]).items()
+    ]
+    if not rows:
+        return None
+    fig = "" if experiment.is_own_data else " (the paper's Fig. 3)"
+    return Figure(
+        slug=slug,
+        caption=f"Divergence of each block's updates over its cohort by phase of training, under `{REFERENCE}`"
+        f"{fig}; {experiment.title}. Points: mean over rounds and runs, bars: sample standard deviation.",
+        draw=partial(_phases, runs=runs, rows=rows),
+        height_in=2.2,
+        columns=("block", "phase", "divergence", "std", "num"),
+        rows=rows,
+    )
+
+
+def by_phase(runs: Sequence[Loaded]) -> dict[tuple[str, int], list[float]]:
+    """The divergences of all rounds and runs by block and phase (1 to 5), a block's phases one after another."""
+    return collected(
+        ((block, 1 + min(_NUM_PHASES - 1, (record.round - 1) * _NUM_PHASES // max(1, loaded.planned))), value)
+        for loaded in runs
+        for record in loaded.trained
+        for block, value in record.divergence.items()
+        if block.startswith(FUSION_BLOCK)
+    )
+
+
+def _phases(
+    figure: MplFigure, runs: Sequence[Loaded], rows: Sequence[tuple[str, int, float, float | None, int]]
+) -> None:
+    blocks = list(dict.fromkeys(row[0] for row in rows))
+    (ax,) = panels(figure, 1, above_in=0.31, below_in=_BELOW_IN)
+    for i, block in enumerate(blocks):
+        mine, style = [row for row in rows if row[0] == block], look(i)
+        ax.errorbar(
+            [row[1] + 0.06 * (i - (len(blocks) - 1) / 2) for row in mine],
+            [row[2] for row in mine],
+            yerr=[row[3] or 0.0 for row in mine],
+            color=style.colour,
+            marker=style.marker,
+            linestyle=style.dash,
+            markersize=4,
+            linewidth=1.1,
+            elinewidth=0.7,
+            capsize=2,
+            label=block.removeprefix(FUSION_BLOCK),
+        )
+    ax.set_xticks(range(1, _NUM_PHASES + 1))
+    ax.set_xlabel("phase of training (fifths of the rounds)")
+    ax.set_ylabel("divergence of updates")
+    ax.set_ylim(bottom=0)
+    plain_axes(ax)
+    top_legend(figure)
+    footnote(figure, runs)
+
+
+def traces(experiment: Experiment, slug: str) -> Figure | None:
+    """Eq. (5) of every round and its moving average, Eq. (6), of every group; None where RELIEF kept none."""
+    runs = _runs(experiment, PROPOSED)
+    halves = {"d": series(runs, "divergence"), "d_bar": series(runs, "d_bar")}
+    if not halves["d_bar"]:
+        return None
+    average = f" Mean over {len(runs)} runs." if len(runs) > 1 else ""
+    return Figure(
+        slug=slug,
+        caption=f"Divergence of every group under `{PROPOSED}`, round by round, left, and its moving average, "
+        f"right; {experiment.title}.{average} The allocator ranks by the right half.",
+        draw=partial(_traces, runs=runs, halves=halves),
+        height_in=3.0,
+        columns=("quantity", "group", "round", "value"),
+        rows=[(kind, *key, value) for kind, values in halves.items() for key, value in values.items()],
+    )
+
+
+def series(runs: Sequence[Loaded], field: str) -> dict[tuple[str, int], float]:
+    """Mean over runs by group and round, a group's rounds one after another."""
+    found = collected(
+        ((group, record.round), value)
+        for loaded in runs
+        for record in loaded.rounds
+        for group, value in getattr(record, field).items()
+    )
+    return {key: mean(values) for key, values in found.items()}
+
+
+def _traces(figure: MplFigure, runs: Sequence[Loaded], halves: Mapping[str, Mapping[tuple[str, int], float]]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    groups = list(dict.fromkeys(group for group, _ in halves["d_bar"]))
+    axes = panels(figure, 2, above_in=legend_in(groups) + 0.25, below_in=_BELOW_IN, left=0.065, gap=0.08, sharey=True)
+    titles = ("divergence of updates", "its moving average over rounds")
+    for ax, values, title in zip(axes, halves.values(), titles, strict=True):
+        for i, group in enumerate(groups):
+            points, style = {n: value for (name, n), value in values.items() if name == group}, look(i)
+            ax.plot(
+                list(points),
+                list(points.values()),
+                color=style.colour,
+                linestyle=style.dash,
+                # Lines beyond the eighth have colours of the first ones.
+                marker=style.marker if i >= len(COLOURS) else "",
+                markersize=2.5,
+                linewidth=1.1,
+                label=group,
+            )
+        ax.set_yscale("log")
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.set_title(title, loc="left", fontsize=8, pad=3)
+        ax.set_xlabel("round")
+        plain_axes(ax)
+    top_legend(figure)
+    footnote(figure, runs)

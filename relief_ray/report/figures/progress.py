@@ -1,16 +1,17 @@
-"""F1 over rounds, simulated seconds, joules and bytes; where each method ends, with the Pareto front."""
+"""F1 of methods: over rounds, seconds, joules and bytes; where each ends, with the Pareto front; with one sensor alone.
+
+The sensors one at a time are the paper's Fig. 6, the curves its Fig. 5.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from relief_ray.records.schema import RoundRecord
 from relief_ray.report.comparison import Comparison, Experiment, data_title
-from relief_ray.report.document import TEXT_WIDTH_IN, Figure
+from relief_ray.report.document import Figure
 from relief_ray.report.figures.style import (
     FAINT,
     Style,
@@ -18,71 +19,60 @@ from relief_ray.report.figures.style import (
     drawn,
     footnote,
     legend_in,
+    panels,
     percent_axis,
     plain_axes,
     save,
     sheet,
     top_legend,
 )
-from relief_ray.report.remarks import mark, own_models
+from relief_ray.report.remarks import fleet_in, mark, own_models
 from relief_ray.report.results import MIB
-from relief_ray.report.runs import config_text, is_pooled, split_name
+from relief_ray.report.runs import config_text, split_name
 from relief_ray.support.errors import counted, listed
 from relief_ray.support.text import percent
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as MplFigure
+    from pandas import DataFrame
 
-COSTS = ("time_s", "energy_j", "bytes_up")
+COSTS = ["time_s", "energy_j", "bytes_up"]
 _HEIGHT_IN = 2.35
 _HEADING_IN = 0.2
+_BELOW_IN = 0.552
 _MIN_POINTS = 4
 _MOST_MARKERS = 12
 # Inches over which the bars of methods of equal cost are moved apart: about a marker.
 _BARS_IN = 0.08
-_SCORES = {
-    "f1": "macro-F1, %",
-    "f1_rare": "rare-modality F1, %",
-}
+# Label of the axis by the score's column.
+_SCORES = {"f1_percent": "macro-F1, %", "f1_rare_percent": "rare-modality F1, %"}
+_HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---")
 
 
-def curve_points(comparison: Comparison, score: str = "f1") -> pd.DataFrame:
+def curve_points(comparison: Comparison, score: str = "f1_percent") -> DataFrame:
     """Means over a method's runs at every evaluated round; methods in table order, without those on pooled data.
 
     Columns: ``method``, ``round``, ``f1_percent``, ``std`` (sample standard deviation of F1 in points, 0 for one run),
     ``aggregations`` (rounds, the bootstrap counted), the fleet's sums so far ``time_s``, ``energy_j`` and ``bytes_up``,
-    and ``num_runs``. ``score``: the headline ``f1``, or ``f1_rare``.
+    and ``num_runs``. ``score``: the headline, or ``f1_rare_percent``.
     """
-    import pandas as pd
-
-    rows = [
-        (loaded.label, record.round, 100 * f1, loaded.aggregations(record), *_costs(record, comparison.clock))
-        for loaded in comparison.runs
-        if not is_pooled(loaded)
-        for record in loaded.trained
-        if (f1 := _score(record, score)) is not None
-    ]
-    frame = pd.DataFrame(rows, columns=["method", "round", "f1_percent", "aggregations", *COSTS])
-    frame["method"] = pd.Categorical(frame["method"], [m.label for m in comparison.rows])
+    rounds = _of_fleets(comparison).query("round > 0").dropna(subset=score)
+    frame = rounds[["method", "round", score, "aggregations", *COSTS]].rename(columns={score: "f1_percent"})
+    frame["method"] = frame["method"].astype("category").cat.set_categories([m.label for m in comparison.rows])
     groups = frame.groupby(["method", "round"], observed=True)
     points = groups.mean()
     points.insert(1, "std", groups["f1_percent"].std().fillna(0.0))
     return points.assign(num_runs=groups.size()).reset_index().astype({"method": str})
 
 
-def _score(record: RoundRecord, score: str) -> float | None:
-    if record.metrics is None:
-        return None
-    return record.metrics.f1_rare if score == "f1_rare" else record.metrics.headline
+def _of_fleets(comparison: Comparison) -> DataFrame:
+    """The rounds of runs that are not on pooled data, which cost no fleet anything."""
+    table = comparison.table
+    return comparison.rounds[comparison.rounds["run"].isin(table.loc[~table["pooled"], "run"])]
 
 
-def _costs(record: RoundRecord, clock: str) -> list[float]:
-    return [float(getattr(record.totals[clock], field)) for field in COSTS]
-
-
-def whole_bytes(frame: pd.DataFrame) -> pd.DataFrame:
+def _whole_bytes(frame: DataFrame) -> DataFrame:
     """Return the frame for a CSV file, where bytes are whole numbers: a mean over runs is rounded to one."""
     return frame.assign(bytes_up=frame["bytes_up"].round().astype("int64"))
 
@@ -98,14 +88,14 @@ def curves(comparison: Comparison, path: Path) -> Path:
     first, points = comparison.runs[0], curve_points(comparison)
     name = f"{mark(first)}{data_title(first.run)}, {split_name(config_text(first.run, 'data.split'))}"
     with sheet(_HEIGHT_IN + _HEADING_IN) as figure:
-        _draw_curves(figure, comparison, points, heading=name + bands(comparison))
+        _draw_curves(figure, comparison, points, heading=name + _bands(comparison))
         save(figure, path)
     columns = ["method", "round", "f1_percent", "std", "aggregations", "time_s", "energy_j", "num_runs", "bytes_up"]
-    whole_bytes(points).to_csv(path.with_suffix(".csv"), columns=columns, index=False, lineterminator="\n")
+    _whole_bytes(points).to_csv(path.with_suffix(".csv"), columns=columns, index=False, lineterminator="\n")
     return path
 
 
-def bands(comparison: Comparison) -> str:
+def _bands(comparison: Comparison) -> str:
     """Half-sentence on means and bands; empty where every method has one run."""
     numbers = [len(comparison.runs_of(label)) for label in drawn(comparison)]
     if max(numbers, default=0) < 2:
@@ -116,102 +106,80 @@ def bands(comparison: Comparison) -> str:
 
 def progress(experiment: Experiment, slug: str) -> Figure | None:
     """Fig. 5 of the paper (convergence), and the same against what was spent."""
-    comparison = experiment.main
-    if comparison is None or (points := curve_points(comparison))["round"].nunique() < 2:
-        return None
-    shown = points[points.method.isin(drawn(comparison))]
-    return _curves(
-        comparison,
-        slug,
-        points,
-        f"F1 over aggregations, seconds, joules and uploaded bytes of the whole fleet{_counted(comparison)}; "
-        f"{experiment.title}{bands(comparison)}.{_left_out(comparison)}{lost(shown)}{own_models(comparison)}",
-    )
+    lead = "F1 over aggregations, seconds, joules and uploaded bytes of the whole fleet"
+    return _curves(experiment, slug, "f1_percent", lead)
 
 
 def rare(experiment: Experiment, slug: str) -> Figure | None:
     """Convergence of the F1 with the rare sensors alone; None where it was not recorded round by round."""
+    lead = "F1 with the sensors of the smallest cohorts alone, over aggregations and costs of the whole fleet"
+    return _curves(experiment, slug, "f1_rare_percent", lead)
+
+
+def _curves(experiment: Experiment, slug: str, score: str, lead: str) -> Figure | None:
     comparison = experiment.main
-    if comparison is None or (points := curve_points(comparison, "f1_rare"))["round"].nunique() < 2:
+    if comparison is None or (points := curve_points(comparison, score))["round"].nunique() < 2:
         return None
-    return _curves(
-        comparison,
-        slug,
-        points,
-        "F1 with the sensors of the smallest cohorts alone, over aggregations and costs of the whole fleet"
-        f"{_counted(comparison)}; {experiment.title}{bands(comparison)}.{_left_out(comparison)}"
-        f"{lost(points[points.method.isin(drawn(comparison))])}",
-        score="f1_rare",
-    )
-
-
-def _counted(comparison: Comparison) -> str:
-    """Half-sentence on the bootstrap, which makes one aggregation more."""
-    names = [f"`{label}`" for label in comparison.bootstrapped if label in drawn(comparison)]
-    return f", the bootstrap of {listed(names)} counted as one" if names else ""
-
-
-def _left_out(comparison: Comparison) -> str:
-    more = len([r for r in comparison.rows if not r.is_bound]) - len(drawn(comparison))
-    return f" {counted(more, 'more method')} in the CSV file." if more > 0 else ""
-
-
-def _curves(comparison: Comparison, slug: str, points: pd.DataFrame, caption: str, score: str = "f1") -> Figure:
+    methods = drawn(comparison)
+    shown = points[points.method.isin(methods)]
+    # A bootstrap makes one aggregation more.
+    ahead = [f"`{label}`" for label in comparison.bootstrapped if label in methods]
+    counting = f", the bootstrap of {listed(ahead)} counted as one" if ahead else ""
+    more = sum(not row.is_bound for row in comparison.rows) - len(methods)
+    left_out = f" {counted(more, 'more method')} in the CSV file." if more > 0 else ""
+    own = own_models(comparison) if score == "f1_percent" else ""
     return Figure(
         slug=slug,
-        caption=caption,
+        caption=f"{lead}{counting}; {experiment.title}{_bands(comparison)}.{left_out}{below(shown, floor(shown))}{own}",
         draw=partial(_draw_curves, comparison=comparison, points=points, label=_SCORES[score]),
-        width_in=TEXT_WIDTH_IN,
         height_in=_HEIGHT_IN,
         columns=tuple(points.columns),
-        rows=whole_bytes(points).astype(object).to_numpy().tolist(),
+        rows=_whole_bytes(points).astype(object).to_numpy().tolist(),
     )
 
 
 def _draw_curves(
-    figure: MplFigure, comparison: Comparison, points: pd.DataFrame, heading: str = "", label: str = _SCORES["f1"]
+    figure: MplFigure,
+    comparison: Comparison,
+    points: DataFrame,
+    heading: str = "",
+    label: str = _SCORES["f1_percent"],
 ) -> None:
-    """One panel per quantity of ``PANELS``; ``heading`` stands at the top and takes ``_HEADING_IN`` inches."""
-    look, methods = all_styles(comparison), drawn(comparison)
-    height, above = float(figure.get_size_inches()[1]), _HEADING_IN if heading else 0.0
-    top = 1 - (legend_in(methods) + 0.08 + above) / height
-    grid = figure.add_gridspec(1, 4, left=0.072, right=0.985, top=top, bottom=0.552 / height, wspace=0.1)
-    shared: Axes | None = None
-    for column, axis in enumerate(panels(comparison, points.energy_j.max())):
-        ax = figure.add_subplot(grid[0, column], sharey=shared)
+    """One panel per quantity; ``heading`` stands at the top and takes ``_HEADING_IN`` inches."""
+    styles, methods = all_styles(comparison), drawn(comparison)
+    shown = points[points.method.isin(methods)]
+
+    def draw(ax: Axes, quantity: _Quantity) -> None:
         for method in methods:
-            _curve(ax, points[points.method == method], axis, look[method], method)
-        _finish(ax, axis, is_first=shared is None, label=label)
-        shared = shared or ax
-    low = floor(points[points.method.isin(methods)])
-    if shared is not None:
-        percent_axis(shared, shared.get_ylim()[0] if low is None else low, shared.get_ylim()[1])
-    figure.text(0.012, 1 - 0.12 / height, heading, color=FAINT, va="center")
-    top_legend(figure, below_in=above)
-    footnote(figure, comparison.runs, comparison.clock)
+            _curve(ax, shown[shown.method == method], quantity, styles[method], method)
+
+    quantities = _quantities(comparison, points.energy_j.max())
+    ax = _against(figure, comparison, quantities, methods, draw, label, _HEADING_IN if heading else 0.0)
+    low = floor(shown)
+    percent_axis(ax, ax.get_ylim()[0] if low is None else low, ax.get_ylim()[1])
+    figure.text(0.012, 1 - 0.12 / float(figure.get_size_inches()[1]), heading, color=FAINT, va="center")
 
 
-def _curve(ax: Axes, curve: pd.DataFrame, axis: _Panel, style: Style, method: str) -> None:
+def _curve(ax: Axes, curve: DataFrame, quantity: _Quantity, style: Style, method: str) -> None:
     """A method's mean over one quantity, in its band."""
-    x = curve[axis.field] * axis.scale
-    marked = style.marker if len(curve) <= _MOST_MARKERS else None
+    x = curve[quantity.column] * quantity.scale
     ax.plot(
         x,
         curve.f1_percent,
         color=style.colour,
-        marker=marked or style.marker,
+        marker=style.marker,
         linestyle=style.dash,
         markerfacecolor=style.fill,
         markersize=3,
         linewidth=1.1,
         label=method,
-        markevery=1 if marked else -(-len(curve) // _MOST_MARKERS),
+        markevery=max(1, -(-len(curve) // _MOST_MARKERS)),
     )
     low, high = (curve.f1_percent - curve["std"]).clip(lower=0.0), (curve.f1_percent + curve["std"]).clip(upper=100.0)
     ax.fill_between(x, low, high, color=style.colour, alpha=0.12, linewidth=0)
 
 
-def floor(points: pd.DataFrame) -> float | None:
+def floor(points: DataFrame) -> float | None:
     """Lower end of the F1 axis that keeps a few points far below from squeezing the others; None where there are none.
 
     Far below: more than three interquartile ranges (at least 5 points of F1) under the lower quartile. A method's last
@@ -226,19 +194,20 @@ def floor(points: pd.DataFrame) -> float | None:
     return None if least <= scores.min() else max(0.0, least - 0.08 * (scores.max() - least) - 0.5)
 
 
-def lost(points: pd.DataFrame) -> str:
+def below(points: DataFrame, low: float | None) -> str:
     """The points that the frame leaves out, in words."""
-    low = floor(points)
-    below = [] if low is None else points[points.f1_percent < low].itertuples()
-    named = [f"`{p.method}` {p.f1_percent:.1f} % at round {p.round}" for p in below]
+    named = [
+        f"`{p.method}` {p.f1_percent:.1f} %" + (f" at round {p.round}" if "round" in points else "")
+        for p in points.itertuples()
+        if low is not None and p.f1_percent < low
+    ]
     return f" Below the frame: {listed(named)}." if named else ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Panel:
+class _Quantity(NamedTuple):
     """A quantity on an x axis: its column, label and the factor to the label's unit."""
 
-    field: str
+    column: str
     label: str
     scale: float = 1.0
 
@@ -247,35 +216,47 @@ class _Panel:
 _KILO = 2000.0
 
 
-def panels(comparison: Comparison, most_j: float) -> tuple[_Panel, ...]:
+def _quantities(comparison: Comparison, most_j: float) -> tuple[_Quantity, ...]:
     """X axes; seconds and joules say whether they are simulated. ``most_j``: the largest number of joules."""
     kind = "" if comparison.clock == "measured" else "simulated "
     unit, scale = ("kJ", 1e-3) if most_j >= _KILO else ("J", 1.0)
     return (
-        _Panel(field="aggregations", label="aggregations"),
-        _Panel(field="time_s", label=f"{kind}seconds"),
-        _Panel(field="energy_j", label=kind + unit, scale=scale),
-        _Panel(field="bytes_up", label="MiB sent by the fleet", scale=1 / MIB),
+        _Quantity("aggregations", "aggregations"),
+        _Quantity("time_s", f"{kind}seconds"),
+        _Quantity("energy_j", kind + unit, scale),
+        _Quantity("bytes_up", "MiB sent by the fleet", 1 / MIB),
     )
 
 
-def _finish(ax: Axes, axis: _Panel, *, is_first: bool, label: str = _SCORES["f1"]) -> None:
-    """Labels and a frame from 0 in which no marker is cut."""
+def _against(
+    figure: MplFigure,
+    comparison: Comparison,
+    quantities: Sequence[_Quantity],
+    methods: Sequence[str],
+    draw: Callable[[Axes, _Quantity], None],
+    label: str = _SCORES["f1_percent"],
+    heading_in: float = 0.0,
+) -> Axes:
+    """A panel per quantity, all with one F1 axis, in frames from 0 in which no marker is cut; returns the first one."""
     from matplotlib.ticker import MaxNLocator
 
-    ax.set_xlabel(axis.label)
-    right = max((float(box.x1) for box in (line.get_path().get_extents() for line in ax.lines)), default=0.0)
-    ax.set_xlim(0, 1.06 * right if right > 0 else 1.0)
-    ax.xaxis.set_major_locator(
-        MaxNLocator(nbins=4, integer=axis.field == "aggregations", prune=None if is_first else "lower")
-    )
-    ax.tick_params(labelleft=is_first)
-    if is_first:
-        ax.set_ylabel(label)
-    plain_axes(ax)
+    above_in = legend_in(methods) + 0.08 + heading_in
+    axes = panels(figure, len(quantities), above_in=above_in, below_in=_BELOW_IN, sharey=True)
+    axes[0].set_ylabel(label)
+    for ax, quantity in zip(axes, quantities, strict=True):
+        draw(ax, quantity)
+        ax.set_xlabel(quantity.label)
+        right = max((float(line.get_path().get_extents().x1) for line in ax.lines), default=0.0)
+        ax.set_xlim(0, 1.06 * right if right > 0 else 1.0)
+        prune = None if ax is axes[0] else "lower"
+        ax.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=quantity.column == "aggregations", prune=prune))
+        plain_axes(ax)
+    top_legend(figure, below_in=heading_in)
+    footnote(figure, comparison.runs, comparison.clock)
+    return axes[0]
 
 
-def ends(comparison: Comparison) -> pd.DataFrame:
+def ends(comparison: Comparison) -> DataFrame:
     """Last state of every method with a fleet: mean F1 with its ``std`` in percent, and mean totals of the fleet.
 
     Columns: ``method``, ``is_bound``, ``f1_percent``, ``std`` (NaN for one run), ``time_s``, ``energy_j``,
@@ -283,22 +264,21 @@ def ends(comparison: Comparison) -> pd.DataFrame:
     """
     import pandas as pd
 
-    rows = []
-    for method in comparison.rows:
-        f1 = method.stats.get("f1_percent")
-        totals = [r.rounds[-1].totals[comparison.clock] for r in comparison.runs_of(method.label) if not is_pooled(r)]
-        if totals and f1 is not None:
-            means = (sum(getattr(t, field) for t in totals) / len(totals) for field in COSTS)
-            rows.append((method.label, method.is_bound, f1.mean, f1.std, *means))
-    frame = pd.DataFrame(rows, columns=["method", "is_bound", "f1_percent", "std", *COSTS])
+    totals = _of_fleets(comparison).drop_duplicates("run", keep="last").groupby("method")[COSTS].mean()
+    rows = [
+        (row.label, row.is_bound, f1.mean, f1.std)
+        for row in comparison.rows
+        if row.label in totals.index and (f1 := row.stats.get("f1_percent")) is not None
+    ]
+    frame = pd.DataFrame(rows, columns=["method", "is_bound", "f1_percent", "std"]).join(totals, on="method")
     frame = frame.astype({"is_bound": bool, "std": float})
     for cost in COSTS:
         points = pd.Series(zip(frame[cost], frame.f1_percent, strict=True))
-        frame[f"front_{cost}"] = (points.isin(front(points[~frame.is_bound])) & ~frame.is_bound).astype(int)
+        frame[f"front_{cost}"] = (points.isin(front(points[~frame.is_bound].tolist())) & ~frame.is_bound).astype(int)
     return frame
 
 
-def span(last: pd.DataFrame) -> tuple[float, float]:
+def span(last: DataFrame) -> tuple[float, float]:
     """Limits of the F1 axis: the federated methods with their spread; a bound far away must not squeeze them."""
     shown = last[~last.is_bound] if not last.is_bound.all() else last
     low = (shown.f1_percent - shown["std"].fillna(0.0)).min()
@@ -307,12 +287,8 @@ def span(last: pd.DataFrame) -> tuple[float, float]:
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The points (cost, score) that no other beats in both, by rising cost."""
-    best: list[tuple[float, float]] = []
-    for cost, score in sorted(points, key=lambda p: (p[0], -p[1])):
-        if not best or score > best[-1][1]:
-            best.append((cost, score))
-    return best
+    """The points (cost, score) that no other beats: none costs as little and scores as high."""
+    return [p for p in points if not any(o != p and o[0] <= p[0] and o[1] >= p[1] for o in points)]
 
 
 def pareto(experiment: Experiment, slug: str) -> Figure | None:
@@ -320,23 +296,24 @@ def pareto(experiment: Experiment, slug: str) -> Figure | None:
     comparison = experiment.main
     if comparison is None or len(last := ends(comparison)) < 2:
         return None
-    numbers = whole_bytes(last.drop(columns="is_bound"))
+    numbers = _whole_bytes(last.drop(columns="is_bound"))
+    shares = [f"`{label}` {percent(comparison.bootstrap_percent(label))} %" for label in comparison.bootstrapped]
+    included = f", bootstrap included (its share of the seconds: {listed(shares)})" if shares else ""
     spread = "; bars, moved apart a little: sample standard deviation over runs" if last["std"].notna().any() else ""
     grey = "; grey: bounds" if last.is_bound.any() else ""
     return Figure(
         slug=slug,
-        caption=f"F1 after the last round against simulated seconds, joules and uploaded bytes of the whole run"
-        f"{_bootstraps(comparison)}; {experiment.title}. {_front_words(last)}"
-        f"{spread}{grey}.{outside(last)}{_not_drawn(comparison, last)}{own_models(comparison)}",
+        caption="F1 after the last round against simulated seconds, joules and uploaded bytes of the whole run"
+        f"{included}; {experiment.title}. {_front_words(last)}{spread}{grey}."
+        f"{below(last, span(last)[0])}{_not_drawn(comparison, last)}{own_models(comparison)}",
         draw=partial(_pareto, comparison=comparison, last=last),
-        width_in=TEXT_WIDTH_IN,
         height_in=2.2 + legend_in(list(last.method)),
         columns=tuple(numbers.columns),
         rows=numbers.astype(object).where(numbers.notna(), None).to_numpy().tolist(),
     )
 
 
-def _front_words(last: pd.DataFrame) -> str:
+def _front_words(last: DataFrame) -> str:
     """Say what the line is, or that one method ends highest and costs least of everything, so that there is none."""
     ahead = last[last[[f"front_{key}" for key in COSTS]].eq(1).any(axis=1)].method
     if len(ahead) == 1:
@@ -344,65 +321,99 @@ def _front_words(last: pd.DataFrame) -> str:
     return "Line: Pareto front of the federated methods, those that no other beats in both"
 
 
-def _bootstraps(comparison: Comparison) -> str:
-    """``, bootstrap included (its share of the seconds: `relief` 33 %)``; empty without one."""
-    shares = [f"`{label}` {percent(comparison.bootstrap_percent(label))} %" for label in comparison.bootstrapped]
-    return f", bootstrap included (its share of the seconds: {listed(shares)})" if shares else ""
-
-
-def outside(last: pd.DataFrame) -> str:
-    """The bounds below the frame, in words."""
-    below = last[last.f1_percent < span(last)[0]]
-    named = [f"`{end.method}` {end.f1_percent:.1f} %" for end in below.itertuples()]
-    return f" Below the frame: {listed(named)}." if named else ""
-
-
-def _not_drawn(comparison: Comparison, last: pd.DataFrame) -> str:
+def _not_drawn(comparison: Comparison, last: DataFrame) -> str:
     """The methods without a point, with their F1 where there is one: pooled data cost no fleet anything."""
     rows = [row for row in comparison.rows if row.label not in set(last.method)]
-    named = [
-        f"`{row.label}`" + (f" {row.stats['f1_percent'].mean:.1f} %" if "f1_percent" in row.stats else "")
-        for row in rows
-    ]
-    is_pool = bool(rows) and all(row.method.pooled for row in rows)
+    named = [f"`{row.label}`" + ("" if (f1 := row.mean("f1_percent")) is None else f" {f1:.1f} %") for row in rows]
+    is_pool = all(row.method.pooled for row in rows)
     why = "on one device with all data, so without the fleet's costs" if is_pool else "no F1, or no costs of a fleet"
     return f" Not drawn ({why}): {listed(named)}." if named else ""
 
 
-def _pareto(figure: MplFigure, comparison: Comparison, last: pd.DataFrame) -> None:
+def _pareto(figure: MplFigure, comparison: Comparison, last: DataFrame) -> None:
     """The points of every method, their bars moved apart, so that of methods of equal cost none hides another's."""
     from matplotlib.transforms import ScaledTranslation
 
-    look, height = all_styles(comparison), float(figure.get_size_inches()[1])
-    top = 1 - (legend_in(list(last.method)) + 0.08) / height
-    grid = figure.add_gridspec(1, 3, left=0.072, right=0.985, top=top, bottom=0.56 / height, wspace=0.1)
-    shared: Axes | None = None
-    floor = span(last)[0]
-    for column, axis in enumerate(panels(comparison, last.energy_j.max())[1:]):
-        ax = figure.add_subplot(grid[0, column], sharey=shared)
-        line = last[last[f"front_{axis.field}"] == 1].sort_values(axis.field)
-        ax.step(axis.scale * line[axis.field], line.f1_percent, where="post", color=FAINT, linewidth=0.9, zorder=1)
+    styles, (lowest, highest) = all_styles(comparison), span(last)
+
+    def draw(ax: Axes, quantity: _Quantity) -> None:
+        cost = quantity.column
+        line = last[last[f"front_{cost}"] == 1].sort_values(cost)
+        ax.step(quantity.scale * line[cost], line.f1_percent, where="post", color=FAINT, linewidth=0.9, zorder=1)
         for place, (_, end) in enumerate(last.iterrows()):
-            x, colour = axis.scale * end[axis.field], FAINT if end.is_bound else look[end.method].colour
+            x, style = quantity.scale * end[cost], styles[end.method]
+            colour, fill = (FAINT, "white") if end.is_bound else (style.colour, style.fill)
             if end["std"] > 0:
                 shift_in = _BARS_IN * ((place + 0.5) / len(last) - 0.5)
                 aside = ax.transData + ScaledTranslation(shift_in, 0.0, figure.dpi_scale_trans)
-                ends_of = [end.f1_percent - end["std"], end.f1_percent + end["std"]]
-                ax.plot([x, x], ends_of, color=colour, linewidth=0.7, alpha=0.6, zorder=1, transform=aside)
+                bar = [end.f1_percent - end["std"], end.f1_percent + end["std"]]
+                ax.plot([x, x], bar, color=colour, linewidth=0.7, alpha=0.6, zorder=1, transform=aside)
             ax.plot(
                 x,
                 end.f1_percent,
                 color=colour,
-                marker=look[end.method].marker,
+                marker=style.marker,
                 markersize=4.5,
                 linewidth=0,
-                markerfacecolor="white" if end.is_bound else look[end.method].fill,
+                markerfacecolor=fill,
                 label=end.method,
-                clip_on=bool(end.f1_percent < floor),
+                clip_on=bool(end.f1_percent < lowest),
             )
-        _finish(ax, axis, is_first=shared is None)
-        shared = shared or ax
-    if shared is not None:
-        percent_axis(shared, *span(last))
+
+    quantities = _quantities(comparison, last.energy_j.max())[1:]
+    percent_axis(_against(figure, comparison, quantities, list(last.method), draw), lowest, highest)
+
+
+def modalities(experiment: Experiment, slug: str) -> Figure | None:
+    """F1 of the canonical model seen through one sensor at a time; None where no method has such a model."""
+    comparison = experiment.main
+    if comparison is None or not comparison.sensors:
+        return None
+    rows = [
+        (row.label, sensor, stat.mean, stat.std, stat.num)
+        for row in comparison.rows
+        for sensor in comparison.sensors
+        if (stat := row.stats.get(f"f1_{sensor}_percent")) is not None
+    ]
+    fig = "" if experiment.is_own_data else " (the paper's Fig. 6)"
+    lines = " over runs, lines: sample standard deviation" if any(row[3] is not None for row in rows) else ""
+    has_owners = fleet_in(comparison) is not None
+    owned = " The number of clients that own it stands under a modality's name." if has_owners else ""
+    return Figure(
+        slug=slug,
+        caption=f"F1 with one modality alone{fig}; {experiment.title}. Bars: mean{lines}.{owned}",
+        draw=partial(_modalities, comparison=comparison, rows=rows),
+        height_in=2.2,
+        columns=("method", "modality", "f1_percent", "std", "num_runs"),
+        rows=rows,
+    )
+
+
+def _modalities(
+    figure: MplFigure, comparison: Comparison, rows: Sequence[tuple[str, str, float, float | None, int]]
+) -> None:
+    sensors, fleet, look = comparison.sensors, fleet_in(comparison), all_styles(comparison)
+    methods = [method for method in drawn(comparison) if any(row[0] == method for row in rows)]
+    width = 0.8 / max(1, len(methods))
+    (ax,) = panels(figure, 1, above_in=legend_in(methods) + 0.08, below_in=_BELOW_IN)
+    for i, method in enumerate(methods):
+        bars = [row for row in rows if row[0] == method]
+        ax.bar(
+            [sensors.index(row[1]) + (i - (len(methods) - 1) / 2) * width for row in bars],
+            [row[2] for row in bars],
+            width * 0.92,
+            yerr=[row[3] or 0.0 for row in bars],
+            color=look[method].colour,
+            label=method,
+            hatch=_HATCHES[i % len(_HATCHES)],
+            edgecolor="white",
+            linewidth=0.3,
+            error_kw={"elinewidth": 0.7},
+        )
+    owners = [f"\n{len(fleet.cohort(m))} of {len(fleet)} clients" if fleet else "" for m in sensors]
+    ax.set_xticks(range(len(sensors)), [m + number for m, number in zip(sensors, owners, strict=True)])
+    ax.set_ylim(bottom=0)
+    ax.set_ylabel(_SCORES["f1_percent"])
+    plain_axes(ax, "y")
     top_legend(figure)
-    footnote(figure, comparison.runs, comparison.clock)
+    footnote(figure, comparison.runs)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from relief_ray.report.comparison import Comparison, data_title, digests_of, is_own_method
 from relief_ray.report.document import TEXT_WIDTH_IN
@@ -24,8 +24,10 @@ from relief_ray.support.text import install
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as MplFigure
+    from matplotlib.patches import Patch
 
 _DPI = 200
+MAX_PANELS = 4
 FOOTER_IN = 0.16
 INK = "#222222"
 FAINT = "#8a8a8a"
@@ -117,10 +119,10 @@ def styles(labels: Sequence[str]) -> Mapping[str, Style]:
 
     So no two methods of a figure with lines or bars share a colour.
     """
-    return {label: _look(i) for i, label in enumerate(sorted(by_registry(labels), key=_rank))}
+    return {label: look(i) for i, label in enumerate(sorted(by_registry(labels), key=_rank))}
 
 
-def _look(number: int) -> Style:
+def look(number: int) -> Style:
     """Return one of 128 styles: each colour filled, then hollow, then with the next one's marker and dashes."""
     lap, place = divmod(number, len(COLOURS))
     colour, shape = COLOURS[place], (place + lap // 2) % len(MARKERS)
@@ -155,27 +157,57 @@ def footnote(figure: MplFigure, runs: Sequence[Loaded], clock: str | None = None
 
 
 def small_print(runs: Sequence[Loaded], clock: str | None = None) -> str:
-    """The text of ``footnote``."""
-    run, kind = runs[0].run, "measured" if clock == "measured" else "simulated"
+    """The text of ``footnote``; several runs by their number, and by the method where all are of one."""
+    run, labels = runs[0].run, {loaded.label for loaded in runs}
     machine = run.machine
+    of_one = f" of {runs[0].label}" if len(labels) == 1 else ""
     parts = [
-        *([f"clock {clock} ({kind})"] if clock else []),
-        _whose(runs),
+        f"clock {clock} ({'measured' if clock == 'measured' else 'simulated'})" if clock else "",
+        runs[0].title if len(runs) == 1 else counted(len(runs), "run") + of_one,
         f"{machine.cpu}, {counted(machine.num_cores, 'core')}, {counted(machine.num_threads, 'thread')}",
         f"torch {machine.torch}",
         f"engine {run.engine}",
         f"{data_title(run)} ({run.data_origin})",
         f"sources {listed(d[:8] for d in digests_of(runs))}",
     ]
-    return " | ".join(parts)
+    return " | ".join(filter(None, parts))
 
 
-def _whose(runs: Sequence[Loaded]) -> str:
-    """The run in words; of several their number, and the method where all are of one."""
-    if len(runs) == 1:
-        return runs[0].title
-    labels = {loaded.label for loaded in runs}
-    return counted(len(runs), "run") + (f" of {labels.pop()}" if len(labels) == 1 else "")
+def panels(
+    figure: MplFigure,
+    number: int,
+    *,
+    above_in: float,
+    below_in: float,
+    per_row: int = MAX_PANELS,
+    row_gap: float = 0.0,
+    left: float = 0.072,
+    right: float = 0.985,
+    gap: float = 0.1,
+    sharey: bool = False,
+) -> list[Axes]:
+    """Axes side by side, below each other beyond ``per_row``, with inches left free above and below them all.
+
+    ``gap`` and ``row_gap`` are shares of a panel's width and height; ``left`` and ``right`` of the sheet's width. With
+    ``sharey`` all have one y axis, labelled at the left.
+    """
+    height = float(figure.get_size_inches()[1])
+    columns = min(number, per_row)
+    grid = figure.add_gridspec(
+        -(-number // columns),
+        columns,
+        left=left,
+        right=right,
+        top=1 - above_in / height,
+        bottom=below_in / height,
+        wspace=gap,
+        hspace=row_gap,
+    )
+    axes: list[Axes] = []
+    for i in range(number):
+        axes.append(figure.add_subplot(grid[divmod(i, columns)], sharey=axes[0] if sharey and axes else None))
+        axes[i].tick_params(labelleft=not (sharey and i))
+    return axes
 
 
 def percent_axis(ax: Axes, bottom: float, top: float) -> None:
@@ -187,42 +219,43 @@ def percent_axis(ax: Axes, bottom: float, top: float) -> None:
     ax.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
 
 
-def plain_axes(ax: Axes) -> None:
+def plain_axes(ax: Axes, lines: Literal["both", "y"] = "both") -> None:
     """A light grid, two spines."""
-    ax.grid(color=GRID, linewidth=0.5)
+    ax.grid(axis=lines, color=GRID, linewidth=0.5)
     ax.set_axisbelow(True)
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
+    ax.spines[["top", "right"]].set_visible(False)
 
 
-def _per_row(labels: Sequence[str], width_in: float = TEXT_WIDTH_IN) -> int:
+def _per_row(labels: Sequence[str]) -> int:
     """Largest number of legend columns that fits; a legend is filled column by column."""
     for number in range(len(labels), 1, -1):
         high = -(-len(labels) // number)
         columns = [labels[i : i + high] for i in range(0, len(labels), high)]
-        if sum(0.52 + 0.066 * max(map(len, column)) for column in columns) <= 0.94 * width_in:
+        if sum(0.52 + 0.066 * max(map(len, column)) for column in columns) <= 0.94 * TEXT_WIDTH_IN:
             return len(columns)
     return 1
 
 
-def legend_in(labels: Sequence[str], width_in: float = TEXT_WIDTH_IN) -> float:
+def legend_in(labels: Sequence[str]) -> float:
     """Height of ``top_legend`` in inches."""
-    return 0.06 + 0.17 * -(-len(labels) // _per_row(labels, width_in))
+    return 0.06 + 0.17 * -(-len(labels) // _per_row(labels))
 
 
-def top_legend(figure: MplFigure, below_in: float = 0.0) -> None:
-    """One legend above all panels, from the first panel's handles; ``below_in``: inches left free above it."""
+# Of every legend, beside its place.
+LEGEND: Mapping[str, Any] = {"frameon": False, "columnspacing": 1.2, "handletextpad": 0.4, "borderaxespad": 0.1}
+
+
+def top_legend(figure: MplFigure, below_in: float = 0.0, patches: Sequence[Patch] = ()) -> None:
+    """One legend above all panels, from the first panel's handles or of patches.
+
+    ``below_in``: inches left free above it.
+    """
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    width_in, height_in = map(float, figure.get_size_inches())
     figure.legend(
-        handles,
-        labels,
+        handles=patches or handles,
         loc="upper left",
-        bbox_to_anchor=(0.05, 0.995 - below_in / height_in),
-        ncols=_per_row(labels, width_in),
-        frameon=False,
-        handlelength=2.6,
-        columnspacing=1.2,
-        handletextpad=0.4,
-        borderaxespad=0.1,
+        bbox_to_anchor=(0.05, 0.995 - below_in / float(figure.get_size_inches()[1])),
+        ncols=len(patches) or _per_row(labels),
+        handlelength=1.4 if patches else 2.6,
+        **LEGEND,
     )

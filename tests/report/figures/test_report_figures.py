@@ -6,15 +6,25 @@ import pandas as pd
 import pytest
 
 from relief_ray.report.comparison import experiments
-from relief_ray.report.figures.devices import MAX_CLIENTS, allocation, chosen, devices
-from relief_ray.report.figures.modalities import modalities
+from relief_ray.report.figures.devices import (
+    MAX_CLIENTS,
+    allocation,
+    by_phase,
+    chosen,
+    cosine,
+    devices,
+    pair_means,
+    phases,
+    series,
+    traces,
+)
 from relief_ray.report.figures.progress import (
+    below,
     curve_points,
     ends,
     floor,
     front,
-    lost,
-    outside,
+    modalities,
     pareto,
     progress,
     rare,
@@ -22,7 +32,6 @@ from relief_ray.report.figures.progress import (
 )
 from relief_ray.report.figures.style import at_most, drawn, sheet, small_print, styles
 from relief_ray.report.figures.timeline import timeline_figure
-from relief_ray.report.figures.updates import by_phase, cosine, pair_means, phases, series, traces
 from relief_ray.report.remarks import device_shares
 from relief_ray.strategies import PRESETS, method_name
 
@@ -81,13 +90,17 @@ def test_a_far_bound_does_not_squeeze_the_frame(experiment):
     frame = ends(experiment.main)
     low = frame.iloc[[0]].assign(method="local", is_bound=True, f1_percent=1.0)
     assert span(pd.concat([frame, low])) == span(frame)
-    assert outside(pd.concat([frame, low])) == " Below the frame: `local` 1.0 %." and outside(frame) == ""
+    both = pd.concat([frame, low])
+    assert below(both, span(both)[0]) == " Below the frame: `local` 1.0 %." and below(frame, span(frame)[0]) == ""
 
 
 def test_phases_are_fifths_of_the_planned_rounds(make):
     """Divergence of round n is 1 + n in the hand-made records; ten rounds make two per phase."""
     loaded = make("fedavg", scores=(0.5,) * 10)
-    assert by_phase([loaded])["fusion.A.acc"] == {p: [2.0 * p, 2.0 * p + 1] for p in range(1, 6)}
+    found = by_phase([loaded])
+    assert {phase: found["fusion.A.acc", phase] for phase in range(1, 6)} == {
+        p: [2.0 * p, 2.0 * p + 1] for p in range(1, 6)
+    }
 
 
 def test_phases_need_five_rounds(make, put_on, inventory_of):
@@ -193,12 +206,17 @@ def test_bands_stand_around_every_method_where_runs_are_repeated(make, put_on, i
 
 def test_series_average_over_runs_round_by_round(make):
     runs = [make("relief"), make("relief", seed=1)]
-    assert series(runs, "divergence")["fusion.A.acc"] == [(0, 1.0), (1, 2.0), (2, 3.0)]
+    means = series(runs, "divergence")
+    assert [(n, means["fusion.A.acc", n]) for n in range(3)] == [(0, 1.0), (1, 2.0), (2, 3.0)]
 
 
 def test_cosines_are_averaged_and_other_groups_left_out(make):
     means = pair_means([make("fedavg", pairwise=PAIRS)])
-    assert means == {"fusion.A.acc": {(0, 1): pytest.approx(0.8), (0, 2): pytest.approx(-0.2), (1, 2): 0.0}}
+    assert means == {
+        ("fusion.A.acc", 0, 1): pytest.approx(0.8),
+        ("fusion.A.acc", 0, 2): pytest.approx(-0.2),
+        ("fusion.A.acc", 1, 2): 0.0,
+    }
 
 
 def test_shares_of_a_round_by_hand(make):
@@ -275,12 +293,12 @@ def test_two_points_at_three_percent_do_not_squeeze_the_others():
         fedavg=(84.0, 87.0, 89.0), relief=(87.0, 88.5, 87.7), fedel=(75.7, 81.6, 85.5), harmony=(2.9, 3.0, 88.4)
     )
     assert 70 < floor(frame) < 75.7
-    assert lost(frame) == " Below the frame: `harmony` 2.9 % at round 5 and `harmony` 3.0 % at round 10."
+    assert below(frame, floor(frame)) == " Below the frame: `harmony` 2.9 % at round 5 and `harmony` 3.0 % at round 10."
 
 
 def test_where_a_method_ends_is_never_cut_off_and_an_even_spread_is_whole():
     frame = points(fedavg=(84.0, 87.0, 89.0), relief=(87.0, 88.5, 87.7), low=(3.0, 3.0, 3.0))
-    assert floor(frame) is None and lost(frame) == ""
+    assert floor(frame) is None and below(frame, floor(frame)) == ""
     assert floor(points(a=(10.0, 40.0, 70.0), b=(20.0, 50.0, 80.0))) is None
 
 
