@@ -23,7 +23,7 @@ from relief_ray.records.run_folder import RUN_FILE, read_rounds
 from relief_ray.records.sync.mlflow import flat_params
 from relief_ray.report.runs import split_name
 from relief_ray.strategies import PRESETS
-from relief_ray.studies.loop import f1_heading, headline_f1, last_round
+from relief_ray.studies.loop import f1_heading, headline_f1
 from relief_ray.studies.plan import STALE_FOLDER, Plan
 from relief_ray.studies.spec import Cell
 from relief_ray.support.errors import UserError, counted
@@ -248,7 +248,7 @@ def _score_rows(entries: Sequence[State]) -> list[tuple[str, str, str, str]]:
     """Mean and sample standard deviation of the last F1 over folds and seeds, by setting and method."""
     groups: dict[tuple[str, str], list[float]] = {}
     for entry in entries:
-        f1 = headline_f1(last_round(entry.folder)) if entry.status == "done" else None
+        f1 = headline_f1(entry.last_tested()) if entry.status == "done" else None
         if f1 is not None:
             groups.setdefault((entry.cell.setting, entry.cell.method), []).append(100 * f1)
     return [

@@ -28,13 +28,13 @@ from relief_ray.core.messages import (
 )
 from relief_ray.core.protocols import (
     Accountant,
-    Executor,
     Explanation,
     ModelGroups,
     Network,
     Planner,
     ServerStep,
     StateStore,
+    Trains,
     Windows,
     as_aggregated,
     by_name,
@@ -289,7 +289,7 @@ def run_round(
     strategy: Strategy,
     state: ServerState,
     context: RoundContext,
-    executor: Executor,
+    executor: Trains,
     store: StateStore,
     accountant: Accountant,
     server_step: ServerStep = as_aggregated,

@@ -68,11 +68,15 @@ class StateStore(Protocol):
         """Make all staged states current."""
 
 
-class Executor(Protocol):
-    """Runs clients, in a plain loop or on Ray workers, with the same bits."""
+class Trains(Protocol):
+    """Trains clients."""
 
     def train(self, round_: int, models: Models, tasks: Sequence[Assignment], states: States) -> Trained:
         """Train every task and reduce the updates as the strategy's reduction says."""
+
+
+class Executor(Trains, Protocol):
+    """Runs clients, in a plain loop or on Ray workers, with the same bits."""
 
     def evaluate(
         self, models: Models, targets: Sequence[EvalTarget], states: States, part: str

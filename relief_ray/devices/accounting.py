@@ -108,14 +108,14 @@ class CostPlanner:
         """FLOPs and bytes of ``assignment`` for the client's windows and modalities."""
         info = self.fleet[client]
         steps = num_steps(info.num_windows, assignment.epochs, self.batch_size)
-        load = self.counter.footprint(info.modalities, assignment, self.engine).workload(
+        return self.counter.footprint(info.modalities, assignment, self.engine).workload(
             num_windows=info.num_windows,
             epochs=assignment.epochs,
             num_steps=steps,
             bytes_up=self.counter.nbytes(assignment.up),
             bytes_down=self.counter.nbytes(assignment.down),
+            extra_flops=steps * assignment.step_flops,
         )
-        return replace(load, extra_flops=steps * assignment.step_flops) if assignment.step_flops else load
 
     def times(self, client: ClientId, assignment: Assignment) -> StageTimes:
         """Predicted stage times of ``assignment`` on the client's device."""
@@ -194,6 +194,10 @@ class WholeRounds:
         return Receipt(assignment=task, work=work, bytes_down=nbytes, bytes_up=nbytes)
 
 
+# Stages of a probe's two passes and one optimizer step.
+_COMPUTED = ("forward_s", "backward_s", "optimizer_s")
+
+
 def round_cost(
     times: Mapping[ClientId, StageTimes], fleet: Fleet, types: Mapping[str, DeviceType], server_s: float = 0.0
 ) -> RoundCost:
@@ -237,7 +241,12 @@ class CostAccountant:
     def cost(self, receipts: Sequence[Receipt], fleet: Fleet, server_s: float = 0.0) -> dict[str, RoundCost]:
         """One ``RoundCost`` per clock; clients without receipt wait, with ``count_server_time`` all for the server."""
         waited_s = server_s if self.count_server_time else 0.0
-        return {name: self._round(clock, receipts, fleet, waited_s) for name, clock in self.clocks.items()}
+        return {
+            name: round_cost(
+                {r.assignment.client: self._times(clock, r, fleet) for r in receipts}, fleet, self.types, waited_s
+            )
+            for name, clock in self.clocks.items()
+        }
 
     def fedavg_reference(
         self,
@@ -268,10 +277,6 @@ class CostAccountant:
             reference[name] = round_cost({t.client: planner.times(t.client, t) for t in tasks}, fleet, self.types)
         return reference
 
-    def _round(self, clock: TimeModel, receipts: Sequence[Receipt], fleet: Fleet, server_s: float) -> RoundCost:
-        times = {r.assignment.client: self._times(clock, r, fleet) for r in receipts}
-        return round_cost(times, fleet, self.types, server_s)
-
     def _times(self, clock: TimeModel, receipt: Receipt, fleet: Fleet) -> StageTimes:
         info, work = fleet[receipt.assignment.client], receipt.work
         engine = clock.engine or assumed_engine(work.engine)
@@ -281,23 +286,14 @@ class CostAccountant:
             num_steps=work.num_steps,
             bytes_up=receipt.bytes_up,
             bytes_down=receipt.bytes_down,
+            extra_flops=work.extra_flops,
         )
         device = self.types[info.device]
-        charged = replace(load, extra_flops=work.extra_flops) if work.extra_flops else load
-        times = checked_times(clock, device, charged)
+        times = checked_times(clock, device, load)
         for trial, num_windows in receipt.probes:
             spent = self.counter.footprint(info.modalities, trial, engine)
-            load = spent.workload(num_windows=num_windows, epochs=2, num_steps=1, bytes_up=0, bytes_down=0)
-            load = replace(load, extra_flops=2 * trial.step_flops)
-            times = _with_probe(times, checked_times(clock, device, load))
+            load = spent.workload(num_windows=num_windows, epochs=2, num_steps=1, extra_flops=2 * trial.step_flops)
+            probe = checked_times(clock, device, load)
+            # Its result stays on the device and is not sent.
+            times = replace(times, **{s: getattr(times, s) + getattr(probe, s) for s in _COMPUTED})
         return times
-
-
-def _with_probe(times: StageTimes, probe: StageTimes) -> StageTimes:
-    """Add a probe's two passes and one optimizer step; its result stays on the device and is not sent."""
-    return replace(
-        times,
-        forward_s=times.forward_s + probe.forward_s,
-        backward_s=times.backward_s + probe.backward_s,
-        optimizer_s=times.optimizer_s + probe.optimizer_s,
-    )

@@ -47,9 +47,9 @@ class RailEnergy:
 
     label: str
     sensor: str
-    mean_w: float | None
-    peak_w: float | None
-    energy_j: float | None
+    mean_w: float | None = None
+    peak_w: float | None = None
+    energy_j: float | None = None
     dropped: float
     why: str = ""
 
@@ -72,9 +72,7 @@ def energy_of(
     dropped = max(0.0, 1.0 - len(there) / expected)
     if len(there) < 2 or dropped > MAX_DROPPED:
         missing = why or f"{100 * dropped:.0f} % of the samples are missing"
-        return RailEnergy(
-            label=label, sensor=sensor, mean_w=None, peak_w=None, energy_j=None, dropped=dropped, why=missing
-        )
+        return RailEnergy(label=label, sensor=sensor, dropped=dropped, why=missing)
     area = sum((w + v) / 2 * (u - t) for (t, w), (u, v) in pairwise(there))
     mean_w = area / (there[-1][0] - there[0][0])
     # The edges, less than a period each, are taken at the mean.
@@ -173,13 +171,9 @@ class PowerMeter:
         return self._energy("total", sensor, watts, doubts)
 
     def _rail(self, index: int, rail: Rail) -> RailEnergy:
-        readings = [sample.readings[index] for sample in self.samples]
-        whys = [r.why for r in readings if r.why]
-        why = whys[-1] if whys else ""
-        stuck = self._stuck(index)
+        readings, stuck = [sample.readings[index] for sample in self.samples], self._stuck(index)
         watts = [None if place in stuck else r.watts for place, r in enumerate(readings)]
-        if stuck:
-            why = _STUCK
+        why = _STUCK if stuck else next((r.why for r in reversed(readings) if r.why), "")
         return self._energy(rail.label, rail.sensor, watts, why)
 
     def _energy(self, label: str, sensor: str, watts: Sequence[float | None], why: str) -> RailEnergy:

@@ -134,9 +134,9 @@ def _number(file: Path) -> int | None:
 # Rails that carry a whole board's or module's input. The names are NVIDIA's, from Orin NX, Thor and Nano.
 _INPUT_RAILS = ("VDD_IN", "VIN", "POM_5V_IN")
 # Label of a channel that is not connected.
-_UNUSED = ("", "NC")
+_UNUSED = "NC"
 _CHANNELS = range(1, 4)
-_MILLI, _MICRO = 1e-3, 1e-6
+_MICRO = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -195,12 +195,12 @@ class Rail:
 def find_rails(root: Path) -> tuple[Rail, ...]:
     """All labelled rails below ``root``, which holds ``sys``; none where the machine has no such sensor."""
     sys = root / "sys"
-    folders = [*_sorted(sys, "class/hwmon/hwmon*"), *_sorted(sys, "bus/i2c/drivers/ina*/*/hwmon/hwmon*")]
+    folders = [*sorted(sys.glob("class/hwmon/hwmon*")), *sorted(sys.glob("bus/i2c/drivers/ina*/*/hwmon/hwmon*"))]
     rails: dict[tuple[Path, str], Rail] = {}
     for folder in folders:
         if (_text(folder / "name") or "").startswith("ina"):
             rails |= {(folder.resolve(), rail.label): rail for rail in _hwmon(folder, sys)}
-    for folder in _sorted(sys, "bus/i2c/drivers/ina3221x/*/iio*device*"):
+    for folder in sorted(sys.glob("bus/i2c/drivers/ina3221x/*/iio*device*")):
         rails |= {(folder.resolve(), rail.label): rail for rail in _iio(folder, sys)}
     return tuple(rails.values())
 
@@ -214,34 +214,29 @@ def total_rails(rails: Sequence[Rail]) -> tuple[Rail, ...]:
 def _hwmon(folder: Path, sys: Path) -> Iterator[Rail]:
     """Rails of a ``hwmon`` folder: a channel each, or the sensor as a whole."""
     sensor = str(folder.relative_to(sys))
-    labels = {n: label for n in _CHANNELS if (label := _label(folder / f"in{n}_label")) not in (None, *_UNUSED)}
+    labels = {n: label for n in _CHANNELS if (label := _label(folder / f"in{n}_label"))}
     for number, label in labels.items():
         if _text(folder / f"in{number}_enable") != "0":
             files = folder / f"in{number}_input", folder / f"curr{number}_input"
-            yield Rail(label=str(label), sensor=sensor, files=files, unit_w=_MILLI * _MILLI)
-    whole = _label(folder / "label")
-    if not labels and whole not in (None, *_UNUSED):
-        yield Rail(label=str(whole), sensor=sensor, files=(folder / "power1_input",), unit_w=_MICRO)
+            yield Rail(label=label, sensor=sensor, files=files, unit_w=_MILLI * _MILLI)
+    if not labels and (whole := _label(folder / "label")):
+        yield Rail(label=whole, sensor=sensor, files=(folder / "power1_input",), unit_w=_MICRO)
 
 
 def _iio(folder: Path, sys: Path) -> Iterator[Rail]:
     """Rails of an ``iio`` folder, whose channels count from 0."""
     for number in range(len(_CHANNELS)):
-        label = _label(folder / f"rail_name_{number}")
-        if label not in (None, *_UNUSED):
+        if label := _label(folder / f"rail_name_{number}"):
             files = (folder / f"in_power{number}_input",)
-            yield Rail(label=str(label), sensor=str(folder.relative_to(sys)), files=files, unit_w=_MILLI)
+            yield Rail(label=label, sensor=str(folder.relative_to(sys)), files=files, unit_w=_MILLI)
 
 
-def _sorted(folder: Path, pattern: str) -> list[Path]:
-    return sorted(folder.glob(pattern))
-
-
-def _label(file: Path) -> str | None:
-    """A rail's label; None where there is no such channel. One that may not be read still stands for a rail."""
+def _label(file: Path) -> str:
+    """A rail's label; empty where no channel is connected. One that may not be read still stands for a rail."""
     try:
-        return file.read_text(encoding="utf-8", errors="replace").strip("\0 \n\t")
+        label = file.read_text(encoding="utf-8", errors="replace").strip("\0 \n\t")
+        return "" if label == _UNUSED else label
     except FileNotFoundError:
-        return None
+        return ""
     except OSError:
         return f"{file.name} (not readable)"

@@ -120,7 +120,16 @@ class Footprint:
     runs: tuple[StageRun, ...] = ()
     kept_bytes: float = 0.0
 
-    def workload(self, *, num_windows: int, epochs: int, num_steps: int, bytes_up: int, bytes_down: int) -> Workload:
+    def workload(
+        self,
+        *,
+        num_windows: int,
+        epochs: int,
+        num_steps: int,
+        bytes_up: int = 0,
+        bytes_down: int = 0,
+        extra_flops: float = 0.0,
+    ) -> Workload:
         """The round of a client with so many windows, epochs and optimizer steps."""
         n = num_windows if epochs else 0
         kept = self.kept_bytes * n <= MAX_KEPT_BYTES
@@ -141,6 +150,7 @@ class Footprint:
             num_steps=num_steps,
             runs=self.runs,
             repeats={times: (calls[times], number) for times, number in repeats.items()},
+            extra_flops=extra_flops,
         )
 
 
@@ -174,6 +184,8 @@ def footprint(
     runs = tuple(_stage_run(costs, stage, often, live, trained, optimizer_flops) for stage, often in running)
     reached = {j for s in stages for j in s.groups}
     learning = reached - {j for s in stages if s.id in off for j in s.groups}
+    # What is computed once a round and read in every step.
+    read = read_by(stages, again)
     num_values = sum(share * costs.num_values[j] for j, share in trained.items() if j in learning)
     return Footprint(
         forward=_by_times((r.times, r.forward_flops) for r in runs),
@@ -181,7 +193,7 @@ def footprint(
         group=sum(share * costs.group_flops(j, stages) for j, share in trained.items() if j in reached),
         optimizer_flops=optimizer_flops * num_values,
         runs=runs,
-        kept_bytes=_kept_bytes(costs, runs, read_by(stages, again)),
+        kept_bytes=sum(costs.flops[r.stage].output_bytes for r in runs if r.times == "round" and r.stage in read),
     )
 
 
@@ -220,11 +232,6 @@ def _by_times(flops: Iterable[tuple[Times, float]]) -> dict[Times, float]:
     for times, value in flops:
         total[times] = total.get(times, 0.0) + value
     return total
-
-
-def _kept_bytes(costs: CostTable, runs: Sequence[StageRun], read: Collection[str]) -> float:
-    """Bytes per window of what is computed once a round and read in every step."""
-    return sum(costs.flops[r.stage].output_bytes for r in runs if r.times == "round" and r.stage in read)
 
 
 def _switched_off(stages: Sequence[StageSpec], constant: Collection[str]) -> frozenset[str]:

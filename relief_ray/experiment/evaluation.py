@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relief_ray.config.experiment import EvaluationConfig, ExperimentConfig, parse
-from relief_ray.core.groups import GroupId, GroupLayout, Params
+from relief_ray.config.experiment import ExperimentConfig, parse
+from relief_ray.core.groups import GroupLayout, Params
 from relief_ray.core.messages import ClientId, ClientState, ClientView, EvalPlan, EvalTarget, Fleet, ServerState
 from relief_ray.data.window_set import WindowSet
 from relief_ray.experiment.lifecycle import as_begun
@@ -58,8 +58,8 @@ def advanced(
         for name, theta in state.models.items():
             key = f"{end}/{identities[name]}"
             number = averages.num_rounds.get(key, 0) + 1
-            share = _share_of_newest(config.evaluation, number)
-            models[key] = theta if number == 1 else _mixed(averages.models[key], theta, share)
+            share = 1.0 / number if config.evaluation.average == "tail" else 1.0 - config.evaluation.decay
+            models[key] = theta if number == 1 else {j: _mix(averages.models[key][j], theta[j], share) for j in theta}
             num_rounds[key] = number
     return Averages(models=models, num_rounds=num_rounds)
 
@@ -84,17 +84,10 @@ def _open_ends(config: ExperimentConfig, round_: int) -> list[int]:
     return [end for end in range(round_, last + 1) if is_tested(config, end)]
 
 
-def _share_of_newest(how: EvaluationConfig, number: int) -> float:
-    """Weight of the newest of ``number`` rounds."""
-    return 1.0 / number if how.average == "tail" else 1.0 - how.decay
-
-
-def _mixed(mean: Params, newest: Params, share: float) -> dict[GroupId, Tensor]:
-    """``(1 - share) mean + share newest``, computed in float64."""
-    return {j: _mix(mean[j], value, share) if value.is_floating_point() else value for j, value in newest.items()}
-
-
 def _mix(mean: Tensor, newest: Tensor, share: float) -> Tensor:
+    """``(1 - share) mean + share newest``, computed in float64; what is no floating-point number is the newest."""
+    if not newest.is_floating_point():
+        return newest
     both = (1.0 - share) * mean.to(torch.float64) + share * newest.to(torch.float64)
     return both.to(newest.dtype)
 

@@ -18,12 +18,11 @@ from pydantic import JsonValue
 
 from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.core.federated import RoundResult, RoundVoid, run_round
-from relief_ray.core.groups import GroupId
 from relief_ray.core.messages import ClientInfo
 from relief_ray.core.protocols import Executor
 from relief_ray.experiment.evaluation import NO_AVERAGES, advanced, client_views, evaluation_inputs, is_tested
 from relief_ray.experiment.lifecycle import create, reopen
-from relief_ray.experiment.recording import Noted, UntrainedGroups, binding_of, now, round_record, speedup_at_paper
+from relief_ray.experiment.recording import UntrainedGroups, binding_of, now, round_record, speedup_at_paper
 from relief_ray.experiment.setup import Setup, context_of, deadline_s, subject_names
 from relief_ray.experiment.update_filter import Accepting
 from relief_ray.plugins.blame import reason
@@ -155,11 +154,14 @@ class Experiment:
                 wall_s=perf_counter() - began,
                 ended_unix_s=time(),
                 before=self.totals,
-                noted=Noted(
-                    target_s=self.target_s,
-                    speedup_paper=speedup_at_paper(setup, result.charged, context.participants),
-                    warnings=self._watch(round_, [j for r in result.trained.worked for j in r.assignment.train]),
-                    left_out=self.left_out.facts(round_, result.trained.rejected, setup.fleet),
+                deadline_s=self.target_s,
+                speedup_paper=speedup_at_paper(setup, result.charged, context.participants),
+                left_out=self.left_out.facts(round_, result.trained.rejected, setup.fleet),
+                warnings=self.untrained.add(
+                    round_,
+                    context.participants,
+                    [j for r in result.trained.worked for j in r.assignment.train],
+                    setup.strategy.insight.rests(context),
                 ),
             )
             self.folder.append(record)
@@ -174,12 +176,6 @@ class Experiment:
         if round_ % setup.config.record.checkpoint_every == 0 or round_ == setup.config.rounds:
             self._save()
         return record
-
-    def _watch(self, round_: int, trained: list[GroupId]) -> tuple[str, ...]:
-        """Warnings about groups that nobody has trained for several rounds."""
-        participants = self._participants(round_)
-        rests = self.setup.strategy.insight.rests(context_of(self.setup, round_, participants))
-        return self.untrained.add(round_, participants, trained, rests)
 
     def checkpoint(self) -> Checkpoint:
         """The last committed round, as a resume would go on from it."""

@@ -7,13 +7,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from itertools import combinations
+from types import MappingProxyType
 
 from pydantic import JsonValue
 from torch import Tensor
 
 from relief_ray.core.federated import RoundContext, RoundResult
 from relief_ray.core.groups import GroupId, GroupLayout
-from relief_ray.core.messages import Assignment, ClientInfo, Receipt, RoundCost, StageTimes, Trained, Update
+from relief_ray.core.messages import Assignment, ClientInfo, Receipt, RoundCost, StageTimes, Update
 from relief_ray.devices.accounting import assumed_engine
 from relief_ray.devices.calibration import NOMINAL_EPOCHS, NOMINAL_WINDOWS
 from relief_ray.devices.fleet import with_windows
@@ -36,7 +37,6 @@ from relief_ray.records.schema import (
     FedAvgRecord,
     LeftOutFacts,
     Metrics,
-    PhysicalRecord,
     ProbeRecord,
     RoundRecord,
     RunRecord,
@@ -173,26 +173,6 @@ MAX_STAT_VALUES = 64
 Pairs = dict[GroupId, tuple[tuple[int, int, float], ...]]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Noted:
-    """Facts about a round that the loop of a run notices.
-
-    Attributes:
-        target_s: ``T*``; None where the method has none.
-        speedup_paper: its speedup at the paper's protocol; None where there is none.
-        warnings: lines for the user.
-        left_out: clients that the round went on without.
-    """
-
-    target_s: float | None = None
-    speedup_paper: float | None = None
-    warnings: tuple[str, ...] = ()
-    left_out: Mapping[int, LeftOutFacts] = field(default_factory=dict)
-
-
-_NOTHING_NOTED = Noted()
-
-
 def round_record(
     setup: Setup,
     context: RoundContext,
@@ -202,67 +182,52 @@ def round_record(
     wall_s: float,
     ended_unix_s: float,
     before: Mapping[str, Totals],
-    noted: Noted = _NOTHING_NOTED,
+    deadline_s: float | None = None,
+    speedup_paper: float | None = None,
+    left_out: Mapping[int, LeftOutFacts] = MappingProxyType({}),
+    warnings: tuple[str, ...] = (),
 ) -> RoundRecord:
-    """Build a round's record; ``metrics``: by part of the data, ``before``: totals of the last record."""
-    trained, reference, diagnosed = result.trained, fedavg_costs(setup, context.participants), _diagnosed(setup, result)
+    """Build a round's record.
+
+    ``metrics``: by part of the data; ``before``: totals of the last record; ``deadline_s``: the method's ``T*``.
+    """
+    trained, reference = result.trained, fedavg_costs(setup, context.participants)
+    # Tables with what the method tells of its next state, without those that have no rows.
+    tables = setup.strategy.insight.diagnose(result.state, setup.layout)
+    diagnosed = {name: dict(table) for name, table in tables.items() if table}
+    bills = {receipt.assignment.client: receipt for receipt in result.charged}
+    stages = {receipt.assignment.client: receipt.work.measured for receipt in trained.worked}
+    # Of the global model, where two clients or more trained a group.
+    divergences = {j: divergence(part) for j, part in trained.reduced.sums.get("global", {}).items()}
+    num_trained = [setup.layout.num_values(receipt.assignment.train) for receipt in trained.worked]
     return RoundRecord(
         round=context.round,
         phase=result.tasks[0].phase if result.tasks else "idle",
         wall_s=wall_s,
         ended_unix_s=ended_unix_s,
         participants=tuple(t.client for t in result.tasks),
-        clients=_clients(result),
+        clients=tuple(_client(receipt, bills[receipt.assignment.client]) for receipt in trained.worked),
         costs=dict(result.costs),
         totals={n: totals_after(before.get(n, Totals()), cost, result.charged) for n, cost in result.costs.items()},
         model_sha256=state_sha256(result.state),
         rejected={client: left.why for client, left in trained.rejected.items()},
-        left_out=dict(noted.left_out),
+        left_out=dict(left_out),
         metrics=metrics.get("test"),
         validation=metrics.get("validation"),
         d_bar=diagnosed.pop("d_bar", {}),
-        divergence=_divergences(trained),
+        divergence={j: d for j, d in divergences.items() if d is not None},
         pairwise=pairwise_cosine(trained.pairwise),
         diagnostics=diagnosed,
-        deadline_s=noted.target_s,
+        deadline_s=deadline_s,
         speedup=_speedup(setup, result, reference),
-        speedup_paper=noted.speedup_paper,
-        fedavg=_fedavg(setup, context, reference),
-        trained_fraction=_trained_fraction(setup, result),
+        speedup_paper=speedup_paper,
+        fedavg={} if len(context.participants) == len(setup.fleet) else fedavg_records(reference),
+        trained_fraction=sum(num_trained) / len(num_trained) / setup.num_own_values if num_trained else 0.0,
         moved_bytes=trained.moved_bytes,
         server_s=result.server_s,
-        physical=_physical(trained),
-        warnings=noted.warnings,
+        physical={client: physical_record(m, stages.get(client)) for client, m in sorted(trained.measured.items())},
+        warnings=warnings,
     )
-
-
-def _physical(trained: Trained) -> dict[int, PhysicalRecord]:
-    """Measured rounds by client, with the stages that its receipt has."""
-    stages = {receipt.assignment.client: receipt.work.measured for receipt in trained.worked}
-    return {client: physical_record(m, stages.get(client)) for client, m in sorted(trained.measured.items())}
-
-
-def _diagnosed(setup: Setup, result: RoundResult) -> dict[str, dict[str, float]]:
-    """Tables with what the method tells of its next state, without those that have no rows."""
-    tables = setup.strategy.insight.diagnose(result.state, setup.layout)
-    return {name: dict(table) for name, table in tables.items() if table}
-
-
-def _fedavg(setup: Setup, context: RoundContext, reference: Mapping[str, RoundCost]) -> dict[str, FedAvgRecord]:
-    """FedAvg's round of these participants; empty where it is the run's own reference."""
-    return {} if len(context.participants) == len(setup.fleet) else fedavg_records(reference)
-
-
-def _divergences(trained: Trained) -> dict[str, float]:
-    """Divergence of the updates of the global model by group, where two clients or more trained it (Eq. (5))."""
-    sums = trained.reduced.sums.get("global", {})
-    return {j: d for j, part in sums.items() if (d := divergence(part)) is not None}
-
-
-def _clients(result: RoundResult) -> tuple[ClientRecord, ...]:
-    """Records of all clients that worked, with the bytes that were charged."""
-    bills = {r.assignment.client: r for r in result.charged}
-    return tuple(_client(r, bills[r.assignment.client]) for r in result.trained.worked)
 
 
 def _client(receipt: Receipt, bill: Receipt) -> ClientRecord:
@@ -346,12 +311,6 @@ def _speedup(setup: Setup, result: RoundResult, reference: Mapping[str, RoundCos
     """
     round_s, fedavg_s = (costs[setup.config.costs.planning_time].round_s for costs in (result.costs, reference))
     return None if setup.config.strategy.pooled or not round_s else fedavg_s / round_s
-
-
-def _trained_fraction(setup: Setup, result: RoundResult) -> float:
-    """Mean over the round's clients of trained values over all of the plain backbone (above 1 with additions)."""
-    values = [setup.layout.num_values(r.assignment.train) for r in result.trained.worked]
-    return sum(values) / len(values) / setup.num_own_values if values else 0.0
 
 
 def fedavg_records(reference: Mapping[str, RoundCost]) -> dict[str, FedAvgRecord]:

@@ -16,7 +16,7 @@ from relief_ray.experiment.setup import prepare
 from relief_ray.records.committed import CommittedCell, condense
 from relief_ray.records.identity import other_processor, other_program
 from relief_ray.records.run_folder import RunFolder, read_rounds, read_run
-from relief_ray.records.schema import Metrics
+from relief_ray.records.schema import Metrics, section
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import use_threads
 from relief_ray.training.executor import SerialExecutor
@@ -63,11 +63,10 @@ def _run_again(cell: CommittedCell, folder: Path, on_round: OnRound) -> None:
     Raises:
         UserError: its data are not here, or this version cannot read its configuration.
     """
-    runtime, tracking = _section(cell, "runtime"), _section(cell, "tracking")
     values = {
         **cell.config,
-        "runtime": {**runtime, "mode": "inline", "address": None},
-        "tracking": {**tracking, "enabled": False, "uri": None},
+        "runtime": section(cell.config, "runtime") | {"mode": "inline", "address": None},
+        "tracking": section(cell.config, "tracking") | {"enabled": False, "uri": None},
     }
     config = parse(values, "the committed cell")
     use_threads(cell.machine.num_threads)
@@ -79,11 +78,6 @@ def _run_again(cell: CommittedCell, folder: Path, on_round: OnRound) -> None:
         )
     with RunFolder.create(folder, run_record(setup)) as opened:
         Experiment(setup=setup, folder=opened, executor=SerialExecutor(setup.job)).run(on_round)
-
-
-def _section(cell: CommittedCell, name: str) -> dict[str, object]:
-    section = cell.config.get(name)
-    return dict(section) if isinstance(section, dict) else {}
 
 
 def judge(old: CommittedCell, new: CommittedCell, tolerance: float = _TOLERANCE) -> Verdict:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -122,45 +123,53 @@ def _device_profile(config: ExperimentConfig, engine: Engine | None) -> Profile 
     return profile
 
 
-def make_accountant(
+class Costs(NamedTuple):
+    """Who plans with the costs of a run, and who charges them."""
+
+    planner: CostPlanner
+    """Time model of the allocation: what the allocator asks."""
+    accountant: CostAccountant
+    """Turns receipts into simulated costs."""
+    fedavg: CostAccountant
+    """That of the backbone without the method's extra modules; it prices FedAvg's round (1.00x)."""
+
+
+def make_costs(
     config: ExperimentConfig,
-    counter: Counter,
-    plain: GroupLayout,
+    fleet: Fleet,
     types: dict[str, DeviceType],
-    clocks: dict[str, TimeModel],
+    plain: Backbone,
+    backbone: Backbone,
     engine: Engine,
-) -> CostAccountant:
-    """The accountant of a run, with its ``costs.accounting``; ``plain``: the layout of the backbone's own groups."""
-    training = config.training
+    clocks: dict[str, TimeModel],
+) -> Costs:
+    """Planner and accountants of a run; ``plain``: the ``backbone`` without what the method adds."""
+    training, counter, clock = config.training, count(backbone, config), clocks[config.costs.planning_time]
+    charged_whole = config.costs.accounting == "table" and config.strategy.paper_accounting == "fedavg"
     whole_rounds = WholeRounds(
         layout=counter.layout,
-        own=counter.layout.select(plain.ids),
+        own=counter.layout.select(plain.layout.ids),
         epochs=training.epochs,
         batch_size=training.batch_size,
         engine=engine,
     )
-    charged_whole = config.costs.accounting == "table" and config.strategy.paper_accounting == "fedavg"
-    return CostAccountant(
+    accountant = CostAccountant(
         counter=counter,
         types=types,
         clocks=clocks,
         whole=whole_rounds if charged_whole else None,
         count_server_time=config.costs.count_server_time,
     )
-
-
-def make_planner(
-    config: ExperimentConfig,
-    counter: Counter,
-    fleet: Fleet,
-    types: dict[str, DeviceType],
-    clock: TimeModel,
-    engine: Engine,
-) -> CostPlanner:
-    """The planner that the allocator asks: ``clock`` on the run's fleet."""
-    assumed = clock.engine or assumed_engine(engine)
-    batch_size = config.training.batch_size
-    return CostPlanner(counter=counter, fleet=fleet, types=types, model=clock, engine=assumed, batch_size=batch_size)
+    planner = CostPlanner(
+        counter=counter,
+        fleet=fleet,
+        types=types,
+        model=clock,
+        engine=clock.engine or assumed_engine(engine),
+        batch_size=training.batch_size,
+    )
+    fedavg = accountant if backbone is plain else replace(accountant, counter=count(plain, config))
+    return Costs(planner, accountant, fedavg)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -242,7 +251,12 @@ def prepare(
         config, data, with_windows(fleet, [len(c) for c in data.clients]), types, engine or choose_engine(config)
     )
     setup = replace(setup, data_warnings=data_warnings(dataset, config.data, data.coverage))
-    return _pool_clients(setup) if setup.config.strategy.pooled else _with_hints(setup)
+    if config.strategy.pooled:
+        return _pool_clients(setup)
+    planned = PlannedRun(
+        context=context_of(setup, 1), clock=config.costs.planning_time, participation=config.participation
+    )
+    return replace(setup, warnings=(*setup.warnings, *setup.strategy.insight.warnings(planned)))
 
 
 def configured_fleet(config: ExperimentConfig, num_clients: int) -> tuple[Fleet, dict[str, DeviceType]]:
@@ -250,15 +264,6 @@ def configured_fleet(config: ExperimentConfig, num_clients: int) -> tuple[Fleet,
     spec = config.data.spec()
     absent = lacking(config.data, num_clients)
     return build_fleet(config.fleet, spec.names, spec.type_counts, num_clients, lacking=absent)
-
-
-def _with_hints(setup: Setup) -> Setup:
-    """The same setup with what its method warns of before the run begins."""
-    config = setup.config
-    planned = PlannedRun(
-        context=context_of(setup, 1), clock=config.costs.planning_time, participation=config.participation
-    )
-    return replace(setup, warnings=(*setup.warnings, *setup.strategy.insight.warnings(planned)))
 
 
 def _pool_clients(setup: Setup) -> Setup:
@@ -298,9 +303,7 @@ def assemble(
     build = partial(build_backbone, config, input_shape(data), engine, additions)
     backbone = build() if additions else plain
     clocks = run_clocks(config, engine)
-    accountant = make_accountant(config, count(backbone, config), plain.layout, types, clocks, engine)
-    fedavg = replace(accountant, counter=count(plain, config)) if additions else accountant
-    planner = make_planner(config, accountant.counter, fleet, types, clocks[config.costs.planning_time], engine)
+    costs = make_costs(config, fleet, types, plain, backbone, engine, clocks)
     return Setup(
         config=config,
         data=data,
@@ -314,13 +317,11 @@ def assemble(
         strategy=strategy,
         streams=streams,
         engine=engine,
-        planner=planner,
-        accountant=accountant,
-        fedavg=fedavg,
-        reference=fedavg_reference(config, fedavg, fleet, engine),
+        **costs._asdict(),
+        reference=fedavg_reference(config, costs.fedavg, fleet, engine),
         rare=fleet.rare(),
         build=partial(_build_network, config, input_shape(data), additions, dict(backbone.facts)),
-        job=make_job(config, data, planner, build, strategy, streams, engine, backbone),
+        job=make_job(config, data, costs.planner, build, strategy, streams, engine, backbone),
     )
 
 

@@ -8,12 +8,10 @@ from functools import cache
 from math import sqrt
 from statistics import median_low
 
-from torch import Tensor
-
 from relief_ray.core.federated import RoundVoid
 from relief_ray.core.groups import Params
-from relief_ray.core.messages import Assignment, ClientId, ClientState, EvalTarget, Receipt, Trained
-from relief_ray.core.protocols import Executor
+from relief_ray.core.messages import Assignment, ClientId, ClientState, Receipt, Trained
+from relief_ray.core.protocols import Trains
 from relief_ray.server.aggregation import NOT_FINITE
 from relief_ray.support.errors import LeftOut, spans
 
@@ -68,14 +66,14 @@ def _times(norm: float, length: float) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Accepting:
-    """An ``Executor`` around another one that applies the norm rule and the quorum to what comes back.
+    """Training by an executor, with the norm rule and the quorum applied to what comes back.
 
     Attributes:
         executor: where clients run.
         quorum: share of a round's clients whose updates must be used.
     """
 
-    executor: Executor
+    executor: Trains
     quorum: float
 
     def train(
@@ -116,19 +114,6 @@ class Accepting:
                 f"{self.quorum:g}; {_reasons(trained.rejected)}",
                 rejected=trained.rejected,
             )
-
-    def evaluate(
-        self,
-        models: Mapping[str, Params],
-        targets: Sequence[EvalTarget],
-        states: Mapping[ClientId, ClientState],
-        part: str,
-    ) -> Mapping[str, Tensor]:
-        """Confusion matrices of every target on the windows of ``part``."""
-        return self.executor.evaluate(models, targets, states, part)
-
-    def close(self) -> None:
-        """Leave the executor open: it is the caller's."""
 
 
 def _reasons(rejected: Mapping[ClientId, LeftOut]) -> str:

@@ -70,22 +70,19 @@ class Span:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Call:
-    """A forward call whose moments are not read yet."""
+class _Mark:
+    """A call whose moments are not read yet; ``ended`` None: where the next one begins."""
 
     stage: str
     phase: Phase
     rows: int
     began: Moment
-    ended: Moment
+    ended: Moment | None = None
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Arrival:
-    stage: str
-    phase: Phase
-    rows: int
-    at: Moment
+    def span(self, ended: Moment | None) -> Span:
+        """The call until ``ended``; the last parameter may be touched before the last gradient is there."""
+        seconds = 0.0 if ended is None else max(0.0, seconds_between(self.began, ended))
+        return Span(stage=self.stage, phase=self.phase, rows=self.rows, seconds=seconds)
 
 
 class _Probe(nn.Module):
@@ -101,7 +98,7 @@ class _Probe(nn.Module):
         output: Tensor = self.module(*inputs)
         ended, rows, live = probes.now(), max(map(len, inputs)), output.requires_grad
         probes.calls.append(
-            _Call(stage=self.stage, phase="live" if live else "frozen", rows=rows, began=began, ended=ended)
+            _Mark(stage=self.stage, phase="live" if live else "frozen", rows=rows, began=began, ended=ended)
         )
         if live:
             is_trained = any(p.requires_grad for p in self.module.parameters())
@@ -116,9 +113,9 @@ class Probes:
 
     def __init__(self, backbone: Backbone, on_gpu: bool = False) -> None:
         """Build the trainer before: it rebinds the parameters. ``on_gpu``: that is where it trains."""
-        self.calls: list[_Call] = []
-        self._rounds: list[tuple[list[_Arrival], Moment | None]] = []
-        self._arrivals: list[_Arrival] = []
+        self.calls: list[_Mark] = []
+        self._rounds: list[tuple[list[_Mark], Moment | None]] = []
+        self._arrivals: list[_Mark] = []
         self._touched: Moment | None = None
         self._on_gpu = on_gpu
         stages = backbone.stages
@@ -137,16 +134,15 @@ class Probes:
 
     def arrive(self, stage: str, phase: Phase, rows: int, _gradient: Tensor) -> None:
         """Note when the gradient of a stage's output is computed: until then the stage above it ran."""
-        self._arrivals.append(_Arrival(stage=stage, phase=phase, rows=rows, at=self.now()))
+        self._arrivals.append(_Mark(stage=stage, phase=phase, rows=rows, began=self.now()))
 
     def take(self) -> list[Span]:
         """Return the spans since the last call, forward before backward."""
         self._close()
         calls, rounds, self.calls, self._rounds = self.calls, self._rounds, [], []
-        forward = [
-            Span(stage=c.stage, phase=c.phase, rows=c.rows, seconds=seconds_between(c.began, c.ended)) for c in calls
+        return [c.span(c.ended) for c in calls] + [
+            span for arrivals, touched in rounds for span in _backward(arrivals, touched)
         ]
-        return forward + [span for arrivals, touched in rounds for span in _backward(arrivals, touched)]
 
     def _touch(self, _parameter: Tensor) -> None:
         self._touched = self.now()
@@ -157,17 +153,10 @@ class Probes:
         self._arrivals = []
 
 
-def _backward(arrivals: Sequence[_Arrival], touched: Moment | None) -> Iterator[Span]:
+def _backward(arrivals: Sequence[_Mark], touched: Moment | None) -> Iterator[Span]:
     """Spans of one backward pass; its last one ends when the last parameter was touched, if that came later."""
-    for arrival, following in zip(arrivals, [*arrivals[1:], None], strict=True):
-        end = touched if following is None else following.at
-        seconds = 0.0 if end is None else seconds_between(arrival.at, end)
-        yield Span(
-            stage=arrival.stage,
-            phase=arrival.phase,
-            rows=arrival.rows,
-            seconds=max(0.0, seconds) if following is None else seconds,
-        )
+    ends = [*(following.began for following in arrivals[1:]), touched]
+    return (arrival.span(end) for arrival, end in zip(arrivals, ends, strict=True))
 
 
 # Fits paces to timed rounds: one line through the medians of every stage, least squares for the optimizer.
@@ -225,6 +214,7 @@ def stagewise(
     points, flops = _points(rounds), _flops(rounds)
     constant_s, tensor_s, value_s = fit_optimizer(rounds)
     optimizer_flops = {run.stage: run.optimizer_flops for r in rounds for run in r.load.runs if run.optimizer_flops}
+    optimizer_flops_per_s = ADAM_FLOPS_PER_VALUE / max(value_s, 1e-15)
     stages = {}
     for stage in dict.fromkeys(stage for stage, _ in points):
         paces = {p: pace(points[key], flops[key]) for p in ("live", "frozen", *_MODES) if (key := (stage, p)) in points}
@@ -232,7 +222,9 @@ def stagewise(
             live=paces.get("live"),
             frozen=paces.get("frozen"),
             backward={mode: paces[mode] for mode in _MODES if mode in paces},
-            optimizer=_optimizer_pace(tensors.get(stage, 0), tensor_s, value_s) if optimizer_flops.get(stage) else None,
+            optimizer=Pace(call_s=tensors.get(stage, 0) * tensor_s, flops_per_s=optimizer_flops_per_s)
+            if optimizer_flops.get(stage)
+            else None,
             step_bytes=step_bytes.get(stage, 0),
         )
     forward_step_s, forward_round_s = line(least, [r.left_s(True) for r in least])
@@ -294,10 +286,6 @@ def _positive_fit(rows: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDA
             break
         kept.pop(int(solved.argmin()))
     return coefficients
-
-
-def _optimizer_pace(num_tensors: int, tensor_s: float, value_s: float) -> Pace:
-    return Pace(call_s=num_tensors * tensor_s, flops_per_s=ADAM_FLOPS_PER_VALUE / max(value_s, 1e-15))
 
 
 def _points(rounds: Iterable[TimedRound]) -> dict[_Key, dict[int, list[float]]]:
@@ -372,8 +360,9 @@ class Profiler:
         full, least = timed[EVERYTHING], [*timed[LEAST], *timed[LEAST_LONG]]
         conditions = describe(setup, self._rows, [r.wall_s for r in full], self._load_before, self._watts)
         row = device_row(self._bench, full, least, [r for rounds in timed.values() for r in rounds])
+        processor = f"{conditions.cpu}, threads: {conditions.num_threads}"
         return Profile(
-            origin=f"MEASURED {conditions.date}, {_place(conditions)}",
+            origin=f"MEASURED {conditions.date}, {processor if conditions.device == 'cpu' else conditions.device}",
             backbone=backbone_name(setup.config.backbone),
             engine=setup.engine,
             measured=conditions,
@@ -481,11 +470,6 @@ def device_row(
     kept = {s.spec.id: s.step_bytes for s in backbone.stages}
     paces = stagewise(rounds, least, tensors, backbone.chunk or CHUNK, bench.plain.config.micro_batch, kept)
     return throughput(full[0].load, times).model_copy(update={"stagewise": paces})
-
-
-def _place(seen: Conditions) -> str:
-    """The GPU that the speeds are of, or the processor and its threads."""
-    return f"{seen.cpu}, threads: {seen.num_threads}" if seen.device == "cpu" else seen.device
 
 
 def describe(

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
@@ -21,8 +21,8 @@ from relief_ray.records.checkpoint import generations, newest_model, round_of
 from relief_ray.records.identity import other_program
 from relief_ray.records.ledger import LineFormat, Lines, Rounds, scan
 from relief_ray.records.lock import is_folder_locked
-from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, is_done, other_model, read_run
-from relief_ray.records.schema import MethodFacts, RunRecord, Status
+from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, is_done, other_model, read_rounds, read_run
+from relief_ray.records.schema import MethodFacts, RoundRecord, RunRecord, Status
 from relief_ray.support.errors import UserError, nearest, option, shown
 from relief_ray.support.files import PAGE, disk_errors, sealed, unsealed, write_atomic
 from relief_ray.support.frozen import FrozenConfig
@@ -57,6 +57,7 @@ class CellState(Generic[C]):
         why: reason of a failure or of staleness, else how far an open run is; empty for done and planned cells.
         num_rounds: lines of its ledger, the bootstrap's included.
         run: its ``run.json``; None where there is none or it cannot be read.
+        rounds: its ledger as it was checked; None where it was not.
         cell: the cell as a plan has it; None where the folder alone was looked at.
         folder: the folder.
     """
@@ -65,14 +66,23 @@ class CellState(Generic[C]):
     why: str = ""
     num_rounds: int = 0
     run: RunRecord | None = None
+    rounds: Rounds | None = None
     cell: C = None  # type: ignore[assignment]
     folder: Path = Path()
 
     def of(self, cell: D, folder: Path) -> CellState[D]:
         """The same, of a planned cell."""
-        return CellState(
-            status=self.status, why=self.why, num_rounds=self.num_rounds, run=self.run, cell=cell, folder=folder
-        )
+        own = {f.name: getattr(self, f.name) for f in fields(self)}
+        return CellState(**own | {"cell": cell, "folder": folder})
+
+    def last_tested(self) -> RoundRecord | None:
+        """The last round with an evaluation, of a run's end always its last one; None without one.
+
+        Raises:
+            UserError: the ledger was not checked before, and cannot be read.
+        """
+        rounds = read_rounds(self.folder, self.run) if self.rounds is None else self.rounds
+        return next((record for record in reversed(rounds) if record.metrics or record.validation), None)
 
     @property
     def is_finished(self) -> bool:
@@ -122,7 +132,7 @@ def status_of(folder: Path, run: RunRecord) -> CellState[None]:
     """Decide the status of the run in a folder by its record, ledger and newest checkpoint; no tensor is read."""
     try:
         lines = _ledger_of(folder, run)
-        state = _judge(folder, run, lines.rounds.numbers)
+        state = replace(_judge(folder, run, lines.rounds.numbers), rounds=lines.rounds)
         if state.status == "done" and (why := model_conflict(folder, lines.rounds)):
             return replace(state, status="failed", why=why)
     except (OSError, UserError) as damaged:

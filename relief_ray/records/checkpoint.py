@@ -14,8 +14,9 @@ import shutil
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import safetensors.torch
@@ -188,7 +189,9 @@ def save(run_folder: Path, checkpoint: Checkpoint, binding: Binding) -> Path:
         except OSError:
             shutil.rmtree(beside, ignore_errors=True)
             raise
-    _prune(folder, checkpoint.round)
+    drop_after(run_folder, checkpoint.round)
+    for path in [*generations(run_folder)[KEEP:], *folder.glob(".retired-*")]:
+        shutil.rmtree(path, ignore_errors=True)
     return final
 
 
@@ -260,33 +263,42 @@ def _key(*names: str) -> str:
     return "/".join(quote(n, safe="") for n in names)
 
 
+def _owned(checkpoint: Checkpoint) -> dict[str, Mapping[Any, Params]]:
+    """The tensors of models, averages and clients, by the manifest's names for these and by owner."""
+    return {
+        "models": checkpoint.state.models,
+        "averages": checkpoint.averages.models,
+        "clients": checkpoint.clients,
+    }
+
+
 def _tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    state = checkpoint.state
-    named = {_key("models", m, j): t for m, params in state.models.items() for j, t in params.items()}
-    named |= {_key("averages", m, j): t for m, params in checkpoint.averages.models.items() for j, t in params.items()}
-    named |= {_key("tensors", name): t for name, t in state.tensors.items()}
-    for client, personal in checkpoint.clients.items():
-        named |= {_key("clients", str(client), name): t for name, t in personal.items()}
-    return named
+    named = {
+        _key(kind, str(owner), name): tensor
+        for kind, owners in _owned(checkpoint).items()
+        for owner, tensors in owners.items()
+        for name, tensor in tensors.items()
+    }
+    return named | {_key("tensors", name): tensor for name, tensor in checkpoint.state.tensors.items()}
 
 
 def _manifest(checkpoint: Checkpoint, binding: Binding) -> _Manifest:
     """Build the manifest without its hashes."""
+    names: dict[str, Any] = {
+        kind: {owner: tuple(tensors) for owner, tensors in owners.items()}
+        for kind, owners in _owned(checkpoint).items()
+    }
     return _Manifest(
         schema_version=SCHEMA_VERSION,
         round=checkpoint.round,
         state_sha256="",
         model_sha256="",
-        models={name: tuple(params) for name, params in checkpoint.state.models.items()},
         tensors=tuple(checkpoint.state.tensors),
-        clients={c: tuple(personal) for c, personal in checkpoint.clients.items()},
         facts=dict(checkpoint.state.facts),
-        config_hash=binding.config_hash,
-        layout_digest=binding.layout_digest,
-        engine=binding.engine,
-        averages={name: tuple(params) for name, params in checkpoint.averages.models.items()},
         averaged_rounds=dict(checkpoint.averages.num_rounds),
         tally=checkpoint.tally,
+        **asdict(binding),
+        **names,
     )
 
 
@@ -317,8 +329,8 @@ def _read_manifest(path: Path) -> _Manifest:
 
 
 def _check_binding(path: Path, manifest: _Manifest, binding: Binding) -> None:
-    for name in ("config_hash", "layout_digest", "engine"):
-        saved, expected = getattr(manifest, name), getattr(binding, name)
+    for name, expected in asdict(binding).items():
+        saved = getattr(manifest, name)
         if saved != expected:
             raise UserError(
                 f"{path}: {name} is {saved!r}, expected {expected!r}: a resume continues the same computation; "
@@ -328,19 +340,21 @@ def _check_binding(path: Path, manifest: _Manifest, binding: Binding) -> None:
 
 def _unpack(manifest: _Manifest, tensors: Mapping[str, Tensor], skipped: tuple[str, ...]) -> Checkpoint:
     try:
-        models = {m: {j: tensors[_key("models", m, j)] for j in groups} for m, groups in manifest.models.items()}
-        means = {m: {j: tensors[_key("averages", m, j)] for j in groups} for m, groups in manifest.averages.items()}
+        owned: dict[str, dict[Any, Params]] = {
+            kind: {
+                owner: {name: tensors[_key(kind, str(owner), name)] for name in names}
+                for owner, names in getattr(manifest, kind).items()
+            }
+            for kind in ("models", "averages", "clients")
+        }
         named = {name: tensors[_key("tensors", name)] for name in manifest.tensors}
-        clients = {c: {k: tensors[_key("clients", str(c), k)] for k in keys} for c, keys in manifest.clients.items()}
     except KeyError as error:
         raise Damaged(f"{STATE_FILE} lacks {error}") from error
-    state = ServerState(models=models, tensors=named, facts=manifest.facts)
-    averages = Averages(models=means, num_rounds=manifest.averaged_rounds)
     return Checkpoint(
         round=manifest.round,
-        state=state,
-        clients=clients,
-        averages=averages,
+        state=ServerState(models=owned["models"], tensors=named, facts=manifest.facts),
+        clients=owned["clients"],
+        averages=Averages(models=owned["averages"], num_rounds=manifest.averaged_rounds),
         tally=manifest.tally,
         skipped=skipped,
         model_sha256=manifest.model_sha256,
@@ -360,12 +374,6 @@ def drop_after(run_folder: Path, round_: int) -> None:
     for path in generations(run_folder):
         if round_of(path) > round_:
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _prune(folder: Path, newest: int) -> None:
-    drop_after(folder.parent, newest)
-    for path in [*generations(folder.parent)[KEEP:], *folder.glob(".retired-*")]:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 class Saver:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pydantic import JsonValue
 
 from relief_ray.core.messages import ClientId, Fleet
-from relief_ray.records.schema import LeftOutFacts, LeftOutRecord, Record, RoundRecord, RunRecord
+from relief_ray.records.schema import LeftOutFacts, LeftOutRecord, Record, RoundRecord, RunRecord, section
 from relief_ray.support.errors import Cause, LeftOut, spans
 
 
@@ -47,12 +47,11 @@ class DataFacts(Record):
 
 def data_facts(run: RunRecord) -> DataFacts | None:
     """Facts from the coverage report and fleet of a record; None where it has no windows."""
-    coverage, section = run.coverage, run.config.get("data")
+    coverage = run.coverage
     classes = coverage.get("classes")
     if not isinstance(classes, list) or "test" not in coverage:
         return None
-    set_s = section.get("window_s") if isinstance(section, dict) else None
-    window_s = coverage.get("window_s", set_s)
+    window_s = coverage.get("window_s", section(run.config, "data").get("window_s"))
     return DataFacts(
         window_s=float(window_s) if isinstance(window_s, int | float) else None,
         num_classes=len(classes),

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,10 +21,13 @@ from torch import Tensor
 from relief_ray.core.groups import GroupLayout, Params
 from relief_ray.core.messages import ServerState
 from relief_ray.plugins.load import digests, modules_of
-from relief_ray.records.schema import Machine
+from relief_ray.records.schema import Machine, RunRecord, section
 from relief_ray.support.errors import UserError
 from relief_ray.support.masking import redact
 from relief_ray.support.process import num_cores
+
+if TYPE_CHECKING:
+    from relief_ray.records.committed import CommittedCell
 
 PACKAGES = ("relief_ray", "actors")
 # Keys of a configuration that decide no result: ids and comparisons of cells leave them out.
@@ -77,31 +80,7 @@ def _package_root(name: str) -> Path | None:
     return Path(spec.origin).parent if spec is not None and spec.origin is not None else None
 
 
-class Computed(Protocol):
-    """A record that names the program and the machine that computed it."""
-
-    @property
-    def source_digest(self) -> str:
-        """``source_digest()`` at that time."""
-        ...
-
-    @property
-    def own_sources(self) -> dict[str, str]:
-        """sha256 by file of a user's own method, backbone, dataset or clock."""
-        ...
-
-    @property
-    def config(self) -> Mapping[str, JsonValue]:
-        """All settings."""
-        ...
-
-    @property
-    def machine(self) -> Machine:
-        """``machine_facts()`` at that time."""
-        ...
-
-
-def other_program(run: Computed) -> str | None:
+def other_program(run: RunRecord | CommittedCell) -> str | None:
     """Describe how this program differs from the one that began the run, where that can change bits; None: not at all.
 
     ``sources 1a2b3c4d5e6f there, 6f5e4d3c2b1a here; torch ...``.
@@ -115,7 +94,7 @@ def other_program(run: Computed) -> str | None:
     return "; ".join(lines) or None
 
 
-def changed_files(run: Computed) -> tuple[str, ...]:
+def changed_files(run: RunRecord | CommittedCell) -> tuple[str, ...]:
     """Return the user's own files that have changed since the run was begun; files that are not here are not judged.
 
     They are looked for where Python would import them from, without importing them.
@@ -130,7 +109,7 @@ def _sha256_here(name: str) -> str | None:
     return None if file is None else hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def other_processor(run: Computed) -> str | None:
+def other_processor(run: RunRecord | CommittedCell) -> str | None:
     """Name both processors where they differ: ``AMD EPYC there, Intel Xeon here``; None where they do not.
 
     Libraries add up in another order on another processor, so bits differ; a run may go on all the same.
@@ -142,8 +121,7 @@ def other_processor(run: Computed) -> str | None:
 def _names(config: Mapping[str, JsonValue]) -> list[JsonValue]:
     """Names of strategy, backbone, dataset and clock in a stored configuration."""
     keys = (("strategy", "name"), ("backbone", "name"), ("data", "name"), ("costs", "planning_time"))
-    sections = ((config.get(section), key) for section, key in keys)
-    return [section.get(key) for section, key in sections if isinstance(section, dict)]
+    return [section(config, name).get(key) for name, key in keys]
 
 
 def machine_facts() -> Machine:

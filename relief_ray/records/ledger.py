@@ -19,12 +19,12 @@ of the digest. What that means where a ledger is not simply read from end to end
 * the copy of a mirror is a prefix of whole lines, and a prefix of a chain is a chain; a run goes on from it.
 
 **Line.** It has numbers, and names only by their numbers in ``run.json`` (groups, sensors; a client's device follows
-from its id); a name that is not there is spelled out. Clients and costs are columns: a list per field, or a single
-value where all rows share it; null, or no list at all, is the field's default. A confusion matrix is its cells, row by
-row, with ``-n`` for ``n`` empty ones. What follows from the rest is left out:
-what a client uploads where it is what it trained, participants where all answered, a clock's column that is the first
-clock's, waiting where it is the round without the client's busy time, joules that are its device's power times those
-seconds. ``LineFormat`` has writer and reader side by side; what it reads is the record that was written, to the bit.
+from its id); a name that is not there is spelled out. Clients, costs and other tables are columns: a list per field, or
+a single value where all rows share it; null, or no list at all, is the field's default. A confusion matrix is its
+cells, row by row, with ``-n`` for ``n`` empty ones. Of costs, what follows from the rest is left out: a clock's column
+that is the first clock's, waiting where it is the round without the client's busy time, joules that are its device's
+power times those seconds. ``LineFormat._fields`` names the packing of each field, which has both directions; what is
+read is the record that was written, to the bit.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, asdict, dataclass, fields
-from functools import cached_property
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
 from itertools import chain, groupby, takewhile
 from math import isqrt
 from pathlib import Path
@@ -44,7 +44,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
 from relief_ray.core.messages import ClientCost, Power, RoundCost, StageTimes
-from relief_ray.records.schema import ClientRecord, RoundRecord, RunRecord
+from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import LINE, Unsealed, check, sealed
 from relief_ray.support.text import typed
@@ -59,10 +59,6 @@ _Columns: TypeAlias = dict[str, list[Any]]
 
 _STAGES: Final = ("forward_s", "backward_s", "optimizer_s", "up_s", "down_s")
 _FREE: _Columns = {"client": [], **{stage: [0.0] for stage in _STAGES}}
-_CLIENT_DEFAULTS: Mapping[str, object] = {
-    **{f.name: f.default for f in fields(ClientRecord) if f.default is not MISSING},
-    **{f.name: f.default_factory() for f in fields(ClientRecord) if f.default_factory is not MISSING},
-}
 # Parts of a line that a reader may do without (``Rounds.without``).
 LinePart = Literal["clients", "client_costs", "norms", "confusion"]
 
@@ -101,15 +97,13 @@ class LineFormat:
     @classmethod
     def of(cls, run: RunRecord) -> LineFormat:
         """The format that ``run.json`` describes."""
-        sensors, clients = (run.fleet.get(key) for key in ("modalities", "clients"))
+        fleet: Any = run.fleet
         return cls(
             run=run.id,
             first_round=run.first_round,
             groups=run.groups,
-            sensors=tuple(map(str, sensors)) if isinstance(sensors, list | tuple) else (),
-            devices=tuple(
-                str(c["device"]) for c in (clients if isinstance(clients, list | tuple) else ()) if isinstance(c, dict)
-            ),
+            sensors=tuple(fleet.get("modalities", ())),
+            devices=tuple(client["device"] for client in fleet.get("clients", ())),
             powers=tuple(run.devices.items()),
         )
 
@@ -127,7 +121,7 @@ class LineFormat:
         if record.round != end.next_round:
             raise ValueError(f"round {record.round}, expected round {end.next_round}: a ledger has no gaps")
         head = {"run": self.run, "before": end.digest, "round": record.round}
-        return sealed(to_json(head | self._written(record), inf_nan_mode="strings"), LINE) + b"\n"
+        return sealed(to_json(head | self._packed(record), inf_nan_mode="strings"), LINE) + b"\n"
 
     @staticmethod
     def after(line: bytes, end: LedgerEnd) -> LedgerEnd:
@@ -147,58 +141,73 @@ class LineFormat:
             return f"is round {round_} but does not follow the line before it, expected what this run wrote after that"
         return ""
 
-    # Writing
-
-    def _written(self, record: RoundRecord) -> _Json:
-        special = {"round", "participants", "clients", "costs", "totals", "left_out", "d_bar", "divergence", "physical"}
-        line: _Json = record.model_dump(mode="json", exclude_defaults=True, exclude=special)
-        selections: dict[tuple[str, ...], int] = {}
-        clients = _columns([self._client(client, selections) for client in record.clients])
-        if clients.get("uploaded") == clients.get("trained"):
-            clients.pop("uploaded", None)
-        if list(record.participants) != [client.client for client in record.clients]:
-            line["participants"] = record.participants
-        totals = _columns([total.model_dump() for total in record.totals.values()])
-        if list(record.totals) != list(record.costs):
-            totals["clock"] = list(record.totals)
-        line |= {
-            "selections": [[self._token(token) for token in texts] for texts in selections],
-            "clients": clients,
-            "costs": self._written_costs(record.costs),
-            "totals": totals,
-            "left_out": {c: self._left(c, left.model_dump()) for c, left in record.left_out.items()},
-            "d_bar": _by_number(record.d_bar, self.groups),
-            "divergence": _by_number(record.divergence, self.groups),
-            "physical": _columns(
-                [{"client": c, **p.model_dump(exclude_defaults=True)} for c, p in record.physical.items()]
-            ),
+    def _fields(self) -> Mapping[str, _Packing]:
+        """How fields are packed into a line and unpacked again; one that is not named here stands as it is."""
+        metrics = _Packing(*(partial(_each, self._metrics, side) for side in ("pack", "unpack")))
+        return {
+            "clients": _Packing(self._pack_clients, self._unpack_clients),
+            "totals": _keyed("clock"),
+            "left_out": _keyed("client"),
+            "physical": _keyed("client"),
+            "d_bar": _numbered(self.groups),
+            "divergence": _numbered(self.groups),
+            "metrics": metrics,
+            "validation": metrics,
         }
-        for part in ("metrics", "validation"):
-            if (metrics := getattr(record, part)) is not None:
-                line[part]["f1_by_modality"] = _by_number(metrics.f1_by_modality, self.sensors)
-                line[part]["confusion"] = [_without_zeros(chain(*matrix)) for matrix in metrics.confusion]
-        return {name: value for name, value in line.items() if value not in ({}, [])}
 
-    def _client(self, client: ClientRecord, selections: dict[tuple[str, ...], int]) -> _Json:
-        """A client's row; what it trained and uploaded is a number in ``selections``, which grow by what is new."""
+    @cached_property
+    def _metrics(self) -> Mapping[str, _Packing]:
+        short = _Packing(
+            lambda matrices: [_without_zeros(chain(*matrix)) for matrix in matrices],
+            lambda matrices: list(map(_matrix, matrices)),
+        )
+        return {"f1_by_modality": _numbered(self.sensors), "confusion": short}
 
-        def number(texts: tuple[str, ...]) -> int:
-            return selections.setdefault(texts, len(selections))
+    def _packed(self, record: RoundRecord) -> _Json:
+        line = record.model_dump(exclude_defaults=True, exclude={"costs"})
+        return _each(self._fields(), "pack", line) | {"costs": self._written_costs(record.costs)}
 
-        special = ("trained", "uploaded", "measured_stages", "sq_norm", "probes")
-        row: _Json = {f.name: getattr(client, f.name) for f in fields(client) if f.name not in special}
-        row = {name: value for name, value in row.items() if value != _CLIENT_DEFAULTS.get(name)}
-        row |= {"trained": number(client.trained), "uploaded": number(client.uploaded)}
-        row |= {f"measured_{stage}": s for stage, s in asdict(client.measured_stages).items() if s != 0.0}
-        if client.sq_norm:
-            groups = list(map(_group_of, client.uploaded))
-            row["sq_norm"] = list(client.sq_norm.values()) if list(client.sq_norm) == groups else client.sq_norm
-        if client.probes:
-            row["probes"] = [
-                {**probe.model_dump(mode="json", exclude_defaults=True), "trained": number(probe.trained)}
-                for probe in client.probes
-            ]
-        return row
+    def read(self, body: bytes, without: frozenset[LinePart] = frozenset()) -> RoundRecord:
+        """Parse a line that was sealed, from its brace to its last value.
+
+        Raises:
+            ValueError: it is no round's record.
+        """
+        try:
+            line: _Json = from_json(body + b"}")
+            if "clients" in without:
+                line["clients"] = {}
+            if "norms" in without:
+                line["clients"].pop("sq_norm", None)
+            if "confusion" in without:
+                for part in ("metrics", "validation"):
+                    line.get(part, {}).pop("confusion", None)
+            line = _each(self._fields(), "unpack", line)
+            line["costs"] = self._read_costs(line["costs"], "client_costs" not in without)
+            del line["run"], line["before"]
+            return RoundRecord.model_validate(line)
+        except ValidationError as error:
+            raise ValueError(error.errors()[0]["msg"]) from error
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
+            raise ValueError(f"{type(error).__name__} {error}") from error
+
+    # Clients: columns, and the selections that they name by number
+
+    def _pack_clients(self, clients: Sequence[_Json]) -> _Json:
+        numbers: dict[tuple[str, ...], int] = {}
+        for row in [task for client in clients for task in (client, *client.get("probes", ()))]:
+            for name in row.keys() & {"trained", "uploaded"}:
+                row[name] = numbers.setdefault(row[name], len(numbers))
+        return {"selections": [[self._token(token) for token in texts] for texts in numbers], **_columns(clients)}
+
+    def _unpack_clients(self, columns: _Json) -> list[_Json]:
+        selections = [tuple(map(self._text, texts)) for texts in columns.pop("selections", ())]
+        clients = _rows(columns)
+        for client in clients:
+            client["uploaded"], client["trained"] = selections[client["uploaded"]], selections[client["trained"]]
+            # Clients share what their columns have once.
+            client["probes"] = [{**p, "trained": selections[p["trained"]]} for p in client.get("probes", ())]
+        return clients
 
     def _token(self, token: str) -> int | str | list[int | str]:
         """A whole group as its number, a part of one as its number and the part, another name as text."""
@@ -211,75 +220,16 @@ class LineFormat:
     def _numbers(self) -> Mapping[str, int]:
         return {group: number for number, group in enumerate(self.groups)}
 
-    def _left(self, client: int, facts: _Json) -> list[Any]:
-        known = [facts["cause"], facts["since"]]
-        return known if facts["device"] == self._device(client) else [*known, facts["device"]]
-
-    def _device(self, client: int) -> str:
-        return self.devices[client] if 0 <= client < len(self.devices) else ""
-
-    # Reading
-
-    def read(self, body: bytes, without: frozenset[LinePart] = frozenset()) -> RoundRecord:
-        """Parse a line that was sealed, from its brace to its last value.
-
-        Raises:
-            ValueError: it is no round's record.
-        """
-        try:
-            line: _Json = from_json(body + b"}")
-            selections = [tuple(map(self._text, texts)) for texts in line.pop("selections", ())]
-            clients = line.pop("clients", {})
-            if "norms" in without:
-                clients.pop("sq_norm", None)
-            rows = [] if "clients" in without else [self._read_client(row, selections) for row in _rows(clients)]
-            costs = line.get("costs", {})
-            totals = line.pop("totals", {})
-            clocks = totals.pop("clock", list(costs))
-            line |= {
-                "participants": line.get("participants", clients.get("client", [])),
-                "clients": rows,
-                "costs": self._read_costs(costs, "client_costs" not in without),
-                "totals": dict(zip(clocks, _rows(totals, len(clocks)), strict=True)),
-                "left_out": {c: self._read_left(int(c), *left) for c, left in line.get("left_out", {}).items()},
-                "physical": {row.pop("client"): row for row in _rows(line.get("physical", {}))},
-            }
-            for part in ("d_bar", "divergence"):
-                line[part] = _by_name(line.get(part, {}), self.groups)
-            for part in ("metrics", "validation"):
-                if part in line:
-                    line[part]["f1_by_modality"] = _by_name(line[part].get("f1_by_modality", {}), self.sensors)
-                    confusion = () if "confusion" in without else line[part].get("confusion", ())
-                    line[part]["confusion"] = list(map(_matrix, confusion))
-            del line["run"], line["before"]
-            return RoundRecord.model_validate(line)
-        except ValidationError as error:
-            raise ValueError(error.errors()[0]["msg"]) from error
-        except (KeyError, IndexError, TypeError, AttributeError) as error:
-            raise ValueError(f"{type(error).__name__} {error}") from error
-
-    def _read_client(self, row: _Json, selections: Sequence[tuple[str, ...]]) -> _Json:
-        row["trained"] = selections[row["trained"]]
-        row["uploaded"] = selections[uploaded] if (uploaded := row.get("uploaded")) is not None else row["trained"]
-        row["measured_stages"] = {s: value for s in _STAGES if (value := row.pop(f"measured_{s}", None)) is not None}
-        if isinstance(norms := row.get("sq_norm"), list):
-            row["sq_norm"] = dict(zip(map(_group_of, row["uploaded"]), norms, strict=True))
-        row["probes"] = [{**probe, "trained": selections[probe["trained"]]} for probe in row.get("probes", ())]
-        return row
-
     def _text(self, token: int | str | list[Any]) -> str:
         if isinstance(token, list):
             return f"{self.groups[token[0]]}[{token[1]}]"
         return token if isinstance(token, str) else self.groups[token]
 
-    def _read_left(self, client: int, cause: str, since: int, device: str | None = None) -> _Json:
-        return {"device": self._device(client) if device is None else device, "cause": cause, "since": since}
-
     # Costs
 
     def _energy_j(self, client: int, times: StageTimes, wait_s: float) -> float | None:
         """Joules of a client's round by its device's power; None where that is not known."""
-        power = self._powers.get(self._device(client))
+        power = self._powers.get(self.devices[client] if 0 <= client < len(self.devices) else "")
         return None if power is None else power.energy_j(times, wait_s)
 
     @cached_property
@@ -337,24 +287,58 @@ class LineFormat:
         return tuple(clients)
 
 
-def _group_of(token: str) -> str:
-    return token.partition("[")[0]
+class _Packing(NamedTuple):
+    """Both directions of a field: from a record's value to what its line has, and back."""
+
+    pack: Callable[[Any], Any]
+    unpack: Callable[[Any], Any]
 
 
-def _columns(rows: Sequence[Mapping[str, Any]]) -> _Columns:
-    """A list per field, of one value where all rows have the same; null stands for a row without the field."""
-    columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}
-    return {n: column[:1] if all(value == column[0] for value in column) else column for n, column in columns.items()}
+def _each(fields: Mapping[str, _Packing], side: Literal["pack", "unpack"], values: _Json) -> _Json:
+    return {name: getattr(fields[name], side)(v) if name in fields else v for name, v in values.items()}
 
 
-def _rows(columns: _Columns, number: int | None = None) -> list[_Json]:
-    """The rows of columns, without fields that are null; ``number`` of them where no column is full."""
-    number = max(map(len, columns.values()), default=0) if number is None else number
-    full = {name: column if len(column) == number else column * number for name, column in columns.items()}
-    return [
-        {name: value for name, value in zip(full, values, strict=True) if value is not None}
-        for values in zip(*full.values(), strict=True)
-    ]
+def _columns(rows: Sequence[Mapping[str, Any]]) -> _Json:
+    """A list per field, of one value where all rows have the same; null stands for a row without the field.
+
+    A field of mappings is columns again.
+    """
+    columns: _Json = {}
+    for name in dict.fromkeys(name for row in rows for name in row):
+        values = [row.get(name) for row in rows]
+        if all(isinstance(value, dict) for value in values if value is not None):
+            columns[name] = _columns([value or {} for value in values])
+        else:
+            columns[name] = values[:1] if all(value == values[0] for value in values) else values
+    return columns
+
+
+def _rows(columns: _Json, number: int | None = None) -> list[_Json]:
+    """The rows of columns, without fields that are null or empty; ``number`` of them where no column is full."""
+    number = max((len(c) for c in columns.values() if isinstance(c, list)), default=0) if number is None else number
+    full = {
+        name: _rows(column, number)
+        if isinstance(column, dict)
+        else column
+        if len(column) == number
+        else column * number
+        for name, column in columns.items()
+    }
+    rows = zip(*full.values(), strict=True) if full else [()] * number
+    return [{name: v for name, v in zip(full, values, strict=True) if v is not None and v != {}} for values in rows]
+
+
+def _keyed(key: str) -> _Packing:
+    """Rows by key, as columns of which one is the key."""
+    return _Packing(
+        lambda rows: _columns([{key: k, **row} for k, row in rows.items()]),
+        lambda columns: {row.pop(key): row for row in _rows(columns)},
+    )
+
+
+def _numbered(names: Sequence[str]) -> _Packing:
+    """Numbers by name, as a list in the order of ``names``."""
+    return _Packing(partial(_by_number, names=names), partial(_by_name, names=names))
 
 
 def _without_zeros(counts: Iterable[int]) -> list[int]:

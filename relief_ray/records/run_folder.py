@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,19 +131,17 @@ class RunFolder:
         Raises:
             UserError: the folder cannot be used, has a driver, or already holds a run.
         """
-        lock = _take(path)
-        try:
-            files.preflight(path, min_free_bytes)
+
+        def begun() -> RunRecord:
             if (path / RUN_FILE).exists():
                 raise UserError(
                     f"{path}: already holds run {read_run(path).cell}; resume it or choose another folder "
                     f"({option('out', 'DIR')})"
                 )
             files.write_atomic(path / RUN_FILE, _pretty(run))
-            return cls(path, lock, run)
-        except BaseException:
-            lock.release()
-            raise
+            return run
+
+        return cls._locked(path, begun, min_free_bytes)
 
     @classmethod
     def resume(cls, path: Path, *, min_free_bytes: int = _MIN_FREE_BYTES) -> RunFolder:
@@ -153,10 +151,17 @@ class RunFolder:
             UserError: there is no run, it cannot be read or written, or it has a driver.
         """
         read_run(path)
-        lock = _take(path)
+        return cls._locked(path, lambda: read_run(path), min_free_bytes)
+
+    @classmethod
+    def _locked(cls, path: Path, run: Callable[[], RunRecord], min_free_bytes: int) -> RunFolder:
+        # The lock comes first: only its holder may write here, even a probe.
+        with files.disk_errors(path, "use this folder for a run"):
+            path.mkdir(parents=True, exist_ok=True)
+        lock = lock_folder(path, "the run folder")
         try:
             files.preflight(path, min_free_bytes)
-            return cls(path, lock, read_run(path))
+            return cls(path, lock, run())
         except BaseException:
             lock.release()
             raise
@@ -287,13 +292,6 @@ def _open_ledger(folder: Path) -> int:
 def forget_error(folder: Path) -> None:
     """Remove ``error.json``, which a grid keeps of a failed attempt: a new attempt begins."""
     (folder / ERROR_FILE).unlink(missing_ok=True)
-
-
-def _take(path: Path) -> FileLock:
-    # The lock comes first: only its holder may write here, even a probe.
-    with files.disk_errors(path, "use this folder for a run"):
-        path.mkdir(parents=True, exist_ok=True)
-    return lock_folder(path, "the run folder")
 
 
 def _pretty(run: RunRecord) -> bytes:

@@ -7,13 +7,14 @@ Costs and times in them are the messages' own dataclasses; how a round's record 
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from math import isfinite
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Final, Literal, cast, get_args
+from typing import Annotated, Any, Final, Literal, cast, get_args
 from uuid import uuid4
 
 from pydantic import AfterValidator, ConfigDict, Field, JsonValue
+from pydantic_core import from_json, to_json
 
 from relief_ray.core.groups import WHOLE, Kind, Part, Selection
 from relief_ray.core.messages import Measured, Power, RoundCost, StageTimes
@@ -40,23 +41,16 @@ class Record(FrozenConfig):
     model_config = ConfigDict(allow_inf_nan=True, ser_json_inf_nan="strings")
 
 
+def section(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Settings of a section of a recorded configuration; empty where there is none."""
+    settings = config.get(name)
+    return dict(settings) if isinstance(settings, dict) else {}
+
+
 def comparable(record: Record) -> JsonValue:
     """Return a record as JSON without ``WALL_FIELDS``: equal for two computations of the same round."""
-    return _plain(record)
-
-
-def _plain(value: object) -> JsonValue:
-    if isinstance(value, Record):
-        return {k: _plain(v) for k, v in value if k not in WALL_FIELDS}
-    if is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value) if f.name not in WALL_FIELDS}
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    if isinstance(value, float) and not isfinite(value):
-        return str(value)
-    assert value is None or isinstance(value, (bool, int, float, str))
+    left_out: dict[str, Any] = dict.fromkeys(WALL_FIELDS, True) | {"clients": {"__all__": {"measured_stages"}}}
+    value: JsonValue = from_json(to_json(record.model_dump(exclude=left_out, warnings=False), inf_nan_mode="strings"))
     return value
 
 
@@ -391,8 +385,7 @@ class RunRecord(Record):
     @property
     def data_notes(self) -> tuple[str, ...]:
         """``data_warnings`` as lines that name the dataset."""
-        section = self.config.get("data")
-        name = section.get("name", "") if isinstance(section, dict) else ""
+        name = section(self.config, "data").get("name", "")
         return tuple(f"data {name}: {text}" for text in self.data_warnings)
 
 

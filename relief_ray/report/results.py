@@ -8,6 +8,7 @@ one of these tables is made: a client's node and ``--help`` never do that.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import isnan
 from statistics import mean
 from typing import TYPE_CHECKING
 
@@ -145,7 +146,8 @@ def score_at(tested: Curve | None, cost: str, budget: float) -> float:
     """
     import numpy as np
 
-    if tested is None:
+    # For a curve of one evaluation, `np.interp` answers NaN with that one.
+    if tested is None or isnan(budget):
         return float("nan")
     return float(np.interp(budget, tested[cost], tested["f1_percent"], left=np.nan))
 

@@ -29,7 +29,7 @@ from relief_ray.records.checkpoint import generations, round_of
 from relief_ray.records.facts import Alerts
 from relief_ray.records.ledger import LedgerEnd, LineFormat, scan
 from relief_ray.records.lock import is_folder_locked
-from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_rounds, read_run
+from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_run
 from relief_ray.records.schema import RoundRecord, RunRecord, Status
 from relief_ray.records.sync.sender import Senders
 from relief_ray.report.inventory import variant_names
@@ -187,7 +187,8 @@ class Loop:
         self._left = {s.cell.name: rounds_to_do(s) for s in self.todo}
         self._scores: dict[str, float] = {}
         for state in self.states:
-            self._read_score(state)
+            if state.status == "done":
+                self._keep_score(state, state.last_tested())
         self._running: dict[str, _Followed] = {}
         self._told: set[str] = set()
         self._since_s, self._first_s, self._refreshed_s, self._num_new = time.monotonic(), 0.0, 0.0, 0
@@ -236,11 +237,13 @@ class Loop:
         self._statuses[name] = state.status
         self._left.pop(name, None)
         self.disk_full = self.disk_full or is_disk_full(state)
-        record = self._read_score(state)
+        is_done = state.status == "done"
+        record = state.last_tested() if is_done or status is not None else None
+        if is_done:
+            self._keep_score(state, record)
         seconds = time.monotonic() - running.since_s if running else 0.0
-        end = End(status=state.status, seconds=seconds, record=record, why=state.why, view=self.view())
-        if status is not None:
-            end = replace(end, status=status, record=_last_evaluated(read_rounds(state.folder)), why="")
+        why = state.why if status is None else ""
+        end = End(status=status or state.status, seconds=seconds, record=record, why=why, view=self.view())
         self.callback.end(state.cell, end)
 
     def end_all(self) -> None:
@@ -254,9 +257,9 @@ class Loop:
         Raises:
             UserError: the data are others.
         """
-        why, record = check_reusable(state), _last_evaluated(read_rounds(state.folder))
-        view = self.view()
-        self.callback.end(state.cell, End(status=state.status, record=record, why=why, reused=True, view=view))
+        why, view = check_reusable(state), self.view()
+        end = End(status=state.status, record=state.last_tested(), why=why, reused=True, view=view)
+        self.callback.end(state.cell, end)
 
     def warn_once(self, warnings: Iterable[str]) -> None:
         """Tell of what is odd about data, each oddity once and not for every cell."""
@@ -286,13 +289,9 @@ class Loop:
         if cell.name in self._left:
             self._left[cell.name] = min(before, left)
 
-    def _read_score(self, state: CellState[Cell]) -> RoundRecord | None:
-        """The last round of a cell that is done; its F1 is kept."""
-        record = last_round(state.folder) if state.status == "done" else None
-        f1 = headline_f1(record)
-        if f1 is not None:
+    def _keep_score(self, state: CellState[Cell], record: RoundRecord | None) -> None:
+        if (f1 := headline_f1(record)) is not None:
             self._scores[state.cell.name] = f1
-        return record
 
     def view(self) -> View:
         """The study as it stands now."""
@@ -415,17 +414,6 @@ def headline_f1(record: RoundRecord | None) -> float | None:
     """F1 that a table would print, of the test part or else of the validation part; None without an evaluation."""
     metrics = None if record is None else record.metrics or record.validation
     return None if metrics is None else metrics.headline
-
-
-def last_round(folder: Path) -> RoundRecord | None:
-    """The last round of a finished cell, which always is evaluated; None without one."""
-    rounds = read_rounds(folder)
-    return rounds[-1] if rounds else None
-
-
-def _last_evaluated(rounds: Sequence[RoundRecord]) -> RoundRecord | None:
-    """The last round with test metrics."""
-    return next((record for record in reversed(rounds) if record.metrics is not None), None)
 
 
 def f1_heading(states: Iterable[CellState[Cell]]) -> str:

@@ -27,14 +27,12 @@ from relief_ray.experiment.recording import LocalRound, as_json, fedavg_records,
 from relief_ray.experiment.setup import (
     build_backbone,
     configured_fleet,
-    count,
     fedavg_reference,
-    make_accountant,
-    make_planner,
+    make_costs,
     run_clocks,
 )
 from relief_ray.models.backbone import InputShape
-from relief_ray.records.schema import ClientRecord, ProbeRecord, RoundRecord, Totals, selection
+from relief_ray.records.schema import ClientRecord, ProbeRecord, RoundRecord, Totals, section, selection
 from relief_ray.report.runs import Loaded
 from relief_ray.support.errors import UserError
 
@@ -108,7 +106,7 @@ def price_fleet(
     additions = strategy.adapt(plain.layout, fleet)
     extended = build_backbone(config, shape, engine, additions) if additions else plain
     known = run_clocks(config, engine) if clocks is None else dict(clocks)
-    accountant = make_accountant(config, count(extended, config), plain.layout, types, known, engine)
+    costs = make_costs(config, fleet, types, plain, extended, engine, known)
     return Hardware(
         config=config,
         fleet=fleet,
@@ -116,9 +114,9 @@ def price_fleet(
         strategy=strategy,
         layout=extended.layout,
         engine=engine,
-        planner=make_planner(config, accountant.counter, fleet, types, known[config.costs.planning_time], engine),
-        accountant=accountant,
-        plain=replace(accountant, counter=count(plain, config)) if additions else accountant,
+        planner=costs.planner,
+        accountant=costs.accountant,
+        plain=costs.fedavg,
     )
 
 
@@ -149,10 +147,10 @@ def what_if(
     config = parse(run.config, where)
     if config.strategy.pooled:
         raise UserError(f"{where}: pooled data have no fleet; name a federated run")
-    costs = _section(run.config, "costs") | ({} if profile is None else {"profile": profile})
-    values = {**run.config, "fleet": _merged(_section(run.config, "fleet"), fleet), "costs": costs}
+    costs = section(run.config, "costs") | ({} if profile is None else {"profile": profile})
+    values = {**run.config, "fleet": _merged(section(run.config, "fleet"), fleet), "costs": costs}
     if epochs is not None:
-        values["training"] = _section(run.config, "training") | {"epochs": epochs}
+        values["training"] = section(run.config, "training") | {"epochs": epochs}
     changed = parse(values, f"{where}, other fleet")
     profiled = {} if profile is None else {n: c for n, c in run_clocks(changed).items() if c.needs_profile}
     before, after = _hardware(loaded, config, {}), _hardware(loaded, changed, profiled, windows)
@@ -169,11 +167,6 @@ def _merged(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, o
         kept = values.get(key)
         values[key] = _merged(kept, value) if isinstance(kept, Mapping) and isinstance(value, Mapping) else value
     return values
-
-
-def _section(config: Mapping[str, object], name: str) -> dict[str, object]:
-    section = config.get(name)
-    return dict(section) if isinstance(section, dict) else {}
 
 
 def _hardware(

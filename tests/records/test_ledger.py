@@ -275,7 +275,9 @@ def test_a_line_gives_back_every_field_of_its_record_to_the_bit(finished, fleet)
     lines = LineFormat.of(make_run(fleet=fleet))
     plain = read_rounds(finished)[0]
     bare = plain.model_copy(update={"clients": (), "costs": {}, "totals": {}, "participants": ()})
-    for record in (plain, full_record(plain), bare, bare.model_copy(update={"participants": (1,)})):
+    full = full_record(plain)
+    alike = full.model_copy(update={"clients": tuple(replace(full.clients[0], client=c) for c in (0, 3))})
+    for record in (plain, full, alike, bare, bare.model_copy(update={"participants": (1,)})):
         line = lines.line(record, lines.begin)
         back = lines.read(line[: line.rindex(b',"sha256"')])
         for name in RoundRecord.model_fields:
@@ -327,9 +329,9 @@ def test_joules_follow_from_the_power_that_the_run_names(finished):
         ({"mood": 1}, "Extra inputs"),
         ({"wall_s": "long"}, "a valid number"),
         ({"phase": None}, "valid string"),
-        ({"clients": {"client": [0, 1], "mood": [1]}}, "KeyError 'trained'"),
-        ({"clients": {"client": [0, 1], "trained": [99]}}, "IndexError"),
-        ({"clients": {"client": [0, 1], "trained": [0]}}, "Field required"),
+        ({"clients": {"client": [0, 1], "mood": [1]}}, "KeyError 'uploaded'"),
+        ({"clients": {"client": [0, 1], "trained": [99], "uploaded": [99]}}, "IndexError"),
+        ({"clients": {"selections": [["x"]], "client": [0, 1], "trained": [0], "uploaded": [0]}}, "Field required"),
         ({"costs": {"split": {"round_s": 1.0, "energy_j": 1.0, "mood": [1]}}}, "costs have"),
         ({"costs": {"split": {"round_s": 1.0}}}, "KeyError 'energy_j'"),
         ({"d_bar": [1.0, 2.0, 3.0]}, "IndexError"),

@@ -1,5 +1,6 @@
 """Every figure of a run by hand."""
 
+import numpy as np
 import pytest
 
 from relief_ray.report.results import client_table, count_slots, curves, figures, round_table, run_table, score_at
@@ -73,6 +74,12 @@ def test_f1_at_equal_cost_is_interpolated_between_tests(make):
     tested = curves(round_table([make("fedavg", scores=(0.4, 0.5))]))[0]
     assert [score_at(tested, "time_s", s) for s in (2.0, 3.0, 9.0)] == pytest.approx([40.0, 45.0, 50.0])
     assert score_at(tested, "time_s", 1.9) != score_at(tested, "time_s", 1.9), "before the first test there is none"
+
+
+def test_a_curve_of_one_evaluation_has_no_f1_at_an_unknown_cost(make):
+    tested = curves(round_table([make("fedavg", scores=(0.4,))]))[0]
+    assert score_at(tested, "time_s", 3.0) == pytest.approx(40.0)
+    assert np.isnan(score_at(tested, "time_s", float("nan")))
 
 
 def test_clients_of_a_run_have_seconds_by_stage(make):

@@ -114,10 +114,8 @@ class MirrorStore:
 
     def remove(self, name: str) -> None:
         """Remove a file; one that is not there is no error."""
-        try:
+        with suppress(FileNotFoundError):
             self._fs.rm_file(self._path(name))
-        except FileNotFoundError:
-            return
 
     def remove_folder(self, name: str) -> None:
         """Remove an empty folder; object stores have none."""

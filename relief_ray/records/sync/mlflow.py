@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field, JsonValue, ValidationError
 
+from relief_ray.records.checkpoint import generations
 from relief_ray.records.facts import sentence
 from relief_ray.records.ledger import LedgerEnd, LineFormat, scan
 from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import round_scalars
 from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_rounds, read_run
-from relief_ray.records.schema import Record, RoundRecord, RunRecord, RunStatus, Text
+from relief_ray.records.schema import Record, RoundRecord, RunRecord, RunStatus, Text, section
 from relief_ray.records.sync.sender import Copy, Target, brief
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import PAGE, Unsealed, move, sealed, unsealed, write_atomic
@@ -45,7 +46,6 @@ _STORE_WAIT_S = 120.0
 MAX_BATCH_POINTS = 600
 MAX_BATCH_PARAMS = 100
 _MAX_DIGEST_CHARS, _MAX_PARAM_CHARS = 36, 500
-_CHECKPOINTS = "checkpoints"
 
 _ENDINGS = {"done": "FINISHED", "failed": "FAILED", "interrupted": "KILLED", "stopped": "KILLED"}
 
@@ -205,7 +205,10 @@ class MlflowRun:
         self.run_id = stored.info.run_id
         self._tags = set(stored.data.tags)
         self._grid: str | None = stored.data.tags.get("mlflow.parentRunId")
-        self._known = {key: _steps(self._client, self.run_id, key) for key in stored.data.metrics}
+        self._known = {
+            key: {point.step for point in self._client.get_metric_history(self.run_id, key)}
+            for key in stored.data.metrics
+        }
         self._exported = Exported(run_id=self.run_id)
 
     def send(self) -> bool:
@@ -254,12 +257,9 @@ class MlflowRun:
 
     def _log_model(self) -> None:
         """Copy the newest checkpoint: tensors of the server's state as safetensors, and what they belong to."""
-        tracking = self._record.config.get("tracking")
-        if not (isinstance(tracking, dict) and tracking.get("model")):
-            return
-        saved = sorted(self._folder.glob(f"{_CHECKPOINTS}/round-*"))
-        if saved:
-            self._client.log_artifacts(self.run_id, str(saved[-1]), "model")
+        if section(self._record.config, "tracking").get("model"):
+            for newest in generations(self._folder)[:1]:
+                self._client.log_artifacts(self.run_id, str(newest), "model")
 
     def failed(self, error: Exception) -> bool:
         """Note why in ``sync.json``, and let go: whatever the store has taken is asked anew."""
@@ -297,14 +297,13 @@ def _configured_store(folder: Path, run: RunRecord, uri: str | None) -> Store:
     Raises:
         UserError: the run's own store needs credentials, which are not kept.
     """
-    tracking = run.config.get("tracking")
-    section = tracking if isinstance(tracking, dict) else {}
-    target = uri or (str(section["uri"]) if section.get("uri") else None)
+    tracking = section(run.config, "tracking")
+    target = uri or tracking.get("uri") or None
     if uri is None and target is not None and MASK in target:
         raise UserError(
             f"{folder}: its MLflow store {target} needs credentials, which are not kept; name it with --uri"
         )
-    return Store(uri=store_uri(folder, target), experiment=str(section.get("experiment") or "relief-ray"))
+    return Store(uri=store_uri(folder, target), experiment=tracking.get("experiment") or "relief-ray")
 
 
 def _is_refusal(error: Exception) -> bool:
@@ -359,10 +358,6 @@ def sync(folder: Path, uri: str | None = None) -> Synced:
 def _unix_ms(moment: str | None) -> int | None:
     """Milliseconds since 1970 of a moment in ISO 8601."""
     return None if not moment else round(datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp() * 1000)
-
-
-def _steps(client: MlflowClient, run_id: str, key: str) -> set[int]:
-    return {point.step for point in client.get_metric_history(run_id, key)}
 
 
 def _store_lock(store: Store, beside: Path) -> FileLock:
@@ -467,8 +462,7 @@ def _started_ms(folder: Path, record: RunRecord) -> int | None:
 
 def _description(folder: Path, record: RunRecord) -> str:
     """Text of a run's page: what was run, what is simulated, where the records are."""
-    data = record.config.get("data")
-    facts = data if isinstance(data, dict) else {}
+    facts = section(record.config, "data")
     place = ", ".join(f"{key} {facts[key]}" for key in ("name", "split", "fold") if facts.get(key) not in (None, ""))
     return (
         f"{record.method.title or record.strategy} on {place or 'data'} ({record.data_origin}). "
@@ -480,8 +474,7 @@ def _description(folder: Path, record: RunRecord) -> str:
 def _log_dataset(client: MlflowClient, run_id: str, record: RunRecord) -> None:
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
-    data = record.config.get("data")
-    name = str(data.get("name") or "data") if isinstance(data, dict) else "data"
+    name = section(record.config, "data").get("name") or "data"
     source = json.dumps({"name": name, "origin": record.data_origin, "sha256": record.data_digest})
     dataset = Dataset(name=name, digest=record.data_digest[:_MAX_DIGEST_CHARS], source_type="local", source=source)
     client.log_inputs(run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])

@@ -1,7 +1,8 @@
 """Copies of records elsewhere while runs go on: a thread for each target; one that cannot be reached stops no run.
 
-The folders are the truth. A target is asked what it has and is sent what it lacks. After a failure it is left alone for
-a while, the longer the more often it failed; whatever it lacks at the end, a later command sends.
+The folders are the truth. A target is asked what it has and is sent what it lacks. A copy that failed rests for a
+while, the longer the more often it failed, and keeps no other back; whatever a target lacks at the end, a later command
+sends.
 """
 
 from __future__ import annotations
@@ -80,8 +81,13 @@ class _Unit:
     tried_s: float = 0.0
     has_ended: bool = False
     is_connected: bool = False
-    has_failed: bool = False
+    num_failures: int = 0
     is_given_up: bool = False
+
+    def hurry(self) -> None:
+        """Look at it now, unless it rests after a failure."""
+        if not self.num_failures:
+            self.due_s = 0.0
 
 
 class Sender:
@@ -95,8 +101,7 @@ class Sender:
         """
         self.target, self._on_note = target, on_note
         self._units: dict[Path, _Unit] = {}
-        self._num_failures, self._rests_until_s, self._is_told = 0, 0.0, False
-        self._woken, self._is_ending, self._patience_s = threading.Event(), False, math.inf
+        self._woken, self._is_ending, self._patience_s, self._is_told = threading.Event(), False, math.inf, False
         if target.folder is not None and (copy := target.copy_of(target.folder)) is not None:
             self._connect(_Unit(folder=target.folder, copy=copy))
         self._thread = threading.Thread(target=self._work, name=target.name, daemon=True)
@@ -116,12 +121,13 @@ class Sender:
     @property
     def is_behind(self) -> bool:
         """Whether the target lacks something, as far as is known; after the end, whatever was not sent to its end."""
-        return any(self._is_ending or unit.has_failed for unit in list(self._units.values()))
+        return any(self._is_ending or unit.num_failures for unit in list(self._units.values()))
 
     def wake(self, run: Path) -> None:
         """Say that a run has begun, or has a new round."""
         if (unit := self._units.get(self.target.folder or run)) is not None:
-            unit.due_s = unit.due_s if unit.is_connected else 0.0
+            if not unit.is_connected:
+                unit.hurry()
         elif (copy := self.target.copy_of(run)) is not None:
             self._units[run] = _Unit(folder=run, copy=copy, due_s=time.monotonic() + self.target.delay_s)
         self._woken.set()
@@ -129,7 +135,8 @@ class Sender:
     def end(self, run: Path) -> None:
         """Say that nothing more is written to a run."""
         if (unit := self._units.get(run)) is not None and self.target.folder is None:
-            unit.has_ended, unit.due_s = True, 0.0
+            unit.has_ended = True
+            unit.hurry()
         self._woken.set()
 
     def stop(self, is_stopped: bool = False) -> None:
@@ -152,7 +159,8 @@ class Sender:
             self._woken.wait(min(_TICK_S, self.target.interval_s))
             self._woken.clear()
             for unit in self._due():
-                if self._is_ending or not self._try(unit):
+                # Of copies that fail again and again one is tried at a time: the target may be down.
+                if self._is_ending or (not self._try(unit) and unit.num_failures > 1):
                     break
         ended_s = time.monotonic()
         while left := [unit for unit in list(self._units.values()) if not unit.is_given_up]:
@@ -160,19 +168,17 @@ class Sender:
                 self._try(unit)
             if time.monotonic() - ended_s > self._patience_s:
                 return
-            if self._num_failures:
+            if any(unit.num_failures for unit in left):
                 time.sleep(self.target.retry_s)
 
     def _due(self) -> list[_Unit]:
-        """Units to look at now, the longest waiting first, so that one that always fails delays no other."""
+        """Units to look at now: those that failed come last, else the longest waiting first."""
         now_s = time.monotonic()
-        if now_s < self._rests_until_s:
-            return []
         due = [unit for unit in list(self._units.values()) if unit.due_s <= now_s and not unit.is_given_up]
-        return sorted(due, key=lambda unit: unit.tried_s)
+        return sorted(due, key=lambda unit: (unit.num_failures > 0, unit.tried_s))
 
     def _try(self, unit: _Unit) -> bool:
-        """Send what a copy lacks, to its end where nothing more is written; return False where the target failed."""
+        """Send what a copy lacks, to its end where nothing more is written; return False where that failed."""
         # Asked before sending: what was written before the end is sent.
         # The ending first: a run's own end is announced before it.
         is_ending, has_ended = self._is_ending, unit.has_ended
@@ -188,10 +194,9 @@ class Sender:
         except Exception as error:  # whatever a store raises: a copy is no condition of a run
             unit.is_given_up = unit.copy.failed(error)
             self._failed(unit, error)
-            return unit.is_given_up
-        finally:
-            unit.tried_s = time.monotonic()
-            unit.due_s = unit.tried_s + self.target.interval_s
+            return False
+        unit.tried_s = time.monotonic()
+        unit.due_s = unit.tried_s + self.target.interval_s
         self._worked(unit, is_last)
         return True
 
@@ -199,19 +204,18 @@ class Sender:
         if is_last:
             unit.copy.close()
             self._units.pop(unit.folder)
-        unit.has_failed, self._num_failures = False, 0
-        if self._is_told and not any(u.has_failed and not u.is_given_up for u in list(self._units.values())):
+        unit.num_failures = 0
+        if self._is_told and not any(u.num_failures and not u.is_given_up for u in list(self._units.values())):
             self._is_told = False
             self._on_note(f"{self.target.name}: works again")
 
     def _failed(self, unit: _Unit, error: Exception) -> None:
-        unit.is_connected, unit.has_failed = False, True
+        unit.is_connected, unit.tried_s = False, time.monotonic()
+        unit.due_s = unit.tried_s + min(self.target.retry_s * 2.0 ** min(unit.num_failures, 10), _LONGEST_PAUSE_S)
+        unit.num_failures += 1
         if unit.is_given_up:
             self._on_note(f"{self.target.name}: {brief(error)}; nothing more of this run or folder is sent from here")
             return
-        pause_s = min(self.target.retry_s * 2.0 ** min(self._num_failures, 10), _LONGEST_PAUSE_S)
-        self._num_failures += 1
-        self._rests_until_s = time.monotonic() + pause_s
         if not self._is_told:
             self._is_told = True
             self._on_note(f"{self.target.name}: failed ({brief(error)}); the runs go on, and it is tried again")

@@ -7,8 +7,9 @@ from dataclasses import replace
 from actors.grids.scheduler import keep_death
 from actors.terminal.progress import GridJson, GridLines, duration, end_line, picture
 from relief_ray.experiment.experiment import open_cell, run_cell, run_opened
+from relief_ray.records import ledger
 from relief_ray.records.run_folder import read_rounds
-from relief_ray.studies.loop import Loop, is_disk_full, last_round, leaders
+from relief_ray.studies.loop import Loop, is_disk_full, leaders
 from relief_ray.studies.plan import Plan, keep_error
 from relief_ray.studies.progress import End
 from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan
@@ -33,7 +34,9 @@ def follow(plan, callback):
     return Loop(plan, callback, todo=plan.look())
 
 
-def test_a_loop_follows_cells_to_their_end(tmp_path, capsys):
+def test_a_loop_follows_cells_to_their_end(tmp_path, capsys, monkeypatch):
+    scans, scan = [], ledger._scan
+    monkeypatch.setattr(ledger, "_scan", lambda *place: scans.append(place) or scan(*place))
     plan = tiny_plan(tmp_path, methods=("fedavg", "relief")).write()
     heard = Heard()
     loop = follow(plan, heard)
@@ -46,10 +49,12 @@ def test_a_loop_follows_cells_to_their_end(tmp_path, capsys):
     view = loop.view()
     assert [(c.title, c.num_rounds, c.num_planned) for c in view.running] == [("dsa_mini-fedavg-s0", 3, 3)]
     assert (view.num_done, view.num_cells) == (0, 2) and view.left_s is not None and view.left_s > 0
+    scans.clear()
     loop.end(fedavg.cell.name)
+    assert len(scans) == 2, "of its new lines, and of the whole ledger once"
     assert heard.rounds == [("dsa_mini-fedavg-s0", number) for number in (1, 2, 3)], "each once"
     f1 = read_rounds(fedavg.folder)[-1].metrics.f1
-    assert last_round(fedavg.folder).metrics.f1 == f1 == loop.view().leaders[0].f1
+    assert plan.look()[0].last_tested().metrics.f1 == f1 == loop.view().leaders[0].f1
     assert "[1/2] dsa_mini-fedavg-s0: done in" in (said := capsys.readouterr().out) and f"F1 {100 * f1:.1f} %" in said
     loop.begin(relief.cell.name)
     keep_death(loop, relief.cell.name, "Traceback\nActorDiedError: killed", None)

@@ -157,7 +157,7 @@ def test_a_store_that_fails_is_told_once_tried_again_and_stops_nothing(scenario,
     mirror = mirror_of(tmp_path, f"file://{blocked}/copy", interval_s=0.01, retry_s=0.01)
     sender = Sender(mirror, notes.append)
     scenario.drive(tmp_path / "run")
-    assert until(lambda: sender._num_failures > 2) and len(notes) == 1 and "NotADirectory" in notes[0]
+    assert until(lambda: sender._units[tmp_path].num_failures > 2) and len(notes) == 1 and "NotADirectory" in notes[0]
     assert sender.is_behind
     blocked.unlink()
     assert done(sender) and [n.rpartition(": ")[2] for n in notes[1:]] == ["works again"]

@@ -152,6 +152,21 @@ def test_a_run_that_fails_for_reasons_of_its_own_keeps_no_other_back(run, tmp_pa
     assert not done(sender) and len(notes) == 1 and "IsADirectoryError" in notes[0]
 
 
+def test_a_run_s_own_error_lets_that_run_rest_alone(run, tmp_path, notes) -> None:
+    """A minute for the one that failed; the rounds of another that begins meanwhile arrive as they come."""
+    out, other = tmp_path / "tables", tmp_path / "other"
+    shutil.copytree(run, other)
+    (out / "run.csv").mkdir(parents=True)
+    sender = Sender(with_pace(Tables(out), retry_s=60.0, limit_s=0.1), notes.append)
+    sender.wake(run)
+    wait_for(lambda: len(notes) == 1)
+    began_s = time.monotonic()
+    live(other, sender, tuple(read_rounds(other)))
+    wait_for(lambda: (out / "other.txt").exists())
+    assert time.monotonic() - began_s < 10.0 and losses(out / "other.csv") == [0, 1, 2, 3]
+    assert sender.is_behind and not done(sender) and len(notes) == 1
+
+
 def test_an_error_that_no_retry_heals_ends_one_copy(run, tmp_path, notes, monkeypatch) -> None:
     """The target says which; it is told once, and the others go on."""
     out, other, tries, real = tmp_path / "tables", tmp_path / "other", [], TableOfRun.connect
