@@ -21,14 +21,17 @@ from relief_ray.report.inventory import Inventory
 from relief_ray.report.paper import Paper, read_paper
 from relief_ray.report.remarks import STAND_IN, directions, rare_alone, remarks
 from relief_ray.report.tables.data import MOST_OPEN, data_tables
-from relief_ray.report.tables.methods import clocks_table, main_table, paper_table, row_label
+from relief_ray.report.tables.methods import clocks_table, main_table, search_table
 from relief_ray.report.tables.overview import footer, gaps, mixture, overview
-from relief_ray.report.tables.paper import ablation_table
-from relief_ray.report.tables.paper_text import text_table
+from relief_ray.report.tables.paper import (
+    ablation_table,
+    device_table,
+    paper_table,
+    sensitivity_tables,
+    testbed_table,
+    text_table,
+)
 from relief_ray.report.tables.physical import physical_table
-from relief_ray.report.tables.sensitivity import sensitivity_tables
-from relief_ray.report.tables.testbed import device_table, testbed_table
-from relief_ray.report.tables.tuned import search_table, with_tuned
 from relief_ray.support.errors import counted, listed
 from relief_ray.support.files import disk_errors, write_atomic
 from relief_ray.support.table import Table, as_csv
@@ -97,7 +100,7 @@ def build(inventory: Inventory, registry: Registry = _NO_CLAIMS) -> Document:
     for number, experiment in enumerate(searches, 1):
         table = search_table(experiment, f"search-{number}")
         sections.append(Section(title=experiment.title, slug=f"s{number}", blocks=(table,), is_folded=True))
-    across = [*sensitivity_tables(known, paper), *(t for t in (text_table(known, paper),) if t is not None)]
+    across = [*sensitivity_tables(known), *(t for t in (text_table(known),) if t is not None)]
     sections += [Section(title="Across settings", slug="across", blocks=tuple(across))] if across else []
     sections += [s for s in (gaps(inventory),) if s is not None]
     sections.append(overview(inventory, settings))
@@ -146,9 +149,7 @@ def _experiment_sections(
         blocks.append(Paragraphs(lines=("No cell of this setting is done.",), tone="warn"))
     elif len(comparison.rows) > 1:
         blocks.append(Paragraphs(lines=last_lines(comparison, judgement), tone="info"))
-    table = main_table(experiment, f"{slug}-main")
-    labels = [row_label(row) for row in table.rows]
-    blocks += [with_tuned(table, labels, experiment, known), *(drawings.pop(n) for n in FIRST if n in drawings)]
+    blocks += [main_table(experiment, f"{slug}-main", known), *(drawings.pop(n) for n in FIRST if n in drawings)]
     yield Section(title=experiment.title, slug=slug, blocks=tuple(blocks))
     if judgement is not None:
         claims = (verdict_table(judgement, f"{slug}-verdicts"), scatter(judgement))
@@ -182,11 +183,10 @@ def _explanations(experiment: Experiment, paper: Paper, slug: str) -> Iterator[S
 
 def _paper_tables(experiment: Experiment, paper: Paper, slug: str) -> Iterator[Table | None]:
     """Tables in the paper's form: for a built-in data set, where a method of the paper was run or planned."""
-    yield ablation_table(experiment, paper, f"{slug}-ablation")
-    if not experiment.is_own_data and (table := paper_table(experiment, paper, f"{slug}-paper")).rows:
-        yield table
-    yield testbed_table(experiment, paper, f"{slug}-testbed")
-    yield device_table(experiment, paper, f"{slug}-devices-used")
+    yield ablation_table(experiment, f"{slug}-ablation")
+    yield paper_table(experiment, f"{slug}-paper")
+    yield testbed_table(experiment, f"{slug}-testbed")
+    yield device_table(experiment, f"{slug}-devices-used")
     yield physical_table(experiment, f"{slug}-measured")
 
 

@@ -8,7 +8,7 @@ from textwrap import fill
 from relief_ray.report.comparison import Comparison, MethodResult
 from relief_ray.report.remarks import alike_pairs, caption, equal_rounds, remarks, whose_intervals
 from relief_ray.report.statistics import Paired
-from relief_ray.report.tables.comparison import (
+from relief_ray.report.tables.methods import (
     brief_tables,
     costs_table,
     legend,
