@@ -40,7 +40,7 @@ from relief_ray.strategies import REFERENCE, by_registry
 from relief_ray.support.errors import listed
 from relief_ray.support.table import NONE, OF_PAPER, Cell, Row, Table
 
-OWN = (OWN_F1, col.OWN_SUBJECTS_F1, col.AT_SECONDS_F1, col.AT_JOULES_F1)
+_OWN = (OWN_F1, col.OWN_SUBJECTS_F1, col.AT_SECONDS_F1, col.AT_JOULES_F1)
 _CONTEXT = {
     col.SPEEDUP_COMPUTE: "without links {}",
     col.LINK: "link {} %",
@@ -61,10 +61,10 @@ def main_table(experiment: Experiment, slug: str, known: Sequence[Experiment] = 
     """
     comparison, tuned = experiment.main, twin(experiment, known)
     change = _change_of_f1(comparison)
-    own = [c for c in OWN if comparison is not None and comparison.has(c.figure)]
-    at_rounds = [col.AT_ROUNDS_F1] * (comparison is not None and comparison.has(col.AT_ROUNDS_F1.figure))
-    columns = (col.F1, *at_rounds, change, *own, col.RARE_F1, SPEEDUP, col.JOULES, upload(experiment.backbone))
-    columns = recorded(comparison, columns)
+    costs = (col.RARE_F1, SPEEDUP, col.JOULES, upload(experiment.backbone))
+    columns: Sequence[Column] = (col.F1, change, *costs)
+    if comparison is not None:
+        columns = recorded(comparison, (col.F1, col.AT_ROUNDS_F1, change, *_OWN, *costs))
     labels = [label for label in labels_of(experiment) if experiment.has(label)]
     bounds = bounds_of(experiment, labels)
     return TableSpec(
@@ -329,8 +329,6 @@ COSTS = (col.ROUND_S, SPEEDUP, *col.SPEED_CONTEXT, col.ROUNDS_TO_85, col.JOULES)
 _BRIEF_COSTS = (SPEEDUP, col.SPEEDUP_COMPUTE, col.LINK, col.ROUND_S, col.JOULES)
 SCORES = (OWN_F1, col.OWN_SUBJECTS_F1, col.AT_ROUNDS_F1, col.AT_SECONDS_F1, col.AT_JOULES_F1)
 _BRIEF_SCORES = (col.F1, OWN_F1, col.AT_ROUNDS_F1)
-# Left out where the validation part was not looked at.
-_IF_KNOWN = col.BEST_F1
 _WIDE = (
     col.LAST10_F1,
     col.SPEEDUP_TOTAL,
@@ -368,11 +366,11 @@ def costs_table(comparison: Comparison) -> Table:
 
 
 def wide_table(comparison: Comparison) -> Table:
-    """Everything that stands in neither ``scores_table`` nor ``costs_table``."""
+    """Everything that stands in neither ``scores_table`` nor ``costs_table``; F1 at best validation if known."""
     changes = [Column(label=f"rare F1 vs {REFERENCE} [95 %]", gain=lambda _, method: method.rare)]
     if personalised(comparison):
         changes.insert(0, Column(label=f"F1 % vs {REFERENCE} [95 %]", gain=lambda _, method: method.canonical))
-    return _compared(comparison, "more", (*changes, _IF_KNOWN, *_WIDE), always=_WIDE)
+    return _compared(comparison, "more", (*changes, col.BEST_F1, *_WIDE), always=_WIDE)
 
 
 def _compared(
@@ -424,7 +422,7 @@ def _beside(comparison: Comparison, column: Column) -> dict[str, list[str]]:
 def legend(tables: Iterable[Table], sensors: Sequence[str] = ()) -> list[str]:
     """Sentences that explain the headings of these tables, and no others, from left to right."""
     heads = dict.fromkeys(head for table in tables for head in table.head)
-    columns = (*SCORES, col.RARE_F1, *COSTS, col.WALL_S, _IF_KNOWN, *_WIDE)
+    columns = (*SCORES, col.RARE_F1, *COSTS, col.WALL_S, col.BEST_F1, *_WIDE)
     texts = {c.head: f"`{c.head}`: {c.meaning}" for c in columns if c.meaning}
     alone = [c.head for c in map(col.modality_f1, sensors) if c.head in heads]
     if alone:
