@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from relief_ray.report.claims import Judgement, Registry, judge, last_lines, scatter, verdict_table
-from relief_ray.report.comparison import Experiment, experiments
+from relief_ray.report.comparison import Comparison, Experiment, experiments
 from relief_ray.report.document import Block, Document, Figure, Paragraphs, Section
 from relief_ray.report.figures.devices import allocation, cosine, devices, phases, traces
 from relief_ray.report.figures.progress import modalities, pareto, progress, rare
@@ -16,20 +15,21 @@ from relief_ray.report.figures.style import save, sheet
 from relief_ray.report.figures.timeline import timeline_figure
 from relief_ray.report.formats.pages import html, markdown
 from relief_ray.report.inventory import Inventory
-from relief_ray.report.paper import Paper, read_paper
+from relief_ray.report.paper import read_paper
 from relief_ray.report.remarks import STAND_IN, directions, rare_alone, remarks
-from relief_ray.report.tables.data import MOST_OPEN, data_tables
-from relief_ray.report.tables.methods import clocks_table, main_table, paper_table, row_label
-from relief_ray.report.tables.overview import footer, gaps, mixture, overview
-from relief_ray.report.tables.paper import ablation_table
-from relief_ray.report.tables.paper_text import text_table
-from relief_ray.report.tables.physical import physical_table
-from relief_ray.report.tables.sensitivity import sensitivity_tables
-from relief_ray.report.tables.testbed import device_table, testbed_table
-from relief_ray.report.tables.tuned import search_table, with_tuned
+from relief_ray.report.tables.methods import clocks_table, main_table, search_table
+from relief_ray.report.tables.overview import data_tables, footer, gaps, overview, physical_table, programs
+from relief_ray.report.tables.paper import (
+    ablation_table,
+    device_table,
+    paper_table,
+    sensitivity_tables,
+    testbed_table,
+    text_table,
+)
 from relief_ray.support.errors import counted, listed
 from relief_ray.support.files import disk_errors, write_atomic
-from relief_ray.support.table import Table, as_csv
+from relief_ray.support.table import Table, Tone, as_csv
 
 
 def write(document: Document, out: Path) -> list[Path]:
@@ -73,129 +73,9 @@ def _draw(figure: Figure, folder: Path) -> str:
 
 
 _NO_CLAIMS = Registry()
-# Settings up to which all stand open on the page.
-_MOST_OPEN = 3
-
-
-def build(inventory: Inventory, registry: Registry = _NO_CLAIMS) -> Document:
-    """Whole report of an inventory; ``registry``: the claims that were named before its runs.
-
-    Results come first: a section per setting with its verdict, table and figures. What the report rests on (cells,
-    settings, programs) comes last.
-    """
-    paper, settings = read_paper(), experiments(inventory)
-    known = tuple(e for e in settings if e.choice != "try")
-    verdicts, problems = judge([e.main for e in known], registry)
-    sections = list(_notices(inventory, problems))
-    for number, (experiment, judgement) in enumerate(zip(known, verdicts, strict=True), 1):
-        chapter = list(_experiment_sections(experiment, paper, f"e{number}", judgement, known))
-        # Of many settings the first stands open; the others, which are as long, are a click away.
-        sections += [replace(chapter[0], is_folded=number > 1 and len(known) > _MOST_OPEN), *chapter[1:]]
-    searches = [e for e in settings if e.choice == "try"]
-    for number, experiment in enumerate(searches, 1):
-        table = search_table(experiment, f"search-{number}")
-        sections.append(Section(title=experiment.title, slug=f"s{number}", blocks=(table,), is_folded=True))
-    across = [*sensitivity_tables(known, paper), *(t for t in (text_table(known, paper),) if t is not None)]
-    sections += [Section(title="Across settings", slug="across", blocks=tuple(across))] if across else []
-    sections += [s for s in (gaps(inventory),) if s is not None]
-    sections.append(overview(inventory, settings))
-    return Document(
-        title=_title(settings), lead=lead(inventory, settings), sections=tuple(sections), footer=footer(inventory.done)
-    )
-
-
-def _title(settings: Sequence[Experiment]) -> str:
-    """``Results on DSA``, or on a user's own data by their title."""
-    names = dict.fromkeys(e.data_title for e in settings if e.dataset)
-    return f"Results on {listed(names)}" if names else "Results"
-
-
-def _notices(inventory: Inventory, problems: tuple[str, ...]) -> Iterator[Section]:
-    """Warnings that a reader needs before the first table: mixed programs, claims that cannot be judged."""
-    if mixed := mixture(inventory.done):
-        yield Section(title="Different programs", slug="notice", blocks=(Paragraphs(lines=(mixed,), tone="warn"),))
-    if problems:
-        blocks = (Paragraphs(lines=problems, tone="warn"),)
-        yield Section(title="Claims that are not judged", slug="claims", blocks=blocks)
-
-
-def lead(inventory: Inventory, settings: Sequence[Experiment]) -> str:
-    """First sentence: number of cells and settings, SYNTHETIC data."""
-    cells = len(inventory.items)
-    done = inventory.count("done")
-    cell_text = "no cells" if not cells else counted(cells, "cell")
-    if cells:
-        cell_text = f"{done} of {cell_text} done" if done < cells else f"{cell_text}, {'all ' if cells > 1 else ''}done"
-    named = f"{'; '.join(inventory.titles)}: " if inventory.titles else ""
-    fake = (
-        " Some data are SYNTHETIC: nothing follows from them." if any(not e.is_real for e in settings if e.runs) else ""
-    )
-    empty = " There is nothing to show yet; every table below is a gap." if not done else ""
-    return f"{named}{cell_text}, {counted(len(settings), 'setting')}.{empty}{fake}"
-
-
-def _experiment_sections(
-    experiment: Experiment, paper: Paper, slug: str, judgement: Judgement | None, known: Sequence[Experiment]
-) -> Iterator[Section]:
-    """Verdict, table and figures of one experiment, then what explains them."""
-    comparison, drawings = experiment.main, _drawings(experiment, slug, known)
-    blocks: list[Block] = []
-    if comparison is None:
-        blocks.append(Paragraphs(lines=("No cell of this setting is done.",), tone="warn"))
-    elif len(comparison.rows) > 1:
-        blocks.append(Paragraphs(lines=last_lines(comparison, judgement), tone="info"))
-    table = main_table(experiment, f"{slug}-main")
-    labels = [row_label(row) for row in table.rows]
-    blocks += [with_tuned(table, labels, experiment, known), *(drawings.pop(n) for n in FIRST if n in drawings)]
-    yield Section(title=experiment.title, slug=slug, blocks=tuple(blocks))
-    if judgement is not None:
-        claims = (verdict_table(judgement, f"{slug}-verdicts"), scatter(judgement))
-        yield Section(title="Claims", slug=f"{slug}-claims", blocks=claims, level=3)
-    yield from _explanations(experiment, paper, slug)
-    if basis := data_tables(experiment, slug):
-        is_long = any(len(table.rows) > MOST_OPEN for table in basis)
-        yield Section(title="Data and clients", slug=f"{slug}-data", blocks=basis, level=3, is_folded=is_long)
-    if drawings:
-        more = tuple(drawings.values())
-        yield Section(title="More figures", slug=f"{slug}-figures", blocks=more, level=3, is_folded=True)
-    tables = (*_paper_tables(experiment, paper, slug), clocks_table(experiment, f"{slug}-clocks"))
-    if shown := tuple(t for t in tables if t is not None):
-        yield Section(title="More tables", slug=f"{slug}-tables", blocks=shown, level=3, is_folded=True)
-
-
-def _explanations(experiment: Experiment, paper: Paper, slug: str) -> Iterator[Section]:
-    """Sentences on what surprised, and remarks on the runs."""
-    comparison = experiment.main
-    if comparison is None:
-        return
-    odd = [*rare_alone(comparison), *directions(experiment, paper)] if len(comparison.rows) > 1 else []
-    # What marks rows is explained below their table.
-    told = [line for line in remarks(comparison) if not line.startswith(STAND_IN)]
-    for title, name, lines in (("What surprised", "odd", odd), ("Remarks", "remarks", told)):
-        if lines:
-            sentences = tuple(line if line.endswith((".", "!")) else f"{line}." for line in lines)
-            blocks = (Paragraphs(lines=sentences, is_list=True),)
-            yield Section(title=title, slug=f"{slug}-{name}", blocks=blocks, level=3, is_folded=name == "remarks")
-
-
-def _paper_tables(experiment: Experiment, paper: Paper, slug: str) -> Iterator[Table | None]:
-    """Tables in the paper's form: for a built-in data set, where a method of the paper was run or planned."""
-    yield ablation_table(experiment, paper, f"{slug}-ablation")
-    if not experiment.is_own_data and (table := paper_table(experiment, paper, f"{slug}-paper")).rows:
-        yield table
-    yield testbed_table(experiment, paper, f"{slug}-testbed")
-    yield device_table(experiment, paper, f"{slug}-devices-used")
-    yield physical_table(experiment, f"{slug}-measured")
-
-
-def _drawings(experiment: Experiment, slug: str, known: Sequence[Experiment]) -> dict[str, Figure]:
-    """Figures by name; a setting with another fleet is drawn where no setting with the usual one is there."""
-    is_drawn = experiment.is_drawn or not any(e.is_drawn for e in known)
-    return dict(figures(experiment, slug)) if is_drawn else {}
-
-
-# Figures that stand right below the main table.
-FIRST = ("convergence", "rare", "pareto", "round")
+# Settings up to which all stand open on the page, and rows of a table.
+_MOST_OPEN, _MOST_ROWS = 3, 12
+# Figures of a setting; those that stand right below its main table.
 FIGURES = {
     "convergence": progress,
     "rare": rare,
@@ -208,10 +88,136 @@ FIGURES = {
     "phases": phases,
     "cosine": cosine,
 }
+_FIRST = ("convergence", "rare", "pareto", "round")
+# Tables of a setting below everything else.
+_TABLES = {
+    "ablation": ablation_table,
+    "paper": paper_table,
+    "testbed": testbed_table,
+    "devices-used": device_table,
+    "measured": physical_table,
+    "clocks": clocks_table,
+}
 
 
-def figures(experiment: Experiment, slug: str) -> Iterator[tuple[str, Figure]]:
-    """Every figure that the records of an experiment can fill."""
-    for name, make in FIGURES.items():
-        if (figure := make(experiment, f"{slug}-{name}")) is not None:
-            yield name, figure
+def build(inventory: Inventory, registry: Registry = _NO_CLAIMS) -> Document:
+    """Whole report of an inventory; ``registry``: the claims that were named before its runs.
+
+    Warnings come first, then results: a section per setting with its verdict, table and figures. What the report rests
+    on (cells, settings, programs) comes last.
+    """
+    settings = experiments(inventory)
+    known = [e for e in settings if e.choice != "try"]
+    verdicts, problems = judge([e.main for e in known], registry)
+    sections = [
+        *_section("Different programs", "notice", [_notice(_mixture(inventory))]),
+        *_section("Claims that are not judged", "claims", [_notice(problems)]),
+    ]
+    for number, (experiment, judgement) in enumerate(zip(known, verdicts, strict=True), 1):
+        # Of many settings the first stands open; the others, which are as long, are a click away.
+        is_folded = number > 1 and len(known) > _MOST_OPEN
+        sections += _setting(experiment, f"e{number}", judgement, known, is_folded)
+    for number, experiment in enumerate((e for e in settings if e.choice == "try"), 1):
+        table = search_table(experiment, f"search-{number}")
+        sections += _section(experiment.title, f"s{number}", [table], is_folded=True)
+    absent, is_long = gaps(inventory), len(settings) > _MOST_OPEN
+    sections += [
+        *_section("Across settings", "across", [*sensitivity_tables(known), text_table(known)]),
+        *_section("Gaps", "gaps", [absent], is_folded=_has_many_rows(absent)),
+        *_section("What this rests on", "overview", overview(inventory, settings), is_folded=is_long),
+    ]
+    names = dict.fromkeys(e.data_title for e in settings if e.dataset)
+    return Document(
+        title=f"Results on {listed(names)}" if names else "Results",
+        lead=lead(inventory, settings),
+        sections=tuple(sections),
+        footer=footer(inventory.done),
+    )
+
+
+def _section(
+    title: str, slug: str, blocks: Iterable[Block | None], *, level: int = 2, is_folded: bool = False
+) -> list[Section]:
+    """The section, or none where it has nothing to show."""
+    shown = tuple(block for block in blocks if block is not None)
+    return [Section(title=title, slug=slug, blocks=shown, level=level, is_folded=is_folded)] if shown else []
+
+
+def _notice(lines: Sequence[str], tone: Tone = "warn") -> Paragraphs | None:
+    return Paragraphs(lines=tuple(lines), tone=tone) if lines else None
+
+
+def _sentences(lines: Iterable[str]) -> Paragraphs | None:
+    ended = tuple(line if line.endswith((".", "!")) else f"{line}." for line in lines)
+    return Paragraphs(lines=ended, is_list=True) if ended else None
+
+
+def _has_many_rows(*tables: Table | None) -> bool:
+    return any(table is not None and len(table.rows) > _MOST_ROWS for table in tables)
+
+
+def _mixture(inventory: Inventory) -> list[str]:
+    """Warning where cells were computed by different programs."""
+    number = len(programs(inventory.done))
+    warning = (
+        f"Cells of {number} different programs stand in this report. Rows that mix them say so (`by other code`); "
+        "a difference between methods may then be one between programs. Compute the old cells again "
+        "(`--rerun-stale`) before you rely on it."
+    )
+    return [warning] if number > 1 else []
+
+
+def lead(inventory: Inventory, settings: Sequence[Experiment]) -> str:
+    """First sentence: number of cells and settings, SYNTHETIC data."""
+    cells, done = len(inventory.items), inventory.count("done")
+    cell_text = "no cells" if not cells else counted(cells, "cell")
+    if cells:
+        cell_text = f"{done} of {cell_text} done" if done < cells else f"{cell_text}, {'all ' if cells > 1 else ''}done"
+    named = f"{'; '.join(inventory.titles)}: " if inventory.titles else ""
+    is_fake = any(not e.is_real for e in settings if e.runs)
+    fake = " Some data are SYNTHETIC: nothing follows from them." if is_fake else ""
+    empty = " There is nothing to show yet; every table below is a gap." if not done else ""
+    return f"{named}{cell_text}, {counted(len(settings), 'setting')}.{empty}{fake}"
+
+
+def _setting(
+    experiment: Experiment, slug: str, judgement: Judgement | None, known: Sequence[Experiment], is_folded: bool
+) -> list[Section]:
+    """Verdict, table and figures of a setting, then what explains them; each part that has something to show."""
+    comparison = experiment.main
+    verdict = _notice(["No cell of this setting is done."])
+    if comparison is not None:
+        several = len(comparison.rows) > 1
+        verdict = _notice(last_lines(comparison, judgement) if several else (), "info")
+    # A setting with another fleet is drawn where no setting with the usual one is there.
+    is_drawn = experiment.is_drawn or not any(e.is_drawn for e in known)
+    drawings = {name: make(experiment, f"{slug}-{name}") if is_drawn else None for name, make in FIGURES.items()}
+    claims: list[Block] = []
+    if judgement is not None:
+        claims = [verdict_table(judgement, f"{slug}-verdicts"), scatter(judgement)]
+    data = data_tables(experiment, slug)
+    tables = [make(experiment, f"{slug}-{name}") for name, make in _TABLES.items()]
+    shown: list[tuple[str, str, Sequence[Block | None], bool]] = [
+        ("Claims", "claims", claims, False),
+        ("What surprised", "odd", [_sentences(_surprises(experiment, comparison))], False),
+        ("Remarks", "remarks", [_sentences(_told(comparison))], True),
+        ("Data and clients", "data", data, _has_many_rows(*data)),
+        ("More figures", "figures", [figure for name, figure in drawings.items() if name not in _FIRST], True),
+        ("More tables", "tables", tables, True),
+    ]
+    first = [verdict, main_table(experiment, f"{slug}-main", known), *(drawings[name] for name in _FIRST)]
+    sections = _section(experiment.title, slug, first, is_folded=is_folded)
+    for title, name, blocks, folded in shown:
+        sections += _section(title, f"{slug}-{name}", blocks, level=3, is_folded=folded)
+    return sections
+
+
+def _surprises(experiment: Experiment, comparison: Comparison | None) -> list[str]:
+    if comparison is None or len(comparison.rows) == 1:
+        return []
+    return [*rare_alone(comparison), *directions(experiment, read_paper())]
+
+
+def _told(comparison: Comparison | None) -> list[str]:
+    """Remarks; what marks rows is explained below their table."""
+    return [line for line in (remarks(comparison) if comparison else ()) if not line.startswith(STAND_IN)]

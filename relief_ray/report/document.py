@@ -85,11 +85,10 @@ class Document:
     @property
     def numbers(self) -> Mapping[str, str]:
         """``Table 1``, ``Figure 2`` by slug, each kind counted in order; tables without a caption have none."""
-        kinds: tuple[tuple[str, Sequence[Table | Figure]], ...] = (("Table", self.tables), ("Figure", self.figures))
         return {
-            block.slug: f"{kind} {number}"
-            for kind, blocks in kinds
-            for number, block in enumerate((b for b in blocks if b.caption), 1)
+            block.slug: f"{kind.__name__} {number}"
+            for kind in (Table, Figure)
+            for number, block in enumerate((b for b in self.blocks if isinstance(b, kind) and b.caption), 1)
         }
 
     @property

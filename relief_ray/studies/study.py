@@ -25,7 +25,7 @@ from relief_ray.report.inventory import GridItem, Inventory, take_inventory
 from relief_ray.report.results import round_table
 from relief_ray.report.runs import Loaded, run_value
 from relief_ray.report.statistics import Paired
-from relief_ray.report.tables.comparison import costs_table, scores_table
+from relief_ray.report.tables.methods import costs_table, scores_table
 from relief_ray.strategies import REFERENCE
 from relief_ray.studies.request import StrategyLike, method_of
 from relief_ray.support.errors import UserError, counted, listed, nearest, shown

@@ -8,7 +8,7 @@ from relief_ray.report.comparison import compare_runs
 from relief_ray.report.document import Paragraphs
 from relief_ray.report.inventory import take_inventory
 from relief_ray.report.runs import load_runs
-from relief_ray.report.tables.comparison import costs_table
+from relief_ray.report.tables.methods import costs_table
 
 
 def cells_of(runs):

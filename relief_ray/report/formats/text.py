@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from textwrap import fill
 
 from relief_ray.report.comparison import Comparison, MethodResult
-from relief_ray.report.remarks import alike_pairs, caption, equal_rounds, remarks, whose_intervals
-from relief_ray.report.statistics import Paired
-from relief_ray.report.tables.comparison import (
+from relief_ray.report.remarks import caption, remarks
+from relief_ray.report.tables.methods import (
     brief_tables,
     costs_table,
     legend,
     scores_table,
+    taken_over,
     wide_table,
 )
 from relief_ray.report.tables.rows import names_line
 from relief_ray.support.errors import UserError
-from relief_ray.support.table import Number
+from relief_ray.support.table import Number, Table
 from relief_ray.support.table import as_csv as write_csv
 
 # Characters of a line: with all figures; of a usual terminal; and the fewest that hold a table.
@@ -36,30 +37,27 @@ def plain(comparison: Comparison, width: int = WIDTH) -> str:
         raise UserError(f"width={width}: expected {LEAST} characters or more")
     is_wide = width >= WIDTH
     made = (scores_table(comparison), costs_table(comparison)) if is_wide else brief_tables(comparison)
-    meanings = legend(made, comparison.sensors)
     tables = [part for table in made for part in table.fitted(width)]
-    rounds = [*_taken_over(comparison), *([names] if (names := names_line(comparison)) else [])]
     notes = [
-        fill(r, width, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
-        for r in (*meanings, *rounds, *remarks(comparison))
+        fill(note, width, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
+        for note in _notes(comparison, made)
     ]
     shown = "\n\n".join(table.text() for table in tables)
     head = fill(caption(comparison), width, break_on_hyphens=False)
     return "\n\n".join([head, shown, *(["\n".join(notes)] if notes else [])]) + "\n"
 
 
-def _taken_over(comparison: Comparison) -> list[str]:
-    """Sentences on what the differences to FedAvg are taken over."""
-    told = (equal_rounds(comparison), alike_pairs(comparison), whose_intervals(comparison))
-    return [sentence for sentence in told if sentence]
+def _notes(comparison: Comparison, tables: Sequence[Table]) -> list[str]:
+    """Sentences below the tables: what headings mean, what differences are taken over, names, and remarks."""
+    meanings, names = legend(tables, comparison.sensors), names_line(comparison)
+    return [*meanings, *taken_over(comparison), *([names] if names else []), *remarks(comparison)]
 
 
 def markdown(comparison: Comparison) -> str:
     """Caption, all tables and remarks."""
     made = [table(comparison) for table in (scores_table, costs_table, wide_table)]
     tables = (table.markdown() for table in made)
-    rounds = [*_taken_over(comparison), *([names] if (names := names_line(comparison)) else [])]
-    notes = "\n".join(f"- {r}" for r in (*legend(made, comparison.sensors), *rounds, *remarks(comparison)))
+    notes = "\n".join(f"- {note}" for note in _notes(comparison, made))
     return "\n\n".join(p.rstrip("\n") for p in (caption(comparison), *tables, notes) if p) + "\n"
 
 
@@ -78,32 +76,20 @@ def _flat_method(method: MethodResult) -> dict[str, Number]:
     }
     for name, stat in method.stats.items():
         values |= {name: stat.mean, f"{name}_std": stat.std, f"{name}_num": stat.num}
-    for name, paired in _differences(method):
+    differences = {"f1": method.f1, "f1_at_rounds": method.at_rounds, "f1_canonical": method.canonical}
+    for name, paired in {**differences, "f1_rare": method.rare}.items():
         if paired is not None:
-            values |= _flat_paired(f"{name}_vs_fedavg", paired)
+            parts = {
+                "points": paired.mean,
+                "low": paired.low,
+                "high": paired.high,
+                "p": paired.p,
+                "smallest_found": paired.smallest_found,
+                "pairs": paired.num_pairs,
+                "unit": paired.unit,
+            }
+            values |= {f"{name}_vs_fedavg_{part}": value for part, value in parts.items()}
     return values
-
-
-def _differences(method: MethodResult) -> tuple[tuple[str, Paired | None], ...]:
-    """Paired differences to FedAvg by the beginning of their keys."""
-    return (
-        ("f1", method.f1),
-        ("f1_at_rounds", method.at_rounds),
-        ("f1_canonical", method.canonical),
-        ("f1_rare", method.rare),
-    )
-
-
-def _flat_paired(name: str, paired: Paired) -> dict[str, Number]:
-    return {
-        f"{name}_points": paired.mean,
-        f"{name}_low": paired.low,
-        f"{name}_high": paired.high,
-        f"{name}_p": paired.p,
-        f"{name}_smallest_found": paired.smallest_found,
-        f"{name}_pairs": paired.num_pairs,
-        f"{name}_unit": paired.unit,
-    }
 
 
 def as_json(comparison: Comparison) -> str:

@@ -5,38 +5,39 @@ The headings of words (``method``, ``runs``, ``setting``) belong to their tables
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from relief_ray.report.comparison import Comparison, MethodResult
 from relief_ray.report.paper import PAPER_DATA
+from relief_ray.report.statistics import Paired
 from relief_ray.support.text import percent
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Column:
-    """Column of one figure of a method.
-
-    Attributes:
-        label: name of the figure.
-        figure: its key in ``MethodResult.stats``; empty where a table computes the cells itself.
-        decimals: digits after the point.
-        unit: printed behind the label; empty where the label names it.
-        scale: factor from the statistic's unit to the printed one.
-        spread: `compare` prints the standard deviation too (`report` always does).
-        paper: heading of the same figure in the paper's tables; ``{data}`` stands for the data set.
-        brief: heading under which `compare` shows the paper's values beside ours, after "paper's"; empty: it does not.
-        meaning: sentence for the legend of `compare`, where the heading does not say it all.
-    """
+    """Column of one figure of a method."""
 
     label: str
-    figure: str
-    decimals: int
+    """Name of the figure."""
+    figure: str = ""
+    """Its key in ``MethodResult.stats``; empty for a difference."""
+    decimals: int = 1
+    """Digits after the point."""
     unit: str = ""
+    """Printed behind the label; empty where the label names it."""
     scale: float = 1.0
+    """Factor from the statistic's unit to the printed one."""
     spread: bool = False
+    """`compare` prints the standard deviation too (`report` always does)."""
     paper: str = ""
+    """Heading of the same figure in the paper's tables; ``{data}`` stands for the data set."""
     brief: str = ""
+    """Heading under which `compare` shows the paper's values beside ours, after "paper's"; empty: it does not."""
     meaning: str = ""
+    """Sentence for the legend of `compare`, where the heading does not say it all."""
+    gain: Callable[[Comparison, MethodResult], Paired | None] | None = None
+    """Of a column of differences: a method's."""
 
     @property
     def head(self) -> str:
@@ -48,52 +49,51 @@ class Column:
         shown = value * self.scale + 0.0
         return percent(shown, self.decimals) if self is LINK else f"{shown:.{self.decimals}f}"
 
-    def is_printed_of(self, dataset: str) -> bool:
-        """True where the paper prints this figure of the data set: all but F1 are of PAMAP2, F1 of MHEALTH too."""
-        return bool(self.paper) and (dataset in PAPER_DATA if "{data}" in self.paper else dataset == "pamap2")
+    def printed(self, dataset: str) -> str:
+        """The paper's column with this figure of a data set; empty where it prints none.
 
-    def printed(self, dataset: str) -> Iterator[tuple[str, str]]:
-        """(heading, the paper's column) of the paper's values that `compare` shows beside this figure of a data set."""
-        if self.brief and self.is_printed_of(dataset):
-            yield self.brief, self.paper.format(data=PAPER_DATA[dataset])
+        All but F1 are of PAMAP2, F1 of MHEALTH too.
+        """
+        known = PAPER_DATA if "{data}" in self.paper else ("pamap2",)
+        return self.paper.format(data=PAPER_DATA[dataset]) if dataset in known else ""
 
 
 _DATA = "{data} F1 (%)"
 # Of the canonical model, of the clients' own models, and whichever of the two is the method's headline.
-F1 = Column(label="F1", unit="%", figure="f1_canonical_percent", decimals=1, spread=True, paper=_DATA, brief="F1 %")
+F1 = Column(label="F1", unit="%", figure="f1_canonical_percent", spread=True, paper=_DATA, brief="F1 %")
 OWN_F1 = Column(
-    label="F1 own", unit="%", figure="f1_own_sensors_percent", decimals=1, spread=True, paper=_DATA,
+    label="F1 own", unit="%", figure="f1_own_sensors_percent", spread=True, paper=_DATA, brief="F1 %",
     meaning="mean over clients of the F1 of the model that each uses, through its own sensors",
 )  # fmt: skip
 OWN_SUBJECTS_F1 = Column(
-    label="F1 own subjects", unit="%", figure="f1_own_subjects_percent", decimals=1,
+    label="F1 own subjects", unit="%", figure="f1_own_subjects_percent",
     meaning="as `F1 own %`, on the windows of the subjects that the client trained on",
 )  # fmt: skip
 AT_ROUNDS_F1 = Column(
-    label="F1 at equal rounds", unit="%", figure="f1_at_rounds_percent", decimals=1,
+    label="F1 at equal rounds", unit="%", figure="f1_at_rounds_percent",
     meaning="F1 after as many aggregations as the method with the fewest, a bootstrap counted as one, interpolated "
     "between tests",
 )  # fmt: skip
 AT_SECONDS_F1 = Column(
-    label="F1 at equal s", unit="%", figure="f1_at_seconds_percent", decimals=1,
+    label="F1 at equal s", unit="%", figure="f1_at_seconds_percent",
     meaning="F1 when as many simulated seconds were spent as the faster of FedAvg and RELIEF (without one of them: the "
     "fastest method) took in all, interpolated between tests",
 )  # fmt: skip
 AT_JOULES_F1 = Column(
-    label="F1 at equal J", unit="%", figure="f1_at_joules_percent", decimals=1,
+    label="F1 at equal J", unit="%", figure="f1_at_joules_percent",
     meaning="as `F1 at equal s %`, at equal joules",
 )  # fmt: skip
-HEADLINE = Column(label="F1", unit="%", figure="f1_percent", decimals=1, paper=_DATA)
+HEADLINE = Column(label="F1", unit="%", figure="f1_percent", paper=_DATA)
 RARE_F1 = Column(
-    label="rare F1", unit="%", figure="f1_rare_percent", decimals=1, spread=True, paper="rare-modality F1 (%)",
+    label="rare F1", unit="%", figure="f1_rare_percent", spread=True, paper="rare-modality F1 (%)",
     brief="rare %", meaning="F1 with one sensor alone, mean over the sensors that the fewest clients own",
 )  # fmt: skip
 BEST_F1 = Column(
-    label="F1 % at best validation", figure="f1_best_percent", decimals=1,
+    label="F1 % at best validation", figure="f1_best_percent",
     meaning="headline F1 on the test part in the round of the best F1 on the validation part",
 )  # fmt: skip
 LAST10_F1 = Column(
-    label="last-10 F1", unit="%", figure="f1_last10_percent", decimals=1,
+    label="last-10 F1", unit="%", figure="f1_last10_percent",
     meaning="mean headline F1 of the tests in the last ten rounds",
 )  # fmt: skip
 
@@ -131,7 +131,7 @@ ROUNDS_TO_FEDAVG = Column(
     label="rounds to 95 % of FedAvg", figure="tta95_rounds", decimals=0,
     meaning="rounds until the headline F1 is 95 % of FedAvg's last",
 )  # fmt: skip
-SECONDS_TO_FEDAVG = Column(label="s to 95 % of FedAvg", figure="tta95_s", decimals=1)
+SECONDS_TO_FEDAVG = Column(label="s to 95 % of FedAvg", figure="tta95_s")
 JOULES_TO_FEDAVG = Column(label="J to 95 % of FedAvg", figure="tta95_j", decimals=0)
 
 JOULES = Column(
@@ -139,7 +139,7 @@ JOULES = Column(
     meaning="joules of the whole fleet in a mean round",
 )  # fmt: skip
 JOULES_TOTAL = Column(label="J in total", figure="energy_total_j", decimals=0)
-JOULES_SAVED = Column(label="J saved", unit="%", figure="energy_saved_percent", decimals=1)
+JOULES_SAVED = Column(label="J saved", unit="%", figure="energy_saved_percent")
 
 _UPLOAD = "mean upload of one client in a round"
 # Table I prints megabytes, Table II kilobytes.
@@ -150,12 +150,12 @@ UP = {
         meaning=_UPLOAD,
     ),
 }  # fmt: skip
-UP_SAVED = Column(label="up saved", unit="%", figure="up_saved_percent", decimals=1, paper="save (%)")
+UP_SAVED = Column(label="up saved", unit="%", figure="up_saved_percent", paper="save (%)")
 UP_MAX = Column(
     label="up max", unit="MiB", figure="up_max_mib", decimals=2, meaning="largest upload of a client in a round"
 )  # fmt: skip
 TRAINED = Column(
-    label="trained", unit="%", figure="trained_percent", decimals=1,
+    label="trained", unit="%", figure="trained_percent",
     meaning="values that a client trains in a round, of all values of the backbone",
 )  # fmt: skip
 FREE_SLOTS = Column(
@@ -170,4 +170,4 @@ CHOSEN_SLOTS = Column(
 
 def modality_f1(modality: str) -> Column:
     """F1 of the canonical model that sees one modality alone."""
-    return Column(label=modality, unit="%", figure=f"f1_{modality}_percent", decimals=1)
+    return Column(label=modality, unit="%", figure=f"f1_{modality}_percent")

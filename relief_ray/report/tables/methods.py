@@ -1,350 +1,437 @@
-"""Main table of a setting, a row per method that was run or planned; the same figures beside the paper's."""
+"""Methods side by side: a setting's main table, the searched values beside them, and the tables of `compare`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from statistics import fmean
 
-from relief_ray.records.schema import MethodFacts
-from relief_ray.report.comparison import Comparison, Experiment, MethodResult, bounds_last
-from relief_ray.report.paper import PAPER_ROWS, TABLES, Paper, PaperCell, paper_row
+from pydantic import JsonValue
+
+from relief_ray.report.comparison import Comparison, Experiment, MethodResult, bounds_last, stat
+from relief_ray.report.inventory import GridItem, chosen_keys
+from relief_ray.report.paper import PAPER_ROWS, PaperCell, beside, read_paper
 from relief_ray.report.remarks import (
-    STAND_IN,
     alike_pairs,
     clock_note,
     equal_rounds,
     protocol,
     stand_in_note,
-    stand_ins,
     versus,
     whose_intervals,
 )
-from relief_ray.report.runs import has_folds
+from relief_ray.report.runs import config_value, has_folds
+from relief_ray.report.statistics import interval_text
 from relief_ray.report.tables import columns as col
-from relief_ray.report.tables.columns import Column
+from relief_ray.report.tables.columns import HEADLINE, OWN_F1, SPEEDUP, Column
 from relief_ray.report.tables.rows import (
-    departures,
-    difference_cell,
-    gaps,
-    headings,
-    is_comparable,
+    TableSpec,
+    figure_cell,
+    gap,
+    marked_names,
     method_cell,
     name_of,
     names_line,
-    origin_of,
-    printed,
+    number_text,
     recorded,
-    runs_cell,
-    second_line,
 )
 from relief_ray.strategies import REFERENCE, by_registry
-from relief_ray.support.table import Cell, Row, Table
+from relief_ray.support.errors import listed
+from relief_ray.support.table import NONE, OF_PAPER, Cell, Row, Table
 
-OWN = (col.OWN_F1, col.OWN_SUBJECTS_F1, col.AT_SECONDS_F1, col.AT_JOULES_F1)
-COLUMNS = {
-    "I": (col.RARE_F1, col.SPEEDUP, *col.SPEED_CONTEXT, col.ROUNDS_TO_85, col.UP["cnn"], col.JOULES),
-    "II": (col.RARE_F1, col.SPEEDUP, *col.SPEED_CONTEXT, col.UP["moment_lora"], col.TRAINED, col.UP_SAVED, col.JOULES),
-}
-
-
-_OWN_COLUMNS = (col.RARE_F1, col.SPEEDUP, col.JOULES)
-
-
-def main_table(experiment: Experiment, slug: str) -> Table:
-    """F1, its difference to FedAvg's, speed, energy and upload of every method, by the clock that planned.
-
-    Rows: presets in the registry's order, then a user's own methods and variants, bounds last. Methods of which nothing
-    is done stand as gaps.
-    """
-    own_f1 = tuple(c for c in OWN if _has(experiment.main, c))
-    at_rounds = (col.AT_ROUNDS_F1,) * _has(experiment.main, col.AT_ROUNDS_F1)
-    up = col.UP.get(experiment.backbone, col.UP["cnn"])
-    columns = (col.F1, *at_rounds, _difference(experiment.main), *own_f1, *_OWN_COLUMNS, up)
-    columns = recorded(experiment.main, columns)
-    labels = [v for v in labels_of(experiment) if any(s.label == v for s in experiment.items)]
-    methods = facts_of_items(experiment)
-    bounds = [v for v in labels if v in methods and methods[v].is_bound]
-    return Table(
-        slug=slug,
-        caption=f"Results: {experiment.title}.",
-        head=("method", "runs", *(column.head for column in columns)),
-        rows=tuple(_own_row(experiment, v, columns, is_bound=v in bounds, rule=v in bounds[:1]) for v in labels),
-        notes=tuple(_own_notes(experiment, columns)),
-    )
-
-
-def _difference(comparison: Comparison | None) -> Column:
-    """Column of the differences to FedAvg; it has no figure of its own."""
-    label = f"vs {REFERENCE} [95 %]" if comparison is None else versus(comparison)
-    return Column(label=label, figure="", decimals=1)
-
-
-def row_label(row: Row) -> str:
-    """The method of a row of ``main_table``, without its marks."""
-    return row.name.removesuffix(STAND_IN).removesuffix("*")
-
-
-def _own_row(experiment: Experiment, label: str, columns: Sequence[Column], *, is_bound: bool, rule: bool) -> Row:
-    comparison = experiment.main
-    method = None if comparison is None else comparison.row(label)
-    if comparison is None or method is None:
-        cells = tuple(gaps(experiment, label, [(c, None) for c in columns]))
-    else:
-        figures = (_own_cell(experiment, comparison, method, column) for column in columns)
-        cells = (runs_cell(method, experiment), *figures)
-    name = label if method is None else name_of(method)
-    name += STAND_IN * (label in stand_ins(experiment.runs))
-    return Row(name=name, cells=cells, faint=is_bound, rule=rule)
-
-
-def _own_cell(experiment: Experiment, comparison: Comparison, method: MethodResult, column: Column) -> Cell:
-    if not column.figure:
-        return difference_cell(comparison.gain(method), origin_of(experiment, comparison, method.label, "f1_percent"))
-    cell = method_cell(experiment, comparison, method, column)
-    if column is col.SPEEDUP:
-        return replace(cell, below=_speed_context(experiment, method))
-    return replace(cell, text=f"{cell.text}*") if column is col.OWN_F1 and method.personalised else cell
-
-
-def _speed_context(experiment: Experiment, method: MethodResult) -> str:
-    """Figures that the speedup depends on: without links, the link's share, the paper's protocol on built-in data."""
-    shown = []
-    for column in col.SPEED_CONTEXT:
-        stat = method.stats.get(column.figure)
-        if stat is not None and not (column is col.AT_PAPER and experiment.is_own_data):
-            shown.append(_CONTEXT[column.figure].format(column.rounded(stat.mean)))
-    return ", ".join(shown)
-
-
+_OWN = (OWN_F1, col.OWN_SUBJECTS_F1, col.AT_SECONDS_F1, col.AT_JOULES_F1)
 _CONTEXT = {
-    col.SPEEDUP_COMPUTE.figure: "without links {}",
-    col.LINK.figure: "link {} %",
-    col.AT_PAPER.figure: "at 1,900 windows x 5 epochs {}",
+    col.SPEEDUP_COMPUTE: "without links {}",
+    col.LINK: "link {} %",
+    col.AT_PAPER: "at 1,900 windows x 5 epochs {}",
 }
-
-
-def _own_notes(experiment: Experiment, columns: Sequence[Column]) -> Iterator[str]:
-    """Notes that a reader needs before comparing rows."""
-    comparison = experiment.main
-    yield protocol(experiment)
-    yield from clock_note(comparison)
-    if comparison is not None and (sentence := equal_rounds(comparison)):
-        yield f"{sentence}."
-    if comparison is not None:
-        yield from (f"{text}." for text in (alike_pairs(comparison), whose_intervals(comparison)) if text)
-    spread = "Mean ± sample standard deviation over runs; last" if len(experiment.runs) > 1 else "Last"
-    same = "same fold and seed" if any(has_folds(r.run.config) for r in experiment.runs) else "same seed"
-    paired = f"; differences are of paired runs ({same}), with their 95 % interval" if comparison else ""
-    yield f"{spread} evaluated round{paired}. `-`: undefined or never reached."
-    if context := _context_text(experiment):
-        yield context
-    if len(meant := [f"`{c.head}`: {c.meaning}" for c in columns if c.meaning]) > 0:
-        yield "; ".join(meant) + "."
-    if _personalised(experiment):
-        yield _STARRED
-    yield from (f"{note}." for note in stand_in_note(experiment.runs))
-    if comparison is not None and (names := names_line(comparison)):
-        yield f"{names}."
-
-
-def _context_text(experiment: Experiment) -> str:
-    """Sentence on the figures below a speedup; empty where the records do not tell."""
-    if not _has(experiment.main, col.LINK):
-        return ""
-    at_paper = ", and the same allocations with the paper's 1,900 windows and 5 epochs"
-    below = "Below a speedup: the same without links (uploads and downloads), the links' share of the slowest client's"
-    return f"{below} round{'' if experiment.is_own_data else at_paper}."
-
-
-_STARRED = (
+STARRED = (
     "* Clients are tested on models of their own: the headline is `F1 own %`, the mean over clients, each seen through "
     "its own sensors; `F1 %` and rare F1 are the canonical model's, a diagnostic."
 )
+TUNED = tuple(replace(column, label=f"{column.head}, tuned", unit="") for column in (HEADLINE, SPEEDUP))
 
 
-def clocks_table(experiment: Experiment, slug: str) -> Table | None:
-    """Speedup of every method by every clock that was recorded; None where there is one clock."""
-    clocks = list(experiment.comparisons)
-    if len(clocks) < 2 or experiment.main is None:
-        return None
-    rows = [
-        Row(
-            name=name_of(method),
-            cells=tuple(_clock_cells(experiment, method.label, clocks)),
-            faint=method.is_bound,
-        )
-        for method in experiment.main.rows
-        if "speedup" in method.stats
-    ]
-    head = ("method", *(f"`{clock}`" for clock in clocks), f"`{experiment.main.clock}`, with bootstrap")
-    note = (
-        f"Speedup over FedAvg by every time model of the same work; `{experiment.main.clock}` planned and stands in "
-        "the main table. The last column counts the bootstrap round."
-    )
-    return Table(
-        slug=slug, caption=f"Speedup by clock: {experiment.title}.", head=head, rows=tuple(rows), notes=(note,)
-    )
+def main_table(experiment: Experiment, slug: str, known: Sequence[Experiment] = ()) -> Table:
+    """F1, its difference to FedAvg's, speed, energy and upload of every method, by the clock that planned.
 
-
-def _clock_cells(experiment: Experiment, label: str, clocks: Sequence[str]) -> Iterator[Cell]:
-    for clock in clocks:
-        other = experiment.comparisons[clock]
-        yield method_cell(experiment, other, next(m for m in other.rows if m.label == label), col.SPEEDUP)
-    assert experiment.main is not None
-    mine = next(m for m in experiment.main.rows if m.label == label)
-    yield method_cell(experiment, experiment.main, mine, col.SPEEDUP_TOTAL)
-
-
-def paper_table(experiment: Experiment, paper: Paper, slug: str) -> Table:
-    """Our figures by the paper's clock, on its data over its own, where methods that were not run stand as gaps."""
-    number = TABLES.get(experiment.backbone, "I")
-    clock = None if experiment.shown is None else experiment.shown.clock
-    own_f1 = (col.OWN_F1,) if _personalised(experiment) else ()
-    labels = labels_of(experiment)
-    if not experiment.is_on_papers_data:
-        labels = [v for v in labels if paper_row(v) in PAPER_ROWS.values() and _ran(experiment, v)]
-    builder = _Builder(
+    Rows: presets in the registry's order, then a user's own methods and variants, bounds last. Methods of which nothing
+    is done stand as gaps. ``known``: where one of these settings has the tuned cells, their F1 and speed come last.
+    """
+    comparison, tuned = experiment.main, twin(experiment, known)
+    change = _change_of_f1(comparison)
+    costs = (col.RARE_F1, SPEEDUP, col.JOULES, upload(experiment.backbone))
+    columns: Sequence[Column] = (col.F1, change, *costs)
+    if comparison is not None:
+        columns = recorded(comparison, (col.F1, col.AT_ROUNDS_F1, change, *_OWN, *costs))
+    labels = [label for label in labels_of(experiment) if experiment.has(label)]
+    bounds = bounds_of(experiment, labels)
+    return TableSpec(
         experiment=experiment,
-        number=number,
-        columns=recorded(experiment.shown, (col.F1, *own_f1, *COLUMNS[number])),
-        labels=tuple(labels),
-        methods=facts_of_items(experiment),
-        paper=paper,
-    )
-    return Table(
-        slug=slug,
-        caption=f"{_place(experiment, number)}: {experiment.title}.",
-        head=("method", "runs", *headings(experiment, builder.columns, clock)),
-        rows=tuple(_row(builder, label) for label in builder.labels),
-        notes=tuple(_table_notes(experiment, number)),
-        second=second_line(experiment),
-    )
-
-
-def _place(experiment: Experiment, number: str) -> str:
-    """Title of the table; the paper's values stand under ours on its own data alone."""
-    if experiment.is_on_papers_data:
-        return f"Our figures beside the paper's (its Table {number})"
-    return f"Our figures in the columns of the paper's Table {number}"
-
-
-def _ran(experiment: Experiment, label: str) -> bool:
-    return any(s.label == label for s in experiment.items)
-
-
-def _has(comparison: Comparison | None, column: Column) -> bool:
-    """True where a method has the figure."""
-    return comparison is not None and any(column.figure in m.stats for m in comparison.rows)
-
-
-def _personalised(experiment: Experiment) -> list[str]:
-    return [m.label for m in (experiment.main.rows if experiment.main else ()) if m.personalised]
+        where=comparison,
+        rows=labels,
+        columns=columns,
+        caption=f"Results: {experiment.title}.",
+        notes=(*_notes(experiment, columns), *_tuned_notes(tuned)),
+        cell=_cell,
+        more={} if tuned is None else {c.head: partial(_tuned, tuned, c) for c in TUNED},
+        names={} if comparison is None else marked_names(comparison),
+        rules=bounds[:1],
+        faint=bounds,
+    ).table(slug)
 
 
 def labels_of(experiment: Experiment) -> list[str]:
     """The paper's methods in its order, then ablations, then what else was run or planned, bounds last."""
     ran = [m.label for m in experiment.main.rows] if experiment.main is not None else []
     planned = [s.label for s in experiment.items if s.status != "done"]
-    methods = facts_of_items(experiment)
-    labels = list(dict.fromkeys([*PAPER_ROWS, *ablations(methods), *ran, *planned]))
-    return bounds_last(labels, methods)
+    labels = dict.fromkeys([*PAPER_ROWS, *ablations(experiment), *ran, *planned])
+    return bounds_last(list(labels), experiment.methods)
 
 
-def facts_of_items(experiment: Experiment) -> dict[str, MethodFacts]:
-    """Facts of every method that was run or planned, by its label."""
-    return {item.label: item.method for item in reversed(experiment.items) if item.method is not None}
-
-
-def ablations(methods: Mapping[str, MethodFacts]) -> list[str]:
+def ablations(experiment: Experiment) -> list[str]:
     """Labels of the ablations: presets in the registry's order, then variants of them and a user's own."""
+    methods = experiment.methods
     return by_registry(label for label, method in methods.items() if method.kind.startswith("ablation"))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Builder:
-    """Table I or II (``number``) in the making.
-
-    Attributes:
-        experiment: the runs.
-        number: of the paper's table.
-        columns: figures of a method.
-        labels: methods from above to below.
-        methods: facts of those that were run or planned.
-        paper: the paper's figures.
-    """
-
-    experiment: Experiment
-    number: str
-    columns: tuple[Column, ...]
-    labels: tuple[str, ...]
-    methods: Mapping[str, MethodFacts]
-    paper: Paper
-
-    def is_bound(self, label: str) -> bool:
-        """Whether it is a bound rather than a federated method."""
-        return label in self.methods and self.methods[label].is_bound
-
-    def theirs(self, label: str) -> list[tuple[Column, PaperCell | None]]:
-        """Each column with the paper's cell of a method."""
-        row, has_own = paper_row(label), label in _personalised(self.experiment)
-        cells = [printed(self.experiment, self.paper, self.number, row, c) for c in self.columns]
-        return [
-            (c, None if c is col.OWN_F1 and not has_own else cell) for c, cell in zip(self.columns, cells, strict=True)
-        ]
+def bounds_of(experiment: Experiment, labels: Iterable[str]) -> list[str]:
+    """The bounds among the methods."""
+    methods = experiment.methods
+    return [label for label in labels if label in methods and methods[label].is_bound]
 
 
-def _row(table: _Builder, label: str) -> Row:
-    comparison = table.experiment.shown
-    method = None if comparison is None else comparison.row(label)
-    if comparison is None or method is None:
-        cells = tuple(gaps(table.experiment, label, table.theirs(label)))
-    else:
-        cells = tuple(_figures(table, comparison, method))
-    name = label if method is None else name_of(method)
-    name += STAND_IN * (label in stand_ins(table.experiment.runs))
-    return Row(name=name, cells=cells, faint=table.is_bound(label), rule=label in _opening(table))
+def upload(backbone: str) -> Column:
+    """A backbone's column of uploads."""
+    return col.UP.get(backbone, col.UP["cnn"])
 
 
-def _figures(table: _Builder, comparison: Comparison, method: MethodResult) -> Iterator[Cell]:
-    experiment = table.experiment
-    yield runs_cell(method, experiment)
-    for column, paper in table.theirs(method.label):
-        # The paper's rare-modality column is PAMAP2's alone; deviations are of headlines, and a personalised method's
-        # canonical model has none.
-        fits = is_comparable(experiment) and (column is not col.RARE_F1 or experiment.dataset == "pamap2")
-        fits = fits and not (column is col.F1 and method.personalised)
-        cell = method_cell(experiment, comparison, method, column, paper=paper, comparable=fits)
-        yield replace(cell, text=f"{cell.text}*") if column is col.OWN_F1 and method.personalised else cell
+def _change_of_f1(comparison: Comparison | None) -> Column:
+    """The differences to FedAvg."""
+    label = f"vs {REFERENCE} [95 %]" if comparison is None else versus(comparison)
+    return Column(label=label, gain=Comparison.gain)
 
 
-def _opening(table: _Builder) -> tuple[str, ...]:
-    """The first method that is not the paper's and the first bound: a rule stands above them."""
-    others = [v for v in table.labels if v not in PAPER_ROWS and not table.is_bound(v)]
-    bounds = [v for v in table.labels if table.is_bound(v)]
-    return (*others[:1], *bounds[:1])
+def _cell(
+    experiment: Experiment, comparison: Comparison, method: MethodResult, column: Column, paper: PaperCell | None
+) -> Cell:
+    """``method_cell``; below a speedup what it depends on: links, their share, and the paper's protocol."""
+    cell = method_cell(experiment, comparison, method, column)
+    if column is not SPEEDUP:
+        return cell
+    known = [c for c in _CONTEXT if c.figure in method.stats and not (c is col.AT_PAPER and experiment.is_own_data)]
+    return replace(cell, below=", ".join(_CONTEXT[c].format(c.rounded(method.stats[c.figure].mean)) for c in known))
 
 
-def _table_notes(experiment: Experiment, table: str) -> Iterator[str]:
+def _notes(experiment: Experiment, columns: Sequence[Column]) -> Iterator[str]:
     """Notes that a reader needs before comparing rows."""
+    comparison = experiment.main
     yield protocol(experiment)
-    yield from clock_note(experiment.shown)
-    yield (
-        "Mean ± sample standard deviation over runs (folds x seeds); last evaluated round. `-`: undefined or never "
-        "reached. A speedup is FedAvg's mean round over the method's, same fleet, same clock. "
-        "Uploads are means over the clients that take part in a round."
-    )
-    if is_comparable(experiment):
-        away = departures(experiment)
-        if away:
-            yield f"Not the paper's protocol: {', '.join(away)}. Deviations are printed, they are no verdict."
-        yield f"Under each figure: Table {table} of the paper, and ours minus the paper's. FITTED cells have none."
-    elif not experiment.is_on_papers_data:
-        yield "The paper prints nothing about these data: its values stand under runs on PAMAP2 and MHEALTH alone."
-    else:
+    yield from clock_note(comparison)
+    yield from ([] if comparison is None else (f"{text}." for text in taken_over(comparison)))
+    spread = "Mean ± sample standard deviation over runs; last" if len(experiment.runs) > 1 else "Last"
+    same = "same fold and seed" if any(has_folds(r.run.config) for r in experiment.runs) else "same seed"
+    paired = f"; differences are of paired runs ({same}), with their 95 % interval" if comparison else ""
+    yield f"{spread} evaluated round{paired}. `-`: undefined or never reached."
+    if comparison is not None and comparison.has(col.LINK.figure):
+        at_paper = "" if experiment.is_own_data else _AT_PAPER
         yield (
-            f"Under each figure: Table {table} of the paper, for orientation only. Data, fleet, learning rate or batch "
-            "are not that table's, so there is no deviation."
+            "Below a speedup: the same without links (uploads and downloads), the links' share of the slowest client's "
+            f"round{at_paper}."
         )
-    if _personalised(experiment):
-        yield f"{_STARRED} The paper does not say which of the two it prints."
+    if meant := [f"`{c.head}`: {c.meaning}" for c in columns if c.meaning]:
+        yield "; ".join(meant) + "."
+    if personalised(comparison):
+        yield STARRED
     yield from (f"{note}." for note in stand_in_note(experiment.runs))
+    if comparison is not None and (names := names_line(comparison)):
+        yield f"{names}."
+
+
+_AT_PAPER = ", and the same allocations with the paper's 1,900 windows and 5 epochs"
+
+
+def taken_over(comparison: Comparison) -> list[str]:
+    """Sentences on what the differences to FedAvg are taken over."""
+    return [*filter(None, (equal_rounds(comparison), alike_pairs(comparison), whose_intervals(comparison)))]
+
+
+def personalised(comparison: Comparison | None) -> list[str]:
+    """Methods whose clients are tested on models of their own."""
+    return [m.label for m in (comparison.rows if comparison else ()) if m.personalised]
+
+
+def clocks_table(experiment: Experiment, slug: str) -> Table | None:
+    """Speedup of every method by every clock that was recorded; None where there is one clock."""
+    clocks, main = experiment.comparisons, experiment.main
+    if len(clocks) < 2 or main is None:
+        return None
+    by_clock = [(comparison, SPEEDUP) for comparison in clocks.values()] + [(main, col.SPEEDUP_TOTAL)]
+    rows = []
+    for method in main.rows:
+        if SPEEDUP.figure in method.stats:
+            known = ((c, next(m for m in c.rows if m.label == method.label), column) for c, column in by_clock)
+            cells = tuple(method_cell(experiment, c, m, column) for c, m, column in known)
+            rows.append(Row(name=name_of(method), cells=cells, faint=method.is_bound))
+    note = (
+        f"Speedup over FedAvg by every time model of the same work; `{main.clock}` planned and stands in "
+        "the main table. The last column counts the bootstrap round."
+    )
+    return Table(
+        slug=slug,
+        caption=f"Speedup by clock: {experiment.title}.",
+        head=("method", *(f"`{clock}`" for clock in clocks), f"`{main.clock}`, with bootstrap"),
+        rows=tuple(rows),
+        notes=(note,),
+    )
+
+
+def twin(usual: Experiment, others: Sequence[Experiment]) -> Experiment | None:
+    """The tuned cells of a setting with the usual values."""
+    if usual.choice:
+        return None
+    tuned = [(e, {k for s in e.items for k in chosen_keys(s.config)}) for e in others if e.choice == "tuned"]
+    return next((e for e, chosen in tuned if e.base(chosen) == usual.base(chosen)), None)
+
+
+def _tuned(tuned: Experiment, column: Column, label: str) -> Cell:
+    """F1 with the values that a search chose, several (one per fold) side by side below it; the speed of these runs."""
+    is_score, comparison = column.figure == HEADLINE.figure, tuned.main
+    if comparison is None or (method := comparison.row(label)) is None:
+        return gap(tuned.open_statuses(label)) if is_score else Cell(text="", tone="gap")
+    chosen = dict.fromkeys(_values(s.config) for s in tuned.items if s.label == label)
+    cell = method_cell(tuned, comparison, method, column)
+    return replace(cell, below="; ".join(chosen)) if is_score else cell
+
+
+def _tuned_notes(tuned: Experiment | None) -> Iterator[str]:
+    """What the tuned columns are; methods whose searched value also decides their speed, as they state it."""
+    if tuned is None:
+        return
+    yield (
+        f"`{TUNED[0].head}`: every method with the values that a search chose by validation F1; below them, and `edge` "
+        "where the optimum stood at the first or last value tried, so that a wider search may find a better one. The "
+        "speedup beside it is of the same runs."
+    )
+    traded = {r.label: r.run.method.search_trades_speed for r in tuned.runs}
+    if texts := [f"{label} ({text})" for label, text in traded.items() if text]:
+        yield f"What is searched also decides the speed, so that F1 and speed belong together: {listed(texts)}."
+
+
+def _parts(config: Mapping[str, JsonValue]) -> dict[str, str]:
+    """The values that a search chose: ``lr 0.003``, ``limit none``, ``gamma A 1 B 0.75``."""
+    return {key: f"{key.rpartition('.')[2]} {_shown(config_value(config, key))}" for key in chosen_keys(config)}
+
+
+def _values(config: Mapping[str, JsonValue]) -> str:
+    """``lr 0.003, gamma 0.5, edge``."""
+    edge = config_value(config, "choice.at_edge")
+    return ", ".join([*_parts(config).values(), *(["edge"] if edge else [])])
+
+
+def _shown(value: JsonValue) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(f"{key} {_shown(v)}" for key, v in value.items())
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+_LEARNING_RATE = "training.lr"
+
+
+def search_table(experiment: Experiment, slug: str) -> Table:
+    """Table of a search: a row per method, fold and value of its own, a column per learning rate, validation F1."""
+    rates = sorted({_rate(s) for s in experiment.items})
+    # Folds are never averaged: one validates on subjects that another tests.
+    places: dict[tuple[str, JsonValue], list[GridItem]] = {}
+    for item in experiment.items:
+        places.setdefault(_place(item), []).append(item)
+    has_folds = len({fold for _, fold in places}) > 1
+    has_rounds = any(item.status == "stopped" for item in experiment.items)
+    rows: dict[str, Row] = {}
+    for item in experiment.items:
+        same, others = places[_place(item)], _others(item)
+        fold = f"fold {_place(item)[1]}" if has_folds else ""
+        name = " ".join(filter(None, (item.label, fold, others)))
+        if name not in rows:
+            best = _best(same)
+            tried = ([s for s in same if _others(s) == others and _rate(s) == rate] for rate in rates)
+            rows[name] = Row(name=name, cells=tuple(_tries(items, best, has_rounds=has_rounds) for items in tried))
+    note = (
+        "F1 of the validation part after the last round, of the clients' own models where they have such; mean over "
+        "seeds, each fold for itself. Green: a method's best, which `grid freeze` keeps once all its tries are done."
+    )
+    stops = (
+        "Below each F1 the rounds of the try. A try with fewer was stopped early: its F1 is that of its last tested "
+        "round, and it cannot be chosen."
+    )
+    return Table(
+        slug=slug,
+        caption=f"Search by validation F1 (%): {experiment.title}.",
+        head=("method", *(f"lr {rate:g}" for rate in rates)),
+        rows=tuple(rows.values()),
+        notes=(protocol(experiment), note, *([stops] if has_rounds else [])),
+    )
+
+
+def _place(item: GridItem) -> tuple[str, JsonValue]:
+    return item.label, config_value(item.config, "data.fold") or 0
+
+
+def _rate(item: GridItem) -> float:
+    return float(str(config_value(item.config, _LEARNING_RATE)))
+
+
+def _others(item: GridItem) -> str:
+    """The searched values beside the learning rate."""
+    return ", ".join(text for key, text in _parts(item.config).items() if key != _LEARNING_RATE)
+
+
+def _scores(items: Sequence[GridItem]) -> list[float]:
+    last = [s.loaded.trained[-1].validation for s in items if s.loaded is not None and s.loaded.complete]
+    return [m.headline for m in last if m is not None and m.headline is not None]
+
+
+def _best(items: Sequence[GridItem]) -> str:
+    """The values of the best try, the first listed where several are; empty where none has a score."""
+    tries: dict[str, list[GridItem]] = {}
+    for item in items:
+        tries.setdefault(_values(item.config), []).append(item)
+    means = {values: fmean(scores) for values, group in tries.items() if (scores := _scores(group))}
+    return max(means, key=lambda values: means[values], default="")
+
+
+def _tries(items: Sequence[GridItem], best: str, *, has_rounds: bool) -> Cell:
+    """The tries of a learning rate; ``has_rounds``: some of the search were stopped early, so each says its rounds."""
+    stopped = [s.loaded for s in items if s.status == "stopped" and s.loaded is not None and s.loaded.trained]
+    scores = [100 * f1 for f1 in _scores(items)]
+    if not scores and stopped:
+        trained = stopped[-1].trained
+        tested = [record.validation.headline for record in trained if record.validation is not None]
+        last = 100 * tested[-1] if tested and tested[-1] is not None else None
+        return Cell(
+            text=NONE if last is None else f"{last:.1f}",
+            below=f"{trained[-1].round} rounds, stopped",
+            tone="gap",
+            numbers={"mean": last, "rounds": trained[-1].round, "status": "stopped"},
+        )
+    if not scores:
+        return gap([s.status for s in items])
+    shown = figure_cell(stat(scores), HEADLINE, origin="measured", num_runs=len(items))
+    cell = replace(shown, origin=None, tone="good" if _values(items[0].config) == best else "")
+    if not has_rounds:
+        return cell
+    rounds = max(s.loaded.planned for s in items if s.loaded is not None and s.loaded.complete)
+    return replace(cell, below=f"{rounds} rounds", numbers={**cell.numbers, "rounds": rounds})
+
+
+COSTS = (col.ROUND_S, SPEEDUP, *col.SPEED_CONTEXT, col.ROUNDS_TO_85, col.JOULES)
+_BRIEF_COSTS = (SPEEDUP, col.SPEEDUP_COMPUTE, col.LINK, col.ROUND_S, col.JOULES)
+SCORES = (OWN_F1, col.OWN_SUBJECTS_F1, col.AT_ROUNDS_F1, col.AT_SECONDS_F1, col.AT_JOULES_F1)
+_BRIEF_SCORES = (col.F1, OWN_F1, col.AT_ROUNDS_F1)
+_WIDE = (
+    col.LAST10_F1,
+    col.SPEEDUP_TOTAL,
+    col.JOULES_TOTAL,
+    col.JOULES_SAVED,
+    col.UP_SAVED,
+    col.UP_MAX,
+    col.TRAINED,
+    col.ROUNDS_TO_FEDAVG,
+    col.SECONDS_TO_FEDAVG,
+    col.JOULES_TO_FEDAVG,
+    col.FREE_SLOTS,
+    col.CHOSEN_SLOTS,
+)
+
+
+def brief_tables(comparison: Comparison) -> tuple[Table, Table]:
+    """The columns that a narrow terminal has room for: F1 and its differences, then speed and costs."""
+    scores = (*_BRIEF_SCORES, _change_of_f1(comparison), col.RARE_F1)
+    costs = (*_BRIEF_COSTS, upload(comparison.backbone))
+    return _compared(comparison, "scores", scores, is_brief=True), _compared(comparison, "costs", costs, is_brief=True)
+
+
+def scores_table(comparison: Comparison) -> Table:
+    """F1 of the canonical model, through own sensors (starred: own models), at equal cost, and by modality."""
+    alone = (col.RARE_F1, *map(col.modality_f1, comparison.sensors))
+    columns = (col.F1, *SCORES, _change_of_f1(comparison), *alone)
+    return _compared(comparison, "scores", columns, always=(col.F1, *alone))
+
+
+def costs_table(comparison: Comparison) -> Table:
+    """Seconds, joules, bytes and rounds to a target, which no method may reach; else what the records tell alone."""
+    columns = (*COSTS, upload(comparison.backbone), col.WALL_S)
+    return _compared(comparison, "costs", columns, always=(col.ROUNDS_TO_85,))
+
+
+def wide_table(comparison: Comparison) -> Table:
+    """Everything that stands in neither ``scores_table`` nor ``costs_table``; F1 at best validation if known."""
+    changes = [Column(label=f"rare F1 vs {REFERENCE} [95 %]", gain=lambda _, method: method.rare)]
+    if personalised(comparison):
+        changes.insert(0, Column(label=f"F1 % vs {REFERENCE} [95 %]", gain=lambda _, method: method.canonical))
+    return _compared(comparison, "more", (*changes, col.BEST_F1, *_WIDE), always=_WIDE)
+
+
+def _compared(
+    comparison: Comparison,
+    slug: str,
+    columns: Sequence[Column],
+    *,
+    always: Collection[Column] = (),
+    is_brief: bool = False,
+) -> Table:
+    """A row per method, a rule above the first bound.
+
+    Columns that no method has a figure for are left out, but ``always``. ``is_brief``: the paper's are left out too.
+    """
+    shown = [c for c in columns if c in always or c.gain or comparison.has(c.figure)]
+    texts: dict[str, list[str]] = {}
+    for column in shown:
+        texts[column.head] = [_text(comparison, method, column) for method in comparison.rows]
+        # The paper does not say which of our two its F1 is: it stands behind both.
+        if not is_brief and not (column is col.F1 and OWN_F1 in shown):
+            texts |= _beside(comparison, column)
+    names, bounds = marked_names(comparison), [m.is_bound for m in comparison.rows]
+    rows = (
+        Row(name=name, cells=tuple(Cell(text=t) for t in cells), rule=is_bound and not before, faint=is_bound)
+        for name, cells, is_bound, before in zip(
+            names.values(), zip(*texts.values(), strict=True), bounds, [True, *bounds[:-1]], strict=True
+        )
+    )
+    return Table(slug=slug, head=("method", *texts), rows=tuple(rows))
+
+
+def _text(comparison: Comparison, method: MethodResult, column: Column) -> str:
+    if column.gain:
+        return interval_text(column.gain(comparison, method))
+    text = number_text(method.stats.get(column.figure), column, method.num_runs, tight=True)
+    return text + "*" if column is OWN_F1 and method.personalised else text
+
+
+def _beside(comparison: Comparison, column: Column) -> dict[str, list[str]]:
+    """The paper's column under its heading, where it printed something for one of the methods."""
+    name = column.printed(comparison.dataset) if column.brief else ""
+    cells = [beside(read_paper(), m.label, comparison.backbone, name) for m in comparison.rows] if name else []
+    if not any(cells):
+        return {}
+    values = [None if cell is None else cell.value for cell in cells]
+    return {OF_PAPER + column.brief: [NONE if v is None else f"{v:.{column.decimals}f}" for v in values]}
+
+
+def legend(tables: Iterable[Table], sensors: Sequence[str] = ()) -> list[str]:
+    """Sentences that explain the headings of these tables, and no others, from left to right."""
+    heads = dict.fromkeys(head for table in tables for head in table.head)
+    columns = (*SCORES, col.RARE_F1, *COSTS, col.WALL_S, col.BEST_F1, *_WIDE)
+    texts = {c.head: f"`{c.head}`: {c.meaning}" for c in columns if c.meaning}
+    alone = [c.head for c in map(col.modality_f1, sensors) if c.head in heads]
+    if alone:
+        texts[alone[0]] = f"{listed([f'`{head}`' for head in alone])}: F1 with one sensor alone"
+    meanings = [texts[head] for head in heads if head in texts]
+    return [*meanings, _PRINTED] if any(head.startswith(OF_PAPER) for head in heads) else meanings
+
+
+_PRINTED = (
+    "`paper's ..`: printed in the paper, for orientation only: 200 rounds on its splits of these data; it does not say "
+    "whether personalised methods were tested as one model or as the clients' own"
+)

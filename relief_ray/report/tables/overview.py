@@ -1,38 +1,59 @@
-"""Basis of the report: cells by status, settings, machine and programs."""
+"""What a report rests on: cells by status, settings, programs; a setting's windows and clients, and measured rounds.
+
+Measured and simulated figures stand in columns of their own and are never added or averaged together.
+"""
 
 from __future__ import annotations
 
 import subprocess
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
+from statistics import mean
 
+from relief_ray.core.messages import ClientCost
+from relief_ray.data.registry import get_spec
 from relief_ray.records.cells import STATUS_TEXT
+from relief_ray.records.facts import ClientData, DataFacts, data_facts
 from relief_ray.records.identity import source_digest
-from relief_ray.records.schema import Status
-from relief_ray.report.comparison import Experiment, data_title, distinct
-from relief_ray.report.document import ORIGINS, Paragraphs, Section
+from relief_ray.records.schema import PhysicalRecord, Status
+from relief_ray.report.comparison import Comparison, Experiment, data_title, distinct
+from relief_ray.report.document import ORIGINS
 from relief_ray.report.inventory import STATUSES, GridItem, Inventory, choice_kind
-from relief_ray.report.runs import Loaded, config_int, config_text, has_folds, run_value, split_name
-from relief_ray.support.errors import counted, listed
-from relief_ray.support.table import Cell, Row, Table, Tone, word_table
+from relief_ray.report.runs import (
+    Loaded,
+    config_int,
+    config_text,
+    device_types,
+    fleet_of,
+    has_folds,
+    is_pooled,
+    run_value,
+    split_name,
+)
+from relief_ray.support.errors import UserError, counted, listed
+from relief_ray.support.table import NONE, Cell, Number, Origin, Row, Table, Tone, word_table
 
-# Rows up to which a list of gaps stands open on the page.
-_MOST_ROWS = 12
+# Share of a window that two neighbours may have in common without a word.
+_FEW_SHARED = 0.05
 
 
-def overview(inventory: Inventory, experiments: Sequence[Experiment]) -> Section:
-    """Counts, settings and the meaning of origins."""
-    blocks: list[Table | Paragraphs] = [counts(inventory, experiments)]
+def overview(inventory: Inventory, experiments: Sequence[Experiment]) -> Iterator[Table]:
+    """Counts, settings, programs and the meaning of origins."""
+    yield counts(inventory, experiments)
     if inventory.done:
-        blocks.append(
-            word_table(
-                ["setting", "value"], _settings_rows(inventory.done), "settings", "Settings of the runs that count."
-            )
-        )
-    blocks += programs(inventory.done)
-    blocks.append(word_table(["origin", "meaning"], ORIGINS.items(), "origins", "Where figures come from."))
-    return Section(title="What this rests on", slug="overview", blocks=tuple(blocks), is_folded=len(experiments) > 3)
+        rows = _settings_rows(inventory.done).items()
+        yield word_table(["setting", "value"], rows, "settings", "Settings of the runs that count.")
+    if len(kinds := programs(inventory.done)) > 1:
+        here = source_digest()[:12]
+        known = [
+            [f"{digest}{' (this program)' if digest == here else ''}", torch, machine, str(number)]
+            for (digest, torch, machine), number in kinds.most_common()
+        ]
+        yield word_table(["sources", "torch", "architecture", "cells"], known, "programs", "Programs.")
+    yield word_table(["origin", "meaning"], ORIGINS.items(), "origins", "Where figures come from.")
 
 
 def counts(inventory: Inventory, experiments: Sequence[Experiment]) -> Table:
@@ -59,65 +80,41 @@ def _counts(items: Sequence[GridItem], statuses: Sequence[Status]) -> Iterable[C
         yield Cell(text=str(number[status]), tone=tone, numbers={"n": number[status]})
 
 
-def programs(runs: Sequence[Loaded]) -> list[Table]:
-    """A table of programs where cells were computed by different ones."""
-    kinds = _kinds(runs)
-    if len(kinds) < 2:
-        return []
-    here = source_digest()[:12]
-    rows = [
-        [f"{digest}{' (this program)' if digest == here else ''}", torch, machine, str(number)]
-        for (digest, torch, machine), number in kinds.most_common()
-    ]
-    return [word_table(["sources", "torch", "architecture", "cells"], rows, "programs", "Programs.")]
-
-
-def mixture(runs: Sequence[Loaded]) -> str:
-    """Notice where cells were computed by different programs; empty where one computed all."""
-    kinds = _kinds(runs)
-    if len(kinds) < 2:
-        return ""
-    return (
-        f"Cells of {len(kinds)} different programs stand in this report. Rows that mix them say so (`by other code`); "
-        "a difference between methods may then be one between programs. Compute the old cells again "
-        "(`--rerun-stale`) before you rely on it."
-    )
-
-
-def _kinds(runs: Sequence[Loaded]) -> Counter[tuple[str, str, str]]:
-    """Programs by sources, torch and processor architecture."""
+def programs(runs: Sequence[Loaded]) -> Counter[tuple[str, str, str]]:
+    """Programs that computed the runs, by sources, torch and processor architecture."""
     return Counter((r.run.source_digest[:12], r.run.machine.torch, r.run.machine.architecture) for r in runs)
 
 
-def gaps(inventory: Inventory) -> Section | None:
+def gaps(inventory: Inventory) -> Table | None:
     """Every cell that is not done, and why."""
     rows = [
         [s.name, s.title if s.config else s.label, s.status, s.why or STATUS_TEXT[s.status]]
         for s in inventory.items
         if s.status != "done" and not (s.status == "untested" and choice_kind(s.config) == "try")
     ]
-    if not rows:
-        return None
     caption = f"{counted(len(rows), 'cell')} in no mean."
-    sheet = word_table(["cell", "run", "status", "why"], rows, "gaps", caption)
-    return Section(title="Gaps", slug="gaps", blocks=(sheet,), is_folded=len(rows) > _MOST_ROWS)
+    return word_table(["cell", "run", "status", "why"], rows, "gaps", caption) if rows else None
 
 
 def footer(runs: Sequence[Loaded]) -> str:
     """Machine, cores, threads, torch build, engine, data origin, sources; their commit where it is this program's."""
     if not runs:
         return "No run counts: nothing was measured."
-    machines = distinct(
-        f"{m.cpu}, {counted(m.num_cores, 'core')}, {counted(m.num_threads, 'thread')}"
-        for m in (r.run.machine for r in runs)
-    )
-    torch = distinct(f"torch {r.run.machine.torch}" for r in runs)
-    engine = distinct(f"engine {r.run.engine}" for r in runs)
-    data = distinct(f"{r.run.data_origin} data" for r in runs)
     digests = list(dict.fromkeys(r.run.source_digest for r in runs))
-    code = "sources " + listed(d[:12] for d in digests)
     known = commit() if digests == [source_digest()] else None
-    return "; ".join([machines, torch, engine, data, code + (f", commit {known}" if known else "")])
+    parts = [
+        distinct(map(_machine, runs)),
+        distinct(f"torch {r.run.machine.torch}" for r in runs),
+        distinct(f"engine {r.run.engine}" for r in runs),
+        distinct(f"{r.run.data_origin} data" for r in runs),
+        f"sources {listed(d[:12] for d in digests)}" + (f", commit {known}" if known else ""),
+    ]
+    return "; ".join(parts)
+
+
+def _machine(loaded: Loaded) -> str:
+    machine = loaded.run.machine
+    return f"{machine.cpu}, {counted(machine.num_cores, 'core')}, {counted(machine.num_threads, 'thread')}"
 
 
 def commit() -> str | None:
@@ -130,40 +127,33 @@ def commit() -> str | None:
     return done.stdout.strip() or None if done.returncode == 0 else None
 
 
-def _settings_rows(runs: Sequence[Loaded]) -> list[list[str]]:
-    """Settings, machine and versions of the runs: rows of words."""
-    machines = distinct(
-        f"{r.run.machine.cpu}, {counted(r.run.machine.num_cores, 'core')}, "
-        f"{counted(r.run.machine.num_threads, 'thread')} per run"
-        for r in runs
-    )
-    versions = distinct(
+def _settings_rows(runs: Sequence[Loaded]) -> dict[str, str]:
+    """Settings, machine and versions of the runs."""
+    versions = (
         f"relief-ray {r.run.code_version} (sources {r.run.source_digest[:12]}), Python {r.run.machine.python}, "
         f"torch {r.run.machine.torch}, numpy {r.run.machine.numpy}"
         for r in runs
     )
-    numbers = [n for r in runs if (n := run_value(r.run, "replicate")) is not None]
-    with_folds = any(has_folds(r.run.config) for r in runs)
-    fleets = [len(clients) for r in runs if isinstance(clients := r.run.coverage.get("clients"), list)]
-    return [
-        ["data", distinct(f"{data_title(r.run)} ({r.run.data_origin})" for r in runs)],
-        ["splits", distinct(split_name(config_text(r.run, "data.split")) for r in runs)],
-        *([["folds", distinct(r.replicate[0] for r in runs if has_folds(r.run.config))]] if with_folds else []),
-        *([["replicates", distinct(numbers)]] if numbers else []),
-        ["seeds", distinct(r.replicate[2] for r in runs)],
-        ["methods", distinct(f"`{r.label}`" for r in runs)],
-        ["rounds R", distinct(r.planned for r in runs)],
-        ["local epochs E", distinct(config_int(r.run, "training.epochs") for r in runs)],
-        ["optimizer", distinct(map(_optimizer, runs))],
-        *([["clients", distinct(fleets)]] if fleets else []),
-        ["window stride", distinct(f"{config_text(r.run, 'data.stride_s')} s" for r in runs)],
-        ["missing modality", distinct(config_text(r.run, "training.missing") for r in runs)],
-        ["rounds between evaluations", distinct(config_text(r.run, "evaluation.every") for r in runs)],
-        ["engine", distinct(f"{r.run.engine}, planned by `{r.run.planning_model}`" for r in runs)],
-        ["machine", machines],
-        ["versions", versions],
-        ["computed", _computed(runs)],
-    ]
+    rows: dict[str, Iterable[object]] = {
+        "data": (f"{data_title(r.run)} ({r.run.data_origin})" for r in runs),
+        "splits": (split_name(config_text(r.run, "data.split")) for r in runs),
+        "folds": [r.replicate[0] for r in runs if has_folds(r.run.config)],
+        "replicates": [n for r in runs if (n := run_value(r.run, "replicate")) is not None],
+        "seeds": (r.replicate[2] for r in runs),
+        "methods": (f"`{r.label}`" for r in runs),
+        "rounds R": (r.planned for r in runs),
+        "local epochs E": (config_int(r.run, "training.epochs") for r in runs),
+        "optimizer": map(_optimizer, runs),
+        "clients": [len(clients) for r in runs if isinstance(clients := r.run.coverage.get("clients"), list)],
+        "window stride": (f"{config_text(r.run, 'data.stride_s')} s" for r in runs),
+        "missing modality": (config_text(r.run, "training.missing") for r in runs),
+        "rounds between evaluations": (config_text(r.run, "evaluation.every") for r in runs),
+        "engine": (f"{r.run.engine}, planned by `{r.run.planning_model}`" for r in runs),
+        "machine": (f"{_machine(r)} per run" for r in runs),
+        "versions": versions,
+        "computed": [_computed(runs)],
+    }
+    return {name: distinct(values) for name, values in rows.items() if values != []}
 
 
 def _optimizer(loaded: Loaded) -> str:
@@ -185,3 +175,194 @@ def _duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def data_tables(experiment: Experiment, slug: str) -> tuple[Table, ...]:
+    """Windows by fold and part, and a row per client; empty where no run is done."""
+    runs = _one_of_each(experiment.runs)
+    if not runs:
+        return ()
+    facts = [_facts(loaded) for loaded in runs]
+    lacking = dict(pair for f in facts for pair in f.lacking)
+    windows = _windows_table(experiment, f"{slug}-windows", runs, facts)
+    clients = _clients_table(experiment, f"{slug}-clients", [row for f in facts for row in f.clients], lacking)
+    return (windows, clients) if clients.rows else (windows,)
+
+
+def _one_of_each(runs: Sequence[Loaded]) -> list[Loaded]:
+    """A run of every fold and rotation, which decide windows and devices; pooled ones only in want of others."""
+    kinds: dict[tuple[int, int], Loaded] = {}
+    for loaded in sorted(runs, key=is_pooled):
+        kinds.setdefault(loaded.replicate[:2], loaded)
+    return [kinds[kind] for kind in sorted(kinds)]
+
+
+def _facts(loaded: Loaded) -> DataFacts:
+    """The run's facts; of cells that an earlier version committed, what configuration and metrics still tell."""
+    kept = loaded.committed.data if loaded.committed is not None else data_facts(loaded.run)
+    if kept is None:
+        test = next((r.metrics.num_windows for r in reversed(loaded.trained) if r.metrics is not None), 0)
+        kept = DataFacts(window_s=None, num_classes=0, train=0, validation=0, test=test, clients=())
+    fleet = fleet_of(loaded)
+    rows = {} if fleet is None else {c.id: c for c in fleet.clients}
+    known = kept.clients or tuple(ClientData(number, "", "", (), 0) for number in rows)
+    clients = (
+        c._replace(device=rows[c.client].device, sensors=rows[c.client].modalities) if c.client in rows else c
+        for c in known
+    )
+    window_s = _window_s(loaded) if kept.window_s is None else kept.window_s
+    return kept.model_copy(update={"clients": () if is_pooled(loaded) else tuple(clients), "window_s": window_s})
+
+
+def _window_s(loaded: Loaded) -> float | None:
+    """Seconds of a window: as configured, else the data set's own where its code is here."""
+    if isinstance(set_s := run_value(loaded.run, "data.window_s"), int | float):
+        return float(set_s)
+    try:
+        return get_spec(str(run_value(loaded.run, "data.name"))).window_s
+    except UserError:
+        return None
+
+
+def _windows_table(experiment: Experiment, slug: str, runs: Sequence[Loaded], facts: Sequence[DataFacts]) -> Table:
+    """A row per fold: who is tested on, and how many windows each part has."""
+    rows = []
+    for loaded, known in zip(runs, facts, strict=True):
+        place = str(loaded.replicate[0]) if has_folds(loaded.run.config) else split_name(experiment.text("data.split"))
+        numbers = (known.test, known.train, known.validation, len(known.clients))
+        row = [place, _sorted(_tested(loaded)), *(f"{n:,}" if n else NONE for n in numbers)]
+        rows += [] if row in rows else [row]
+    first = "fold" if has_folds(runs[0].run.config) else "split"
+    head = [first, "tested on subjects", "test windows", "training windows", "validation windows", "clients"]
+    return word_table(head, rows, slug, _caption(experiment, facts[0])).without_blanks()
+
+
+def _caption(experiment: Experiment, facts: DataFacts) -> str:
+    """``Data: DSA; windows of 5.12 s, one every 5 s; 19 classes. F1 is taken over the test windows.``."""
+    stride = experiment.text("data.stride_s") or "1"
+    parts = [f"windows of {facts.window_s:g} s" if facts.window_s else "windows", f"one every {stride} s"]
+    classes = f"; {facts.num_classes} classes" if facts.num_classes else ""
+    shared = 0.0 if not facts.window_s else 1 - float(stride) / facts.window_s
+    alike = f" Neighbouring windows share {shared:.0%} of their samples." if shared > _FEW_SHARED else ""
+    return f"Data: {experiment.title}; {', '.join(parts)}{classes}. F1 is taken over the test windows.{alike}"
+
+
+def _tested(loaded: Loaded) -> Iterable[str]:
+    """The test subjects of the last evaluation."""
+    last = next((r.metrics for r in reversed(loaded.trained) if r.metrics is not None), None)
+    return () if last is None else last.f1_by_subject or last.f1_fleet_by_subject
+
+
+def _clients_table(
+    experiment: Experiment, slug: str, clients: Sequence[ClientData], lacking: Mapping[str, Sequence[str]]
+) -> Table:
+    """A row per client; where folds or rotations change what a client is, its values stand side by side.
+
+    ``lacking``: sensors that people lack, by subject, those who are only tested too.
+    """
+    rows = [
+        _client_row(number, [c for c in clients if c.client == number])
+        for number in sorted({c.client for c in clients})
+    ]
+    head = ["client", "subject", "device type", "sensors", "training windows"]
+    is_varied = any(" / " in cell for row in rows for cell in row)
+    changes = "; a / stands between values of folds or rotations that differ" if is_varied else ""
+    lacks = "".join(f" Subject {s} lacks {listed(names)}." for s, names in lacking.items())
+    return word_table(head, rows, slug, f"Clients: {experiment.title}{changes}.{lacks}").without_blanks()
+
+
+def _client_row(number: int, same: Sequence[ClientData]) -> list[str]:
+    windows = sorted({c.windows for c in same if c.windows})
+    spread = f"{windows[0]:,}" if len(windows) == 1 else f"{windows[0]:,} to {windows[-1]:,}" if windows else NONE
+    return [
+        str(number),
+        _side_by_side(c.subject for c in same),
+        _side_by_side(c.device for c in same),
+        _side_by_side(" + ".join(c.sensors) for c in same),
+        spread,
+    ]
+
+
+def _side_by_side(texts: Iterable[str]) -> str:
+    return " / ".join(dict.fromkeys(t for t in texts if t)) or NONE
+
+
+def _sorted(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names, key=lambda name: (len(name), name))) or NONE
+
+
+# A figure that is both measured and simulated: heading, where a measurement and a client's costs hold it, decimals.
+_PAIRS = (
+    ("down, s", "down_s", "times.down_s", 2),
+    ("compute, s", "compute_s", "times.compute_s", 2),
+    ("up, s", "up_s", "times.up_s", 2),
+    ("wait, s", "wait_s", "wait_s", 2),
+    ("J", "energy_j", "energy_j", 1),
+)
+_NOTES = (
+    "Means over a type's devices, rounds after the bootstrap and runs; n/a: no device of the type tells it. Measured "
+    "seconds are of one clock each, at the receiver; measured joules are the whole board's while it fetched, trained "
+    "and packed, simulated ones those of a whole round.",
+    "Simulated figures are those of the fleet that the run was given, whatever boards computed it: they are expected "
+    "to agree only where the clock is a profile of these boards (`costs.profile`).",
+)
+
+
+@dataclass(slots=True)
+class _Group:
+    """Devices of one type under one method: their rounds as measured and as simulated, and the runs' numbers."""
+
+    measured: list[PhysicalRecord] = field(default_factory=list)
+    simulated: list[ClientCost] = field(default_factory=list)
+    runs: set[int] = field(default_factory=set)
+
+
+def physical_table(experiment: Experiment, slug: str) -> Table | None:
+    """A row per method and device type; None where nothing was measured on devices (``runtime.physical``)."""
+    comparison = experiment.main
+    if comparison is None or not (groups := _groups(comparison)):
+        return None
+    order = [method.label for method in comparison.rows]
+    known = sorted(groups.items(), key=lambda item: (order.index(item[0][0]), item[0][1]))
+    pairs = [head for name, *_ in _PAIRS for head in (name, f"{name}, by `{comparison.clock}`")]
+    return Table(
+        slug=slug,
+        caption=f"Testbed as measured, beside the simulation: {experiment.title}.",
+        head=("method, type", "runs", *pairs, "boards", "slowed, % of rounds"),
+        rows=tuple(Row(name=f"{label}, type {kind}", cells=tuple(_cells(group))) for (label, kind), group in known),
+        notes=_NOTES,
+    )
+
+
+def _groups(comparison: Comparison) -> Mapping[tuple[str, str], _Group]:
+    """Measured devices by method and type; of a client that the clock left out only the measurement."""
+    groups: dict[tuple[str, str], _Group] = defaultdict(_Group)
+    for number, loaded in enumerate(comparison.runs):
+        types = device_types(loaded)
+        for record in loaded.trained:
+            costs = {cost.client: cost for cost in record.costs[comparison.clock].clients}
+            for client, measured in record.physical.items():
+                group = groups[loaded.label, types.get(client, "?")]
+                group.measured.append(measured)
+                group.simulated += [costs[client]] if client in costs else []
+                group.runs.add(number)
+    return groups
+
+
+def _cells(group: _Group) -> Iterator[Cell]:
+    yield Cell(text=str(len(group.runs)), numbers={"n": len(group.runs)})
+    for _, measured, simulated, decimals in _PAIRS:
+        yield _mean(map(attrgetter(measured), group.measured), decimals, "measured")
+        yield _mean(map(attrgetter(simulated), group.simulated), decimals, "simulated")
+    modes = {f"{m.device}, {m.power_mode}" if m.power_mode else m.device for m in group.measured}
+    yield Cell(text="; ".join(sorted(modes)))
+    yield _mean((None if m.throttled is None else 100.0 * m.throttled for m in group.measured), 0, "measured")
+
+
+def _mean(values: Iterable[float | None], decimals: int, origin: Origin) -> Cell:
+    """Mean of the values that are there, ``n/a`` without any."""
+    there = [value for value in values if value is not None]
+    if not there:
+        return Cell(text="n/a", origin=origin, numbers={"n": 0, "origin": origin})
+    numbers: dict[str, Number] = {"mean": mean(there), "n": len(there), "origin": origin}
+    return Cell(text=f"{mean(there):.{decimals}f}", origin=origin, numbers=numbers)

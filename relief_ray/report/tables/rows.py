@@ -1,32 +1,34 @@
-"""Cells of the tables: our mean and spread, the paper's value below, and the deviation where it has a meaning."""
+"""Tables with a row per method: our mean and spread, the paper's value below, the deviation where it has a meaning."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import isclose
 
 from relief_ray.devices.time import CLOCKS
 from relief_ray.plugins.load import is_path
 from relief_ray.report.comparison import Comparison, Experiment, MethodResult, Stat
-from relief_ray.report.paper import PAPER_DATA, Paper, PaperCell
+from relief_ray.report.paper import PaperCell, read_paper
+from relief_ray.report.remarks import STAND_IN, stand_ins
 from relief_ray.report.results import KEY
 from relief_ray.report.statistics import Paired, interval_text
-from relief_ray.report.tables.columns import ROUNDS_TO_85, Column
+from relief_ray.report.tables.columns import AT_PAPER, F1, OWN_F1, ROUNDS_TO_85, Column
 from relief_ray.strategies import REFERENCE
-from relief_ray.support.table import NONE, Cell, Number, Origin
+from relief_ray.support.table import NONE, Cell, Number, Origin, Row, Table
 from relief_ray.support.text import with_title
 
-# The paper's protocol, Section VI-A and Eq. (2): key, value; it does not say how subjects are split.
-_PROTOCOL = (
-    ("rounds", "200"),
-    ("training.epochs", "5"),
-    ("training.lr", "0.001"),
-    ("training.batch_size", "32"),
-    ("data.stride_s", "1"),
-    ("training.missing", "zero_input"),
-    ("participation", "1"),
-    ("data.split", "not said"),
-)
+# The paper's protocol, Section VI-A and Eq. (2); it does not say how subjects are split.
+_PROTOCOL = {
+    "rounds": "200",
+    "training.epochs": "5",
+    "training.lr": "0.001",
+    "training.batch_size": "32",
+    "data.stride_s": "1",
+    "training.missing": "zero_input",
+    "participation": "1",
+    "data.split": "not said",
+}
 # Values under which a deviation from the paper is computed, where the configuration has the key.
 SAME = {
     "fleet.preset": "paper",
@@ -49,31 +51,83 @@ _SIMULATED = (
     "link_percent",
     "energy_j",
     "energy_total_j",
-    "energy_saved_percent",
-    "total_s",
-)
-_TIMED = (
-    *(name for name in _SIMULATED if name != "speedup_paper"),
     "compute_s",
     "wait_s",
     "device_j",
-    "f1_at_seconds_percent",
-    "f1_at_joules_percent",
 )
-_BY_ROUND = ("tta85_rounds", "tta95_rounds")
 _ORDINALS = {1: "1st", 2: "2nd", 3: "3rd"}
 
 
-def headings(experiment: Experiment, columns: Sequence[Column], clock: str | None) -> Iterator[str]:
+def _nothing(label: str, column: Column) -> None:
+    """The paper's value beside a figure of which it prints none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableSpec:
+    """Table of a setting: a row per method, a column per figure; a method without finished runs is a row of gaps."""
+
+    experiment: Experiment
+    where: Comparison | None
+    """Where the figures are from; None: no run is done."""
+    rows: Sequence[str]
+    """The methods."""
+    columns: Sequence[Column]
+    caption: str
+    notes: Iterable[str]
+    first: str = "method"
+    """Heading of the rows."""
+    heads: Sequence[str] = ()
+    """Headings of the columns; empty: their own."""
+    beside: Callable[[str, Column], PaperCell | None] = _nothing
+    """The paper's cell of a method's figure."""
+    cell: Callable[[Experiment, Comparison, MethodResult, Column, PaperCell | None], Cell] | None = None
+    """How a figure is shown; None: as ``method_cell`` does."""
+    more: Mapping[str, Callable[[str], Cell]] = field(default_factory=dict)
+    """Columns of other runs behind these, by their headings: the cell of a method."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Names of methods that do not stand under their own."""
+    rules: Collection[str] = ()
+    """The methods above which a line stands."""
+    faint: Collection[str] = ()
+    second: str = ""
+
+    def table(self, slug: str) -> Table:
+        """The table under that name."""
+        heads = self.heads or [column.head for column in self.columns]
+        return Table(
+            slug=slug,
+            caption=self.caption,
+            head=(self.first, "runs", *heads, *self.more),
+            rows=tuple(map(self._row, self.rows)),
+            notes=tuple(self.notes),
+            second=self.second,
+        )
+
+    def _row(self, label: str) -> Row:
+        cells = [runs_cell(self.experiment, self.where, label)]
+        cells += [self._cell(label, column) for column in self.columns]
+        cells += [make(label) for make in self.more.values()]
+        name = self.names.get(label, label)
+        return Row(name=name, cells=tuple(cells), rule=label in self.rules, faint=label in self.faint)
+
+    def _cell(self, label: str, column: Column) -> Cell:
+        theirs = self.beside(label, column)
+        if self.where is None or (method := self.where.row(label)) is None:
+            shown = None if column.gain else theirs
+            below, value = _paper_line(shown, column), None if shown is None else shown.value
+            return Cell(text="", below=below, tone="gap", numbers={"n": 0, "paper": value})
+        return (self.cell or method_cell)(self.experiment, self.where, method, column, theirs)
+
+
+def headings(experiment: Experiment, columns: Sequence[Column], clock: str | None) -> list[str]:
     """Headings of the columns: simulated ones name their clock, numbers of rounds how often F1 was tested."""
-    every = experiment.text("evaluation.every")
+    heads, every = [], experiment.text("evaluation.every")
     for column in columns:
-        if column.figure in _TIMED and clock is not None:
-            yield f"{column.head}, `{clock}`"
-        elif column.figure in _BY_ROUND and every not in ("", "1"):
-            yield f"{column.head}, tested every {_ORDINALS.get(int(every), f'{every}th')}"
-        else:
-            yield column.head
+        by = f", `{clock}`" if clock and column.figure in _SIMULATED and column is not AT_PAPER else ""
+        if column is ROUNDS_TO_85 and every not in ("", "1"):
+            by = f", tested every {_ORDINALS.get(int(every), f'{every}th')}"
+        heads.append(column.head + by)
+    return heads
 
 
 def is_comparable(experiment: Experiment, *, any_fleet: bool = False) -> bool:
@@ -83,7 +137,7 @@ def is_comparable(experiment: Experiment, *, any_fleet: bool = False) -> bool:
     """
     same = SAME if any_fleet else SAME | _USUAL_FLEET
     return (
-        experiment.dataset in PAPER_DATA
+        experiment.is_on_papers_data
         and experiment.is_real
         and not experiment.choice
         and all(experiment.text(key) in (value, "") for key, value in same.items())
@@ -92,41 +146,37 @@ def is_comparable(experiment: Experiment, *, any_fleet: bool = False) -> bool:
 
 def departures(experiment: Experiment) -> list[str]:
     """Settings that leave the paper's protocol: ``rounds 20 (paper: 200)``."""
-    here = [(key, value, experiment.text(key)) for key, value in _PROTOCOL if key not in experiment.searched]
-    return [f"{key} {ours} (paper: {value})" for key, value, ours in here if ours and ours != value]
+    here = {key: experiment.text(key) for key in _PROTOCOL if key not in experiment.searched}
+    return [f"{k} {ours} (paper: {_PROTOCOL[k]})" for k, ours in here.items() if ours not in ("", _PROTOCOL[k])]
 
 
-def origin_of(experiment: Experiment, comparison: Comparison, label: str, figure: str) -> Origin:
+def origin_of(comparison: Comparison, label: str, figure: str) -> Origin:
     """Origin of a method's figure."""
+    method = comparison.row(label)
+    # Settings were chosen to agree with the paper's tables.
+    is_fitted = method is not None and method.method.is_fitted
     if figure in _SIMULATED:
         if comparison.clock == "measured":
             return "measured"
-        return (
-            "FITTED"
-            if _is_fitted(comparison, label) or _is_target(experiment, comparison, label, figure)
-            else ("simulated")
-        )
-    if not experiment.is_real:
+        return "FITTED" if is_fitted or _is_target(comparison, label, figure) else "simulated"
+    if comparison.first.data_origin != "real":
         return "SYNTHETIC"
-    if figure.startswith("up_") and (_is_fitted(comparison, label) or _has_fitted_width(experiment, comparison, label)):
+    if figure.startswith("up_") and (is_fitted or _has_fitted_width(comparison, label)):
         return "FITTED"
     return "measured"
 
 
-def _is_fitted(comparison: Comparison, label: str) -> bool:
-    """True for a method whose settings were chosen to agree with the paper's tables."""
-    method = comparison.row(label)
-    return method is not None and method.method.is_fitted
-
-
-def _is_target(experiment: Experiment, comparison: Comparison, label: str, figure: str) -> bool:
+def _is_target(comparison: Comparison, label: str, figure: str) -> bool:
     """True for FedAvg's joules on PAMAP2, to which the clocks were fitted, and for methods that do the same work."""
-    fitted = experiment.runs[0].is_fitted
-    at_target = (
-        experiment.dataset == "pamap2" and figure.startswith("energy") and _has_fedavgs_joules(comparison, label)
-    )
     clock = CLOCKS.get(comparison.clock)
-    return fitted and at_target and clock is not None and clock.is_fitted
+    return (
+        figure.startswith("energy")
+        and comparison.dataset == "pamap2"
+        and comparison.runs[0].is_fitted
+        and clock is not None
+        and clock.is_fitted
+        and _has_fedavgs_joules(comparison, label)
+    )
 
 
 def _has_fedavgs_joules(comparison: Comparison, label: str) -> bool:
@@ -139,11 +189,11 @@ def _has_fedavgs_joules(comparison: Comparison, label: str) -> bool:
     return label == REFERENCE or (bool(shared) and all(isclose(mine[k] or 0, whole[k] or 0) for k in shared))
 
 
-def _has_fitted_width(experiment: Experiment, comparison: Comparison, label: str) -> bool:
+def _has_fitted_width(comparison: Comparison, label: str) -> bool:
     """True where the whole model is sent on PAMAP2: Backbone 1's width was chosen to give FedAvg's 4.81 MiB there."""
-    mine, whole = stat_of(comparison, label, "up_mib"), stat_of(comparison, REFERENCE, "up_mib")
+    mine, whole = (stat_of(comparison, name, "up_mib") for name in (label, REFERENCE))
     is_whole = mine is not None and whole is not None and mine.mean == whole.mean
-    return experiment.backbone == "cnn" and experiment.dataset == "pamap2" and (label == REFERENCE or is_whole)
+    return comparison.backbone == "cnn" and comparison.dataset == "pamap2" and (label == REFERENCE or is_whole)
 
 
 def stat_of(comparison: Comparison, label: str, figure: str) -> Stat | None:
@@ -152,13 +202,10 @@ def stat_of(comparison: Comparison, label: str, figure: str) -> Stat | None:
     return None if method is None else method.stats.get(figure)
 
 
-def printed(
-    experiment: Experiment, paper: Paper, table: str, row: str, column: Column, prefix: str = ""
-) -> PaperCell | None:
+def printed(experiment: Experiment, table: str, row: str, column: Column, prefix: str = "") -> PaperCell | None:
     """The paper's cell; None for a figure that it does not print of these data. ``prefix``: a backbone's, ``B1 ``."""
-    if not column.is_printed_of(experiment.dataset):
-        return None
-    return paper[table].get(row, prefix + column.paper.format(data=experiment.paper_data))
+    name = column.printed(experiment.dataset)
+    return read_paper()[table].get(row, prefix + name) if name else None
 
 
 def second_line(experiment: Experiment) -> str:
@@ -174,6 +221,12 @@ def name_of(method: MethodResult) -> str:
     return f"{method.label}{'*' if method.personalised else ''}"
 
 
+def marked_names(comparison: Comparison) -> dict[str, str]:
+    """``name_of`` each method, stand-ins for LoRA marked."""
+    replaced = stand_ins(comparison.runs)
+    return {m.label: name_of(m) + STAND_IN * (m.label in replaced) for m in comparison.rows}
+
+
 def names_line(comparison: Comparison) -> str:
     """Sentence with what stands behind the names: a preset's title, or a user's method's import path; or empty.
 
@@ -181,13 +234,8 @@ def names_line(comparison: Comparison) -> str:
     """
     known = {run.label: run.run for run in comparison.runs}
     texts = {label: run.strategy if is_path(run.strategy) else run.method.title for label, run in known.items()}
-    parts = [f"`{label}`: {text}" for label, text in texts.items() if with_title(_base(label), text) != text]
+    parts = [f"`{k}`: {text}" for k, text in texts.items() if with_title(k.partition(" (")[0], text) != text]
     return f"Names: {'; '.join(parts)}" if parts else ""
-
-
-def _base(label: str) -> str:
-    """``relief`` of the variant ``relief (fill=time)``."""
-    return label.partition(" (")[0]
 
 
 def number_text(stat: Stat | None, column: Column, num_runs: int, *, tight: bool = False) -> str:
@@ -214,16 +262,18 @@ def figure_cell(
     num_runs: int = 1,
 ) -> Cell:
     """Our figure with the paper's below; ``-`` where it is undefined or was never reached."""
-    theirs = value_of(paper)
-    numbers: dict[str, Number] = {"paper": theirs, "paper_std": None if paper is None else paper.std, "origin": origin}
-    if stat is None:
-        return Cell(text=NONE, below=_paper_line(paper, column), origin=origin, numbers={"n": 0, **numbers})
-    mean, std = stat.mean * column.scale, None if stat.std is None else stat.std * column.scale
-    deviation = mean - theirs if comparable and theirs is not None and origin != "FITTED" else None
-    numbers = {"mean": mean, "std": std, "n": stat.num, **numbers, "deviation": deviation}
-    change = "" if deviation is None else f"{deviation:+.{column.decimals}f}"
+    numbers: dict[str, Number] = {"n": 0, "origin": origin}
+    below, change = _paper_line(paper, column), None
+    if stat is not None:
+        std = None if stat.std is None else stat.std * column.scale
+        numbers |= {"mean": stat.mean * column.scale, "std": std, "n": stat.num}
+    if paper is not None:
+        numbers |= {"paper": paper.value, "paper_std": paper.std}
+        if comparable and stat is not None and paper.value is not None and origin != "FITTED":
+            change = stat.mean * column.scale - paper.value
+            below += f", {change:+.{column.decimals}f}"
     text = number_text(stat, column, num_runs)
-    return Cell(text=text, below=_paper_line(paper, column, change), origin=origin, numbers=numbers)
+    return Cell(text=text, below=below, origin=origin, numbers=numbers | {"deviation": change})
 
 
 def method_cell(
@@ -231,76 +281,59 @@ def method_cell(
     comparison: Comparison,
     method: MethodResult,
     column: Column,
-    *,
     paper: PaperCell | None = None,
-    comparable: bool = False,
 ) -> Cell:
-    """``figure_cell`` of a method that was run."""
-    origin = origin_of(experiment, comparison, method.label, column.figure)
-    stat = method.stats.get(column.figure)
-    return figure_cell(stat, column, origin=origin, paper=paper, comparable=comparable, num_runs=method.num_runs)
+    """A method's figure, the headline of own models starred, or its difference.
+
+    The deviation from the paper is of headlines: a personalised method's canonical model has none.
+    """
+    if column.gain:
+        origin = origin_of(comparison, method.label, "f1_percent")
+        return _difference_cell(column.gain(comparison, method), origin, None if paper is None else paper.delta)
+    cell = figure_cell(
+        method.stats.get(column.figure),
+        column,
+        origin=origin_of(comparison, method.label, column.figure),
+        paper=paper,
+        comparable=is_comparable(experiment) and not (column is F1 and method.personalised),
+        num_runs=method.num_runs,
+    )
+    return replace(cell, text=f"{cell.text}*") if column is OWN_F1 and method.personalised else cell
 
 
-def _paper_line(cell: PaperCell | None, column: Column, change: str = "") -> str:
-    """``92.0 ± 0.38, -1.2``: the paper's value (its spreads have two decimals), and ours minus it."""
-    if cell is None:
-        return ""
-    spread = "" if cell.std is None else f" ± {cell.std:.2f}"
-    value = NONE if cell.value is None else f"{cell.value:.{column.decimals}f}" + spread
-    return value + (f", {change}" if change else "")
+def _paper_line(cell: PaperCell | None, column: Column) -> str:
+    """``92.0 ± 0.38``: the paper's value; its spreads have two decimals."""
+    if cell is None or cell.value is None:
+        return NONE if cell else ""
+    return f"{cell.value:.{column.decimals}f}" + ("" if cell.std is None else f" ± {cell.std:.2f}")
 
 
-def difference_cell(ours: Paired | None, origin: Origin, theirs: float | None = None) -> Cell:
+def _difference_cell(ours: Paired | None, origin: Origin, theirs: float | None) -> Cell:
     """A paired difference in points with its interval, the paper's printed one below."""
-    mean, low, high = (None, None, None) if ours is None else (ours.mean, ours.low, ours.high)
-    numbers: dict[str, Number] = {
-        "mean": mean,
-        "low": low,
-        "high": high,
-        "n": ours.num_pairs if ours else 0,
-        "paper": theirs,
-        "origin": origin,
-    }
+    mean, low, high, n = (None, None, None, 0) if ours is None else (ours.mean, ours.low, ours.high, ours.num_pairs)
+    numbers: dict[str, Number] = {"mean": mean, "low": low, "high": high, "n": n, "paper": theirs, "origin": origin}
     below = "" if theirs is None else f"{theirs:+.1f}"
     return Cell(text=interval_text(ours), below=below, origin=origin, numbers=numbers)
 
 
 def recorded(comparison: Comparison | None, columns: Sequence[Column]) -> tuple[Column, ...]:
     """The columns without those that no run has a figure for; a target that none reached is a result and stays."""
-    if comparison is None:
-        return tuple(columns)
-    kept = {name for method in comparison.rows for name in method.stats} | {"", ROUNDS_TO_85.figure}
-    return tuple(column for column in columns if column.figure in kept)
+    return tuple(c for c in columns if comparison is None or c is ROUNDS_TO_85 or c.gain or comparison.has(c.figure))
 
 
-def value_of(cell: PaperCell | None) -> float | None:
-    """The printed value."""
-    return None if cell is None else cell.value
-
-
-def gap(statuses: Sequence[str], below: str = "") -> Cell:
+def gap(statuses: Sequence[str]) -> Cell:
     """Empty place with its reason: the statuses of the runs that should have filled it."""
     text = ", ".join(dict.fromkeys(statuses)) or "not run"
-    return Cell(text=text, below=below, tone="gap", numbers={"n": 0, "status": text})
+    return Cell(text=text, tone="gap", numbers={"n": 0, "status": text})
 
 
-def gaps(experiment: Experiment, label: str, papers: Sequence[tuple[Column, PaperCell | None]]) -> Iterator[Cell]:
-    """The cells of a method without finished runs: the reason, then the paper's values alone."""
-    yield gap(open_statuses(experiment, label))
-    for column, cell in papers:
-        yield Cell(text="", below=_paper_line(cell, column), tone="gap", numbers={"n": 0, "paper": value_of(cell)})
-
-
-def open_statuses(experiment: Experiment, label: str) -> list[str]:
-    """The statuses of a method's runs that are not done."""
-    return [s.status for s in experiment.items if s.label == label and s.status != "done"]
-
-
-def runs_cell(method: MethodResult, experiment: Experiment) -> Cell:
+def runs_cell(experiment: Experiment, comparison: Comparison | None, label: str) -> Cell:
     """Number of runs behind a row, of how many that were planned; runs of other code are marked."""
-    other, absent = experiment.of_other_code(method.label), len(open_statuses(experiment, method.label))
-    planned = method.num_runs + absent
-    text = f"{method.num_runs} of {planned}" if absent else str(method.num_runs)
+    lacking = experiment.open_statuses(label)
+    if comparison is None or (method := comparison.row(label)) is None:
+        return gap(lacking)
+    other, planned = experiment.of_other_code(label), method.num_runs + len(lacking)
+    text = f"{method.num_runs} of {planned}" if lacking else str(method.num_runs)
     below = f"{other} by other code" if other else ""
     numbers: dict[str, Number] = {"n": method.num_runs, "planned": planned, "other_code": other}
-    return Cell(text=text, below=below, tone="warn" if absent or other else "", numbers=numbers)
+    return Cell(text=text, below=below, tone="warn" if lacking or other else "", numbers=numbers)

@@ -60,16 +60,14 @@ def test_a_gap_says_why():
 def test_origins(pamap2, make):
     real = pamap2(make("fedavg"), make("relief"), make("fedicu_table"))
     fake = pamap2(make("fedavg", origin="SYNTHETIC"))
-    comparison = real.shown
-    assert comparison is not None
-    assert origin_of(real, comparison, "fedavg", "f1_percent") == "measured"
-    assert origin_of(fake, fake.shown, "fedavg", "f1_percent") == "SYNTHETIC"
-    assert origin_of(real, comparison, "fedavg", "energy_j") == "FITTED", "847 J are what the clock was fitted to"
-    assert origin_of(real, comparison, "relief", "energy_j") == "FITTED", "the same joules as FedAvg's: the same work"
+    assert origin_of(real.shown, "fedavg", "f1_percent") == "measured"
+    assert origin_of(fake.shown, "fedavg", "f1_percent") == "SYNTHETIC"
+    assert origin_of(real.shown, "fedavg", "energy_j") == "FITTED", "847 J are what the clock was fitted to"
+    assert origin_of(real.shown, "relief", "energy_j") == "FITTED", "the same joules as FedAvg's: the same work"
     less = pamap2(make("fedavg"), make("relief", energy_j=60.0))
-    assert origin_of(less, less.shown, "relief", "energy_j") == "simulated"
-    assert origin_of(real, comparison, "fedavg", "up_mib") == "FITTED", "the width gives 4.81 MiB"
-    assert origin_of(real, comparison, "FedICU (reconstructed), table", "speedup") == "FITTED"
+    assert origin_of(less.shown, "relief", "energy_j") == "simulated"
+    assert origin_of(real.shown, "fedavg", "up_mib") == "FITTED", "the width gives 4.81 MiB"
+    assert origin_of(real.shown, "FedICU (reconstructed), table", "speedup") == "FITTED"
 
 
 def test_only_the_paper_s_data_fleet_and_coupling_compare(pamap2, make, inventory_of):
@@ -126,17 +124,17 @@ def test_departures_from_the_protocol_are_named(pamap2, make):
 def test_no_value_of_the_paper_stands_under_other_data(pamap2, make, put_on, inventory_of):
     """Of PAMAP2 it prints all figures, of MHEALTH F1 alone, of DSA none."""
     other = experiments(inventory_of([make("fedavg")]))[0]
-    assert printed(other, PAPER, "I", "FedAvg", F1) is None and second_line(other) == ""
+    assert printed(other, "I", "FedAvg", F1) is None and second_line(other) == ""
     mhealth = experiments(inventory_of([put_on(make("fedavg"), data={"name": "mhealth"})]))[0]
-    assert printed(mhealth, PAPER, "I", "FedAvg", F1) is not None
-    assert printed(mhealth, PAPER, "I", "FedAvg", SPEEDUP) is None
-    assert printed(pamap2(make("fedavg")), PAPER, "I", "FedAvg", SPEEDUP) is not None
+    assert printed(mhealth, "I", "FedAvg", F1) is not None
+    assert printed(mhealth, "I", "FedAvg", SPEEDUP) is None
+    assert printed(pamap2(make("fedavg")), "I", "FedAvg", SPEEDUP) is not None
     assert second_line(pamap2(make("fedavg"))) == "second line: paper, PAMAP2, ours minus it"
-    assert printed(pamap2(make("fedavg")), PAPER, "I", "V1", F1) is None
+    assert printed(pamap2(make("fedavg")), "I", "V1", F1) is None
 
 
 def test_runs_are_counted_against_the_plan_and_other_code_is_marked(make, put_on, inventory_of):
     runs = [put_on(make("fedavg", seed=s), digest="b" if s == 2 else "a", where=f"w{s}") for s in range(3)]
     experiment = experiments(inventory_of(runs, [(put_on(make("fedavg", seed=4)), "failed", "disk full")]))[0]
-    cell = runs_cell(experiment.main.row("fedavg"), experiment)
+    cell = runs_cell(experiment, experiment.main, "fedavg")
     assert (cell.text, cell.below, cell.tone) == ("3 of 4", "1 by other code", "warn")

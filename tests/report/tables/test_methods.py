@@ -11,7 +11,7 @@ from relief_ray.report.paper import beside, read_paper
 from relief_ray.report.remarks import STAND_IN
 from relief_ray.report.statistics import interval_text, paired
 from relief_ray.report.tables.columns import F1, HEADLINE, LINK
-from relief_ray.report.tables.comparison import brief_tables, costs_table, legend, scores_table, wide_table
+from relief_ray.report.tables.methods import brief_tables, costs_table, legend, scores_table, wide_table
 from relief_ray.report.tables.rows import names_line, number_text
 
 
