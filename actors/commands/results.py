@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
-from actors.commands.plan_text import next_steps, refuse_nested
+from actors.commands.folders import refuse_nested
 from actors.terminal.mlflow_export import export_report, export_study, where_to_look
 from relief_ray.config.experiment import as_read
 from relief_ray.config.runtime import TrackingConfig
@@ -117,6 +117,7 @@ _FIGURE = "timeline.png"
 
 def show_results(plan: Plan, as_json: bool) -> None:
     """Print table, figure file and verdict of all runs of a plan."""
+    from actors.commands.plan_text import next_steps
     from relief_ray.report.comparison import compare
 
     if not any("test" in cell.config.evaluation.parts for cell in plan.cells):
