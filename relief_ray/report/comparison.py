@@ -7,9 +7,9 @@ replicate alone, with one comparison per clock.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from math import isnan
 from pathlib import Path
 from statistics import mean, stdev
@@ -105,14 +105,28 @@ class MethodResult:
     num_runs: int
     stats: Mapping[str, Stat]
     """Figures by name, in the unit that the name ends with."""
-    f1: Paired | None
-    """Paired difference of the headline F1 to FedAvg's after the last round, in points."""
-    at_rounds: Paired | None
-    """The same at equal numbers of aggregations; None where all aggregate as often, or were not tested early enough."""
-    canonical: Paired | None
-    """The same of the canonical model."""
-    rare: Paired | None
-    """The same of the canonical model that sees the rare sensors alone."""
+    over_reference: Callable[[str, str], Paired | None]
+    """The paired difference of a method to FedAvg in a column of the run table, in points; computed when asked for."""
+
+    @property
+    def f1(self) -> Paired | None:
+        """Of the headline F1 after the last round."""
+        return self.over_reference(self.label, "f1_percent")
+
+    @property
+    def at_rounds(self) -> Paired | None:
+        """The same at equal numbers of aggregations; None where all aggregate as often, or were tested too late."""
+        return self.over_reference(self.label, "f1_at_rounds_percent")
+
+    @property
+    def canonical(self) -> Paired | None:
+        """Of the canonical model's F1."""
+        return self.over_reference(self.label, "f1_canonical_percent")
+
+    @property
+    def rare(self) -> Paired | None:
+        """Of the F1 of the canonical model that sees the rare sensors alone."""
+        return self.over_reference(self.label, "f1_rare_percent")
 
     @property
     def is_bound(self) -> bool:
@@ -227,39 +241,59 @@ def compare_runs(
 
     ``searched``: keys that a search varies beside those that the runs themselves name.
     """
+    distinct, notes = _comparable(runs, searched, parsed)
+    clock = clock or distinct[0].run.planning_model
+    for loaded in distinct:
+        if clock not in (known := loaded.rounds[-1].costs):
+            raise UserError(f"{loaded.where}: no clock {clock!r}; recorded are {', '.join(known)}; choose one of them")
+    return _by_clocks(distinct, notes, [clock])[clock]
+
+
+def _comparable(
+    runs: Sequence[Loaded], searched: Iterable[str], parsed: Parsed
+) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
+    """The complete runs under their variants' names, one per method and replicate, and notes on the others."""
     complete, notes = require_complete(runs)
     _refuse_mixture(complete, searched, parsed)
     labels = variant_names([(r.label, r.run.config) for r in complete], [r.run.method for r in complete])
     distinct, repeats = _without_repeats([renamed(r, name) for r, name in zip(complete, labels, strict=True)])
-    chosen = _clock(distinct, clock)
-    rounds = round_table(distinct, chosen)
-    table = run_table(distinct, rounds, chosen)
-    methods = {r.label: r.run.method for r in reversed(distinct)}
-    names = bounds_last(by_registry(dict.fromkeys(r.label for r in distinct)), methods)
-    figures = [name for name in table.columns if name not in FACTS]
-    rows = []
-    for label, group in ((label, table[table["method"] == label]) for label in names):
-        columns = zip(figures, group[figures].to_numpy(dtype=float).T, strict=True)
-        known = {name: values for name, column in columns if (values := column[column == column].tolist())}
-        f1, at_rounds, canonical, rare = (
-            None if label == REFERENCE else paired_gain(pairs(table, rounds, label, REFERENCE, figure))
-            for figure in ("f1_percent", "f1_at_rounds_percent", "f1_canonical_percent", "f1_rare_percent")
+    return distinct, (*notes, *repeats)
+
+
+def _by_clocks(runs: tuple[Loaded, ...], notes: tuple[str, ...], clocks: Sequence[str]) -> dict[str, Comparison]:
+    """A comparison for each clock; differences in F1, on which no clock has a say, are computed once for all."""
+    tables = {clock: (rounds := round_table(runs, clock), run_table(runs, rounds, clock)) for clock in clocks}
+
+    @cache
+    def over_reference(label: str, figure: str) -> Paired | None:
+        rounds, table = tables[clocks[0]]
+        return None if label == REFERENCE else paired_gain(pairs(table, rounds, label, REFERENCE, figure))
+
+    methods = {r.label: r.run.method for r in reversed(runs)}
+    names = bounds_last(by_registry(dict.fromkeys(r.label for r in runs)), methods)
+    return {
+        clock: Comparison(
+            clock=clock,
+            runs=runs,
+            table=table,
+            rounds=rounds,
+            rows=tuple(_row(methods[name], table[table["method"] == name], over_reference) for name in names),
+            notes=notes,
         )
-        rows.append(
-            MethodResult(
-                label=label,
-                method=methods[label],
-                personalised=bool(group["personalised"].any()),
-                num_runs=len(group),
-                stats={name: stat(values) for name, values in known.items()},
-                f1=f1,
-                at_rounds=at_rounds,
-                canonical=canonical,
-                rare=rare,
-            )
-        )
-    return Comparison(
-        clock=chosen, runs=distinct, table=table, rounds=rounds, rows=tuple(rows), notes=(*notes, *repeats)
+        for clock, (rounds, table) in tables.items()
+    }
+
+
+def _row(method: MethodFacts, group: DataFrame, over_reference: Callable[[str, str], Paired | None]) -> MethodResult:
+    figures = [name for name in group.columns if name not in FACTS]
+    columns = zip(figures, group[figures].to_numpy(dtype=float).T, strict=True)
+    return MethodResult(
+        label=method.name,
+        method=method,
+        personalised=bool(group["personalised"].any()),
+        num_runs=len(group),
+        stats={name: stat(known) for name, column in columns if (known := column[column == column].tolist())},
+        over_reference=over_reference,
     )
 
 
@@ -394,14 +428,6 @@ def _with_pairs(first: Loaded, other: Loaded) -> Loaded:
     return replace(first, rounds=tuple(r.model_copy(update={"pairwise": pairs}) for r, pairs in rounds))
 
 
-def _clock(runs: Sequence[Loaded], wanted: str | None) -> str:
-    clock = wanted or runs[0].run.planning_model
-    for loaded in runs:
-        if clock not in (known := loaded.rounds[-1].costs):
-            raise UserError(f"{loaded.where}: no clock {clock!r}; recorded are {', '.join(known)}; choose one of them")
-    return clock
-
-
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
     """All items of one setting."""
@@ -426,7 +452,7 @@ class Experiment:
         known = [set(r.rounds[-1].costs) for r in self.runs]
         clocks = [c for c in self.runs[0].rounds[-1].costs if all(c in k for k in known)] if known else []
         again = tuple(renamed(r, s.label) for s in self.items for r in s.repeats)
-        return {clock: compare_runs((*self.runs, *again), clock, self.searched, self.parsed) for clock in clocks}
+        return _by_clocks(*_comparable((*self.runs, *again), self.searched, self.parsed), clocks) if clocks else {}
 
     @property
     def main(self) -> Comparison | None:
