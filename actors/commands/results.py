@@ -99,7 +99,7 @@ def _write_small(inventory: Inventory, registry: Registry, place: Path, title: s
     Raises:
         UserError: no cell is finished, two have one name, or claims of several studies are about them.
     """
-    from relief_ray.records.committed import FILE, condense, write_committed
+    from relief_ray.records.committed import FILE, write_committed
 
     done = [(s.name, s.loaded) for s in inventory.items if s.status == "done" and s.loaded is not None]
     twice = [name for name, number in Counter(name for name, _ in done).items() if number > 1]
@@ -107,7 +107,7 @@ def _write_small(inventory: Inventory, registry: Registry, place: Path, title: s
         found = f"{len(registry.files)} claims files" if done else "no finished cell"
         found = f"cells named {', '.join(twice[:3])} more than once" if twice else found
         raise UserError(f"--commit {place}: found {found}; commit the folders of one grid at a time")
-    cells = ((name, loaded.committed or condense(loaded.run, loaded.rounds)) for name, loaded in done)
+    cells = ((name, loaded.small) for name, loaded in done)
     claims = registry.files[0].committed if registry.files else None
     return write_committed(place / FILE, title or "; ".join(inventory.titles) or place.name, cells, claims)
 

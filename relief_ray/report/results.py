@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean
 from typing import TYPE_CHECKING
 
-from relief_ray.records.committed import mean_fedavg, means_of
 from relief_ray.records.metrics import extra_columns
 from relief_ray.records.schema import ClientRecord, Metrics
 from relief_ray.report.runs import Loaded, device_types, fleet_of, is_pooled, run_value
@@ -183,7 +182,8 @@ def by_subject(metrics: Metrics) -> Mapping[str, float]:
 
 def figures(loaded: Loaded, clock: str | None = None) -> dict[str, float | None]:
     """Every figure of one run that needs no other run."""
-    return {**_scores(loaded), **cost_figures(loaded, clock or loaded.run.planning_model), **_work(loaded)}
+    clock = clock or loaded.run.planning_model
+    return {**_scores(loaded), **cost_figures(loaded, clock), **_work(loaded, clock)}
 
 
 def _scores(loaded: Loaded) -> dict[str, float | None]:
@@ -217,12 +217,9 @@ def cost_figures(loaded: Loaded, clock: str) -> dict[str, float | None]:
     """
     costs, total = [r.costs[clock] for r in loaded.trained], loaded.rounds[-1].totals[clock]
     round_s, energy_j = mean(c.round_s for c in costs), mean(c.energy_j for c in costs)
-    fedavg = None if is_pooled(loaded) else mean_fedavg(loaded.run, loaded.trained, clock)
-    compute_s = link = None
-    if loaded.committed is None:
-        compute_s, link = mean(c.compute_s for c in costs), mean(c.link_share for c in costs)
-    elif (means := loaded.committed.means) is not None:
-        compute_s, link = means.compute_s, means.link_share
+    means = loaded.means(clock)
+    fedavg = None if means is None else means.fedavg
+    compute_s, link = (None, None) if means is None else (means.compute_s, means.link_share)
     return {
         "round_s": round_s,
         "speedup": None if fedavg is None else _ratio(fedavg.round_s, round_s),
@@ -237,21 +234,18 @@ def cost_figures(loaded: Loaded, clock: str) -> dict[str, float | None]:
     }
 
 
-def _work(loaded: Loaded) -> dict[str, float | None]:
+def _work(loaded: Loaded, clock: str) -> dict[str, float | None]:
     """Bytes, trained values and seconds on this machine, means over clients and rounds; free slots."""
-    means = means_of(loaded.run, loaded.trained) if loaded.committed is None else loaded.committed.means
+    means, last = loaded.means(clock), loaded.rounds[-1].totals[clock].bytes_up
     names = ("client_bytes_up", "client_bytes_down", "trained_fraction", "speedup_paper", "wall_s")
     up, down, trained, at_paper, wall_s = (getattr(means, name, None) for name in names)
-    sent = [c.bytes_up for r in loaded.trained for c in r.clients]
-    fleet = sum(sent) / len(loaded.trained) if sent else None
-    if loaded.committed is not None:
-        totals = {r.round: r.bytes_up for r in loaded.committed.rounds}
-        fleet = (totals[max(totals)] - totals.get(0, 0)) / len(loaded.trained)
+    before = loaded.rounds[0].totals[clock].bytes_up if loaded.has_bootstrap else 0
+    most = max((c.bytes_up for r in loaded.trained for c in r.clients), default=None)
     slots, pooled = count_slots(loaded), is_pooled(loaded)
     return {
         "up_mib": _mib(up),
-        "up_max_mib": None if pooled else _mib(max(sent, default=None)),
-        "up_fleet_mib": None if pooled else _mib(fleet),
+        "up_max_mib": None if pooled else _mib(most),
+        "up_fleet_mib": None if pooled else _mib((last - before) / len(loaded.trained)),
         "down_mib": _mib(down),
         "up_saved_percent": None,
         "trained_percent": _percent(trained),

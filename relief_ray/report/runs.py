@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
@@ -15,10 +16,9 @@ from relief_ray.data.registry import get_spec
 from relief_ray.devices.fleet import FleetConfig, build_fleet
 from relief_ray.records.cells import model_conflict, status_of
 from relief_ray.records.committed import FILE as COMMITTED_FILE
-from relief_ray.records.committed import CommittedCell, RoundRow, read_committed, work_digest
+from relief_ray.records.committed import SHARED, CommittedCell, Means, RoundRow, condense, means_of, read_committed
 from relief_ray.records.facts import left_out_of, sentence
 from relief_ray.records.ledger import Rounds
-from relief_ray.records.metrics import chance_f1
 from relief_ray.records.run_folder import RUN_FILE, is_done, read_rounds, read_run
 from relief_ray.records.schema import Metrics, RoundRecord, RunRecord, Totals
 from relief_ray.support.errors import UserError, nearest
@@ -38,7 +38,7 @@ _FLEET = TypeAdapter(Fleet)
 _NOT_RUNS = frozenset({"stale", "mlartifacts", "mlruns"})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Loaded:
     """A run with its rounds.
 
@@ -127,23 +127,27 @@ class Loaded:
         """Rounds 1..R: all but the bootstrap."""
         return tuple(r for r in self.rounds if r.round >= 1)
 
+    @cached_property
+    def small(self) -> CommittedCell:
+        """The run in its small form, as it is committed."""
+        return self.committed or condense(self.run, self.rounds)
+
+    def means(self, clock: str) -> Means | None:
+        """Means over rounds 1..R by a clock, a committed cell's by its own; None where it keeps none."""
+        return means_of(self.run, self.trained, clock) if self.committed is None else self.committed.means
+
     @property
     def chance(self) -> float | None:
         """F1 of a model that knows nothing, on the last tested round's windows, a share; None where it is unknown."""
-        if self.committed is not None:
-            return self.committed.chance
-        last = next((r.metrics for r in reversed(self.trained) if r.metrics is not None), None)
-        return None if last is None else chance_f1(last.confusion)
+        return self.small.chance
 
     @property
     def work(self) -> str:
         """Equal for two runs whose clients trained and sent the same in every round (``work_digest``).
 
-        Files of earlier versions lack it: there only equal models count as equal work.
+        Some committed cells lack it: there only equal models count as equal work.
         """
-        if self.committed is not None:
-            return self.committed.work_sha256 or self.committed.model_sha256
-        return work_digest(self.rounds)
+        return self.small.work_sha256 or self.small.model_sha256
 
 
 def run_value(run: RunRecord, path: str) -> JsonValue:
@@ -267,30 +271,25 @@ def read_small(path: Path) -> dict[str, Loaded]:
 
 def expanded(where: str, cell: CommittedCell) -> Loaded:
     """A committed cell as a run without clients; ``where`` stands for its folder."""
-    means = cell.means
-    budget: dict[str, JsonValue] = {}
-    if means is not None and means.fedavg is not None:
-        budget = {"fedavg_reference": {cell.planning_model: means.fedavg.model_dump(mode="json")}}
-    shared = {name: getattr(cell, name) for name in RunRecord.model_fields if name in CommittedCell.model_fields}
+    shared = {name: getattr(cell, name) for name in SHARED}
     first = cell.rounds[0].round if cell.rounds else 1
-    run = RunRecord(**shared, name=where, status="done", budget=budget, first_round=first)
+    run = RunRecord(**shared, name=where, status="done", warnings=cell.warnings, first_round=first)
     before, rounds = Totals(), list[RoundRecord]()
-    evaluated = [row.round for row in cell.rounds if row.f1 is not None]
+    last = max((row.round for row in cell.rounds if row.f1 is not None), default=None)
     for row in cell.rounds:
         totals = Totals(time_s=row.time_s, energy_j=row.energy_j, bytes_up=row.bytes_up, bytes_down=row.bytes_down)
         cost = RoundCost(round_s=row.time_s - before.time_s, energy_j=row.energy_j - before.energy_j, clients=())
-        is_last = bool(evaluated) and row.round == evaluated[-1]
         record = RoundRecord(
             round=row.round,
             phase="",
-            wall_s=0.0 if means is None else means.wall_s,
+            wall_s=0.0 if cell.means is None else cell.means.wall_s,
             ended_unix_s=0.0,
             participants=(),
             clients=(),
             costs={cell.planning_model: cost},
             totals={cell.planning_model: totals},
             model_sha256=cell.model_sha256,
-            metrics=cell.metrics if is_last else _scored(row, cell),
+            metrics=cell.metrics if row.round == last else _scored(row, cell),
             diagnostics=row.diagnostics,
         )
         rounds.append(record)
