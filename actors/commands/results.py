@@ -30,7 +30,7 @@ from relief_ray.support.text import WIDTH, filled, typed
 if TYPE_CHECKING:
     from relief_ray.report.claims import Registry
     from relief_ray.report.comparison import Comparison
-    from relief_ray.report.inventory import Inventory
+    from relief_ray.report.runs import Inventory
 
 
 OUT = "report"
@@ -50,8 +50,7 @@ def report_command(
         raise UserError(f"--title {title!r}: found no --commit; expected --commit DIR, whose results it names")
     from relief_ray.report.build import build, write
     from relief_ray.report.claims import registry_of
-    from relief_ray.report.inventory import STATUSES, take_inventory
-    from relief_ray.report.runs import is_committed
+    from relief_ray.report.runs import STATUSES, is_committed, take_inventory
 
     inventory, registry = take_inventory(folders, as_read), registry_of(folders)
     place = out or (Path(OUT) if is_committed(folders[0]) else folders[0] / OUT)
@@ -162,8 +161,7 @@ def _comparisons(folders: Sequence[Path], wanted: str | None) -> list[tuple[str,
         UserError: no setting's title contains ``wanted``, or run folders of several settings.
     """
     from relief_ray.report.comparison import compare, experiments
-    from relief_ray.report.inventory import take_inventory
-    from relief_ray.report.runs import is_committed
+    from relief_ray.report.runs import is_committed, take_inventory
 
     refuse_nested(folders, "compare")
     if not any(map(is_committed, folders)):

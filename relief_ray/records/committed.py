@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from statistics import mean
 from typing import Literal
@@ -286,10 +287,18 @@ def read_committed(path: Path) -> Committed:
     """
     file = path / FILE if path.is_dir() else path
     try:
-        data = read_whole(file)
-        content = json.loads(data)
+        facts = file.stat()
     except FileNotFoundError:
         raise UserError(f"{file}: not there; name a file or folder that `relief-ray report --commit` wrote") from None
+    return _read(file, facts.st_mtime_ns, facts.st_size)
+
+
+@lru_cache(maxsize=4)
+def _read(file: Path, changed_ns: int, num_bytes: int) -> Committed:
+    """Parse a file once, as long as its modification time and size stay: a page asks for its cells and its claims."""
+    try:
+        data = read_whole(file)
+        content = json.loads(data)
     except (OSError, ValueError) as error:
         raise _damaged(file, error) from error
     refuse_other_schema(content.get("schema_version") if isinstance(content, dict) else None, file)

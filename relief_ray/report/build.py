@@ -17,9 +17,9 @@ from relief_ray.report.figures.style import save, sheet
 from relief_ray.report.figures.timeline import timeline_figure
 from relief_ray.report.figures.updates import cosine, phases, traces
 from relief_ray.report.formats.pages import html, markdown
-from relief_ray.report.inventory import Inventory
 from relief_ray.report.paper import Paper, read_paper
 from relief_ray.report.remarks import STAND_IN, directions, rare_alone, remarks
+from relief_ray.report.runs import Inventory
 from relief_ray.report.tables.data import MOST_OPEN, data_tables
 from relief_ray.report.tables.methods import clocks_table, main_table, paper_table, row_label
 from relief_ray.report.tables.overview import footer, gaps, mixture, overview

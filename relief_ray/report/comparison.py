@@ -20,7 +20,6 @@ from pydantic import JsonValue
 from relief_ray.data.registry import get_spec
 from relief_ray.plugins.load import is_path
 from relief_ray.records.schema import MethodFacts, RunRecord
-from relief_ray.report.inventory import GridItem, Inventory, choice_kind, chosen_keys, searched_keys, variant_names
 from relief_ray.report.paper import PAPER_DATA
 from relief_ray.report.results import (
     COSTS,
@@ -28,21 +27,27 @@ from relief_ray.report.results import (
     KEY,
     by_subject,
     curves,
-    last_metrics,
     round_table,
     run_table,
     score_at,
 )
 from relief_ray.report.runs import (
+    GridItem,
+    Inventory,
     Loaded,
     Parsed,
     Replicate,
+    choice_kind,
+    chosen_keys,
     config_text,
     config_value,
     flat,
+    last_metrics,
     load_runs,
     require_complete,
+    searched_keys,
     split_name,
+    variant_names,
 )
 from relief_ray.report.statistics import MIN_REPLICATES, Paired, paired, units_of
 from relief_ray.strategies import PRESETS, REFERENCE, by_registry, method_name

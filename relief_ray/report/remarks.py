@@ -17,10 +17,10 @@ from relief_ray.models.registry import BACKBONES
 from relief_ray.plugins.load import is_path
 from relief_ray.records.identity import changed_files
 from relief_ray.report.comparison import Comparison, Experiment, MethodResult, data_title, is_own_method
-from relief_ray.report.inventory import GridItem
 from relief_ray.report.paper import PAPER_ROWS, TABLES, Paper, PaperCell
 from relief_ray.report.results import KEY, client_table
 from relief_ray.report.runs import (
+    GridItem,
     Loaded,
     config_int,
     config_text,

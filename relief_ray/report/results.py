@@ -8,12 +8,13 @@ one of these tables is made: a client's node and ``--help`` never do that.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import isnan
 from statistics import mean
 from typing import TYPE_CHECKING
 
 from relief_ray.records.metrics import extra_columns
 from relief_ray.records.schema import ClientRecord, Metrics
-from relief_ray.report.runs import Loaded, device_types, fleet_of, is_pooled, run_value
+from relief_ray.report.runs import Loaded, condensed, device_types, fleet_of, is_pooled, last_metrics, run_value
 from relief_ray.strategies import PROPOSED, REFERENCE
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def run_table(runs: Sequence[Loaded], rounds: DataFrame, clock: str | None = Non
     import numpy as np
     import pandas as pd
 
-    table = pd.DataFrame([{**_facts(run, i), **figures(run, clock)} for i, run in enumerate(runs)])
+    table = pd.DataFrame([{**_facts(run, i), **figures(run, clock)} for i, run in enumerate(map(condensed, runs))])
     table = table.astype({name: float for name in table.columns if name not in FACTS})
     is_small = pd.Series([run.committed is not None for run in runs]) & ~table["pooled"]
     tested = curves(rounds)
@@ -144,7 +145,8 @@ def score_at(tested: Curve | None, cost: str, budget: float) -> float:
     """
     import numpy as np
 
-    if tested is None:
+    # NumPy takes a budget of NaN for the place of a curve's only test.
+    if tested is None or isnan(budget):
         return float("nan")
     return float(np.interp(budget, tested[cost], tested["f1_percent"], left=np.nan))
 
@@ -168,11 +170,6 @@ def _facts(loaded: Loaded, number: int) -> dict[str, object]:
         "rounds": loaded.rounds[-1].round,
         "model_sha256": loaded.rounds[-1].model_sha256,
     }
-
-
-def last_metrics(loaded: Loaded) -> Metrics | None:
-    """Test metrics of the last evaluated round 1..R."""
-    return next((r.metrics for r in reversed(loaded.trained) if r.metrics is not None), None)
 
 
 def by_subject(metrics: Metrics) -> Mapping[str, float]:
@@ -285,13 +282,14 @@ def round_table(runs: Iterable[Loaded], clock: str | None = None) -> DataFrame:
     """
     import pandas as pd
 
-    rows = [row for number, run in enumerate(runs) for row in _rounds(run, number, clock or run.run.planning_model)]
+    rows = [row for number, run in enumerate(map(condensed, runs)) for row in _rounds(run, number, clock)]
     table = pd.DataFrame(rows)
     numeric = ["f1_percent", "f1_rare_percent", "loss", "wall_s"]
     return table.astype(dict.fromkeys(numeric, float)) if rows else table
 
 
-def _rounds(loaded: Loaded, number: int, clock: str) -> Iterable[dict[str, object]]:
+def _rounds(loaded: Loaded, number: int, clock: str | None) -> Iterable[dict[str, object]]:
+    clock = clock or loaded.run.planning_model
     is_full = loaded.committed is None
     for r in loaded.rounds:
         total, metrics = r.totals[clock], r.metrics

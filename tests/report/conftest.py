@@ -12,8 +12,7 @@ from relief_ray.records.cells import Claim, Claims
 from relief_ray.records.schema import ClientRecord, Machine, MethodFacts, Metrics, RoundRecord, RunRecord, Totals
 from relief_ray.report.claims import Registered, Registry
 from relief_ray.report.comparison import HEADLINE_CLOCK
-from relief_ray.report.inventory import GridItem, Inventory
-from relief_ray.report.runs import Loaded
+from relief_ray.report.runs import GridItem, Inventory, Loaded
 from relief_ray.strategies import PRESETS, facts_of
 from tests.sealed import put_rounds, put_run
 

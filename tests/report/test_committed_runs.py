@@ -6,8 +6,7 @@ from relief_ray.records.committed import condense, write_committed
 from relief_ray.report.build import build
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.document import Paragraphs
-from relief_ray.report.inventory import take_inventory
-from relief_ray.report.runs import load_runs
+from relief_ray.report.runs import load_runs, take_inventory
 from relief_ray.report.tables.comparison import costs_table
 
 

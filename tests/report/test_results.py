@@ -1,5 +1,7 @@
 """Every figure of a run by hand."""
 
+from math import isnan, nan
+
 import pytest
 
 from relief_ray.report.results import client_table, count_slots, curves, figures, round_table, run_table, score_at
@@ -73,6 +75,8 @@ def test_f1_at_equal_cost_is_interpolated_between_tests(make):
     tested = curves(round_table([make("fedavg", scores=(0.4, 0.5))]))[0]
     assert [score_at(tested, "time_s", s) for s in (2.0, 3.0, 9.0)] == pytest.approx([40.0, 45.0, 50.0])
     assert score_at(tested, "time_s", 1.9) != score_at(tested, "time_s", 1.9), "before the first test there is none"
+    (once,) = curves(round_table([make("fedavg", scores=(0.4,))])).values()
+    assert score_at(once, "time_s", 9.0) == pytest.approx(40.0) and isnan(score_at(once, "time_s", nan))
 
 
 def test_clients_of_a_run_have_seconds_by_stage(make):

@@ -12,8 +12,18 @@ from relief_ray.records.identity import source_digest
 from relief_ray.records.schema import Status
 from relief_ray.report.comparison import Experiment, data_title, distinct
 from relief_ray.report.document import ORIGINS, Paragraphs, Section
-from relief_ray.report.inventory import STATUSES, GridItem, Inventory, choice_kind
-from relief_ray.report.runs import Loaded, config_int, config_text, has_folds, run_value, split_name
+from relief_ray.report.runs import (
+    STATUSES,
+    GridItem,
+    Inventory,
+    Loaded,
+    choice_kind,
+    config_int,
+    config_text,
+    has_folds,
+    run_value,
+    split_name,
+)
 from relief_ray.support.errors import counted, listed
 from relief_ray.support.table import Cell, Row, Table, Tone, word_table
 

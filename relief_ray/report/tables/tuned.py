@@ -9,9 +9,8 @@ from statistics import fmean
 from pydantic import JsonValue
 
 from relief_ray.report.comparison import Experiment, stat
-from relief_ray.report.inventory import GridItem, chosen_keys
 from relief_ray.report.remarks import protocol
-from relief_ray.report.runs import config_value
+from relief_ray.report.runs import GridItem, chosen_keys, config_value
 from relief_ray.report.tables.columns import HEADLINE, SPEEDUP
 from relief_ray.report.tables.rows import figure_cell, gap, method_cell, open_statuses
 from relief_ray.support.errors import listed
