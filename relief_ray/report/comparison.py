@@ -246,23 +246,20 @@ def compare_runs(
 
     ``searched``: keys that a search varies beside those that the runs themselves name.
     """
-    distinct, notes = _comparable(runs, searched, parsed)
+    complete, left_out = require_complete(runs)
+    _refuse_mixture(complete, searched, parsed)
+    distinct, repeats = _distinct(complete)
     clock = clock or distinct[0].run.planning_model
     for loaded in distinct:
         if clock not in (known := loaded.rounds[-1].costs):
             raise UserError(f"{loaded.where}: no clock {clock!r}; recorded are {', '.join(known)}; choose one of them")
-    return _by_clocks(distinct, notes, [clock])[clock]
+    return _by_clocks(distinct, (*left_out, *repeats), [clock])[clock]
 
 
-def _comparable(
-    runs: Sequence[Loaded], searched: Iterable[str], parsed: Parsed
-) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
-    """The complete runs under their variants' names, one per method and replicate, and notes on the others."""
-    complete, notes = require_complete(runs)
-    _refuse_mixture(complete, searched, parsed)
-    labels = variant_names([(r.label, r.run.config) for r in complete], [r.run.method for r in complete])
-    distinct, repeats = _without_repeats([renamed(r, name) for r, name in zip(complete, labels, strict=True)])
-    return distinct, (*notes, *repeats)
+def _distinct(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
+    """The runs under their variants' names, one per method and replicate, and a sentence about each other one."""
+    labels = variant_names([(r.label, r.run.config) for r in runs], [r.run.method for r in runs])
+    return _without_repeats([renamed(r, name) for r, name in zip(runs, labels, strict=True)])
 
 
 def _by_clocks(runs: tuple[Loaded, ...], notes: tuple[str, ...], clocks: Sequence[str]) -> dict[str, Comparison]:
@@ -379,7 +376,8 @@ def _flat_setting(
     kind = choice_kind(config)
     free = (*_FREE, "choice", *chosen_keys(config), *(searched if kind else ()))
     values = flat(parsed({key: value for key, value in config.items() if key not in _FREE}))
-    kept = {k: v for k, v in values.items() if not any(k == name or k.startswith(f"{name}.") for name in free)}
+    sections = tuple(f"{name}." for name in free)
+    kept = {k: v for k, v in values.items() if k not in free and not k.startswith(sections)}
     return kept | ({"choice": kind} if kind else {})
 
 
@@ -457,7 +455,7 @@ class Experiment:
         known = [set(r.rounds[-1].costs) for r in self.runs]
         clocks = [c for c in self.runs[0].rounds[-1].costs if all(c in k for k in known)] if known else []
         again = tuple(renamed(r, s.label) for s in self.items for r in s.repeats)
-        return _by_clocks(*_comparable((*self.runs, *again), self.searched, self.parsed), clocks) if clocks else {}
+        return _by_clocks(*_distinct((*self.runs, *again)), clocks) if clocks else {}
 
     @property
     def main(self) -> Comparison | None:
