@@ -24,9 +24,8 @@ from relief_ray.records.cells import FIGURE_TEXT
 from relief_ray.records.schema import RunRecord
 from relief_ray.report.claims import Judgement, bound_text, judge, registry_of
 from relief_ray.report.comparison import Comparison, MethodResult, compare_runs
-from relief_ray.report.inventory import searched_keys
 from relief_ray.report.remarks import stand_ins
-from relief_ray.report.runs import Loaded, Replicate, config_text, read_small, run_value
+from relief_ray.report.runs import Loaded, Replicate, config_text, read_small, run_value, searched_keys
 from relief_ray.report.statistics import paired
 from relief_ray.report.tables.columns import LINK
 

@@ -30,7 +30,7 @@ from relief_ray.records import read_rounds
 from relief_ray.records.facts import data_facts
 from relief_ray.records.run_folder import read_run
 from relief_ray.report.comparison import experiments
-from relief_ray.report.inventory import take_inventory
+from relief_ray.report.runs import take_inventory
 from relief_ray.report.tables.overview import data_tables
 from relief_ray.server import aggregation as agg
 from relief_ray.support.errors import UserError

@@ -12,7 +12,7 @@ from pathlib import Path
 from string import Template
 from typing import Final, Literal
 
-from actors.commands.plan_text import refuse_several
+from actors.commands.folders import refuse_several
 from actors.terminal.exit_codes import print_result
 from relief_ray.config.experiment import ExperimentConfig, all_keys, own_keys
 from relief_ray.config.keys import CHOSEN, Key, unknown_key

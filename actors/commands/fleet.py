@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from actors.commands.plan_text import refuse_nested, refuse_several
+from actors.commands.folders import refuse_nested, refuse_several
 from actors.terminal.exit_codes import figure, print_result
 from relief_ray.core.messages import Assignment, ClientInfo
 from relief_ray.experiment.setup import Setup, choose_engine, context_of

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from actors.commands.plan_text import refuse_nested, refuse_several
+from actors.commands.folders import refuse_nested, refuse_several
 from actors.terminal.exit_codes import DIFFERENT, print_result
 from relief_ray.experiment.evaluation import Evaluation, Part, evaluate_run
 from relief_ray.experiment.export import export_model

@@ -18,15 +18,15 @@ from actors.terminal.exit_codes import say
 from actors.terminal.mlflow_export import where_to_look
 from actors.terminal.progress import duration, shortened
 from relief_ray.config.experiment import ExperimentConfig
-from relief_ray.records.cells import PLAN_FILE, STATUS_TEXT, CellState
-from relief_ray.records.run_folder import RUN_FILE, read_rounds
+from relief_ray.records.cells import STATUS_TEXT, CellState
+from relief_ray.records.run_folder import read_rounds
 from relief_ray.records.sync.mlflow import flat_params
 from relief_ray.report.runs import split_name
 from relief_ray.strategies import PRESETS
 from relief_ray.studies.loop import f1_heading, headline_f1
-from relief_ray.studies.plan import STALE_FOLDER, Plan
+from relief_ray.studies.plan import Plan
 from relief_ray.studies.spec import Cell
-from relief_ray.support.errors import UserError, counted
+from relief_ray.support.errors import counted
 from relief_ray.support.process import num_cores
 from relief_ray.support.text import WIDTH, filled, table, typed, wrapped
 
@@ -360,9 +360,6 @@ def _differing(config: ExperimentConfig) -> dict[str, str]:
     return {key: value for key, value in {**deciding, **differ}.items() if key not in _AXES}
 
 
-_MAX_LINES = 8
-
-
 def next_steps(plan: Plan) -> list[str]:
     """Lines with the next commands, and first how to activate the environment where `relief-ray` is no command."""
     commands = [*activation(), f"relief-ray report {typed(plan.out)}", *_explain(plan.look())]
@@ -386,47 +383,3 @@ def _explain(cells: Iterable[State]) -> list[str]:
                 client = min(last.clients, key=lambda c: len(c.trained)).client
                 return [f"relief-ray explain {typed(cell.folder)} --round {last.round} --client {client}"]
     return []
-
-
-def refuse_several(folder: Path, command: str, rest: str = "") -> None:
-    """Check that a folder is a run, not a folder of runs.
-
-    Raises:
-        UserError: it holds several, and the message has the command for each; or none.
-    """
-    if (folder / RUN_FILE).exists():
-        return
-    if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder; expected a run folder, e.g. runs/demo/relief-f0-r0")
-    runs = _runs_below(folder)
-    if not runs:
-        raise UserError(f"{folder}: no {RUN_FILE} there or below; expected a folder that `relief-ray run` made")
-    raise UserError(f"{folder}: holds {len(runs)} runs, expected one; type one of:\n{_listed(runs, command, rest)}")
-
-
-def _runs_below(folder: Path) -> list[Path]:
-    """Run folders one or two folders below, those of one plan together."""
-    runs = {path.parent for pattern in ("*", "*/*") for path in folder.glob(f"{pattern}/{RUN_FILE}")}
-    return sorted(run for run in runs if run.parent.name != STALE_FOLDER)
-
-
-def refuse_nested(folders: Sequence[Path], command: str) -> None:
-    """Check that folders are runs or hold runs directly, as commands on several runs take them.
-
-    Raises:
-        UserError: one holds folders of runs; the message has the command for each.
-    """
-    for folder in folders:
-        plans = sorted(path.parent for path in folder.glob(f"*/{PLAN_FILE}"))
-        if plans and not (folder / RUN_FILE).exists() and not list(folder.glob(f"*/{RUN_FILE}")):
-            raise UserError(
-                f"{folder}: holds {len(plans)} folders of runs, expected one; type one of:\n"
-                f"{_listed(plans, command, '')}"
-            )
-
-
-def _listed(places: Sequence[Path], command: str, rest: str) -> str:
-    """Commands, one a line; the first few where there are many."""
-    lines = [" ".join(p for p in ("  relief-ray", command, typed(place), rest) if p) for place in places[:_MAX_LINES]]
-    more = [f"  ... and {len(places) - _MAX_LINES} more"] if len(places) > _MAX_LINES else []
-    return "\n".join([*lines, *more])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
-from actors.commands.plan_text import next_steps, refuse_nested
+from actors.commands.folders import refuse_nested
 from actors.terminal.mlflow_export import export_report, export_study, where_to_look
 from relief_ray.config.experiment import as_read
 from relief_ray.config.runtime import TrackingConfig
@@ -30,7 +30,7 @@ from relief_ray.support.text import WIDTH, filled, typed
 if TYPE_CHECKING:
     from relief_ray.report.claims import Registry
     from relief_ray.report.comparison import Comparison
-    from relief_ray.report.inventory import Inventory
+    from relief_ray.report.runs import Inventory
 
 
 OUT = "report"
@@ -50,8 +50,7 @@ def report_command(
         raise UserError(f"--title {title!r}: found no --commit; expected --commit DIR, whose results it names")
     from relief_ray.report.build import build, write
     from relief_ray.report.claims import registry_of
-    from relief_ray.report.inventory import STATUSES, take_inventory
-    from relief_ray.report.runs import is_committed
+    from relief_ray.report.runs import STATUSES, is_committed, take_inventory
 
     inventory, registry = take_inventory(folders, as_read), registry_of(folders)
     place = out or (Path(OUT) if is_committed(folders[0]) else folders[0] / OUT)
@@ -99,7 +98,7 @@ def _write_small(inventory: Inventory, registry: Registry, place: Path, title: s
     Raises:
         UserError: no cell is finished, two have one name, or claims of several studies are about them.
     """
-    from relief_ray.records.committed import FILE, condense, write_committed
+    from relief_ray.records.committed import FILE, write_committed
 
     done = [(s.name, s.loaded) for s in inventory.items if s.status == "done" and s.loaded is not None]
     twice = [name for name, number in Counter(name for name, _ in done).items() if number > 1]
@@ -107,7 +106,7 @@ def _write_small(inventory: Inventory, registry: Registry, place: Path, title: s
         found = f"{len(registry.files)} claims files" if done else "no finished cell"
         found = f"cells named {', '.join(twice[:3])} more than once" if twice else found
         raise UserError(f"--commit {place}: found {found}; commit the folders of one grid at a time")
-    cells = ((name, loaded.committed or condense(loaded.run, loaded.rounds)) for name, loaded in done)
+    cells = ((name, loaded.small) for name, loaded in done)
     claims = registry.files[0].committed if registry.files else None
     return write_committed(place / FILE, title or "; ".join(inventory.titles) or place.name, cells, claims)
 
@@ -117,6 +116,7 @@ _FIGURE = "timeline.png"
 
 def show_results(plan: Plan, as_json: bool) -> None:
     """Print table, figure file and verdict of all runs of a plan."""
+    from actors.commands.plan_text import next_steps
     from relief_ray.report.comparison import compare
 
     if not any("test" in cell.config.evaluation.parts for cell in plan.cells):
@@ -161,8 +161,7 @@ def _comparisons(folders: Sequence[Path], wanted: str | None) -> list[tuple[str,
         UserError: no setting's title contains ``wanted``, or run folders of several settings.
     """
     from relief_ray.report.comparison import compare, experiments
-    from relief_ray.report.inventory import take_inventory
-    from relief_ray.report.runs import is_committed
+    from relief_ray.report.runs import is_committed, take_inventory
 
     refuse_nested(folders, "compare")
     if not any(map(is_committed, folders)):

@@ -8,10 +8,11 @@ from pathlib import Path
 from statistics import fmean
 
 from relief_ray.config.runtime import TrackingConfig
+from relief_ray.records.cells import look
 from relief_ray.records.run_folder import RUN_FILE, read_run
 from relief_ray.records.sync.mlflow import DATABASE, Store, StudySummary, log_run, log_study, store_uri
 from relief_ray.records.sync.sender import brief
-from relief_ray.studies.loop import headline_f1, last_round
+from relief_ray.studies.loop import headline_f1
 from relief_ray.support.errors import counted
 from relief_ray.support.masking import MASK
 
@@ -40,7 +41,7 @@ def summary_of(out: Path, name: str) -> StudySummary:
     done = {folder: run for folder, run in runs.items() if run.status == "done"}
     scores: dict[str, list[float]] = {}
     for folder, run in done.items():
-        if (f1 := headline_f1(last_round(folder))) is not None:
+        if (f1 := headline_f1(look(folder).last_tested())) is not None:
             scores.setdefault(run.method.name, []).append(f1)
     note = f"{name}: {len(done)} of {counted(len(runs), 'begun run')} done."
     tags = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from statistics import mean
 from typing import Literal
@@ -140,6 +141,10 @@ class CommittedCell(Record):
     data: DataFacts | None = None
 
 
+# What a cell keeps of its run's record as it stands there.
+SHARED = CommittedCell.model_fields.keys() & RunRecord.model_fields.keys() - {"warnings"}
+
+
 class CommittedClaims(Record):
     """Claims that were named before the first of these cells, so that the file alone can be judged.
 
@@ -167,20 +172,7 @@ def condense(run: RunRecord, rounds: Sequence[RoundRecord]) -> CommittedCell:
     """Bring a finished run into its small form."""
     last = next((r.metrics for r in reversed(rounds) if r.metrics is not None), None)
     return CommittedCell(
-        cell=run.cell,
-        strategy=run.strategy,
-        method=run.method,
-        config=run.config,
-        config_hash=run.config_hash,
-        data_digest=run.data_digest,
-        data_origin=run.data_origin,
-        data_title=run.data_title,
-        code_version=run.code_version,
-        source_digest=run.source_digest,
-        own_sources=run.own_sources,
-        machine=run.machine,
-        engine=run.engine,
-        planning_model=run.planning_model,
+        **{name: getattr(run, name) for name in SHARED},
         metrics=None if last is None else last.model_copy(update={"confusion": ()}),
         rounds=tuple(_row(r, run.planning_model) for r in rounds),
         model_sha256=rounds[-1].model_sha256,
@@ -190,8 +182,7 @@ def condense(run: RunRecord, rounds: Sequence[RoundRecord]) -> CommittedCell:
             *(w for r in rounds for w in r.warnings),
             *(f"{run.name}: {sentence(entry)}" for entry in left_out_of(rounds)),
         ),
-        means=means_of(run, [r for r in rounds if r.round >= 1]),
-        created=run.created,
+        means=means_of(run, [r for r in rounds if r.round >= 1], run.planning_model),
         chance=None if last is None else chance_f1(last.confusion),
         work_sha256=work_digest(rounds),
         data=None if run.method.pooled else data_facts(run),
@@ -208,9 +199,8 @@ def work_digest(rounds: Iterable[RoundRecord]) -> str:
     return hashlib.sha256(json.dumps(work).encode()).hexdigest()
 
 
-def means_of(run: RunRecord, rounds: Sequence[RoundRecord]) -> Means | None:
-    """Means over ``rounds`` (1..R); None where there are none or the planning clock was not recorded."""
-    clock = run.planning_model
+def means_of(run: RunRecord, rounds: Sequence[RoundRecord], clock: str) -> Means | None:
+    """Means over ``rounds`` (1..R) by a clock; None where there are none or the clock was not recorded."""
     if not rounds or any(clock not in r.costs for r in rounds):
         return None
     costs = [r.costs[clock] for r in rounds]
@@ -219,31 +209,26 @@ def means_of(run: RunRecord, rounds: Sequence[RoundRecord]) -> Means | None:
         num_clients=max(len(c.clients) for c in costs),
         compute_s=mean(c.compute_s for c in costs),
         link_share=mean(c.link_share for c in costs),
-        fedavg=None if run.method.pooled else mean_fedavg(run, rounds, clock),
-        speedup_paper=_mean([r.speedup_paper for r in rounds]),
-        trained_fraction=_mean([r.trained_fraction for r in rounds]),
-        client_bytes_up=_mean([c.bytes_up for c in clients]),
-        client_bytes_down=_mean([c.bytes_down for c in clients]),
+        fedavg=None if run.method.pooled else _mean_fedavg(run, rounds, clock),
+        speedup_paper=_mean(r.speedup_paper for r in rounds),
+        trained_fraction=_mean(r.trained_fraction for r in rounds),
+        client_bytes_up=_mean(c.bytes_up for c in clients),
+        client_bytes_down=_mean(c.bytes_down for c in clients),
         wall_s=mean(r.wall_s for r in rounds),
         rare={r.round: f1 for r in rounds if r.metrics is not None and (f1 := r.metrics.f1_rare) is not None},
     )
 
 
-def mean_fedavg(run: RunRecord, rounds: Sequence[RoundRecord], clock: str) -> FedAvgRecord | None:
+def _mean_fedavg(run: RunRecord, rounds: Sequence[RoundRecord], clock: str) -> FedAvgRecord | None:
     """A FedAvg round of the same participants and data, on average over ``rounds``; None where it has no meaning."""
-    everyone = _everyone(run, clock)
-    if everyone is None:
+    table = run.budget.get("fedavg_reference")
+    row = table.get(clock) if isinstance(table, dict) else None
+    # Of all clients, as recorded before the run began.
+    everyone = FedAvgRecord.model_validate(row) if isinstance(row, dict) else None
+    if everyone is None or not (everyone.round_s > 0 and everyone.energy_j > 0):
         return None
     each = [r.fedavg.get(clock, everyone) for r in rounds]
     return FedAvgRecord(**{name: mean(getattr(r, name) for r in each) for name in FedAvgRecord.model_fields})
-
-
-def _everyone(run: RunRecord, clock: str) -> FedAvgRecord | None:
-    """A FedAvg round of all clients, as recorded before the run began."""
-    table = run.budget.get("fedavg_reference")
-    row = table.get(clock) if isinstance(table, dict) else None
-    record = FedAvgRecord.model_validate(row) if isinstance(row, dict) else None
-    return record if record is not None and record.round_s > 0 and record.energy_j > 0 else None
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -302,10 +287,18 @@ def read_committed(path: Path) -> Committed:
     """
     file = path / FILE if path.is_dir() else path
     try:
-        data = read_whole(file)
-        content = json.loads(data)
+        facts = file.stat()
     except FileNotFoundError:
         raise UserError(f"{file}: not there; name a file or folder that `relief-ray report --commit` wrote") from None
+    return _read(file, facts.st_mtime_ns, facts.st_size)
+
+
+@lru_cache(maxsize=4)
+def _read(file: Path, changed_ns: int, num_bytes: int) -> Committed:
+    """Parse a file once, as long as its modification time and size stay: a page asks for its cells and its claims."""
+    try:
+        data = read_whole(file)
+        content = json.loads(data)
     except (OSError, ValueError) as error:
         raise _damaged(file, error) from error
     refuse_other_schema(content.get("schema_version") if isinstance(content, dict) else None, file)

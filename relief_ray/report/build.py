@@ -14,9 +14,9 @@ from relief_ray.report.figures.progress import modalities, pareto, progress, rar
 from relief_ray.report.figures.style import save, sheet
 from relief_ray.report.figures.timeline import timeline_figure
 from relief_ray.report.formats.pages import html, markdown
-from relief_ray.report.inventory import Inventory
 from relief_ray.report.paper import read_paper
 from relief_ray.report.remarks import STAND_IN, directions, rare_alone, remarks
+from relief_ray.report.runs import Inventory
 from relief_ray.report.tables.methods import clocks_table, main_table, search_table
 from relief_ray.report.tables.overview import data_tables, footer, gaps, overview, physical_table, programs
 from relief_ray.report.tables.paper import (

@@ -36,10 +36,19 @@ from relief_ray.records.cells import (
 from relief_ray.records.committed import CommittedClaims, read_committed
 from relief_ray.report.comparison import Comparison, pairs, scored
 from relief_ray.report.document import Paragraphs
-from relief_ray.report.inventory import choice_kind, variant_names
 from relief_ray.report.remarks import described, faster
 from relief_ray.report.results import COSTS, KEY
-from relief_ray.report.runs import Repetition, Replicate, below, flat, is_committed, repetition_of, replicate_of
+from relief_ray.report.runs import (
+    Repetition,
+    Replicate,
+    below,
+    choice_kind,
+    flat,
+    is_committed,
+    repetition_of,
+    replicate_of,
+    variant_names,
+)
 from relief_ray.report.statistics import (
     ALPHA,
     MIN_REPLICATES,

@@ -7,9 +7,9 @@ replicate alone, with one comparison per clock.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from math import isnan
 from pathlib import Path
 from statistics import mean, stdev
@@ -20,7 +20,6 @@ from pydantic import JsonValue
 from relief_ray.data.registry import get_spec
 from relief_ray.plugins.load import is_path
 from relief_ray.records.schema import MethodFacts, RunRecord
-from relief_ray.report.inventory import GridItem, Inventory, choice_kind, chosen_keys, searched_keys, variant_names
 from relief_ray.report.paper import PAPER_DATA
 from relief_ray.report.results import (
     COSTS,
@@ -28,21 +27,27 @@ from relief_ray.report.results import (
     KEY,
     by_subject,
     curves,
-    last_metrics,
     round_table,
     run_table,
     score_at,
 )
 from relief_ray.report.runs import (
+    GridItem,
+    Inventory,
     Loaded,
     Parsed,
     Replicate,
+    choice_kind,
+    chosen_keys,
     config_text,
     config_value,
     flat,
+    last_metrics,
     load_runs,
     require_complete,
+    searched_keys,
     split_name,
+    variant_names,
 )
 from relief_ray.report.statistics import MIN_REPLICATES, Paired, paired, units_of
 from relief_ray.strategies import PRESETS, REFERENCE, by_registry, method_name
@@ -105,14 +110,28 @@ class MethodResult:
     num_runs: int
     stats: Mapping[str, Stat]
     """Figures by name, in the unit that the name ends with."""
-    f1: Paired | None
-    """Paired difference of the headline F1 to FedAvg's after the last round, in points."""
-    at_rounds: Paired | None
-    """The same at equal numbers of aggregations; None where all aggregate as often, or were not tested early enough."""
-    canonical: Paired | None
-    """The same of the canonical model."""
-    rare: Paired | None
-    """The same of the canonical model that sees the rare sensors alone."""
+    over_reference: Callable[[str, str], Paired | None]
+    """The paired difference of a method to FedAvg in a column of the run table, in points; computed when asked for."""
+
+    @property
+    def f1(self) -> Paired | None:
+        """Of the headline F1 after the last round."""
+        return self.over_reference(self.label, "f1_percent")
+
+    @property
+    def at_rounds(self) -> Paired | None:
+        """The same at equal numbers of aggregations; None where all aggregate as often, or were tested too late."""
+        return self.over_reference(self.label, "f1_at_rounds_percent")
+
+    @property
+    def canonical(self) -> Paired | None:
+        """Of the canonical model's F1."""
+        return self.over_reference(self.label, "f1_canonical_percent")
+
+    @property
+    def rare(self) -> Paired | None:
+        """Of the F1 of the canonical model that sees the rare sensors alone."""
+        return self.over_reference(self.label, "f1_rare_percent")
 
     @property
     def is_bound(self) -> bool:
@@ -227,39 +246,56 @@ def compare_runs(
 
     ``searched``: keys that a search varies beside those that the runs themselves name.
     """
-    complete, notes = require_complete(runs)
+    complete, left_out = require_complete(runs)
     _refuse_mixture(complete, searched, parsed)
-    labels = variant_names([(r.label, r.run.config) for r in complete], [r.run.method for r in complete])
-    distinct, repeats = _without_repeats([renamed(r, name) for r, name in zip(complete, labels, strict=True)])
-    chosen = _clock(distinct, clock)
-    rounds = round_table(distinct, chosen)
-    table = run_table(distinct, rounds, chosen)
-    methods = {r.label: r.run.method for r in reversed(distinct)}
-    names = bounds_last(by_registry(dict.fromkeys(r.label for r in distinct)), methods)
-    figures = [name for name in table.columns if name not in FACTS]
-    rows = []
-    for label, group in ((label, table[table["method"] == label]) for label in names):
-        columns = zip(figures, group[figures].to_numpy(dtype=float).T, strict=True)
-        known = {name: values for name, column in columns if (values := column[column == column].tolist())}
-        f1, at_rounds, canonical, rare = (
-            None if label == REFERENCE else paired_gain(pairs(table, rounds, label, REFERENCE, figure))
-            for figure in ("f1_percent", "f1_at_rounds_percent", "f1_canonical_percent", "f1_rare_percent")
+    distinct, repeats = _distinct(complete)
+    clock = clock or distinct[0].run.planning_model
+    for loaded in distinct:
+        if clock not in (known := loaded.rounds[-1].costs):
+            raise UserError(f"{loaded.where}: no clock {clock!r}; recorded are {', '.join(known)}; choose one of them")
+    return _by_clocks(distinct, (*left_out, *repeats), [clock])[clock]
+
+
+def _distinct(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
+    """The runs under their variants' names, one per method and replicate, and a sentence about each other one."""
+    labels = variant_names([(r.label, r.run.config) for r in runs], [r.run.method for r in runs])
+    return _without_repeats([renamed(r, name) for r, name in zip(runs, labels, strict=True)])
+
+
+def _by_clocks(runs: tuple[Loaded, ...], notes: tuple[str, ...], clocks: Sequence[str]) -> dict[str, Comparison]:
+    """A comparison for each clock; differences in F1, on which no clock has a say, are computed once for all."""
+    tables = {clock: (rounds := round_table(runs, clock), run_table(runs, rounds, clock)) for clock in clocks}
+
+    @cache
+    def over_reference(label: str, figure: str) -> Paired | None:
+        rounds, table = tables[clocks[0]]
+        return None if label == REFERENCE else paired_gain(pairs(table, rounds, label, REFERENCE, figure))
+
+    methods = {r.label: r.run.method for r in reversed(runs)}
+    names = bounds_last(by_registry(dict.fromkeys(r.label for r in runs)), methods)
+    return {
+        clock: Comparison(
+            clock=clock,
+            runs=runs,
+            table=table,
+            rounds=rounds,
+            rows=tuple(_row(methods[name], table[table["method"] == name], over_reference) for name in names),
+            notes=notes,
         )
-        rows.append(
-            MethodResult(
-                label=label,
-                method=methods[label],
-                personalised=bool(group["personalised"].any()),
-                num_runs=len(group),
-                stats={name: stat(values) for name, values in known.items()},
-                f1=f1,
-                at_rounds=at_rounds,
-                canonical=canonical,
-                rare=rare,
-            )
-        )
-    return Comparison(
-        clock=chosen, runs=distinct, table=table, rounds=rounds, rows=tuple(rows), notes=(*notes, *repeats)
+        for clock, (rounds, table) in tables.items()
+    }
+
+
+def _row(method: MethodFacts, group: DataFrame, over_reference: Callable[[str, str], Paired | None]) -> MethodResult:
+    figures = [name for name in group.columns if name not in FACTS]
+    columns = zip(figures, group[figures].to_numpy(dtype=float).T, strict=True)
+    return MethodResult(
+        label=method.name,
+        method=method,
+        personalised=bool(group["personalised"].any()),
+        num_runs=len(group),
+        stats={name: stat(known) for name, column in columns if (known := column[column == column].tolist())},
+        over_reference=over_reference,
     )
 
 
@@ -340,7 +376,8 @@ def _flat_setting(
     kind = choice_kind(config)
     free = (*_FREE, "choice", *chosen_keys(config), *(searched if kind else ()))
     values = flat(parsed({key: value for key, value in config.items() if key not in _FREE}))
-    kept = {k: v for k, v in values.items() if not any(k == name or k.startswith(f"{name}.") for name in free)}
+    sections = tuple(f"{name}." for name in free)
+    kept = {k: v for k, v in values.items() if k not in free and not k.startswith(sections)}
     return kept | ({"choice": kind} if kind else {})
 
 
@@ -394,14 +431,6 @@ def _with_pairs(first: Loaded, other: Loaded) -> Loaded:
     return replace(first, rounds=tuple(r.model_copy(update={"pairwise": pairs}) for r, pairs in rounds))
 
 
-def _clock(runs: Sequence[Loaded], wanted: str | None) -> str:
-    clock = wanted or runs[0].run.planning_model
-    for loaded in runs:
-        if clock not in (known := loaded.rounds[-1].costs):
-            raise UserError(f"{loaded.where}: no clock {clock!r}; recorded are {', '.join(known)}; choose one of them")
-    return clock
-
-
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
     """All items of one setting."""
@@ -426,7 +455,7 @@ class Experiment:
         known = [set(r.rounds[-1].costs) for r in self.runs]
         clocks = [c for c in self.runs[0].rounds[-1].costs if all(c in k for k in known)] if known else []
         again = tuple(renamed(r, s.label) for s in self.items for r in s.repeats)
-        return {clock: compare_runs((*self.runs, *again), clock, self.searched, self.parsed) for clock in clocks}
+        return _by_clocks(*_distinct((*self.runs, *again)), clocks) if clocks else {}
 
     @property
     def main(self) -> Comparison | None:

@@ -15,9 +15,8 @@ from relief_ray.records.cells import figure_named
 from relief_ray.records.metrics import extra_columns
 from relief_ray.records.schema import Metrics
 from relief_ray.report.comparison import experiments, paired_gain, pairs, renamed
-from relief_ray.report.inventory import Inventory, take_inventory
-from relief_ray.report.results import MIB, last_metrics, round_table, run_table
-from relief_ray.report.runs import Parsed, config_value
+from relief_ray.report.results import MIB, round_table, run_table
+from relief_ray.report.runs import Inventory, Parsed, config_value, last_metrics, take_inventory
 from relief_ray.report.statistics import Paired, holm
 from relief_ray.strategies import REFERENCE, by_registry
 from relief_ray.support.errors import UserError, nearest

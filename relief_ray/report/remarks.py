@@ -18,7 +18,7 @@ from relief_ray.plugins.load import is_path
 from relief_ray.records.identity import changed_files
 from relief_ray.report.comparison import Comparison, Experiment, MethodResult, data_title, is_own_method
 from relief_ray.report.paper import PAPER_ROWS, TABLES, Paper, PaperCell
-from relief_ray.report.results import KEY, client_table, last_metrics
+from relief_ray.report.results import KEY, client_table
 from relief_ray.report.runs import (
     Loaded,
     config_int,
@@ -26,6 +26,7 @@ from relief_ray.report.runs import (
     device_types,
     fleet_of,
     has_folds,
+    last_metrics,
     run_value,
     split_name,
 )

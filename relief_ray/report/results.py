@@ -12,10 +12,9 @@ from math import isnan
 from statistics import mean
 from typing import TYPE_CHECKING
 
-from relief_ray.records.committed import mean_fedavg, means_of
 from relief_ray.records.metrics import extra_columns
 from relief_ray.records.schema import ClientRecord, Metrics
-from relief_ray.report.runs import Loaded, device_types, fleet_of, is_pooled, run_value
+from relief_ray.report.runs import Loaded, condensed, device_types, fleet_of, is_pooled, last_metrics, run_value
 from relief_ray.strategies import PROPOSED, REFERENCE
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def run_table(runs: Sequence[Loaded], rounds: DataFrame, clock: str | None = Non
     import numpy as np
     import pandas as pd
 
-    table = pd.DataFrame([{**_facts(run, i), **figures(run, clock)} for i, run in enumerate(runs)])
+    table = pd.DataFrame([{**_facts(run, i), **figures(run, clock)} for i, run in enumerate(map(condensed, runs))])
     table = table.astype({name: float for name in table.columns if name not in FACTS})
     is_small = pd.Series([run.committed is not None for run in runs]) & ~table["pooled"]
     tested = curves(rounds)
@@ -173,11 +172,6 @@ def _facts(loaded: Loaded, number: int) -> dict[str, object]:
     }
 
 
-def last_metrics(loaded: Loaded) -> Metrics | None:
-    """Test metrics of the last evaluated round 1..R."""
-    return next((r.metrics for r in reversed(loaded.trained) if r.metrics is not None), None)
-
-
 def by_subject(metrics: Metrics) -> Mapping[str, float]:
     """``Metrics.headline`` on one test subject's windows."""
     return metrics.f1_by_subject if metrics.f1_fleet is None else metrics.f1_fleet_by_subject
@@ -185,7 +179,8 @@ def by_subject(metrics: Metrics) -> Mapping[str, float]:
 
 def figures(loaded: Loaded, clock: str | None = None) -> dict[str, float | None]:
     """Every figure of one run that needs no other run."""
-    return {**_scores(loaded), **cost_figures(loaded, clock or loaded.run.planning_model), **_work(loaded)}
+    clock = clock or loaded.run.planning_model
+    return {**_scores(loaded), **cost_figures(loaded, clock), **_work(loaded, clock)}
 
 
 def _scores(loaded: Loaded) -> dict[str, float | None]:
@@ -219,12 +214,9 @@ def cost_figures(loaded: Loaded, clock: str) -> dict[str, float | None]:
     """
     costs, total = [r.costs[clock] for r in loaded.trained], loaded.rounds[-1].totals[clock]
     round_s, energy_j = mean(c.round_s for c in costs), mean(c.energy_j for c in costs)
-    fedavg = None if is_pooled(loaded) else mean_fedavg(loaded.run, loaded.trained, clock)
-    compute_s = link = None
-    if loaded.committed is None:
-        compute_s, link = mean(c.compute_s for c in costs), mean(c.link_share for c in costs)
-    elif (means := loaded.committed.means) is not None:
-        compute_s, link = means.compute_s, means.link_share
+    means = loaded.means(clock)
+    fedavg = None if means is None else means.fedavg
+    compute_s, link = (None, None) if means is None else (means.compute_s, means.link_share)
     return {
         "round_s": round_s,
         "speedup": None if fedavg is None else _ratio(fedavg.round_s, round_s),
@@ -239,21 +231,18 @@ def cost_figures(loaded: Loaded, clock: str) -> dict[str, float | None]:
     }
 
 
-def _work(loaded: Loaded) -> dict[str, float | None]:
+def _work(loaded: Loaded, clock: str) -> dict[str, float | None]:
     """Bytes, trained values and seconds on this machine, means over clients and rounds; free slots."""
-    means = means_of(loaded.run, loaded.trained) if loaded.committed is None else loaded.committed.means
+    means, last = loaded.means(clock), loaded.rounds[-1].totals[clock].bytes_up
     names = ("client_bytes_up", "client_bytes_down", "trained_fraction", "speedup_paper", "wall_s")
     up, down, trained, at_paper, wall_s = (getattr(means, name, None) for name in names)
-    sent = [c.bytes_up for r in loaded.trained for c in r.clients]
-    fleet = sum(sent) / len(loaded.trained) if sent else None
-    if loaded.committed is not None:
-        totals = {r.round: r.bytes_up for r in loaded.committed.rounds}
-        fleet = (totals[max(totals)] - totals.get(0, 0)) / len(loaded.trained)
+    before = loaded.rounds[0].totals[clock].bytes_up if loaded.has_bootstrap else 0
+    most = max((c.bytes_up for r in loaded.trained for c in r.clients), default=None)
     slots, pooled = count_slots(loaded), is_pooled(loaded)
     return {
         "up_mib": _mib(up),
-        "up_max_mib": None if pooled else _mib(max(sent, default=None)),
-        "up_fleet_mib": None if pooled else _mib(fleet),
+        "up_max_mib": None if pooled else _mib(most),
+        "up_fleet_mib": None if pooled else _mib((last - before) / len(loaded.trained)),
         "down_mib": _mib(down),
         "up_saved_percent": None,
         "trained_percent": _percent(trained),
@@ -293,13 +282,14 @@ def round_table(runs: Iterable[Loaded], clock: str | None = None) -> DataFrame:
     """
     import pandas as pd
 
-    rows = [row for number, run in enumerate(runs) for row in _rounds(run, number, clock or run.run.planning_model)]
+    rows = [row for number, run in enumerate(map(condensed, runs)) for row in _rounds(run, number, clock)]
     table = pd.DataFrame(rows)
     numeric = ["f1_percent", "f1_rare_percent", "loss", "wall_s"]
     return table.astype(dict.fromkeys(numeric, float)) if rows else table
 
 
-def _rounds(loaded: Loaded, number: int, clock: str) -> Iterable[dict[str, object]]:
+def _rounds(loaded: Loaded, number: int, clock: str | None) -> Iterable[dict[str, object]]:
+    clock = clock or loaded.run.planning_model
     is_full = loaded.committed is None
     for r in loaded.rounds:
         total, metrics = r.totals[clock], r.metrics

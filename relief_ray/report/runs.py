@@ -1,9 +1,14 @@
-"""Runs read from their folders: record, rounds, values of the configuration, and the fleet rebuilt from it."""
+"""Runs as pages see them: a run with its rounds, and an inventory of all that folders plan or hold.
+
+A run is read from its folder or from a committed cell; an item of an inventory is a planned or existing run, with its
+status and the reason if it is not done.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
@@ -13,14 +18,17 @@ from relief_ray.data.config import DataConfig
 from relief_ray.data.partition import lacking
 from relief_ray.data.registry import get_spec
 from relief_ray.devices.fleet import FleetConfig, build_fleet
-from relief_ray.records.cells import model_conflict, status_of
+from relief_ray.plugins.load import is_path
+from relief_ray.records import cells
+from relief_ray.records.cells import PLAN_FILE, STATUS_TEXT, PlannedCell, read_plan_file
 from relief_ray.records.committed import FILE as COMMITTED_FILE
-from relief_ray.records.committed import CommittedCell, RoundRow, read_committed, work_digest
+from relief_ray.records.committed import SHARED, CommittedCell, Means, RoundRow, condense, means_of, read_committed
 from relief_ray.records.facts import left_out_of, sentence
+from relief_ray.records.identity import NOT_DECIDING, config_hash
 from relief_ray.records.ledger import Rounds
-from relief_ray.records.metrics import chance_f1
 from relief_ray.records.run_folder import RUN_FILE, is_done, read_rounds, read_run
-from relief_ray.records.schema import Metrics, RoundRecord, RunRecord, Totals
+from relief_ray.records.schema import MethodFacts, Metrics, RoundRecord, RunRecord, Status, Totals
+from relief_ray.strategies import PRESETS, method_name
 from relief_ray.support.errors import Setting, UserError, nearest
 
 # How a configuration is read before it is compared with another one.
@@ -35,10 +43,21 @@ _SPLIT_NAMES = {
     "random_leaky": "random windows (LEAKY)",
 }
 _FLEET = TypeAdapter(Fleet)
+# A report reads runs of any program, so no cell is stale here.
+STATUSES: tuple[Status, ...] = tuple(status for status in STATUS_TEXT if status != "stale")
+
+# Which of several accounts of one cell counts.
+_RANK: tuple[Status, ...] = ("done", "untested", "running", "stopped", "interrupted", "failed", "planned")
+
+Named = tuple[str, Mapping[str, JsonValue]]
+
+_PRESETS: Mapping[str, Mapping[str, JsonValue]] = {
+    method_name(s, k): s.model_dump(mode="json") for k, s in PRESETS.items()
+}
 _NOT_RUNS = frozenset({"stale", "mlartifacts", "mlruns"})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Loaded:
     """A run with its rounds.
 
@@ -127,23 +146,27 @@ class Loaded:
         """Rounds 1..R: all but the bootstrap."""
         return tuple(r for r in self.rounds if r.round >= 1)
 
+    @cached_property
+    def small(self) -> CommittedCell:
+        """The run in its small form, as it is committed."""
+        return self.committed or condense(self.run, self.rounds)
+
+    def means(self, clock: str) -> Means | None:
+        """Means over rounds 1..R by a clock, a committed cell's by its own; None where it keeps none."""
+        return means_of(self.run, self.trained, clock) if self.committed is None else self.committed.means
+
     @property
     def chance(self) -> float | None:
         """F1 of a model that knows nothing, on the last tested round's windows, a share; None where it is unknown."""
-        if self.committed is not None:
-            return self.committed.chance
-        last = next((r.metrics for r in reversed(self.trained) if r.metrics is not None), None)
-        return None if last is None else chance_f1(last.confusion)
+        return self.small.chance
 
     @property
     def work(self) -> str:
         """Equal for two runs whose clients trained and sent the same in every round (``work_digest``).
 
-        Files of earlier versions lack it: there only equal models count as equal work.
+        Some committed cells lack it: there only equal models count as equal work.
         """
-        if self.committed is not None:
-            return self.committed.work_sha256 or self.committed.model_sha256
-        return work_digest(self.rounds)
+        return self.small.work_sha256 or self.small.model_sha256
 
 
 def run_value(run: RunRecord, path: str) -> JsonValue:
@@ -213,16 +236,13 @@ def load_runs(paths: Iterable[Path], *, whole: bool = True) -> tuple[Loaded, ...
         UserError: a path holds no run, or a damaged one.
     """
     runs: dict[str, Loaded] = {}
-    for path in paths:
-        for loaded in _load(Path(path), whole):
+    for path in map(Path, paths):
+        for loaded in read_small(path).values() if is_committed(path) else _runs_below(path, whole):
             runs.setdefault(loaded.where, loaded)
     return tuple(runs.values())
 
 
-def _load(path: Path, whole: bool) -> Iterator[Loaded]:
-    if is_committed(path):
-        yield from read_small(path).values()
-        return
+def _runs_below(path: Path, whole: bool) -> Iterator[Loaded]:
     folders = [path] if (path / RUN_FILE).exists() else [p.parent for p in below(path, RUN_FILE)]
     check_folder(path)
     if not folders:
@@ -230,14 +250,21 @@ def _load(path: Path, whole: bool) -> Iterator[Loaded]:
     for folder in folders:
         run = read_run(folder)
         rounds = read_rounds(folder, run)
-        if is_done(run, rounds.numbers) and (conflict := model_conflict(folder, rounds)):
+        if is_done(run, rounds.numbers) and (conflict := cells.model_conflict(folder, rounds)):
             raise UserError(conflict)
-        yield Loaded(where=str(folder.resolve()), run=run, rounds=tuple(rounds) if whole else condensed(rounds))
+        loaded = Loaded(where=str(folder.resolve()), run=run, rounds=rounds)
+        yield replace(loaded, rounds=tuple(rounds)) if whole else condensed(loaded)
 
 
-def condensed(rounds: Rounds) -> tuple[RoundRecord, ...]:
-    """Rounds as a comparison needs them: the last one whole, the others without what only pages on clients show."""
-    return (*rounds[:-1].without("client_costs", "norms", "confusion"), *rounds[-1:])
+def condensed(loaded: Loaded) -> Loaded:
+    """The run with rounds in memory as a comparison needs them, where they are in its ledger alone.
+
+    The last one is whole, the others lack what only pages on clients show.
+    """
+    rounds = loaded.rounds
+    if not isinstance(rounds, Rounds):
+        return loaded
+    return replace(loaded, rounds=(*rounds[:-1].without("client_costs", "norms", "confusion"), *rounds[-1:]))
 
 
 def check_folder(path: Path) -> None:
@@ -267,30 +294,25 @@ def read_small(path: Path) -> dict[str, Loaded]:
 
 def expanded(where: str, cell: CommittedCell) -> Loaded:
     """A committed cell as a run without clients; ``where`` stands for its folder."""
-    means = cell.means
-    budget: dict[str, JsonValue] = {}
-    if means is not None and means.fedavg is not None:
-        budget = {"fedavg_reference": {cell.planning_model: means.fedavg.model_dump(mode="json")}}
-    shared = {name: getattr(cell, name) for name in RunRecord.model_fields if name in CommittedCell.model_fields}
+    shared = {name: getattr(cell, name) for name in SHARED}
     first = cell.rounds[0].round if cell.rounds else 1
-    run = RunRecord(**shared, name=where, status="done", budget=budget, first_round=first)
+    run = RunRecord(**shared, name=where, status="done", warnings=cell.warnings, first_round=first)
     before, rounds = Totals(), list[RoundRecord]()
-    evaluated = [row.round for row in cell.rounds if row.f1 is not None]
+    last = max((row.round for row in cell.rounds if row.f1 is not None), default=None)
     for row in cell.rounds:
         totals = Totals(time_s=row.time_s, energy_j=row.energy_j, bytes_up=row.bytes_up, bytes_down=row.bytes_down)
         cost = RoundCost(round_s=row.time_s - before.time_s, energy_j=row.energy_j - before.energy_j, clients=())
-        is_last = bool(evaluated) and row.round == evaluated[-1]
         record = RoundRecord(
             round=row.round,
             phase="",
-            wall_s=0.0 if means is None else means.wall_s,
+            wall_s=0.0 if cell.means is None else cell.means.wall_s,
             ended_unix_s=0.0,
             participants=(),
             clients=(),
             costs={cell.planning_model: cost},
             totals={cell.planning_model: totals},
             model_sha256=cell.model_sha256,
-            metrics=cell.metrics if is_last else _scored(row, cell),
+            metrics=cell.metrics if row.round == last else _scored(row, cell),
             diagnostics=row.diagnostics,
         )
         rounds.append(record)
@@ -312,11 +334,19 @@ def below(path: Path, name: str) -> list[Path]:
     return [p for p in sorted(path.rglob(name)) if _NOT_RUNS.isdisjoint(p.relative_to(path).parts)]
 
 
-def _status(loaded: Loaded) -> str:
-    """Status of a run, with the reason where one is known, in a line."""
-    state = status_of(Path(loaded.where), loaded.run)
-    why = state.why.partition("\n")[0]
-    return f"{state.status}: {why}" if why else state.status
+def last_metrics(loaded: Loaded) -> Metrics | None:
+    """Test metrics of the last evaluated round 1..R."""
+    return next((r.metrics for r in reversed(loaded.rounds) if r.round >= 1 and r.metrics is not None), None)
+
+
+def _state(folder: Path, run: RunRecord | None = None) -> tuple[Status, str]:
+    """Status of a cell's folder, or of the run in it, and the reason in a line, where one is known."""
+    state = cells.look(folder) if run is None else cells.status_of(folder, run)
+    return state.status, state.why.partition("\n")[0]
+
+
+def _reached(loaded: Loaded) -> str:
+    return f"{loaded.rounds[-1].round if loaded.rounds else 0} of {loaded.planned} rounds"
 
 
 def require_complete(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
@@ -326,7 +356,7 @@ def require_complete(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[
         UserError: none is complete.
     """
     notes = tuple(
-        f"{r.title}: {r.rounds[-1].round if r.rounds else 0} of {r.planned} rounds ({_status(r)}), left out"
+        f"{r.title}: {_reached(r)} ({': '.join(filter(None, _state(Path(r.where), r.run)))}), left out"
         for r in runs
         if not r.complete
     )
@@ -335,7 +365,7 @@ def require_complete(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[
         raise UserError(
             f"no run is complete ({'; '.join(notes) or 'no runs'}); finish one with `relief-ray resume DIR`"
         )
-    tested = tuple(r for r in complete if any(n.metrics is not None for n in r.trained))
+    tested = tuple(r for r in complete if last_metrics(r) is not None)
     if not tested:
         raise UserError(
             f"{complete[0].where}: no round was evaluated on the test part, so there is nothing to compare; "
@@ -343,6 +373,270 @@ def require_complete(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[
         )
     untested = tuple(f"{r.title}: never evaluated on the test part, left out" for r in complete if r not in tested)
     return tested, (*notes, *untested)
+
+
+def variant_names(methods: Sequence[Named], facts: Sequence[MethodFacts | None] = ()) -> list[str]:
+    """A name for each (label, configuration): ``relief``, and ``relief (gamma=0.5)`` where 0.5 is not the preset's.
+
+    The bare name belongs to the preset itself, so a name does not depend on which other cells are there. A user's own
+    method has no preset: where its cells differ, each one names the fields, but for those that have the default of
+    its class by the method's ``facts``. Fields that a search varies do not count.
+    """
+    sections = [(label, _section(config)) for label, config in methods]
+    namesakes: dict[str, list[Mapping[str, JsonValue]]] = {}
+    for label, strategy in sections:
+        namesakes.setdefault(label, []).append(strategy)
+    varied = [one.varied if one is not None else None for one in facts] or [None] * len(sections)
+    names = [
+        _variant_name(label, strategy, namesakes[label], keys)
+        for (label, strategy), keys in zip(sections, varied, strict=True)
+    ]
+    # A class whose defaults have changed since has two kinds of cells without varied fields: these differ by all.
+    behind = {name: strategy for name, (_, strategy) in zip(names, sections, strict=True)}
+    mixed = {name for name, (_, strategy) in zip(names, sections, strict=True) if behind[name] != strategy}
+    return [
+        _variant_name(label, strategy, namesakes[label], None) if name in mixed else name
+        for name, (label, strategy) in zip(names, sections, strict=True)
+    ]
+
+
+def choice_kind(config: Mapping[str, JsonValue]) -> str:
+    """``tuned`` where a search chose values, ``try`` for one of its tries, else empty."""
+    return str(config_value(config, "choice.kind") or "")
+
+
+def chosen_keys(config: Mapping[str, JsonValue]) -> tuple[str, ...]:
+    """The dotted keys of the values that the search varies."""
+    keys = config_value(config, "choice.parameters")
+    return tuple(str(k) for k in keys) if isinstance(keys, list | tuple) else ()
+
+
+def searched_keys(configs: Iterable[Mapping[str, JsonValue]]) -> tuple[str, ...]:
+    """Union of ``chosen_keys``: a search varies a key for some methods that others keep."""
+    return tuple(dict.fromkeys(key for config in configs for key in chosen_keys(config)))
+
+
+def _section(config: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+    strategy, chosen = config.get("strategy"), chosen_keys(config)
+    return {k: v for k, v in strategy.items() if f"strategy.{k}" not in chosen} if isinstance(strategy, dict) else {}
+
+
+def _variant_name(
+    label: str,
+    mine: Mapping[str, JsonValue],
+    namesakes: Sequence[Mapping[str, JsonValue]],
+    varied: Sequence[str] | None,
+) -> str:
+    preset = _PRESETS.get(label)
+    if preset is not None:
+        # Only a user's method may bear a preset's name without being that preset: then its import path is shown.
+        keys = [k for k in mine if mine[k] != preset.get(k) and (k != "name" or is_path(mine[k]))]
+    else:
+        keys = [k for k in mine if any(other.get(k) != mine[k] for other in namesakes)]
+        keys = [k for k in keys if varied is None or k in varied or k == "name"]
+    own = ", ".join(f"{k}={mine[k]}" for k in sorted(keys))
+    return f"{label} ({own})" if own else label
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GridItem:
+    """A planned or existing run.
+
+    Attributes:
+        name: its folder's path below the folder that was named, ``f0-relief``.
+        label: name of its method, or of the method's variant.
+        method: facts of its method; None where neither plan nor record can be read.
+        config: its configuration; empty where it cannot be read.
+        status: one of ``STATUSES``; ``done`` runs have figures for the tables.
+        why: reason for a status other than done.
+        loaded: its record and rounds, where they can be read.
+        repeats: finished runs of the same cell elsewhere; they enter no mean.
+        hash: that of its configuration's identity, as its run or else its plan keeps it; empty where neither does.
+    """
+
+    name: str
+    label: str
+    config: Mapping[str, JsonValue]
+    status: Status
+    why: str = ""
+    loaded: Loaded | None = None
+    repeats: tuple[Loaded, ...] = ()
+    hash: str = ""
+    method: MethodFacts | None = None
+
+    @property
+    def title(self) -> str:
+        """Method, fold (where the split has folds) and seed in words."""
+        fold, seed = (config_value(self.config, path) or 0 for path in ("data.fold", "seed"))
+        return f"{self.label}, fold {fold}, seed {seed}" if has_folds(self.config) else f"{self.label}, seed {seed}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inventory:
+    """All items in the order of their plans; ``titles``: of the plans; ``parsed``: how configurations are compared."""
+
+    items: tuple[GridItem, ...]
+    titles: tuple[str, ...] = ()
+    parsed: Parsed = dict
+
+    @property
+    def done(self) -> tuple[Loaded, ...]:
+        """Finished and tested runs, which tables use."""
+        return tuple(s.loaded for s in self.items if s.status == "done" and s.loaded is not None)
+
+    def count(self, status: Status) -> int:
+        """Number of items of that status."""
+        return sum(s.status == status for s in self.items)
+
+
+def take_inventory(paths: Iterable[Path], parsed: Parsed = dict, *, keep: bool = True) -> Inventory:
+    """Inventory of everything below the paths: plans (``plan.json``) and run folders.
+
+    A cell that is damaged, failed, interrupted or only planned is kept with its status; nothing of it enters a mean. A
+    cell that several folders plan or hold is one: it is done where any of them finished it.
+
+    ``parsed``: how a configuration is read before it is compared. ``keep``: hold all rounds in memory; else they are
+    read from the folder each time they are used.
+
+    Raises:
+        UserError: a path holds neither a plan nor a run.
+    """
+    items: dict[str, GridItem] = {}
+    titles: list[str] = []
+    for path in map(Path, paths):
+        below_path, plan_titles = _folder(path, keep)
+        titles += plan_titles
+        names = {item.name for item in items.values()}
+        for key, item in below_path:
+            items.setdefault(key, replace(item, name=_distinct(item.name, path, names)))
+    return Inventory(items=labelled(merged(items.values())), titles=tuple(dict.fromkeys(titles)), parsed=parsed)
+
+
+def _distinct(name: str, path: Path, names: Collection[str]) -> str:
+    """The name, or that of its folder before it where an earlier folder has a run of this name."""
+    choices = (name, f"{path.resolve().name}-{name}", f"{path}-{name}")
+    return next((choice for choice in choices if choice not in names), choices[-1])
+
+
+def labelled(items: Sequence[GridItem]) -> tuple[GridItem, ...]:
+    """The items with the name of their method's variant, planned and finished ones alike."""
+    names = variant_names([(s.label, s.config) for s in items], [s.method for s in items])
+    return tuple(replace(s, label=name) for s, name in zip(items, names, strict=True))
+
+
+def merged(items: Iterable[GridItem]) -> tuple[GridItem, ...]:
+    """One item per configuration (and per origin of data and engine, where several finished), in order.
+
+    A cell is its stored hash, to which a key added later makes no difference. As a hash leaves out defaults, which a
+    user's own class may change, two of one hash must also agree on every key that both hold. A planned row without a
+    hash joins those of the very same configuration.
+    """
+    listed = [(item, _decisive(item.config)) for item in items]
+    dumps = [config_hash(decisive) if item.config else item.name for item, decisive in listed]
+    hashes = {dump: item.hash for (item, _), dump in zip(listed, dumps, strict=True) if item.hash}
+    alike: dict[str, list[tuple[Mapping[str, JsonValue], list[GridItem]]]] = {}
+    groups: list[list[GridItem]] = []
+    for (item, decisive), dump in zip(listed, dumps, strict=True):
+        cells_of_hash = alike.setdefault(choice_kind(item.config) + (item.hash or hashes.get(dump, dump)), [])
+        values = flat(decisive)
+        group = next((same for theirs, same in cells_of_hash if _agree(theirs, values)), None)
+        if group is None:
+            group = []
+            cells_of_hash.append((values, group))
+            groups.append(group)
+        group.append(item)
+    return tuple(item for group in groups for item in _one(group))
+
+
+def _decisive(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    return {k: v for k, v in config.items() if k not in NOT_DECIDING}
+
+
+def _agree(first: Mapping[str, JsonValue], second: Mapping[str, JsonValue]) -> bool:
+    return all(first[key] == second[key] for key in first.keys() & second.keys())
+
+
+def _one(same: Sequence[GridItem]) -> Iterable[GridItem]:
+    best = min(same, key=lambda s: _RANK.index(s.status))
+    places: dict[tuple[str, str], list[Loaded]] = {}
+    for loaded in (s.loaded for s in same if s.status == "done" and s.loaded is not None):
+        places.setdefault((loaded.run.data_origin, loaded.run.engine), []).append(loaded)
+    if not places:
+        yield best
+    for first, *others in places.values():
+        item = next(s for s in same if s.loaded is first)
+        yield replace(item, repeats=tuple(others))
+
+
+def _folder(path: Path, keep: bool) -> tuple[list[tuple[str, GridItem]], list[str]]:
+    if is_committed(path):
+        runs = read_small(path)
+        return [(f"{path}#{name}", _small(name, loaded)) for name, loaded in runs.items()], [read_committed(path).title]
+    plans = [(file.parent, read_plan_file(file)) for file in below(path, PLAN_FILE)]
+    planned = {
+        str((parent / row.folder).resolve()): (parent / row.folder, row) for parent, plan in plans for row in plan.cells
+    }
+    items = [(key, look(_name(folder, path), folder, row, keep)) for key, (folder, row) in planned.items()]
+    others = [p.parent for p in below(path, RUN_FILE) if str(p.parent.resolve()) not in planned]
+    items += [(str(folder.resolve()), look(_name(folder, path), folder, keep=keep)) for folder in others]
+    check_folder(path)
+    if not plans and not items:
+        raise UserError(
+            f"{path}: found no {RUN_FILE} and no {PLAN_FILE} in or below it; name folders that "
+            "`relief-ray run` or `relief-ray grid` made, or results that `relief-ray report --commit` wrote"
+        )
+    return items, [plan.title or plan.name for _, plan in plans]
+
+
+def _item(name: str, loaded: Loaded, status: Status, why: str) -> GridItem:
+    run = loaded.run
+    return GridItem(
+        name=name,
+        label=loaded.label,
+        method=run.method,
+        config=run.config,
+        hash=run.config_hash,
+        status=status,
+        why=why,
+        loaded=loaded,
+    )
+
+
+def _small(name: str, loaded: Loaded) -> GridItem:
+    """A committed cell; a search's try, whose validation scores are in its run folder alone, counts as untested."""
+    if last_metrics(loaded) is None:
+        return _item(name, loaded, "untested", "validation scores are in the run folder alone")
+    return _item(name, loaded, "done", "")
+
+
+def _name(folder: Path, top: Path) -> str:
+    """``f0/relief`` becomes ``f0-relief``."""
+    return "-".join(folder.relative_to(top).parts) or folder.resolve().name
+
+
+def look(name: str, folder: Path, row: PlannedCell | None = None, keep: bool = True) -> GridItem:
+    """Read a cell's folder: its status, and its run where there is one; ``row``: its row in a plan.
+
+    ``keep``: as in ``take_inventory``.
+    """
+    planned = GridItem(name=name, label=folder.name, config={}, status="planned")
+    if row is not None:
+        planned = replace(planned, label=row.method.name, method=row.method, config=row.config, hash=row.hash)
+    if not (folder / RUN_FILE).exists():
+        status, why = _state(folder)
+        return replace(planned, status=status, why=why)
+    try:
+        run = read_run(folder)
+        rounds = read_rounds(folder, run)
+        loaded = Loaded(where=str(folder.resolve()), run=run, rounds=tuple(rounds) if keep else rounds)
+    except UserError as damaged:
+        return replace(planned, status="failed", why=str(damaged))
+    status, why = _state(folder, run)
+    if status == "done" and last_metrics(loaded) is None:
+        status, why = "untested", "evaluation.parts lacks `test`"
+    elif status != "done" and run.status != "done":
+        why = f"{why} ({_reached(loaded)})" if why else _reached(loaded)
+    return _item(name, loaded, status, why)
 
 
 def is_pooled(loaded: Loaded) -> bool:

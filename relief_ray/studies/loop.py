@@ -32,7 +32,7 @@ from relief_ray.records.lock import is_folder_locked
 from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_run
 from relief_ray.records.schema import RoundRecord, RunRecord, Status
 from relief_ray.records.sync.sender import Senders
-from relief_ray.report.inventory import variant_names
+from relief_ray.report.runs import variant_names
 from relief_ray.strategies import facts_of, method_name
 from relief_ray.studies.copies import copied
 from relief_ray.studies.plan import Plan, look_at, refuse_stale

@@ -21,9 +21,8 @@ from relief_ray.report.claims import JudgedClaim, Registry, judge, last_line, re
 from relief_ray.report.comparison import Comparison, Experiment, experiments
 from relief_ray.report.formats import text
 from relief_ray.report.frames import Cells, cells_of, gain, gain_frame, round_frame
-from relief_ray.report.inventory import GridItem, Inventory, take_inventory
 from relief_ray.report.results import round_table
-from relief_ray.report.runs import Loaded, run_value
+from relief_ray.report.runs import GridItem, Inventory, Loaded, run_value, take_inventory
 from relief_ray.report.statistics import Paired
 from relief_ray.report.tables.methods import costs_table, scores_table
 from relief_ray.strategies import REFERENCE

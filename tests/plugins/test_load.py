@@ -20,9 +20,8 @@ from relief_ray.report.build import build
 from relief_ray.report.comparison import compare
 from relief_ray.report.formats.text import as_json
 from relief_ray.report.frames import read_cells
-from relief_ray.report.inventory import take_inventory, variant_names
 from relief_ray.report.remarks import remarks
-from relief_ray.report.runs import is_pooled, load_runs
+from relief_ray.report.runs import is_pooled, load_runs, take_inventory, variant_names
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.support.errors import UserError
 from tests.conformance.cases import BASE, after_rounds, drive, outcome

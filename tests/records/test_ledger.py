@@ -18,8 +18,7 @@ from relief_ray.records.checkpoint import Checkpoint, Tally
 from relief_ray.records.facts import LeftOutLog, left_out_of
 from relief_ray.records.ledger import LedgerEnd, LineFormat, scan
 from relief_ray.records.schema import FedAvgRecord, LeftOutFacts, Metrics, PhysicalRecord, ProbeRecord, Totals
-from relief_ray.report.inventory import take_inventory
-from relief_ray.report.runs import load_runs
+from relief_ray.report.runs import load_runs, take_inventory
 from relief_ray.support.errors import UserError
 from tests.records.scenario import make_run
 from tests.sealed import change_run, line_of, page, put_page, put_rounds

@@ -14,8 +14,7 @@ from relief_ray.records.cells import look
 from relief_ray.records.ledger import LineFormat, scan
 from relief_ray.records.lock import lock_folder
 from relief_ray.records.run_folder import ROUNDS_FILE
-from relief_ray.report.inventory import take_inventory
-from relief_ray.report.runs import load_runs
+from relief_ray.report.runs import load_runs, take_inventory
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import PAGE, sealed
 from tests.sealed import change_rounds, change_run, put_rounds

@@ -13,8 +13,7 @@ from relief_ray.records.committed import CommittedClaims
 from relief_ray.records.schema import ClientRecord, Machine, MethodFacts, Metrics, RoundRecord, RunRecord, Totals
 from relief_ray.report.claims import Registered, Registry
 from relief_ray.report.comparison import HEADLINE_CLOCK
-from relief_ray.report.inventory import GridItem, Inventory
-from relief_ray.report.runs import Loaded
+from relief_ray.report.runs import GridItem, Inventory, Loaded
 from relief_ray.strategies import PRESETS, facts_of
 from tests.sealed import put_rounds, put_run
 
@@ -120,7 +119,11 @@ def build(
     for n in range(0 if bootstrap else 1, len(scores) + 1):
         taught = GROUPS if n == 0 else groups
         spent = cost(round_s, energy_j)
-        total = Totals(time_s=total.time_s + round_s, energy_j=total.energy_j + energy_j)
+        total = Totals(
+            time_s=total.time_s + round_s,
+            energy_j=total.energy_j + energy_j,
+            bytes_up=total.bytes_up + len(taught) * up_bytes,
+        )
         score = scores[n - 1] if n else None
         by_subject = subjects if n == len(scores) and subjects else {"1": score or 0.0, "2": score or 0.0}
         rounds.append(

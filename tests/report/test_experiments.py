@@ -1,7 +1,7 @@
 """Grouping by setting: methods, folds and seeds together, everything else apart."""
 
 from relief_ray.report.comparison import experiments
-from relief_ray.report.inventory import GridItem, Inventory
+from relief_ray.report.runs import GridItem, Inventory
 
 
 def item(loaded, status="done"):

@@ -10,7 +10,6 @@ from statistics import fmean
 from pydantic import JsonValue
 
 from relief_ray.report.comparison import Comparison, Experiment, MethodResult, bounds_last, stat
-from relief_ray.report.inventory import GridItem, chosen_keys
 from relief_ray.report.paper import PAPER_ROWS, PaperCell, beside, read_paper
 from relief_ray.report.remarks import (
     alike_pairs,
@@ -21,7 +20,7 @@ from relief_ray.report.remarks import (
     versus,
     whose_intervals,
 )
-from relief_ray.report.runs import config_value, has_folds
+from relief_ray.report.runs import GridItem, chosen_keys, config_value, has_folds
 from relief_ray.report.statistics import interval_text
 from relief_ray.report.tables import columns as col
 from relief_ray.report.tables.columns import HEADLINE, OWN_F1, SPEEDUP, Column

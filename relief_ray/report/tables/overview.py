@@ -21,9 +21,12 @@ from relief_ray.records.identity import source_digest
 from relief_ray.records.schema import PhysicalRecord, Status
 from relief_ray.report.comparison import Comparison, Experiment, data_title, distinct
 from relief_ray.report.document import ORIGINS
-from relief_ray.report.inventory import STATUSES, GridItem, Inventory, choice_kind
 from relief_ray.report.runs import (
+    STATUSES,
+    GridItem,
+    Inventory,
     Loaded,
+    choice_kind,
     config_int,
     config_text,
     device_types,

@@ -26,7 +26,7 @@ from relief_ray.records.cells import EarlyStopping
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.schema import comparable
 from relief_ray.report.build import build
-from relief_ray.report.inventory import take_inventory
+from relief_ray.report.runs import take_inventory
 from relief_ray.studies.plan import Plan
 from relief_ray.studies.progress import End, Leader, Running, View
 from relief_ray.studies.spec import Cell, choose

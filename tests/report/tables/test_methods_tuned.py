@@ -9,8 +9,8 @@ from relief_ray.config.experiment import as_read
 from relief_ray.report.build import build
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.document import Paragraphs
-from relief_ray.report.inventory import Inventory, labelled, merged
 from relief_ray.report.remarks import STAND_IN
+from relief_ray.report.runs import Inventory, labelled, merged
 from relief_ray.strategies import PRESETS
 from relief_ray.support.errors import UserError
 from tune_configs.search import METHODS, tries

@@ -5,7 +5,7 @@ import pytest
 from relief_ray.records.committed import condense, write_committed
 from relief_ray.records.facts import data_facts
 from relief_ray.report.comparison import experiments
-from relief_ray.report.inventory import take_inventory
+from relief_ray.report.runs import take_inventory
 from relief_ray.report.tables.overview import data_tables
 
 SENSORS = (["acc", "gyro", "mag"], ["acc", "gyro"], ["acc"])

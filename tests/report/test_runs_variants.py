@@ -1,7 +1,7 @@
 """Names of methods that differ in their own fields."""
 
 from relief_ray.records.schema import MethodFacts
-from relief_ray.report.inventory import choice_kind, chosen_keys, variant_names
+from relief_ray.report.runs import choice_kind, chosen_keys, variant_names
 
 
 def test_a_preset_keeps_its_name_in_any_company():

@@ -8,7 +8,7 @@ from relief_ray.config.experiment import as_read
 from relief_ray.records.lock import FileLock
 from relief_ray.report.build import build
 from relief_ray.report.comparison import experiments
-from relief_ray.report.inventory import take_inventory
+from relief_ray.report.runs import take_inventory
 from relief_ray.support.errors import UserError
 from tests.sealed import put_page, put_run
 
