@@ -20,12 +20,13 @@ from torch import Tensor
 from actors.runtime.errors import EvaluationFailed, raise_cause
 from actors.runtime.limits import Deadline, Limits
 from actors.runtime.physical import ModelBox, RoundLog
-from actors.runtime.placement import Resources, RuntimeOptions, WorkerGroup, open_workers, slots_per_node
+from actors.runtime.placement import Resources, WorkerGroup, open_workers, slots_per_node
 from actors.runtime.scheduling import Scheduler
 from actors.runtime.serialization import Packed, pack, unpack
 from actors.runtime.worker import EvalAnswer, EvalRequest, Models, NeedsRows, TrainAnswer, TrainRequest, identify
 from actors.runtime.worker_data import DataMode, JobBox, NodeData, refusal
 from actors.runtime.worker_pool import Call, Lost, Piece, RemoteWorker, WorkerPool, await_workers
+from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.core.groups import Params
 from relief_ray.core.messages import Assignment, ClientId, ClientState, EvalTarget, Json, Trained
 from relief_ray.data.window_set import WindowSet
@@ -227,7 +228,7 @@ def _may_try_again(call: Call) -> bool:
 
 def open_executor(
     job: Job,
-    options: RuntimeOptions,
+    options: RuntimeConfig,
     types: Mapping[str, Resources] | None = None,
     should_stop: Callable[[], bool] = never,
     on_note: Callable[[str], None] = ignore_note,
@@ -248,7 +249,7 @@ class RayExecutor:
         self,
         job: Job,
         group: WorkerGroup,
-        options: RuntimeOptions,
+        options: RuntimeConfig,
         should_stop: Callable[[], bool] = never,
         owns_workers: bool = True,
         on_note: Callable[[str], None] = ignore_note,
@@ -261,7 +262,7 @@ class RayExecutor:
         self._job, self._group, self._options, self._owns_workers = job, group, options, owns_workers
         specs = group.placement.workers
         workers = await_workers(group.handles, [s.name for s in specs], _START_S + _START_PER_WORKER_S * len(specs))
-        shared = options.mode == "packed" and bool(options.num_hosts)
+        shared = options.mode != "actors" and bool(options.num_hosts)
         self._pool = WorkerPool(
             workers=workers,
             per_node=slots_per_node([h.identity.node for h in workers], shared),

@@ -19,13 +19,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 from actors.runtime import serialization
 from actors.runtime.session import process_options
 from actors.runtime.worker import ClientWorker, Handle
-from actors.runtime.worker_data import DataMode
+from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.core.messages import ClientId, Fleet
 from relief_ray.support.errors import UserError
 from relief_ray.training.job import Job
 
-Mode = Literal["packed", "actors"]
-PlacementMode = Literal["auto", "typed", "virtual"]
 Resources = Mapping[str, float]
 # Ray counts in ten-thousandths.
 GRAIN = 1e-4
@@ -75,7 +73,7 @@ def plan_packed(num_hosts: int | None, cluster: Resources, needs_gpu: bool = Fal
 def plan_actors(
     fleet: Fleet,
     types: Mapping[str, Resources],
-    placement: PlacementMode,
+    placement: Literal["auto", "typed", "virtual"],
     nodes: Sequence[Resources],
     needs_gpu: bool = False,
 ) -> Placement:
@@ -270,27 +268,6 @@ _MAX_NAMESAKES = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RuntimeOptions:
-    """Layout of clients over the cluster; none of it changes a result."""
-
-    mode: Mode = "packed"
-    """Packed or an actor per client."""
-    num_hosts: int | None = None
-    """Number of packed worker processes; None: one per core."""
-    placement: PlacementMode = "auto"
-    data: DataMode = "auto"
-    """Windows on other nodes than the driver's: their own data, or rows that are sent (``runtime.data``)."""
-    client_timeout_s: float | Literal["auto"] = "auto"
-    """Seconds that a client may take for its round; ``auto``: ``limits.Limits`` says."""
-    on_timeout: Literal["retry", "drop"] = "retry"
-    """Whether clients whose time was over are sent once more while the round's time lasts."""
-    lost_wait_s: float = 60.0
-    """Seconds that a lost worker is waited for, once per loss."""
-    physical: bool = False
-    """Whether workers are devices: measured, each with a model object of its own (``runtime.physical``)."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerGroup:
     """Actor handles in worker order; holding the group keeps the job alive for workers that restart."""
 
@@ -315,11 +292,12 @@ class WorkerGroup:
 
 
 def open_workers(
-    job: Job, options: RuntimeOptions, types: Mapping[str, Resources] | None = None, run: str = "run"
+    job: Job, options: RuntimeConfig, types: Mapping[str, Resources] | None = None, run: str = "run"
 ) -> WorkerGroup:
-    """Place and start the workers; ``types``: device type -> Ray resources. Does not wait for them.
+    """Place and start the workers, packed unless ``options.mode`` is ``actors``; does not wait for them.
 
-    ``run`` is the first part of their names in Ray's dashboard.
+    ``types``: device type -> Ray resources.
+    ``run``: the first part of their names in Ray's dashboard.
 
     Raises:
         UserError: the cluster lacks a resource, named with the fix.
