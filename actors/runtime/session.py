@@ -33,17 +33,34 @@ from relief_ray.support.errors import UserError
 _NOT_THEIRS = frozenset({signal.SIGTERM, signal.SIGHUP})
 
 
+@dataclass(kw_only=True, slots=True)
+class _Shield:
+    """``depth``: blocks of ``shielded`` that are open; ``is_registered``: the interpreter calls us after a fork."""
+
+    depth: int = 0
+    is_registered: bool = False
+
+
+_shield = _Shield()
+
+
+def _block_in_child() -> None:
+    """Block the signals in a child of this process, before it runs another program."""
+    if _shield.depth:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_THEIRS)
+
+
 @contextmanager
 def shielded() -> Iterator[None]:
-    """Inside the block, processes that this thread starts never hear SIGTERM and SIGHUP, nor do their children.
-
-    A child has its parent's mask. The parent itself hears one that comes meanwhile at the end of the block.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_THEIRS)
+    """Inside the block, processes that are started never hear SIGTERM and SIGHUP, nor do their children."""
+    if not _shield.is_registered:
+        os.register_at_fork(after_in_child=_block_in_child)
+        _shield.is_registered = True
+    _shield.depth += 1
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        _shield.depth -= 1
 
 
 def family(folder: Path) -> list[psutil.Process]:
