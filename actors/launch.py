@@ -135,7 +135,7 @@ def _run_on_ray(
         group = kept.workers(setup.job, options, {name: device.ray_resources for name, device in setup.types.items()})
         if hooks.on_round is not None:
             is_over = GracePeriod(should_stop).is_over
-            executor = RayExecutor(setup.job, group, options, is_over, owns_workers=False, on_note=note)
+            executor = RayExecutor(setup.job, group, options, is_over, on_note=note)
             run = run_on_workers(setup, path, executor, hooks.on_round, should_stop, note)
         else:
             setup_ref = serialization.put(setup, setup.job.modules)
@@ -151,12 +151,9 @@ def _run_on_ray(
 
 def ray_executors(stack: ExitStack) -> dict[str, MakeExecutor]:
     """Executors that a method is compared on: packed Ray hosts, started with the first run that asks for them."""
-    opened: list[bool] = []
 
     def packed(job: Job) -> Executor:
-        if not opened:
-            stack.enter_context(ray_session(SessionOptions(num_cpus=_NUM_COMPARED)))
-            opened.append(True)
+        stack.enter_context(ray_session(SessionOptions(num_cpus=_NUM_COMPARED)))  # but for the first it is up already
         from actors.runtime.executor import open_executor
 
         return open_executor(job, RuntimeConfig(mode="packed", num_hosts=_NUM_COMPARED))

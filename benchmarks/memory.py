@@ -141,7 +141,7 @@ def host_peak(job: Job) -> float:
         executor.train(1, models, tasks, {})
         executor.evaluate(models, [EvalTarget(label="global")], {}, "test")
         executor.train(2, models, tasks, {})
-        return executor.peak_mib
+        return executor.pool.peak_mib
     finally:
         executor.close()
 

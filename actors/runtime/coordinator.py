@@ -206,7 +206,7 @@ def run_on_workers(
     """
 
     def drive(experiment: Experiment) -> RunRecord:
-        return run_with_retries(experiment, on_round, should_stop, on_note, executor.recover)
+        return run_with_retries(experiment, on_round, should_stop, on_note, executor.pool.recover)
 
     return run_opened(setup, path, lambda job: executor, on_note=on_note, drive=drive)
 
@@ -246,11 +246,11 @@ class Coordinator:
         use_threads(setup.job.num_threads)
         self._notes, self._path = [], request.path
         note, is_over = self._notes.append, GracePeriod(self._is_stopping).is_over
-        executor = RayExecutor(setup.job, request.group, request.options, is_over, owns_workers=False, on_note=note)
+        executor = RayExecutor(setup.job, request.group, request.options, is_over, on_note=note)
         gauges = Gauges(cell=request.path.name, setup=setup)
 
         def on_round(record: RoundRecord) -> None:
-            gauges.show(record, executor.peak_mib)
+            gauges.show(record, executor.pool.peak_mib)
 
         return run_on_workers(setup, request.path, executor, on_round, self._is_stopping, note)
 

@@ -99,7 +99,9 @@ def plan_actors(
         for c in fleet.clients
     )
     bare = sorted({c.device for c in fleet.clients if not types.get(c.device)})
-    short = f"device types {bare} name no Ray resource" if bare else shortage(typed, cluster)
+    short = (
+        f"device types {bare} name no Ray resource" if bare else shortage((worker.bundle for worker in typed), cluster)
+    )
     if placement == "typed" and short:
         raise UserError(
             f"runtime.placement = 'typed': {short}; start a node with it (ray start --resources='{{\"type_a\": 1}}'), "
@@ -125,15 +127,15 @@ def _typed_gpu_shares(fleet: Fleet, types: Mapping[str, Resources], nodes: Itera
     for node in nodes:
         if not (gpus := int(node.get("GPU", 0))):
             continue
-        workers = {device: min(number, _room(types.get(device, {}), node)) for device, number in clients.items()}
+        workers = {device: min(number, room_for(types.get(device, {}), node)) for device, number in clients.items()}
         for device in (device for device, number in workers.items() if number):
             per_gpu[device] = max(per_gpu[device], -(-sum(workers.values()) // gpus))
     return {device: _share(1.0, number) for device, number in per_gpu.items()}
 
 
-def _room(needed: Resources, node: Resources) -> int:
-    """Number of workers with these needs that a node takes."""
-    return min((int(node.get(name, 0.0) / amount + GRAIN) for name, amount in needed.items() if amount), default=0)
+def room_for(needed: Resources, offered: Resources) -> int:
+    """Number of processes with these needs that a node, or a cluster, takes."""
+    return min((int(offered.get(name, 0.0) / amount + GRAIN) for name, amount in needed.items() if amount), default=0)
 
 
 def _share(cores: float, number: int) -> float:
@@ -164,12 +166,12 @@ def total_of(amounts: Iterable[Resources]) -> dict[str, float]:
     return total
 
 
-def shortage(workers: Sequence[WorkerSpec], cluster: Resources, owner: str = "the cluster") -> str:
-    """The resources of which the cluster has too little, in words; empty where it has enough."""
+def shortage(bundles: Iterable[Resources], offered: Resources, owner: str = "the cluster") -> str:
+    """The resources of which all bundles together need more than is offered, in words; empty where it is enough."""
     lacking = [
-        f"{name}: needed {amount:g}, {owner} has {cluster.get(name, 0.0):g}"
-        for name, amount in total_of(worker.bundle for worker in workers).items()
-        if amount > cluster.get(name, 0.0) + GRAIN
+        f"{name}: needed {amount:g}, {owner} has {offered.get(name, 0.0):g}"
+        for name, amount in total_of(bundles).items()
+        if amount > offered.get(name, 0.0) + GRAIN
     ]
     return "; ".join(lacking)
 
@@ -182,16 +184,17 @@ def reserve(placement: Placement, wait_s: float) -> PlacementGroup | None:
     """
     if ray.util.get_current_placement_group() is not None:
         return None
-    if short := shortage(placement.workers, ray.cluster_resources()):
+    bundles = [worker.bundle for worker in placement.workers]
+    if short := shortage(bundles, ray.cluster_resources()):
         raise UserError(
             f"the cluster is too small: {short}; add nodes, or set runtime.num_hosts or runtime.placement=virtual"
         )
-    group = placement_group([worker.bundle for worker in placement.workers], strategy="PACK")
+    group = placement_group(bundles, strategy="PACK")
     if not group.wait(timeout_seconds=wait_s):
         remove_placement_group(group)
-        busy = shortage(placement.workers, ray.available_resources()) or "the free amounts lie on different nodes"
+        busy = shortage(bundles, ray.available_resources()) or "the free amounts lie on different nodes"
         raise UserError(
-            f"no place for {len(placement.workers)} hosts within {wait_s:g} s ({busy}); wait for other runs or end them"
+            f"no place for {len(bundles)} hosts within {wait_s:g} s ({busy}); wait for other runs or end them"
         )
     return group
 
@@ -203,8 +206,8 @@ def slots_per_node(nodes: Sequence[str], shared: bool) -> dict[str, int]:
     """
     if shared:
         return dict.fromkeys(nodes, len(nodes))
-    cores = {node["NodeID"]: int(node["Resources"].get("CPU", 1)) for node in ray.nodes() if node["Alive"]}
-    return {node: max(1, cores.get(node, 1)) for node in nodes}
+    alive = _alive()
+    return {node: max(1, int(alive.get(node, {}).get("CPU", 1))) for node in nodes}
 
 
 # The nodes of the cluster, and the one that the driver runs on: records are written there, work is done anywhere.
@@ -249,10 +252,14 @@ def driver_node() -> str:
     return str(ray.get_runtime_context().get_node_id())
 
 
+def _alive() -> dict[str, Resources]:
+    """Resources of every node that is alive, by its id."""
+    return {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
+
+
 def look_around() -> Nodes:
     """The nodes that are alive, seen from this process's node."""
-    alive: dict[str, Resources] = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
-    here = driver_node()
+    alive, here = _alive(), driver_node()
     return Nodes(each=tuple(alive.values()), here=alive.get(here, {}), selector={_ID_LABEL: here})
 
 

@@ -53,7 +53,7 @@ class Product:
     def __init__(self, setup: Setup, path: Path, executor: RayExecutor | None = None) -> None:
         options = RuntimeConfig(mode="packed", num_hosts=setup.config.runtime.num_hosts)
         self._group = open_workers(setup.job, options) if executor is None else None
-        self.executor = RayExecutor(setup.job, self._group, options) if self._group else executor
+        self.executor = RayExecutor(setup.job, self._group, options, owns_workers=True) if self._group else executor
         self._folder = RunFolder.create(path, run_record(setup))
         assert self.executor is not None
         watch = Stopwatch(self.executor)
@@ -86,7 +86,7 @@ class Product:
     def busy_s(self) -> float:
         """Seconds that hosts spent on training calls so far, all of them together."""
         assert self.executor is not None
-        return self.executor.busy_s
+        return self.executor.pool.busy_s
 
     @property
     def num_hosts(self) -> int:

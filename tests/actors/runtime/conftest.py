@@ -57,7 +57,7 @@ def on_warm_hosts(cluster):
         layout = (chosen.mode, *clients)
         if layout not in groups:
             groups[layout] = start_hosts(job, clients)
-        return RayExecutor(job, groups[layout].with_job(job), chosen, should_stop, owns_workers=False)
+        return RayExecutor(job, groups[layout].with_job(job), chosen, should_stop)
 
     yield make
     for group in groups.values():

@@ -400,7 +400,7 @@ def test_a_host_that_hangs_in_a_test_costs_one_limit_and_its_round_is_tried_agai
     with pytest.raises(EvaluationFailed, match=r"evaluation on 'test': .*: no answer within 3"):
         executor.evaluate(*arguments)
     assert time.monotonic() - began_s < 6.0, "no second limit, and no wait for the host"
-    executor.recover()
+    executor.pool.recover()
     counts = executor.evaluate(*arguments)
     assert all(torch.equal(counts[label], expected[label]) for label in expected)
 
@@ -437,4 +437,4 @@ def test_on_timeout_drop_sends_nothing_twice(on_ray, tmp_path):
     executor = on_ray(hanging, num_hosts=1, client_timeout_s=3.0, on_timeout="drop")
     trained, _ = round_of(executor, hanging, 2)
     assert list(trained.rejected) == [2] and trained.rejected[2].cause == "timeout"
-    assert [r.assignment.client for r in trained.reduced.receipts] == [0, 1, 3] and executor.num_lost == 1
+    assert [r.assignment.client for r in trained.reduced.receipts] == [0, 1, 3] and executor.pool.num_lost == 1
