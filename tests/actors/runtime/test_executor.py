@@ -210,7 +210,7 @@ def test_a_stop_drops_the_round_in_mid_training_and_sends_nothing_more(on_warm_h
         round_of(executor, job, 3)
     (tmp_path / "go").touch()
     # Calls are answered in order: what had been sent has run by then.
-    assert ray.get(executor._pool.workers[0].handle.hello.remote(), timeout=30.0).pid
+    assert ray.get(executor.pool.workers[0].handle.hello.remote(), timeout=30.0).pid
     assert len(begun(3)) == DEPTH
     for mark in begun(3):
         (tmp_path / mark).unlink()  # the stop is no longer requested
