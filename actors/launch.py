@@ -14,7 +14,6 @@ from relief_ray.conformance.trial import Conformance, judged_of
 from relief_ray.core.protocols import Executor
 from relief_ray.data.loader import Loader
 from relief_ray.experiment.experiment import (
-    Experiment,
     MakeExecutor,
     OnRound,
     ignore,
@@ -44,9 +43,7 @@ from relief_ray.training.job import Job
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from actors.runtime.placement import RuntimeOptions, WorkerGroup
     from actors.runtime.warm_pool import WorkerCache
-    from actors.runtime.worker import Handle
     from relief_ray.studies.loop import Settings
 
 RunMode = Literal["inline", "packed", "actors"]
@@ -65,18 +62,17 @@ class Hooks:
     """How a single run is driven, and what hears of it in the process that asks for it.
 
     Attributes:
-        on_round: called with every committed round.
         on_note: called with messages for the user, e.g. repairs of the run folder.
         should_stop: polled; True asks the run to stop after its round.
         is_paused: says that a stop was a pause between two rounds: worker processes are idle and may be kept.
-        separate: the coordinator is a process of its own (not in a Tune trial).
+        on_round: called with every committed round, which this process then computes (a Tune trial). None: the
+            coordinator may be a process of its own, and whoever wants to know reads the ledger.
     """
 
-    on_round: OnRound = ignore
     on_note: Callable[[str], None] = ignore_note
     should_stop: Callable[[], bool] = never
     is_paused: Callable[[], bool] = never
-    separate: bool = True
+    on_round: OnRound | None = None
 
 
 def choose_mode(config: RuntimeConfig, num_clients: int, stack: int = 1) -> RunMode:
@@ -115,26 +111,36 @@ def run_experiment(
     mode = _mode(setup)
     use_threads(setup.job.num_threads)
     if mode == "inline":
-        return run_opened(setup, path, should_stop=hooks.should_stop, on_round=hooks.on_round, on_note=hooks.on_note)
+        on_round = hooks.on_round or ignore
+        return run_opened(setup, path, should_stop=hooks.should_stop, on_round=on_round, on_note=hooks.on_note)
     with ray_session(local_session(setup)):
-        return _run_on_ray(setup, path, hooks, _runtime_options(setup.config.runtime, mode), worker_cache)
+        return _run_on_ray(setup, path, hooks, setup.config.runtime.model_copy(update={"mode": mode}), worker_cache)
 
 
 def _run_on_ray(
-    setup: Setup, path: Path, hooks: Hooks, options: RuntimeOptions, worker_cache: WorkerCache | None
+    setup: Setup, path: Path, hooks: Hooks, options: RuntimeConfig, worker_cache: WorkerCache | None
 ) -> RunRecord:
+    from actors.runtime import serialization
+    from actors.runtime.coordinator import GracePeriod, RunRequest, run_on_workers
+    from actors.runtime.coordinator_client import follow
+    from actors.runtime.executor import RayExecutor
     from actors.runtime.warm_pool import WorkerCache
 
     kept = worker_cache or WorkerCache(path.resolve().name)
     finished = False
+    note, should_stop = hooks.on_note, hooks.should_stop
     try:
         # First of all: its process has the most to import, and all start at the same time.
-        coordinator = kept.coordinator() if hooks.separate else None
+        coordinator = kept.coordinator() if hooks.on_round is None else None
         group = kept.workers(setup.job, options, {name: device.ray_resources for name, device in setup.types.items()})
-        if coordinator is None:
-            run = _run_here(setup, path, hooks, group, options)
+        if hooks.on_round is not None:
+            is_over = GracePeriod(should_stop).is_over
+            executor = RayExecutor(setup.job, group, options, is_over, on_note=note)
+            run = run_on_workers(setup, path, executor, hooks.on_round, should_stop, note)
         else:
-            run = _run_separate(setup, path, hooks, group, options, coordinator)
+            setup_ref = serialization.put(setup, setup.job.modules)
+            request = RunRequest(setup=setup_ref, path=path.resolve(), group=group, options=options)
+            run = follow(coordinator, request, note, should_stop)
         finished = run.status == "done" or hooks.is_paused()
         return run
     finally:
@@ -143,63 +149,14 @@ def _run_on_ray(
             kept.close()
 
 
-def _runtime_options(config: RuntimeConfig, mode: Literal["packed", "actors"]) -> RuntimeOptions:
-    """The executor's part of the configuration."""
-    from actors.runtime.placement import RuntimeOptions
-
-    return RuntimeOptions(
-        mode=mode,
-        num_hosts=config.num_hosts,
-        placement=config.placement,
-        client_timeout_s=config.client_timeout_s,
-        data=config.data,
-        on_timeout=config.on_timeout,
-        lost_wait_s=config.lost_wait_s,
-        physical=config.physical,
-    )
-
-
-def _run_here(setup: Setup, path: Path, hooks: Hooks, group: WorkerGroup, options: RuntimeOptions) -> RunRecord:
-    from actors.runtime.coordinator import GracePeriod, run_with_retries
-    from actors.runtime.executor import RayExecutor
-
-    grace_period = GracePeriod(hooks.should_stop)
-    executor = RayExecutor(setup.job, group, options, grace_period.is_over, owns_workers=False, on_note=hooks.on_note)
-
-    def drive(experiment: Experiment) -> RunRecord:
-        return run_with_retries(experiment, hooks.on_round, hooks.should_stop, hooks.on_note, executor.recover)
-
-    return run_opened(setup, path, lambda job: executor, on_note=hooks.on_note, drive=drive)
-
-
-def _run_separate(
-    setup: Setup, path: Path, hooks: Hooks, group: WorkerGroup, options: RuntimeOptions, coordinator: Handle
-) -> RunRecord:
-    from actors.runtime import serialization
-    from actors.runtime.coordinator import RunRequest
-    from actors.runtime.coordinator_client import follow
-
-    request = RunRequest(
-        setup=serialization.put(setup, setup.job.modules),
-        path=path.resolve(),
-        group=group,
-        options=options,
-    )
-    return follow(coordinator, request, hooks.on_round, hooks.on_note, hooks.should_stop)
-
-
 def ray_executors(stack: ExitStack) -> dict[str, MakeExecutor]:
     """Executors that a method is compared on: packed Ray hosts, started with the first run that asks for them."""
-    opened: list[bool] = []
 
     def packed(job: Job) -> Executor:
-        if not opened:
-            stack.enter_context(ray_session(SessionOptions(num_cpus=_NUM_COMPARED)))
-            opened.append(True)
+        stack.enter_context(ray_session(SessionOptions(num_cpus=_NUM_COMPARED)))  # but for the first it is up already
         from actors.runtime.executor import open_executor
-        from actors.runtime.placement import RuntimeOptions
 
-        return open_executor(job, RuntimeOptions(num_hosts=_NUM_COMPARED))
+        return open_executor(job, RuntimeConfig(mode="packed", num_hosts=_NUM_COMPARED))
 
     return {"packed on Ray": packed}
 

@@ -176,12 +176,15 @@ def grow(folder: Path, num_clients: int, num_rounds: int) -> Figures:
     RunFolder.create(folder / "run", run_record(run)).close()
     seen: dict[int, float] = {}
 
-    def on_round(record: RoundRecord) -> None:
-        if record.round % max(1, num_rounds // 10) == 0:
-            seen[record.round] = coordinator_mib()
+    def look() -> bool:
+        """Measure at the rounds that are a tenth of them apart, or soon after; the run goes on."""
+        last, tenth = max(read_rounds(folder / "run").numbers, default=0), max(1, num_rounds // 10)
+        if last // tenth > max(seen, default=0) // tenth:
+            seen[last] = coordinator_mib()
+        return False
 
     with ray_session(SessionOptions(num_cpus=3)):
-        run_experiment(run, folder / "run", Hooks(on_round=on_round, on_note=print))
+        run_experiment(run, folder / "run", Hooks(on_note=print, should_stop=look))
     (first, before), (end, after) = min(seen.items()), max(seen.items())
     shown: Figures = {f"coordinator_mib_{round_}": value for round_, value in seen.items()}
     return {"clients": num_clients, "rounds": num_rounds, **shown, f"growth_mib_{first}_to_{end}": after - before}

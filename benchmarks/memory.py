@@ -131,17 +131,17 @@ def job_of(size: Size, windows: WindowSet, channels: int) -> Job:
 def host_peak(job: Job) -> float:
     """Peak MiB of the one worker process over training, evaluation and training again."""
     from actors.runtime.executor import open_executor
-    from actors.runtime.placement import RuntimeOptions
+    from relief_ray.config.runtime import RuntimeConfig
 
     backbone = job.build()
     every, models = backbone.layout.select(), {"global": backbone.params()}
     tasks = [Assignment(client=0, down=every, train=every, up=every, epochs=1)]
-    executor = open_executor(job, RuntimeOptions(num_hosts=1))
+    executor = open_executor(job, RuntimeConfig(num_hosts=1))
     try:
         executor.train(1, models, tasks, {})
         executor.evaluate(models, [EvalTarget(label="global")], {}, "test")
         executor.train(2, models, tasks, {})
-        return executor.peak_mib
+        return executor.pool.peak_mib
     finally:
         executor.close()
 

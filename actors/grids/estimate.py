@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from time import perf_counter
 
 from actors.terminal.signals import TimeIsUp, time_limit
@@ -37,7 +38,7 @@ class Rate:
 
     start_s: float
     round_s: float
-    fixed_bytes: int
+    fixed_bytes: float
     round_bytes: float
     origin: str
 
@@ -70,11 +71,6 @@ def workload(config: ExperimentConfig) -> Workload:
     return json.dumps([backbone_name(config.backbone), *parts], sort_keys=True)
 
 
-def _folder_bytes(folder: Path) -> int:
-    """Bytes of all files in a folder."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
 def finished_rates(entries: Iterable[CellState[Cell]]) -> dict[Key, Rate]:
     """Rates of the workloads and methods of which cells are done: their means."""
     groups: dict[Key, list[Rate]] = {}
@@ -88,11 +84,12 @@ def finished_rates(entries: Iterable[CellState[Cell]]) -> dict[Key, Rate]:
 def measured(folder: Path, start_s: float, origin: str) -> Rate:
     """The rate of a run, from its folder."""
     rounds = read_rounds(folder)
-    ledger = (folder / ROUNDS_FILE).stat().st_size
+    sizes = {path: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+    ledger = sizes.pop(folder / ROUNDS_FILE)
     return Rate(
         start_s=start_s,
         round_s=sum(r.wall_s for r in rounds) / len(rounds),
-        fixed_bytes=_folder_bytes(folder) - ledger,
+        fixed_bytes=sum(sizes.values()),
         round_bytes=ledger / len(rounds),
         origin=origin,
     )
@@ -100,13 +97,9 @@ def measured(folder: Path, start_s: float, origin: str) -> Rate:
 
 def _mean(rates: Sequence[Rate]) -> Rate:
     number = len(rates)
-    return Rate(
-        start_s=sum(r.start_s for r in rates) / number,
-        round_s=sum(r.round_s for r in rates) / number,
-        fixed_bytes=sum(r.fixed_bytes for r in rates) // number,
-        round_bytes=sum(r.round_bytes for r in rates) / number,
-        origin=f"{number} finished cell{'s' if number > 1 else ''}",
-    )
+    names = ("start_s", "round_s", "fixed_bytes", "round_bytes")
+    means = {name: fmean(getattr(rate, name) for rate in rates) for name in names}
+    return Rate(**means, origin=f"{number} finished cell{'s' if number > 1 else ''}")
 
 
 def probe_missing(
@@ -170,7 +163,7 @@ def probe(config: ExperimentConfig) -> Rate:
         run_opened(setup, folder)
         rate = measured(folder, start_s, "one timed round")
         # Two checkpoints are kept; a single round leaves one.
-        return replace(rate, fixed_bytes=rate.fixed_bytes * KEEP // len(generations(folder)))
+        return replace(rate, fixed_bytes=rate.fixed_bytes * KEEP / len(generations(folder)))
 
 
 def estimates(entries: Iterable[CellState[Cell]], probed: Mapping[Key, Rate | UserError]) -> dict[str, Estimate]:

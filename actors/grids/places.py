@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from actors.runtime.placement import GRAIN, Nodes, Resources, WorkerSpec, plan_actors, plan_packed, shortage, total_of
+from actors.runtime.placement import GRAIN, Nodes, plan_actors, plan_packed, room_for, shortage, total_of
 from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.core.messages import Fleet
@@ -88,31 +88,20 @@ def refuse_shortage(trials: Mapping[str, Bundles], nodes: Nodes) -> None:
         UserError: a cell asks for more than there is.
     """
     for name, bundles in trials.items():
-        if short := _shortage(name, bundles[:1], nodes.here, "this node"):
+        if short := shortage(bundles[:1], nodes.here, "this node"):
             raise UserError(
                 f"{name}: the node that writes the records, this one, is too small for a trial's own process: {short}; "
                 "start the command on a larger node" + (", or use --set runtime.mode=packed" * _is_inline(bundles))
             )
-        if short := _shortage(name, bundles, nodes.total, "the cluster"):
+        if short := shortage(bundles, nodes.total):
             raise UserError(
                 f"{name}: the cluster is too small for one trial: {short}; add nodes, or use --set runtime.mode=inline"
             )
 
 
-def _shortage(name: str, bundles: Bundles, offered: Resources, whose: str) -> str:
-    hosts = [WorkerSpec(name=name, client=None, num_cpus=0.0, resources=bundle) for bundle in bundles]
-    return shortage(hosts, offered, whose)
-
-
 def num_at_once(bundles: Bundles, nodes: Nodes) -> int:
     """Number of such trials that the cluster has places for; their own processes lie on the driver's node."""
-    counts = [_count(bundles, nodes.total), _count(bundles[:1], nodes.here)]
-    return max(1, min(counts))
-
-
-def _count(bundles: Bundles, offered: Resources) -> int:
-    total = total_of(bundles)
-    return min(int(offered.get(name, 0.0) / amount + GRAIN) for name, amount in total.items() if amount)
+    return max(1, min(room_for(total_of(bundles), nodes.total), room_for(bundles[0], nodes.here)))
 
 
 def explain_places(trials: Collection[Bundles], nodes: Nodes) -> str:

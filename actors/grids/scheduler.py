@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-import ray
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 
@@ -38,7 +38,7 @@ from actors.grids.search import mark_stopped, rivals, rungs, scores_at
 from actors.grids.trial import F1, ROUND, CellTrial, Trials, low_memory_ends_one_trial
 from actors.runtime import serialization
 from actors.runtime.errors import count_kills, describe_death
-from actors.runtime.placement import Nodes, look_around
+from actors.runtime.placement import Nodes, look_around, total_of
 from actors.runtime.session import SessionOptions, ray_session
 from relief_ray.records.cells import CellState, EarlyStopping
 from relief_ray.studies.loop import Loop, check_reusable
@@ -110,44 +110,52 @@ class SideBySide:
 
 def _devices_of(entry: CellState[Cell]) -> dict[str, float]:
     """Ray resources of a cell's devices; empty where all clients live in the trial's process."""
-    total: dict[str, float] = {}
     runtime = entry.cell.config.runtime
-    if runtime.mode != "inline" and not is_chosen_here(runtime):
-        fleet, types = fleet_of(entry.cell.config)
-        for client in fleet.clients:
-            for name, amount in types[client.device].ray_resources.items():
-                total[name] = total.get(name, 0.0) + amount
-    return total
+    if runtime.mode == "inline" or is_chosen_here(runtime):
+        return {}
+    fleet, types = fleet_of(entry.cell.config)
+    return total_of(types[client.device].ray_resources for client in fleet.clients)
 
 
-class _TuneCallback(tune.Callback):
-    """Passes Tune's events on to the loop; None in the copy of its set-up that Tune keeps on disk and nobody reads."""
+_AT_WORK: WeakValueDictionary[int, _StaysHere] = WeakValueDictionary()
 
-    def __init__(self, loop: Loop | None) -> None:
+
+class _StaysHere:
+    """An object of the driver's process, which Tune pickles with its set-up and reads back in this same process.
+
+    In another process, or from the copy that Tune keeps on disk and nobody reads, it is None.
+    """
+
+    def __reduce__(self) -> tuple[Callable[[int], _StaysHere | None], tuple[int]]:
+        _AT_WORK[id(self)] = self
+        return _at_work, (id(self),)
+
+
+def _at_work(key: int) -> _StaysHere | None:
+    return _AT_WORK.get(key)
+
+
+class _TuneCallback(_StaysHere, tune.Callback):
+    """Passes Tune's events on to the loop."""
+
+    def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._kills_before = count_kills()
 
-    def __reduce__(self) -> tuple[type[_TuneCallback], tuple[None]]:
-        return _TuneCallback, (None,)
-
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: object) -> None:
-        if self._loop is not None:
-            self._loop.begin(trial.config["cell"])
+        self._loop.begin(trial.config["cell"])
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: object) -> None:
-        if self._loop is not None:
-            self._loop.end(trial.config["cell"])
+        self._loop.end(trial.config["cell"])
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: object) -> None:
-        if self._loop is not None:
-            keep_death(self._loop, trial.config["cell"], _words_of(trial), self._kills_before)
-            self._loop.end(trial.config["cell"])
+        keep_death(self._loop, trial.config["cell"], _words_of(trial), self._kills_before)
+        self._loop.end(trial.config["cell"])
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: object) -> None:
-        if self._loop is not None:
-            self._loop.tick()
-            if self._loop.disk_full or self._loop.stop_requested():
-                (self._loop.plan.out.absolute() / STOP_FILE).touch()
+        self._loop.tick()
+        if self._loop.disk_full or self._loop.stop_requested():
+            (self._loop.plan.out.absolute() / STOP_FILE).touch()
 
 
 def keep_death(loop: Loop, name: str, trouble: str, kills_before: int | None) -> None:
@@ -216,26 +224,13 @@ def _make_trials(loop: Loop, other_code: bool = False) -> Trials:
     )
 
 
-_AT_WORK: WeakValueDictionary[int, _Places] = WeakValueDictionary()
-
-
-def _at_work(key: int) -> _Places | None:
-    """The object of this process that was pickled; None in another process."""
-    return _AT_WORK.get(key)
-
-
-class _Places:
+class _Places(_StaysHere):
     """Resources of each trial when Tune asks for them: a node that has joined meanwhile gets cells too."""
 
     def __init__(self, entries: Sequence[CellState[Cell]], nodes: Nodes, note: Callable[[str], None]) -> None:
         """``nodes``: the cluster at the start."""
         self._configs = {entry.cell.name: entry.cell.config for entry in entries}
         self._nodes, self._note = nodes, note
-        _AT_WORK[id(self)] = self
-
-    def __reduce__(self) -> tuple[Callable[[int], _Places | None], tuple[int]]:
-        # Tune reads it back from a pickle in this same process; trials get one too, and never ask it.
-        return _at_work, (id(self),)
 
     def __call__(self, config: dict[str, str]) -> tune.PlacementGroupFactory:
         nodes = look_around()
@@ -253,7 +248,10 @@ def _tuner(loop: Loop, places: _Places, trials: Trials, jobs: int | None) -> tun
     def name_of(trial: Any) -> str:
         return str(trial.config["cell"])
 
-    trainable = tune.with_resources(tune.with_parameters(CellTrial, trials=[_put(trials)]), places)
+    # Each trial finds the files of users' methods, data and backbones.
+    modules = {module for cell in trials.cells.values() for module in cell.config.modules()}
+    parameters = tune.with_parameters(CellTrial, trials=[serialization.put(trials, tuple(sorted(modules)))])
+    trainable = tune.with_resources(parameters, places)
     # Ray's dashboard shows this name as the class of a trial's process.
     trainable.__qualname__ = trainable.__name__ = f"{trials.parent or 'run'}/cell"
     stopping = loop.plan.stopping
@@ -280,19 +278,6 @@ def _tuner(loop: Loop, places: _Places, trials: Trials, jobs: int | None) -> tun
     )
 
 
-def _put(trials: Trials) -> ray.ObjectRef[Trials]:
-    """Put the trials where each finds them, with the files of methods, data and backbones of users."""
-    modules = {module for cell in trials.cells.values() for module in cell.config.modules()}
-    return serialization.put(trials, tuple(sorted(modules)))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _EarlierTrial:
-    """A cell that ended in an earlier session, as ASHA knows trials."""
-
-    trial_id: str
-
-
 class SearchScheduler(FIFOScheduler):
     """Starts trials in order and lets the ASHA of each place decide which go on.
 
@@ -309,9 +294,9 @@ class SearchScheduler(FIFOScheduler):
         self._by_place: dict[Place, Any] = {}
         for entry in entries:
             if entry.status in ("done", "stopped"):
-                self._add(entry, _EarlierTrial(trial_id=entry.cell.name))
+                self._add(entry, SimpleNamespace(trial_id=entry.cell.name))
 
-    def _add(self, entry: CellState[Cell], trial: Trial | _EarlierTrial) -> None:
+    def _add(self, entry: CellState[Cell], trial: Trial | SimpleNamespace) -> None:
         """Make a trial known to its place, with the scores that its ledger has; what was decided then stands."""
         config = entry.cell.config
         known: Any = self._by_place.get(rivals(entry.cell))

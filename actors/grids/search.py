@@ -156,16 +156,6 @@ def search_places(grid: Spec) -> Iterator[SearchPlace]:
                 yield SearchPlace(name=", ".join(parts), method=method, grid=alone, space=space_of(grid.own[method]))
 
 
-def _require_optuna() -> None:
-    """Check that Optuna is installed.
-
-    Raises:
-        UserError: it is not.
-    """
-    if importlib.util.find_spec("optuna") is None:
-        raise UserError(f"--search optuna: Optuna is not installed; {install('search')}")
-
-
 @dataclass(kw_only=True, slots=True)
 class Sampler:
     """Optuna's tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011) at one place.
@@ -220,12 +210,8 @@ class Sampler:
             for trial in trials:
                 for round_, f1 in pruned.get(name, {}).items():
                     trial.report(f1, round_)
-                if name in scores:
-                    self._study.tell(trial, scores[name])
-                elif name in pruned:
-                    self._study.tell(trial, state=TrialState.PRUNED)
-                else:
-                    self._study.tell(trial, state=TrialState.FAIL)
+                unscored = TrialState.PRUNED if name in pruned else TrialState.FAIL
+                self._study.tell(trial, scores.get(name), None if name in scores else unscored)
         self._trials = {}
 
 
@@ -377,7 +363,7 @@ Try = tuple[tuple[str, str], ...]
 _EDGE = 0.05
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Search:
     """One method's tries at one place, in the order in which the grid lists them, with the scores that there are.
 
@@ -432,41 +418,29 @@ def _programs(plan: Plan) -> list[str]:
     ]
 
 
-def _dataset_of(entry: CellState[Cell]) -> str:
-    """The level of the dataset axis."""
-    return entry.cell.setting.partition("-")[0]
-
-
 def _collect(plan: Plan) -> dict[Place, Search]:
     """Validation F1 of every finished try, and how many are not finished, by place.
 
     Folds are never averaged: the validation windows of one fold come from subjects that another fold tests on.
     """
     searches: dict[Place, Search] = {}
-    num_open: dict[Place, int] = {}
     for entry in plan.look():
         config = entry.cell.config
         if config.choice is None or config.choice.kind != "try":
             continue
-        place = place_of(_dataset_of(entry), entry.cell.label, config)
-        search = searches.setdefault(place, Search())
+        search = searches.setdefault(rivals(entry.cell), Search())
         values = config.model_dump(mode="json")
         attempt = tuple((key, json.dumps(config_value(values, key))) for key in config.choice.parameters)
         scores = search.tries.setdefault(attempt, [])
         if entry.status in ("done", "stale"):  # whole, whichever program computed it
             scores.append(score(entry))
         elif entry.status != "stopped":  # that one has lost
-            num_open[place] = num_open.get(place, 0) + 1
-    wanted = 0 if plan.search is None else plan.search.tries
-    bounds = {} if plan.search is None else plan.search.bounds
-    return {
-        place: Search(
-            tries=search.tries,
-            bounds=bounds.get(place[3], {}),
-            num_open=num_open.get(place, 0) + max(0, wanted - len(search.tries)),
-        )
-        for place, search in searches.items()
-    }
+            search.num_open += 1
+    if plan.search is not None:
+        for (*_, method), search in searches.items():
+            search.bounds = plan.search.bounds.get(method, {})
+            search.num_open += max(0, plan.search.tries - len(search.tries))
+    return searches
 
 
 def score(entry: CellState[Cell]) -> float:
@@ -639,7 +613,8 @@ def suggested_tries(target: str, settings: Sequence[str], out: Path, tries: int 
     Raises:
         UserError: Optuna is missing, the grid is no search, or its cells would be wrong.
     """
-    _require_optuna()
+    if importlib.util.find_spec("optuna") is None:
+        raise UserError(f"--search optuna: Optuna is not installed; {install('search')}")
     grid, rest = choose(load_grid(target), read_settings(settings))
     places = tuple(search_places(grid))
     if not places:
@@ -650,9 +625,10 @@ def suggested_tries(target: str, settings: Sequence[str], out: Path, tries: int 
         seed=seed,
         target=str(Path(target).absolute()) if target.endswith(".py") else target,
         settings=tuple(settings),
-        bounds=_bounds(places),
+        bounds={p.method: {d.key: (d.low, d.high) for d in p.space if d.key and d.high > d.low} for p in places},
     )
-    plan = Plan(kind="grid", out=out, name=grid.name, title=_title(grid, search), cells=())
+    title = f"{search.tries} tries of every method, suggested by Optuna (seed {seed}), validation data only"
+    plan = Plan(kind="grid", out=out, name=grid.name, title=title, cells=())
     samplers = tuple(Sampler(place=place, seed=seed) for place in places)
     return SuggestedTries(plan=plan, search=search, settings=rest, samplers=samplers)
 
@@ -663,11 +639,3 @@ def again(plan: Plan, settings: Sequence[str]) -> SuggestedTries:
     known = plan.search
     search = suggested_tries(known.target, [*known.settings, *settings], plan.out, known.tries, known.seed)
     return search if plan.stopping is None else search.with_stopping(plan.stopping)
-
-
-def _title(grid: Spec, search: SuggestedSearch) -> str:
-    return f"{search.tries} tries of every method, suggested by Optuna (seed {search.seed}), validation data only"
-
-
-def _bounds(places: Sequence[SearchPlace]) -> dict[str, dict[str, tuple[float, float]]]:
-    return {place.method: {d.key: (d.low, d.high) for d in place.space if d.key and d.high > d.low} for place in places}

@@ -140,7 +140,6 @@ class Trial:
             on_round=on_round,
             should_stop=lambda: bool(paused) or stop_file.exists(),
             is_paused=lambda: bool(paused),
-            separate=False,
         )
         run = run_experiment(setup, self._folder, hooks, self._worker_cache)
         return run.status, paused[-1] if paused and not stop_file.exists() else None

@@ -1,20 +1,19 @@
 """The coordinator: server state, rounds, records and checkpoints in a process of its own.
 
-It answers questions during a round. Its workers belong to the driver, so they outlive it: a
-coordinator that died restarts and goes on from the last checkpoint, with the same bits.
+It runs on the driver's node, where the driver reads rounds from the ledger, and answers questions during a round. Its
+workers belong to the driver, so they outlive it: a coordinator that died restarts and goes on from the last checkpoint,
+with the same bits.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from threading import Lock
 
 import ray
 from ray.util.metrics import Gauge
@@ -22,7 +21,8 @@ from ray.util.metrics import Gauge
 from actors.runtime import serialization
 from actors.runtime.errors import Interrupted, errno_travels
 from actors.runtime.executor import RayExecutor
-from actors.runtime.placement import RuntimeOptions, WorkerGroup
+from actors.runtime.placement import WorkerGroup
+from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.core.federated import RoundVoid
 from relief_ray.experiment.experiment import Experiment, OnRound, run_opened
 from relief_ray.experiment.setup import Setup
@@ -102,16 +102,12 @@ _GRACE_S = 3.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """Answer to the question how far a run is."""
+    """Answer to the question how a run goes on; its rounds are in its ledger."""
 
     path: Path | None
     """The run's folder; None until a run has begun."""
-    records: tuple[RoundRecord, ...]
-    """Rounds that the asker has not seen."""
-    repairs: tuple[str, ...]
-    """Damage in the folder, left by a kill, that was repaired."""
     notes: tuple[str, ...]
-    """What the asker has not heard of workers, limits and void rounds, in order."""
+    """What the asker has not heard of repairs, workers, limits and void rounds, in order."""
     place: tuple[int, str]
     """The coordinator's process id and node."""
 
@@ -126,10 +122,8 @@ class RunRequest:
     """An existing run folder without a driver, absolute."""
     group: WorkerGroup
     """The workers that its clients run on."""
-    options: RuntimeOptions
+    options: RuntimeConfig
     """How they run."""
-    reported: int | None = None
-    """Last round that the driver was told of before the coordinator's process died; None: the first start."""
 
 
 class GracePeriod:
@@ -197,41 +191,33 @@ def _save_point(experiment: Experiment) -> None:
         checkpoints.save(experiment.folder.path, experiment.checkpoint(), experiment.binding)
 
 
-class UntoldRounds:
-    """Rounds that the driver has not heard of: all that a coordinator keeps of its past. Threads may share it."""
+def run_on_workers(
+    setup: Setup,
+    path: Path,
+    executor: RayExecutor,
+    on_round: OnRound,
+    should_stop: Callable[[], bool],
+    on_note: Callable[[str], None],
+) -> RunRecord:
+    """Run the remaining rounds of the run in ``path`` in this process, its clients on the executor's workers.
 
-    def __init__(self) -> None:
-        """Start empty."""
-        self._rounds: deque[RoundRecord] = deque()
-        self._lock = Lock()
+    Raises:
+        UserError, RoundVoid, ClientFailed: as the rounds raise them.
+    """
 
-    def add(self, records: Iterable[RoundRecord]) -> None:
-        """Take in rounds in their order, later than all before."""
-        with self._lock:
-            self._rounds.extend(records)
+    def drive(experiment: Experiment) -> RunRecord:
+        return run_with_retries(experiment, on_round, should_stop, on_note, executor.pool.recover)
 
-    def clear(self) -> None:
-        """Forget all."""
-        with self._lock:
-            self._rounds.clear()
-
-    def later(self, after: int, *, heard: bool) -> tuple[RoundRecord, ...]:
-        """Return the rounds later than ``after``; forget the others where they were ``heard``."""
-        with self._lock:
-            while heard and self._rounds and self._rounds[0].round <= after:
-                self._rounds.popleft()
-            return tuple(record for record in self._rounds if record.round > after)
+    return run_opened(setup, path, lambda job: executor, on_note=on_note, drive=drive)
 
 
 class Coordinator:
-    """Owns an ``Experiment``; wrapped by ``ray.remote`` with a "control" group of threads."""
+    """Runs an experiment in a process of its own; wrapped by ``ray.remote`` with a "control" group of threads."""
 
     def __init__(self, name: str = "coordinator") -> None:
         """Start without a run."""
         self._name = name
         self._path: Path | None = None
-        self._untold = UntoldRounds()
-        self._repairs: tuple[str, ...] = ()
         self._notes: list[str] = []
         self._stopping = False
 
@@ -258,40 +244,24 @@ class Coordinator:
 
     def _run(self, request: RunRequest, setup: Setup) -> RunRecord:
         use_threads(setup.job.num_threads)
-        self._repairs, self._notes = (), []
-        self._untold.clear()
-        self._path = request.path
-        grace_period = GracePeriod(lambda: self._stopping)
-        note, is_over = self._notes.append, grace_period.is_over
-        executor = RayExecutor(setup.job, request.group, request.options, is_over, owns_workers=False, on_note=note)
+        self._notes, self._path = [], request.path
+        note, is_over = self._notes.append, GracePeriod(self._is_stopping).is_over
+        executor = RayExecutor(setup.job, request.group, request.options, is_over, on_note=note)
+        gauges = Gauges(cell=request.path.name, setup=setup)
 
-        def drive(experiment: Experiment) -> RunRecord:
-            if request.reported is not None:
-                # Committed by the process that died, which had no time to say so.
-                first, last = request.reported, experiment.next_round
-                self._untold.add(experiment.folder.rounds().where(lambda number: first < number < last))
-            self._repairs = experiment.repairs
-            gauges = Gauges(cell=request.path.name, setup=setup)
+        def on_round(record: RoundRecord) -> None:
+            gauges.show(record, executor.pool.peak_mib)
 
-            def on_round(record: RoundRecord) -> None:
-                self._untold.add([record])
-                gauges.show(record, executor.peak_mib)
+        return run_on_workers(setup, request.path, executor, on_round, self._is_stopping, note)
 
-            return run_with_retries(experiment, on_round, lambda: self._stopping, note, executor.recover)
-
-        return run_opened(setup, request.path, lambda job: executor, drive=drive)
+    def _is_stopping(self) -> bool:
+        return self._stopping
 
     @ray.method(concurrency_group="control")
-    def progress(self, after: int, num_notes: int = 0, path: Path | None = None) -> Progress:
-        """Finished rounds later than ``after``, notes but the first ``num_notes``, and what is going on.
-
-        Answered during a round. Who asks about the run in ``path`` has heard of its rounds up to ``after``: they are
-        forgotten.
-        """
+    def progress(self, num_notes: int = 0) -> Progress:
+        """All notes but the first ``num_notes``, and what is going on; answered during a round."""
         return Progress(
             path=self._path,
-            records=self._untold.later(after, heard=path == self._path),
-            repairs=self._repairs,
             notes=tuple(self._notes[num_notes:]),
             place=(os.getpid(), ray.get_runtime_context().get_node_id()),
         )

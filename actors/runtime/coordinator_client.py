@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,8 +19,7 @@ from actors.runtime.errors import CoordinatorLost, count_kills, describe_death, 
 from actors.runtime.placement import start_named, stay_here
 from actors.runtime.session import process_options
 from actors.runtime.worker import Handle
-from relief_ray.experiment.experiment import OnRound
-from relief_ray.records.run_folder import RunFolder, read_run
+from relief_ray.records.run_folder import RunFolder, read_rounds, read_run
 from relief_ray.records.schema import RunRecord
 from relief_ray.support.errors import UserError
 from relief_ray.support.text import typed
@@ -34,65 +33,41 @@ _LOCK_S = 4.0
 
 
 @dataclass(kw_only=True)
-class ProgressRelay:
-    """Passes every round and every repair of a run on to callbacks, once each."""
-
-    path: Path
-    on_round: OnRound
-    on_note: Callable[[str], None]
-    seen: int = -1
-    noted: set[str] = field(default_factory=set)
-    num_notes: int = 0
-
-    def pass_on(self, progress: Progress) -> None:
-        """Pass on what is new; the coordinator may still speak of the run before this one."""
-        if progress.path != self.path:
-            return
-        for repair in progress.repairs:
-            if repair not in self.noted:
-                self.noted.add(repair)
-                self.on_note(f"repaired: {repair}")
-        for note in progress.notes:
-            self.on_note(note)
-        self.num_notes += len(progress.notes)
-        for record in progress.records:
-            self.on_round(record)
-            self.seen = record.round
-
-
-@dataclass(kw_only=True)
 class Pulse:
-    """Asks a coordinator how far it is, without waiting for the answer."""
+    """Asks a coordinator how a run goes on, without waiting for the answer, and passes each of its notes on once."""
 
     coordinator: Handle
-    question: ray.ObjectRef[Progress] | None = None
-    """The one that is not answered yet."""
+    path: Path
+    """The run's folder."""
+    on_note: Callable[[str], None]
     silent_s: float = 0.0
     """Seconds since the last answer in which this process ran: a suspended driver hears nobody."""
     place: tuple[int, str] | None = None
     """Process id and node of its last answer; None before the first."""
+    _question: ray.ObjectRef[Progress] | None = None
+    _num_notes: int = 0
     _last_s: float = field(default_factory=time.monotonic)
     _is_over: bool = False
 
-    def listen(self, relay: ProgressRelay, is_over: bool) -> Progress | None:
-        """The answer to a question, if it has come; once the run ``is_over``, to one that was asked after that."""
-        if self.question is None or (is_over and not self._is_over):
-            self.question = self.coordinator.progress.remote(relay.seen, relay.num_notes, relay.path)
+    def listen(self, is_over: bool) -> bool:
+        """Whether an answer has come; once the run ``is_over``, to a question that was asked after that."""
+        if self._question is None or (is_over and not self._is_over):
+            self._question = self.coordinator.progress.remote(self._num_notes)
         self._is_over = is_over
-        answered, _ = ray.wait([self.question], timeout=_POLL_S)
+        answered, _ = ray.wait([self._question], timeout=_POLL_S)
         now_s = time.monotonic()
         self.silent_s += min(now_s - self._last_s, 4 * _POLL_S)
         self._last_s = now_s
         if not answered:
-            return None
-        self.question, self.silent_s = None, 0.0
+            return False
+        self._question, self.silent_s = None, 0.0
         progress = cast(Progress, ray.get(answered[0]))
         self.place = progress.place
-        return progress
-
-    def is_frozen(self, stopping: bool) -> bool:
-        """Whether a coordinator that has answered before is silent for too long."""
-        return self.place is not None and self.silent_s > (_SILENT_AFTER_STOP_S if stopping else _SILENT_S)
+        if progress.path == self.path:  # it may still speak of the run before this one
+            self._num_notes += len(progress.notes)
+            for note in progress.notes:
+                self.on_note(note)
+        return True
 
 
 class _Frozen(Exception):
@@ -101,24 +76,25 @@ class _Frozen(Exception):
 
 @dataclass(kw_only=True)
 class Deaths:
-    """Deaths of a coordinator since a round was last heard of."""
+    """Deaths of a coordinator since its run last got farther."""
 
     path: Path
     """The run's folder."""
     number: int = 0
     """How many; one that froze was ended."""
-    seen: int = -1
-    """The last round that was heard of when it last died."""
+    last: int = -1
+    """The last round that was committed when it died, in any of its lives."""
     kills_before: int | None = field(default_factory=count_kills)
     """``count_kills`` when the run began."""
 
-    def add(self, seen: int, error: RayError | _Frozen) -> None:
-        """Count a death after round ``seen``.
+    def add(self, last: int, error: RayError | _Frozen) -> None:
+        """Count a death after round ``last``.
 
         Raises:
             CoordinatorLost: it was the third without another round.
         """
-        self.number, self.seen = (self.number if seen == self.seen else 0) + 1, seen
+        self.number = (0 if last > self.last else self.number) + 1
+        self.last = max(last, self.last)
         if self.number == _MAX_DEATHS:
             raise self.lost(
                 describe_death(
@@ -132,7 +108,7 @@ class Deaths:
 
     def lost(self, why: str) -> CoordinatorLost:
         """The error that ends the run, with the line that resumes it."""
-        after = "before the first round" if self.seen < 0 else f"after round {self.seen}"
+        after = "before the first round" if self.last < 0 else f"after round {self.last}"
         return CoordinatorLost(
             f"the coordinator, which runs the rounds and saves them, is given up {after}: {why}\n"
             f"what is recorded is intact; once the cause is mended, go on with\n  relief-ray resume {typed(self.path)}"
@@ -154,13 +130,9 @@ def start_coordinator(run: str = "run") -> Handle:
 
 
 def follow(
-    coordinator: Handle,
-    request: RunRequest,
-    on_round: OnRound,
-    on_note: Callable[[str], None],
-    should_stop: Callable[[], bool],
+    coordinator: Handle, request: RunRequest, on_note: Callable[[str], None], should_stop: Callable[[], bool]
 ) -> RunRecord:
-    """Wait for a coordinator's run and pass its rounds on.
+    """Wait for a coordinator's run; who wants to hear of its rounds reads its ledger, which grows on this node.
 
     Where its process dies or freezes, the run goes on from its checkpoint in a new one.
 
@@ -168,44 +140,49 @@ def follow(
         UserError, RoundVoid, ClientFailed: as the run raised them.
         CoordinatorLost: the coordinator did not start in time, or died or froze again and again.
     """
-    relay, deaths = ProgressRelay(path=request.path, on_round=on_round, on_note=on_note), Deaths(path=request.path)
-    run, pulse = coordinator.run.remote(request), Pulse(coordinator=coordinator)
+    deaths = Deaths(path=request.path)
     while True:
+        pulse = Pulse(coordinator=coordinator, path=request.path, on_note=on_note)
         try:
-            if should_stop():
-                coordinator.stop.remote()
-            done = bool(ray.wait([run], timeout=_POLL_S)[0])
-            if _has_heard(pulse, relay, deaths, done, should_stop) and done:
-                return cast(RunRecord, ray.get(run))
+            return _follow(coordinator.run.remote(request), pulse, deaths, should_stop)
         except RayTaskError as error:
             raise raised_there(error)  # noqa: B904 - it has its cause
         except (RayError, _Frozen) as error:
             if should_stop() and isinstance(error, _Frozen):
-                return _interrupted(pulse, relay.path)
+                return _interrupted(pulse)
             how = _end(pulse, error)
-            deaths.add(relay.seen, error)
+            deaths.add(_last_round(request.path), error)
             on_note(f"{how}; it goes on from the last checkpoint")
             _await(coordinator, deaths)
-            relay.num_notes, pulse = 0, Pulse(coordinator=coordinator)
-            run = coordinator.run.remote(replace(request, reported=relay.seen if relay.seen >= 0 else None))
 
 
-def _has_heard(pulse: Pulse, relay: ProgressRelay, deaths: Deaths, done: bool, should_stop: Callable[[], bool]) -> bool:
-    """Pass on what the coordinator answers, if it does; otherwise check that it may still be at work.
+def _follow(run: ray.ObjectRef[RunRecord], pulse: Pulse, deaths: Deaths, should_stop: Callable[[], bool]) -> RunRecord:
+    """Wait for a run in one process.
 
     Raises:
-        CoordinatorLost: it has not answered since it was started.
-        _Frozen: it has answered before.
+        CoordinatorLost: the process has not answered since it was started.
+        _Frozen: it has answered before, and does not any more.
+        RayError: it died, or the run raised an error.
     """
-    progress = pulse.listen(relay, done)
-    if progress is not None:
-        relay.pass_on(progress)
-        return True
-    if pulse.is_frozen(should_stop()):
-        raise _Frozen(f"the coordinator has not answered for {pulse.silent_s:.0f} s")
-    if pulse.place is None and pulse.silent_s > _START_S:
-        raise deaths.lost(f"it did not answer for {_START_S:g} s; `ray status` shows what it waits for")
-    return False
+    while True:
+        if stopping := should_stop():
+            pulse.coordinator.stop.remote()
+        is_over = bool(ray.wait([run], timeout=_POLL_S)[0])
+        if pulse.listen(is_over):
+            if is_over:
+                return ray.get(run)
+        elif pulse.place is not None:
+            if pulse.silent_s > (_SILENT_AFTER_STOP_S if stopping else _SILENT_S):
+                raise _Frozen(f"the coordinator has not answered for {pulse.silent_s:.0f} s")
+        elif pulse.silent_s > _START_S:
+            raise deaths.lost(f"it did not answer for {_START_S:g} s; `ray status` shows what it waits for")
+
+
+def _last_round(path: Path) -> int:
+    """The last round in the ledger; -1 without one, or where it is damaged: the next process will say so."""
+    with suppress(UserError):
+        return max(read_rounds(path).numbers, default=-1)
+    return -1
 
 
 def _end(pulse: Pulse, error: RayError | _Frozen) -> str:
@@ -224,17 +201,17 @@ def _kill(pulse: Pulse, *, no_restart: bool) -> None:
             os.kill(pulse.place[0], signal.SIGKILL)
 
 
-def _interrupted(pulse: Pulse, path: Path) -> RunRecord:
+def _interrupted(pulse: Pulse) -> RunRecord:
     """End a frozen coordinator for good and say in its place that the run was stopped."""
     _kill(pulse, no_restart=True)
     until_s = time.monotonic() + _LOCK_S
     while True:
         try:
-            with RunFolder.resume(path) as folder:
+            with RunFolder.resume(pulse.path) as folder:
                 return folder.update(status="interrupted")
         except UserError:  # its lock goes with its process
             if time.monotonic() > until_s:
-                return read_run(path)
+                return read_run(pulse.path)
             time.sleep(_POLL_S)
 
 
@@ -247,7 +224,7 @@ def _await(coordinator: Handle, deaths: Deaths) -> None:
     until_s, why = time.monotonic() + _START_S, "no answer"
     while (left_s := until_s - time.monotonic()) > 0:
         try:
-            ray.get(coordinator.progress.remote(0), timeout=left_s)
+            ray.get(coordinator.progress.remote(), timeout=left_s)
             return
         except RayError as error:  # it died once more, or the time is over
             why = reason(error)

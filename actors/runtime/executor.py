@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import permutations
+from itertools import chain, permutations
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
@@ -20,12 +20,13 @@ from torch import Tensor
 from actors.runtime.errors import EvaluationFailed, raise_cause
 from actors.runtime.limits import Deadline, Limits
 from actors.runtime.physical import ModelBox, RoundLog
-from actors.runtime.placement import Resources, RuntimeOptions, WorkerGroup, open_workers, slots_per_node
+from actors.runtime.placement import Resources, WorkerGroup, open_workers, slots_per_node
 from actors.runtime.scheduling import Scheduler
 from actors.runtime.serialization import Packed, pack, unpack
 from actors.runtime.worker import EvalAnswer, EvalRequest, Models, NeedsRows, TrainAnswer, TrainRequest, identify
 from actors.runtime.worker_data import DataMode, JobBox, NodeData, refusal
 from actors.runtime.worker_pool import Call, Lost, Piece, RemoteWorker, WorkerPool, await_workers
+from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.core.groups import Params
 from relief_ray.core.messages import Assignment, ClientId, ClientState, EvalTarget, Json, Trained
 from relief_ray.data.window_set import WindowSet
@@ -134,19 +135,6 @@ def _survey(workers: Sequence[RemoteWorker], box: JobBox) -> dict[str, NodeData]
 # Reduces a round as its pieces arrive; sums are taken in client order, whatever order they arrive in.
 
 
-def _gathered(pieces: Sequence[BlockResult]) -> BlockResult:
-    """Result of a block from its pieces, without the sums."""
-    return BlockResult(
-        sums={},
-        receipts=tuple(r for p in pieces for r in p.receipts),
-        states={c: s for p in pieces for c, s in p.states.items()},
-        rejected={c: why for p in pieces for c, why in p.rejected.items()},
-        refused=tuple(r for p in pieces for r in p.refused),
-        updates=tuple(u for p in pieces for u in p.updates),
-        pairwise=tuple(u for p in pieces for u in p.pairwise),
-    )
-
-
 def lost(clients: Iterable[ClientId], why: LeftOut) -> BlockResult:
     """The result of clients that never answered."""
     return BlockResult(sums={}, receipts=(), states={}, rejected=dict.fromkeys(clients, why))
@@ -190,7 +178,7 @@ class Gather:
     def finish(self, moved_bytes: int) -> Trained:
         """Result of the round, once every piece is in."""
         assert not any(self._awaited), f"clients {self._awaited} are missing"
-        trained = combine((_gathered(rest) for rest in self._rest), moved_bytes)
+        trained = combine(chain.from_iterable(self._rest), moved_bytes)
         return replace(trained, reduced=replace(trained.reduced, sums=self._tree.settled()))
 
 
@@ -227,7 +215,7 @@ def _may_try_again(call: Call) -> bool:
 
 def open_executor(
     job: Job,
-    options: RuntimeOptions,
+    options: RuntimeConfig,
     types: Mapping[str, Resources] | None = None,
     should_stop: Callable[[], bool] = never,
     on_note: Callable[[str], None] = ignore_note,
@@ -235,22 +223,22 @@ def open_executor(
     """Start workers and an executor on them; its ``close`` ends the workers."""
     group = open_workers(job, options, types)
     try:
-        return RayExecutor(job, group, options, should_stop, on_note=on_note)
+        return RayExecutor(job, group, options, should_stop, owns_workers=True, on_note=on_note)
     except BaseException:
         group.close()
         raise
 
 
 class RayExecutor:
-    """Sends tasks to the workers of a group and merges what comes back."""
+    """Sends tasks to the workers of a group and merges what comes back; ``pool``: the workers and what they cost."""
 
     def __init__(
         self,
         job: Job,
         group: WorkerGroup,
-        options: RuntimeOptions,
+        options: RuntimeConfig,
         should_stop: Callable[[], bool] = never,
-        owns_workers: bool = True,
+        owns_workers: bool = False,
         on_note: Callable[[str], None] = ignore_note,
     ) -> None:
         """Wait for the workers; with ``owns_workers`` they end with the executor. ``on_note`` hears of lost workers.
@@ -261,8 +249,8 @@ class RayExecutor:
         self._job, self._group, self._options, self._owns_workers = job, group, options, owns_workers
         specs = group.placement.workers
         workers = await_workers(group.handles, [s.name for s in specs], _START_S + _START_PER_WORKER_S * len(specs))
-        shared = options.mode == "packed" and bool(options.num_hosts)
-        self._pool = WorkerPool(
+        shared = options.mode != "actors" and bool(options.num_hosts)
+        self.pool = WorkerPool(
             workers=workers,
             per_node=slots_per_node([h.identity.node for h in workers], shared),
             should_stop=should_stop,
@@ -275,7 +263,7 @@ class RayExecutor:
         worker_of = {s.client: i for i, s in enumerate(specs) if s.client is not None}
         self._worker_of = self._data.by_shards(worker_of, lambda i, j: specs[i].bundle == specs[j].bundle)
         self._limits, self._test_limits = (Limits(setting=options.client_timeout_s) for _ in range(2))
-        self._scheduler = Scheduler(job, self._pool, by_client=bool(self._worker_of))
+        self._scheduler = Scheduler(job, self.pool, by_client=bool(self._worker_of))
         self._sent: tuple[Models, ray.ObjectRef[Packed[Models]], int] | None = None
 
     def train(
@@ -293,7 +281,7 @@ class RayExecutor:
             ClientFailed: code of a client raised; it is named.
         """
         cut, log = blocks(tasks), RoundLog()
-        gather, moved_before, busy_before_s = Gather(cut), self._pool.moved_bytes, self._pool.busy_s
+        gather, moved_before, busy_before_s = Gather(cut), self.pool.moved_bytes, self.pool.busy_s
         deadline = Deadline(limits=self._limits, began_s=time.monotonic(), num_turns=self._turns(tasks))
         self._limits.due_work = max((self._scheduler.work(task) for task in tasks), default=0.0)
         self._limits.due_types = frozenset(self._types(task.client for task in tasks))
@@ -302,9 +290,9 @@ class RayExecutor:
         todo = deque(
             call_for(pieces, num_blocks=len(cut) if len(pieces) > 1 else None) for pieces in self._scheduler.calls(cut)
         )
-        for call, outcome in self._pool.run(todo):
+        for call, outcome in self.pool.run(todo):
             if isinstance(outcome, TrainAnswer):
-                log.add(call.clients[0], outcome.on_device, self._pool.up_s, call.nbytes, outcome.nbytes)
+                log.add(call.clients[0], outcome.on_device, self.pool.up_s, call.nbytes, outcome.nbytes)
                 self._note_seconds(call, outcome.busy_s, add_answer(gather, call, outcome))
             elif isinstance(outcome, NeedsRows):
                 todo.append(self._with_rows(call, outcome))
@@ -314,28 +302,28 @@ class RayExecutor:
                     todo.extend(call_for((piece,), attempt=call.attempt + 1) for piece in again)
                 else:
                     self._leave_out(gather, call, outcome)
-        trained = replace(gather.finish(self._pool.moved_bytes - moved_before), measured=log.finish())
+        trained = replace(gather.finish(self.pool.moved_bytes - moved_before), measured=log.finish())
         # What the next round's limits and order are made of.
         self._limits.end_round()
         if news := self._limits.news():
-            self._pool.on_note(news)
-        self._scheduler.note(trained.worked, self._pool.busy_s - busy_before_s)
+            self.pool.on_note(news)
+        self._scheduler.note(trained.worked, self.pool.busy_s - busy_before_s)
         return trained
 
     def _leave_out(self, gather: Gather, call: Call, outcome: Lost) -> None:
         is_over = outcome.cause == "timeout" or time.monotonic() > call.until_s
         if call.worker is not None and is_over:
-            self._pool.pass_over(call.worker)
+            self.pool.pass_over(call.worker)
         for block, part in call.pieces:
             clients = [t.client for t in part]
             gather.add(block, clients, lost(clients, LeftOut(cause=outcome.cause, why=outcome.why)))
 
     def _note_seconds(self, call: Call, busy_s: float, slowest_s: float) -> None:
         """Learn how long an answer took: that of its slowest client, and what is not training, such as a start."""
-        beside_s = max(0.0, self._pool.took_s - busy_s)
+        beside_s = max(0.0, self.pool.took_s - busy_s)
         number, work = len(call.clients), max(self._scheduler.work(task) for _, part in call.pieces for task in part)
         seconds, types = beside_s + max(slowest_s, busy_s / number), self._types(call.clients)
-        self._limits.note(seconds, self._pool.took_s, number, work, types)
+        self._limits.note(seconds, self.pool.took_s, number, work, types)
 
     def _types(self, clients: Iterable[ClientId]) -> set[str]:
         """Device types of clients that have machines of their types; none where seconds do not depend on the type."""
@@ -345,13 +333,13 @@ class RayExecutor:
     def _turns(self, tasks: Sequence[Assignment]) -> int:
         """The most clients that one core, or one worker, trains in turn in this round."""
         if not self._worker_of:
-            return -(-len(tasks) // self._pool.num_places)
-        return self._turns_on(self._pool.workers[self._worker_of[t.client]] for t in tasks)
+            return -(-len(tasks) // self.pool.num_places)
+        return self._turns_on(self.pool.workers[self._worker_of[t.client]] for t in tasks)
 
     def _turns_on(self, workers: Iterable[RemoteWorker]) -> int:
         """The most calls that a core has in turn, where each of these workers has one."""
         nodes = Counter(worker.identity.node for worker in workers)
-        return max((-(-number // self._pool.per_node.get(node, 1)) for node, number in nodes.items()), default=1)
+        return max((-(-number // self.pool.per_node.get(node, 1)) for node, number in nodes.items()), default=1)
 
     def _train_call(
         self,
@@ -375,7 +363,7 @@ class RayExecutor:
             )
         )
         model = supply(parts[0][0].view)
-        self._pool.moved_bytes += request.nbytes
+        self.pool.moved_bytes += request.nbytes
         return Call(
             method="train",
             args=(self._data.box, model, request, self._data.rows([client_windows(c) for c in clients])),
@@ -408,25 +396,30 @@ class RayExecutor:
             self._tester = self._tester or Worker(self._job)
             return dict(sorted(self._tester.evaluate(models, targets, states, part).items()))
         model = self._put(models)
-        number = max(1, min(len(workers), self._pool.num_places, len(self._job.parts[part])))
-        is_bound = len(workers) < len(self._pool.workers)
-        turns = self._turns_on(self._pool.workers[i] for i in workers[:number]) if is_bound else 1
+        number = max(1, min(len(workers), self.pool.num_places, len(self._job.parts[part])))
+        bound = workers[:number] if len(workers) < len(self.pool.workers) else []
+        turns = self._turns_on(self.pool.workers[i] for i in bound)
         deadline = Deadline(limits=self._test_limits, began_s=time.monotonic(), num_turns=turns)
         todo: deque[Call] = deque()
         for index in range(number):
             share = index, number
             request = pack(EvalRequest(targets=tuple(targets), states=dict(states), part=part, share=share))
-            self._pool.moved_bytes += request.nbytes
+            self.pool.moved_bytes += request.nbytes
             rows = self._data.rows([part_windows(part, share), CALIBRATION])
-            args, worker = (self._data.box, model, request, rows), workers[index] if is_bound else None
-            call = Call(
-                method="evaluate", args=args, clients=(), limits=self._test_limits, deadline=deadline, worker=worker
+            todo.append(
+                Call(
+                    method="evaluate",
+                    args=(self._data.box, model, request, rows),
+                    clients=(),
+                    limits=self._test_limits,
+                    deadline=deadline,
+                    worker=bound[index] if bound else None,
+                )
             )
-            todo.append(call)
         total: dict[str, Tensor] = {}
-        for call, outcome in self._pool.run(todo):
+        for call, outcome in self.pool.run(todo):
             if isinstance(outcome, EvalAnswer):
-                self._test_limits.note(self._pool.took_s, self._pool.took_s)
+                self._test_limits.note(self.pool.took_s, self.pool.took_s)
                 answer = unpack(outcome.counts)
                 total = {label: counts + total[label] if total else counts.clone() for label, counts in answer.items()}
             elif isinstance(outcome, NeedsRows):
@@ -449,7 +442,7 @@ class RayExecutor:
             wire: Models = {name: dict(params) for name, params in models.items()}
             packed = pack(wire)
             self._sent = (models, ray.put(packed), packed.nbytes)
-        self._pool.moved_bytes += self._sent[2] * len({h.identity.node for h in self._pool.workers})
+        self.pool.moved_bytes += self._sent[2] * len({h.identity.node for h in self.pool.workers})
         return self._sent[1]
 
     def _supply(self, models: Models) -> Supply:
@@ -463,23 +456,15 @@ class RayExecutor:
             if view not in contents:
                 contents[view] = pack({view: dict(models[view])})
             content = contents[view]
-            self._pool.moved_bytes += content.nbytes
+            self.pool.moved_bytes += content.nbytes
             # An object of its own comes from the server; a common one might come from another device that has it.
             return ModelBox(ref=ray.put(content), nbytes=content.nbytes)
 
         return own
 
-    def recover(self) -> None:
-        """Wait for lost workers before a void round is tried again.
-
-        Raises:
-            Interrupted: the user asked to stop.
-        """
-        self._pool.recover()
-
     def facts(self) -> dict[str, Json]:
         """Layout of the run on the cluster, for its record."""
-        workers = self._pool.workers
+        workers = self.pool.workers
         return {
             "mode": self._options.mode,
             "num_hosts": len(workers),
@@ -489,26 +474,11 @@ class RayExecutor:
             "ray": ray.__version__,
             "pythons": list[Json](sorted({h.identity.python for h in workers})),
             "torches": list[Json](sorted({h.identity.torch for h in workers})),
-            "num_lost_calls": self._pool.num_lost,
+            "num_lost_calls": self.pool.num_lost,
             "physical": self._options.physical,
             **self._data.facts(),
             "client_timeout_s": self._limits.one_s,
         }
-
-    @property
-    def busy_s(self) -> float:
-        """Seconds that workers spent on training calls so far, all of them together."""
-        return self._pool.busy_s
-
-    @property
-    def peak_mib(self) -> float:
-        """The most memory (resident, MiB) that a worker had held when it last sent an update; 0 before that."""
-        return self._pool.peak_mib
-
-    @property
-    def num_lost(self) -> int:
-        """Calls that came to nothing because a worker was lost."""
-        return self._pool.num_lost
 
     def close(self) -> None:
         """End the workers, where the executor owns them."""

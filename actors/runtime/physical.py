@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 import ray
@@ -41,26 +41,14 @@ class AnswerBox(Generic[T]):
     ref: ray.ObjectRef[T]
 
 
-class DeviceWatch:
-    """Measures one call on its device: time, power, heat.
-
-    Used as ``with DeviceWatch() as watch``, then ``watch.measured(device)``.
-    """
+class DeviceWatch(PowerMeter):
+    """Measures one call on its device inside its block: time, power, heat."""
 
     def __init__(self) -> None:
         """Look for the board's sensors."""
-        self._root = board_root()
-        self._meter = PowerMeter(self._root)
+        self._board = board_root()
+        super().__init__(self._board)
         self._down_s: float | None = None
-
-    def __enter__(self) -> DeviceWatch:
-        """Begin."""
-        self._meter.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End."""
-        self._meter.__exit__()
 
     def fetch(self, box: ModelBox) -> Packed[_Models]:
         """Fetch the model and take the time."""
@@ -71,18 +59,18 @@ class DeviceWatch:
 
     def measured(self, device: Device) -> OnDevice:
         """Measurements of the call; ``device``: where the client was trained."""
-        total = self._meter.total()
+        total = self.total()
         return OnDevice(
             host=socket.gethostname(),
             device=device_name(device),
             down_s=self._down_s,
-            call_s=self._meter.span_s,
+            call_s=self.span_s,
             energy_j=None if total is None else total.energy_j,
             energy_of=None if total is None or total.energy_j is None else total.sensor,
             energy_dropped=None if total is None else total.dropped,
-            power_mode=power_mode(self._root),
-            temperature_c=self._meter.heats[-1].hottest_c,
-            throttled=self._meter.was_throttled,
+            power_mode=power_mode(self._board),
+            temperature_c=self.heats[-1].hottest_c,
+            throttled=self.was_throttled,
         )
 
 
@@ -90,22 +78,18 @@ class DeviceWatch:
 class RoundLog:
     """Collects the measured clients of one round."""
 
-    answers: dict[ClientId, tuple[OnDevice, float | None, float, int, int]] = field(default_factory=dict)
-    """By client, what its device measured, its upload's seconds, when its answer was here and bytes down and up."""
+    answers: dict[ClientId, tuple[float, Measured]] = field(default_factory=dict)
+    """By client, when its answer was here (monotonic clock), and what is known by then: all but its waiting."""
 
     def add(
         self, client: ClientId, on_device: OnDevice | None, up_s: float | None, bytes_down: int, bytes_up: int
     ) -> None:
         """Note an answer that has just come; without a measurement nothing is noted."""
         if on_device is not None:
-            self.answers[client] = on_device, up_s, time.monotonic(), bytes_down, bytes_up
+            known = Measured(on_device=on_device, up_s=up_s, wait_s=0.0, bytes_down=bytes_down, bytes_up=bytes_up)
+            self.answers[client] = time.monotonic(), known
 
     def finish(self) -> dict[ClientId, Measured]:
         """The round's training is over now: who has answered has waited until then."""
         over_s = time.monotonic()
-        return {
-            client: Measured(
-                on_device=on_device, up_s=up_s, wait_s=over_s - here_s, bytes_down=bytes_down, bytes_up=bytes_up
-            )
-            for client, (on_device, up_s, here_s, bytes_down, bytes_up) in self.answers.items()
-        }
+        return {client: replace(known, wait_s=over_s - here_s) for client, (here_s, known) in self.answers.items()}

@@ -19,13 +19,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 from actors.runtime import serialization
 from actors.runtime.session import process_options
 from actors.runtime.worker import ClientWorker, Handle
-from actors.runtime.worker_data import DataMode
+from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.core.messages import ClientId, Fleet
 from relief_ray.support.errors import UserError
 from relief_ray.training.job import Job
 
-Mode = Literal["packed", "actors"]
-PlacementMode = Literal["auto", "typed", "virtual"]
 Resources = Mapping[str, float]
 # Ray counts in ten-thousandths.
 GRAIN = 1e-4
@@ -75,7 +73,7 @@ def plan_packed(num_hosts: int | None, cluster: Resources, needs_gpu: bool = Fal
 def plan_actors(
     fleet: Fleet,
     types: Mapping[str, Resources],
-    placement: PlacementMode,
+    placement: Literal["auto", "typed", "virtual"],
     nodes: Sequence[Resources],
     needs_gpu: bool = False,
 ) -> Placement:
@@ -101,7 +99,9 @@ def plan_actors(
         for c in fleet.clients
     )
     bare = sorted({c.device for c in fleet.clients if not types.get(c.device)})
-    short = f"device types {bare} name no Ray resource" if bare else shortage(typed, cluster)
+    short = (
+        f"device types {bare} name no Ray resource" if bare else shortage((worker.bundle for worker in typed), cluster)
+    )
     if placement == "typed" and short:
         raise UserError(
             f"runtime.placement = 'typed': {short}; start a node with it (ray start --resources='{{\"type_a\": 1}}'), "
@@ -127,15 +127,15 @@ def _typed_gpu_shares(fleet: Fleet, types: Mapping[str, Resources], nodes: Itera
     for node in nodes:
         if not (gpus := int(node.get("GPU", 0))):
             continue
-        workers = {device: min(number, _room(types.get(device, {}), node)) for device, number in clients.items()}
+        workers = {device: min(number, room_for(types.get(device, {}), node)) for device, number in clients.items()}
         for device in (device for device, number in workers.items() if number):
             per_gpu[device] = max(per_gpu[device], -(-sum(workers.values()) // gpus))
     return {device: _share(1.0, number) for device, number in per_gpu.items()}
 
 
-def _room(needed: Resources, node: Resources) -> int:
-    """Number of workers with these needs that a node takes."""
-    return min((int(node.get(name, 0.0) / amount + GRAIN) for name, amount in needed.items() if amount), default=0)
+def room_for(needed: Resources, offered: Resources) -> int:
+    """Number of processes with these needs that a node, or a cluster, takes."""
+    return min((int(offered.get(name, 0.0) / amount + GRAIN) for name, amount in needed.items() if amount), default=0)
 
 
 def _share(cores: float, number: int) -> float:
@@ -166,12 +166,12 @@ def total_of(amounts: Iterable[Resources]) -> dict[str, float]:
     return total
 
 
-def shortage(workers: Sequence[WorkerSpec], cluster: Resources, owner: str = "the cluster") -> str:
-    """The resources of which the cluster has too little, in words; empty where it has enough."""
+def shortage(bundles: Iterable[Resources], offered: Resources, owner: str = "the cluster") -> str:
+    """The resources of which all bundles together need more than is offered, in words; empty where it is enough."""
     lacking = [
-        f"{name}: needed {amount:g}, {owner} has {cluster.get(name, 0.0):g}"
-        for name, amount in total_of(worker.bundle for worker in workers).items()
-        if amount > cluster.get(name, 0.0) + GRAIN
+        f"{name}: needed {amount:g}, {owner} has {offered.get(name, 0.0):g}"
+        for name, amount in total_of(bundles).items()
+        if amount > offered.get(name, 0.0) + GRAIN
     ]
     return "; ".join(lacking)
 
@@ -184,16 +184,17 @@ def reserve(placement: Placement, wait_s: float) -> PlacementGroup | None:
     """
     if ray.util.get_current_placement_group() is not None:
         return None
-    if short := shortage(placement.workers, ray.cluster_resources()):
+    bundles = [worker.bundle for worker in placement.workers]
+    if short := shortage(bundles, ray.cluster_resources()):
         raise UserError(
             f"the cluster is too small: {short}; add nodes, or set runtime.num_hosts or runtime.placement=virtual"
         )
-    group = placement_group([worker.bundle for worker in placement.workers], strategy="PACK")
+    group = placement_group(bundles, strategy="PACK")
     if not group.wait(timeout_seconds=wait_s):
         remove_placement_group(group)
-        busy = shortage(placement.workers, ray.available_resources()) or "the free amounts lie on different nodes"
+        busy = shortage(bundles, ray.available_resources()) or "the free amounts lie on different nodes"
         raise UserError(
-            f"no place for {len(placement.workers)} hosts within {wait_s:g} s ({busy}); wait for other runs or end them"
+            f"no place for {len(bundles)} hosts within {wait_s:g} s ({busy}); wait for other runs or end them"
         )
     return group
 
@@ -205,8 +206,8 @@ def slots_per_node(nodes: Sequence[str], shared: bool) -> dict[str, int]:
     """
     if shared:
         return dict.fromkeys(nodes, len(nodes))
-    cores = {node["NodeID"]: int(node["Resources"].get("CPU", 1)) for node in ray.nodes() if node["Alive"]}
-    return {node: max(1, cores.get(node, 1)) for node in nodes}
+    alive = _alive()
+    return {node: max(1, int(alive.get(node, {}).get("CPU", 1))) for node in nodes}
 
 
 # The nodes of the cluster, and the one that the driver runs on: records are written there, work is done anywhere.
@@ -251,10 +252,14 @@ def driver_node() -> str:
     return str(ray.get_runtime_context().get_node_id())
 
 
+def _alive() -> dict[str, Resources]:
+    """Resources of every node that is alive, by its id."""
+    return {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
+
+
 def look_around() -> Nodes:
     """The nodes that are alive, seen from this process's node."""
-    alive: dict[str, Resources] = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
-    here = driver_node()
+    alive, here = _alive(), driver_node()
     return Nodes(each=tuple(alive.values()), here=alive.get(here, {}), selector={_ID_LABEL: here})
 
 
@@ -267,27 +272,6 @@ def stay_here() -> NodeAffinitySchedulingStrategy:
 
 _RESERVE_S = 60.0
 _MAX_NAMESAKES = 100
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RuntimeOptions:
-    """Layout of clients over the cluster; none of it changes a result."""
-
-    mode: Mode = "packed"
-    """Packed or an actor per client."""
-    num_hosts: int | None = None
-    """Number of packed worker processes; None: one per core."""
-    placement: PlacementMode = "auto"
-    data: DataMode = "auto"
-    """Windows on other nodes than the driver's: their own data, or rows that are sent (``runtime.data``)."""
-    client_timeout_s: float | Literal["auto"] = "auto"
-    """Seconds that a client may take for its round; ``auto``: ``limits.Limits`` says."""
-    on_timeout: Literal["retry", "drop"] = "retry"
-    """Whether clients whose time was over are sent once more while the round's time lasts."""
-    lost_wait_s: float = 60.0
-    """Seconds that a lost worker is waited for, once per loss."""
-    physical: bool = False
-    """Whether workers are devices: measured, each with a model object of its own (``runtime.physical``)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -315,11 +299,12 @@ class WorkerGroup:
 
 
 def open_workers(
-    job: Job, options: RuntimeOptions, types: Mapping[str, Resources] | None = None, run: str = "run"
+    job: Job, options: RuntimeConfig, types: Mapping[str, Resources] | None = None, run: str = "run"
 ) -> WorkerGroup:
-    """Place and start the workers; ``types``: device type -> Ray resources. Does not wait for them.
+    """Place and start the workers, packed unless ``options.mode`` is ``actors``; does not wait for them.
 
-    ``run`` is the first part of their names in Ray's dashboard.
+    ``types``: device type -> Ray resources.
+    ``run``: the first part of their names in Ray's dashboard.
 
     Raises:
         UserError: the cluster lacks a resource, named with the fix.

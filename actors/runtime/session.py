@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,13 +108,13 @@ class HeadWatch:
     _closed: threading.Event = field(default_factory=threading.Event)
     _asking: threading.Thread | None = None
 
-    def start(self) -> None:
+    def __enter__(self) -> None:
         """Begin to watch; Ray is up."""
         self._asking = threading.Thread(target=self._ask, name="head-watch-asks", daemon=True)
         self._asking.start()
         threading.Thread(target=self._judge, name="head-watch-judges", daemon=True).start()
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop watching: nothing may ask Ray while it is shut down."""
         self._closed.set()
         if self._asking is not None:
@@ -169,20 +169,6 @@ def _raylet_at(socket_name: str) -> psutil.Process | None:
     return None
 
 
-@contextmanager
-def head_watched(on_lost: Callable[[str], None] | None) -> Iterator[None]:
-    """Watch Ray inside the block, where somebody wants to hear of it."""
-    if on_lost is None:
-        yield
-        return
-    watch = HeadWatch(on_lost=on_lost)
-    watch.start()
-    try:
-        yield
-    finally:
-        watch.close()
-
-
 # The session itself.
 
 MIB = 2**20
@@ -209,10 +195,8 @@ class SessionOptions:
     resources: Mapping[str, float] = field(default_factory=dict)
 
 
-# Folder of the cluster that this process has started, while it has one.
-_private_folders: list[Path] = []
-# Descriptors that hold the locks of the folders that this process has made.
-_locks: dict[Path, int] = {}
+# Folders of clusters that this process has started, each with the descriptor that holds its lock, if it has one.
+_private_folders: dict[Path, int | None] = {}
 
 
 @contextmanager
@@ -244,9 +228,8 @@ def ray_session(options: SessionOptions, on_lost: Callable[[str], None] | None =
             if folder is None:
                 _join(str(options.address))
             else:
-                _private_folders.append(folder)
                 url = _start(folder, options)
-        with head_watched(on_lost):
+        with nullcontext() if on_lost is None else HeadWatch(on_lost=on_lost):
             yield url
     finally:
         _stop(folder)
@@ -299,10 +282,8 @@ def _clear(folder: Path | None, members: list[psutil.Process]) -> None:
     end(members)
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
-        with suppress(ValueError):
-            _private_folders.remove(folder)
-        with suppress(KeyError):
-            os.close(_locks.pop(folder))
+        if (lock := _private_folders.pop(folder, None)) is not None:
+            os.close(lock)
 
 
 def abandon() -> None:
@@ -400,9 +381,13 @@ def short_folder() -> Path:
         with suppress(OSError):  # another process removed it, or holds it
             _sweep(left)
     folder = Path(tempfile.mkdtemp(prefix=f"rr-{os.getpid()}-", dir=place))
+    lock = None
     with suppress(OSError):  # a file system without locks of folders: nobody can sweep there either
-        _locks[folder] = _locked(folder, fcntl.LOCK_EX)
-    return folder if folder.exists() else short_folder()  # swept before it was locked
+        lock = _locked(folder, fcntl.LOCK_EX)
+    if not folder.exists():  # swept before it was locked
+        return short_folder()
+    _private_folders[folder] = lock
+    return folder
 
 
 def _sweep(folder: Path) -> None:

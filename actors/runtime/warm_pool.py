@@ -8,8 +8,9 @@ from contextlib import suppress
 import ray
 
 from actors.runtime.coordinator_client import start_coordinator
-from actors.runtime.placement import Resources, RuntimeOptions, WorkerGroup, open_workers
+from actors.runtime.placement import Resources, WorkerGroup, open_workers
 from actors.runtime.worker import Handle
+from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.training.job import Job
 
 _ALIVE_S = 5.0
@@ -25,7 +26,7 @@ class WorkerCache:
         self._group: WorkerGroup | None = None
         self._coordinator: Handle | None = None
 
-    def workers(self, job: Job, options: RuntimeOptions, types: Mapping[str, Resources]) -> WorkerGroup:
+    def workers(self, job: Job, options: RuntimeConfig, types: Mapping[str, Resources]) -> WorkerGroup:
         """Return workers for this job: those of the last run where they fit and answer, new ones otherwise.
 
         Raises:

@@ -206,7 +206,8 @@ class ClientWorker:
                 return NeedsRows(identity=identify(), wanted=missing)
             if not isinstance(models, ModelBox):
                 return self._trained(data, unpack(models), unpacked)
-            with DeviceWatch() as watch:
+            watch = DeviceWatch()
+            with watch:
                 answer = self._trained(data, unpack(watch.fetch(models)), unpacked)
             device = self._ready(data).job.trainer.device
             return AnswerBox(ref=ray.put(replace(answer, on_device=watch.measured(device))))

@@ -333,7 +333,9 @@ class WorkerPool:
         for worker in {h.index: h for _, candidates in stuck for h in candidates}.values():
             worker.waited_s += elapsed_s
         for call, workers in stuck:
-            if all(h.gone or (self._was_awaited(h) and h.is_absent(now_s)) for h in workers):
+            if all(
+                h.gone or ((h.passed_over or h.waited_s > self.lost_wait_s) and h.is_absent(now_s)) for h in workers
+            ):
                 _remove(todo, call)
                 yield call, Lost(why=f"{workers[0].name}: {workers[0].trouble}", cause=workers[0].cause)
         for call in [c for c in todo if now_s > c.until_s]:
@@ -346,9 +348,6 @@ class WorkerPool:
 
     def _candidates(self, call: Call) -> list[RemoteWorker]:
         return self.workers if call.worker is None else [self.workers[call.worker]]
-
-    def _was_awaited(self, worker: RemoteWorker) -> bool:
-        return worker.passed_over or worker.waited_s > self.lost_wait_s
 
     def pass_over(self, worker: int) -> None:
         """Note that a round's time was over before this worker was back: later ones do not wait for it.

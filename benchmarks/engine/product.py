@@ -10,8 +10,9 @@ from time import perf_counter
 from torch import Tensor
 
 from actors.runtime.executor import RayExecutor
-from actors.runtime.placement import RuntimeOptions, open_workers
+from actors.runtime.placement import open_workers
 from benchmarks.engine.machine import Figures
+from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.core.messages import Assignment, EvalTarget, Trained
 from relief_ray.core.protocols import Executor, Models, States
 from relief_ray.experiment.experiment import Experiment
@@ -50,9 +51,9 @@ class Product:
     """An experiment that runs some rounds at a time; its executor may serve several experiments of the same job."""
 
     def __init__(self, setup: Setup, path: Path, executor: RayExecutor | None = None) -> None:
-        options = RuntimeOptions(mode="packed", num_hosts=setup.config.runtime.num_hosts)
+        options = RuntimeConfig(mode="packed", num_hosts=setup.config.runtime.num_hosts)
         self._group = open_workers(setup.job, options) if executor is None else None
-        self.executor = RayExecutor(setup.job, self._group, options) if self._group else executor
+        self.executor = RayExecutor(setup.job, self._group, options, owns_workers=True) if self._group else executor
         self._folder = RunFolder.create(path, run_record(setup))
         assert self.executor is not None
         watch = Stopwatch(self.executor)
@@ -85,7 +86,7 @@ class Product:
     def busy_s(self) -> float:
         """Seconds that hosts spent on training calls so far, all of them together."""
         assert self.executor is not None
-        return self.executor.busy_s
+        return self.executor.pool.busy_s
 
     @property
     def num_hosts(self) -> int:

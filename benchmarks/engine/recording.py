@@ -25,8 +25,7 @@ from relief_ray.core.protocols import Executor
 from relief_ray.experiment.recording import run_record
 from relief_ray.experiment.setup import Setup, context_of
 from relief_ray.records.checkpoint import CheckpointStateStore
-from relief_ray.records.run_folder import RunFolder
-from relief_ray.records.schema import RoundRecord
+from relief_ray.records.run_folder import ROUNDS_FILE, RunFolder, read_rounds
 from relief_ray.records.sync.mlflow import MlflowTarget, sync
 from relief_ray.records.sync.sender import Senders
 
@@ -136,20 +135,24 @@ class Runs:
         self._number += 1
         self.last = path = self._folder / str(self._number)
         RunFolder.create(path, run_record(self._prepared)).close()
-        senders, ended = Senders(targets, print), list[float]()
+        senders, ledger, num_bytes = Senders(targets, print), path / ROUNDS_FILE, [0]
         senders.wake(path)
 
-        def on_round(record: RoundRecord) -> None:
-            ended.append(record.ended_unix_s)
-            senders.wake(path)
+        def look() -> bool:
+            """Wake the senders as a study's loop does: where the ledger has grown; the run goes on."""
+            if (size := ledger.stat().st_size) > num_bytes[0]:
+                num_bytes[0] = size
+                senders.wake(path)
+            return False
 
         try:
-            run_experiment(self._prepared, path, Hooks(on_round=on_round, on_note=print), self._worker_cache)
+            run_experiment(self._prepared, path, Hooks(on_note=print, should_stop=look), self._worker_cache)
         finally:
             senders.end(path)
             began = perf_counter()
             senders.finish()
             self.export_s.append(perf_counter() - began)
+        ended = [record.ended_unix_s for record in read_rounds(path)]
         assert len(ended) == FIRST + num_rounds + LAST, f"{len(ended)} rounds"
         return (ended[FIRST + num_rounds - 1] - ended[FIRST - 1]) / num_rounds
 

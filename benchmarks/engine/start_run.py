@@ -7,11 +7,10 @@ import sys
 from pathlib import Path
 from time import time
 
-from actors.launch import Hooks, run_experiment
+from actors.launch import run_experiment
 from benchmarks.engine.scenario import Scenario, setup, write
 from relief_ray.experiment.recording import run_record
-from relief_ray.records.run_folder import RunFolder
-from relief_ray.records.schema import RoundRecord
+from relief_ray.records.run_folder import RunFolder, read_rounds
 
 ROUNDS = 2
 
@@ -26,14 +25,14 @@ def main(folder: Path, num_clients: int, num_windows: int, out: Path) -> None:
     experiment = setup(scenario, rounds=ROUNDS)
     path = scenario.folder / "run"
     RunFolder.create(path, run_record(experiment)).close()
-    records: list[RoundRecord] = []
     prepared = time()
-    run_experiment(experiment, path, Hooks(on_round=records.append))
-    committed = records[0].ended_unix_s
+    run_experiment(experiment, path)
+    first = read_rounds(path)[0]
+    committed = first.ended_unix_s
     seen = {
         "imported": imported,
         "prepared": prepared,
-        "round_1": committed - records[0].wall_s,
+        "round_1": committed - first.wall_s,
         "committed": committed,
     }
     out.write_text(json.dumps({f"{name}_unix_s": at for name, at in seen.items()}))

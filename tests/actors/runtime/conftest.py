@@ -8,8 +8,9 @@ import torch
 
 from actors.runtime import serialization
 from actors.runtime.executor import RayExecutor, open_executor
-from actors.runtime.placement import Placement, RuntimeOptions, WorkerGroup, WorkerSpec, actor_options
+from actors.runtime.placement import Placement, WorkerGroup, WorkerSpec, actor_options
 from actors.runtime.worker import ClientWorker
+from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.experiment.experiment import never
 from tests.actors.runtime import federation
 
@@ -35,7 +36,7 @@ def on_ray(cluster):
     with contextlib.ExitStack() as stack:
 
         def open_(job, types=None, **options):
-            executor = open_executor(job, RuntimeOptions(**options), types)
+            executor = open_executor(job, RuntimeConfig(**{"mode": "packed"} | options), types)
             stack.callback(executor.close)
             return executor
 
@@ -51,12 +52,12 @@ def on_warm_hosts(cluster):
     groups = {}
 
     def make(job, should_stop=never, **options):
-        chosen = RuntimeOptions(**options)
+        chosen = RuntimeConfig(**{"mode": "packed"} | options)
         clients = [c.id for c in job.fleet.clients] if chosen.mode == "actors" else [None] * chosen.num_hosts
         layout = (chosen.mode, *clients)
         if layout not in groups:
             groups[layout] = start_hosts(job, clients)
-        return RayExecutor(job, groups[layout].with_job(job), chosen, should_stop, owns_workers=False)
+        return RayExecutor(job, groups[layout].with_job(job), chosen, should_stop)
 
     yield make
     for group in groups.values():

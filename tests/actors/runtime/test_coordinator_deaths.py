@@ -3,13 +3,14 @@
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ray.exceptions import ActorUnavailableError, GetTimeoutError, OutOfMemoryError
 
 from actors.launch import Hooks, run_experiment
 from actors.runtime import coordinator_client
-from actors.runtime.coordinator_client import Deaths, ProgressRelay, Pulse
+from actors.runtime.coordinator_client import Deaths, Pulse, follow
 from actors.runtime.errors import CoordinatorLost
 from actors.terminal.exit_codes import DISK, RAY_LOST, exit_code, report
 from relief_ray.records.run_folder import read_run
@@ -25,16 +26,16 @@ def test_the_third_death_without_a_round_between_ends_the_run(tmp_path: Path) ->
     deaths = Deaths(path=tmp_path)
     deaths.add(-1, DIED)
     deaths.add(-1, DIED)
-    for seen in (4, 9, 12, 20):
-        deaths.add(seen, DIED)
-    deaths.add(20, DIED)
+    for last in (4, 9, 12, 20):
+        deaths.add(last, DIED)
+    deaths.add(18, DIED)  # rounds that it had committed before were computed again
     with pytest.raises(CoordinatorLost, match=r"given up after round 20: its process died or froze 3 times") as caught:
         deaths.add(20, DIED)
     assert "Ray: SYSTEM_ERROR" in str(caught.value)
 
 
 def test_a_lack_of_memory_is_told_with_what_needs_less(tmp_path: Path) -> None:
-    deaths = Deaths(path=tmp_path, number=2, seen=3)
+    deaths = Deaths(path=tmp_path, number=2, last=3)
     with pytest.raises(CoordinatorLost, match=r"this node ran low on memory; use fewer hosts \(runtime\.num_hosts\)"):
         deaths.add(3, OUT_OF_MEMORY)
 
@@ -44,8 +45,13 @@ class Silent:
 
     class progress:
         @staticmethod
-        def remote(after: int) -> int:
-            return after
+        def remote() -> int:
+            return 0
+
+    class run:
+        @staticmethod
+        def remote(request: object) -> object:
+            return request
 
 
 @pytest.mark.parametrize("error", [GetTimeoutError("180 s"), DIED])
@@ -63,20 +69,20 @@ def test_a_process_that_does_not_start_anew_ends_the_run_in_time(tmp_path: Path,
         coordinator_client._await(Silent, Deaths(path=tmp_path))
 
 
-def test_a_process_that_never_answers_ends_the_run_as_one_that_died(tmp_path: Path) -> None:
+def test_a_process_that_never_answers_ends_the_run_as_one_that_died(tmp_path: Path, monkeypatch) -> None:
     class Mute(Pulse):
-        def listen(self, relay: ProgressRelay, is_over: bool) -> None:
+        def listen(self, is_over: bool) -> bool:
             self.silent_s += 100.0
+            return False
 
-    pulse = Mute(coordinator=Silent)
-    relay = ProgressRelay(path=tmp_path, on_round=lambda record: None, on_note=print)
-    asked = (pulse, relay, Deaths(path=tmp_path), False, lambda: False)
-    assert not coordinator_client._has_heard(*asked)
+    waits = []
+    monkeypatch.setattr(coordinator_client, "Pulse", Mute)
+    monkeypatch.setattr(coordinator_client.ray, "wait", lambda refs, timeout: (waits.append(timeout) or [], refs))
     with pytest.raises(
         CoordinatorLost, match=r"did not answer for 180 s; `ray status`.*\n.*\n.*relief-ray resume"
     ) as caught:
-        coordinator_client._has_heard(*asked)
-    assert exit_code(caught.value) == RAY_LOST
+        follow(Silent, SimpleNamespace(path=tmp_path), print, lambda: False)
+    assert len(waits) == 2 and exit_code(caught.value) == RAY_LOST
 
 
 @pytest.mark.ci

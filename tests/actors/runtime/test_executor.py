@@ -48,7 +48,7 @@ def test_same_bits_as_the_serial_run(on_ray, twelve, options):
     some_participants(on_workers, twelve)
     same_counts(on_workers, serial, twelve)
     assert on_workers.facts()["num_lost_calls"] == 0
-    assert on_workers.peak_mib > 50, "a process with torch in it"
+    assert on_workers.pool.peak_mib > 50, "a process with torch in it"
 
 
 def same_counts(on_workers, serial, job):
@@ -96,9 +96,9 @@ def test_a_host_killed_in_mid_training_costs_one_retry_and_no_bit(on_ray, tmp_pa
     expected = round_of(SerialExecutor(job), job)
     executor = on_ray(with_refine(job, partial(federation.killed_once, tmp_path)), federation.TYPES, **options)
     assert same_round(round_of(executor, job), expected)
-    assert (tmp_path / "mark").exists() and executor.num_lost == 1
+    assert (tmp_path / "mark").exists() and executor.pool.num_lost == 1
     assert same_round(round_of(executor, job), expected)
-    assert executor.num_lost == 1
+    assert executor.pool.num_lost == 1
     same_counts(executor, SerialExecutor(job), job)
     assert executor.facts()["placement"] == ("typed" if "mode" in options else "virtual")
 
@@ -115,8 +115,8 @@ def test_a_host_killed_with_whole_blocks_in_its_call_costs_no_bit_either(on_ray,
     assert same_round(round_of(executor, twelve, 3), round_of(SerialExecutor(twelve), twelve, 3))
     (tmp_path / "mark").unlink()
     expected = round_of(SerialExecutor(twelve), twelve)
-    assert same_round(round_of(executor, twelve), expected) and executor.num_lost == 1
-    assert same_round(round_of(executor, twelve), expected) and executor.num_lost == 1
+    assert same_round(round_of(executor, twelve), expected) and executor.pool.num_lost == 1
+    assert same_round(round_of(executor, twelve), expected) and executor.pool.num_lost == 1
 
 
 @pytest.mark.ci
@@ -127,7 +127,7 @@ def test_a_client_that_always_kills_its_host_is_left_out_alone(on_ray, twelve):
     # Client 1 shared a block with it and was trained by the second attempt.
     assert [r.assignment.client for r in trained.reduced.receipts] == [0, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11]
     # What waited behind it on the same host was never blamed for it.
-    assert executor.num_lost == 2
+    assert executor.pool.num_lost == 2
     others = [t for t in make_tasks(twelve) if t.client != 2]
     assert executor.train(2, start_models(twelve), others, make_states(twelve)).rejected == {}
 
@@ -139,7 +139,7 @@ def test_a_hanging_client_meets_our_own_deadline_and_is_sent_again_while_the_rou
     hanging = with_refine(job, partial(federation.hangs_once, tmp_path, usual_s=0.5))
     executor = on_ray(hanging, num_hosts=1, client_timeout_s=4.0)
     assert same_round(round_of(executor, job), round_of(SerialExecutor(job), job))
-    assert executor.num_lost == 1
+    assert executor.pool.num_lost == 1
 
 
 # Clients that share their steps ----------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def test_hosts_train_their_clients_together(on_warm_hosts, tmp_path, shares):
     models, states = start_models(job), make_states(job)
     results = [r for share in shares for r in worker.train_blocks(2, models, list(islice(cut, share)), states)]
     assert same_round(round_of(executor, job), combine(results))
-    assert executor.num_lost == 0
+    assert executor.pool.num_lost == 0
 
 
 # Bad code and bad updates ----------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def test_a_stop_drops_the_round_in_mid_training_and_sends_nothing_more(on_warm_h
         round_of(executor, job, 3)
     (tmp_path / "go").touch()
     # Calls are answered in order: what had been sent has run by then.
-    assert ray.get(executor._pool.workers[0].handle.hello.remote(), timeout=30.0).pid
+    assert ray.get(executor.pool.workers[0].handle.hello.remote(), timeout=30.0).pid
     assert len(begun(3)) == DEPTH
     for mark in begun(3):
         (tmp_path / mark).unlink()  # the stop is no longer requested

@@ -12,16 +12,20 @@ from pathlib import Path
 import pytest
 import ray
 
-from actors.launch import Hooks, choose_mode, local_session, run_experiment
+from actors.launch import Hooks, OnRay, choose_mode, local_session, run_experiment
 from actors.runtime.coordinator import GracePeriod
 from actors.runtime.warm_pool import WorkerCache
 from relief_ray.config.experiment import parse
 from relief_ray.config.runtime import RuntimeConfig
+from relief_ray.experiment.experiment import ignore
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.setup import prepare
 from relief_ray.records.checkpoint import generations
 from relief_ray.records.run_folder import RunFolder, read_rounds, read_run
 from relief_ray.records.schema import comparable
+from relief_ray.studies.loop import compute, one_after_another
+from relief_ray.studies.progress import Callback
+from relief_ray.studies.request import Request, plan_of
 from relief_ray.support.errors import UserError
 from tests.actors.conftest import hear_signals
 
@@ -47,6 +51,32 @@ def new_run(folder, rounds=4, **runtime):
 
 def results(folder):
     return [comparable(r) for r in read_rounds(folder)]
+
+
+def driver(folder):
+    """The process that computes the run."""
+    return json.loads((folder / "driver.lock").read_text())["pid"]
+
+
+class AtFirstRound:
+    """A ``should_stop`` that strikes once, as soon as the ledger, as the caller of a run reads it, has a round."""
+
+    def __init__(self, folder, strike):
+        self.folder, self.strike, self.pid, self.since_s = folder, strike, None, None
+
+    def __call__(self):
+        if self.pid is None and read_rounds(self.folder):
+            self.pid, self.since_s = driver(self.folder), time.monotonic()
+            os.kill(self.pid, self.strike)
+        return False
+
+
+class StopAtFirstRound(AtFirstRound):
+    """The same, and a stop is asked for."""
+
+    def __call__(self):
+        super().__call__()
+        return self.pid is not None
 
 
 @pytest.fixture(scope="module")
@@ -103,60 +133,58 @@ def test_a_grace_period_ends_some_time_after_the_request_to_stop():
 @pytest.mark.ci
 @pytest.mark.ray
 def test_a_coordinator_killed_in_mid_run_goes_on_with_the_same_bits(cluster, tmp_path):
-    """Sixty rounds of milliseconds: still under way when the first of them are heard of."""
-    seen, notes, killed, here, there = [], [], [], tmp_path / "here", tmp_path / "there"
-
-    def on_round(record):
-        seen.append(record.round)
-        if not killed:
-            killed.append(json.loads((there / "driver.lock").read_text())["pid"])
-            os.kill(killed[0], signal.SIGKILL)
-
+    """Sixty rounds of milliseconds: still under way when the first of them is read."""
+    notes, here, there = [], tmp_path / "here", tmp_path / "there"
     run_experiment(new_run(here, rounds=60, mode="inline"), here)
-    callbacks = Hooks(on_round=on_round, on_note=notes.append)
-    run = run_experiment(new_run(there, rounds=60, num_hosts=1), there, callbacks)
-    assert killed and killed[0] != os.getpid()
+    setup, kill = new_run(there, rounds=60, num_hosts=1), AtFirstRound(there, signal.SIGKILL)
+    run = run_experiment(setup, there, Hooks(on_note=notes.append, should_stop=kill))
+    assert kill.pid not in (None, os.getpid())
     assert any("coordinator" in note for note in notes)
     assert run.status == "done" and results(there) == results(here)
-    assert seen == list(range(61))
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_loop_hears_each_round_once_though_the_coordinator_is_killed(cluster, tmp_path):
+    """It reads the ledger, of which the new process drops rounds that it computes again."""
+    seen, killed = [], []
+
+    class Killer(Callback):
+        def round(self, cell, record, alerts):
+            seen.append(record.round)
+            if record.round >= 3 and not killed:
+                killed.append(driver(plan.look()[0].folder))
+                os.kill(killed[0], signal.SIGKILL)
+
+    values = CONFIG | {"rounds": 60, "runtime": {**CONFIG["runtime"], "num_hosts": 1}}
+    plan = plan_of(Request(target=values), tmp_path, "ray").write()
+    with (on_ray := OnRay()).session:
+        compute(plan, one_after_another(on_ray), Killer())
+    assert killed and killed[0] != os.getpid()
+    assert seen == list(range(61)) == list(read_rounds(plan.look()[0].folder).numbers)
 
 
 @pytest.mark.slow
 @pytest.mark.ray
 def test_a_frozen_coordinator_is_ended_and_goes_on_with_the_same_bits(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr("actors.runtime.coordinator_client._SILENT_S", 3.0)
-    seen, notes, frozen, here, there = [], [], [], tmp_path / "here", tmp_path / "there"
-
-    def on_round(record):
-        seen.append(record.round)
-        if not frozen:
-            frozen.append(json.loads((there / "driver.lock").read_text())["pid"])
-            os.kill(frozen[0], signal.SIGSTOP)
-
+    notes, here, there = [], tmp_path / "here", tmp_path / "there"
     run_experiment(new_run(here, rounds=60, mode="inline"), here)
-    callbacks = Hooks(on_round=on_round, on_note=notes.append)
-    run = run_experiment(new_run(there, rounds=60, num_hosts=1), there, callbacks)
-    assert frozen and frozen[0] != os.getpid() and not alive(frozen)
+    setup, freeze = new_run(there, rounds=60, num_hosts=1), AtFirstRound(there, signal.SIGSTOP)
+    run = run_experiment(setup, there, Hooks(on_note=notes.append, should_stop=freeze))
+    assert freeze.pid not in (None, os.getpid()) and not alive([freeze.pid])
     assert any("has not answered for 3 s: its process was ended; it goes on" in note for note in notes), notes
-    assert run.status == "done" and results(there) == results(here) and seen == list(range(61))
+    assert run.status == "done" and results(there) == results(here)
 
 
 @pytest.mark.slow
 @pytest.mark.ray
 def test_a_stop_does_not_wait_for_a_frozen_coordinator(cluster, tmp_path):
-    seen, stopped = [], []
-
-    def on_round(record):
-        seen.append(record.round)
-        if not stopped:
-            os.kill(json.loads((tmp_path / "driver.lock").read_text())["pid"], signal.SIGSTOP)
-            stopped.append(time.monotonic())
-
-    callbacks = Hooks(on_round=on_round, should_stop=lambda: bool(stopped))
-    run = run_experiment(new_run(tmp_path, rounds=5000, num_hosts=1), tmp_path, callbacks)
-    assert time.monotonic() - stopped[0] < 10.0
+    freeze = StopAtFirstRound(tmp_path, signal.SIGSTOP)
+    run = run_experiment(new_run(tmp_path, rounds=5000, num_hosts=1), tmp_path, Hooks(should_stop=freeze))
+    assert time.monotonic() - freeze.since_s < 10.0
     assert run.status == "interrupted" == read_run(tmp_path).status
-    assert read_rounds(tmp_path)[-1].round >= seen[-1]
+    assert read_rounds(tmp_path)
 
 
 class Runs:
@@ -166,10 +194,10 @@ class Runs:
         self.worker_cache, self.folder, self.expected, self.pids = worker_cache, folder, expected, []
 
     def __call__(self, name, **runtime):
-        worker_cache, folder, seen = self.worker_cache, self.folder / name, []
-        run = run_experiment(new_run(folder, **runtime), folder, Hooks(on_round=seen.append), worker_cache)
+        worker_cache, folder, notes = self.worker_cache, self.folder / name, []
+        run = run_experiment(new_run(folder, **runtime), folder, Hooks(on_note=notes.append), worker_cache)
         assert run.status == "done" and results(folder) == self.expected
-        assert [r.round for r in seen] == [0, 1, 2, 3, 4], "the run before is not heard again"
+        assert len(notes) == 1 and notes[0].startswith("a client has"), "the run before is not heard again"
         options, types, *_ = worker_cache._needs
         group = worker_cache.workers(prepare(parse(CONFIG)).job, options, types)
         self.pids.append([i.pid for i in ray.get([handle.hello.remote() for handle in group.handles])])
@@ -214,14 +242,14 @@ def worker_cache(cluster):
 @pytest.mark.ray
 def test_a_stopped_run_is_resumed_with_the_same_bits(worker_cache, tmp_path, inline):
     seen = []
-    watch = Hooks(on_round=lambda r: seen.append(r.round), should_stop=lambda: 1 in seen, separate=False)
+    watch = Hooks(on_round=lambda r: seen.append(r.round), should_stop=lambda: 1 in seen)
     assert run_experiment(new_run(tmp_path, num_hosts=1), tmp_path, watch).status == "interrupted"
     assert seen == [0, 1] and read_run(tmp_path).status == "interrupted"
     # Round 1 has no checkpoint of its own by configuration; stopping made one.
     assert generations(tmp_path)[0].name == "round-000001"
     setup, folder = reopen(tmp_path)
     folder.close()
-    run = run_experiment(setup, tmp_path, Hooks(separate=False), worker_cache)
+    run = run_experiment(setup, tmp_path, Hooks(on_round=ignore), worker_cache)
     assert run.status == "done" and results(tmp_path) == inline
     assert (run.runtime["mode"], run.runtime["num_hosts"]) == ("packed", 1)
 
@@ -261,12 +289,14 @@ from actors.launch import Hooks, run_experiment
 from actors.runtime.session import SessionOptions, ray_session
 from actors.terminal.signals import StopSignals
 from relief_ray.config.experiment import parse
+from relief_ray.experiment.experiment import ignore
 from relief_ray.experiment.lifecycle import create
+from relief_ray.records.run_folder import read_rounds
 
 session_folders = set()
 
-def look(record):
-    if not session_folders:
+def look():
+    if not session_folders and ray.is_initialized() and read_rounds(folder):
         session_folders.add(Path(ray._private.worker._global_node.get_temp_dir_path()))
         offered = ray.cluster_resources()
         assert {kind: offered["type_" + kind] for kind in "abc"} == {"a": 3.0, "b": 3.0, "c": 2.0}, offered
@@ -278,8 +308,12 @@ folder = Path(sys.argv[1])
 setup, opened = create(parse(json.loads(sys.argv[2])), folder)
 opened.close()
 with StopSignals() as stop:
-    callbacks = Hooks(on_round=look, should_stop=stop.requested, separate=sys.argv[3] == "separate")
-    run = run_experiment(setup, folder, callbacks)
+    def should_stop():
+        look()
+        return stop.requested()
+
+    on_round = None if sys.argv[3] == "separate" else ignore
+    run = run_experiment(setup, folder, Hooks(should_stop=should_stop, on_round=on_round))
 assert not ray.is_initialized()
 assert session_folders and not any(path.exists() for path in session_folders)
 assert not (Path(os.environ["HOME"]) / ".ray").exists()

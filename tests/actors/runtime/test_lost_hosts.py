@@ -358,10 +358,10 @@ def test_a_silent_host_costs_one_limit_and_is_used_again_once_it_answers(on_ray,
     """Ray ends the frozen process within seconds and starts it anew."""
     job, notes = make_job(tmp_path, 3), []
     executor = on_ray(job, federation.TYPES, mode="actors", client_timeout_s=3.0)
-    executor._pool.on_note = notes.append
+    executor.pool.on_note = notes.append
     expected = SerialExecutor(job).train(2, start_models(job), make_tasks(job), make_states(job))
     assert same_round(round_of(executor, job, 2)[0], expected)
-    os.kill(executor._pool.workers[2].identity.pid, signal.SIGSTOP)
+    os.kill(executor.pool.workers[2].identity.pid, signal.SIGSTOP)
     trained, seconds = round_of(executor, job, 2)
     assert seconds < 5.0 and list(trained.rejected) == [2] and trained.rejected[2].cause == "timeout"
     others = make_tasks(job)[:2]
@@ -382,7 +382,7 @@ def test_a_host_that_hangs_in_the_first_round_costs_the_least_limit_as_soon_as_a
     monkeypatch.setattr("actors.runtime.limits.LEAST_S", 4.0)
     job = make_job(tmp_path, 3)
     executor = on_ray(job, mode="actors", placement="virtual")
-    os.kill(executor._pool.workers[2].identity.pid, signal.SIGSTOP)
+    os.kill(executor.pool.workers[2].identity.pid, signal.SIGSTOP)
     trained, seconds = round_of(executor, job, 2)
     assert list(trained.rejected) == [2] and trained.rejected[2].cause == "timeout"
     assert seconds < 60.0, "600 s are for a round in which nobody answers"
@@ -395,12 +395,12 @@ def test_a_host_that_hangs_in_a_test_costs_one_limit_and_its_round_is_tried_agai
     executor = on_ray(job, num_hosts=2, client_timeout_s=3.0)
     arguments = start_models(job), make_targets(job), make_states(job), "test"
     expected = SerialExecutor(job).evaluate(*arguments)
-    os.kill(executor._pool.workers[1].identity.pid, signal.SIGSTOP)
+    os.kill(executor.pool.workers[1].identity.pid, signal.SIGSTOP)
     began_s = time.monotonic()
     with pytest.raises(EvaluationFailed, match=r"evaluation on 'test': .*: no answer within 3"):
         executor.evaluate(*arguments)
     assert time.monotonic() - began_s < 6.0, "no second limit, and no wait for the host"
-    executor.recover()
+    executor.pool.recover()
     counts = executor.evaluate(*arguments)
     assert all(torch.equal(counts[label], expected[label]) for label in expected)
 
@@ -437,4 +437,4 @@ def test_on_timeout_drop_sends_nothing_twice(on_ray, tmp_path):
     executor = on_ray(hanging, num_hosts=1, client_timeout_s=3.0, on_timeout="drop")
     trained, _ = round_of(executor, hanging, 2)
     assert list(trained.rejected) == [2] and trained.rejected[2].cause == "timeout"
-    assert [r.assignment.client for r in trained.reduced.receipts] == [0, 1, 3] and executor.num_lost == 1
+    assert [r.assignment.client for r in trained.reduced.receipts] == [0, 1, 3] and executor.pool.num_lost == 1

@@ -65,16 +65,18 @@ def send(number):
             pass
 
 
-def on_round(record):
-    seen.append({"round": record.round, "wall_s": record.wall_s, "left_out": sorted(record.left_out),
-                 "causes": sorted({left.cause for left in record.left_out.values()})})
-    if record.round == 3 and not frozen:
-        frozen.extend(family())
-        send(signal.SIGSTOP)
-        state["frozen_s"] = time.monotonic()
+def look():
+    for record in read_rounds(folder).where(lambda number: not seen or number > seen[-1]["round"]):
+        seen.append({"round": record.round, "wall_s": record.wall_s, "left_out": sorted(record.left_out),
+                     "causes": sorted({left.cause for left in record.left_out.values()})})
+        if record.round >= 3 and not frozen:
+            frozen.extend(family())
+            send(signal.SIGSTOP)
+            state["frozen_s"] = time.monotonic()
 
 
 def should_stop():
+    look()
     if "frozen_s" in state and "thawed_s" not in state and time.monotonic() - state["frozen_s"] > thaw_s:
         send(signal.SIGCONT)
         state["thawed_s"] = time.monotonic()
@@ -86,7 +88,7 @@ out = {}
 try:
     setup, opened = create(parse(values), folder)
     opened.close()
-    callbacks = Hooks(on_round=on_round, on_note=notes.append, should_stop=should_stop)
+    callbacks = Hooks(on_note=notes.append, should_stop=should_stop)
     try:
         out["status"] = run_experiment(setup, folder, callbacks).status
     except RoundVoid as error:

@@ -40,12 +40,12 @@ def test_packed_hosts_fit_the_cores(cores, asked, number):
     plan = plan_packed(asked, {"CPU": cores})
     assert len(plan.workers) == number
     assert sum(h.num_cpus for h in plan.workers) <= max(1.0, cores) + 1e-9
-    assert cores < 1 or not shortage(plan.workers, {"CPU": cores})
+    assert cores < 1 or not shortage([w.bundle for w in plan.workers], {"CPU": cores})
 
 
 def test_hundred_actors_share_two_cores():
     plan = plan_actors(make_fleet(100), TYPES, "virtual", [{"CPU": 2.0}])
-    assert {h.num_cpus for h in plan.workers} == {0.02} and not shortage(plan.workers, {"CPU": 2.0})
+    assert {h.num_cpus for h in plan.workers} == {0.02} and not shortage([w.bundle for w in plan.workers], {"CPU": 2.0})
 
 
 def plan_of(number, **resources):
@@ -72,7 +72,7 @@ def test_hosts_share_gpus_and_none_lies_across_two(workers, gpus, share):
     cluster = {"CPU": 8.0, "GPU": gpus}
     actors = plan_actors(make_fleet(workers), TYPES, "virtual", [cluster], True)
     for plan in (plan_packed(workers, cluster, True), actors):
-        assert {h.num_gpus for h in plan.workers} == {share} and not shortage(plan.workers, cluster)
+        assert {h.num_gpus for h in plan.workers} == {share} and not shortage([w.bundle for w in plan.workers], cluster)
         assert workers <= gpus * int(1 / share)
     assert {h.num_gpus for h in plan_packed(workers, cluster).workers} == {0.0}, "where the CPU computes nobody asks"
 

@@ -70,7 +70,7 @@ def lost(watch: HeadWatch, why: list[str]) -> list[str]:
     until_s = time.monotonic() + 20.0
     while not why and time.monotonic() < until_s:
         time.sleep(0.01)
-    watch.close()
+    watch.__exit__()
     return why
 
 
@@ -117,10 +117,10 @@ def test_a_head_that_does_not_answer_and_a_node_that_is_gone_are_told_once(fast:
 def test_the_real_raylet_is_looked_after_and_answers(cluster: None) -> None:
     why: list[str] = []
     watch = HeadWatch(on_lost=why.append)
-    watch.start()
+    watch.__enter__()
     until_s = time.monotonic() + 30.0
     while watch._raylet is None and time.monotonic() < until_s:
         time.sleep(0.05)
-    watch.close()
+    watch.__exit__()
     assert watch._raylet is not None and watch._raylet.ppid() == os.getpid() and not why
     assert {signal.SIGTERM, signal.SIGHUP} <= blocked(watch._raylet.pid), "a group's signal does not end it first"

@@ -164,7 +164,7 @@ def test_on_one_machine_no_rows_are_sent(on_warm_hosts, tmp_path):
 def test_the_driver_s_process_tests_where_its_node_has_no_host(on_warm_hosts, tmp_path):
     job = make_job(tmp_path, 4)
     executor = on_warm_hosts(job, num_hosts=2, data="node")
-    for worker in executor._pool.workers:
+    for worker in executor.pool.workers:
         worker.identity = replace(worker.identity, node="board")
     models, targets, states = start_models(job), make_targets(job), make_states(job)
     counts, expected = (e.evaluate(models, targets, states, "test") for e in (executor, SerialExecutor(job)))
