@@ -47,20 +47,20 @@ _TEMPLATES = "actors.templates"
 # What to type next, after the tests; of a data set the first makes the files that the others read.
 _NEXT: dict[Kind, tuple[str, ...]] = {
     "method": (
-        "relief-ray conformance {name}:{Name}",
-        "relief-ray run quick --strategies fedavg,{name}:{Name} --out runs/{name}",
+        "conformance {name}:{Name}",
+        "run quick --strategies fedavg,{name}:{Name} --out runs/{name}",
     ),
     "dataset": (
-        "relief-ray data synth {name}:{NAME} --out {name}-data",
+        "data synth {name}:{NAME} --out {name}-data",
         "export RELIEF_DATA=$PWD/{name}-data",
-        "relief-ray data describe {name}:{NAME}",
-        "relief-ray run quick --set data.name={name}:{NAME} --set 'fleet.owned={{B: [acc, gyro], C: [acc]}}'",
+        "data describe {name}:{NAME}",
+        "run quick --set data.name={name}:{NAME} --set 'fleet.owned={{B: [acc, gyro], C: [acc]}}'",
     ),
     "backbone": (
-        "relief-ray model describe quick --set backbone={name}:{Name}",
-        "relief-ray run quick --set backbone={name}:{Name}",
+        "model describe quick --set backbone={name}:{Name}",
+        "run quick --set backbone={name}:{Name}",
     ),
-    "grid": ("relief-ray grid {name}.py --dry-run", "relief-ray grid {name}.py"),
+    "grid": ("grid {name}.py --dry-run", "grid {name}.py"),
 }
 # Modules that libraries import where they are installed.
 _OPTIONAL = {"cuda": "torch"}
@@ -94,10 +94,14 @@ def new_command(kind: Kind, name: str, out: Path, as_json: bool) -> None:
     # From the folder of the new files.
     commands = [] if out.resolve() == Path.cwd() else [f"cd {out}"]
     commands += [] if importlib.util.find_spec("pytest") else [f"python -m {pip('pytest')}"]
-    commands += [f"python -m pytest test_{module}.py", *(command.format(**names) for command in _NEXT[kind])]
+    commands += [f"python -m pytest test_{module}.py", *(_typed(command.format(**names)) for command in _NEXT[kind])]
     lines = [*(f"Written {path}" for path in paths.values()), "", "Next", *(f"  {command}" for command in commands)]
     facts = {"event": "new", "files": [str(path) for path in paths.values()], "next": commands}
     print_result("\n".join(lines), facts, as_json)
+
+
+def _typed(command: str) -> str:
+    return command if command.startswith("export ") else f"relief-ray {command}"
 
 
 def names_of(name: str) -> dict[str, str]:

@@ -202,7 +202,8 @@ class LineFormat:
 
     def _unpack_clients(self, columns: _Json) -> list[_Json]:
         selections = [tuple(map(self._text, texts)) for texts in columns.pop("selections", ())]
-        clients = _rows(columns)
+        # Stages without a second are defaults, which no line holds.
+        clients = [{"measured_stages": {}, **client} for client in _rows(columns)]
         for client in clients:
             client["uploaded"], client["trained"] = selections[client["uploaded"]], selections[client["trained"]]
             # Clients share what their columns have once.

@@ -244,7 +244,7 @@ def load_runs(paths: Iterable[Path], *, whole: bool = True) -> tuple[Loaded, ...
 
 def _runs_below(path: Path, whole: bool) -> Iterator[Loaded]:
     folders = [path] if (path / RUN_FILE).exists() else [p.parent for p in below(path, RUN_FILE)]
-    check_folder(path)
+    _check_folder(path)
     if not folders:
         raise UserError(f"{path}: found no {RUN_FILE} in or below it; name folders that `relief-ray run` made")
     for folder in folders:
@@ -267,7 +267,7 @@ def condensed(loaded: Loaded) -> Loaded:
     return replace(loaded, rounds=(*rounds[:-1].without("client_costs", "norms", "confusion"), *rounds[-1:]))
 
 
-def check_folder(path: Path) -> None:
+def _check_folder(path: Path) -> None:
     """Check that there is a folder of this name.
 
     Raises:
@@ -579,7 +579,7 @@ def _folder(path: Path, keep: bool) -> tuple[list[tuple[str, GridItem]], list[st
     items = [(key, look(_name(folder, path), folder, row, keep)) for key, (folder, row) in planned.items()]
     others = [p.parent for p in below(path, RUN_FILE) if str(p.parent.resolve()) not in planned]
     items += [(str(folder.resolve()), look(_name(folder, path), folder, keep=keep)) for folder in others]
-    check_folder(path)
+    _check_folder(path)
     if not plans and not items:
         raise UserError(
             f"{path}: found no {RUN_FILE} and no {PLAN_FILE} in or below it; name folders that "

@@ -10,7 +10,6 @@ from actors.commands.config import explain_command
 from actors.commands.fleet import show
 from actors.commands.results import bibtex_command
 from relief_ray.config.experiment import ExperimentConfig, override, parse
-from relief_ray.conformance.trial import heading
 from relief_ray.experiment.lifecycle import reopen
 from relief_ray.plugins.load import digests, is_own, load, path_of, sources
 from relief_ray.records.committed import condense, write_committed
@@ -22,6 +21,7 @@ from relief_ray.report.formats.text import as_json
 from relief_ray.report.frames import read_cells
 from relief_ray.report.remarks import remarks
 from relief_ray.report.runs import is_pooled, load_runs, take_inventory, variant_names
+from relief_ray.strategies import about_of, facts_of
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.support.errors import UserError
 from tests.conformance.cases import BASE, after_rounds, drive, outcome
@@ -332,13 +332,18 @@ def test_a_search_tries_the_values_that_a_users_class_states(hooked):
 
 
 def test_conformance_says_what_a_users_method_is(hooked):
-    shown = {name: heading(with_strategy(f"{hooked}:{name}")) for name in ("Hooked", "Halved", "Untitled")}
-    assert shown == {
-        "Hooked": "Half & half (own): FedSA-LoRA with half a second a round",
-        "Halved": "Half & half, halved (reconstructed) (ablation of mine): FedSA-LoRA with half a second a round",
-        "Untitled": "Untitled (own)",
+    def said(target):
+        config = with_strategy(target)
+        method, about = facts_of(config.strategy, config.label()), about_of(config.strategy, config.label())
+        return method.name, method.kind, about
+
+    assert {name: said(f"{hooked}:{name}") for name in ("Hooked", "Halved", "Untitled")} == {
+        "Hooked": ("Half & half", "own", "FedSA-LoRA with half a second a round"),
+        "Halved": ("Half & half, halved (reconstructed)", "ablation of mine", "FedSA-LoRA with half a second a round"),
+        "Untitled": ("Untitled", "own", ""),
     }
-    assert heading(with_strategy("v1")).startswith("v1 (ablation): RELIEF without elastic training")
+    name, kind, about = said("v1")
+    assert (name, kind) == ("v1", "ablation") and about.startswith("RELIEF without elastic training")
 
 
 def test_two_methods_of_one_title_are_told_apart_by_their_import_paths():
@@ -387,6 +392,7 @@ MEDIAN = """
 from relief_ray.data.formats.dsa_mini import DSA_MINI as MINE
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.strategies.common import StrategyConfig
+from relief_ray.strategies import about_of, facts_of
 from relief_ray.strategies.fedavg import FedAvg
 
 

@@ -19,7 +19,7 @@ from relief_ray.devices.accounting import CostAccountant, CostPlanner
 from relief_ray.devices.calibration import NOMINAL_WINDOWS, PAMAP2_TYPE_COUNTS
 from relief_ray.devices.fleet import build_fleet, with_windows
 from relief_ray.devices.workload import num_steps
-from relief_ray.experiment.setup import build_backbone, count, make_accountant, make_planner, run_clocks
+from relief_ray.experiment.setup import build_backbone, count, make_costs, run_clocks
 from relief_ray.models.backbone import Backbone, InputShape
 from relief_ray.report.paper import read_paper
 from relief_ray.server.aggregation import to_tensor
@@ -95,14 +95,14 @@ def world(strategy, backbone, costs=METHOD):
     additions = chosen.adapt(plain.layout, fleet)
     extended = build_backbone(config, PAMAP2, "naive", additions) if additions else plain
     clocks, counter = run_clocks(config), count(plain, config)
-    accountant = make_accountant(config, count(extended, config), plain.layout, types, clocks, "naive")
-    reference = replace(accountant, counter=counter).fedavg_reference(fleet, epochs=5, engine="naive")
+    costs = make_costs(config, fleet, types, plain, extended, "naive", clocks)
+    reference = costs.fedavg.fedavg_reference(fleet, epochs=5, engine="naive")
     return World(
         strategy=chosen,
         fleet=fleet,
         backbone=extended,
-        accountant=accountant,
-        planner=make_planner(config, accountant.counter, fleet, types, clocks[CLOCK], "naive"),
+        accountant=costs.accountant,
+        planner=costs.planner,
         whole_bytes=counter.nbytes(plain.layout.select()),
         fedavg_s={name: cost.round_s for name, cost in reference.items()},
     )

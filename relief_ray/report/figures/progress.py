@@ -58,7 +58,7 @@ def curve_points(comparison: Comparison, score: str = "f1_percent") -> DataFrame
     and ``num_runs``. ``score``: the headline, or ``f1_rare_percent``.
     """
     rounds = _of_fleets(comparison).query("round > 0").dropna(subset=score)
-    frame = rounds[["method", "round", score, "aggregations", *COSTS]].rename(columns={score: "f1_percent"})
+    frame = rounds.assign(f1_percent=rounds[score])[["method", "round", "f1_percent", "aggregations", *COSTS]]
     frame["method"] = frame["method"].astype("category").cat.set_categories([m.label for m in comparison.rows])
     groups = frame.groupby(["method", "round"], observed=True)
     points = groups.mean()

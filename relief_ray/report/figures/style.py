@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from matplotlib.patches import Patch
 
 _DPI = 200
-MAX_PANELS = 4
+_MAX_PANELS = 4
 FOOTER_IN = 0.16
 INK = "#222222"
 FAINT = "#8a8a8a"
 GRID = "#e4e4e4"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F4F24")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 3)))
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 3)))
 
 _STYLE: Mapping[str, object] = {
     "font.family": "DejaVu Sans",
@@ -125,8 +125,8 @@ def styles(labels: Sequence[str]) -> Mapping[str, Style]:
 def look(number: int) -> Style:
     """Return one of 128 styles: each colour filled, then hollow, then with the next one's marker and dashes."""
     lap, place = divmod(number, len(COLOURS))
-    colour, shape = COLOURS[place], (place + lap // 2) % len(MARKERS)
-    return Style(colour=colour, marker=MARKERS[shape], dash=DASHES[shape], fill="white" if lap % 2 else colour)
+    colour, shape = COLOURS[place], (place + lap // 2) % len(_MARKERS)
+    return Style(colour=colour, marker=_MARKERS[shape], dash=_DASHES[shape], fill="white" if lap % 2 else colour)
 
 
 def drawn(comparison: Comparison) -> list[str]:
@@ -179,7 +179,7 @@ def panels(
     *,
     above_in: float,
     below_in: float,
-    per_row: int = MAX_PANELS,
+    per_row: int = _MAX_PANELS,
     row_gap: float = 0.0,
     left: float = 0.072,
     right: float = 0.985,
