@@ -1,6 +1,6 @@
 """Time models (clocks): each turns a client's work into seconds by one method, ``times(device, load)``.
 
-A built-in clock is one class and one line in ``devices/clocks.py``; a user's own is one class in a file of theirs.
+A built-in clock is one class and one line in ``_BUILT_IN``; a user's own is one class in a file of theirs.
 Waiting is no model's business: it is what remains of the round (``accounting.round_cost``).
 """
 
@@ -348,9 +348,6 @@ def save_profile(profile: Profile, path: Path) -> None:
 def profile_text(profile: Profile) -> str:
     """The file's text; what was not measured is left out."""
     return profile.model_dump_json(indent=2, exclude_none=True) + "\n"
-
-
-# The built-in clocks by name, and users' own by import path: a built-in clock is one class and one line here.
 
 
 _KEY = "costs.planning_time"

@@ -105,7 +105,7 @@ class Tally(Record):
     """Counts over a run's rounds, for its loop: a resume reads them here instead of in every line of the ledger.
 
     Attributes:
-        untrained: rounds since each group was last trained, as far as they count (``experiment.untrained``).
+        untrained: rounds since each group was last trained, as far as they count (``recording.UntrainedGroups``).
         left_out: clients that rounds went on without, by cause.
     """
 
