@@ -7,6 +7,7 @@ updates are averaged, ``frontier_rates`` and ``frontier_sgd`` the optimizer. ``f
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from relief_ray.report.paper import V1
 from relief_ray.strategies import PROPOSED, REFERENCE
@@ -50,15 +51,12 @@ Four orders x a budget of 1 to 5 groups for the slowest client, beside FedAvg an
 seeds no other grid uses. Every method is tested with the mean of its last models (``evaluation.average``)."""
 
 
-FRONTIER_MEAN = Spec(
+FRONTIER_MEAN = replace(
+    FRONTIER,
     name="frontier_mean",
     title="the best of frontier averaged over all participants, validation data",
     methods=(WHOLE_MEAN,),
-    datasets=("dsa",),
-    axes=_AXES,
     own={WHOLE_MEAN: (_level("divergence", 3), _level("divergence", 2), _level("per_element", 3))},
-    replicates=_REPLICATES,
-    settings=_VALIDATION,
 )
 """The best of ``frontier`` with every group averaged over all participants instead of its cohort.
 
@@ -71,27 +69,24 @@ _BEST, _BEST_RATE = (_level("divergence", 3),), 0.1
 
 _RATES = tuple(Level(name=f"sgd{rate:g}", settings={**SGD, "training.lr": rate}) for rate in SGD_RATES)
 
-FRONTIER_RATES = Spec(
+FRONTIER_RATES = replace(
+    FRONTIER,
     name="frontier_rates",
     title="learning rates of SGD with momentum, validation data",
     methods=(REFERENCE, PROPOSED),
-    datasets=("dsa",),
     axes=(*_AXES, Axis(name="rates", levels=_RATES)),
     own={PROPOSED: _BEST},
     replicates=(RATES_REPLICATE,),
-    settings=_VALIDATION,
 )
 """Learning rates of SGD with momentum for FedAvg and the best of ``frontier``; a replicate that no table uses."""
 
 
-FRONTIER_SGD = Spec(
+FRONTIER_SGD = replace(
+    FRONTIER,
     name="frontier_sgd",
     title="the best of frontier with SGD, averaged over cohorts and over all participants, validation data",
     methods=(REFERENCE, PROPOSED, WHOLE_MEAN),
-    datasets=("dsa",),
-    axes=_AXES,
     own={PROPOSED: _BEST, WHOLE_MEAN: _BEST},
-    replicates=_REPLICATES,
     settings={**_VALIDATION, **SGD, "training.lr": _BEST_RATE},
 )
 """The best of ``frontier`` with SGD at the rate that ``frontier_rates`` has found, beside FedAvg with the same.

@@ -124,7 +124,7 @@ def _device_profile(config: ExperimentConfig, engine: Engine | None) -> Profile 
 
 
 class Costs(NamedTuple):
-    """Who plans with the costs of a run, and who charges them."""
+    """Planner and accountants of a run."""
 
     planner: CostPlanner
     """Time model of the allocation: what the allocator asks."""

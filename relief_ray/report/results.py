@@ -93,9 +93,9 @@ def run_table(runs: Sequence[Loaded], rounds: DataFrame, clock: str | None = Non
     for name, targets in {"tta85": [_TTA_PERCENT] * len(table), "tta95": _TTA_SHARE * theirs["f1_percent"]}.items():
         reached = [_first(tested.get(run), target) for run, target in zip(table["run"], targets, strict=True)]
         table[[f"{name}_rounds", f"{name}_s", f"{name}_j"]] = np.array(reached)
-    for (cost, name), budgets in zip(_AT_EQUAL.items(), _budgets(table, rounds), strict=True):
+    for cost, budgets in _budgets(table, rounds).items():
         scores = [score_at(tested.get(run), cost, budget) for run, budget in zip(table["run"], budgets, strict=True)]
-        table[name] = np.array(scores, dtype=float)
+        table[_AT_EQUAL[cost]] = np.array(scores, dtype=float)
     # One block of memory: single columns are slow to filter.
     return table.copy()
 
@@ -121,8 +121,8 @@ def _first(tested: Curve | None, target: float) -> list[float]:
     return [float(tested[name][reached.argmax()]) for name in ("round", "time_s", "energy_j")]
 
 
-def _budgets(table: DataFrame, rounds: DataFrame) -> Iterable[Series]:
-    """By run, for each cost of ``_AT_EQUAL``: what the cheaper of FedAvg and RELIEF of its replicate spent in all.
+def _budgets(table: DataFrame, rounds: DataFrame) -> dict[str, Series]:
+    """By cost, for each run: what the cheaper of FedAvg and RELIEF of its replicate spent in all.
 
     Without both of them it is the cheapest method but bounds. Of aggregations it is the least number of all methods,
     where these differ. NaN where nothing is compared.
@@ -132,10 +132,12 @@ def _budgets(table: DataFrame, rounds: DataFrame) -> Iterable[Series]:
     has_anchors = is_anchor.groupby(keys).transform("sum") >= len(_ANCHORS)
     used = is_anchor.where(has_anchors, ~table["is_bound"])
     is_compared = used.groupby(keys).transform("sum") > 1
-    for total, _ in COSTS.values():
-        yield table[total].where(used).groupby(keys).transform("min").where(is_compared)
+    least = {
+        cost: table[total].where(used).groupby(keys).transform("min").where(is_compared)
+        for total, cost in COSTS.values()
+    }
     counts = table["run"].map(rounds.groupby("run")["aggregations"].max()).groupby(keys)
-    yield counts.transform("min").where(counts.transform("nunique") > 1)
+    return least | {"aggregations": counts.transform("min").where(counts.transform("nunique") > 1)}
 
 
 def score_at(tested: Curve | None, cost: str, budget: float) -> float:

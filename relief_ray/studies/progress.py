@@ -138,16 +138,16 @@ class Callback:
         """End: nothing more will come."""
 
 
-class Shown(Callback):
-    """Base of what Python shows: it warns of rounds."""
+class Display(Callback):
+    """Base of the displays for Python: warns of what the loop noticed in a round."""
 
     def round(self, cell: Cell, record: RoundRecord, alerts: Sequence[str]) -> None:
-        """Warn of what is to be said of the round."""
+        """Warn of each alert."""
         for alert in alerts:
             self.warn(f"{cell.title}: {alert}")
 
 
-class Quiet(Shown):
+class Quiet(Display):
     """Says nothing but warnings, as Python's own (``warnings.warn``)."""
 
     def warn(self, text: str) -> None:
@@ -155,7 +155,7 @@ class Quiet(Shown):
         warnings.warn(text, stacklevel=_levels_to_caller())
 
 
-class Lines(Shown):
+class Lines(Display):
     """For logs and pipes: a line per run and note, on standard error."""
 
     def end(self, cell: Cell, end: End) -> None:
@@ -201,7 +201,7 @@ class Bar(Lines):
         self._shown.stop()
 
 
-class NotebookDisplay(Shown):
+class NotebookDisplay(Display):
     """For notebooks: one output that is rewritten after every round, in the end a line per run."""
 
     def __init__(self, num_rounds: int) -> None:

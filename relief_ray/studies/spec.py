@@ -42,7 +42,7 @@ class Kind:
 
     Attributes:
         resume: the command that goes on with a plan.
-        goes_on: the command that plans a cell goes on with it where it was begun; else it is refused.
+        goes_on: the command goes on with cells that were begun before; else it refuses them.
         holds_lock: the plan's lock is held for the whole command; else while the plan is written.
         replaces: another name may be given to a plan; else it is refused, as another rule of stopping is.
         is_parent: runs name the plan as their parent.

@@ -1,6 +1,7 @@
 """Test the documentation: links lead somewhere, named code and tests exist, no machine is named."""
 
 import re
+from collections import defaultdict
 
 from tests.project.tree import ROOT, TEXT, files, name_of, sources
 
@@ -63,21 +64,18 @@ def test_code_that_documents_name_exists():
 
 def test_paths_from_a_room_on_exist():
     """``devices/time.py`` in pages and sources, written from the folder of a room on; decision records are history."""
-    rooms = {source.parent.name for source in sources()}
+    places = defaultdict(set)
+    for room in {room for source in sources() for room in source.parents if ROOT in room.parents}:
+        places[room.name].add(room.parent)
     path_of_room = re.compile(r"(?<![\w/.-])([a-z_]+)/((?:[a-z_0-9]+/)*[a-z_0-9]+\.py)\b")
     missing = [
         f"{name_of(path)}: {found.group()}"
         for path in [*markdown(), *sources()]
         if "adr" not in path.parts
         for found in path_of_room.finditer(path.read_text(encoding="utf-8"))
-        if found[1] in rooms and not any((ROOT / place / found.group()).is_file() for place in _places(found[1]))
+        if found[1] in places and not any((place / found.group()).is_file() for place in places[found[1]])
     ]
     assert not missing, "\n".join(missing)
-
-
-def _places(room):
-    """Folders that hold a folder of that name: `tables` stands in `report`."""
-    return {source.parents[i + 1] for source in sources() for i in range(3) if source.parents[i].name == room}
 
 
 def test_no_machine_is_named():

@@ -59,7 +59,7 @@ _ORDINALS = {1: "1st", 2: "2nd", 3: "3rd"}
 
 
 def _nothing(label: str, column: Column) -> None:
-    """The paper's value beside a figure of which it prints none."""
+    """The default of ``TableSpec.beside``: no value of the paper stands below a figure."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +89,9 @@ class TableSpec:
     rules: Collection[str] = ()
     """The methods above which a line stands."""
     faint: Collection[str] = ()
+    """The methods that are printed pale."""
     second: str = ""
+    """Explains the cells' second lines."""
 
     def table(self, slug: str) -> Table:
         """The table under that name."""
