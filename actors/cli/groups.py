@@ -57,6 +57,9 @@ def cluster_join(
     count: Annotated[int, typer.Option(min=1, help="Clients of that type that it takes at a time.")] = 1,
 ) -> None:
     """Join a cluster as a device and stay; Python's and Ray's versions are compared first."""
+    if not (node.insecure or node.print_only):
+        # Ray reads the variables once, when it is imported.
+        use_token(node.token)
     from actors.commands.cluster import join
 
     join(address, letter, count, node)

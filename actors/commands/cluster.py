@@ -426,7 +426,7 @@ def join(address: str, letter: start_line.DeviceLetter | None, count: int, choic
         return
     if node.token is not None:
         tokens.check_token(node.token)
-        # Before Ray is imported, which reads it once.
+        # For `ray start`, which has this environment.
         tokens.use_token(node.token)
     start_line.joinable(place)
     device = "cores only" if letter is None else f"{count} x type {letter.upper()}"

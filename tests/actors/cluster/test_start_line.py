@@ -3,6 +3,8 @@
 import json
 import os
 import stat
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -175,3 +177,30 @@ def test_versions_are_compared_before_a_node_joins(here, there, why):
     else:
         with pytest.raises(UserError, match=why):
             refuse_other(Versions(*here), Versions(*there), "10.0.0.1:6379")
+
+
+JOIN = """
+import os, sys
+import typer
+
+class Seen:
+    def find_spec(self, name, path=None, target=None):
+        if name == "ray":
+            print("at the import:", os.environ.get("RAY_AUTH_MODE"), os.environ.get("RAY_AUTH_TOKEN_PATH"))
+
+sys.meta_path.insert(0, Seen())
+from actors.cli.main import app
+app(["cluster", "join", "127.0.0.1:1", "--token", sys.argv[1]], standalone_mode=False)
+"""
+
+
+def test_a_node_names_its_token_before_ray_reads_where_it_is(tmp_path):
+    """Ray reads the variables once, when it is imported."""
+    token = tmp_path / "token"
+    token.write_text("a" * 64)
+    token.chmod(0o600)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+    done = subprocess.run(
+        [sys.executable, "-c", JOIN, str(token)], env=env, text=True, capture_output=True, timeout=120
+    )
+    assert f"at the import: token {token}" in done.stdout, done.stderr[-2000:]
