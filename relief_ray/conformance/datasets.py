@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relief_ray.conformance.rules import Check, Rule, Verdict, judge
-from relief_ray.data.checks import FIXES, Fault, content_digest, faults_of_all, in_words, spec_faults
+from relief_ray.data.checks import FIXES, Fault, content_digest, faults_of_all, in_words, spec_faults, structure
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import Dataset, locate, parse_subject, read_entry, store
-from relief_ray.data.describe import structure, without_windows
+from relief_ray.data.describe import without_windows
 from relief_ray.data.federated_data import Coverage, federate, num_clients
 from relief_ray.data.loader import DatasetSpec, Loader, Recording, require_members
 from relief_ray.data.partition import available

@@ -10,7 +10,7 @@ from typing import Literal, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from relief_ray.data.checks import DataRule, Fault
+from relief_ray.data.checks import structure
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import (
     BOUTS,
@@ -247,9 +247,6 @@ def compare(spec: DatasetSpec, computed: Mapping[str, str]) -> dict[str, FileChe
     }
 
 
-_SLACK = 3.0
-
-
 class VerifyReport(TypedDict):
     """Result of a check of a dataset's files; JSON-able.
 
@@ -310,51 +307,6 @@ def verify_source(spec: DatasetSpec, source: Source) -> VerifyReport:
         "warnings": warnings,
         "ok": not problems,
     }
-
-
-def structure(spec: DatasetSpec, recording: Recording) -> list[Fault]:
-    """Implausible facts about one subject: activity lengths (absent ones aside), NaN shares, value ranges."""
-    found: Mapping[DataRule, list[str]] = {
-        "rates": _lengths(spec, recording),
-        "finite": _nan(spec, recording),
-        "channels": _out_of_range(spec, recording),
-    }
-    return [Fault(rule=rule, found=text, subject=recording.subject) for rule, texts in found.items() for text in texts]
-
-
-def _lengths(spec: DatasetSpec, recording: Recording) -> list[str]:
-    if spec.activity_s == (0.0, 0.0):  # its description says nothing about lengths
-        return []
-    shortest, longest = spec.activity_s[0] / _SLACK, spec.activity_s[1] * _SLACK
-    lengths_s = {
-        name: float((recording.labels == code).sum()) / spec.rate_hz
-        for code, name in zip(spec.labels, spec.classes, strict=True)
-    }
-    return [
-        f"{name} lasts {length_s:.0f} s, expected {shortest:.0f} to {longest:.0f} s (or none)"
-        for name, length_s in lengths_s.items()
-        if length_s and not shortest <= length_s <= longest
-    ]
-
-
-def _nan(spec: DatasetSpec, recording: Recording) -> list[str]:
-    shares = {key: recording.facts[key] for key in ("nan_share", "nan_share_imu") if key in recording.facts}
-    return [
-        f"{key} is {share:.2f}, expected at most {spec.max_nan_share:g}"
-        for key, share in shares.items()
-        if isinstance(share, float) and share > spec.max_nan_share
-    ]
-
-
-def _out_of_range(spec: DatasetSpec, recording: Recording) -> list[str]:
-    if not spec.max_abs:
-        return []
-    problems = []
-    for (name, first, stop), limit in zip(spec.columns(), spec.max_abs, strict=True):
-        largest = float(np.abs(recording.signal[:, first:stop]).max())
-        if largest > limit and name in spec.sensors_of(recording.subject):
-            problems.append(f"{name} reaches {largest:g}, expected at most {limit:g} in absolute value")
-    return problems
 
 
 def _cache_problems(spec: DatasetSpec, source: Source, recordings: Sequence[Recording]) -> list[str]:
