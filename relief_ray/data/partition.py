@@ -16,8 +16,9 @@ otherwise leave nothing for 100 clients. `dirichlet` and `quantity` deal the sam
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -212,18 +213,16 @@ def tabulate(labels: NDArray[np.int16], starts: Starts, window: int, subject: in
     return np.column_stack([starts[kept], majority[kept], np.full(int(kept.sum()), subject)]).astype(np.int64)
 
 
-def _none() -> Starts:
-    return np.empty(0, np.int64)
+_NONE: Starts = np.empty(0, np.int64)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class BoutWindows:
+class BoutWindows(NamedTuple):
     """First rows of one bout's windows by part; `note` names the parts that a short bout has no windows for."""
 
     subject: int
-    train: Starts = field(default_factory=_none)
-    validation: Starts = field(default_factory=_none)
-    test: Starts = field(default_factory=_none)
+    train: Starts = _NONE
+    validation: Starts = _NONE
+    test: Starts = _NONE
     note: str = ""
 
 
@@ -297,7 +296,7 @@ def notes(parts: Sequence[BoutWindows]) -> dict[str, int]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Plan:
+class Split:
     """Windows as (n, 3) tables (first row, class index, subject position): per client, and the pooled test."""
 
     train: tuple[Table, ...]
@@ -347,33 +346,36 @@ def available(config: DataConfig, num_clients: int) -> list[tuple[str, ...]]:
     return [spec.sensors_of(absent[n][0]) if n in absent else spec.names for n in range(num_clients)]
 
 
-def make_plan(dataset: Dataset, config: DataConfig, num_clients: int) -> Plan:
+def split_windows(dataset: Dataset, config: DataConfig, num_clients: int) -> Split:
     """Assign the dataset's windows to clients and parts; UserError where a client or the test part stays empty."""
     spec = dataset.spec
     stride = stride_rows(config.stride_s, spec.rate_hz)
-    split = list(split_bouts(dataset.bouts, config, chosen_positions(config), spec.window, stride))
+    bouts = list(split_bouts(dataset.bouts, config, chosen_positions(config), spec.window, stride))
     # The windows of every part, a table per bout.
     trained, validated, tested = (
-        [tabulate(dataset.labels, getattr(bout, part), spec.window, bout.subject) for bout in split]
+        [tabulate(dataset.labels, getattr(bout, part), spec.window, bout.subject) for bout in bouts]
         for part in ("train", "validation", "test")
     )
     if config.partition == "subject":
         positions = training_positions(config)
         owners = dict(zip(positions, clients_of(pieces_per_subject(len(positions), num_clients)), strict=True))
-        cohorts = [owners.get(bout.subject, range(0)) for bout in split]
+        cohorts = [owners.get(bout.subject, range(0)) for bout in bouts]
         train, validation = (_assign(tables, cohorts, num_clients) for tables in (trained, validated))
     else:
         dealer = Dealer(config=config, num_clients=num_clients, num_classes=len(spec.classes))
-        train, validation = _deal(np.concatenate(trained), np.concatenate(validated), dealer)
-    plan = Plan(
+        # Out of all bouts together; every client's windows stay in order of time.
+        tables = np.concatenate(trained), np.concatenate(validated)
+        dealt = zip(tables, dealer.deal(tables[0][:, 1], tables[1][:, 1]), strict=True)
+        train, validation = (tuple(table[owners == n] for n in range(num_clients)) for table, owners in dealt)
+    split = Split(
         train=tuple(table[thin(len(table), config.max_windows_per_client)] for table in train),
         validation=validation,
         test=np.concatenate(tested),
-        notes=notes(split),
+        notes=notes(bouts),
     )
-    longest = max((part[2] - part[1] for part in dataset.bouts.tolist()), default=0)
-    _require_windows(plan, config, longest / spec.rate_hz)
-    return plan
+    longest = max((stop - start for _, start, stop in dataset.bouts.tolist()), default=0)
+    _require_windows(split, config, longest / spec.rate_hz)
+    return split
 
 
 def _assign(bouts: Sequence[Table], cohorts: Sequence[range], num_clients: int) -> tuple[Table, ...]:
@@ -385,23 +387,16 @@ def _assign(bouts: Sequence[Table], cohorts: Sequence[range], num_clients: int) 
     return tuple(np.concatenate(pieces) for pieces in tables)
 
 
-def _deal(train: Table, validation: Table, dealer: Dealer) -> tuple[tuple[Table, ...], tuple[Table, ...]]:
-    """Training and validation windows of every client, dealt out of all bouts together, each in order of time."""
-    owners, others = dealer.deal(train[:, 1], validation[:, 1])
-    clients = range(dealer.num_clients)
-    return tuple(train[owners == n] for n in clients), tuple(validation[others == n] for n in clients)
-
-
-def _require_windows(plan: Plan, config: DataConfig, longest_s: float) -> None:
-    empty = [client for client, table in enumerate(plan.train) if not len(table)]
+def _require_windows(split: Split, config: DataConfig, longest_s: float) -> None:
+    empty = [client for client, table in enumerate(split.train) if not len(table)]
     if empty:
         some = ", ".join(map(str, empty[:8])) + (", ..." if len(empty) > 8 else "")
         raise UserError(
-            f"{len(empty)} of {len(plan.train)} clients ({some}) have no training window under "
+            f"{len(empty)} of {len(split.train)} clients ({some}) have no training window under "
             f"data.name={config.name}, data.split={config.split}, data.stride_s={config.stride_s:g} and windows of "
             f"{config.spec().window_s:g} s; lower data.num_clients, data.window_s, data.stride_s or data.test_fraction"
         )
-    if not len(plan.test) or not any(len(table) for table in plan.validation):
+    if not len(split.test) or not any(map(len, split.validation)):
         raise UserError(
             f"data.name={config.name}, data.split={config.split}: no test or no validation windows of "
             f"{config.spec().window_s:g} s; {_shorter(config, longest_s)}"
