@@ -51,12 +51,8 @@ def same(setup: Setup) -> Setup:
     return setup
 
 
-def ignore(record: RoundRecord) -> None:
-    """Do nothing: the default of ``on_round``."""
-
-
-def ignore_note(text: str) -> None:
-    """Drop a message: the default of ``on_note``."""
+def ignore(value: object) -> None:
+    """Do nothing: the default of ``on_round`` and ``on_note``."""
 
 
 @dataclass(kw_only=True)
@@ -260,7 +256,7 @@ def run_opened(
     should_stop: Callable[[], bool] = never,
     *,
     on_round: OnRound = ignore,
-    on_note: Callable[[str], None] = ignore_note,
+    on_note: Callable[[str], None] = ignore,
     drive: Callable[[Experiment], RunRecord] | None = None,
 ) -> RunRecord:
     """Run the remaining rounds of the run in ``path``: the one place, whatever executes its clients.

@@ -321,7 +321,25 @@ def assemble(
         reference=fedavg_reference(config, costs.fedavg, fleet, engine),
         rare=fleet.rare(),
         build=partial(_build_network, config, input_shape(data), additions, dict(backbone.facts)),
-        job=make_job(config, data, costs.planner, build, strategy, streams, engine, backbone),
+        job=Job(
+            build=build,
+            trainer=trainer_config(config.training, engine, config.rounds),
+            fleet=fleet,
+            clients=data.clients,
+            parts={part: getattr(data, part) for part in config.evaluation.parts},
+            program=strategy.client,
+            reduction=strategy.reduction,
+            streams=streams,
+            planner=costs.planner,
+            modules=config.modules(),
+            num_threads=config.runtime.num_threads,
+            cache_mib=config.runtime.cache_mib,
+            pairwise_every=config.record.pairwise_every,
+            frozen=dict(backbone.facts),
+            calibration=_calibration(backbone, data, streams),
+            data=data.reference,
+            device_by_host=config.device_by_host,
+        ),
     )
 
 
@@ -373,38 +391,6 @@ def fedavg_reference(
         batch_size=config.training.batch_size,
         engine=assumed_engine(engine),
         participants=participants,
-    )
-
-
-def make_job(
-    config: ExperimentConfig,
-    data: FederatedData,
-    planner: CostPlanner,
-    build: Callable[[], Backbone],
-    strategy: Strategy,
-    streams: Streams,
-    engine: Engine,
-    backbone: Backbone,
-) -> Job:
-    """Build the job that workers are sent; ``backbone``: as ``build`` makes it."""
-    return Job(
-        build=build,
-        trainer=trainer_config(config.training, engine, config.rounds),
-        fleet=planner.fleet,
-        clients=data.clients,
-        parts={part: getattr(data, part) for part in config.evaluation.parts},
-        program=strategy.client,
-        reduction=strategy.reduction,
-        streams=streams,
-        planner=planner,
-        modules=config.modules(),
-        num_threads=config.runtime.num_threads,
-        cache_mib=config.runtime.cache_mib,
-        pairwise_every=config.record.pairwise_every,
-        frozen=dict(backbone.facts),
-        calibration=_calibration(backbone, data, streams),
-        data=data.reference,
-        device_by_host=config.device_by_host,
     )
 
 

@@ -221,11 +221,19 @@ def _own(
         if matrix is None:
             return {}
         used.append((matrix, view))
-    on_own = [macro_f1(matrix[list(view.rows)].sum(0)) for matrix, view in used if view.rows]
     return {
         "f1_own_sensors": _mean([macro_f1(matrix.sum(0)) for matrix, _ in used]),
-        "f1_own_subjects": _mean(on_own) if len(on_own) == len(used) else None,
+        "f1_own_subjects": on_own_subjects(used),
     }
+
+
+def on_own_subjects(used: Sequence[tuple[Tensor, ClientView]]) -> float | None:
+    """Mean F1 of clients' models, from matrices (subjects, K, K), each on the subjects that the client trained on.
+
+    None where a client trained on none of them.
+    """
+    scores = [macro_f1(matrix[list(view.rows)].sum(0)) for matrix, view in used if view.rows]
+    return _mean(scores) if len(scores) == len(used) else None
 
 
 def _canonical(
