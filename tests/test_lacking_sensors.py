@@ -26,9 +26,8 @@ from relief_ray.data.partition import available, lacking
 from relief_ray.data.registry import get_spec, load_own
 from relief_ray.devices.fleet import FleetConfig, build_fleet
 from relief_ray.experiment.setup import prepare
-from relief_ray.records import read_rounds
 from relief_ray.records.facts import data_facts
-from relief_ray.records.run_folder import read_run
+from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.report.comparison import experiments
 from relief_ray.report.runs import take_inventory
 from relief_ray.report.tables.overview import data_tables

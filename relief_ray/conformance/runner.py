@@ -34,8 +34,9 @@ from relief_ray.experiment.experiment import MakeExecutor, never, run_cell, same
 from relief_ray.experiment.lifecycle import as_begun
 from relief_ray.experiment.recording import binding_of
 from relief_ray.experiment.setup import Setup, context_of, prepare
-from relief_ray.records import checkpoint, read_rounds, read_run
+from relief_ray.records import checkpoint
 from relief_ray.records.identity import machine_facts
+from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.schema import Machine, RunRecord, comparable
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import Device, device_name, threads, use_threads

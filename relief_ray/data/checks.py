@@ -203,7 +203,9 @@ def faults_of_all(
     # Label columns can be compared with the description where unknown codes are the only faults, if any.
     if all(fault.rule == "labels" and fault.counts for fault in faults):
         present = {int(code) for recording in recordings.values() for code in np.unique(recording.labels)}
-        texts = [*_shifted_codes(spec, present)] or [*_absent_classes(spec, present)] * refuse_absent_classes
+        texts = list(_shifted_codes(spec, present))
+        if refuse_absent_classes and not texts:
+            texts = list(_absent_classes(spec, present))
         faults += [Fault(rule="labels", found=text) for text in texts]
     return faults or [Fault(rule="subjects", found=text) for text in _same_people(recordings)]
 

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -73,8 +73,7 @@ KEEP = 2
 _GENERATION = re.compile(r"round-(\d{6,})")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Binding:
+class Binding(Record):
     """Identities that a checkpoint is bound to; a resume with others is refused.
 
     Attributes:
@@ -139,7 +138,7 @@ class Checkpoint:
     model_sha256: str = ""
 
 
-class _Manifest(Record):
+class _Manifest(Binding):
     """Content of ``manifest.json``: names in their order (safetensors sorts), facts, hashes of state file and model."""
 
     schema_version: int
@@ -150,9 +149,6 @@ class _Manifest(Record):
     tensors: tuple[str, ...]
     clients: dict[int, tuple[str, ...]]
     facts: dict[str, JsonValue]
-    config_hash: str
-    layout_digest: str
-    engine: str
     averages: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     averaged_rounds: dict[str, int] = Field(default_factory=dict)
     tally: Tally = Field(default_factory=Tally)
@@ -184,7 +180,11 @@ def save(run_folder: Path, checkpoint: Checkpoint, binding: Binding) -> Path:
             content = json.dumps(manifest.model_dump() | hashes)
             files.write_file(beside / MANIFEST_FILE, sealed(content.encode(), PAGE))
             files.sync(beside)
-            _retire(final)
+            # After a fallback to the generation before, this round is computed again and replaces the damaged one.
+            if final.exists():
+                retired = final.with_name(f".retired-{final.name}")
+                shutil.rmtree(retired, ignore_errors=True)
+                files.move(final, retired)
             files.move(beside, final)
         except OSError:
             shutil.rmtree(beside, ignore_errors=True)
@@ -297,7 +297,7 @@ def _manifest(checkpoint: Checkpoint, binding: Binding) -> _Manifest:
         facts=dict(checkpoint.state.facts),
         averaged_rounds=dict(checkpoint.averages.num_rounds),
         tally=checkpoint.tally,
-        **asdict(binding),
+        **binding.model_dump(),
         **names,
     )
 
@@ -329,7 +329,7 @@ def _read_manifest(path: Path) -> _Manifest:
 
 
 def _check_binding(path: Path, manifest: _Manifest, binding: Binding) -> None:
-    for name, expected in asdict(binding).items():
+    for name, expected in binding.model_dump().items():
         saved = getattr(manifest, name)
         if saved != expected:
             raise UserError(
@@ -359,14 +359,6 @@ def _unpack(manifest: _Manifest, tensors: Mapping[str, Tensor], skipped: tuple[s
         skipped=skipped,
         model_sha256=manifest.model_sha256,
     )
-
-
-def _retire(final: Path) -> None:
-    # After a fallback to the generation before, this round is computed again and replaces the damaged one.
-    if final.exists():
-        retired = final.with_name(f".retired-{final.name}")
-        shutil.rmtree(retired, ignore_errors=True)
-        files.move(final, retired)
 
 
 def drop_after(run_folder: Path, round_: int) -> None:

@@ -11,16 +11,17 @@ from hypothesis import strategies as st
 
 from relief_ray.core.groups import GroupLayout, ParamGroup, pack
 from relief_ray.core.messages import ServerState
-from relief_ray.records import (
+from relief_ray.records.identity import (
     cell_id,
     config_hash,
+    cpu_name,
+    digest_files,
     layout_digest,
     machine_facts,
     params_sha256,
     source_digest,
     state_sha256,
 )
-from relief_ray.records.identity import cpu_name, digest_files
 from relief_ray.support.errors import UserError
 
 JSON = st.recursive(
@@ -68,7 +69,7 @@ def test_source_digest_covers_names_contents_and_packages(tmp_path):
 
 def test_source_digest_is_the_same_in_another_process_and_loads_neither_the_runtime_nor_mlflow():
     loaded = "sorted({'actors', 'ray', 'mlflow'} & set(sys.modules))"
-    code = f"import sys; from relief_ray.records import source_digest as f; print(f(), {loaded})"
+    code = f"import sys; from relief_ray.records.identity import source_digest as f; print(f(), {loaded})"
     printed = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     ).stdout.split()

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.records import RunFolder, read_rounds, read_run, restore
 from relief_ray.records.cells import look
 from relief_ray.records.ledger import LineFormat, scan
 from relief_ray.records.lock import lock_folder
-from relief_ray.records.run_folder import ROUNDS_FILE
+from relief_ray.records.run_folder import ROUNDS_FILE, RunFolder, read_rounds, read_run, restore
 from relief_ray.report.runs import load_runs, take_inventory
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import PAGE, sealed

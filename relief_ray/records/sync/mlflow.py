@@ -372,7 +372,12 @@ def _open_run(store: Store, folder: Path, record: RunRecord) -> tuple[MlflowClie
     with _store_lock(store, folder.parent):
         client = _connect(store)
         experiment = _experiment(client, store)
-        before = _find(client, experiment, {"relief.cell": record.cell, "relief.folder": str(folder)})
+        # Only the cell is asked for: a folder's name may hold quotes, which the query language cannot.
+        before = [
+            run
+            for run in _search(client, experiment, "relief.cell", record.cell)
+            if run.data.tags.get("relief.folder") == str(folder)
+        ]
         run = next((r for r in before if r.data.tags.get(_CREATED) == record.created), None)
         if run is None:
             run = _create(client, experiment, folder, record)
@@ -418,11 +423,8 @@ def _experiment(client: MlflowClient, store: Store) -> str:
     return str(experiment.experiment_id)
 
 
-def _find(client: MlflowClient, experiment: str, tags: dict[str, str]) -> list[Run]:
-    # Only the first tag is asked for: a folder's name may hold quotes, which the query language cannot.
-    (first, value), *_ = tags.items()
-    runs = client.search_runs([experiment], filter_string=f"tags.`{first}` = '{value}'", max_results=1000)
-    return [r for r in runs if all(r.data.tags.get(k) == v for k, v in tags.items())]
+def _search(client: MlflowClient, experiment: str, tag: str, value: str) -> Sequence[Run]:
+    return client.search_runs([experiment], filter_string=f"tags.`{tag}` = '{value}'", max_results=1000)
 
 
 def _mark_replaced(client: MlflowClient, before: Sequence[Run], run_id: str) -> None:
@@ -482,8 +484,8 @@ def _log_dataset(client: MlflowClient, run_id: str, record: RunRecord) -> None:
 
 def _study(client: MlflowClient, experiment: str, name: str, started_ms: int | None = None) -> str:
     """The run that stands for a grid or a plan: parent of a grid's cells, holder of reports and figures."""
-    runs = client.search_runs([experiment], filter_string="tags.`relief.kind` = 'grid'", max_results=1000)
-    study = next((r for r in runs if r.data.tags.get("relief.grid") == name), None)
+    grids = _search(client, experiment, "relief.kind", "grid")
+    study = next((run for run in grids if run.data.tags.get("relief.grid") == name), None)
     if study is None:
         tags = {"relief.kind": "grid", "relief.grid": name, "mlflow.source.name": "relief-ray"}
         study = client.create_run(experiment, start_time=started_ms, tags=tags, run_name=name)
