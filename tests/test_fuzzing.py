@@ -83,7 +83,8 @@ def test_two_hundred_settings_of_runs_made_ready():
         (b"name: \xe9t\xe9", r"byte 6 is 0xe9, expected a text in UTF-8; save it as UTF-8"),
         (b"rounds: \x00", r"cannot be read as YAML .*#x0000.*; mend it"),
         (b"x" * (MAX_BYTES + 1), r"more than 256 KiB, expected a few keys and values; name another file"),
-        (b"name: 2026-13-45", r"cannot be read as YAML \(month must be in 1..12\)"),
+        (b"name: !!timestamp 2026-13-45", r"cannot be read as YAML \(month must be in 1..12\)"),
+        (b'name: "\\ud800"', r"holds bytes that are no UTF-8, expected a text in UTF-8; type it anew"),
         (b"name: !!int x", r"cannot be read as YAML"),
         (b"seed: 0x" + b"f" * 5000, r"a whole number of 5002 characters, expected at most 100; shorten it"),
         (b"1: 2", r"key 1, expected a text such as rounds; write the name of a key"),
@@ -149,7 +150,7 @@ def test_an_unknown_method_in_a_file_is_refused_with_the_files_name(tmp_path):
     ("setting", "said"),
     [
         ("costs.utilisation=1e300", r"T\* needs finite times .*: change it, costs\.utilisation or fleet\.types"),
-        ('costs.profile="\\ud800"', r"costs\.profile = \\ud800: cannot be read \(.*; name a file"),
+        ('costs.profile="\\ud800"', r"costs\.profile=.*: holds bytes that are no UTF-8"),
         ('costs.profile="a\\0b"', r"costs\.profile = a\x00b: cannot be read \(.*; name a file"),
         ("fleet.types={B: {name: 0.5}}", r"fleet\.types\.B has the unknown keys \['name'\]; known are"),
         ("fleet.types={B: {ray_resources: 3}}", r"fleet\.types\.B\.ray_resources = 3.0: expected a mapping"),

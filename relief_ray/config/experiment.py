@@ -55,7 +55,7 @@ from relief_ray.strategies import PRESETS, REFERENCE, AnyStrategy, built_in_name
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.support.errors import Setting, UserCodeError, UserError, clipped, nearest, shown
 from relief_ray.support.files import read_whole
-from relief_ray.support.frozen import FrozenConfig, all_read
+from relief_ray.support.frozen import FrozenConfig, all_read, strictly
 from relief_ray.support.user_yaml import read_setting
 from relief_ray.training.config import TrainingConfig
 
@@ -234,7 +234,7 @@ class ExperimentConfig(FrozenConfig):
             if is_path(name):
                 return _buildable(configured(value, "strategy", StrategyConfig))
             value = dict(preset(name).model_dump()) | {k: v for k, v in value.items() if k != "name"}
-        return value if isinstance(value, StrategyConfig) else _KNOWN.validate_python(value)
+        return value if isinstance(value, StrategyConfig) else strictly(_KNOWN, value)
 
     @field_validator("backbone", mode="before")
     @classmethod
@@ -384,7 +384,7 @@ def parse(values: Mapping[str, object], where: str = "configuration") -> Experim
         UserError: one line per fault: key, what was found, what was expected.
     """
     try:
-        return ExperimentConfig.model_validate(dict(values))
+        return strictly(ExperimentConfig, dict(values))
     except ValidationError as error:
         causes = (fault.get("ctx", {}).get("error") for fault in error.errors())
         kind = UserCodeError if any(isinstance(cause, UserCodeError) for cause in causes) else UserError

@@ -163,7 +163,9 @@ class FleetConfig(FrozenConfig):
     @classmethod
     def _one_or_several(cls, value: object) -> object:
         """A single sensor may be written without brackets."""
-        return {k: (v,) if isinstance(v, str) else v for k, v in value.items()} if isinstance(value, dict) else value
+        if not isinstance(value, dict):
+            return value
+        return {k: tuple(v) if isinstance(v, list) else (v,) if isinstance(v, str) else v for k, v in value.items()}
 
     @model_validator(mode="after")
     def _known(self) -> FleetConfig:

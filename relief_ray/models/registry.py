@@ -18,6 +18,7 @@ from relief_ray.models.stage import noise_windows
 from relief_ray.plugins.blame import call_users, with_line
 from relief_ray.plugins.load import configured, is_own, is_path, path_of, what_to_type
 from relief_ray.support.errors import UserCodeError, UserError, nearest, shown
+from relief_ray.support.frozen import strictly
 
 AnyBackbone = Annotated[CnnConfig | MomentConfig, Field(discriminator="name")]
 BACKBONES: Mapping[str, type[CnnConfig] | type[MomentConfig]] = {"cnn": CnnConfig, "moment_lora": MomentConfig}
@@ -35,7 +36,7 @@ def choose_backbone(value: object) -> BackboneConfig:
     if isinstance(value, str):
         value = {"name": value}
     if not isinstance(value, Mapping):
-        return value if isinstance(value, BackboneConfig) else _KNOWN.validate_python(value)
+        return value if isinstance(value, BackboneConfig) else strictly(_KNOWN, value)
     name = value.get("name", CnnConfig().name)
     if is_path(name):
         return configured(value, "backbone", BackboneConfig)
@@ -45,7 +46,7 @@ def choose_backbone(value: object) -> BackboneConfig:
         raise ValueError(
             f"unknown backbone {shown(name)}{nearest(str(name), BACKBONES)}; known: {', '.join(BACKBONES)}"
         )
-    return _KNOWN.validate_python({"name": name, **value})
+    return strictly(_KNOWN, {"name": name, **value})
 
 
 def backbone_name(config: BackboneConfig) -> str:

@@ -24,6 +24,7 @@ from pydantic import BaseModel
 
 from relief_ray.plugins.blame import INSTALLED, PROJECT, original, take_as_users, text_of, user_line
 from relief_ray.support.errors import UserCodeError, UserError, nearest, shown
+from relief_ray.support.frozen import strictly
 
 _Config = TypeVar("_Config", bound=BaseModel)
 # Files beside a user's own that hold none, and modules that a message lists.
@@ -227,8 +228,8 @@ def configured(values: Mapping[str, object], key: str, base: type[_Config]) -> _
     """
     loaded, fields = load_kind(str(values["name"]), key, base), {k: v for k, v in values.items() if k != "name"}
     if isinstance(loaded, type):
-        return loaded.model_validate(fields)
-    return type(loaded).model_validate(dict(loaded) | fields)
+        return strictly(loaded, fields)
+    return strictly(type(loaded), loaded.model_dump(mode="json") | fields)
 
 
 def fields_read(kind: type[BaseModel], base: type[BaseModel]) -> list[str]:

@@ -1,8 +1,9 @@
 """The base of every frozen pydantic class: configurations, records and tables of constants."""
 
+import json
 from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 # A switch, the value or the values that it must have, and the keys that are read only then.
 ReadWith = tuple[tuple[str, object, tuple[str, ...]], ...]
@@ -13,6 +14,19 @@ class FrozenConfig(BaseModel):
     """Immutable values; unknown keys, NaN and infinities are refused. The string under a field is its description."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+def strictly(kind: type[_Config] | TypeAdapter[_Config], values: object) -> _Config:
+    """A configuration of plain values, as YAML and JSON have them; lists are read where tuples are expected.
+
+    Each value has to be of its key's type: ``"3"``, ``3.0`` and ``true`` are no whole numbers, ``1`` is no truth
+    value; a whole number is read where any number is expected.
+
+    Raises:
+        ValidationError: a value does not fit.
+    """
+    adapter = kind if isinstance(kind, TypeAdapter) else TypeAdapter(kind)
+    return adapter.validate_json(json.dumps(values), strict=True)
 
 
 def all_read(config: _Config, section: str, read_with: ReadWith) -> _Config:

@@ -1,11 +1,15 @@
 """Reads YAML that a user wrote, within limits: whatever it holds, the answer is plain values or a ``UserError``.
 
-Beyond YAML's own rules a key may stand only once in a mapping, and nesting, size and the values that aliases stand for
-are bounded: a file of 400 bytes can otherwise describe 10^9 values.
+Plain scalars are read by the core schema of YAML 1.2 (section 10.3.2): ``010`` is 10, ``1e-3`` is a number, ``yes``,
+``off``, ``1:30``, ``1_000`` and ``2026-01-02`` are texts. Beyond YAML's own rules a key may stand only once in a
+mapping, and nesting, size and the values that aliases stand for are bounded: a file of 400 bytes can otherwise describe
+10^9 values.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Final
@@ -19,7 +23,16 @@ MAX_BYTES: Final = 256 * 1024
 _MAX_DEPTH: Final = 50
 _MAX_VALUES: Final = 100_000
 _MAX_DIGITS: Final = 100
-# What PyYAML's constructors raise for scalars such as `2026-13-45`, `!!int x` and `!!bool x`.
+# Tags of plain scalars in the core schema of YAML 1.2, their patterns, and the characters that they can begin with.
+_CORE: Final = (
+    ("null", r"~|null|Null|NULL|", "~nN\0"),
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
+    ("float", r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", "-+."),
+    ("merge", r"<<", "<"),
+)
+# What is raised for scalars such as `!!int x` and `!!bool x`, and for `!!binary` and others that JSON does not know.
 _NO_VALUE: Final = (yaml.YAMLError, ValueError, KeyError, AttributeError, TypeError, OverflowError)
 
 
@@ -32,7 +45,7 @@ def _too_deep(line: int) -> _Limit:
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with limits and without repeated keys."""
+    """PyYAML's safe loader with limits, without repeated keys, and with the scalars of YAML 1.2."""
 
     def __init__(self, text: str) -> None:
         """Begin to read a text."""
@@ -91,17 +104,28 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def construct_yaml_int(self, node: ScalarNode) -> int:
-        """Construct a whole number.
+        """Construct a whole number: decimal, or octal after ``0o``, or hexadecimal after ``0x``.
 
         Raises:
             _Limit: it has more digits than anything can mean.
         """
-        if len(node.value) > _MAX_DIGITS:
-            raise _Limit(f"a whole number of {len(node.value)} characters, expected at most {_MAX_DIGITS}; shorten it")
-        return super().construct_yaml_int(node)
+        text = str(self.construct_scalar(node))
+        if len(text) > _MAX_DIGITS:
+            raise _Limit(f"a whole number of {len(text)} characters, expected at most {_MAX_DIGITS}; shorten it")
+        return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
+
+    def construct_yaml_float(self, node: ScalarNode) -> float:
+        """Construct a number; Python writes infinity and NaN without the point."""
+        return float(re.sub(r"\.(?=[iInN])", "", str(self.construct_scalar(node))))
 
 
+_Loader.yaml_implicit_resolvers = {}  # without those of YAML 1.1
+for _tag, _pattern, _first in _CORE:
+    _Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), ["" if c == "\0" else c for c in _first]
+    )
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
 
 
 def read_setting(text: str, place: str) -> object:
@@ -195,9 +219,11 @@ def _values(text: str, place: str) -> object:
         text.encode()
         loader = _Loader(text)
         try:
-            return loader.get_single_data()
+            values = loader.get_single_data()
         finally:
             loader.dispose()
+        json.dumps(values, ensure_ascii=False).encode()
+        return values
     except UnicodeEncodeError as error:
         shown = place.encode("ascii", "backslashreplace").decode()
         raise UserError(f"{shown}: holds bytes that are no UTF-8, expected a text in UTF-8; type it anew") from error

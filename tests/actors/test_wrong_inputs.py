@@ -88,7 +88,7 @@ WRONG: list[tuple[str, tuple[str, ...]]] = [
     ),
     ("run quick --set data.num_clients=300", ("have no training window", "data.")),
     ("run quick --set data.stride_s=0", ("data.stride_s = 0: expected a number, above 0", "e.g.")),
-    ("run quick --set data.window_s=1e9", ("data.window_s = '1e9': expected a number, above 0, at most 600",)),
+    ("run quick --set data.window_s=1e9", ("data.window_s = 1000000000.0: expected a number, above 0, at most 600",)),
     ("run quick --set data.dirichlet_alpha=0.3", ("data.dirichlet_alpha = 0.3", WORDS, "set data.partition=dirichlet")),
     ("run quick --set evaluation.parts=[train]", ("evaluation.parts.0 = 'train': expected", "e.g.")),
     ("run quick --set evaluation.window=3", ("window = 3 with average = 'last'", WORDS, "remove window")),

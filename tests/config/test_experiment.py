@@ -195,11 +195,12 @@ def test_a_value_that_is_no_yaml_is_text():
     assert override({}, ["name=[1", "note=a: b: c"]) == {"name": "[1", "note": "a: b: c"}
 
 
-def test_values_that_json_does_not_know_pass_through(tmp_path):
+def test_a_date_is_a_text_and_what_json_does_not_know_is_refused(tmp_path):
     (tmp_path / "a.yaml").write_text("name: 2024-05-01\n", encoding="utf-8")
-    values = override(read_mapping(tmp_path / "a.yaml"), ["rounds=2"])
-    with pytest.raises(UserError, match=r"name = .*2024, 5, 1.*expected text"):
-        parse(values)
+    assert parse(override(read_mapping(tmp_path / "a.yaml"), ["rounds=2"])).name == "2024-05-01"
+    (tmp_path / "a.yaml").write_text("name: !!binary aGk=\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"a.yaml: cannot be read as YAML \(Object of type bytes"):
+        read_mapping(tmp_path / "a.yaml")
 
 
 def test_a_setting_goes_below_a_strategy_given_by_name():

@@ -215,7 +215,7 @@ class Needy(Mine):
             {"even": 3},
             "even = 3: expected a whole number, a multiple of 2, e.g. strategy.even=2 (the default)",
         ),
-        ({"day": "never"}, "day = 'never': Input should be a valid date or datetime, input is too short"),
+        ({"day": "never"}, "day = 'never': Input should be a valid date in the format YYYY-MM-DD, input is too short"),
         ({"level": 1}, "level = 1: stay on the ground"),
         ({"name": "Needy"}, "must: found no value, expected a number, at least 0; set it"),
     ],

@@ -287,17 +287,18 @@ def test_settings_are_read_once_and_a_run_is_checked_once(monkeypatch, run_cache
     """However often plan, folder, record, display and study ask for its configuration."""
     counts = Counter()
 
-    def count(owner, name):
+    def count(owner, name, key):
         inner = getattr(owner, name)
-        monkeypatch.setattr(owner, name, lambda *given, **named: counts.update([name]) or inner(*given, **named))
+        monkeypatch.setattr(owner, name, lambda *given, **named: counts.update([key(given)]) or inner(*given, **named))
 
-    for owner, name in ((experiment, "_read"), (spec, "assign"), (ExperimentConfig, "model_validate")):
-        count(owner, name)
+    count(experiment, "_read", lambda given: "read")
+    count(spec, "assign", lambda given: "assign")
+    count(experiment, "strictly", lambda given: given[0])
     words = {"backbone": SMALL, "set": {"training.lr": 0.01}, "rounds": 1, "quiet": True}
     study = rr.run("quick", seeds=[0, 1], out=tmp_path / "study", **words)
     given = len([*settings_of({"backbone": SMALL, **words["set"]})]) + 2  # and where a call computes: here, no MLflow
-    assert counts["_read"] == given and counts["model_validate"] == len(study.runs) == 2
+    assert counts["read"] == given and counts[ExperimentConfig] == len(study.runs) == 2
     # Once to see which axes the settings fix; then, for each run, the study's values, and the user's on top.
     assert counts["assign"] == 1 + 2 * 2
     counts.clear()
-    assert len(Plan.read(study.folder).cells) == counts["model_validate"] == 2
+    assert len(Plan.read(study.folder).cells) == counts[ExperimentConfig] == 2
