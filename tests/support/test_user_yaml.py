@@ -1,0 +1,83 @@
+"""Test scalars of YAML against an independent reader of YAML 1.2, and settings against the types of their keys."""
+
+import math
+import random
+import re
+from functools import cache
+
+import pytest
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from relief_ray.config.experiment import assign, parse, read_settings
+from relief_ray.support.errors import UserError
+from relief_ray.support.user_yaml import read_setting
+
+# A key of each kind: whole numbers, numbers, truth values, texts, choices, lists; alone or with null.
+KEYS = {
+    "rounds": int, "seed": int, "replicate": int, "training.epochs": int, "training.stack": int, "data.fold": int,
+    "training.lr": float, "participation": float, "data.window_s": float, "strategy.gamma": float,
+    "strategy.mandatory": bool, "runtime.physical": bool, "name": str, "tracking.uri": str,
+}  # fmt: skip
+WORDS = (
+    "yes no on off y n Y N Yes NO On OFF true True TRUE false False FALSE tRUE null Null NULL ~ nULL none None .inf "
+    "-.inf +.INF .Inf .nan .NaN .NAN +.nan nan inf 0o17 0o8 0x1F 0xg 0b11 0O7 0X1f 017 08 00 +1 -1 +-1 1_000 1:30 1. "
+    ".5 . +. -.5 1e3 1E3 1e+3 1e-3 1.e3 .e3 .5e3 e3 1e 1e3.5 0e0 2026-01-02 2026-1-2 190:20:30 1,000 0.1.2 = <<"
+).split()
+
+
+def scalars(number):
+    draw = random.Random(20261128)
+    made = list(WORDS)
+    while len(made) < number + len(WORDS):
+        kind = draw.choice(
+            ["0123456789", "0123456789.", "0123456789.eE+-", "01xX9f", "01oO7", "0123456789_:", "nulNtrueT~"]
+        )
+        made.append("".join(draw.choice(kind) for _ in range(draw.randint(1, 7))))
+    return [text for text in dict.fromkeys(made) if not OWN.fullmatch(text.rstrip(":"))]
+
+
+def same(one, two):
+    return type(one) is type(two) and (one == two or (isinstance(one, float) and math.isnan(one) and math.isnan(two)))
+
+
+# What ruamel.yaml reads beyond or short of the core schema (section 10.3.2): `1_000`, `0b11`, `=`, `<<`, dates; `.5e3`.
+OWN = re.compile(r"[-+]?[0-9][0-9_]*_[0-9_]*|[-+]?0b[01]+|[0-9]{4}-[0-9]+-[0-9]+\S*|[-+]?\.[0-9]+[eE][-+]?[0-9]+|=|<<")
+
+
+@cache
+def reference(text):
+    return YAML(typ="safe", pure=True).load(f"- {text}")[0]
+
+
+def test_scalars_are_what_yaml_1_2_says():
+    wrong = []
+    assert len(scalars(4000)) >= 3000
+    for text in scalars(4000):
+        try:
+            expected = reference(text)
+        except YAMLError:
+            continue
+        if not same(found := read_setting(text, "here"), expected):
+            wrong.append((text, expected, found))
+    assert not wrong
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("key", KEYS)
+def test_what_a_key_takes_is_that_value_and_of_its_type(key):
+    taken = 0
+    for text in scalars(4000):
+        try:
+            config = parse(assign({"strategy": "relief"}, read_settings([f"{key}={text}"])))
+        except UserError:
+            continue
+        value = config
+        for part in key.split("."):
+            value = getattr(value, part)
+        expected = reference(text)
+        taken += 1
+        if value is not None or expected is not None:
+            assert isinstance(value, KEYS[key]) and not (KEYS[key] is int and isinstance(value, bool)), (text, value)
+            assert value == expected and isinstance(expected, bool) == (KEYS[key] is bool), (text, value, expected)
+    assert taken
