@@ -7,15 +7,17 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Literal, cast
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 
 from relief_ray.data.loader import DatasetSpec, Recording
 from relief_ray.support.errors import UserError, clipped, listed, several
+from relief_ray.support.frozen import strictly
 
 DataRule = Literal["description", "subjects", "labels", "channels", "rates", "finite", "bouts"]
 
@@ -39,8 +41,9 @@ FIXES: Mapping[DataRule, str] = MappingProxyType(
 
 _Checks = tuple[tuple[DataRule, Callable[[DatasetSpec, Recording], Iterator[str]]], ...]
 
+_SPEC: Final[TypeAdapter[DatasetSpec]] = TypeAdapter(DatasetSpec)
+_SPEC_FIELDS: Final = tuple(field.name for field in fields(DatasetSpec))
 _MIN_WINDOW = 8
-_MAX_CODE = 255
 _SHOWN = 8
 # Activities may be so many times shorter or longer than they usually are.
 _SLACK = 3.0
@@ -91,8 +94,32 @@ def refuse(where: str, faults: Sequence[Fault]) -> None:
 
 
 def spec_faults(spec: DatasetSpec) -> list[Fault]:
-    """The contradictions inside a dataset's description."""
-    return [Fault(rule=rule, found=text) for rule, check in _OF_SPEC for text in check(spec)]
+    """The fields of a dataset's description that hold a value of a wrong type; without any, its contradictions."""
+    wrong = [Fault(rule="description", found=text) for text in _types(spec)]
+    return wrong or [Fault(rule=rule, found=text) for rule, check in _OF_SPEC for text in check(spec)]
+
+
+def plain(spec: DatasetSpec) -> DatasetSpec:
+    """The description with Python's own numbers and tuples where numpy's and lists stand; it has no wrong type."""
+    return strictly(_SPEC, {key: getattr(spec, key) for key in _SPEC_FIELDS}, default=_plain)
+
+
+def _plain(value: object) -> object:
+    """What JSON takes for a value of numpy; for any other object its text, which fits no number and no list."""
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else repr(value)
+
+
+def _types(spec: DatasetSpec) -> Iterator[str]:
+    try:
+        plain(spec)
+    except ValidationError as error:
+        for fault in error.errors():
+            name, *places = fault["loc"]
+            place = "".join(f"[{part!r}]" for part in places)
+            is_tuple = fault["type"] == "tuple_type"
+            hint = f"; a tuple of one value ends with a comma: ({fault['input']!r},)" if is_tuple else ""
+            message = fault["msg"].replace("Input should be", "expected").replace("valid array", "tuple")
+            yield f"{name}{place} = {clipped(repr(fault['input']))}: {message}{hint}"
 
 
 def _twice(values: Iterable[object]) -> list[object]:
@@ -113,15 +140,11 @@ def _description(spec: DatasetSpec) -> Iterator[str]:
 
 def _lacking(spec: DatasetSpec) -> Iterator[str]:
     """Faults of ``lacks``: unknown people or sensors, and people without any sensor."""
-    given = cast(object, spec.lacks)
-    if not isinstance(given, Mapping):
-        yield f'lacks = {given!r}, expected sensors by subject, e.g. {{3: ("gyro",)}}'
-        return
-    for subject, names in given.items():
+    for subject, names in spec.lacks.items():
         what = f"lacks[{subject!r}] = {names!r}"
         if subject not in spec.subjects:
             yield f"{what}: there is no subject {subject!r}, expected one of {list(spec.subjects)}"
-        elif not isinstance(names, tuple) or not names or not set(names) <= set(spec.names):
+        elif not names or not set(names) <= set(spec.names):
             yield f"{what}, expected a tuple of some of the modalities {spec.names}, e.g. {spec.names[-1:]}"
         elif not spec.sensors_of(subject):
             yield f"{what} are all of its sensors; leave that person out of subjects"
@@ -147,8 +170,6 @@ def _codes(spec: DatasetSpec) -> Iterator[str]:
             f"{several('code', both)} stands in labels and in null_labels, expected one of them; take "
             "it out of null_labels where it is a class"
         )
-    if outside := [code for code in spec.labels if not 0 <= code <= _MAX_CODE]:
-        yield f"labels has the codes {outside}, expected 0 to {_MAX_CODE}"
 
 
 def _modalities(spec: DatasetSpec) -> Iterator[str]:
@@ -215,11 +236,15 @@ def recording_faults(spec: DatasetSpec, subject: int, recording: object) -> list
     wrong = f"a {type(recording).__name__}, expected a Recording"
     if isinstance(recording, Recording):
         if recording.subject == subject:
-            # Values are read by each other's rows, so the arrays have to fit first.
-            return _found(_OF_ARRAYS, spec, recording) or [
-                *_unknown_codes(spec, recording),
-                *_found(_OF_VALUES, spec, recording),
-            ]
+            # Shapes are read of arrays alone, and values by each other's rows.
+            return (
+                _found(_OF_KINDS, spec, recording)
+                or _found(_OF_ARRAYS, spec, recording)
+                or [
+                    *_unknown_codes(spec, recording),
+                    *_found(_OF_VALUES, spec, recording),
+                ]
+            )
         wrong = f"subject {recording.subject}, expected {subject}"
     return [Fault(rule="subjects", found=f"parse() returned {wrong}", subject=subject)]
 
@@ -281,6 +306,23 @@ def _shifted_codes(spec: DatasetSpec, present: set[int]) -> Iterator[str]:
         return
 
 
+def _array(name: str, kinds: str, what: str) -> Callable[[DatasetSpec, Recording], Iterator[str]]:
+    def check(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
+        value = getattr(recording, name)
+        is_array = type(value) in (np.ndarray, np.memmap)  # a masked array is one, too, and forgets its mask
+        if not is_array or value.dtype.kind not in kinds:
+            found = f"are {value.dtype}" if is_array else f"are of type {type(value).__name__}"
+            yield f"{name} {found}, expected {what} in a numpy array"
+
+    return check
+
+
+def _facts(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
+    facts: object = recording.facts
+    if not isinstance(facts, Mapping):
+        yield f"facts are of type {type(facts).__name__}, expected a mapping from names to findings"
+
+
 def _shape(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
     shape = np.shape(recording.signal)
     if len(shape) != 2:
@@ -299,14 +341,12 @@ def _rows_of_labels(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
     labels, rows = np.asarray(recording.labels), len(recording.signal)
     if labels.shape != (rows,):
         yield f"labels have shape {labels.shape} for {rows} rows of signal, expected ({rows},)"
-    elif not np.issubdtype(labels.dtype, np.integer):
-        yield f"labels are {labels.dtype}, expected integers (labels.astype(np.int16))"
 
 
 def _stretches(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
     bouts, rows = np.asarray(recording.bouts), len(recording.signal)
-    if bouts.ndim != 2 or bouts.shape[1] != 2 or not np.issubdtype(bouts.dtype, np.integer):
-        yield f"bouts are {bouts.dtype} of shape {bouts.shape}, expected integers of shape (n, 2)"
+    if bouts.ndim != 2 or bouts.shape[1] != 2:
+        yield f"bouts have shape {bouts.shape}, expected (n, 2)"
         return
     wrong = np.flatnonzero((bouts[:, 0] < 0) | (bouts[:, 1] > rows) | (bouts[:, 0] >= bouts[:, 1]))
     overlap = np.flatnonzero(bouts[1:, 0] < bouts[:-1, 1])
@@ -326,12 +366,15 @@ def _labelled(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
 
 def _gaps(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
     for name, first, stop in spec.columns():
-        bad = ~np.isfinite(recording.signal[:, first:stop])
+        values = recording.signal[:, first:stop]
+        with np.errstate(over="ignore"):
+            bad = ~np.isfinite(values.astype(np.float32))
         if name in spec.sensors_of(recording.subject) and bad.any():
             row, column = np.argwhere(bad)[0].tolist()
+            as_float32 = " as float32" if np.isfinite(values[bad]).any() else ""
             yield (
-                f"{name} has {int(bad.sum())} of {bad.size} values that are NaN or infinite, the first in row {row}, "
-                f"column {first + column}; expected none after parsing"
+                f"{name} has {int(bad.sum())} of {bad.size} values that are NaN or infinite{as_float32}, the first in "
+                f"row {row}, column {first + column}; expected none after parsing"
             )
 
 
@@ -358,6 +401,12 @@ def _ranges(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
             yield f"{name} reaches {largest:g}, expected at most {limit:g} in absolute value"
 
 
+_OF_KINDS: _Checks = (
+    ("channels", _array("signal", "fiu", "numbers")),
+    ("labels", _array("labels", "iu", "integers")),
+    ("bouts", _array("bouts", "iu", "integers")),
+    ("description", _facts),
+)
 _OF_ARRAYS: _Checks = (
     ("subjects", _identity),
     ("channels", _shape),

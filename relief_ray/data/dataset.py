@@ -130,8 +130,6 @@ def assemble(spec: DatasetSpec, recordings: Sequence[Recording]) -> Arrays:
 
     A sensor that a subject lacks is NaN in its rows, so that nothing takes them for readings.
     """
-    index = np.full(256, NULL, np.int16)
-    index[list(spec.labels)] = np.arange(len(spec.labels))
     firsts = np.cumsum([0, *(len(recording.labels) for recording in recordings)])
     bouts = [
         np.column_stack([np.full(len(rec.bouts), position), rec.bouts + first])
@@ -139,9 +137,17 @@ def assemble(spec: DatasetSpec, recordings: Sequence[Recording]) -> Arrays:
     ]
     return {
         SIGNAL: np.concatenate([_present(spec, rec) for rec in recordings]).astype(np.float32, copy=False),
-        LABELS: np.concatenate([index[recording.labels] for recording in recordings]),
+        LABELS: np.concatenate([_classes(spec, recording.labels) for recording in recordings]),
         BOUTS: np.concatenate(bouts).astype(np.int64, copy=False),
     }
+
+
+def _classes(spec: DatasetSpec, codes: NDArray[np.integer[Any]]) -> NDArray[np.int16]:
+    """Class index of each row's code, ``NULL`` for codes that are no class."""
+    index = np.full(codes.shape, NULL, np.int16)
+    for position, code in enumerate(spec.labels):
+        index[codes == code] = position
+    return index
 
 
 def _present(spec: DatasetSpec, recording: Recording) -> NDArray[np.float32]:

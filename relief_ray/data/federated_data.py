@@ -21,7 +21,8 @@ from relief_ray.support.files import sha256_json
 
 _CHUNK = 1 << 16
 
-_MIN_STD = 1e-6
+# A deviation below float32's resolution of the mean is a channel that never moves, in whatever unit it is recorded.
+_RESOLUTION = 2.0**-24
 
 
 def _weighted_stats(
@@ -58,7 +59,7 @@ def standardisation(
             counted[owners] = row_counts(np.concatenate([clients[o] for o in owners]), window, len(signal))
         centre, spread = _weighted_stats(signal, counted[owners], slice(first, stop))
         mean[first:stop] = centre
-        std[first:stop] = np.where(spread < _MIN_STD, 1.0, spread)
+        std[first:stop] = np.where(spread <= _RESOLUTION * np.abs(centre), 1.0, spread)
     return mean, std
 
 

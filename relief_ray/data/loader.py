@@ -30,7 +30,7 @@ class DatasetSpec:
         raw_rate_hz: samples per second in the files.
         modalities: (name, channels) in canonical order, the rarest last; columns of a parsed signal lie in that order.
         classes: class names; a label is an index into them.
-        labels: the raw codes of ``classes``, in the same order, each 0 to 255.
+        labels: the raw codes of ``classes``, in the same order: any whole numbers.
         subjects: the subjects' numbers in the files.
         type_counts: clients of device type A (most sensors) to C (fewest), as a ratio for any number of clients
             (built-in sets: the paper, Section VI).

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from relief_ray.data.checks import refuse, spec_faults
+from relief_ray.data.checks import plain, refuse, spec_faults
 from relief_ray.data.formats.dsa import DSA
 from relief_ray.data.formats.dsa_mini import DSA_MINI
 from relief_ray.data.formats.mhealth import MHEALTH
@@ -64,4 +64,4 @@ def load_own(path: str) -> Loader:
 def _load(path: str) -> Loader:
     loader = load_own(path)
     refuse(f"data.name = {path!r}, its DatasetSpec", spec_faults(loader.spec))
-    return loader
+    return replace(loader, spec=plain(loader.spec))

@@ -1,6 +1,7 @@
 """The base of every frozen pydantic class: configurations, records and tables of constants."""
 
 import json
+from collections.abc import Callable
 from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
@@ -8,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 # A switch, the value or the values that it must have, and the keys that are read only then.
 ReadWith = tuple[tuple[str, object, tuple[str, ...]], ...]
 _Config = TypeVar("_Config", bound=BaseModel)
+_T = TypeVar("_T")
 
 
 class FrozenConfig(BaseModel):
@@ -16,17 +18,17 @@ class FrozenConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
-def strictly(kind: type[_Config] | TypeAdapter[_Config], values: object) -> _Config:
-    """A configuration of plain values, as YAML and JSON have them; lists are read where tuples are expected.
+def strictly(kind: type[_T] | TypeAdapter[_T], values: object, default: Callable[[object], object] | None = None) -> _T:
+    """A configuration or dataclass of plain values as YAML and JSON have them; lists are read as tuples.
 
     Each value has to be of its key's type: ``"3"``, ``3.0`` and ``true`` are no whole numbers, ``1`` is no truth
-    value; a whole number is read where any number is expected.
+    value; a whole number is read where any number is expected. ``default``: what stands for a value that JSON lacks.
 
     Raises:
         ValidationError: a value does not fit.
     """
     adapter = kind if isinstance(kind, TypeAdapter) else TypeAdapter(kind)
-    return adapter.validate_json(json.dumps(values), strict=True)
+    return adapter.validate_json(json.dumps(values, default=default), strict=True)
 
 
 def all_read(config: _Config, section: str, read_with: ReadWith) -> _Config:

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from relief_ray.data import load_dataset
@@ -35,7 +36,6 @@ def test_built_in_descriptions_have_no_fault(name: str) -> None:
     [
         ({"classes": SPEC.classes[:11]}, "labels", "11 classes but 12 labels"),
         ({"labels": (1, 1, *range(3, 13))}, "labels", "labels lists 1 more than once"),
-        ({"labels": (300, *range(2, 13))}, "labels", r"labels has the codes \[300\], expected 0 to 255"),
         (
             {"labels": tuple(range(12))},
             "labels",
@@ -53,9 +53,18 @@ def test_built_in_descriptions_have_no_fault(name: str) -> None:
         ({"window_s": 0.1}, "rates", "windows of 0.1 s at 50 Hz hold 5 samples, expected at least 8"),
         ({"type_counts": (0, 0, 0)}, "description", r"type_counts = \(0, 0, 0\)"),
         ({"max_nan_share": 1.0}, "description", "max_nan_share = 1, expected a share"),
-        ({"lacks": (3, "acc")}, "description", r"lacks = \(3, 'acc'\), expected sensors by subject"),
+        ({"lacks": (3, "acc")}, "description", r"lacks = \[3, 'acc'\]: expected an object"),
+        ({"null_labels": 0}, "description", r"null_labels = 0: expected a tuple; .* ends with a comma: \(0,\)"),
+        ({"rate_hz": "50"}, "description", r"rate_hz = '50': expected a valid integer"),
+        ({"labels": (True, *range(2, 13))}, "description", r"labels\[0\] = True: expected a valid integer"),
+        ({"subjects": (object(), 2)}, "description", r"subjects\[0\] = .*object.*: expected a valid integer"),
+        (
+            {"modalities": (("acc", 3.5), ("gyro", 3))},
+            "description",
+            r"modalities\[0\]\[1\] = 3\.5: expected a valid int",
+        ),
         ({"lacks": {11: ("acc",)}}, "description", r"lacks\[11\] = \('acc',\): there is no subject 11"),
-        ({"lacks": {1: "acc"}}, "description", r"lacks\[1\] = 'acc', expected a tuple of some of .*e\.g\. \('gyro',\)"),
+        ({"lacks": {1: "acc"}}, "description", r"lacks\['1'\] = 'acc': expected a tuple; .*: \('acc',\)"),
         (
             {"lacks": {1: ("mag",)}},
             "description",
@@ -84,6 +93,10 @@ def sound() -> Recording:
     )
 
 
+# Float64 can hold it, float32 cannot.
+HUGE = np.eye(100, 6, dtype=float) * np.repeat([0.0, 1e39, 0.0], [3, 1, 2])
+
+
 def changed_signal(value: float) -> np.ndarray:
     signal = np.ones((100, 6), np.float32)
     signal[10, 4] = value
@@ -103,9 +116,25 @@ def changed_signal(value: float) -> np.ndarray:
         ({"bouts": np.empty((0, 2), np.int64)}, "subjects", "no bout"),
         ({"bouts": np.array([[0, 101]])}, "bouts", "bout 0 is [0, 101], expected first < stop within 0 to 100"),
         ({"bouts": np.array([[50, 100], [0, 50]])}, "bouts", "overlap or are out of order"),
-        ({"bouts": np.array([0, 100])}, "bouts", "of shape (2,), expected integers of shape (n, 2)"),
+        ({"bouts": np.array([0, 100])}, "bouts", "bouts have shape (2,), expected (n, 2)"),
         ({"signal": changed_signal(np.nan)}, "finite", "gyro has 1 of 300 values that are NaN or infinite"),
         ({"signal": changed_signal(np.inf)}, "finite", "the first in row 10, column 4"),
+        (
+            {"signal": pd.DataFrame(changed_signal(0.0))},
+            "channels",
+            "signal are of type DataFrame, expected numbers",
+        ),
+        ({"signal": np.ma.masked_less(changed_signal(0.0), 0)}, "channels", "signal are of type MaskedArray"),
+        ({"signal": changed_signal(0.0).astype(complex)}, "channels", "signal are complex128, expected numbers"),
+        ({"signal": changed_signal(0.0).astype(object)}, "channels", "signal are object, expected numbers"),
+        ({"labels": [1] * 100}, "labels", "labels are of type list, expected integers in a numpy array"),
+        ({"bouts": np.array([[0.0, 100.0]])}, "bouts", "bouts are float64, expected integers"),
+        ({"facts": [1]}, "description", "facts are of type list, expected a mapping"),
+        (
+            {"signal": np.where(changed_signal(0.0) == 0, 1e39, 1.0)},
+            "finite",
+            "values that are NaN or infinite as float32, the first in",
+        ),
         ({"facts": {"nan_share": 0.3}}, "finite", "nan_share is 0.30, expected at most 0.2 (max_nan_share)"),
     ],
 )

@@ -3,14 +3,16 @@
 import os
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from relief_ray.data import DataConfig, federate, load_dataset, num_clients
-from relief_ray.data.dataset import parse_source
+from relief_ray.data.dataset import LABELS, assemble, parse_source
 from relief_ray.data.fetch import synth
+from relief_ray.data.loader import NULL, Recording
 from relief_ray.data.registry import get_spec
 from relief_ray.data.source import find_source
 from relief_ray.support.errors import UserError
@@ -88,3 +90,11 @@ def test_the_original_dsa_within_its_limits(dsa_zip: Path) -> None:
 def test_nothing_is_left_beside_the_entries(own_cache: Path, mhealth_root: Path) -> None:
     load_dataset("mhealth", mhealth_root)
     assert not [name for name in os.listdir(own_cache / "parsed") if name.endswith(".part")]
+
+
+@pytest.mark.parametrize("kind", [np.int16, np.uint8, np.int64, np.uint64, np.dtype(">i4")])
+def test_rows_without_an_activity_are_no_class_whatever_their_codes(kind) -> None:
+    spec = replace(get_spec("mhealth"), classes=("walk", "run", "rest"), labels=(1, 2, 255), null_labels=(-1, 0, 999))
+    codes = np.array([1, 0, 2, 255, 254, 1], kind)
+    recording = Recording(subject=1, signal=np.zeros((6, 6)), labels=codes, bouts=np.array([[0, 6]]))
+    assert assemble(spec, [recording])[LABELS].tolist() == [0, NULL, 1, 2, NULL, 0]

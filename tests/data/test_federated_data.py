@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relief_ray.data import DataConfig, Dataset, FederatedData, federate, get_spec, num_clients, open_dataset
+from relief_ray.data.federated_data import standardisation
 from relief_ray.data.window_set import WindowSet
 from relief_ray.support.errors import UserError
 
@@ -92,6 +93,32 @@ def test_statistics_come_from_the_owners_only(mini: Dataset) -> None:
     np.testing.assert_allclose(first_three.mean(axis=(0, 2)), 0.0, atol=1e-5)
     np.testing.assert_allclose(first_three.std(axis=(0, 2)), 1.0, atol=1e-5)
     assert not np.allclose(everyone.test.mean[6:], rare.test.mean[6:])
+
+
+def standardised(signal: np.ndarray) -> np.ndarray:
+    """The two windows of one client who has all readings, divided by their own deviation."""
+    starts = np.array([0, 20])
+    mean, std = standardisation(signal, [("acc", 0, signal.shape[1])], 20, [starts], [["acc"]])
+    return (signal - mean) / std
+
+
+READINGS = np.random.default_rng(5).normal(3.0, 2.0, (40, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize("power", range(-23, 24))
+def test_another_unit_changes_no_bit_where_it_is_a_power_of_two(power: int) -> None:
+    assert standardised(READINGS * np.float32(2.0**power)).tobytes() == standardised(READINGS).tobytes()
+
+
+@pytest.mark.parametrize("power", range(-9, 10))
+def test_another_unit_changes_next_to_nothing_where_it_is_a_power_of_ten(power: int) -> None:
+    scaled = (READINGS.astype(float) * 10.0**power).astype(np.float32)
+    assert np.abs(standardised(scaled) - standardised(READINGS)).max() < 1e-5
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-9, 9.81, -7e6])
+def test_a_channel_that_never_moves_is_zero_in_any_unit(value: float) -> None:
+    assert np.abs(standardised(np.full((40, 3), value, np.float32))).max() == 0
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def scalars(number):
             ["0123456789", "0123456789.", "0123456789.eE+-", "01xX9f", "01oO7", "0123456789_:", "nulNtrueT~"]
         )
         made.append("".join(draw.choice(kind) for _ in range(draw.randint(1, 7))))
-    return [text for text in dict.fromkeys(made) if not OWN.fullmatch(text.rstrip(":"))]
+    return [text for text in dict.fromkeys(made) if not OWN.fullmatch(text) and ":" not in text[-1]]
 
 
 def same(one, two):
@@ -52,8 +52,8 @@ def reference(text):
 
 def test_scalars_are_what_yaml_1_2_says():
     wrong = []
-    assert len(scalars(4000)) >= 3000
-    for text in scalars(4000):
+    assert len(scalars(4100)) >= 3000
+    for text in scalars(4100):
         try:
             expected = reference(text)
         except YAMLError:
@@ -67,7 +67,7 @@ def test_scalars_are_what_yaml_1_2_says():
 @pytest.mark.parametrize("key", KEYS)
 def test_what_a_key_takes_is_that_value_and_of_its_type(key):
     taken = 0
-    for text in scalars(4000):
+    for text in scalars(4100):
         try:
             config = parse(assign({"strategy": "relief"}, read_settings([f"{key}={text}"])))
         except UserError:
