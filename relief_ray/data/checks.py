@@ -43,6 +43,7 @@ _Checks = tuple[tuple[DataRule, Callable[[DatasetSpec, Recording], Iterator[str]
 
 _SPEC: Final[TypeAdapter[DatasetSpec]] = TypeAdapter(DatasetSpec)
 _SPEC_FIELDS: Final = tuple(field.name for field in fields(DatasetSpec))
+_NAME: Final = re.compile(r"\w[\w-]*")
 _MIN_WINDOW = 8
 _SHOWN = 8
 # Activities may be so many times shorter or longer than they usually are.
@@ -176,6 +177,11 @@ def _modalities(spec: DatasetSpec) -> Iterator[str]:
     for name, number in spec.modalities:
         if number < 1:
             yield f"modality {name!r} has {number} channels, expected at least 1"
+    if wrong := [name for name in spec.names if not _NAME.fullmatch(name)]:
+        yield (
+            f"modalities has the name{'s' if len(wrong) > 1 else ''} {listed(map(repr, wrong))}, expected letters, "
+            "digits, _ and - alone: keys and columns are made of names"
+        )
     if not spec.modalities:
         yield "modalities is empty, expected at least one (name, channels)"
     if twice := _twice(spec.names):

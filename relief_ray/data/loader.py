@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relief_ray.plugins.load import is_path
-from relief_ray.support.errors import UserError
+from relief_ray.support.errors import UserError, listed
 
 Facts = Mapping[str, float | str | list[int] | list[float]]
 # The class index of rows without a known activity.
@@ -158,8 +158,15 @@ class Loader:
 
 
 def require_members(spec: DatasetSpec, names: Sequence[str], expected: Sequence[str], path: Path) -> list[str]:
-    """The member ending in each of `expected`, in that order; UserError names the ones that are missing."""
-    by_end = {"/".join(name.split("/")[-len(expected[0].split("/")) :]): name for name in names}
+    """The member ending in each of `expected`, in that order.
+
+    Raises:
+        UserError: some are missing, or several files end alike; they are named.
+    """
+    depth = len(expected[0].split("/"))
+    by_end: dict[str, list[str]] = {}
+    for name in names:
+        by_end.setdefault("/".join(name.split("/")[-depth:]), []).append(name)
     missing = [end for end in expected if end not in by_end]
     if missing:
         shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
@@ -167,7 +174,12 @@ def require_members(spec: DatasetSpec, names: Sequence[str], expected: Sequence[
             f"{path}: {len(missing)} of {len(expected)} files of {spec.name!r} are missing ({shown}); "
             + how_to_bring(spec)
         )
-    return [by_end[end] for end in expected]
+    if twice := next((by_end[end] for end in expected if len(by_end[end]) > 1), None):
+        raise UserError(
+            f"{path}: {listed(twice)} are all called as one file of {spec.name!r}, expected one of them; move the "
+            "others out of that folder"
+        )
+    return [by_end[end][0] for end in expected]
 
 
 def how_to_bring(spec: DatasetSpec) -> str:

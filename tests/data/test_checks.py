@@ -1,5 +1,6 @@
 """A user's loader whose description or recordings contradict themselves is refused; files are taken from one folder."""
 
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -43,6 +44,14 @@ def test_built_in_descriptions_have_no_fault(name: str) -> None:
         ),
         ({"classes": ("a",), "labels": (1,)}, "labels", "1 class, expected at least two"),
         ({"modalities": (("acc", 3), ("acc", 3))}, "channels", "modalities lists 'acc' more than once"),
+        *(
+            (
+                {"modalities": ((name, 3), ("gyro", 3))},
+                "channels",
+                f"modalities has the name {re.escape(repr(name))}, exp",
+            )
+            for name in ("acc+gyro", "a|b", "a.b", "a b", "a,b", "a=b", "a/b", "", "-a", "a:b", "a[1]", "a\n")
+        ),
         ({"modalities": (("acc", 0), ("gyro", 3))}, "channels", "modality 'acc' has 0 channels"),
         ({"modalities": (), "max_abs": ()}, "channels", "modalities is empty"),
         ({"max_abs": (1.0,)}, "channels", "max_abs has 1 values for 2 modalities"),

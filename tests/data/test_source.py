@@ -129,3 +129,6 @@ def test_missing_members_are_counted_and_named(tmp_path: Path) -> None:
     assert require_members(MHEALTH, ["x/" + name for name in expected], expected, tmp_path)[0] == "x/" + expected[0]
     with pytest.raises(UserError, match=r"8 of 10 files .*mHealth_subject3\.log.* and 3 more"):
         require_members(MHEALTH, expected[:2], expected, tmp_path)
+    both = r"backup/mHealth_subject1\.log and mHealth_subject1\.log are all called as one file of 'mhealth'"
+    with pytest.raises(UserError, match=both):
+        require_members(MHEALTH, ["backup/" + expected[0], *expected], expected, tmp_path)
