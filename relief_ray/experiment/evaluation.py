@@ -209,14 +209,16 @@ class Evaluation:
 def evaluate_run(path: Path, more: Iterable[Sensors] = (), part: Part = "test", root: Path | None = None) -> Evaluation:
     """Evaluate the model of the newest checkpoint on ``part``, in this process; writes nothing.
 
-    The canonical model is evaluated through all sensors, each one alone, each client's and ``more``.
+    An older one never stands in for a damaged one. The canonical model is evaluated through all sensors, each one
+    alone, each client's and ``more``.
 
     Raises:
-        UserError: no checkpoint, other data or encoder than the run's, or an unknown sensor.
+        UserError: no checkpoint, a damaged one, other data or encoder than the run's, or an unknown sensor.
     """
     run = read_run(path)
     setup = as_begun(run, path, parse(run.config, str(path / "run.json")), root)
-    point = checkpoint.load(path, binding_of(setup, run))
+    newest = max(map(checkpoint.round_of, checkpoint.generations(path)), default=None)
+    point = checkpoint.load(path, binding_of(setup, run), newest)
     if point is None:
         raise UserError(f"{path}: no checkpoint yet; finish it with `relief-ray resume {typed(path)}`")
     use_threads(setup.job.num_threads)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from relief_ray.core.stages import RAW, Missing, modalities_below
 from relief_ray.models.backbone import Backbone, zero_input
+from relief_ray.support.errors import UserError
 from relief_ray.training.forward_plan import spread, stages_for
 from relief_ray.training.inputs import Rows
 
@@ -33,6 +34,9 @@ def predict(
     """Predicted classes (n,) under every mask of present modalities, read at stage ``output`` (the last by default).
 
     ``lacking``: modalities that some windows lack, and which (n,) those are: they are absent there under every mask.
+
+    Raises:
+        UserError: a window's logits are not finite, so that no class is the largest.
     """
     last = output or backbone.output
     num_windows = len(next(iter(inputs.values())))
@@ -44,7 +48,7 @@ def predict(
         chunk = {m: x[start : start + size] for m, x in inputs.items()}
         length = min(size, num_windows - start)
         classes = {
-            mask: logits.argmax(1).cpu().expand(length)
+            mask: _classes(logits).cpu().expand(length)
             for mask, logits in _logits(backbone, chunk, masks, missing, last, known).items()
         }
         for lacked, windows in lacking:
@@ -53,11 +57,22 @@ def predict(
                 few = {m: x[rows.to(x.device)] for m, x in chunk.items()}
                 logits_of = _logits(backbone, few, [mask - lacked for mask in masks], missing, last, known)
                 for mask, all_classes in classes.items():
-                    fewer = logits_of[mask - lacked].argmax(1).cpu().expand(len(rows))
+                    fewer = _classes(logits_of[mask - lacked]).cpu().expand(len(rows))
                     classes[mask] = all_classes.index_copy(0, rows, fewer)
         for mask, all_classes in classes.items():
             parts[mask].append(all_classes)
     return {mask: torch.cat(chunks) for mask, chunks in parts.items()}
+
+
+def _classes(logits: Tensor) -> Tensor:
+    """The class (n,) of the largest logit."""
+    whole = torch.isfinite(logits).all(1)
+    if not whole.all():
+        raise UserError(
+            f"evaluation: the model gives {int((~whole).sum())} of {len(whole)} windows logits that are NaN or "
+            "infinite, expected finite ones: it has diverged; lower training.lr, or look at the values of these windows"
+        )
+    return logits.argmax(1)
 
 
 @torch.no_grad()

@@ -1,5 +1,7 @@
 """A run's last model tested again: the record's figures, and those of sensors that no record holds."""
 
+import os
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -49,6 +51,17 @@ def test_one_model_scores_as_recorded(run_of):
     assert by_sensors["acc", "gyro", "mag"] == recorded.f1
     assert {m: by_sensors[m,] for m in recorded.f1_by_modality} == recorded.f1_by_modality
     assert (tested.round, tested.num_windows, tested.own) == (3, recorded.num_windows, ())
+
+
+@pytest.mark.parametrize("name", checkpoint.FILES)
+def test_an_older_model_never_stands_in_for_a_damaged_one(run_of, tmp_path, name):
+    folder = shutil.copytree(run_of("relief"), tmp_path / "run")
+    newest, _ = checkpoint.generations(folder)
+    with (newest / name).open("r+b") as file:
+        file.seek(-40, os.SEEK_END)
+        file.write(b"damaged")
+    with pytest.raises(UserError, match=rf"no usable checkpoint \({newest.name}: "):
+        evaluate_run(folder)
 
 
 def test_own_sensors_are_averaged_over_clients(run_of):

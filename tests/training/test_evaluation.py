@@ -3,6 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from relief_ray.support.errors import UserError
 from relief_ray.training.evaluation import CHUNK, confusion, predict, share_rows
 from tests.training.scenario import SHAPE, build, windows
 
@@ -53,6 +54,17 @@ def test_without_any_sensor_all_windows_get_one_class():
     raw, _ = windows(10)
     classes = predict(build(), raw, [frozenset()], "zero_input")[frozenset()]
     assert classes.shape == (10,) and len(classes.unique()) == 1
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("mask", [frozenset(MODALITIES), frozenset(["hr"])])
+def test_a_window_without_finite_logits_has_no_class(value, mask):
+    backbone = build()
+    with torch.no_grad():
+        next(backbone.stages[-1].module.parameters()).view(-1)[3] = value
+    raw, _ = windows(10)
+    with pytest.raises(UserError, match=r"10 of 10 windows logits that are NaN or infinite.*lower training\.lr"):
+        predict(backbone, raw, [mask], "zero_input")
 
 
 def test_a_share_without_windows_predicts_nothing():
