@@ -7,12 +7,13 @@ import fcntl
 import json
 import os
 import socket
+import stat
 import time
 from pathlib import Path
 from types import TracebackType
 
 from relief_ray.support.errors import UserError, option
-from relief_ray.support.files import disk_errors
+from relief_ray.support.files import disk_errors, read_whole
 
 _POLL_S = 0.05
 # `is_locked` holds a lock for microseconds; whoever wants it meanwhile tries again.
@@ -36,13 +37,13 @@ class FileLock:
             folder: folder to lock as well: a deleted ``path`` lets no second owner in then.
 
         Raises:
-            UserError: another process holds it (it is named), the file cannot be written, or its file system locks
-                nothing.
+            UserError: another process holds it (it is named), the file cannot be written or is a link, or its file
+                system locks nothing.
         """
         self.path = path
         self._folder_fd: int | None = None
         with disk_errors(path, "lock"):
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            self._fd = _open(path)
         try:
             until = time.monotonic() + wait_s
             with disk_errors(path, "lock"):
@@ -81,6 +82,8 @@ class FileLock:
         )
 
     def _sign(self) -> None:
+        if os.fstat(self._fd).st_nlink > 1:  # in a backup of hard links the other name keeps its content
+            return
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}).encode(), 0)
@@ -98,6 +101,24 @@ class FileLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
+
+
+def _open(path: Path) -> int:
+    """Open a lock file, made if there is none; a link would lead to a file of somebody else's choice.
+
+    Raises:
+        UserError: it is a link, or no regular file.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise UserError(f"{path}: is a link, expected the lock file itself; remove the link") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UserError(f"{path}: is no regular file, expected the lock file; remove it")
+    return descriptor
 
 
 def lock_folder(folder: Path, purpose: str, *, wait_s: float = _LOOK_S) -> FileLock:
@@ -120,7 +141,7 @@ def is_locked(path: Path) -> bool:
     False where the file system has no such lock: nobody can hold it there.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return False
     try:
@@ -138,7 +159,7 @@ def is_locked(path: Path) -> bool:
 def owner(path: Path) -> str:
     """Describe the owner that the lock file names: process, host and time."""
     try:
-        signed = json.loads(path.read_text(encoding="utf-8"))
+        signed = json.loads(read_whole(path))
         return f"process {signed['pid']} on {signed['host']} since {signed['since']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "an unknown process"

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from relief_ray.records.cells import look
-from relief_ray.records.lock import LOCK_FILE, FileLock, is_folder_locked, lock_folder, owner
+from relief_ray.records.lock import LOCK_FILE, FileLock, is_folder_locked, is_locked, lock_folder, owner
 from relief_ray.records.run_folder import RunFolder
 from relief_ray.support.errors import UserError
 
@@ -119,3 +119,26 @@ def test_a_lock_that_cannot_be_asked_for_because_the_disk_fails_is_an_error(tmp_
         lock_folder(tmp_path, "the run folder")
     with pytest.raises(OSError, match="Input/output error"):
         is_folder_locked(tmp_path)
+
+
+def test_a_lock_file_is_no_way_to_another_file(tmp_path):
+    """A folder from somebody else may hold links, pipes and folders by the names of lock files."""
+    kept = tmp_path / "kept"
+    kept.write_text("mine")
+    for number, make in enumerate((lambda p: p.symlink_to(kept), lambda p: p.symlink_to(tmp_path / "new"), os.mkfifo)):
+        path = tmp_path / f"{number}.lock"
+        make(path)
+        with pytest.raises(UserError, match=rf"{path.name}: is (a link|no regular file), expected the lock file"):
+            FileLock(path, "this run")
+        assert not is_locked(path) and owner(path) == "an unknown process"
+    assert kept.read_text() == "mine" and not (tmp_path / "new").exists()
+
+
+def test_a_backup_of_hard_links_keeps_its_content(tmp_path):
+    path, backup = tmp_path / "driver.lock", tmp_path / "backup"
+    with FileLock(path, "this run"):
+        os.link(path, backup)
+    before = backup.read_text()
+    with FileLock(path, "this run") as lock:
+        assert is_locked(lock.path)
+    assert backup.read_text() == before
