@@ -160,6 +160,7 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
         lock = lock_folder(path, "the run folder")
         try:
+            files.refuse_links(path)
             files.preflight(path, min_free_bytes)
             return cls(path, lock, run())
         except BaseException:
@@ -283,6 +284,8 @@ def _scan_and_mend(path: Path, line_format: LineFormat) -> tuple[Lines, tuple[st
 def _open_ledger(folder: Path) -> int:
     path = folder / ROUNDS_FILE
     with files.disk_errors(path, "open"):
+        if path.exists() and path.stat().st_nlink > 1:  # a backup of hard links keeps the rounds that it has
+            files.write_atomic(path, files.pieces(path))
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         os.fsync(descriptor)
         files.sync(folder)

@@ -104,13 +104,33 @@ def read_whole(path: Path) -> bytes:
     return path.read_bytes()
 
 
+def pieces(path: Path) -> Iterator[bytes]:
+    """The bytes of a file, one piece after the other."""
+    with path.open("rb") as file:
+        while piece := file.read(CHUNK_BYTES):
+            yield piece
+
+
 def sha256_file(path: Path) -> str:
     """Hash a file's bytes (sha256, hexadecimal)."""
-    with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-        return digest.hexdigest()
+    digest = hashlib.sha256()
+    for piece in pieces(path):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def refuse_links(folder: Path) -> None:
+    """Check that nothing in a folder is a link: what is written there would go to a place of its maker's choice.
+
+    Raises:
+        UserError: something is; it is named, with the place that it leads to.
+    """
+    for path in sorted(folder.iterdir()):
+        if path.is_symlink():
+            raise UserError(
+                f"{path}: is a link to {os.readlink(path)}, expected a file or folder of its own; put a copy of "
+                "what it leads to in its place, or remove it"
+            )
 
 
 def sha256_json(value: object) -> str:
@@ -306,7 +326,7 @@ def write_file(path: Path, data: bytes) -> None:
 def write_pieces(path: Path, pieces: Iterable[bytes | memoryview]) -> str:
     """Write and fsync a file piece by piece, small ones together, and return its sha256."""
     total = hashlib.sha256()
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
     try:
         for chunk in _gathered(pieces):
             total.update(chunk)

@@ -68,6 +68,34 @@ def test_a_driver_removes_what_killed_writers_of_its_files_left(path):
     assert [part.exists() for part in left] == [False, False, True], "an export may be writing sync.json now"
 
 
+@pytest.mark.parametrize("name", ["rounds.jsonl", "run.json", "checkpoints", "report", "driver.lock", "x"])
+def test_a_link_in_a_run_folder_is_refused_before_anything_is_written(path, tmp_path, name):
+    target = tmp_path / "elsewhere"
+    if (path / name).exists():
+        shutil.move(path / name, target)
+    (path / name).unlink(missing_ok=True)
+    (path / name).symlink_to(target)
+
+    def times():
+        return {p: p.lstat().st_mtime_ns for p in tmp_path.rglob("*") if p.name != "driver.lock"}
+
+    before = times()
+    with pytest.raises(UserError, match=rf"{name}: is a link"):
+        resume(path)
+    assert times() == before
+
+
+def test_a_backup_of_hard_links_keeps_its_rounds(path, tmp_path):
+    change_run(path, status="running")
+    backup = tmp_path / "backup"
+    shutil.copytree(path, backup, copy_function=os.link)
+    before = {p.name: p.read_bytes() for p in backup.iterdir() if p.is_file()}
+    with resume(path) as folder:
+        folder.rewind(1)
+    assert len(read_rounds(path)) == 2
+    assert {p.name: p.read_bytes() for p in backup.iterdir() if p.is_file()} == before
+
+
 def test_only_the_next_round_is_written(path):
     with resume(path) as folder:
         for record in (folder.rounds()[1], folder.rounds()[3].model_copy(update={"round": 5})):
