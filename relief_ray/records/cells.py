@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Annotated, Any, Generic, Literal, TypeVar, cast
 
-from pydantic import Field, JsonValue, ValidationError, model_validator
+from pydantic import AfterValidator, Field, JsonValue, ValidationError, model_validator
 
 from relief_ray.records.checkpoint import generations, newest_model, round_of
 from relief_ray.records.identity import other_program
@@ -224,6 +224,16 @@ def read_error(folder: Path) -> str | None:
         return f"failed; its {ERROR_FILE} is damaged"
 
 
+def _plain_name(name: str) -> str:
+    """The name of a folder beside the plan file, ``.`` for the file's own: a path would lead anywhere."""
+    if name != "." and (name in ("", "..") or "/" in name or not name.isprintable()):
+        raise ValueError(f"found {name!r}, expected one plain name of a folder")
+    return name
+
+
+PlainName = Annotated[str, AfterValidator(_plain_name)]
+
+
 class PlannedCell(FrozenConfig):
     """Row of a plan file, unparsed: a resume and a report read plans whose configurations this program cannot check.
 
@@ -237,7 +247,7 @@ class PlannedCell(FrozenConfig):
         config: its configuration as JSON, credentials masked.
     """
 
-    folder: str
+    folder: PlainName
     label: str
     setting: str = ""
     hash: str = ""

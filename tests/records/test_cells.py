@@ -137,6 +137,15 @@ def test_plans_of_runs_and_grids_come_back_as_they_were_written(tmp_path):
     assert page(tmp_path / "plan.json") == {"kind": "run", "name": "demo", "cells": [row]}
 
 
+@pytest.mark.parametrize("name", ["../x", "/abs", "..", "a/b", "", "a\0b", "a/../../b", "x\n", "./x"])
+def test_a_plan_leads_to_no_other_place(tmp_path, name):
+    facts = MethodFacts(name="a", title="A", kind="own")
+    row = {"folder": "x", "label": "a", "method": facts.model_dump(), "config": {}}
+    put_page(tmp_path / "plan.json", {"kind": "run", "name": "demo", "cells": [row | {"folder": name}]})
+    with pytest.raises(UserError, match=r"plan\.json: damaged \(cells\.0\.folder: .*expected one plain name"):
+        read_plan_file(tmp_path / "plan.json")
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"name": 1, "cells": [{}]}', '{"name": "a", "cells": [1]}'])
 def test_a_damaged_plan_is_named(tmp_path, text):
     for data in (text.encode(), sealed(text.encode(), PAGE)):
