@@ -222,6 +222,7 @@ def test_windows_are_predicted_without_what_their_subject_lacks(missing: str) ->
 # Runs -----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("strategy", ["relief", "fedavg"])
 def test_what_stands_in_a_lacking_column_changes_no_bit_of_a_run(strategy: str, lab: Lab, tmp_path: Path) -> None:
     results = []

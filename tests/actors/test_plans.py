@@ -115,6 +115,7 @@ def test_a_damaged_cell_is_a_failed_one(tmp_path):
     assert cell.status == "failed" and "unreadable" in cell.why
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("left", ["nothing", "one round", "half a line", "damage"])
 def test_a_finished_cell_whose_ledger_was_cut_is_a_failed_one(tmp_path, left):
     plan = tiny_plan(tmp_path, methods=("fedavg",)).write()

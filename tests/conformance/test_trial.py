@@ -41,6 +41,7 @@ def test_a_result_is_true_where_no_rule_is_broken():
     assert bad.text.splitlines()[0] == "mine (own)" and bad.text.endswith("mine: breaks moves; 1 kept, 0 not judged")
 
 
+@pytest.mark.ci
 def test_each_verdict_is_passed_on_when_it_is_reached():
     reached = []
     result = judged_of("dsa_mini", [], {}).judge(reached.append)

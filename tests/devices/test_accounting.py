@@ -112,6 +112,7 @@ def of(runs, case, mode):
     return read_rounds(runs[case, mode])
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("case", [*sorted(CHARGED_WHOLE), "relief"])
 def test_accounting_changes_the_bill_and_nothing_that_is_learned(runs, case):
     for method, table in zip(of(runs, case, "method"), of(runs, case, "table"), strict=True):

@@ -102,6 +102,7 @@ def test_the_code_in_the_readme_is_the_runs_model(kind, request, tmp_path, monke
         assert not torch.equal(logits(few), logits({m: x for m, x in few.items() if m != "gyro"}))
 
 
+@pytest.mark.ci
 def test_what_is_written_for_each_backbone(cnn, moment, tmp_path):
     export_model(moment[0], tmp_path / "moment")
     names = {str(p.relative_to(tmp_path / "moment")) for p in (tmp_path / "moment").rglob("*") if p.is_file()}

@@ -133,6 +133,7 @@ def test_of_an_installed_package_only_its_own_modules_count(write):
     assert [s.name for s in sources(["pkg_a"])] == ["pkg_a/__init__.py", "pkg_a/part.py"]
 
 
+@pytest.mark.ci
 def test_a_run_is_resumed_with_the_same_bits_and_refused_once_the_file_has_changed(write, tmp_path):
     module = write(METHOD)
     config = with_strategy({"name": f"{module}:Mine", "alpha": 0.25})

@@ -66,6 +66,7 @@ def test_source_digest_covers_names_contents_and_packages(tmp_path):
     assert digest_files([("q", tmp_path)]) not in seen
 
 
+@pytest.mark.ci
 def test_source_digest_is_the_same_in_another_process_and_loads_neither_the_runtime_nor_mlflow():
     loaded = "sorted({'actors', 'ray', 'mlflow'} & set(sys.modules))"
     code = f"import sys; from relief_ray.records import source_digest as f; print(f(), {loaded})"

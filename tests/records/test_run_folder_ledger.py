@@ -178,6 +178,7 @@ def test_a_folder_without_run_is_refused_and_left_alone(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.ci
 def test_a_folder_that_may_not_be_written_is_refused_before_the_first_round(program):
     # Below the system's own temporary folder: a user without rights must get as far as the run folder.
     base = Path(tempfile.mkdtemp(prefix="relief-"))

@@ -163,6 +163,7 @@ def test_bad_input_is_refused_before_anything_is_written(tmp_path, target, words
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.ci
 def test_a_second_call_computes_what_is_missing_and_refuses_other_settings(small_study, tmp_path, capsys):
     folder = tmp_path / "again"
     shutil.copytree(small_study.folder, folder)

@@ -126,6 +126,7 @@ def warned(title, rule, text):
     return len(re.findall(told, plain(text)))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("seed", "name"), list(enumerate(REASONS)), ids=REASONS)
 def test_lines_name_client_and_reason(folders, seed, name, capsys):
     title = f"fedavg, seed {seed}"

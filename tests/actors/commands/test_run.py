@@ -68,6 +68,7 @@ def test_json_of_a_reused_run_keeps_to_the_vocabulary(invoke, runs: Path) -> Non
     assert (end["status"], end["why"]) == ("done", "reused, finished already")
 
 
+@pytest.mark.ci
 def test_the_advice_for_a_damaged_plan_loses_no_result(invoke, tmp_path: Path) -> None:
     """Two runs were planned; one has a round, the other was never begun, and the plan is damaged."""
     command = ["run", "quick", "--out", tmp_path, "--strategies", "fedavg,v1", *SMALL]

@@ -141,6 +141,7 @@ def test_a_try_is_judged_by_those_of_earlier_sessions_and_of_its_own_place_alone
     assert [e.why for e in plan.look() if e.status == "stopped"] == ["stopped early by ASHA at round 1"]
 
 
+@pytest.mark.ci
 def test_a_stopped_try_says_so_stays_stopped_and_cannot_win(tmp_path):
     plan = stopped_early(tiny_search(tmp_path / "s"), RULE).write()
     assert plan.title.endswith("ASHA judges tries after rounds 1 and 2 of 3 (reduction factor 2, evaluation.every = 1)")

@@ -66,6 +66,7 @@ def test_the_best_try_by_validation_is_frozen_and_used(tmp_path):
         cells_of(grid, [f"tuned={file}", "training.lr=0.5"])
 
 
+@pytest.mark.ci
 def test_that_it_was_tuned_is_a_fact_of_plan_and_record(tmp_path, capsys):
     search, file = tiny_search(tmp_path / "g", rounds=1).write(), tmp_path / "tuned.json"
     run(search)

@@ -66,6 +66,7 @@ def test_what_a_search_takes_is_told_of_all_its_tries(tmp_path):
     assert f1_heading(entries) == "validation F1 %"
 
 
+@pytest.mark.ci
 def test_a_choice_is_frozen_once_all_tries_are_done_and_knows_the_edge_of_the_space(tmp_path):
     search = suggested_tries("search_lr", SETTINGS, tmp_path / "s", 4, seed=0)
     plan = carried_out(search, 1)

@@ -271,6 +271,7 @@ def test_cells_of_a_grid_share_one_parent(run):
     assert parents[0].info.end_time >= max(ends), "a grid lasts until its last cell's end"
 
 
+@pytest.mark.ci
 def test_sync_goes_to_the_runs_own_store_and_experiment(run, tmp_path):
     configured(run, uri=f"sqlite:///{tmp_path / 'own.db'}", experiment="mine")
     done = sync(run)

@@ -312,6 +312,7 @@ def test_wide_numbers_leave_room_for_the_label_of_seconds(seconds):
     test_no_label_leaves_the_sheet(seconds, devices)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("maker", MAKERS, ids=lambda m: m.__name__)
 def test_no_label_leaves_the_sheet(experiment, maker):
     agg = pytest.importorskip("matplotlib.backends.backend_agg")
