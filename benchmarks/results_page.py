@@ -21,11 +21,10 @@ from benchmarks.scores import read
 from benchmarks.study_remarks import surprises
 from relief_ray.config.experiment import as_read
 from relief_ray.records.cells import FIGURE_TEXT
-from relief_ray.records.schema import RunRecord
 from relief_ray.report.claims import Judgement, bound_text, judge, registry_of
 from relief_ray.report.comparison import Comparison, MethodResult, compare_runs
 from relief_ray.report.remarks import stand_ins
-from relief_ray.report.runs import Loaded, Replicate, config_text, read_small, run_value, searched_keys
+from relief_ray.report.runs import Loaded, Replicate, read_small, searched_keys
 from relief_ray.report.statistics import paired
 from relief_ray.report.tables.columns import LINK
 
@@ -217,7 +216,7 @@ def tuned(results: Path, before: Sequence[Path]) -> str:
         rows.append(
             [
                 _method_row(study, row)[0],
-                _choice(runs[0].run),
+                _choice(runs[0]),
                 _mean(earlier),
                 _mean(scores),
                 str(gain or _NONE),
@@ -238,10 +237,10 @@ def _mean(scores: Mapping[Replicate, float]) -> str:
     return f"{fmean(scores.values()):.1f}" if scores else _NONE
 
 
-def _choice(run: RunRecord) -> str:
+def _choice(loaded: Loaded) -> str:
     """Return optimizer and rate; a dagger where a value lies at the edge of what was tried."""
-    edge = run_value(run, "choice.at_edge")
-    return f"{config_text(run, 'training.optimizer')}, {config_text(run, 'training.lr')}{'†' if edge else ''}"
+    edge = loaded.value("choice.at_edge")
+    return f"{loaded.text('training.optimizer')}, {loaded.text('training.lr')}{'†' if edge else ''}"
 
 
 def settings(results: Path, words: Callable[[Loaded], str], order: Sequence[str]) -> str:
@@ -255,13 +254,13 @@ def settings(results: Path, words: Callable[[Loaded], str], order: Sequence[str]
 
 
 def _coupling(loaded: Loaded) -> str:
-    return _COUPLINGS[config_text(loaded.run, "fleet.coupling")]
+    return _COUPLINGS[loaded.text("fleet.coupling")]
 
 
 def _gap_and_clients(loaded: Loaded) -> str:
     committed = loaded.committed
     clients = "?" if committed is None or committed.means is None else committed.means.num_clients
-    return f"gap {config_text(loaded.run, 'fleet.gap')}, {clients} clients"
+    return f"gap {loaded.text('fleet.gap')}, {clients} clients"
 
 
 def _method_row(study: Comparison, row: MethodResult) -> list[str]:

@@ -120,9 +120,7 @@ class Judgement:
     """The A/A rate of every figure that a claim names, where there are enough runs."""
 
 
-def judge(
-    comparisons: Sequence[Comparison | None], registry: Registry
-) -> tuple[list[Judgement | None], tuple[str, ...]]:
+def judge(comparisons: Sequence[Comparison], registry: Registry) -> tuple[list[Judgement | None], tuple[str, ...]]:
     """Verdicts for each comparison, None where no claim is about it, and sentences on claims that fit none or several.
 
     Claims that could not be tested count in Holm's correction as well: leaving runs out makes it no milder.
@@ -130,7 +128,7 @@ def judge(
     problems, number = [*registry.problems], registry.num_claims
     judged: dict[int, tuple[Registered, Comparison, list[JudgedClaim]]] = {}
     for file in registry.files:
-        found = [(i, c) for i, c in enumerate(comparisons) if c and _is_about(file.claims, c.runs[0].run.config)]
+        found = [(i, c) for i, c in enumerate(comparisons) if c.runs and _is_about(file.claims, c.first.config)]
         if len(found) == 1 and found[0][0] not in judged:
             ((place, comparison),) = found
             judged[place] = file, comparison, [_judge(comparison, claim, file, number) for claim in file.claims.claims]

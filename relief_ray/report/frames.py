@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from relief_ray.records.cells import figure_named
 from relief_ray.records.metrics import extra_columns
 from relief_ray.records.schema import Metrics
-from relief_ray.report.comparison import experiments, paired_gain, pairs, renamed
+from relief_ray.report.comparison import by_setting, paired_gain, pairs, renamed
 from relief_ray.report.results import MIB, round_table, run_table
-from relief_ray.report.runs import Inventory, Parsed, config_value, last_metrics, take_inventory
+from relief_ray.report.runs import Inventory, Parsed, last_metrics, take_inventory
 from relief_ray.report.statistics import Paired, holm
 from relief_ray.strategies import REFERENCE, by_registry
 from relief_ray.support.errors import UserError, nearest
@@ -103,13 +103,13 @@ def cells_of(inventory: Inventory) -> Cells:
     done = {s.name: s for s in inventory.items if s.loaded is not None and (s.loaded.committed or s.status == "done")}
     places, parts, titles = {name: i for i, name in enumerate(done)}, [], list[str]()
     sensors: dict[str, None] = {}
-    for experiment in experiments(replace(inventory, items=tuple(done.values()))):
-        runs = [renamed(s.loaded, s.label) for s in experiment.items if s.loaded is not None]
-        names = [s.name for s in experiment.items]
+    for comparison in by_setting(replace(inventory, items=tuple(done.values()))):
+        runs = [renamed(s.loaded, s.label) for s in comparison.items if s.loaded is not None]
+        names = [s.name for s in comparison.items]
         rounds = round_table(runs)
         table = run_table(runs, rounds)
         titles.append(
-            f"{experiment.title}, setting {len(titles) + 1}" * (experiment.title in titles) or experiment.title
+            f"{comparison.title}, setting {len(titles) + 1}" * (comparison.title in titles) or comparison.title
         )
         facts = {
             "cell": names,
@@ -117,7 +117,7 @@ def cells_of(inventory: Inventory) -> Cells:
             "data_origin": [r.run.data_origin for r in runs],
             "clock": [r.run.planning_model for r in runs],
             "program": [r.run.source_digest[:8] for r in runs],
-            "strategy": [config_value(r.run.config, "strategy.name") for r in runs],
+            "strategy": [r.value("strategy.name") for r in runs],
         }
         sensors |= {f"f1_{m}_percent": None for run in runs for m in (last_metrics(run) or _UNTESTED).f1_by_modality}
         number = table["run"].map(lambda i, names=names: places[names[i]])

@@ -37,6 +37,7 @@ Replicate = tuple[int, int, int]
 # The number of a replicate and -1; where the configuration has none, seed and rotation.
 Repetition = tuple[int, int]
 
+_PRETTY = {"pamap2": "PAMAP2", "mhealth": "MHEALTH", "dsa": "DSA", "dsa_mini": "DSA excerpt"}
 _SPLIT_NAMES = {
     "held_out_subject": "held-out subjects",
     "within_subject": "within subjects",
@@ -94,11 +95,25 @@ class Loaded:
         return f"{self.label}, {self.draw}"
 
     @property
+    def data_title(self) -> str:
+        """The data set as a title names it: a user's own, whose name is an import path, by its own title."""
+        name = self.text("data.name")
+        return (is_path(name) and self.run.data_title) or short_name(name)
+
+    def value(self, path: str) -> JsonValue:
+        """A value of its configuration by its dotted path; None where there is none."""
+        return config_value(self.run.config, path)
+
+    def text(self, path: str, default: str = "-") -> str:
+        """A value of its configuration as text."""
+        return config_text(self.run.config, path, default)
+
+    @property
     def draw(self) -> str:
         """The fold (where the split has folds) and the seed or replicate, in words."""
         fold, rotation, seed = self.replicate
         place = f"fold {fold}, " if has_folds(self.run.config) else ""
-        number = run_value(self.run, "replicate")
+        number = self.value("replicate")
         if isinstance(number, int):
             return f"{place}replicate {number}"
         turned = f"rotation {rotation}, " if rotation else ""
@@ -109,7 +124,7 @@ class Loaded:
         """True where the fleet's utilisation was fitted to the paper's joules; committed cells tell by settings."""
         if self.committed is None:
             return self.run.calibration.get("origin") == "FITTED"
-        return run_value(self.run, "costs.utilisation") is None
+        return self.value("costs.utilisation") is None
 
     @property
     def has_bootstrap(self) -> bool:
@@ -128,7 +143,7 @@ class Loaded:
     @property
     def planned(self) -> int:
         """The number of rounds that the configuration asks for."""
-        return config_int(self.run, "rounds", default=len(self.rounds))
+        return int(self.text("rounds", str(len(self.rounds))))
 
     @property
     def complete(self) -> bool:
@@ -167,11 +182,6 @@ class Loaded:
         Some committed cells lack it: there only equal models count as equal work.
         """
         return self.small.work_sha256 or self.small.model_sha256
-
-
-def run_value(run: RunRecord, path: str) -> JsonValue:
-    """``config_value`` of a run's configuration."""
-    return config_value(run.config, path)
 
 
 def config_value(config: Mapping[str, JsonValue], path: str) -> JsonValue:
@@ -215,15 +225,9 @@ def _flat(prefix: str, node: Mapping[str, JsonValue]) -> Iterator[tuple[str, Jso
             yield f"{prefix}{key}", value
 
 
-def config_int(run: RunRecord, path: str, default: int = 0) -> int:
-    """An integer of the configuration."""
-    value = run_value(run, path)
-    return value if isinstance(value, int) else default
-
-
-def config_text(run: RunRecord, path: str, default: str = "-") -> str:
-    """A value of the configuration as text."""
-    value = run_value(run, path)
+def config_text(config: Mapping[str, JsonValue], path: str, default: str = "-") -> str:
+    """A value of a configuration as text."""
+    value = config_value(config, path)
     return default if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -588,7 +592,8 @@ def _folder(path: Path, keep: bool) -> tuple[list[tuple[str, GridItem]], list[st
     return items, [plan.title or plan.name for _, plan in plans]
 
 
-def _item(name: str, loaded: Loaded, status: Status, why: str) -> GridItem:
+def item_of(name: str, loaded: Loaded, status: Status = "done", why: str = "") -> GridItem:
+    """The item of a run that was read."""
     run = loaded.run
     return GridItem(
         name=name,
@@ -605,8 +610,8 @@ def _item(name: str, loaded: Loaded, status: Status, why: str) -> GridItem:
 def _small(name: str, loaded: Loaded) -> GridItem:
     """A committed cell; a search's try, whose validation scores are in its run folder alone, counts as untested."""
     if last_metrics(loaded) is None:
-        return _item(name, loaded, "untested", "validation scores are in the run folder alone")
-    return _item(name, loaded, "done", "")
+        return item_of(name, loaded, "untested", "validation scores are in the run folder alone")
+    return item_of(name, loaded)
 
 
 def _name(folder: Path, top: Path) -> str:
@@ -636,7 +641,7 @@ def look(name: str, folder: Path, row: PlannedCell | None = None, keep: bool = T
         status, why = "untested", "evaluation.parts lacks `test`"
     elif status != "done" and run.status != "done":
         why = f"{why} ({_reached(loaded)})" if why else _reached(loaded)
-    return _item(name, loaded, status, why)
+    return item_of(name, loaded, status, why)
 
 
 def is_pooled(loaded: Loaded) -> bool:
@@ -678,6 +683,11 @@ def subjects(loaded: Loaded) -> dict[int, str]:
         if isinstance(row, dict) and isinstance(client := row.get("client"), int):
             by_client[client] = str(row.get("subject", "?"))
     return by_client
+
+
+def short_name(name: str) -> str:
+    """The short name of a data set or a backbone of the configuration; of an import path, the last part."""
+    return _PRETTY.get(name) or name.rpartition(":")[2]
 
 
 def split_name(split: str) -> str:

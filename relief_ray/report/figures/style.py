@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from relief_ray.report.comparison import Comparison, data_title, digests_of, is_own_method
+from relief_ray.report.comparison import Comparison, digests_of, is_own_method
 from relief_ray.report.document import TEXT_WIDTH_IN
 from relief_ray.report.paper import REPRESENTATIVE, VARIANT_ROWS
 from relief_ray.report.runs import Loaded
@@ -167,7 +167,7 @@ def small_print(runs: Sequence[Loaded], clock: str | None = None) -> str:
         f"{machine.cpu}, {counted(machine.num_cores, 'core')}, {counted(machine.num_threads, 'thread')}",
         f"torch {machine.torch}",
         f"engine {run.engine}",
-        f"{data_title(run)} ({run.data_origin})",
+        f"{runs[0].data_title} ({run.data_origin})",
         f"sources {listed(d[:8] for d in digests_of(runs))}",
     ]
     return " | ".join(filter(None, parts))
