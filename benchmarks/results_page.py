@@ -282,10 +282,10 @@ def claims(results: Path) -> str:
         if outcome is None:
             rows.append([judged.claim.sentence, judged.evidence, _NONE, _NONE, judged.verdict])
             continue
-        unit = f"{outcome.paired.num_pairs} {'replicate means' if outcome.paired.on_means else 'pairs'}"
+        unit = f"{outcome.num_pairs} {'replicate means' if outcome.on_means else 'pairs'}"
         adjusted = _NONE if judged.p_holm is None else f"{judged.p_holm:.2g}"
-        bound = bound_text(judged.claim, outcome.paired)
-        difference = f"{outcome.paired}, at least {bound}" if bound else str(outcome.paired)
+        bound = bound_text(judged.claim, outcome)
+        difference = f"{outcome}, at least {bound}" if bound else str(outcome)
         rows.append([judged.claim.sentence, difference, unit, adjusted, judged.verdict])
     return table(["claim", "difference [95 %], points", "unit of the test", "p (Holm)", "verdict"], rows)
 
@@ -294,7 +294,7 @@ def sources_of_scatter(results: Path) -> str:
     """Return a table with a row per tested difference: how far its pairs scatter, and what that consists of."""
     rows = []
     for judged in judgement(results).claims:
-        if judged.outcome is not None and (shares := judged.outcome.shares) is not None:
+        if (shares := judged.shares) is not None:
             claim = judged.claim
             parts = [f"{100 * part:.0f} %" for part in shares.of_difference]
             what = f"{claim.first} - {claim.second}, {FIGURE_TEXT[claim.figure]}"

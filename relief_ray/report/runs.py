@@ -24,7 +24,7 @@ from relief_ray.records.cells import PLAN_FILE, STATUS_TEXT, PlannedCell, read_p
 from relief_ray.records.committed import FILE as COMMITTED_FILE
 from relief_ray.records.committed import SHARED, CommittedCell, Means, RoundRow, condense, means_of, read_committed
 from relief_ray.records.facts import left_out_of, sentence
-from relief_ray.records.identity import NOT_DECIDING, config_hash
+from relief_ray.records.identity import NOT_DECIDING
 from relief_ray.records.ledger import Rounds
 from relief_ray.records.run_folder import RUN_FILE, is_done, read_rounds, read_run
 from relief_ray.records.schema import MethodFacts, Metrics, RoundRecord, RunRecord, Status, Totals
@@ -532,17 +532,13 @@ def merged(items: Iterable[GridItem]) -> tuple[GridItem, ...]:
     """One item per configuration (and per origin of data and engine, where several finished), in order.
 
     A cell is its stored hash, to which a key added later makes no difference. As a hash leaves out defaults, which a
-    user's own class may change, two of one hash must also agree on every key that both hold. A planned row without a
-    hash joins those of the very same configuration.
+    user's own class may change, two of one hash must also agree on every key that both hold.
     """
-    listed = [(item, _decisive(item.config)) for item in items]
-    dumps = [config_hash(decisive) if item.config else item.name for item, decisive in listed]
-    hashes = {dump: item.hash for (item, _), dump in zip(listed, dumps, strict=True) if item.hash}
     alike: dict[str, list[tuple[Mapping[str, JsonValue], list[GridItem]]]] = {}
     groups: list[list[GridItem]] = []
-    for (item, decisive), dump in zip(listed, dumps, strict=True):
-        cells_of_hash = alike.setdefault(choice_kind(item.config) + (item.hash or hashes.get(dump, dump)), [])
-        values = flat(decisive)
+    for item in items:
+        values = flat({key: value for key, value in item.config.items() if key not in NOT_DECIDING})
+        cells_of_hash = alike.setdefault(choice_kind(item.config) + (item.hash or item.name), [])
         group = next((same for theirs, same in cells_of_hash if _agree(theirs, values)), None)
         if group is None:
             group = []
@@ -550,10 +546,6 @@ def merged(items: Iterable[GridItem]) -> tuple[GridItem, ...]:
             groups.append(group)
         group.append(item)
     return tuple(item for group in groups for item in _one(group))
-
-
-def _decisive(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    return {k: v for k, v in config.items() if k not in NOT_DECIDING}
 
 
 def _agree(first: Mapping[str, JsonValue], second: Mapping[str, JsonValue]) -> bool:

@@ -15,7 +15,13 @@ from tests.sealed import put_page, put_run
 
 def plan(folder, runs):
     rows = [
-        {"label": r.run.strategy, "method": r.run.method.model_dump(), "folder": n, "config": r.run.config}
+        {
+            "label": r.run.strategy,
+            "method": r.run.method.model_dump(),
+            "folder": n,
+            "hash": r.run.config_hash,
+            "config": r.run.config,
+        }
         for n, r in runs.items()
     ]
     put_page(folder / "plan.json", {"kind": "grid", "name": "g", "title": "a grid", "cells": rows})
@@ -43,7 +49,7 @@ def grid(make, put, tmp_path):
     (tmp_path / "broken" / "run.json").write_text('{"schema_version": 1')
     (tmp_path / "errored").mkdir()
     put_page(tmp_path / "errored" / "error.json", {"error": "OSError: disk full\nmore"})
-    put(make("relief"), tmp_path / "extra")
+    put(make("relief", seed=2), tmp_path / "extra")
     put(make("relief", seed=3), tmp_path / "stale" / "old")
     put(make("relief", seed=4), tmp_path / "mlartifacts" / "relief-ray" / "0" / "artifacts")
     return tmp_path

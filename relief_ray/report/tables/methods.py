@@ -25,7 +25,6 @@ from relief_ray.report.statistics import interval_text
 from relief_ray.report.tables import columns as col
 from relief_ray.report.tables.columns import HEADLINE, OWN_F1, SPEEDUP, Column
 from relief_ray.report.tables.rows import (
-    TableSpec,
     figure_cell,
     gap,
     marked_names,
@@ -34,6 +33,7 @@ from relief_ray.report.tables.rows import (
     names_line,
     number_text,
     recorded,
+    table_of,
 )
 from relief_ray.strategies import REFERENCE, by_registry
 from relief_ray.support.errors import listed
@@ -66,10 +66,11 @@ def main_table(comparison: Comparison, slug: str, known: Sequence[Comparison] = 
         columns = recorded(comparison, (col.F1, col.AT_ROUNDS_F1, change, *_OWN, *costs))
     labels = [label for label in labels_of(comparison) if comparison.has(label)]
     bounds = bounds_of(comparison, labels)
-    return TableSpec(
-        comparison=comparison,
-        rows=labels,
-        columns=columns,
+    return table_of(
+        slug,
+        comparison,
+        labels,
+        columns,
         caption=f"Results: {comparison.title}.",
         notes=(*_notes(comparison, columns), *_tuned_notes(tuned)),
         cell=_cell,
@@ -77,7 +78,7 @@ def main_table(comparison: Comparison, slug: str, known: Sequence[Comparison] = 
         names=marked_names(comparison),
         rules=bounds[:1],
         faint=bounds,
-    ).table(slug)
+    )
 
 
 def labels_of(comparison: Comparison) -> list[str]:

@@ -36,7 +36,6 @@ from relief_ray.report.tables import columns as col
 from relief_ray.report.tables.columns import HEADLINE, OWN_F1, Column
 from relief_ray.report.tables.methods import STARRED, ablations, bounds_of, labels_of
 from relief_ray.report.tables.rows import (
-    TableSpec,
     departures,
     figure_cell,
     gap,
@@ -48,6 +47,7 @@ from relief_ray.report.tables.rows import (
     printed,
     recorded,
     second_line,
+    table_of,
 )
 from relief_ray.strategies import DESCRIBED, REFERENCE, by_registry
 from relief_ray.support.table import NONE, Cell, Number, Row, Table
@@ -82,10 +82,11 @@ def paper_table(comparison: Comparison, slug: str) -> Table | None:
     place = f"Our figures in the columns of the paper's Table {number}"
     if comparison.is_on_papers_data:
         place = f"Our figures beside the paper's (its Table {number})"
-    return TableSpec(
-        comparison=comparison,
-        rows=labels,
-        columns=columns,
+    return table_of(
+        slug,
+        comparison,
+        labels,
+        columns,
         heads=headings(comparison, columns),
         caption=f"{place}: {comparison.title}.",
         notes=_notes(comparison, number),
@@ -95,7 +96,7 @@ def paper_table(comparison: Comparison, slug: str) -> Table | None:
         rules=(*others[:1], *bounds[:1]),
         faint=bounds,
         second=second_line(comparison),
-    ).table(slug)
+    )
 
 
 def _notes(comparison: Comparison, number: str) -> Iterator[str]:
@@ -155,10 +156,11 @@ def ablation_table(comparison: Comparison, slug: str) -> Table | None:
         score = HEADLINE if column is _DIFFERENCE else column
         return printed(comparison, "III", VARIANT_ROWS.get(label, label), score, prefix)
 
-    return TableSpec(
-        comparison=comparison,
-        rows=(*papers, *ours),
-        columns=columns,
+    return table_of(
+        slug,
+        comparison,
+        (*papers, *ours),
+        columns,
         first="variant",
         caption=f"RELIEF without one of its parts{' (the paper, Table III)' if comparison.is_on_papers_data else ''}: "
         f"{comparison.title}.",
@@ -173,7 +175,7 @@ def ablation_table(comparison: Comparison, slug: str) -> Table | None:
         names={label: _title(label) for label in (*papers, *ours)},
         rules=ours[:1],
         second=second_line(comparison),
-    ).table(slug)
+    )
 
 
 def _title(label: str) -> str:
@@ -293,10 +295,11 @@ def testbed_table(comparison: Comparison, slug: str) -> Table | None:
 
     is_measured = comparison.clock == "measured"
     how = "computed from a measured device profile." if is_measured else "simulated: no deviation is computed."
-    return TableSpec(
-        comparison=comparison,
-        rows=[v for v in labels_of(comparison) if v in REPRESENTATIVE or comparison.has(v)],
-        columns=_OF_BOARDS if comparison.is_two_boards else _OF_FLEET,
+    return table_of(
+        slug,
+        comparison,
+        [v for v in labels_of(comparison) if v in REPRESENTATIVE or comparison.has(v)],
+        _OF_BOARDS if comparison.is_two_boards else _OF_FLEET,
         caption=f"Testbed (the paper's Section VII-D and Fig. 8): {comparison.title}.",
         notes=(
             protocol(comparison),
@@ -307,7 +310,7 @@ def testbed_table(comparison: Comparison, slug: str) -> Table | None:
         cell=partial(_on_testbed, _of_weakest(comparison)),
         names={m.label: name_of(m) for m in comparison.rows},
         second=_SECOND,
-    ).table(slug)
+    )
 
 
 def _on_testbed(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import isclose
 
 from relief_ray.devices.time import CLOCKS
@@ -58,66 +58,66 @@ _SIMULATED = (
 _ORDINALS = {1: "1st", 2: "2nd", 3: "3rd"}
 
 
-def _nothing(label: str, column: Column) -> None:
-    """The default of ``TableSpec.beside``: no value of the paper stands below a figure."""
+def table_of(
+    slug: str,
+    comparison: Comparison,
+    labels: Sequence[str],
+    columns: Sequence[Column],
+    *,
+    caption: str,
+    notes: Iterable[str],
+    first: str = "method",
+    heads: Sequence[str] = (),
+    beside: Callable[[str, Column], PaperCell | None] = lambda label, column: None,
+    cell: Callable[[Comparison, MethodResult, Column, PaperCell | None], Cell] | None = None,
+    more: Mapping[str, Callable[[str], Cell]] | None = None,
+    names: Mapping[str, str],
+    rules: Collection[str] = (),
+    faint: Collection[str] = (),
+    second: str = "",
+) -> Table:
+    """Table of a setting: a row per method, a column per figure; a method without finished runs is a row of gaps.
 
+    Args:
+        slug: its name.
+        comparison: where the figures are from.
+        labels: the methods.
+        columns: the figures.
+        caption: what stands above it.
+        notes: what stands below it.
+        first: heading of the rows.
+        heads: headings of the columns; empty: their own.
+        beside: the paper's cell of a method's figure.
+        cell: how a figure is shown; None: as ``method_cell`` does.
+        more: columns of other runs behind these, by their headings: the cell of a method.
+        names: names of methods that do not stand under their own.
+        rules: the methods above which a line stands.
+        faint: the methods that are printed pale.
+        second: explains the cells' second lines.
+    """
+    show, others = cell or method_cell, more or {}
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TableSpec:
-    """Table of a setting: a row per method, a column per figure; a method without finished runs is a row of gaps."""
+    def shown(label: str, column: Column) -> Cell:
+        theirs = beside(label, column)
+        if method := comparison.row(label):
+            return show(comparison, method, column, theirs)
+        known = None if column.gain else theirs
+        numbers: dict[str, Number] = {"n": 0, "paper": None if known is None else known.value}
+        return Cell(text="", below=_paper_line(known, column), tone="gap", numbers=numbers)
 
-    comparison: Comparison
-    """Where the figures are from."""
-    rows: Sequence[str]
-    """The methods."""
-    columns: Sequence[Column]
-    caption: str
-    notes: Iterable[str]
-    first: str = "method"
-    """Heading of the rows."""
-    heads: Sequence[str] = ()
-    """Headings of the columns; empty: their own."""
-    beside: Callable[[str, Column], PaperCell | None] = _nothing
-    """The paper's cell of a method's figure."""
-    cell: Callable[[Comparison, MethodResult, Column, PaperCell | None], Cell] | None = None
-    """How a figure is shown; None: as ``method_cell`` does."""
-    more: Mapping[str, Callable[[str], Cell]] = field(default_factory=dict)
-    """Columns of other runs behind these, by their headings: the cell of a method."""
-    names: Mapping[str, str] = field(default_factory=dict)
-    """Names of methods that do not stand under their own."""
-    rules: Collection[str] = ()
-    """The methods above which a line stands."""
-    faint: Collection[str] = ()
-    """The methods that are printed pale."""
-    second: str = ""
-    """Explains the cells' second lines."""
+    def row(label: str) -> Row:
+        figures = (shown(label, column) for column in columns)
+        cells = (runs_cell(comparison, label), *figures, *(make(label) for make in others.values()))
+        return Row(name=names.get(label, label), cells=cells, rule=label in rules, faint=label in faint)
 
-    def table(self, slug: str) -> Table:
-        """The table under that name."""
-        heads = self.heads or [column.head for column in self.columns]
-        return Table(
-            slug=slug,
-            caption=self.caption,
-            head=(self.first, "runs", *heads, *self.more),
-            rows=tuple(map(self._row, self.rows)),
-            notes=tuple(self.notes),
-            second=self.second,
-        )
-
-    def _row(self, label: str) -> Row:
-        cells = [runs_cell(self.comparison, label)]
-        cells += [self._cell(label, column) for column in self.columns]
-        cells += [make(label) for make in self.more.values()]
-        name = self.names.get(label, label)
-        return Row(name=name, cells=tuple(cells), rule=label in self.rules, faint=label in self.faint)
-
-    def _cell(self, label: str, column: Column) -> Cell:
-        theirs = self.beside(label, column)
-        if (method := self.comparison.row(label)) is None:
-            shown = None if column.gain else theirs
-            below, value = _paper_line(shown, column), None if shown is None else shown.value
-            return Cell(text="", below=below, tone="gap", numbers={"n": 0, "paper": value})
-        return (self.cell or method_cell)(self.comparison, method, column, theirs)
+    return Table(
+        slug=slug,
+        caption=caption,
+        head=(first, "runs", *(heads or [column.head for column in columns]), *others),
+        rows=tuple(map(row, labels)),
+        notes=tuple(notes),
+        second=second,
+    )
 
 
 def headings(comparison: Comparison, columns: Sequence[Column]) -> list[str]:
