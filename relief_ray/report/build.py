@@ -62,12 +62,12 @@ def draw(figures: Sequence[Figure], folder: Path) -> dict[str, str]:
 
 
 def _draw(figure: Figure, folder: Path) -> str:
-    with sheet(figure.height_in, figure.width_in) as canvas:
+    with sheet(figure.height_in) as canvas:
         figure.draw(canvas)
         for suffix in (".pdf", ".png"):
             save(canvas, folder / f"{figure.slug}{suffix}")
     # Letters as outlines: the page looks the same where the font is not installed.
-    with sheet(figure.height_in, figure.width_in, outlines=True) as canvas:
+    with sheet(figure.height_in, outlines=True) as canvas:
         figure.draw(canvas)
         return save(canvas, folder / f"{figure.slug}.svg").read_text(encoding="utf-8")
 

@@ -101,35 +101,30 @@ def cells_of(inventory: Inventory) -> Cells:
     import pandas as pd
 
     done = {s.name: s for s in inventory.items if s.loaded is not None and (s.loaded.committed or s.status == "done")}
-    places, parts, titles = {name: i for i, name in enumerate(done)}, [], list[str]()
-    sensors: dict[str, None] = {}
+    parts, titles, sensors = [], list[str](), dict[str, None]()
     for comparison in by_setting(replace(inventory, items=tuple(done.values()))):
         runs = [renamed(s.loaded, s.label) for s in comparison.items if s.loaded is not None]
-        names = [s.name for s in comparison.items]
+        names = {number: s.name for number, s in enumerate(comparison.items)}
         rounds = round_table(runs)
-        table = run_table(runs, rounds)
         titles.append(
             f"{comparison.title}, setting {len(titles) + 1}" * (comparison.title in titles) or comparison.title
         )
         facts = {
-            "cell": names,
-            "setting": titles[-1],
             "data_origin": [r.run.data_origin for r in runs],
             "clock": [r.run.planning_model for r in runs],
             "program": [r.run.source_digest[:8] for r in runs],
             "strategy": [r.value("strategy.name") for r in runs],
         }
         sensors |= {f"f1_{m}_percent": None for run in runs for m in (last_metrics(run) or _UNTESTED).f1_by_modality}
-        number = table["run"].map(lambda i, names=names: places[names[i]])
-        rounds = rounds.assign(
-            run=rounds["run"].map(number), cell=rounds["run"].map(lambda i, names=names: names[i]), setting=titles[-1]
-        )
-        parts.append((table.assign(run=number, **facts), rounds))
+        tables = (run_table(runs, rounds).assign(**facts), rounds)
+        parts.append([table.assign(cell=table["run"].map(names), setting=titles[-1]) for table in tables])
     if not parts:
         runs_of = pd.DataFrame(columns=["run", "strategy", *(name for name in _CELL_COLUMNS if name not in _COSTS)])
         return Cells(runs=runs_of, rounds=pd.DataFrame(columns=["run", *_ROUND_COLUMNS, "bytes_up", "bytes_down"]))
+    places = {name: number for number, name in enumerate(done)}
     runs_of, rounds_of = (
-        pd.concat(tables).sort_values("run", kind="stable", ignore_index=True) for tables in zip(*parts, strict=True)
+        table.assign(run=table["cell"].map(places)).sort_values("run", kind="stable", ignore_index=True)
+        for table in map(pd.concat, zip(*parts, strict=True))
     )
     columns = (*_CELL_COLUMNS[:-7], *sensors, *extra_columns(None), *_CELL_COLUMNS[-7:])
     return Cells(runs=runs_of, rounds=rounds_of, columns=columns)

@@ -596,7 +596,7 @@ class Study:
             raise UserError(f"{self._place}: the records of its runs do not hold the figure {name!r}{needs}")
 
         def draw(path: Path) -> None:
-            with sheet(plot.height_in, plot.width_in) as canvas:
+            with sheet(plot.height_in) as canvas:
                 plot.draw(canvas)
                 save(canvas, path)
 

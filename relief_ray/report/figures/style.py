@@ -64,7 +64,7 @@ _UNDATED: Mapping[str, Mapping[str, None]] = {
 
 
 @contextmanager
-def sheet(height_in: float, width_in: float = TEXT_WIDTH_IN, *, outlines: bool = False) -> Iterator[MplFigure]:
+def sheet(height_in: float, *, outlines: bool = False) -> Iterator[MplFigure]:
     """An empty figure in our style; the style is gone when the block ends, so draw and ``save`` inside it.
 
     ``outlines``: letters of an SVG as shapes, for readers without the font.
@@ -79,7 +79,7 @@ def sheet(height_in: float, width_in: float = TEXT_WIDTH_IN, *, outlines: bool =
         raise UserError(f"figures need matplotlib; {install('server')}") from error
     style = {**_STYLE, **({"svg.fonttype": "path"} if outlines else {})}
     with matplotlib.rc_context(cast("dict[Any, Any]", style)):
-        yield MplFigure(figsize=(width_in, height_in), dpi=_DPI)
+        yield MplFigure(figsize=(TEXT_WIDTH_IN, height_in), dpi=_DPI)
 
 
 def save(figure: MplFigure, path: Path) -> Path:

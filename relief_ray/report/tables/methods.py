@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -231,22 +233,19 @@ _LEARNING_RATE = "training.lr"
 
 def search_table(comparison: Comparison, slug: str) -> Table:
     """Table of a search: a row per method, fold and value of its own, a column per learning rate, validation F1."""
-    rates = sorted({_rate(s) for s in comparison.items})
+    rates, places, rows = sorted(set(map(_rate, comparison.items))), defaultdict(list), defaultdict(list)
     # Folds are never averaged: one validates on subjects that another tests.
-    places: dict[tuple[str, JsonValue], list[GridItem]] = {}
+    has_folds = len({_fold(item) for item in comparison.items}) > 1
     for item in comparison.items:
-        places.setdefault(_place(item), []).append(item)
-    has_folds = len({fold for _, fold in places}) > 1
+        places[item.label, _fold(item)].append(item)
+        rows[" ".join(filter(None, (item.label, f"fold {_fold(item)}" * has_folds, _others(item))))].append(item)
     has_rounds = any(item.status == "stopped" for item in comparison.items)
-    rows: dict[str, Row] = {}
-    for item in comparison.items:
-        same, others = places[_place(item)], _others(item)
-        fold = f"fold {_place(item)[1]}" if has_folds else ""
-        name = " ".join(filter(None, (item.label, fold, others)))
-        if name not in rows:
-            best = _best(same)
-            tried = ([s for s in same if _others(s) == others and _rate(s) == rate] for rate in rates)
-            rows[name] = Row(name=name, cells=tuple(_tries(items, best, has_rounds=has_rounds) for items in tried))
+
+    def row(name: str, tries: Sequence[GridItem]) -> Row:
+        best = _best(places[tries[0].label, _fold(tries[0])])
+        of_rates = ([item for item in tries if _rate(item) == rate] for rate in rates)
+        return Row(name=name, cells=tuple(_tries(items, best, has_rounds=has_rounds) for items in of_rates))
+
     note = (
         "F1 of the validation part after the last round, of the clients' own models where they have such; mean over "
         "seeds, each fold for itself. Green: a method's best, which `grid freeze` keeps once all its tries are done."
@@ -259,13 +258,13 @@ def search_table(comparison: Comparison, slug: str) -> Table:
         slug=slug,
         caption=f"Search by validation F1 (%): {comparison.title}.",
         head=("method", *(f"lr {rate:g}" for rate in rates)),
-        rows=tuple(rows.values()),
+        rows=tuple(itertools.starmap(row, rows.items())),
         notes=(protocol(comparison), note, *([stops] if has_rounds else [])),
     )
 
 
-def _place(item: GridItem) -> tuple[str, JsonValue]:
-    return item.label, config_value(item.config, "data.fold") or 0
+def _fold(item: GridItem) -> JsonValue:
+    return config_value(item.config, "data.fold") or 0
 
 
 def _rate(item: GridItem) -> float:
@@ -284,9 +283,9 @@ def _scores(items: Sequence[GridItem]) -> list[float]:
 
 def _best(items: Sequence[GridItem]) -> str:
     """The values of the best try, the first listed where several are; empty where none has a score."""
-    tries: dict[str, list[GridItem]] = {}
+    tries = defaultdict(list)
     for item in items:
-        tries.setdefault(_values(item.config), []).append(item)
+        tries[_values(item.config)].append(item)
     means = {values: fmean(scores) for values, group in tries.items() if (scores := _scores(group))}
     return max(means, key=lambda values: means[values], default="")
 

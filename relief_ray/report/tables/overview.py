@@ -8,7 +8,6 @@ from __future__ import annotations
 import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from statistics import mean
@@ -308,18 +307,12 @@ _NOTES = (
 )
 
 
-@dataclass(slots=True)
-class _Group:
-    """Devices of one type under one method: their rounds as measured and as simulated, and the runs' numbers."""
-
-    measured: list[PhysicalRecord] = field(default_factory=list)
-    simulated: list[ClientCost] = field(default_factory=list)
-    runs: set[int] = field(default_factory=set)
+_Measured = tuple[int, PhysicalRecord, ClientCost | None]
 
 
 def physical_table(comparison: Comparison, slug: str) -> Table | None:
     """A row per method and device type; None where nothing was measured on devices (``runtime.physical``)."""
-    if not (groups := _groups(comparison)):
+    if not (groups := _measured(comparison)):
         return None
     order = [method.label for method in comparison.rows]
     known = sorted(groups.items(), key=lambda item: (order.index(item[0][0]), item[0][1]))
@@ -333,29 +326,28 @@ def physical_table(comparison: Comparison, slug: str) -> Table | None:
     )
 
 
-def _groups(comparison: Comparison) -> Mapping[tuple[str, str], _Group]:
-    """Measured devices by method and type; of a client that the clock left out only the measurement."""
-    groups: dict[tuple[str, str], _Group] = defaultdict(_Group)
+def _measured(comparison: Comparison) -> dict[tuple[str, str], list[_Measured]]:
+    """Rounds of devices by method and type: number of the run, as measured, as simulated where the clock has it."""
+    groups = defaultdict(list)
     for number, loaded in enumerate(comparison.runs):
         types = device_types(loaded)
         for record in loaded.trained:
             costs = {cost.client: cost for cost in record.costs[comparison.clock].clients}
             for client, measured in record.physical.items():
-                group = groups[loaded.label, types.get(client, "?")]
-                group.measured.append(measured)
-                group.simulated += [costs[client]] if client in costs else []
-                group.runs.add(number)
+                groups[loaded.label, types.get(client, "?")].append((number, measured, costs.get(client)))
     return groups
 
 
-def _cells(group: _Group) -> Iterator[Cell]:
-    yield Cell(text=str(len(group.runs)), numbers={"n": len(group.runs)})
-    for _, measured, simulated, decimals in _PAIRS:
-        yield _mean(map(attrgetter(measured), group.measured), decimals, "measured")
-        yield _mean(map(attrgetter(simulated), group.simulated), decimals, "simulated")
-    modes = {f"{m.device}, {m.power_mode}" if m.power_mode else m.device for m in group.measured}
+def _cells(group: Sequence[_Measured]) -> Iterator[Cell]:
+    runs, measured, costs = zip(*group, strict=True)
+    simulated = [cost for cost in costs if cost is not None]
+    yield Cell(text=str(len({*runs})), numbers={"n": len({*runs})})
+    for _, ours, theirs, decimals in _PAIRS:
+        yield _mean(map(attrgetter(ours), measured), decimals, "measured")
+        yield _mean(map(attrgetter(theirs), simulated), decimals, "simulated")
+    modes = {f"{m.device}, {m.power_mode}" if m.power_mode else m.device for m in measured}
     yield Cell(text="; ".join(sorted(modes)))
-    yield _mean((None if m.throttled is None else 100.0 * m.throttled for m in group.measured), 0, "measured")
+    yield _mean((None if m.throttled is None else 100.0 * m.throttled for m in measured), 0, "measured")
 
 
 def _mean(values: Iterable[float | None], decimals: int, origin: Origin) -> Cell:
