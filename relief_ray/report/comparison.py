@@ -352,9 +352,8 @@ class Comparison:
         """Clients of the fleet: one per subject of the training part unless the configuration says otherwise."""
         if known := self.text("data.num_clients") or self.text("fleet.num_clients"):
             return int(known)
-        rows = self.first.coverage.get("clients") if self.runs else None
-        if isinstance(rows, list) and rows:
-            return len(rows)
+        if self.runs and (number := self.runs[0].covered("clients")):
+            return number
         try:
             return sum(get_spec(self.dataset).type_counts)
         except UserError:

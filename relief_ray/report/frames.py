@@ -134,19 +134,22 @@ def pairs_of(cells: Cells, label: str, other: str, figure: str) -> DataFrame:
     """``comparison.pairs`` of two methods of one setting.
 
     Raises:
-        UserError: the cells are of several settings, no cell is of one of the methods, or the figure is unknown.
+        UserError: several settings hold them, no cell is of one of the methods, or the figure is unknown.
     """
-    chosen, settings = figure_named(figure, "figure"), cells.runs["setting"].unique()
+    runs, chosen = cells.runs, figure_named(figure, "figure")
+    used, known = runs[runs["method"].isin([label, other])], list(runs["method"].unique())
+    settings = used["setting"].unique()
     if len(settings) > 1:
-        one, two, *_ = settings
-        raise UserError(f"{len(settings)} settings, e.g. {one!r} and {two!r}; choose the cells of one `setting`")
-    known = list(cells.runs["method"].unique())
+        raise UserError(
+            f"{len(settings)} settings hold these methods: {'; '.join(settings)}; name one: --setting TEXT, or choose "
+            "its cells"
+        )
     for name in (label, other):
         if name not in known:
             raise UserError(
                 f"no finished run of {name!r}{nearest(name, known)}; expected one of {', '.join(known) or 'none'}"
             )
-    return pairs(cells.runs, cells.rounds, label, other, chosen)
+    return pairs(used, cells.rounds, label, other, chosen)
 
 
 def gain(cells: Cells, label: str, other: str = REFERENCE, figure: str = "f1") -> Paired | None:

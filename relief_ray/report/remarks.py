@@ -236,21 +236,15 @@ def _failure(loaded: Loaded) -> str | None:
     the run's own first round of the same phase, and against the F1 of guessing, which is 1/K at most.
     """
     losses = [(r.phase, r.loss) for r in loaded.rounds if r.loss is not None]
-    if not losses or not _num_classes(loaded):
+    if not losses or not (classes := loaded.covered("classes")):
         return None
     phase, last = losses[-1]
-    first, number = next(loss for p, loss in losses if p == phase), max(2, _num_classes(loaded))
+    first, number = next(loss for p, loss in losses if p == phase), max(2, classes)
     if not isfinite(last) or last > max(log(number), GROWTH * first):
         return _FAILURES[0]
     metrics = last_metrics(loaded)
     score = None if metrics is None else metrics.headline
     return _FAILURES[1] if last > log(number) and score is not None and score <= 1 / number else None
-
-
-def _num_classes(loaded: Loaded) -> int:
-    """Classes of the data; 0 where they are unknown."""
-    classes = loaded.run.coverage.get("classes")
-    return len(classes) if isinstance(classes, list) else 0
 
 
 def _uneven(comparison: Comparison) -> Words:
@@ -317,7 +311,7 @@ def _alike(comparison: Comparison) -> Words:
     A single run or models that guess may agree by chance; at 100 % it is the data that tell nothing.
     """
     results, same_bits = _by_method(comparison, _RESULTS), [set(names) for names in twins(comparison)]
-    classes = _num_classes(comparison.runs[0])
+    classes = comparison.runs[0].covered("classes")
     guess = 100 / classes if classes else 0.0
     for names in _grouped(results):
         first, *others = (results[name] for name in names)
@@ -575,7 +569,7 @@ def _score(figure: str, ours: Paired | None, cell: PaperCell | None, data: str) 
 
 def rare_alone(comparison: Comparison) -> Iterator[str]:
     """Sentence on F1 through the rare modality alone, which may be no better than guessing."""
-    fleet, number = fleet_in(comparison), _num_classes(comparison.runs[0])
+    fleet, number = fleet_in(comparison), comparison.runs[0].covered("classes")
     scores = [f1 for row in comparison.rows if (f1 := row.mean("f1_rare_percent")) is not None]
     if fleet is None or not scores or not number:
         return

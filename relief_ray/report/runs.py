@@ -104,6 +104,11 @@ class Loaded:
         """A value of its configuration by its dotted path; None where there is none."""
         return config_value(self.run.config, path)
 
+    def covered(self, key: str) -> int:
+        """How many ``clients`` or ``classes`` its coverage report lists; 0 where it lists none."""
+        rows = self.run.coverage.get(key)
+        return len(rows) if isinstance(rows, list) else 0
+
     def text(self, path: str, default: str = "-") -> str:
         """A value of its configuration as text."""
         return config_text(self.run.config, path, default)
@@ -206,10 +211,8 @@ def replicate_of(config: Mapping[str, JsonValue]) -> Replicate:
 
 def repetition_of(config: Mapping[str, JsonValue]) -> Repetition:
     """The replicate that a run belongs to: equal in all folds; without a number its seed and rotation stand for it."""
-    number, seed, rotation = (config_value(config, path) for path in ("replicate", "seed", "fleet.rotation"))
-    if isinstance(number, int):
-        return (number, -1)
-    return (seed if isinstance(seed, int) else 0, rotation if isinstance(rotation, int) else 0)
+    number, (_, rotation, seed) = config_value(config, "replicate"), replicate_of(config)
+    return (number, -1) if isinstance(number, int) else (seed, rotation)
 
 
 def flat(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
@@ -647,7 +650,7 @@ def fleet_of(loaded: Loaded) -> Fleet | None:
         return None
     if loaded.run.fleet:
         return _FLEET.validate_python(loaded.run.fleet)
-    number = len(subjects(loaded)) or max((len(c.clients) for c in loaded.rounds[-1].costs.values()), default=0)
+    number = loaded.covered("clients") or max((len(c.clients) for c in loaded.rounds[-1].costs.values()), default=0)
     if loaded.committed is not None and loaded.committed.means is not None:
         number = loaded.committed.means.num_clients
     if not number:
@@ -665,16 +668,6 @@ def device_types(loaded: Loaded) -> dict[int, str]:
     """Device type by client; empty where the fleet is unknown."""
     fleet = fleet_of(loaded)
     return {} if fleet is None else {c.id: c.device for c in fleet.clients}
-
-
-def subjects(loaded: Loaded) -> dict[int, str]:
-    """The subject behind each client, from the coverage report."""
-    rows = loaded.run.coverage.get("clients")
-    by_client: dict[int, str] = {}
-    for row in rows if isinstance(rows, list) else []:
-        if isinstance(row, dict) and isinstance(client := row.get("client"), int):
-            by_client[client] = str(row.get("subject", "?"))
-    return by_client
 
 
 def short_name(name: str) -> str:

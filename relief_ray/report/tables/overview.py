@@ -143,7 +143,7 @@ def _settings_rows(runs: Sequence[Loaded]) -> dict[str, str]:
         "rounds R": (r.planned for r in runs),
         "local epochs E": (r.text("training.epochs") for r in runs),
         "optimizer": map(_optimizer, runs),
-        "clients": [len(clients) for r in runs if isinstance(clients := r.run.coverage.get("clients"), list)],
+        "clients": [number for r in runs if (number := r.covered("clients"))],
         "window stride": (f"{r.text('data.stride_s')} s" for r in runs),
         "missing modality": (r.text("training.missing") for r in runs),
         "rounds between evaluations": (r.text("evaluation.every") for r in runs),
