@@ -400,14 +400,9 @@ class Comparison:
         ]
         return ("" if self.is_real else "SYNTHETIC data: ") + ", ".join(filter(None, parts))
 
-    @property
-    def digests(self) -> tuple[str, ...]:
-        """``digests_of`` its runs."""
-        return digests_of(self.runs)
-
     def of_other_code(self, label: str) -> int:
         """Number of a method's runs that another program computed than most runs of the setting."""
-        return sum(r.run.source_digest != self.digests[0] for r in self.runs_of(label))
+        return sum(r.run.source_digest != digests_of(self.runs)[0] for r in self.runs_of(label))
 
 
 def compare(folders: Iterable[Path], clock: str | None = None, parsed: Parsed = dict) -> Comparison:

@@ -1,6 +1,6 @@
 """Grouping by setting: methods, folds and seeds together, everything else apart."""
 
-from relief_ray.report.comparison import by_setting
+from relief_ray.report.comparison import by_setting, digests_of
 from relief_ray.report.runs import GridItem, Inventory
 
 
@@ -72,7 +72,7 @@ def test_runs_of_other_code_are_counted(make):
         )
 
     (experiment,) = by_setting(Inventory(items=(by("a"), by("a", seed=1), by("b", seed=2))))
-    assert experiment.digests == ("a", "b")
+    assert digests_of(experiment.runs) == ("a", "b")
     assert experiment.of_other_code("fedavg") == 1
 
 
