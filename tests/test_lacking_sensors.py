@@ -29,7 +29,7 @@ from relief_ray.experiment.setup import prepare
 from relief_ray.records import read_rounds
 from relief_ray.records.facts import data_facts
 from relief_ray.records.run_folder import read_run
-from relief_ray.report.comparison import experiments
+from relief_ray.report.comparison import by_setting
 from relief_ray.report.runs import take_inventory
 from relief_ray.report.tables.overview import data_tables
 from relief_ray.server import aggregation as agg
@@ -259,7 +259,7 @@ def test_a_held_out_person_without_a_sensor_is_tested(lab: Lab, tmp_path: Path) 
 
 def test_the_report_says_who_lacks_what(lab: Lab, tmp_path: Path) -> None:
     drive(parse(values_of(lab())), tmp_path / "runs" / "a")
-    (experiment,) = experiments(take_inventory([tmp_path / "runs"]))
+    (experiment,) = by_setting(take_inventory([tmp_path / "runs"]))
     table = data_tables(experiment, "e")[1]
     assert table.caption.endswith(". Subject 3 lacks hip.")
     assert [[c.text for c in row.cells][:3] for row in table.rows][2] == ["3", "C", "wrist + ankle"]

@@ -160,7 +160,7 @@ def _comparisons(folders: Sequence[Path], wanted: str | None) -> list[tuple[str,
     Raises:
         UserError: no setting's title contains ``wanted``, or run folders of several settings.
     """
-    from relief_ray.report.comparison import compare, experiments
+    from relief_ray.report.comparison import by_setting, compare
     from relief_ray.report.runs import is_committed, take_inventory
 
     refuse_nested(folders, "compare")
@@ -168,8 +168,7 @@ def _comparisons(folders: Sequence[Path], wanted: str | None) -> list[tuple[str,
         if wanted is not None:
             raise UserError("--setting: chooses among committed results; name the run folders to compare instead")
         return [("", compare(find_runs(folders), parsed=as_read))]
-    known = [(e.title, e.main) for e in experiments(take_inventory(folders, as_read))]
-    finished = [(title, comparison) for title, comparison in known if comparison is not None]
+    finished = [(found.title, found) for found in by_setting(take_inventory(folders, as_read)) if found.runs]
     chosen = [pair for pair in finished if wanted is None or wanted.lower() in pair[0].lower()]
     if not chosen:
         titles = "; ".join(title for title, _ in finished) or "none with finished cells"

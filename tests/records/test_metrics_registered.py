@@ -11,7 +11,8 @@ from relief_ray.experiment.reproduce import judge
 from relief_ray.records.committed import condense
 from relief_ray.records.metrics import METRICS, Metric, accuracy, round_scalars
 from relief_ray.records.schema import Metrics
-from relief_ray.report import as_csv, compare
+from relief_ray.report.comparison import compare
+from relief_ray.report.formats.text import as_csv
 from relief_ray.report.frames import read_cells
 from relief_ray.training.executor import SerialExecutor
 from tests.conformance.cases import config_of

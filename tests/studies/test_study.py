@@ -9,7 +9,8 @@ import pytest
 import relief_ray as rr
 from relief_ray.plugins.load import load
 from relief_ray.records.run_folder import read_rounds
-from relief_ray.report import compare, last_line
+from relief_ray.report.claims import last_line
+from relief_ray.report.comparison import compare
 from relief_ray.report.formats.text import plain
 from relief_ray.report.frames import GAIN_COLUMNS, read_cells
 from relief_ray.support.errors import UserError
