@@ -325,4 +325,4 @@ def aggregate(config: FedICU, state: ServerState, reduced: Reduced, tools: Serve
     )
     known = {j: group_importance(config.importance, [u.delta[j] for u in updates], theta[j]) for j in steps}
     tensors = {**state.tensors, IMPORTANCE: to_tensor(known, layout)}
-    return ServerState(models={"global": apply_step(theta, steps)}, tensors=tensors, facts=state.facts)
+    return replace(state, models={"global": apply_step(theta, steps)}, tensors=tensors)

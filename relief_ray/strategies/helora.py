@@ -54,7 +54,7 @@ from relief_ray.core.protocols import Network
 from relief_ray.core.streams import Streams
 from relief_ray.server.aggregation import apply_parts, apply_step, mix_models, model_of, normalised, richest
 from relief_ray.server.reduction import one_thread
-from relief_ray.strategies.common import Preset, ReadWith, Search, StrategyConfig
+from relief_ray.strategies.common import Preset, ReadWith, Search, StrategyConfig, own_target
 from relief_ray.support.errors import UserError
 
 # HeLoRA-KD: deep mutual learning on the server; models of any size teach each other on windows without labels.
@@ -243,11 +243,8 @@ def public_windows(tools: ServerTools, most: int) -> dict[str, Tensor]:
 
 def each_its_own(state: ServerState, fleet: Fleet) -> EvalPlan:
     """Evaluate every client's model with its own sensors; canonical: the mean of the fullest."""
-    targets = (
-        EvalTarget(label=model_of(c.id), view=model_of(c.id), client=c.id, modalities=c.modalities)
-        for c in fleet.clients
-    )
-    return EvalPlan(canonical=EvalTarget(label="global"), clients=tuple(targets))
+    targets = tuple(replace(own_target(c), view=model_of(c.id)) for c in fleet.clients)
+    return EvalPlan(canonical=EvalTarget(label="global"), clients=targets)
 
 
 # Padding: fills the ranks and rows that smaller models lack, to bring their updates to the server's size.
@@ -481,4 +478,4 @@ def aggregate(config: HeLoRA, state: ServerState, reduced: Reduced, tools: Serve
             steps[j] = steps.get(j, torch.zeros(())) + step
             total[j] = total.get(j, 0.0) + sums[j].weight
     after = apply_step(theta, {j: step / total[j] for j, step in steps.items()})
-    return ServerState(models={"global": after}, tensors=state.tensors, facts=state.facts)
+    return replace(state, models={"global": after})

@@ -150,12 +150,13 @@ def test_errors_name_the_fix(tmp_path):
     with pytest.raises(UserError, match="remove the lab with `down`"):
         Place("one", tmp_path).read()
     with pytest.raises(UserError, match="expected one of head"):
-        lab.names_of(State(nodes={"head": Node(plan=make_plan(["a"])[0])}), "a,b")
+        lab.nodes_of(State(nodes={"head": Node(plan=make_plan(["a"])[0])}), "a,b")
 
 
 def test_all_are_all_but_the_head():
     state = State(nodes={node.name: Node(plan=node) for node in make_plan(["a", "b"])})
-    assert lab.names_of(state, "all") == ["a", "b"] and lab.names_of(state, "head,a") == ["head", "a"]
+    for words, names in (("all", ["a", "b"]), ("head,a", ["head", "a"])):
+        assert [node.plan.name for node in lab.nodes_of(state, words)] == names
 
 
 def test_without_root_nothing_is_built(tmp_path, monkeypatch):
