@@ -34,7 +34,6 @@ from relief_ray.core.groups import (
     Params,
     Part,
     Selection,
-    TensorSpec,
 )
 from relief_ray.core.messages import (
     Assignment,
@@ -146,9 +145,7 @@ def _learner(pupil: Pupil, layout: GroupLayout, network: Network, recipe: Recipe
     fixed = []
     for j, part in pupil.own.items():
         for spec, p in zip(layout[j].tensors, network.parameters[j], strict=True):
-            axis, number = part.lead(spec)
-            if number < spec.shape[axis]:
-                beyond = p.detach().narrow(axis, number, spec.shape[axis] - number)
+            if (beyond := part.beyond(spec, p.detach())).numel():
                 fixed.append((beyond, beyond.clone()))
     adam = torch.optim.AdamW(parameters, lr=recipe.lr, weight_decay=recipe.weight_decay, foreach=False)
     return _Learner(pupil=pupil, network=network, parameters=parameters, optimizer=adam, fixed=fixed)
@@ -296,21 +293,12 @@ def padded_sums(
         step = _scatter(part, up, layout, j)
         for spec in layout[j].tensors:
             axis, number = up[j].lead(spec)
-            beyond = spec.shape[axis] - number
-            base = part.weight * _view(theta[j].to(torch.float64), spec).narrow(axis, number, beyond)
+            base = part.weight * up[j].beyond(spec, spec.of(theta[j].to(torch.float64)))
             shared = mean if layout[j].role == "fusion_a" else None
-            filled = filling(leading[j][spec.name], axis, beyond, padding, shared)
-            _view(step, spec).narrow(axis, number, beyond).copy_(filled - base if _is_factor(spec) else filled)
+            filled = filling(leading[j][spec.name], axis, spec.shape[axis] - number, padding, shared)
+            up[j].beyond(spec, spec.of(step)).copy_(filled - base if spec.is_factor else filled)
         steps[j] = step
     return steps
-
-
-def _is_factor(spec: TensorSpec) -> bool:
-    return spec.kind in ("lora_a", "lora_b")
-
-
-def _view(vector: Tensor, spec: TensorSpec) -> Tensor:
-    return vector[spec.offset : spec.offset + spec.numel].view(spec.shape)
 
 
 def _scatter(part: GroupSum, up: Selection, layout: GroupLayout, group: GroupId) -> Tensor:
@@ -326,8 +314,8 @@ def _leading(part: GroupSum, up: Selection, theta: Params, layout: GroupLayout, 
     leading = {}
     for spec in layout[group].tensors:
         axis, number = up[group].lead(spec)
-        sent, start = (_view(values, spec).narrow(axis, 0, number) for values in (moved, origin))
-        leading[spec.name] = sent + part.weight * start if _is_factor(spec) else sent
+        sent, start = (spec.of(values).narrow(axis, 0, number) for values in (moved, origin))
+        leading[spec.name] = sent + part.weight * start if spec.is_factor else sent
     return leading
 
 

@@ -103,10 +103,9 @@ def shape(
     name: LabName = "lab",
     down_mbit: Rate = None,
     up_mbit: Rate = None,
-    delay_ms: Annotated[float | None, typer.Option(help="Round-trip delay, where the kernel has netem.")] = None,
 ) -> None:
     """Set the rates of nodes' links, towards the node and away from it; without options as fast as the machine."""
-    lab.shape(Place(name), names, Link(down_mbit=down_mbit, up_mbit=up_mbit, delay_ms=delay_ms))
+    lab.shape(Place(name), names, Link(down_mbit=down_mbit, up_mbit=up_mbit))
 
 
 @app.command()
@@ -164,7 +163,6 @@ def status(name: LabName = "lab", as_json: Annotated[bool, typer.Option("--json"
             "cut": node.link.is_cut,
             "down_mbit": node.link.down_mbit,
             "up_mbit": node.link.up_mbit,
-            "delay_ms": node.link.delay_ms,
             "quota_percent": node.quota_percent,
             "down_bytes": moved.get(key, (None, None))[0],
             "up_bytes": moved.get(key, (None, None))[1],

@@ -65,11 +65,10 @@ def _stat(pid: int) -> list[str] | None:
 
 
 class Link(BaseModel):
-    """A node's link: rates in Mbit/s (None: as fast as the machine), added delay in ms, and whether it is cut."""
+    """A node's link: rates in Mbit/s (None: as fast as the machine), and whether it is cut."""
 
     down_mbit: float | None = None
     up_mbit: float | None = None
-    delay_ms: float | None = None
     is_cut: bool = False
 
 
