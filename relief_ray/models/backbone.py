@@ -222,6 +222,10 @@ class BackboneNetwork:
         """Copy all groups' vectors into the parameters."""
         self._backbone.load(params)
 
+    def params(self) -> dict[GroupId, Tensor]:
+        """A copy of all groups' vectors."""
+        return self._backbone.params()
+
     def read(self, windows: Mapping[str, Tensor], outputs: Collection[str | None]) -> dict[str | None, Reading]:
         """Each of ``outputs`` (None: the backbone's logits) on raw standardised windows (B, C, T) by modality."""
         names = {o: o or self._backbone.output for o in outputs}

@@ -72,10 +72,6 @@ def kind_of(name: str) -> Kind:
     return kinds.get(name.rpartition(".")[2], "weight")
 
 
-# (name, parameter, kind) of a group, in storage order.
-Tensors = tuple[tuple[str, nn.Parameter, Kind], ...]
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupParameters:
     """A parameter group's declaration.
@@ -93,7 +89,7 @@ class GroupParameters:
     role: Role
     modality: str | None
     layer: int | None
-    tensors: Tensors
+    tensors: tuple[tuple[str, nn.Parameter, Kind], ...]
     member: int | None = None
 
     def group(self) -> ParamGroup:
@@ -115,7 +111,7 @@ def trained_stage(
     role: Role,
     *,
     group: GroupId | None = None,
-    of: nn.Module | Tensors | None = None,
+    of: nn.Module | tuple[tuple[str, nn.Parameter, Kind], ...] | None = None,
     modality: str | None = None,
     layer: int | None = None,
     member: int | None = None,

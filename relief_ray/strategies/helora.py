@@ -120,7 +120,7 @@ def teach_each_other(
             order = torch.randperm(num, generator=draws[0].torch("mutual", draws[1], epoch))
             for index in torch.split(order, recipe.batch_size):
                 _learn_step(learners, {m: x[index] for m, x in windows.items()})
-        return [_values(learner.network) for learner in learners]
+        return [learner.network.params() for learner in learners]
 
 
 def pull(logits_BK: Tensor, target_BK: Tensor) -> Tensor:
@@ -165,10 +165,6 @@ def _learn_step(learners: Sequence[_Learner], windows: Mapping[str, Tensor]) -> 
         learner.optimizer.step()
         for beyond, value in learner.fixed:
             beyond.copy_(value)
-
-
-def _values(network: Network) -> dict[GroupId, Tensor]:
-    return {j: torch.cat([p.detach().reshape(-1) for p in ps]) for j, ps in network.parameters.items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

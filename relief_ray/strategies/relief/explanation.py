@@ -7,16 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from relief_ray.core.groups import GroupId
 from relief_ray.core.messages import ClientInfo
 from relief_ray.core.protocols import Explanation, ExplanationSection
 from relief_ray.strategies.relief import budget
 from relief_ray.support.errors import counted
-
-if TYPE_CHECKING:
-    from relief_ray.strategies.relief.strategy import Relief
 
 VERDICTS = {"mandatory": "always", "chosen": "yes", "budget": "no: all slots are taken", "time": "no: too slow"}
 # A group that takes less is shown with six decimals, not three: a reader can compute the quotient beside it again.
@@ -47,7 +43,9 @@ class Reasons:
     Attributes:
         client: the client.
         round: the round.
-        config: the method's, with the order in which groups are offered and what ``T*`` buys.
+        select: the order in which groups are offered, as configured.
+        fill: whether ``T*`` buys a number of groups (``count``) or is a limit in seconds too (``time``).
+        forced: mandatory blocks are trained whatever they take.
         target_s: budget ``T*``.
         set_by: the client whose groups take longest and set ``T*``; None: it was configured, or raised by ``cover``.
         load: the client's budget problem, with ``T_o`` and ``tau_n``.
@@ -58,7 +56,9 @@ class Reasons:
 
     client: ClientInfo
     round: int
-    config: Relief
+    select: str
+    fill: str
+    forced: bool
     target_s: float
     set_by: ClientInfo | None
     load: budget.Load
@@ -121,7 +121,7 @@ def _target(reasons: Reasons) -> ExplanationSection:
             "RELIEF lets every device train its mandatory blocks: the fusion weights that read its sensors.",
             f"T* is the least time in which every device can train as many groups as that; the slowest at it is {who}.",
         ]
-    if reasons.config.fill == "count":
+    if reasons.fill == "count":
         lines.append("It buys a number of groups. Groups cost more or less than their mean, so a round may exceed T*.")
     lines.append(f"Training the whole model, as in FedAvg, would keep this client busy for {reasons.fedavg_s:.3f} s.")
     return ExplanationSection(heading=f"1. The budget of a round is T* = {reasons.target_s:.3f} s", lines=tuple(lines))
@@ -131,12 +131,12 @@ def _slots(reasons: Reasons) -> ExplanationSection:
     """Section on the number of groups k_n that the client has time for."""
     load, slots = reasons.load, reasons.chosen.budget
     number, affordable = len(load.mandatory), budget.affordable(load, reasons.target_s)
-    total = len(reasons.offers) if reasons.config.select != "none" else slots
+    total = len(reasons.offers) if reasons.select != "none" else slots
     span = reasons.target_s - load.overhead_s
     overhead = {
         "count": f"The fleet's slowest link takes {load.overhead_s:.3f} s for the whole model, down and up.",
         "time": f"Without training it is busy for {load.overhead_s:.3f} s (receiving, and one pass over its data).",
-    }[reasons.config.fill]
+    }[reasons.fill]
     digits = 3 if load.tau_s >= _SHORT_S else 6
     tau, target, fixed = (f"{x:.{digits}f}" for x in (load.tau_s, reasons.target_s, load.overhead_s))
     fit = "fits" if affordable == 1 else "fit"
@@ -154,7 +154,7 @@ def _slots(reasons: Reasons) -> ExplanationSection:
 
 def _choice(reasons: Reasons) -> ExplanationSection:
     """Section on the ranking of groups with its cut-off."""
-    while_ = "while slots last" if reasons.config.fill == "count" else "while slots and time last"
+    while_ = "while slots last" if reasons.fill == "count" else "while slots and time last"
     lines = {
         "divergence": [
             "First its mandatory blocks. The rest goes to the groups about which clients disagreed most",
@@ -170,8 +170,8 @@ def _choice(reasons: Reasons) -> ExplanationSection:
         ],
         "random": [f"The slots are filled at random (drawn from the run's seed), {while_}."],
         "none": ["Only its mandatory blocks; this strategy leaves the rest of the time unused."],
-    }[reasons.config.select]
-    if not reasons.config.mandatory:
+    }[reasons.select]
+    if not reasons.forced:
         lines[0] = lines[0].replace("First its mandatory blocks. The rest goes to", "Slots go to")
         lines.append("This strategy does not force the mandatory blocks in: they compete like the others.")
     lines.append("busy: seconds of a round with this group and those already taken; over T*: what exceeds the budget.")
@@ -201,7 +201,7 @@ def _result(reasons: Reasons) -> ExplanationSection:
         "Time is left: slots were counted with the slowest link and the whole model's bytes; this client sends its "
         "groups alone."
     )
-    is_spare = reasons.config.fill == "count" and left >= 0.0005 and len(reasons.chosen.groups) < len(reasons.offers)
+    is_spare = reasons.fill == "count" and left >= 0.0005 and len(reasons.chosen.groups) < len(reasons.offers)
     return ExplanationSection(
         heading=f"4. It trains {trains} and is done after {reasons.planned_s:.3f} s, {spare}",
         lines=(", ".join(reasons.chosen.groups), *([why] if is_spare else [])),
@@ -212,7 +212,7 @@ def _facts(reasons: Reasons) -> dict[str, object]:
     """The figures by name."""
     return {
         "target_s": reasons.target_s,
-        "fill": reasons.config.fill,
+        "fill": reasons.fill,
         "target_set_by": None if reasons.set_by is None else reasons.set_by.id,
         "overhead_s": reasons.load.overhead_s,
         "tau_s": reasons.load.tau_s,

@@ -335,7 +335,9 @@ def explain(config: Relief, request: ExplainRequest) -> Explanation:
         Reasons(
             client=client,
             round=context.round,
-            config=config,
+            select=config.select,
+            fill=config.fill,
+            forced=config.mandatory,
             target_s=target,
             set_by=_set_by(config, context, loads, target),
             load=load,
