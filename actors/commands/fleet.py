@@ -192,7 +192,7 @@ def _fleet_text(setup: Setup, target: str, facts: Mapping[str, Any], deadline: s
             name,
             str(sum(client.device == name for client in fleet.clients)),
             f"{kind.peak_tops:g}",
-            f"{kind.active_power_w:g} / {kind.comm_power_w:g} / {kind.idle_power_w:g}",
+            f"{kind.power.active_w:g} / {kind.power.comm_w:g} / {kind.power.idle_w:g}",
             f"{kind.uplink_bytes_per_s / 1e6:g} / {kind.downlink_bytes_per_s / 1e6:g}",
             f"{1e3 * kind.latency_s:g}",
         ]
