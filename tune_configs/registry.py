@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from relief_ray.config.experiment import read_settings
 from relief_ray.data.loader import Loader
 from relief_ray.plugins.load import import_path, is_path, what_to_type
 from relief_ray.studies.spec import DATASETS, Cell, Dataset, Spec, cells
@@ -116,17 +115,12 @@ def checked(made: object, target: str) -> Spec:
     return replace(made, datasets=datasets, methods=tuple(map(import_path, made.methods)), own=own)
 
 
-def cells_of(grid: Spec, settings: Sequence[str] = (), *, skip_unknown: bool = False) -> tuple[Cell, ...]:
+def cells_of(grid: Spec, settings: Sequence[Setting] = (), *, skip_unknown: bool = False) -> tuple[Cell, ...]:
     """All cells of a grid under a user's settings; ``tuned=FILE`` takes every method's frozen choice of a search.
 
     Raises:
         UserError: as ``studies.spec.cells``, or the file cannot be read.
     """
-    return with_choices(grid, read_settings(settings), skip_unknown=skip_unknown)
-
-
-def with_choices(grid: Spec, settings: Sequence[Setting], *, skip_unknown: bool = False) -> tuple[Cell, ...]:
-    """``cells_of``, of settings that were read already."""
     files = [setting.value for setting in settings if setting.path == TUNED]
     tuned = read_tuned(Path(str(files[-1]))).tune if files else None
     rest = [setting for setting in settings if setting.path != TUNED]

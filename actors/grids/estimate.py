@@ -212,19 +212,3 @@ def head_of(todo: Sequence[CellState[Cell]], known: Mapping[str, Estimate], wall
     """The first cell, where the time is enough for a round of it: a resume goes on behind that."""
     first_s = known[todo[0].cell.name].first_s
     return list(todo[:1]) if first_s is not None and first_s <= wall_s else []
-
-
-def parse_hours(text: str) -> float:
-    """Seconds of ``8h``, ``90m`` or ``600s``.
-
-    Raises:
-        UserError: anything else.
-    """
-    factor = {"h": 3600.0, "m": 60.0, "s": 1.0}.get(text[-1:], 0.0)
-    try:
-        seconds = factor * float(text[:-1])
-    except ValueError:
-        seconds = 0.0
-    if not seconds > 0:
-        raise UserError(f"--budget {text}: expected a positive time such as 8h, 90m or 600s")
-    return seconds

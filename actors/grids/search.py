@@ -29,11 +29,11 @@ from relief_ray.records.cells import CellState, EarlyStopping, SuggestedSearch
 from relief_ray.records.run_folder import RUN_FILE, RunFolder, read_rounds
 from relief_ray.report.runs import config_value
 from relief_ray.studies.plan import Plan
-from relief_ray.studies.spec import Cell, Level, Spec, choose, dataset_levels
+from relief_ray.studies.spec import Cell, Level, Spec, as_typed, choose, dataset_levels
 from relief_ray.support.errors import Setting, UserError, listed, several
 from relief_ray.support.files import PAGE, disk_errors, sealed, write_atomic
 from relief_ray.support.text import install, typed
-from tune_configs.registry import cells_of, load_grid, with_choices
+from tune_configs.registry import cells_of, load_grid
 from tune_configs.search import Frozen, Place, Tuned, place_of, words
 
 if TYPE_CHECKING:
@@ -567,14 +567,14 @@ class SuggestedTries:
     def listed(self) -> tuple[Cell, ...]:
         """The cells of the tries that the grid itself lists, which the suggested ones lie between."""
         grid = load_grid(self.search.target)
-        return cells_of(grid, self.search.settings)
+        return cells_of(grid, read_settings(self.search.settings))
 
     def with_stopping(self, stopping: EarlyStopping) -> SuggestedTries:
         """The same, with weak tries stopped early."""
         return replace(self, plan=stopped_early(self.plan, stopping, self.listed()))
 
     def _cells_of(self, sampler: Sampler) -> tuple[Cell, ...]:
-        return with_choices(sampler.place.with_tries(sampler.tries), self.settings)
+        return cells_of(sampler.place.with_tries(sampler.tries), self.settings)
 
 
 def stopped_early(plan: Plan, stopping: EarlyStopping, cells: Sequence[Cell] = ()) -> Plan:
@@ -607,7 +607,9 @@ def _scores(sampler: Sampler, cells: Sequence[CellState[Cell]]) -> dict[str, flo
     return {name: mean for name, mean in means.items() if not math.isnan(mean)}
 
 
-def suggested_tries(target: str, settings: Sequence[str], out: Path, tries: int | None, seed: int) -> SuggestedTries:
+def suggested_tries(
+    target: str, settings: Sequence[Setting], out: Path, tries: int | None, seed: int
+) -> SuggestedTries:
     """The search of a grid whose tries Optuna suggests; by default as many as the grid lists for each method.
 
     Raises:
@@ -615,7 +617,7 @@ def suggested_tries(target: str, settings: Sequence[str], out: Path, tries: int 
     """
     if importlib.util.find_spec("optuna") is None:
         raise UserError(f"--search optuna: Optuna is not installed; {install('search')}")
-    grid, rest = choose(load_grid(target), read_settings(settings))
+    grid, rest = choose(load_grid(target), settings)
     places = tuple(search_places(grid))
     if not places:
         raise UserError(f"grid {grid.name}: no place is left to search; expected at least one level of every axis")
@@ -624,7 +626,7 @@ def suggested_tries(target: str, settings: Sequence[str], out: Path, tries: int 
         tries=tries or max(map(len, grid.own.values())),
         seed=seed,
         target=str(Path(target).absolute()) if target.endswith(".py") else target,
-        settings=tuple(settings),
+        settings=tuple(as_typed(settings)),
         bounds={p.method: {d.key: (d.low, d.high) for d in p.space if d.key and d.high > d.low} for p in places},
     )
     title = f"{search.tries} tries of every method, suggested by Optuna (seed {seed}), validation data only"
@@ -633,9 +635,11 @@ def suggested_tries(target: str, settings: Sequence[str], out: Path, tries: int 
     return SuggestedTries(plan=plan, search=search, settings=rest, samplers=samplers)
 
 
-def again(plan: Plan, settings: Sequence[str]) -> SuggestedTries:
+def again(plan: Plan, settings: Sequence[Setting]) -> SuggestedTries:
     """The search of a plan, asked again from its beginning: the same scores give the same tries."""
     assert plan.search is not None
     known = plan.search
-    search = suggested_tries(known.target, [*known.settings, *settings], plan.out, known.tries, known.seed)
+    search = suggested_tries(
+        known.target, [*read_settings(known.settings), *settings], plan.out, known.tries, known.seed
+    )
     return search if plan.stopping is None else search.with_stopping(plan.stopping)

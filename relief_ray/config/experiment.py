@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -79,15 +80,6 @@ class Choice(FrozenConfig):
     """Best validation F1 among them, 0 to 1."""
 
 
-def override(values: Mapping[str, object], settings: Iterable[str]) -> dict[str, object]:
-    """Apply ``path=value`` settings to plain values; a value is read as YAML (numbers, lists, null), else as text.
-
-    Raises:
-        UserError: a setting without ``=`` or a path through something that is no section.
-    """
-    return assign(values, read_settings(settings))
-
-
 def read_settings(texts: Iterable[str]) -> tuple[Setting, ...]:
     """Settings as typed, ``path=value``, the value read as YAML.
 
@@ -130,6 +122,24 @@ def assign(values: Mapping[str, object], settings: Iterable[Setting]) -> dict[st
             node = below
         node[last] = copy.deepcopy(setting.value)
     return result
+
+
+def settings_of(values: Mapping[str, object], prefix: str = "") -> Iterator[Setting]:
+    """Nested values as settings by dotted path: ``{"training": {"epochs": 2}}`` as ``training.epochs``.
+
+    Raises:
+        UserError: a value is none that a configuration file could hold.
+    """
+    for key, value in values.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from settings_of(value, f"{path}.")
+            continue
+        plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+        try:
+            yield Setting(path, json.loads(json.dumps(plain, default=str)))
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{path}: found {shown(value)}, expected numbers, texts, lists or mappings") from error
 
 
 _KNOWN: TypeAdapter[StrategyConfig] = TypeAdapter(AnyStrategy)

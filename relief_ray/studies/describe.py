@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast, overload
 
 from pydantic import ValidationError
 
-from relief_ray.config.experiment import ExperimentConfig, explain, override
+from relief_ray.config.experiment import ExperimentConfig, assign, explain, settings_of
 from relief_ray.core.groups import GroupLayout, ParamGroup
 from relief_ray.core.messages import Fleet
 from relief_ray.data import DataConfig, get_spec, num_clients, open_dataset
@@ -35,7 +35,6 @@ from relief_ray.studies.request import (
     config_of,
     data_name,
     refuse_unknown_keywords,
-    settings_of,
 )
 from relief_ray.studies.study import as_frame
 from relief_ray.support.errors import Setting, UserError, counted, in_python, listed, value_text
@@ -378,7 +377,7 @@ def describe_data(data: str | Path | Loader, *, set: Mapping[str, object] | None
         return data_description(name, None, [*settings_of(set or {})])
 
 
-def data_description(name: str, stride_s: float | None, settings: Sequence[str]) -> DataDescription:
+def data_description(name: str, stride_s: float | None, settings: Sequence[Setting]) -> DataDescription:
     """Return the description of a data set, or of a run's data; ``stride_s`` None: theirs, else the default.
 
     Raises:
@@ -389,23 +388,23 @@ def data_description(name: str, stride_s: float | None, settings: Sequence[str])
     return DataDescription(text=_data_text(facts, config), facts=facts)
 
 
-def _config_of(name: str, stride_s: float | None, settings: Sequence[str]) -> DataConfig:
+def _config_of(name: str, stride_s: float | None, settings: Sequence[Setting]) -> DataConfig:
     """The data configuration of a dataset, or of the first run of a preset, a file or a run folder."""
     is_run = name in RUNS or Path(name).suffix in (".yaml", ".yml", ".json") or (Path(name) / RUN_FILE).exists()
     if not is_run or name in DATASETS:
         return data_config(name, DataConfig().stride_s if stride_s is None else stride_s, settings)
-    given = [] if stride_s is None else [f"data.stride_s={stride_s:g}"]
+    given = [] if stride_s is None else [Setting("data.stride_s", stride_s)]
     return target_config(name, [*settings, *given]).data
 
 
-def data_config(name: str, stride_s: float, settings: Sequence[str] = ()) -> DataConfig:
+def data_config(name: str, stride_s: float, settings: Sequence[Setting] = ()) -> DataConfig:
     """The data configuration of a dataset, by default but for ``settings`` (``data.window_s=2.56``).
 
     Raises:
         UserError: an unknown dataset, an impossible value, or a setting of another section.
     """
     get_spec(name)
-    values = override({"data": {"name": name, "stride_s": stride_s}}, settings)
+    values = assign({"data": {"name": name, "stride_s": stride_s}}, settings)
     if other := sorted(set(values) - {"data"}):
         raise UserError(f"{Setting(other[0], ...)}: expected a key of data, e.g. {Setting('data.window_s', 2.56)}")
     try:

@@ -294,11 +294,10 @@ def _refuse_many(where: str, number: int) -> None:
         raise UserError(f"{where}: {number} of them, expected at most {_MOST}; make several studies of them")
 
 
-def lone_seed(found: Setting, number: int) -> UserError:
+def _lone_seed(found: Setting, number: int) -> UserError:
     """The error for a single number where seeds are expected: it could be a seed or a number of seeds; 0 is a seed."""
-    is_option = found.typed.startswith(option("seeds"))
     several, single = (
-        f"{option('seeds')} {value_text(seeds)}" if is_option else Setting("seeds", seeds)
+        f"{option('seeds')} {value_text(seeds)}" if _is_option(found) else Setting("seeds", seeds)
         for seeds in (range(number), [number])
     )
     if not number:
@@ -309,6 +308,11 @@ def lone_seed(found: Setting, number: int) -> UserError:
     )
 
 
+def _is_option(setting: Setting) -> bool:
+    """Whether an option of the command line was typed, `--seeds 0-2`."""
+    return setting.typed.startswith(option(setting.path))
+
+
 def _numbers(setting: Setting) -> tuple[int, ...]:
     """Numbers of replicates, seeds or folds in a setting: ``[0, 5]`` or ``0-2,5``; ``replicates=3`` are 0, 1 and 2.
 
@@ -316,16 +320,16 @@ def _numbers(setting: Setting) -> tuple[int, ...]:
         UserError: neither, or a single seed, which could be a number of seeds.
     """
     key, value, _ = setting
-    if key == "seeds" and type(value) is int and value >= 0:
-        raise lone_seed(setting, value)
-    if isinstance(value, str) and value[:1].isdecimal():
-        return parse_numbers(f"--set {key}", value)
+    if key == "seeds" and str(value).strip().isdecimal() and len(str(value)) < _MANY_DIGITS:
+        raise _lone_seed(setting, int(str(value)))
+    if isinstance(value, str) and (_is_option(setting) or value[:1].isdecimal()):
+        return parse_numbers(option(key) if _is_option(setting) else f"--set {key}", value)
     listed = [value] if type(value) is int else value
     if key == "replicates" and type(value) is int:
         listed = range(value)
     if not isinstance(listed, list | range | tuple) or not listed or any(type(n) is not int or n < 0 for n in listed):
-        more = f"a number of {key} or " if key == "replicates" else ""
-        raise UserError(f"{setting}: expected {more}a list of numbers, e.g. {Setting(key, [0, 1])}")
+        more = {"replicates": "a number of replicates or ", "folds": "a fold or "}.get(key, "")
+        raise UserError(f"{setting}: expected {more}a list of numbers from 0 on, e.g. {Setting(key, [0, 1])}")
     _refuse_many(str(setting), len(listed))
     return tuple(dict.fromkeys(listed))
 
@@ -336,26 +340,20 @@ def options(
     """Options of the command line that choose levels, as settings: `--strategies a,b --seeds 0,1,2 --rounds 5`.
 
     Raises:
-        UserError: a list that is none, or a single seed, which could be a number of seeds.
+        UserError: a list of methods that names none.
     """
-    chosen: list[Setting] = []
+    names = None
     if strategies is not None:
         names = tuple(dict.fromkeys(import_path(name.strip()) for name in strategies.split(",") if name.strip()))
         if not names:
             raise UserError("--strategies: found no name, expected e.g. --strategies fedavg,relief")
-        chosen.append(Setting("methods", names, f"--strategies {strategies}"))
-    if seeds is not None and seeds.strip().isdecimal() and len(seeds.strip()) < _MANY_DIGITS:
-        raise lone_seed(Setting("seeds", seeds, f"--seeds {seeds.strip()}"), int(seeds))
-    for key, numbers in (("seeds", seeds), ("folds", folds)):
-        if numbers is not None:
-            chosen.append(Setting(key, parse_numbers(f"--{key}", numbers), f"--{key} {numbers}"))
-    if rounds is not None:
-        chosen.append(Setting("rounds", rounds, f"--rounds {rounds}"))
-    return tuple(chosen)
+    given = {"methods": names, "seeds": seeds, "folds": folds, "rounds": rounds}
+    typed = {"methods": f"--strategies {strategies}"}
+    return tuple(Setting(k, v, typed.get(k, f"--{k} {v}")) for k, v in given.items() if v is not None)
 
 
 def as_typed(chosen: Iterable[Setting]) -> list[str]:
-    """Options as settings that may be typed in their place: ``seeds=[0, 1]``."""
+    """Settings as texts that may be typed in their place: ``seeds=[0, 1]``."""
     return [f"{path}={value_text(value)}" for path, value, _ in chosen]
 
 

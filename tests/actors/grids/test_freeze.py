@@ -12,8 +12,9 @@ from relief_ray.studies.plan import Plan
 from relief_ray.support.errors import UserError
 from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan, tiny_search
 from tests.actors.trials import run_alone
+from tests.plans import cells_of
 from tests.sealed import change_rounds, change_run
-from tune_configs.registry import cells_of, load_grid
+from tune_configs.registry import load_grid
 
 HELD_OUT = "dsa_mini_held_out"
 

@@ -17,7 +17,7 @@ from relief_ray.studies.loop import Loop
 from relief_ray.studies.progress import Callback
 from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan
 from tests.actors.trials import run_alone
-from tune_configs.registry import cells_of
+from tests.plans import cells_of
 
 pytestmark = pytest.mark.ray
 
