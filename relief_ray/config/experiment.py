@@ -10,6 +10,7 @@ import copy
 import hashlib
 import json
 import re
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -316,6 +317,15 @@ def _sha256(path: Path) -> str:
         ) from error
 
 
+# A user's methods that `_buildable` has built, by the address of their configuration, until a run takes them.
+_BUILT: dict[int, Strategy] = {}
+
+
+def build(config: StrategyConfig) -> Strategy:
+    """The method of a configuration; of a user's own the one that was built to check it, the first time."""
+    return _BUILT.pop(id(config), None) or config.build()
+
+
 def _buildable(config: StrategyConfig) -> StrategyConfig:
     """The configuration, whose ``build`` was seen to return a strategy.
 
@@ -331,6 +341,8 @@ def _buildable(config: StrategyConfig) -> StrategyConfig:
                 f"{Strategy.__module__}.{Strategy.__name__}; return one",
             )
         )
+    _BUILT[id(config)] = built
+    weakref.finalize(config, _BUILT.pop, id(config), None)
     return config
 
 

@@ -283,6 +283,16 @@ def test_actors_run_ends_the_cluster_that_it_started(tmp_path):
     assert all(line.startswith("relief, seed 0: ") for line in lines) and "done, F1 " in lines[-1], "none of Ray's own"
 
 
+def test_a_users_method_is_built_once_a_run(write, run_cache, tmp_path):
+    name = write(
+        METHOD.replace("    def build(self):\n", "    def build(self):\n        BUILT.append(self.alpha)\n")
+        + "\n\nBUILT = []\n"
+    )
+    words = {"strategies": f"{name}:Mine", "backbone": SMALL, "rounds": 1, "quiet": True}
+    study = rr.run("quick", seeds=[0, 1], out=tmp_path / "study", **words)
+    assert len(sys.modules[name].BUILT) == len(study.runs) == 2
+
+
 def test_settings_are_read_once_and_a_run_is_checked_once(monkeypatch, run_cache, tmp_path):
     """However often plan, folder, record, display and study ask for its configuration."""
     counts = Counter()
