@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
 from relief_ray.data.loader import Loader
-from relief_ray.plugins.load import import_path, is_path, what_to_type
+from relief_ray.plugins.load import import_path, is_path, what_to_type, where_raised
 from relief_ray.studies.spec import DATASETS, Cell, Dataset, Spec, cells
 from relief_ray.support.errors import Setting, UserError, nearest
 from tune_configs import frontier, paper_grids, search
@@ -58,30 +56,18 @@ def load_grid(target: str) -> Spec:
         spec = importlib.util.spec_from_file_location(path.stem, path)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        with _file_errors(path):
+        try:
             spec.loader.exec_module(module)
-            return checked(module.grid() if hasattr(module, "grid") else None, target)
+            made = module.grid() if hasattr(module, "grid") else None
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(
+                f"{path}: {type(error).__name__}: {error}{where_raised(error)}; expected Python with a function "
+                "grid(); mend the file"
+            ) from error
+        return checked(made, target)
     raise UserError(f"grid {target!r}: unknown{nearest(target, GRIDS)}; expected {', '.join(GRIDS)}, or a FILE.py")
-
-
-@contextmanager
-def _file_errors(path: Path) -> Iterator[None]:
-    """Turn whatever the user's file raises inside the block into an error that names its line.
-
-    Raises:
-        UserError: it raised something.
-    """
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        inside = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
-        line = error.lineno if isinstance(error, SyntaxError) else inside[-1] if inside else None
-        place = f"{path}, line {line}" if line else str(path)
-        raise UserError(
-            f"{place}: {type(error).__name__}: {error}; expected Python with a function grid(); mend the file"
-        ) from error
 
 
 def checked(made: object, target: str) -> Spec:

@@ -20,7 +20,7 @@ from relief_ray.models.registry import backbone_name
 from relief_ray.plugins.load import is_path
 from relief_ray.report.paper import PAPER_METHODS
 from relief_ray.strategies import search_of
-from relief_ray.studies.spec import CNN, PAPER, SGD, SGD_RATES, VARIANTS, Level, Point, Settings, Spec, backbones
+from relief_ray.studies.spec import CNN, PAPER, SGD, SGD_RATES, VARIANTS, Level, Point, Spec, Values, backbones
 from relief_ray.support.errors import Setting, UserError
 from relief_ray.support.files import PAGE, Unsealed, unsealed
 from relief_ray.support.frozen import FrozenConfig
@@ -52,7 +52,7 @@ def _sgd_tries(method: str) -> tuple[Level, ...]:
     return _crossed("sgd", SGD_RATES, SGD, method)
 
 
-def _crossed(name: str, rates: tuple[float, ...], optimizer: Settings, method: str) -> tuple[Level, ...]:
+def _crossed(name: str, rates: tuple[float, ...], optimizer: Values, method: str) -> tuple[Level, ...]:
     """Every rate of an optimizer with every value of the method's own parameter."""
     return tuple(
         Level(name=f"{name}{rate:g}-{level.name}", settings={"training.lr": rate, **optimizer, **level.settings})
@@ -87,7 +87,7 @@ SEARCH_SGD = replace(
 
 def _optimizer_tries(method: str) -> tuple[Level, ...]:
     """Three rates of Adam and three of SGD; the same for every method, whose own numbers stay as they are."""
-    optimizers: tuple[tuple[str, tuple[float, ...], Settings], ...] = (
+    optimizers: tuple[tuple[str, tuple[float, ...], Values], ...] = (
         ("lr", _FEW_RATES, {"training.optimizer": "adam"}),
         ("sgd", _FEW_SGD_RATES, SGD),
     )

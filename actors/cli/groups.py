@@ -11,7 +11,7 @@ from actors.commands.options import (
     AsJson,
     Dataset,
     NodeChoice,
-    Settings,
+    Set,
     SomeNumber,
     SomePath,
     SomeText,
@@ -65,7 +65,7 @@ def cluster_check(
         list[str] | None,
         typer.Argument(metavar="[TARGET]", help="`demo` or FILE.yaml, placed by type; or a grid, `grid smoke`."),
     ] = None,
-    settings: Settings = None,
+    settings: Set = None,
     address: Annotated[SomeText, typer.Option(metavar="HOST:PORT", help="The head; default: RAY_ADDRESS.")] = None,
     token: Token = None,
     as_json: AsJson = False,
@@ -149,7 +149,7 @@ def device_monitor(
 @runs("device:profile")
 def device_profile(
     backbone: Annotated[SomeText, typer.Option(metavar="cnn|moment_lora", help="The backbone; default cnn.")] = None,
-    settings: Settings = None,
+    settings: Set = None,
     types: Annotated[str, typer.Option(metavar="A,B,C", help="Device types that get the measured speed.")] = "A,B,C",
     turns: Annotated[int, typer.Option(min=1, help="How often everything is repeated.")] = 5,
     out: Annotated[SomePath, typer.Option(metavar="FILE", help="Default: profile-BACKBONE.json.")] = None,
@@ -163,7 +163,7 @@ def device_profile(
 
 @fleet.command("show")
 @runs("fleet:show")
-def fleet_show(target: Target = "demo", settings: Settings = None, as_json: AsJson = False) -> None:
+def fleet_show(target: Target = "demo", settings: Set = None, as_json: AsJson = False) -> None:
     """Show device types, clients, their sensors, RELIEF's deadline and predicted seconds under each clock."""
 
 
@@ -184,7 +184,7 @@ def fleet_whatif(
 
 @model.command("describe")
 @runs("model:describe")
-def model_describe(target: Target = "demo", settings: Settings = None, as_json: AsJson = False) -> None:
+def model_describe(target: Target = "demo", settings: Set = None, as_json: AsJson = False) -> None:
     """Show the parameter groups: role, shape, values, MiB, FLOPs per window, clients that can train them."""
 
 
@@ -246,7 +246,7 @@ def data_verify(name: Dataset, as_json: AsJson = False) -> None:
 def data_accept(
     name: Dataset,
     stride_s: Annotated[float, typer.Option(help="Seconds from one window to the next.")] = 5.0,
-    settings: Settings = None,
+    settings: Set = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="For the receipt.")] = Path(),
     as_json: AsJson = False,
 ) -> None:
@@ -281,7 +281,7 @@ def data_describe(
         SomeNumber,
         typer.Option(help="Seconds from one window to the next; by default those of a run.", show_default=False),
     ] = None,
-    settings: Settings = None,
+    settings: Set = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what is in a dataset: source, licence, ranges, activities, and the windows that a run cuts.
@@ -296,7 +296,7 @@ def data_shard(
     name: Dataset,
     client: Annotated[int, typer.Option(metavar="N", help="Id of the client.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder.")],
-    settings: Settings = None,
+    settings: Set = None,
     as_json: AsJson = False,
 ) -> None:
     """Write one client's training windows, for a device that may hold its own data only; a run's settings by --set."""

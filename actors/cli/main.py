@@ -17,7 +17,7 @@ from actors.commands.options import (
     FetchTo,
     Jobs,
     Options,
-    Settings,
+    Set,
     SomePath,
     SomeText,
     StudyQuestion,
@@ -80,7 +80,7 @@ GridFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The grid's fold
 def grid_start(
     target: Annotated[str, typer.Argument(metavar="MODULE|FILE.py", help="A grid by name, or a file of your own.")],
     options: Options,
-    settings: Settings = None,
+    settings: Set = None,
     out: Annotated[SomePath, typer.Option(metavar="DIR", help="For the cells; by default runs/grid-MODULE.")] = None,
 ) -> None:
     """Run a grid cell by cell; `grid start` may be left out: `relief-ray grid smoke`.
@@ -95,7 +95,7 @@ def grid_start(
 def grid_resume(
     target: Annotated[str, typer.Argument(metavar="DIR|URI", help="The grid's folder, or its mirror.")],
     options: Options,
-    settings: Settings = None,
+    settings: Set = None,
     out: FetchTo = None,
 ) -> None:
     """Run exactly what is missing of a grid; `--set` may change runtime.* and tracking.* only.
@@ -183,7 +183,7 @@ def prepare(
 def run(
     target: Annotated[str, typer.Argument(metavar="PRESET|FILE.yaml", help="What to run.")],
     options: Options,
-    settings: Settings = None,
+    settings: Set = None,
     out: Annotated[SomePath, typer.Option(metavar="DIR", help="For the run folders; by default runs/PRESET.")] = None,
     jobs: Jobs = 1,
 ) -> None:
@@ -195,7 +195,7 @@ def run(
 def resume(
     target: Annotated[str, typer.Argument(metavar="DIR|URI", help="A run folder, a folder of them, or a mirror.")],
     options: Options,
-    settings: Settings = None,
+    settings: Set = None,
     out: FetchTo = None,
     jobs: Jobs = 1,
 ) -> None:
@@ -306,7 +306,7 @@ def conformance(
     target: Annotated[
         SomeText, typer.Argument(metavar="[TARGET]", help="A name, my.module:MyMethod, :MyNet or :MY_DATA.")
     ] = None,
-    settings: Settings = None,
+    settings: Set = None,
     address: Annotated[
         SomeText, typer.Option(metavar="HOST:PORT", help="Instead of TARGET: judge the nodes of this cluster.")
     ] = None,

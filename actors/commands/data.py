@@ -21,10 +21,10 @@ from relief_ray.data.fetch import FetchReport, fetch, import_from, synth
 from relief_ray.data.loader import how_to_bring
 from relief_ray.data.shard import write_shard
 from relief_ray.data.source import search_roots
-from relief_ray.experiment.experiment import Experiment
-from relief_ray.experiment.lifecycle import create
+from relief_ray.experiment.experiment import run_cell
 from relief_ray.plugins.load import is_path
 from relief_ray.records.identity import machine_facts, source_digest
+from relief_ray.records.run_folder import read_rounds
 from relief_ray.strategies import PRESETS
 from relief_ray.studies.describe import data_config, data_description
 from relief_ray.studies.spec import as_typed
@@ -32,7 +32,6 @@ from relief_ray.support.errors import Setting, UserError
 from relief_ray.support.files import write_atomic
 from relief_ray.support.process import use_threads
 from relief_ray.support.text import WIDTH, table
-from relief_ray.training.executor import SerialExecutor
 
 _MAX_LINES = 10
 
@@ -195,10 +194,8 @@ def _two_rounds(name: str, strategy: str, stride_s: float, settings: Sequence[Se
     }
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="relief-ray-accept-") as place:
-        setup, folder = create(parse(assign(values, settings)), Path(place) / "run")
-        with folder:
-            Experiment(setup=setup, folder=folder, executor=SerialExecutor(setup.job)).run()
-            last = folder.rounds()[-1]
+        run_cell(parse(assign(values, settings)), Path(place) / "run")
+        last = read_rounds(Path(place) / "run")[-1]
     wall_s = time.perf_counter() - began
     f1 = None if last.metrics is None else last.metrics.headline
     return {"strategy": strategy, "f1": f1, "loss": last.loss, "wall_s": wall_s, "model_sha256": last.model_sha256}

@@ -18,7 +18,7 @@ SomeText = str | None
 SomeNumber = float | None
 SomeInt = int | None
 
-Settings = Annotated[
+Set = Annotated[
     list[str] | None,
     typer.Option(
         "--set",

@@ -18,12 +18,13 @@ from actors.terminal.mlflow_export import where_to_look
 from actors.terminal.progress import duration, shortened
 from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.records.cells import STATUS_TEXT, CellState
+from relief_ray.records.identity import flat_params
 from relief_ray.records.run_folder import read_rounds
-from relief_ray.records.sync.mlflow import flat_params
 from relief_ray.report.runs import split_name
 from relief_ray.strategies import PRESETS
-from relief_ray.studies.loop import f1_heading, headline_f1
+from relief_ray.studies.loop import f1_heading
 from relief_ray.studies.plan import Plan
+from relief_ray.studies.progress import headline_f1
 from relief_ray.studies.spec import Cell
 from relief_ray.support.errors import counted
 from relief_ray.support.process import num_cores
@@ -35,9 +36,9 @@ State = CellState[Cell]
 _MAX_ROWS = 40
 
 
-def counts(entries: Sequence[State]) -> str:
+def counts(states: Sequence[State]) -> str:
     """``10 done, 1 failed, 1 planned``."""
-    numbers = {status: sum(e.status == status for e in entries) for status in STATUS_TEXT}
+    numbers = {status: sum(e.status == status for e in states) for status in STATUS_TEXT}
     return ", ".join(f"{number} {status}" for status, number in numbers.items() if number)
 
 
@@ -237,13 +238,13 @@ def _next_step(plan: Plan) -> str:
     return f"Side by side  relief-ray {command} {typed(plan.out)}"
 
 
-def _score_rows(entries: Sequence[State]) -> list[tuple[str, str, str, str]]:
+def _score_rows(states: Sequence[State]) -> list[tuple[str, str, str, str]]:
     """Mean and sample standard deviation of the last F1 over folds and seeds, by setting and method."""
     groups: dict[tuple[str, str], list[float]] = {}
-    for entry in entries:
-        f1 = headline_f1(entry.last_tested()) if entry.status == "done" else None
+    for state in states:
+        f1 = headline_f1(state.last_tested()) if state.status == "done" else None
         if f1 is not None:
-            groups.setdefault((entry.cell.setting, entry.cell.method), []).append(100 * f1)
+            groups.setdefault((state.cell.setting, state.cell.method), []).append(100 * f1)
     return [
         (setting, label, f"{fmean(v):.1f}" + (f"±{stdev(v):.1f}" if len(v) > 1 else ""), str(len(v)))
         for (setting, label), v in groups.items()
@@ -262,7 +263,7 @@ def status_of(plan: Plan) -> Result:
     return Result("\n".join(lines), grid)
 
 
-def _cell_facts(entries: Sequence[State]) -> list[dict[str, object]]:
+def _cell_facts(states: Sequence[State]) -> list[dict[str, object]]:
     """Every cell with its status, as JSON."""
     return [
         {
@@ -274,7 +275,7 @@ def _cell_facts(entries: Sequence[State]) -> list[dict[str, object]]:
             "planned": e.cell.num_planned,
             "why": e.why or None,
         }
-        for e in entries
+        for e in states
     ]
 
 
@@ -312,10 +313,10 @@ def num_places(plan: Plan, states: Sequence[State], jobs: int | None) -> int:
         return min(cores, jobs or cores)
 
 
-def _axes_of(entries: Sequence[State]) -> tuple[str, str]:
+def _axes_of(states: Sequence[State]) -> tuple[str, str]:
     """Folds and seeds (or replicates) of these runs, in words."""
-    folds = sorted({e.cell.config.data.fold for e in entries if e.cell.config.data.split == "held_out_subject"})
-    draws = dict.fromkeys(e.cell.config.draw_name for e in entries)
+    folds = sorted({e.cell.config.data.fold for e in states if e.cell.config.data.split == "held_out_subject"})
+    draws = dict.fromkeys(e.cell.config.draw_name for e in states)
     return _ranges(folds) or "-", _ranges([int(d[1:]) for d in draws if d[0] == "s"]) or _ranges(
         [int(d[1:]) for d in draws if d[0] == "r"], "r"
     )

@@ -370,15 +370,15 @@ def to_do(states: Iterable[State], skip_failed: bool) -> list[State]:
     return [s for s in states if s.is_open or (s.status == "failed" and not skip_failed)]
 
 
-def within_budget(plan: Plan, entries: Sequence[State], todo: list[State], options: Options) -> list[State]:
+def within_budget(plan: Plan, states: Sequence[State], todo: list[State], options: Options) -> list[State]:
     """The first cells that fit into what is left of the budget, after a round of every method has been timed.
 
     Where none fits, the first is begun: it goes on later. Says which.
     """
     if options.budget is None or not todo:
         return todo
-    known = estimates(entries, probe_missing(todo, one_each=False, say=say, limit_s=max(1.0, options.left_s())))
-    forecast = Forecast.of(plan, entries, known, options.jobs)
+    known = estimates(states, probe_missing(todo, one_each=False, say=say, limit_s=max(1.0, options.left_s())))
+    forecast = Forecast.of(plan, states, known, options.jobs)
     left_s = options.left_s() - START_S
     chosen = fitting(todo, known, left_s * forecast.num_places)
     begun = [] if chosen else head_of(todo, known, left_s)

@@ -19,7 +19,6 @@ from itertools import product
 from math import prod
 from pathlib import Path
 from statistics import fmean
-from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 from pydantic import JsonValue
@@ -39,7 +38,6 @@ from tune_configs.search import Frozen, Place, Tuned, place_of, words
 if TYPE_CHECKING:
     import optuna
 
-_NOTHING: Mapping[str, Mapping[int, float]] = MappingProxyType({})
 _RANDOM_FIRST = 5
 # How often it is asked for a try before one that it suggests again is taken for all there is.
 _MOST_ASKS = 20
@@ -199,7 +197,7 @@ class Sampler:
             if level.name not in {known.name for known in self.tries}:
                 self.tries.append(level)
 
-    def tell(self, scores: Mapping[str, float], pruned: Mapping[str, Mapping[int, float]] = _NOTHING) -> None:
+    def tell(self, scores: Mapping[str, float], pruned: Mapping[str, Mapping[int, float]]) -> None:
         """Give Optuna the scores of open tries, by name; a try without one counts as failed.
 
         ``pruned``: of tries that were stopped early, their scores by round; Optuna ranks them by the last.
@@ -408,7 +406,7 @@ def freeze(plan: Plan, path: Path) -> list[str]:
 
 def _programs(plan: Plan) -> list[str]:
     """A line where several programs have computed the tries, which may then differ by more than their settings."""
-    runs = (entry.run for entry in plan.look())
+    runs = (state.run for state in plan.look())
     programs = sorted({run.source_digest[:12] for run in runs if run is not None})
     if len(programs) < 2:
         return []
@@ -424,17 +422,17 @@ def _collect(plan: Plan) -> dict[Place, Search]:
     Folds are never averaged: the validation windows of one fold come from subjects that another fold tests on.
     """
     searches: dict[Place, Search] = {}
-    for entry in plan.look():
-        config = entry.cell.config
+    for state in plan.look():
+        config = state.cell.config
         if config.choice is None or config.choice.kind != "try":
             continue
-        search = searches.setdefault(rivals(entry.cell), Search())
+        search = searches.setdefault(rivals(state.cell), Search())
         values = config.model_dump(mode="json")
         attempt = tuple((key, json.dumps(config_value(values, key))) for key in config.choice.parameters)
         scores = search.tries.setdefault(attempt, [])
-        if entry.status in ("done", "stale"):  # whole, whichever program computed it
-            scores.append(score(entry))
-        elif entry.status != "stopped":  # that one has lost
+        if state.status in ("done", "stale"):  # whole, whichever program computed it
+            scores.append(score(state))
+        elif state.status != "stopped":  # that one has lost
             search.num_open += 1
     if plan.search is not None:
         for (*_, method), search in searches.items():
@@ -443,17 +441,17 @@ def _collect(plan: Plan) -> dict[Place, Search]:
     return searches
 
 
-def score(entry: CellState[Cell]) -> float:
+def score(state: CellState[Cell]) -> float:
     """The last validation F1; of clients' personal models where they have such.
 
     Raises:
         UserError: the cell was never evaluated on the validation part, or it opened the test part.
     """
-    rounds = read_rounds(entry.folder)
+    rounds = read_rounds(state.folder)
     last = rounds[-1].validation
     if last is None or any(r.metrics is not None for r in rounds):
         raise UserError(
-            f"{entry.folder}: a search reads the validation part alone; run it with --set evaluation.parts=[validation]"
+            f"{state.folder}: a search reads the validation part alone; run it with --set evaluation.parts=[validation]"
         )
     return cast(float, last.headline)
 
@@ -547,7 +545,7 @@ class SuggestedTries:
         """Let every sampler suggest its next tries; return the plan with all cells so far."""
         for sampler in self.samplers:
             sampler.ask(min(_BATCH, self.search.tries - len(sampler.tries)))
-        cells = {cell.name: cell for sampler in self.samplers for cell in self._cells_of(sampler)}
+        cells = {cell.name: cell for sampler in self.samplers for cell in self._cells_of(sampler, sampler.tries)}
         return replace(self.plan, cells=tuple(cells.values()), search=self.search)
 
     def tell(self, plan: Plan) -> bool:
@@ -556,12 +554,20 @@ class SuggestedTries:
         Raises:
             UserError: a cell opened the test part, or was not evaluated on validation data.
         """
-        entries = {entry.cell.name: entry for entry in plan.look()}
+        all_states, stopping = {state.cell.name: state for state in plan.look()}, self.plan.stopping
         for sampler in self.samplers:
-            cells = [entries[cell.name] for cell in self._cells_of(sampler)]
-            if any(entry.is_open for entry in cells):
-                return False
-            sampler.tell(_scores(sampler, cells), _pruned(sampler, cells, self.plan.stopping))
+            scores: dict[str, float] = {}
+            pruned: dict[str, dict[int, float]] = {}
+            for level in sampler.tries:
+                states = [all_states[cell.name] for cell in self._cells_of(sampler, [level])]
+                if any(state.is_open for state in states):
+                    return False
+                if (f1 := _mean_score(states)) is not None:
+                    scores[level.name] = f1
+                for state in states:
+                    if stopping is not None and state.status == "stopped":
+                        pruned[level.name] = scores_at(state.folder, rungs(stopping, state.cell.config))
+            sampler.tell(scores, pruned)
         return True
 
     def listed(self) -> tuple[Cell, ...]:
@@ -573,8 +579,8 @@ class SuggestedTries:
         """The same, with weak tries stopped early."""
         return replace(self, plan=stopped_early(self.plan, stopping, self.listed()))
 
-    def _cells_of(self, sampler: Sampler) -> tuple[Cell, ...]:
-        return cells_of(sampler.place.with_tries(sampler.tries), self.settings)
+    def _cells_of(self, sampler: Sampler, tries: Sequence[Level]) -> tuple[Cell, ...]:
+        return cells_of(sampler.place.with_tries(tries), self.settings)
 
 
 def stopped_early(plan: Plan, stopping: EarlyStopping, cells: Sequence[Cell] = ()) -> Plan:
@@ -583,28 +589,9 @@ def stopped_early(plan: Plan, stopping: EarlyStopping, cells: Sequence[Cell] = (
     return replace(plan, title=title, stopping=stopping)
 
 
-def _try_of(sampler: Sampler, entry: CellState[Cell]) -> str:
-    """Name of the try that a cell belongs to."""
-    return next(t.name for t in sampler.tries if f"{entry.cell.setting}-".endswith(f"-{t.name}-"))
-
-
-def _pruned(
-    sampler: Sampler, cells: Sequence[CellState[Cell]], stopping: EarlyStopping | None
-) -> dict[str, dict[int, float]]:
-    """Validation F1 after the rounds at which a try was judged, of those that were stopped early."""
-    if stopping is None:
-        return {}
-    stopped = [entry for entry in cells if entry.status == "stopped"]
-    return {_try_of(sampler, e): scores_at(e.folder, rungs(stopping, e.cell.config)) for e in stopped}
-
-
-def _scores(sampler: Sampler, cells: Sequence[CellState[Cell]]) -> dict[str, float]:
-    """Mean validation F1 of each try over its seeds; none of a try with a failed or stopped cell."""
-    by_try: dict[str, list[float]] = {}
-    for entry in cells:
-        by_try.setdefault(_try_of(sampler, entry), []).append(score(entry) if entry.status == "done" else math.nan)
-    means = {name: sum(values) / len(values) for name, values in by_try.items()}
-    return {name: mean for name, mean in means.items() if not math.isnan(mean)}
+def _mean_score(states: Sequence[CellState[Cell]]) -> float | None:
+    """Mean validation F1 of a try over its seeds; None where one of its cells failed or was stopped."""
+    return None if any(state.status != "done" for state in states) else sum(map(score, states)) / len(states)
 
 
 def suggested_tries(

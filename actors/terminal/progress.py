@@ -20,8 +20,7 @@ from rich.text import Text
 from relief_ray.records.facts import summary_line
 from relief_ray.records.metrics import METRICS
 from relief_ray.records.schema import RoundRecord
-from relief_ray.studies.loop import headline_f1
-from relief_ray.studies.progress import Callback, End, Facts, View
+from relief_ray.studies.progress import Callback, End, Facts, View, headline_f1
 from relief_ray.studies.spec import Cell
 from relief_ray.support.text import WIDTH
 
@@ -38,16 +37,11 @@ def is_interactive() -> bool:
 
 
 class Shown(Callback):
-    """Prints notes as plain lines and nothing else."""
+    """Prints notes and alerts as plain lines and nothing else."""
 
     def note(self, text: str) -> None:
         """Print a message for the user."""
         print(text, flush=True)
-
-    def round(self, cell: Cell, record: RoundRecord, alerts: Sequence[str]) -> None:
-        """Print what is to be said of the round."""
-        for alert in alerts:
-            self.note(f"{cell.title}: WARNING: {alert}")
 
 
 class JsonLines(Shown):

@@ -36,7 +36,7 @@ from relief_ray.report.runs import variant_names
 from relief_ray.strategies import facts_of, method_name
 from relief_ray.studies.copies import copied
 from relief_ray.studies.plan import Plan, look_at, refuse_stale
-from relief_ray.studies.progress import Callback, End, Facts, Leader, Running, View, display
+from relief_ray.studies.progress import Callback, End, Facts, Leader, Running, View, display, headline_f1
 from relief_ray.studies.request import (
     Folds,
     Place,
@@ -408,12 +408,6 @@ def _title_of(cell: Cell, name: str) -> str:
     number = cell.config.replicate
     draw = f"seed {cell.config.seed}" if number is None else f"replicate {number}"
     return ", ".join([name, *fold, draw])
-
-
-def headline_f1(record: RoundRecord | None) -> float | None:
-    """F1 that a table would print, of the test part or else of the validation part; None without an evaluation."""
-    metrics = None if record is None else record.metrics or record.validation
-    return None if metrics is None else metrics.headline
 
 
 def f1_heading(states: Iterable[CellState[Cell]]) -> str:

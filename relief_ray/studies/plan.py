@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 from pydantic import JsonValue
 
@@ -35,10 +36,10 @@ from relief_ray.records.cells import (
     register_claims,
     write_plan_file,
 )
+from relief_ray.records.identity import flat_params
 from relief_ray.records.lock import LOCK_FILE, FileLock, lock_folder
 from relief_ray.records.run_folder import ERROR_FILE, RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import RunRecord
-from relief_ray.records.sync.mlflow import flat_params
 from relief_ray.strategies import REFERENCE, facts_of
 from relief_ray.studies.presets import PRESETS, make_preset
 from relief_ray.studies.spec import (
@@ -253,15 +254,7 @@ class Plan:
         claims = register_claims(self.out, self.claims_file, claims or self.claims, begun=begun, now=now())
         write_plan_file(
             path,
-            PlanFile(
-                kind=self.kind,
-                name=self.name,
-                title=self.title,
-                cells=rows,
-                claims=claims,
-                search=self.search,
-                stopping=self.stopping,
-            ),
+            PlanFile(**{k: getattr(self, k) for k in PlanFile.model_fields} | {"cells": rows, "claims": claims}),
         )
         if self.how.replaces:
             return replace(self, claims=claims)
@@ -319,7 +312,7 @@ def look_at(cell: Cell, folder: Path) -> CellState[Cell]:
         return frozen_mismatch(run.backbone, cell.config.backbone.frozen_here())
 
     state = look(folder, expected_hash=cell.hash, other_weights=other_weights)
-    return state.of(cell, folder)
+    return replace(cast("CellState[Cell]", state), cell=cell, folder=folder)
 
 
 def row_of(cell: Cell) -> PlannedCell:
@@ -453,18 +446,15 @@ def _refuse_masked(config: ExperimentConfig, folder: Path) -> None:
     Raises:
         UserError: it did not.
     """
-    mirror = config.runtime.mirror
-    if mirror is not None and MASK in mirror:
-        raise UserError(
-            f"{folder}: credentials of runtime.mirror = {mirror} are not kept; give them again with "
-            f"{Setting('runtime.mirror', ...)}, or go on without a copy: {Setting('runtime.mirror', None)}"
-        )
-    uri = config.tracking.uri
-    if config.tracking.enabled and uri is not None and MASK in uri:
-        raise UserError(
-            f"{folder}: credentials of tracking.uri = {uri} are not kept; give them again with "
-            f"{Setting('tracking.uri', ...)}, or go on with {Setting('tracking.enabled', False)}"
-        )
+    for key, uri, without in (
+        ("runtime.mirror", config.runtime.mirror, Setting("runtime.mirror", None)),
+        ("tracking.uri", config.tracking.uri if config.tracking.enabled else None, Setting("tracking.enabled", False)),
+    ):
+        if uri is not None and MASK in uri:
+            raise UserError(
+                f"{folder}: credentials of {key} = {uri} are not kept; give them again with {Setting(key, ...)}, or go "
+                f"on without a copy: {without}"
+            )
 
 
 def _refuse_others(settings: Sequence[Setting]) -> None:

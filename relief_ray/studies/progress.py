@@ -113,13 +113,15 @@ class End:
 
 
 class Callback:
-    """Listener to the computation of a study, in the process that asked for it; this one does nothing."""
+    """Listener to the computation of a study, in the process that asked for it; this one notes alerts alone."""
 
     def begin(self, cell: Cell, facts: Facts) -> None:
         """Hear that a cell begins, or goes on."""
 
     def round(self, cell: Cell, record: RoundRecord, alerts: Sequence[str]) -> None:
         """Hear of a round whose line is in the ledger, and of what is to be said of it (``records.facts``)."""
+        for alert in alerts:
+            self.warn(alert, f"{cell.title}: ")
 
     def end(self, cell: Cell, end: End) -> None:
         """Hear how a cell ended, or that it was finished before."""
@@ -127,9 +129,9 @@ class Callback:
     def note(self, text: str) -> None:
         """Tell the user something."""
 
-    def warn(self, text: str) -> None:
-        """Tell the user something that matters, also where everything else is left out."""
-        self.note(f"WARNING: {text}")
+    def warn(self, text: str, head: str = "") -> None:
+        """Tell the user something that matters, also where everything else is left out; ``head``: of what run."""
+        self.note(f"{head}WARNING: {text}")
 
     def refresh(self, view: View) -> None:
         """Hear how the study stands, twice a second where cells are computed elsewhere."""
@@ -138,24 +140,15 @@ class Callback:
         """End: nothing more will come."""
 
 
-class Display(Callback):
-    """Base of the displays for Python: warns of what the loop noticed in a round."""
-
-    def round(self, cell: Cell, record: RoundRecord, alerts: Sequence[str]) -> None:
-        """Warn of each alert."""
-        for alert in alerts:
-            self.warn(f"{cell.title}: {alert}")
-
-
-class Quiet(Display):
+class Quiet(Callback):
     """Says nothing but warnings, as Python's own (``warnings.warn``)."""
 
-    def warn(self, text: str) -> None:
+    def warn(self, text: str, head: str = "") -> None:
         """Raise a Python warning at the line outside of this project that asked for the study."""
-        warnings.warn(text, stacklevel=_levels_to_caller())
+        warnings.warn(f"{head}{text}", stacklevel=_levels_to_caller())
 
 
-class Lines(Display):
+class Lines(Callback):
     """For logs and pipes: a line per run and note, on standard error."""
 
     def end(self, cell: Cell, end: End) -> None:
@@ -168,9 +161,15 @@ class Lines(Display):
 
 
 def _line(cell: Cell, end: End) -> str:
-    f1 = None if end.record is None or end.record.metrics is None else end.record.metrics.headline
+    f1 = headline_f1(end.record)
     score = "" if f1 is None else f", F1 {100 * f1:.1f} %"
     return f"{cell.title}: {end.why if end.reused else end.status + score}"
+
+
+def headline_f1(record: RoundRecord | None) -> float | None:
+    """F1 that a table would print, of the test part or else of the validation part; None without an evaluation."""
+    metrics = None if record is None else record.metrics or record.validation
+    return None if metrics is None else metrics.headline
 
 
 class Bar(Lines):
@@ -201,7 +200,7 @@ class Bar(Lines):
         self._shown.stop()
 
 
-class NotebookDisplay(Display):
+class NotebookDisplay(Callback):
     """For notebooks: one output that is rewritten after every round, in the end a line per run."""
 
     def __init__(self, num_rounds: int) -> None:

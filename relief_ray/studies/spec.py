@@ -27,8 +27,8 @@ from relief_ray.strategies import PRESETS, method_name, presets_of
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.support.errors import Setting, UserError, clipped, counted, listed, nearest, option, shown, value_text
 
-Settings = Mapping[str, object]
-_NONE: Settings = MappingProxyType({})
+Values = Mapping[str, object]
+_NONE: Values = MappingProxyType({})
 
 # Ablations of the paper and of ours, and the bounds of every table.
 VARIANTS = presets_of("ablation")
@@ -87,7 +87,7 @@ class Level:
     """
 
     name: str
-    settings: Settings = field(default_factory=dict)
+    settings: Values = field(default_factory=dict)
     datasets: tuple[str, ...] = ()
 
 
@@ -115,24 +115,24 @@ class Dataset:
     """
 
     name: str
-    settings: Settings
+    settings: Values
     folds: tuple[int, ...] = ()
 
 
-def _dsa(split: str) -> Settings:
+def _dsa(split: str) -> Values:
     return {"data.name": "dsa", "data.split": split, "data.stride_s": 5.0, "training.epochs": 2}
 
 
 # Of cells that take a second each.
-BRIEF: Settings = MappingProxyType({"data.stride_s": 5.0, "training.epochs": 1})
+BRIEF: Values = MappingProxyType({"data.stride_s": 5.0, "training.epochs": 1})
 # Of cells that take a quarter of a minute each on the data of eight subjects.
-SHORT: Settings = MappingProxyType({"rounds": 15, "evaluation.every": 5, "record.checkpoint_every": 5})
+SHORT: Values = MappingProxyType({"rounds": 15, "evaluation.every": 5, "record.checkpoint_every": 5})
 # SGD with momentum. Without clipping most runs at rates of 0.03 and above end in updates that are not finite.
-SGD: Settings = MappingProxyType({"training.optimizer": "sgd", "training.momentum": 0.9, "training.clip_norm": 1.0})
+SGD: Values = MappingProxyType({"training.optimizer": "sgd", "training.momentum": 0.9, "training.clip_norm": 1.0})
 SGD_RATES = (0.003, 0.01, 0.03, 0.1, 0.3)
 # Section VI-A: R = 200; evaluated every fifth round, as the tables need.
-PAPER: Settings = MappingProxyType({"rounds": 200, "evaluation.every": 5, "record.checkpoint_every": 5})
-_MINI: Settings = {"data.name": "dsa_mini", **BRIEF}
+PAPER: Values = MappingProxyType({"rounds": 200, "evaluation.every": 5, "record.checkpoint_every": 5})
+_MINI: Values = {"data.name": "dsa_mini", **BRIEF}
 
 # Paper: Section VI-A (windows every second, E = 5). A small machine's: longer strides, fewer local epochs.
 DATASETS: Mapping[str, Dataset] = MappingProxyType(
@@ -150,9 +150,7 @@ DATASETS: Mapping[str, Dataset] = MappingProxyType(
 )
 
 
-def own_dataset(
-    path: str, *, name: str = "", split: SplitName = "within_subject", settings: Settings = _NONE
-) -> Dataset:
+def own_dataset(path: str, *, name: str = "", split: SplitName = "within_subject", settings: Values = _NONE) -> Dataset:
     """A level for a data set of a user's own, by its import path; all folds of a held-out split.
 
     ``name``: in folder names and tables; empty: the attribute's, ``sleep`` of ``my_data:SLEEP``.
@@ -218,7 +216,7 @@ class Spec:
     replicates: tuple[int, ...] = (0, 1, 2)
     seeds: tuple[int, ...] = ()
     folds: tuple[int, ...] | None = None
-    settings: Settings = field(default_factory=dict)
+    settings: Values = field(default_factory=dict)
     is_search: bool = False
     claims: str = ""
 
@@ -627,7 +625,7 @@ class Point(NamedTuple):
     method: str
     setting: str
     own: str
-    settings: Settings
+    settings: Values
     tried: tuple[str, ...] = ()
 
 
@@ -646,7 +644,7 @@ def points(spec: Spec) -> Iterator[Point]:
                     yield from _block(spec, level, draw if fold is None else {**draw, "data.fold": fold})
 
 
-def _block(spec: Spec, dataset: Dataset, draw: Settings) -> Iterator[Point]:
+def _block(spec: Spec, dataset: Dataset, draw: Values) -> Iterator[Point]:
     """All settings with all their methods, for one dataset, fold and draw."""
     base = {**spec.settings, **dataset.settings, **draw}
     for levels in product(*(axis.levels for axis in spec.axes)):
@@ -660,7 +658,7 @@ def _block(spec: Spec, dataset: Dataset, draw: Settings) -> Iterator[Point]:
 
 
 # Settings and provenance of a search's frozen choice for a cell (``tune_configs.search.Tuned.tune``).
-Tune = Callable[[Point, ExperimentConfig, Sequence[Setting]], tuple[Settings, Choice]]
+Tune = Callable[[Point, ExperimentConfig, Sequence[Setting]], tuple[Values, Choice]]
 
 
 def cells(

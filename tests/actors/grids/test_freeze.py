@@ -67,11 +67,10 @@ def test_the_best_try_by_validation_is_frozen_and_used(tmp_path):
         cells_of(grid, [f"tuned={file}", "training.lr=0.5"])
 
 
-def test_that_it_was_tuned_is_a_fact_of_plan_and_record(tmp_path, capsys):
+def test_that_it_was_tuned_is_a_fact_of_plan_and_record(tmp_path):
     search, file = tiny_search(tmp_path / "g", rounds=1).write(), tmp_path / "tuned.json"
     run(search)
-    freeze_choices(search.out, file, as_json=True)
-    said = json.loads(capsys.readouterr().out)
+    said = freeze_choices(search.out, file).facts
     assert said["choices"] == json.loads(file.read_text())["choices"]
     assert said["written"] == str(file) and "fedprox" in said["methods"][0]
     (plain,), (tuned,) = (cells_of(tiny_grid(methods=("fedprox",)), given) for given in ([], [f"tuned={file}"]))
