@@ -138,18 +138,6 @@ class Tuned(FrozenConfig):
     score: str
     choices: tuple[Frozen, ...]
 
-    def choice(self, dataset: str, method: str, config: ExperimentConfig) -> Frozen:
-        """The choice for a cell.
-
-        Raises:
-            UserError: the search has none there.
-        """
-        place = place_of(dataset, method, config)
-        for frozen in self.choices:
-            if frozen.place == place:
-                return frozen
-        raise UserError(f"{Setting(TUNED, ...)}: has no choice for {words(place)}; search it first, or leave it out")
-
     def tune(
         self, point: Point, config: ExperimentConfig, settings: Sequence[Setting]
     ) -> tuple[Mapping[str, object], Choice]:
@@ -158,7 +146,12 @@ class Tuned(FrozenConfig):
         Raises:
             UserError: there is none, or one of the user's settings would replace a value.
         """
-        frozen = self.choice(point.setting.partition("-")[0], point.method, config)
+        place = place_of(point.setting.partition("-")[0], point.method, config)
+        frozen = next((choice for choice in self.choices if choice.place == place), None)
+        if frozen is None:
+            raise UserError(
+                f"{Setting(TUNED, ...)}: has no choice for {words(place)}; search it first, or leave it out"
+            )
         for setting in settings:
             if setting.path in frozen.choice.parameters:
                 raise UserError(f"{setting}: is chosen by {Setting(TUNED, ...)}; leave one of the two out")

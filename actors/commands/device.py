@@ -25,7 +25,6 @@ from relief_ray.config.experiment import assign, parse
 from relief_ray.devices import power_sensors
 from relief_ray.devices.fleet import TYPES
 from relief_ray.devices.meter import PERIOD_S, PowerMeter, RailEnergy
-from relief_ray.devices.throughput import Pace
 from relief_ray.devices.time import Profile, profile_text
 from relief_ray.models.registry import BACKBONES, backbone_name
 from relief_ray.profiling.profile import profile_device
@@ -432,7 +431,8 @@ def _profile_text(profile: Profile, path: Path) -> str:
     stages = []
     for name, paces in row.stagewise.stages.items():
         backward = [paces.backward.get(gradients) for gradients in ("weights", "input", "both")]
-        stages.append([name, *map(_rate, (paces.live, paces.frozen, *backward))])
+        rates = [pace and si(pace.flops_per_s) for pace in (paces.live, paces.frozen, *backward)]
+        stages.append([name, *(rate or "-" for rate in rates)])
     lines = [
         f"Backbone {profile.backbone}, engine {profile.engine}, batches of {batch} windows: MEASURED {of.date}",
         f"{of.cpu}, {of.num_cores} cores, threads: {of.num_threads}; torch {of.torch} ({of.torch_build}); "
@@ -455,8 +455,3 @@ def _profile_text(profile: Profile, path: Path) -> str:
             f"NOTE: the machine was busy (load {of.load_before:.1f} before it began); measure again when it is idle"
         )
     return "\n".join(lines)
-
-
-def _rate(pace: Pace | None) -> str:
-    """FLOP/s, or a dash."""
-    return "-" if pace is None else si(pace.flops_per_s)

@@ -62,7 +62,7 @@ def run_command(
     options = replace(options, jobs=jobs)
     if target in GRIDS and target not in PRESETS and not Path(target).exists():
         raise UserError(f"run {target}: is a grid, expected a preset or a file; type relief-ray grid {target}")
-    spec, settings = load_spec(target), with_short(settings, options)
+    spec, settings = load_spec(target), _with_short(settings, options)
     plan = Plan.of(spec, out or Path("runs") / spec.name, placed(settings, options.jobs))
     refuse_begun(plan)
     if (mode := overruled_mode(target, settings, options.jobs)) is not None:
@@ -103,7 +103,7 @@ def start_grid(target: str, settings: Sequence[Setting], out: Path | None, optio
     _refuse_unread(options.search, "--search optuna", {"--tries": options.tries})
     numbers = {"--grace-rounds": options.grace_rounds, "--reduction-factor": options.reduction_factor}
     _refuse_unread(options.scheduler, "--scheduler asha", numbers)
-    grid, settings = load_grid(target), with_short(settings, options)
+    grid, settings = load_grid(target), _with_short(settings, options)
     place = out or Path("runs") / "-".join(filter(None, ("grid", grid.name, options.search, options.scheduler)))
     place = place.absolute()
     if options.search is not None:
@@ -129,7 +129,7 @@ def _title(grid: Spec, settings: Sequence[Setting]) -> str:
 
 def resume_grid(target: str, settings: Sequence[Setting], out: Path | None, options: Options) -> Iterator[Result]:
     """Run `relief-ray grid resume DIR|URI`."""
-    folder, settings = local_folder(target, out, with_short(settings, options))
+    folder, settings = local_folder(target, out, _with_short(settings, options))
     plan = Plan.read(folder.absolute(), settings, "grid")
     return _run_grid(plan, options) if plan.search is None else _run_search(again(plan, settings), options)
 
@@ -412,7 +412,7 @@ def _sentence(budget_s: float, left_s: float, chosen: Sequence[State], begun: Se
 _MODE = "runtime.mode"
 
 
-def with_short(settings: Sequence[Setting], options: Options) -> tuple[Setting, ...]:
+def _with_short(settings: Sequence[Setting], options: Options) -> tuple[Setting, ...]:
     """The settings, and those that options are short for.
 
     Raises:

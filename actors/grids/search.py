@@ -21,15 +21,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, cast
 
-from pydantic import JsonValue
-
 from relief_ray.config.experiment import Choice, ExperimentConfig, read_settings
 from relief_ray.records.cells import CellState, EarlyStopping, SuggestedSearch
 from relief_ray.records.run_folder import RUN_FILE, RunFolder, read_rounds
 from relief_ray.report.runs import config_value
 from relief_ray.studies.plan import Plan
 from relief_ray.studies.spec import Cell, Level, Spec, as_typed, choose, dataset_levels
-from relief_ray.support.errors import Setting, UserError, listed, several
+from relief_ray.support.errors import Setting, UserError, listed, several, value_text
 from relief_ray.support.files import PAGE, disk_errors, sealed, write_atomic
 from relief_ray.support.text import install, typed
 from tune_configs.registry import cells_of, load_grid
@@ -500,15 +498,9 @@ def _is_at_edge(value: str, listed: Sequence[str], bounds: tuple[float, float] |
 def _frozen_text(frozen: Frozen) -> str:
     """A frozen choice as a line of text."""
     choice = frozen.choice
-    shown = ", ".join(f"{name}={_shown(value)}" for name, value in frozen.settings.items())
+    shown = ", ".join(f"{name}={value_text(value)}" for name, value in frozen.settings.items())
     edge = f"; optimum at the edge of {', '.join(choice.at_edge)}" if choice.at_edge else ""
     return f"{shown} (validation F1 {100 * (choice.f1_validation or 0.0):.1f} %, {choice.num_tries} tries){edge}"
-
-
-def _shown(value: JsonValue) -> str:
-    if isinstance(value, Mapping):
-        return "/".join(_shown(v) for v in value.values())
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 # Tries of every place between two looks at the scores: more of them fill more cores, fewer learn more of each.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import json
 import re
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,7 +28,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, to_jsonable_python
 
 from relief_ray.config.keys import Key, expectation, keys_of, unknown_key
 from relief_ray.config.runtime import RuntimeConfig, TrackingConfig
@@ -136,9 +135,8 @@ def settings_of(values: Mapping[str, object], prefix: str = "") -> Iterator[Sett
         if isinstance(value, Mapping) and value:
             yield from settings_of(value, f"{path}.")
             continue
-        plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
         try:
-            yield Setting(path, json.loads(json.dumps(plain, default=str)))
+            yield Setting(path, to_jsonable_python(value, fallback=str))
         except (TypeError, ValueError) as error:
             raise UserError(f"{path}: found {shown(value)}, expected numbers, texts, lists or mappings") from error
 

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -19,23 +18,6 @@ from relief_ray.plugins.blame import PROJECT
 from relief_ray.records.schema import RoundRecord, Status
 from relief_ray.studies.spec import Cell
 from relief_ray.support.errors import counted
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Facts:
-    """A cell that begins, or goes on.
-
-    Attributes:
-        folder: its folder.
-        text: its rounds, clients and data in a line; empty where another process opens it.
-        done: round after which it goes on; None: from its beginning.
-        num_rounds: rounds that it lacks.
-    """
-
-    folder: Path
-    text: str = ""
-    done: int | None = None
-    num_rounds: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,8 +97,11 @@ class End:
 class Callback:
     """Listener to the computation of a study, in the process that asked for it; this one notes alerts alone."""
 
-    def begin(self, cell: Cell, facts: Facts) -> None:
-        """Hear that a cell begins, or goes on."""
+    def begin(self, cell: Cell, text: str, done: int | None) -> None:
+        """Hear that a cell begins, or goes on after the round ``done``.
+
+        ``text``: its rounds, clients and data in a line; empty where another process opens it.
+        """
 
     def round(self, cell: Cell, record: RoundRecord, alerts: Sequence[str]) -> None:
         """Hear of a round whose line is in the ledger, and of what is to be said of it (``records.facts``)."""
@@ -182,7 +167,7 @@ class Bar(Lines):
         self._task: TaskID = self._shown.add_task("", total=num_rounds)
         self._shown.start()
 
-    def begin(self, cell: Cell, facts: Facts) -> None:
+    def begin(self, cell: Cell, text: str, done: int | None) -> None:
         """Name the run beside the bar."""
         self._shown.update(self._task, description=cell.title)
 
@@ -211,7 +196,7 @@ class NotebookDisplay(Callback):
         display = import_module("IPython.display").display
         self._output = display({"text/plain": ""}, raw=True, display_id=True)
 
-    def begin(self, cell: Cell, facts: Facts) -> None:
+    def begin(self, cell: Cell, text: str, done: int | None) -> None:
         """Name the run in the last line."""
         self._show(cell.title)
 

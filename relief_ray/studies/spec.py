@@ -783,12 +783,10 @@ def _cell_of(spec: Spec, point: Point, settings: Sequence[Setting], tuned: Tune 
         return Cell(name=name, label=point.method, setting=setting, config=named, hash=digest)
     own = [point.own] if point.own else []
     title = "-".join([spec.name, point.method, *draw])
-    named = config.model_copy(update={"name": "-".join([config.name if _is_named(config) else title, *own])})
+    named = config.model_copy(
+        update={"name": "-".join([config.name if "name" in config.model_fields_set else title, *own])}
+    )
     return make_cell("-".join([label, *own, *draw]), point.method, named)
-
-
-def _is_named(config: ExperimentConfig) -> bool:
-    return "name" in config.model_fields_set
 
 
 def _config_of(spec: Spec, point: Point, settings: Sequence[Setting]) -> ExperimentConfig:

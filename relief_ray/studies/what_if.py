@@ -139,11 +139,6 @@ def _refuse_other_sensors(old: Fleet, new: Fleet) -> None:
             )
 
 
-def _receipts(record: RoundRecord) -> tuple[Receipt, ...]:
-    """The work of a round as it was recorded."""
-    return tuple(_receipt(c) for c in record.clients)
-
-
 def _receipt(client: ClientRecord) -> Receipt:
     task = Assignment(
         client=client.client,
@@ -197,7 +192,7 @@ def _charged(record: RoundRecord, before: Model, after: Model) -> tuple[Receipt,
     ids = record.participants if record.fedavg else range(len(after.fleet))
     done = [
         resized(r, _local_round(before, r.assignment.client), _local_round(after, r.assignment.client))
-        for r in _receipts(record)
+        for r in map(_receipt, record.clients)
     ]
     return after.accountant.charged(done, [after.fleet[n] for n in ids])
 
@@ -230,15 +225,10 @@ def _same(cost: RoundCost, round_s: float, energy_j: float) -> bool:
     return isclose(cost.round_s, round_s, rel_tol=_TOLERANCE) and isclose(cost.energy_j, energy_j, rel_tol=_TOLERANCE)
 
 
-def _deadline_s(hardware: Model, round_: int) -> float | None:
-    """Return the method's deadline on this hardware; None where it has none."""
-    target_s = hardware.strategy.insight.deadline_s
-    return None if target_s is None else target_s(hardware.context(round_))
-
-
 def _recomputed(loaded: Loaded, before: Model, hardware: Model) -> Loaded:
     """The run with another fleet's costs, totals, reference and configuration; its warnings say so."""
     planning, reference = loaded.run.planning_model, hardware.reference()
+    target_s = hardware.strategy.insight.deadline_s
     rounds: list[RoundRecord] = []
     totals: Mapping[str, Totals] = {}
     for record in loaded.rounds:
@@ -248,7 +238,7 @@ def _recomputed(loaded: Loaded, before: Model, hardware: Model) -> Loaded:
         mine = hardware.reference(record.participants) if record.fedavg else reference
         round_s = costs[planning].round_s
         update = {
-            "deadline_s": None if record.deadline_s is None else _deadline_s(hardware, record.round),
+            "deadline_s": target_s and record.deadline_s and target_s(hardware.context(record.round)),
             "costs": costs,
             "totals": totals,
             "fedavg": fedavg_records(mine) if record.fedavg else {},

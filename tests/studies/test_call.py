@@ -21,7 +21,7 @@ from relief_ray.records.cells import read_plan_file
 from relief_ray.strategies import PRESETS
 from relief_ray.studies import spec
 from relief_ray.studies.plan import Plan
-from relief_ray.studies.progress import Bar, End, Facts, Lines, NotebookDisplay, View
+from relief_ray.studies.progress import Bar, End, Lines, NotebookDisplay, View
 from relief_ray.studies.request import Request, plan_of
 from relief_ray.studies.spec import Cell
 from relief_ray.support.errors import in_python
@@ -239,7 +239,7 @@ def test_progress_is_a_bar_a_cell_or_lines(capsys, monkeypatch):
     cell = Cell(name="x", label="relief", config=rr.ExperimentConfig(), hash="", title="relief")
     view = View(num_cells=1, num_done=0, num_failed=0, elapsed_s=1.0, left_s=None, running=(), leaders=())
     for callback in (NotebookDisplay(2), Lines(), Bar(2)):
-        callback.begin(cell, Facts(folder=Path()))
+        callback.begin(cell, "", None)
         callback.round(cell, None, ())
         callback.note("a note")
         callback.end(cell, End(status="done", view=view))

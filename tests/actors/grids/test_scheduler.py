@@ -28,7 +28,7 @@ class Log(Callback):
     def __init__(self, on_begun=None):
         self.begun, self.ended, self.notes, self._on_begun = [], {}, [], on_begun
 
-    def begin(self, cell, facts):
+    def begin(self, cell, text, done):
         self.begun.append(cell.name)
         if self._on_begun:
             self._on_begun(cell.name)
