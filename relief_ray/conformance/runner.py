@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 from torch import Tensor
 
-from relief_ray.config.experiment import ExperimentConfig, override, parse
+from relief_ray.config.experiment import ExperimentConfig, assign, parse, settings_of
 from relief_ray.conformance.instrumented import global_state, instrument
 from relief_ray.conformance.rules import Broken, Check, NotJudged, Verdict, judge
 from relief_ray.core.federated import Strategy
@@ -352,14 +352,14 @@ def _bits(result: BlockResult) -> dict[str, bytes]:
 # rounding: FedAvg with plain SGD, which amplifies no last bit as Adam's division does, stays within ``WITHIN``.
 
 WITHIN = 1e-4
-_REFERENCE_SETTINGS = (
-    "strategy=fedavg",
-    "training.optimizer=sgd",
-    "training.lr=0.3",
-    "training.epochs=4",
-    "rounds=3",
-    "participation=1.0",
-)
+_REFERENCE_SETTINGS = {
+    "strategy": "fedavg",
+    "training.optimizer": "sgd",
+    "training.lr": 0.3,
+    "training.epochs": 4,
+    "rounds": 3,
+    "participation": 1.0,
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -380,7 +380,7 @@ class ReferenceNumbers:
 def reference_numbers(device: Device = "cpu") -> ReferenceNumbers:
     """Compute the reference numbers here, with one thread, on the excerpt that ships with the package."""
     use_threads(1)
-    config = parse(override(PROBLEM, [*_REFERENCE_SETTINGS, f"training.device={device}"]), "conformance")
+    config = parse(assign(PROBLEM, settings_of({**_REFERENCE_SETTINGS, "training.device": device})), "conformance")
     with tempfile.TemporaryDirectory(prefix="relief-ray-") as folder:
         drive(config, Path(folder) / "run")
         newest = checkpoint.generations(Path(folder) / "run")[0]

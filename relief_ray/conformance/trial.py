@@ -6,7 +6,7 @@ Such a limit that is known on paper (FedProx with ``mu = 0`` is FedAvg) tests th
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, log10
 from pathlib import Path
@@ -17,7 +17,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from relief_ray.config.experiment import ExperimentConfig, override, parse
+from relief_ray.config.experiment import ExperimentConfig, assign, parse
 from relief_ray.conformance.backbones import BACKBONE_RULES, check_backbone
 from relief_ray.conformance.datasets import DATA_RULES, check_loader
 from relief_ray.conformance.rules import RULES, Broken, Check, Rule, Verdict, judge
@@ -31,7 +31,7 @@ from relief_ray.plugins.load import is_path, load, what_to_type
 from relief_ray.records import checkpoint
 from relief_ray.strategies import PRESETS, about_of, facts_of
 from relief_ray.strategies.common import StrategyConfig
-from relief_ray.support.errors import Setting, UserError, counted
+from relief_ray.support.errors import Setting, UserError, counted, value_text
 from relief_ray.support.process import threads
 from relief_ray.support.text import Printed, filled
 
@@ -118,21 +118,20 @@ class Judged:
     about: Mapping[str, object]
     num_threads: int = 1
 
-    def judge(self, on_verdict: Callable[[Verdict], object] = lambda verdict: None) -> Conformance:
-        """Return all verdicts; ``on_verdict`` gets each one when it is reached."""
-        verdicts = []
+    def reached(self) -> Iterator[Verdict]:
+        """The verdicts, each when it is reached."""
         with threads(self.num_threads):
-            for verdict in self.verdicts:
-                on_verdict(verdict)
-                verdicts.append(verdict)
-        return Conformance(
-            name=self.name, heading=self.heading, rules=self.rules, verdicts=tuple(verdicts), about=self.about
-        )
+            yield from self.verdicts
+
+    def judge(self, verdicts: Iterable[Verdict] | None = None) -> Conformance:
+        """What the verdicts say together; None: they are reached now."""
+        made = tuple(self.reached() if verdicts is None else verdicts)
+        return Conformance(name=self.name, heading=self.heading, rules=self.rules, verdicts=made, about=self.about)
 
 
 def judged_of(
     target: str,
-    settings: Sequence[str],
+    settings: Sequence[Setting],
     executors: Mapping[str, MakeExecutor],
     equals: str = "",
     within: float = 0.0,
@@ -141,7 +140,7 @@ def judged_of(
 
     Args:
         target: a method, a backbone or a data set.
-        settings: ``PATH=VALUE``; a key without a section is the method's or the backbone's own.
+        settings: a key without a section is the method's or the backbone's own.
         executors: of a method: what has to have the bits of the plain loop, by name.
         equals: judge only whether the method's rounds are those of this one.
         within: the largest difference of a value that ``equals`` allows.
@@ -156,7 +155,7 @@ def judged_of(
     if equals:
         return _of_pair(target, equals, settings, within)
     _refuse_file(target)
-    config = parse(override(PROBLEM, [f"strategy={target}", *_for_method(settings)]), "conformance")
+    config = parse(assign(PROBLEM, [Setting("strategy", target), *_for_method(settings)]), "conformance")
     name, about = title_of(target, config), about_of(config.strategy, config.label())
     method = facts_of(config.strategy, config.label())
     return Judged(
@@ -190,9 +189,9 @@ def _names_backbone(target: str) -> bool:
     return isinstance(loaded, BackboneConfig) or (isinstance(loaded, type) and issubclass(loaded, BackboneConfig))
 
 
-def _of_data(target: str, settings: Sequence[str]) -> Judged:
+def _of_data(target: str, settings: Sequence[Setting]) -> Judged:
     loader = load_own(target) if is_path(target) else DATASETS[target]
-    values = override({"data": {}}, settings)
+    values = assign({"data": {}}, settings)
     section = values["data"]
     if not isinstance(section, Mapping) or set(values) != {"data"}:
         other = ", ".join(sorted(set(values) - {"data"}))
@@ -206,10 +205,10 @@ def _of_data(target: str, settings: Sequence[str]) -> Judged:
     )
 
 
-def _of_backbone(target: str, settings: Sequence[str]) -> Judged:
+def _of_backbone(target: str, settings: Sequence[Setting]) -> Judged:
     """``hidden=8`` sets a field of the backbone."""
     problem = {**PROBLEM, "backbone": {"name": target}}
-    config = parse(override(problem, _for_method(settings, "backbone")), "conformance")
+    config = parse(assign(problem, _for_method(settings, "backbone")), "conformance")
     sensors = ", ".join(m for m, _ in config.data.spec().modalities)
     return Judged(
         name=target,
@@ -221,14 +220,14 @@ def _of_backbone(target: str, settings: Sequence[str]) -> Judged:
     )
 
 
-def _of_pair(target: str, other: str, settings: Sequence[str], within: float) -> Judged:
+def _of_pair(target: str, other: str, settings: Sequence[Setting], within: float) -> Judged:
     """Settings of the strategy are the method's alone."""
     paths = _for_method(settings)
-    common = [s for s in paths if not s.startswith("strategy.")]
+    common = [s for s in paths if not s.path.startswith("strategy.")]
     problem = {**PROBLEM, "training": dict(STEPS)}
-    config = parse(override(problem, [f"strategy={target}", *paths]), "conformance")
-    reference = parse(override(problem, [f"strategy={other}", *common]), "conformance")
-    chosen = " ".join(s.removeprefix("strategy.") for s in paths if s not in common)
+    config = parse(assign(problem, [Setting("strategy", target), *paths]), "conformance")
+    reference = parse(assign(problem, [Setting("strategy", other), *common]), "conformance")
+    chosen = " ".join(f"{s.path.removeprefix('strategy.')}={value_text(s.value)}" for s in paths if s not in common)
     return Judged(
         name=target,
         heading=f"{target}{f' with {chosen}' if chosen else ''} against {other}",
@@ -252,10 +251,10 @@ def _refuse_file(target: str) -> None:
         raise UserError(f"conformance {target}: {hint}")
 
 
-def _for_method(settings: Sequence[str], section: str = "strategy") -> list[str]:
+def _for_method(settings: Sequence[Setting], section: str = "strategy") -> list[Setting]:
     """The settings with full paths: ``beta=0`` is the method's, ``strategy.beta=0``."""
-    heads = [s.partition("=")[0].partition(".")[0] for s in settings]
-    return [s if h in ExperimentConfig.model_fields else f"{section}.{s}" for s, h in zip(settings, heads, strict=True)]
+    known = ExperimentConfig.model_fields
+    return [s if s.path.partition(".")[0] in known else Setting(f"{section}.{s.path}", s.value) for s in settings]
 
 
 def line(verdict: Verdict, rules: Mapping[str, Rule] = RULES) -> str:

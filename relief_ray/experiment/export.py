@@ -289,7 +289,7 @@ def write(setup: Setup, params: Params, facts: Mapping[str, JsonValue], folder: 
     config, place, revision = setup.config.backbone, "", None
     if isinstance(config, MomentConfig):
         save_adapters(config, setup.layout, params, folder)
-        backbone = build_backbone(setup.config, input_shape(setup.data), "naive")
+        backbone = build_backbone(setup.config, input_shape(setup.data.spec), "naive")
         save_file({"weight": _frozen_fusion(backbone)}, folder / W_0)
         place, revision = _encoder(config, setup, folder, with_encoder=with_encoder)
     else:

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
@@ -34,7 +34,6 @@ PLAN_FILE = "plan.json"
 # Whether `relief-ray run` or `relief-ray grid` planned the cells: `studies.spec.KINDS` says what differs.
 KindName = Literal["run", "grid"]
 C = TypeVar("C")
-D = TypeVar("D")
 
 STATUS_TEXT: Mapping[Status, str] = {
     "done": "finished, every planned round is there",
@@ -69,11 +68,6 @@ class CellState(Generic[C]):
     rounds: Rounds | None = None
     cell: C = None  # type: ignore[assignment]
     folder: Path = Path()
-
-    def of(self, cell: D, folder: Path) -> CellState[D]:
-        """The same, of a planned cell."""
-        own = {f.name: getattr(self, f.name) for f in fields(self)}
-        return CellState(**own | {"cell": cell, "folder": folder})
 
     def last_tested(self) -> RoundRecord | None:
         """The last round with an evaluation, of a run's end always its last one; None without one.

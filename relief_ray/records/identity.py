@@ -192,3 +192,18 @@ def _git(root: Path, *arguments: str) -> str:
     if not (root / ".git").exists():
         raise FileNotFoundError(root / ".git")
     return subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True, text=True).stdout.strip()
+
+
+# Of a value's text.
+_MAX_PARAM_CHARS = 500
+
+
+def flat_params(config: Mapping[str, JsonValue], prefix: str = "") -> dict[str, str]:
+    """Flatten a configuration to dotted names and short texts; lists stay one value."""
+    flat: dict[str, str] = {}
+    for key, value in config.items():
+        if isinstance(value, dict):
+            flat |= flat_params(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = (value if isinstance(value, str) else json.dumps(value))[:_MAX_PARAM_CHARS]
+    return flat

@@ -2,10 +2,11 @@
 
 import pytest
 
-from relief_ray.config.experiment import override, parse
+from relief_ray.config.experiment import parse
 from relief_ray.conformance.rules import RULES, Verdict
 from relief_ray.conformance.runner import PROBLEM
 from relief_ray.conformance.trial import Conformance, judged_of, summary, title_of
+from tests.plans import override
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,7 @@ def test_a_result_is_true_where_no_rule_is_broken():
 
 @pytest.mark.ci
 def test_each_verdict_is_passed_on_when_it_is_reached():
-    reached = []
-    result = judged_of("dsa_mini", [], {}).judge(reached.append)
+    judged = judged_of("dsa_mini", [], {})
+    reached = list(judged.reached())
+    result = judged.judge(reached)
     assert tuple(reached) == result.verdicts and result.ok and result.facts["dataset"] == "dsa_mini"

@@ -18,10 +18,11 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import Field, ValidationError
 
 from relief_ray.records.checkpoint import generations
 from relief_ray.records.facts import sentence
+from relief_ray.records.identity import flat_params
 from relief_ray.records.ledger import LedgerEnd, LineFormat, scan
 from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import round_scalars
@@ -45,7 +46,7 @@ _SYNC_FILE, _EXPORT_LOCK = "sync.json", "sync.lock"
 _STORE_WAIT_S = 120.0
 MAX_BATCH_POINTS = 600
 MAX_BATCH_PARAMS = 100
-_MAX_DIGEST_CHARS, _MAX_PARAM_CHARS = 36, 500
+_MAX_DIGEST_CHARS = 36
 
 _ENDINGS = {"done": "FINISHED", "failed": "FAILED", "interrupted": "KILLED", "stopped": "KILLED"}
 
@@ -104,17 +105,6 @@ class SyncState(Record):
 
     targets: dict[str, Exported] = Field(default_factory=dict)
     error: Text | None = None
-
-
-def flat_params(config: Mapping[str, JsonValue], prefix: str = "") -> dict[str, str]:
-    """Flatten a configuration to dotted names and short texts; lists stay one value."""
-    flat: dict[str, str] = {}
-    for key, value in config.items():
-        if isinstance(value, dict):
-            flat |= flat_params(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = (value if isinstance(value, str) else json.dumps(value))[:_MAX_PARAM_CHARS]
-    return flat
 
 
 def read_sync(folder: Path) -> SyncState:

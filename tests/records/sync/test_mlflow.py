@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from relief_ray.records import Metrics, read_rounds, read_run
+from relief_ray.records.identity import flat_params
 from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import METRICS, round_scalars
 from relief_ray.records.sync import mlflow as mlflow_store
@@ -22,7 +23,6 @@ from relief_ray.records.sync.mlflow import (
     StudySummary,
     SyncState,
     exported_scalars,
-    flat_params,
     log_run,
     log_study,
     read_sync,
