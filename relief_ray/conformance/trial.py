@@ -6,6 +6,7 @@ Such a limit that is known on paper (FedProx with ``mu = 0`` is FedAvg) tests th
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, log10
@@ -67,7 +68,11 @@ class Conformance(Printed):
     @property
     def summary(self) -> str:
         """The last line: how many rules were kept, broken or not judged."""
-        return summary(self.name, self.verdicts)
+        number = Counter(v.status for v in self.verdicts)
+        if self.ok:
+            rest = f", {number['not judged']} not judged" if number["not judged"] else ""
+            return f"{self.name}: keeps {counted(number['kept'], 'rule')}{rest}"
+        return f"{self.name}: breaks {', '.join(self.broken)}; {number['kept']} kept, {number['not judged']} not judged"
 
     @property
     def text(self) -> str:
@@ -151,7 +156,7 @@ def judged_of(
     """
     if names_dataset(target):
         return _of_data(target, settings)
-    if _names_backbone(target):
+    if issubclass(_kind_of(target), BackboneConfig):
         return _of_backbone(target, settings)
     if equals:
         return _of_pair(target, equals, settings, within)
@@ -169,25 +174,22 @@ def judged_of(
     )
 
 
+def _kind_of(target: str) -> type:
+    """The class that a dataset's or backbone's name or an import path stands for, or the class of what it stands for.
+
+    That of None where it cannot be loaded, or is neither's name.
+    """
+    known: Mapping[str, object] = {**DATASETS, **BACKBONES}
+    try:
+        value = load(target, "conformance") if is_path(target) else known.get(target)
+    except UserError:
+        value = None
+    return value if isinstance(value, type) else type(value)
+
+
 def names_dataset(target: str) -> bool:
     """Whether a name or import path is a dataset's; what cannot be loaded is none."""
-    if not is_path(target):
-        return target in DATASETS
-    try:
-        return isinstance(load(target, "conformance"), Loader)
-    except UserError:
-        return False
-
-
-def _names_backbone(target: str) -> bool:
-    """Whether ``target`` is a backbone: one of ours by its name, or a class or instance; what cannot load is none."""
-    if not is_path(target):
-        return target in BACKBONES
-    try:
-        loaded = load(target, "conformance")
-    except UserError:
-        return False
-    return isinstance(loaded, BackboneConfig) or (isinstance(loaded, type) and issubclass(loaded, BackboneConfig))
+    return issubclass(_kind_of(target), Loader)
 
 
 def _of_data(target: str, settings: Sequence[str]) -> Judged:
@@ -275,16 +277,6 @@ def title_of(target: str, config: ExperimentConfig) -> str:
     """Title of the strategy: the user's word, and the built-in preset that it varies where that has another name."""
     label = config.label()
     return target if label in (target, target.replace("/", ".")) else f"{target} ({label})"
-
-
-def summary(name: str, verdicts: Sequence[Verdict]) -> str:
-    """The last line: how many rules were kept, broken or not judged."""
-    number = {status: sum(v.status == status for v in verdicts) for status in ("kept", "broken", "not judged")}
-    if not number["broken"]:
-        rest = f", {number['not judged']} not judged" if number["not judged"] else ""
-        return f"{name}: keeps {counted(number['kept'], 'rule')}{rest}"
-    names = ", ".join(v.rule for v in verdicts if v.status == "broken")
-    return f"{name}: breaks {names}; {number['kept']} kept, {number['not judged']} not judged"
 
 
 # A rule for special cases: with these settings a method is another method, round by round, to the bit.

@@ -22,9 +22,9 @@ from relief_ray.records.identity import other_program
 from relief_ray.records.ledger import LineFormat, Lines, Rounds, scan
 from relief_ray.records.lock import is_folder_locked
 from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, is_done, other_model, read_rounds, read_run
-from relief_ray.records.schema import MethodFacts, RoundRecord, RunRecord, Status
+from relief_ray.records.schema import MethodFacts, RoundRecord, RunRecord, Status, page_of, read_page
 from relief_ray.support.errors import UserError, nearest, option, shown
-from relief_ray.support.files import PAGE, disk_errors, sealed, stamp, unsealed, write_atomic
+from relief_ray.support.files import PAGE, disk_errors, stamp, unsealed, write_atomic
 from relief_ray.support.frozen import FrozenConfig
 from relief_ray.support.masking import mask_text
 from relief_ray.support.text import typed
@@ -477,12 +477,10 @@ def read_plan_file(path: Path) -> PlanFile:
         UserError: the file is damaged, or not there.
     """
     try:
-        return PlanFile.model_validate_json(unsealed(path.read_bytes(), PAGE))
+        return read_page(path, PlanFile)
     except (OSError, ValueError) as error:
-        found = error.errors()[0] if isinstance(error, ValidationError) else None
-        why = error if found is None else f"{'.'.join(map(str, found['loc']))}: {found['msg']}"
         raise UserError(
-            f"{path}: damaged ({why}), expected a plan that `relief-ray run` or `relief-ray grid` wrote; move it "
+            f"{path}: damaged ({error}), expected a plan that `relief-ray run` or `relief-ray grid` wrote; move it "
             f"away; {_go_on_without(path.parent)}"
         ) from error
 
@@ -508,7 +506,7 @@ def _run_folders(folder: Path) -> list[Path]:
 
 def write_plan_file(path: Path, plan: PlanFile) -> None:
     """Write a plan; fields that are empty (a run's title and setting) are left out."""
-    write_atomic(path, sealed(plan.model_dump_json(indent=1, exclude_defaults=True).encode(), PAGE))
+    write_atomic(path, page_of(plan, exclude_defaults=True))
 
 
 def count_begun(out: Path, cells: Sequence[str]) -> int:

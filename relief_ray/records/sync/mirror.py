@@ -25,10 +25,10 @@ from pydantic import Field
 from relief_ray.records import checkpoint
 from relief_ray.records.cells import CLAIMS_FILE, PLAN_FILE, claims_digest, read_plan_file
 from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, read_rounds, read_run
-from relief_ray.records.schema import Record
+from relief_ray.records.schema import Record, page_of, read_page
 from relief_ray.records.sync.sender import Copy, Target, brief
 from relief_ray.support.errors import UserError, counted
-from relief_ray.support.files import PAGE, disk_errors, folder_atomic, sealed, stamp, unsealed, write_atomic
+from relief_ray.support.files import disk_errors, folder_atomic, stamp, write_atomic
 from relief_ray.support.masking import mask_logs, mask_text
 from relief_ray.support.text import typed
 
@@ -158,13 +158,13 @@ class Memory(Record):
     def read(cls, root: Path) -> Memory:
         """Read it; a new one where there is none or it cannot be read, since it can be made again by copying."""
         try:
-            return cls.model_validate_json(unsealed((root / MEMORY_FILE).read_bytes(), PAGE))
+            return read_page(root / MEMORY_FILE, cls)
         except (OSError, ValueError):
             return cls()
 
     def write(self, root: Path) -> None:
         """Write it; what is lost of it is copied once more."""
-        write_atomic(root / MEMORY_FILE, sealed(self.model_dump_json().encode(), PAGE))
+        write_atomic(root / MEMORY_FILE, page_of(self))
 
 
 class Claim(Record):

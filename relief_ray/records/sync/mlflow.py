@@ -18,7 +18,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue
 
 from relief_ray.records.checkpoint import generations
 from relief_ray.records.facts import sentence
@@ -26,10 +26,10 @@ from relief_ray.records.ledger import LedgerEnd, LineFormat, scan
 from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import round_scalars
 from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_rounds, read_run
-from relief_ray.records.schema import Record, RoundRecord, RunRecord, RunStatus, Text, section
+from relief_ray.records.schema import Record, RoundRecord, RunRecord, RunStatus, Text, page_of, read_page, section
 from relief_ray.records.sync.sender import Copy, Target, brief
 from relief_ray.support.errors import UserError
-from relief_ray.support.files import PAGE, Unsealed, move, sealed, unsealed, write_atomic
+from relief_ray.support.files import move, write_atomic
 from relief_ray.support.masking import MASK, mask_logs, mask_text
 from relief_ray.support.text import typed
 
@@ -120,16 +120,15 @@ def flat_params(config: Mapping[str, JsonValue], prefix: str = "") -> dict[str, 
 def read_sync(folder: Path) -> SyncState:
     """Read ``sync.json`` of a run folder; empty where it is missing or unreadable: the store is asked in any case."""
     try:
-        return SyncState.model_validate_json(unsealed((folder / _SYNC_FILE).read_bytes(), PAGE))
-    except (OSError, Unsealed, ValidationError):
+        return read_page(folder / _SYNC_FILE, SyncState)
+    except (OSError, ValueError):
         return SyncState()
 
 
 def write_sync(folder: Path, new: Mapping[str, Exported], error: str | None = None) -> None:
     """Note the progress of stores by URI, or why an export failed; other stores' progress stays."""
     targets = read_sync(folder).targets | {mask_text(uri): exported for uri, exported in new.items()}
-    state = SyncState(targets=targets, error=error)
-    write_atomic(folder / _SYNC_FILE, sealed(state.model_dump_json(indent=1).encode(), PAGE), make_folder=False)
+    write_atomic(folder / _SYNC_FILE, page_of(SyncState(targets=targets, error=error)), make_folder=False)
 
 
 # Metrics that a clock simulates, by their names in a store, so that a chart cannot be taken for a measurement.
