@@ -9,7 +9,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -27,6 +27,7 @@ from relief_ray.data.partition import available
 from relief_ray.data.source import Source, open_source
 from relief_ray.data.window_set import row_counts
 from relief_ray.support.errors import UserError, listed
+from relief_ray.support.frozen import frozen
 
 DATA_RULES: Mapping[str, Rule] = MappingProxyType(
     {
@@ -75,7 +76,7 @@ _Violations = Mapping[str, str]
 _COPIED_ROWS = 16
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class _Bench:
     """The loader under test and what came of it so far.
 

@@ -6,12 +6,12 @@ Methods, backbones, data sets and pairs of equal methods are four lists of check
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Generic, Literal, TypeVar
 
 from relief_ray.plugins.blame import blamed, text_of
 from relief_ray.support.errors import ClientFailed, UserCodeFailed, UserError
+from relief_ray.support.frozen import frozen
 
 RuleOutcome = Literal["kept", "broken", "not judged"]
 
@@ -29,7 +29,7 @@ class NotJudged(Exception):
     """Raised where a check cannot be made, which keeps no other from being made; its text says why."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Rule:
     """A rule in words.
 
@@ -113,7 +113,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Verdict:
     """Judgement of one rule.
 
@@ -137,7 +137,7 @@ class Verdict:
 B = TypeVar("B")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Check(Generic[B]):
     """One run, which may take minutes, and the rules that it judges.
 

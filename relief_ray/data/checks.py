@@ -7,7 +7,6 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, cast
 
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from relief_ray.data.loader import DatasetSpec, Recording
 from relief_ray.support.errors import UserError, clipped, listed, several
+from relief_ray.support.frozen import frozen
 
 DataRule = Literal["description", "subjects", "labels", "channels", "rates", "finite", "bouts"]
 
@@ -46,7 +46,7 @@ _SHOWN = 8
 _SLACK = 3.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Fault:
     """One broken rule.
 

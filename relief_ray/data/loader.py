@@ -5,7 +5,7 @@ A format file needs this module alone: the description (``DatasetSpec``), the ra
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from relief_ray.plugins.load import is_path
 from relief_ray.support.errors import UserError
+from relief_ray.support.frozen import frozen
 
 Facts = Mapping[str, float | str | list[int] | list[float]]
 # The class index of rows without a known activity.
 NULL = -1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class DatasetSpec:
     """Facts about a dataset; the format files hold those of the built-in ones, a user's file its own.
 
@@ -109,7 +110,7 @@ class DatasetSpec:
         return tuple(name for name in self.names if name not in self.lacks.get(subject, ()))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Members:
     """The raw files of an opened source, sorted by name, and how to read one."""
 
@@ -117,7 +118,7 @@ class Members:
     read: Callable[[str], bytes]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Recording:
     """Rows of one subject. Inside a bout they follow each other at the sample rate; nothing holds between bouts.
 
@@ -138,7 +139,7 @@ class Recording:
     facts: Facts = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Loader:
     """A dataset; a user's own goes by its import path (``data.name=my.module:SLEEP``).
 

@@ -28,6 +28,7 @@ from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import Dataset
 from relief_ray.data.loader import NULL
 from relief_ray.support.errors import Setting, UserError, listed
+from relief_ray.support.frozen import frozen
 
 # Skewed partitions: windows dealt to clients in shares that a Dirichlet distribution gives.
 #
@@ -52,7 +53,7 @@ _MAX_GAMMAS = 50_000
 _MIN_ATTEMPTS = 20
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Dealer:
     """Deals windows to clients.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
@@ -24,6 +24,7 @@ from relief_ray.data.source import search_roots
 from relief_ray.data.window_set import WindowSet
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import disk_errors, folder_atomic, sha256_file
+from relief_ray.support.frozen import frozen
 
 FACTS_FILE = "shard.json"
 _ROWS_FILE, _WINDOWS_FILE = "rows.npy", "windows.npz"
@@ -55,7 +56,7 @@ class ShardFacts(BaseModel):
     rows_sha256: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Shard:
     """A shard on this machine."""
 

@@ -8,7 +8,6 @@ rad/s, microtesla, beats per minute, mV.
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from relief_ray.data.loader import DatasetSpec
 from relief_ray.support.files import write_atomic
+from relief_ray.support.frozen import frozen
 
 Array = NDArray[np.float64]
 
@@ -36,7 +36,7 @@ class Motion(NamedTuple):
     heart_bpm: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Person:
     """A subject's pace, vigour, resting heart rate and the orientation of each sensor (rotation matrices)."""
 

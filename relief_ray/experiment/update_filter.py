@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from math import sqrt
 from statistics import median_low
@@ -14,6 +14,7 @@ from relief_ray.core.messages import Assignment, ClientId, ClientState, Receipt,
 from relief_ray.core.protocols import Trains
 from relief_ray.server.aggregation import NOT_FINITE
 from relief_ray.support.errors import LeftOut, spans
+from relief_ray.support.frozen import frozen
 
 # Updates that are too large to be true: one value of 1e30 from a broken client would end the model for everybody.
 #
@@ -64,7 +65,7 @@ def _times(norm: float, length: float) -> str:
     return f"{norm / length:.3g} times" if length else "more than"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Accepting:
     """Training by an executor, with the norm rule and the quorum applied to what comes back.
 
