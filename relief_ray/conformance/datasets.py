@@ -14,7 +14,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
 from relief_ray.conformance.rules import Check, Rule, Verdict, judge
 from relief_ray.data.checks import FIXES, Fault, content_digest, faults_of_all, in_words, spec_faults, structure
@@ -22,7 +21,7 @@ from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import Dataset, locate, parse_subject, read_entry, store
 from relief_ray.data.describe import without_windows
 from relief_ray.data.federated_data import Coverage, federate, num_clients
-from relief_ray.data.loader import DatasetSpec, Loader, Recording, require_members
+from relief_ray.data.loader import DatasetSpec, Floats, Loader, Mask, Recording, require_members
 from relief_ray.data.partition import available
 from relief_ray.data.source import Source, open_source
 from relief_ray.data.window_set import row_counts
@@ -227,7 +226,7 @@ def _lacking(coverage: Coverage) -> str:
     return "; ".join(texts)
 
 
-def _leak(signal: NDArray[np.float32], trained: NDArray[np.bool_], tested: NDArray[np.bool_]) -> str:
+def _leak(signal: Floats, trained: Mask, tested: Mask) -> str:
     """Describe what training and test share: rows, or a sequence of rows with the same values; empty: nothing."""
     if shared := int((trained & tested).sum()):
         return f"{shared} rows are in training and in test"
@@ -244,7 +243,7 @@ def _leak(signal: NDArray[np.float32], trained: NDArray[np.bool_], tested: NDArr
     )
 
 
-def _whole(rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _whole(rows: Mask) -> Mask:
     """Whether a sequence of rows that starts here lies wholly in ``rows``."""
     return np.asarray(np.lib.stride_tricks.sliding_window_view(rows, _COPIED_ROWS).all(axis=1))
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from relief_ray.data.loader import DatasetSpec
+from relief_ray.data.loader import DatasetSpec, Ints
 from relief_ray.support.files import write_atomic
 from relief_ray.support.frozen import frozen
 
@@ -170,7 +170,7 @@ def record(
     null_s: float,
     scale: float,
     rng: np.random.Generator,
-) -> tuple[NDArray[np.int64], Array, Array]:
+) -> tuple[Ints, Array, Array]:
     """Null, activity, null, ..., null, each varied by up to a tenth: codes (rows,), motion (rows, P, 9), bpm (rows,).
 
     Args:
