@@ -262,14 +262,9 @@ def write_committed(
 
 def _compact(cell: CommittedCell) -> str:
     value = cell.model_dump(mode="json", exclude_defaults=True)
-    value["rounds"] = [_row_values(row) for row in cell.rounds]
-    return json.dumps(value, separators=(",", ":"))
-
-
-def _row_values(row: RoundRow) -> list[JsonValue]:
-    """Values of a row in the fields' order; diagnostics only where there are any."""
-    values = list(row.model_dump(mode="json").values())
-    return values if row.diagnostics else values[:-1]
+    # Values of a row in the fields' order; diagnostics only where there are any.
+    rows = [list(row.model_dump(mode="json", exclude_defaults=True).values()) for row in cell.rounds]
+    return json.dumps(value | {"rounds": rows}, separators=(",", ":"))
 
 
 def read_committed(path: Path) -> Committed:

@@ -47,6 +47,7 @@ from relief_ray.core.messages import ClientCost, Power, RoundCost, StageTimes
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import LINE, Unsealed, check, sealed
+from relief_ray.support.frozen import frozen
 from relief_ray.support.text import typed
 
 # Lines of a hundred clients are longer than Python's usual buffer.
@@ -375,7 +376,7 @@ def _by_name(values: Any, names: Sequence[str]) -> Any:
     return {names[i]: value for i, value in enumerate(values) if value is not None}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Place:
     """Place of a round in its file.
 
@@ -486,7 +487,7 @@ class Rounds(Sequence[RoundRecord]):
             raise _damaged(self._path, place.start, str(error)) from error
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Lines:
     """Content of a ledger.
 
@@ -548,7 +549,12 @@ def _scan(path: Path, line_format: LineFormat, end: LedgerEnd) -> Lines:
                     raise _damaged(path, end.num_bytes, str(error)) from error
                 number = _number(path, end.num_bytes)
                 if line.endswith(b"\n"):
-                    torn, damage = f"line {number} was damaged", _last_damaged(path, number, str(error))
+                    torn = f"line {number} was damaged"
+                    damage = (
+                        f"{path}: line {number}, the last one, is damaged ({error}), expected a round's JSON; restore "
+                        "the file, or go on from the newest checkpoint before that round: relief-ray resume "
+                        f"{typed(path.parent)}"
+                    )
                 else:
                     torn = f"line {number} was torn after {len(line)} bytes"
                 break
@@ -638,11 +644,4 @@ def _damaged(path: Path, start: int, why: str) -> UserError:
     return UserError(
         f"{path}: line {_number(path, start)} is damaged ({why}), expected a round's JSON; restore the file or run the "
         "cell again"
-    )
-
-
-def _last_damaged(path: Path, number: int, why: str) -> str:
-    return (
-        f"{path}: line {number}, the last one, is damaged ({why}), expected a round's JSON; restore the file, or go on "
-        f"from the newest checkpoint before that round: relief-ray resume {typed(path.parent)}"
     )

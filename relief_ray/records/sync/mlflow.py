@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from math import isfinite
 from pathlib import Path
@@ -30,6 +29,7 @@ from relief_ray.records.schema import Record, RoundRecord, RunRecord, RunStatus,
 from relief_ray.records.sync.sender import Copy, Target, brief
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import move, write_atomic
+from relief_ray.support.frozen import frozen
 from relief_ray.support.masking import MASK, mask_logs, mask_text
 from relief_ray.support.text import typed
 
@@ -65,7 +65,7 @@ _CREATED, _REPLACED_BY = "relief.created", "relief.replaced_by"
 _EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Store:
     """A database file or server, and the experiment in it; ``uri`` with an absolute path if it is a file."""
 
@@ -266,7 +266,8 @@ class MlflowRun:
         if not isinstance(error, UserError):
             with suppress(UserError):
                 write_sync(self._folder, {}, error=brief(error))
-        return _is_refusal(error)
+        # It answers with another value under this run: no retry heals that.
+        return getattr(error, "error_code", None) == "INVALID_PARAMETER_VALUE"
 
     def close(self) -> None:
         """Release the lock, so that others can export this run."""
@@ -305,19 +306,7 @@ def _configured_store(folder: Path, run: RunRecord, uri: str | None) -> Store:
     return Store(uri=store_uri(folder, target), experiment=tracking.get("experiment") or "relief-ray")
 
 
-def _is_refusal(error: Exception) -> bool:
-    """True where the store has another value under this run: it answers, and no retry heals that."""
-    return getattr(error, "error_code", None) == "INVALID_PARAMETER_VALUE"
-
-
-def _remedy(error: Exception) -> str:
-    """What was expected of a store that failed, and what to do."""
-    if _is_refusal(error):
-        return "expected a store without other values under this run; name another with --uri, or delete that run in it"
-    return "expected a reachable MLflow store; start it, or name another"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class Synced:
     """Result of a ``sync``; ``num_points`` were new to the store."""
 
@@ -346,9 +335,12 @@ def sync(folder: Path, uri: str | None = None) -> Synced:
     except UserError:
         raise
     except Exception as error:
-        copy.failed(error)
+        remedy = "expected a reachable MLflow store; start it, or name another"
+        if copy.failed(error):
+            other = "expected a store without other values under this run; name another with --uri"
+            remedy = f"{other}, or delete that run in it"
         raise UserError(
-            f"{mask_text(store.uri)}: cannot export {folder} ({brief(error)}), {_remedy(error)}, and sync again"
+            f"{mask_text(store.uri)}: cannot export {folder} ({brief(error)}), {remedy}, and sync again"
         ) from error
     finally:
         copy.close()
@@ -370,6 +362,8 @@ def _store_lock(store: Store, beside: Path) -> FileLock:
 def _open_run(store: Store, folder: Path, record: RunRecord) -> tuple[MlflowClient, Run]:
     with _store_lock(store, folder.parent):
         client = _connect(store)
+        from mlflow.entities import Param
+
         experiment = _experiment(client, store)
         # Only the cell is asked for: a folder's name may hold quotes, which the query language cannot.
         before = [
@@ -387,7 +381,9 @@ def _open_run(store: Store, folder: Path, record: RunRecord) -> tuple[MlflowClie
     tags = {"relief.code_version": record.code_version, "relief.source_digest": record.source_digest}
     for name, value in tags.items():
         client.set_tag(run.info.run_id, name, value)
-    _log_params(client, run.info.run_id, flat_params(record.config))
+    params = [Param(key, value) for key, value in flat_params(record.config).items()]
+    for start in range(0, len(params), MAX_BATCH_PARAMS):
+        client.log_batch(run.info.run_id, params=params[start : start + MAX_BATCH_PARAMS])
     return client, run
 
 
@@ -493,7 +489,7 @@ def _study(client: MlflowClient, experiment: str, name: str, started_ms: int | N
     return str(study.info.run_id)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class StudySummary:
     """Facts on a grid or plan for the line of its own run.
 
@@ -545,11 +541,3 @@ def log_run(store: Store, folder: Path, files: Sequence[Path]) -> str | None:
     for file in files:
         client.log_artifact(target.run_id, str(file), "report")
     return target.run_id
-
-
-def _log_params(client: MlflowClient, run_id: str, params: dict[str, str]) -> None:
-    from mlflow.entities import Param
-
-    rows = [Param(key, value) for key, value in params.items()]
-    for start in range(0, len(rows), MAX_BATCH_PARAMS):
-        client.log_batch(run_id, params=rows[start : start + MAX_BATCH_PARAMS])
