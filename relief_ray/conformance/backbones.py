@@ -17,13 +17,14 @@ from torch import Tensor
 
 from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.conformance.rules import Broken, Check, NotJudged, Rule, Verdict, judge
-from relief_ray.conformance.runner import after_rounds, drive, outcome, require_comes_back
+from relief_ray.conformance.runner import after_rounds, outcome, require_comes_back
 from relief_ray.core.client import ClientContext, ClientProgram
 from relief_ray.core.codec import decode, encode
 from relief_ray.core.groups import GroupId
 from relief_ray.core.messages import NO_STATE, Assignment, ClientInfo, Update
 from relief_ray.core.stages import Engine, Missing, descendants, modalities_below
 from relief_ray.core.streams import Streams
+from relief_ray.experiment.experiment import run_cell
 from relief_ray.models.backbone import Backbone, InputShape, run_stages
 from relief_ray.models.checks import DeclarationError, run_checked
 from relief_ray.models.costs import count_costs, forward_flops
@@ -319,7 +320,7 @@ def _engines(bench: _Bench) -> None:
 def _run(bench: _Bench, method: str, rounds_at_once: int | None = None) -> object:
     config = parse({**bench.config.model_dump(mode="json"), "strategy": method})
     path = bench.root / f"{method}-{rounds_at_once}"
-    while drive(config, path, should_stop=after_rounds(rounds_at_once)).status != "done":
+    while run_cell(config, path, should_stop=after_rounds(rounds_at_once)).status != "done":
         pass
     return outcome(path)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -156,27 +155,17 @@ def _constant(bench: _Bench) -> _Violations:
     return {"constant": f"one value in all rows: {'; '.join(texts)}"} if texts else {}
 
 
-def _repeats(bench: _Bench) -> _Violations:
-    return _same(bench, "repeats")
-
-
 def _place(bench: _Bench) -> _Violations:
-    with _elsewhere(bench.folder):
-        return _same(bench, "place")
-
-
-@contextmanager
-def _elsewhere(folder: Path) -> Iterator[None]:
-    """Work in another folder for a while."""
+    """Parse anew in another working directory."""
     here = Path.cwd()
-    os.chdir(folder)
+    os.chdir(bench.folder)
     try:
-        yield
+        return _repeats(bench, "place")
     finally:
         os.chdir(here)
 
 
-def _same(bench: _Bench, rule: str) -> _Violations:
+def _repeats(bench: _Bench, rule: str = "repeats") -> _Violations:
     """Parse anew and compare with the first recordings."""
     before = bench.recordings
     other = [s for s, recording in bench.parse().items() if content_digest(recording) != content_digest(before[s])]

@@ -22,10 +22,10 @@ from relief_ray.config.experiment import ExperimentConfig, override, parse
 from relief_ray.conformance.backbones import BACKBONE_RULES, check_backbone
 from relief_ray.conformance.datasets import DATA_RULES, check_loader
 from relief_ray.conformance.rules import RULES, Broken, Check, Rule, Verdict, judge
-from relief_ray.conformance.runner import PROBLEM, after_rounds, check, drive
+from relief_ray.conformance.runner import PROBLEM, after_rounds, check
 from relief_ray.data.loader import Loader
 from relief_ray.data.registry import DATASETS, load_own
-from relief_ray.experiment.experiment import MakeExecutor
+from relief_ray.experiment.experiment import MakeExecutor, run_cell
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.registry import BACKBONES
 from relief_ray.plugins.load import is_path, load, what_to_type
@@ -323,7 +323,7 @@ def _rounds(config: ExperimentConfig, path: Path) -> dict[int, _Models]:
     states: dict[int, _Models] = {}
     status = ""
     while status != "done":
-        status = drive(config, path, should_stop=after_rounds(1)).status
+        status = run_cell(config, path, should_stop=after_rounds(1)).status
         newest = checkpoint.generations(path)[0]
         tensors = safetensors.torch.load_file(newest / checkpoint.STATE_FILE)
         models = {unquote(name.removeprefix("models/")): x for name, x in tensors.items() if name.startswith("models/")}

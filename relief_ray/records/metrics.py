@@ -113,12 +113,8 @@ def _round_s(record: RoundRecord, planning_model: str) -> float | None:
     return None if cost is None else cost.round_s
 
 
-def _by_name(*metrics: Metric) -> dict[str, Metric]:
-    return {metric.name: metric for metric in metrics}
-
-
 # fmt: off
-METRICS: dict[str, Metric] = _by_name(
+METRICS: dict[str, Metric] = {metric.name: metric for metric in (
     Metric(name="f1", unit="share", compute=macro_f1, label="F1",
            description="Macro-F1 of the canonical model, all modalities present."),
     Metric(name="f1_fleet", unit="share", label="F1 of own models",
@@ -145,7 +141,7 @@ METRICS: dict[str, Metric] = _by_name(
            description="Bytes that all clients have received so far."),
     Metric(name="wall_s", unit="s", read=lambda r, _: r.wall_s,
            description="Real seconds of the round on this machine."),
-)
+)}
 # fmt: on
 
 

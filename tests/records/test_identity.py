@@ -18,9 +18,9 @@ from relief_ray.records.identity import (
     digest_files,
     layout_digest,
     machine_facts,
-    params_sha256,
     source_digest,
     state_sha256,
+    tensors_sha256,
 )
 from relief_ray.support.errors import UserError
 
@@ -98,7 +98,7 @@ def test_cpu_name_of_a_board_without_one(tmp_path):
     assert cpu_name(tmp_path / "arm") == cpu_name(tmp_path / "missing") != ""
 
 
-def test_params_sha256_sees_every_bit_name_type_and_shape():
+def test_tensors_sha256_sees_every_bit_name_type_and_shape():
     base = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor(0.0)}
     variants = [
         base,
@@ -111,10 +111,10 @@ def test_params_sha256_sees_every_bit_name_type_and_shape():
         {"a": base["a"]},
         {**base, "e": torch.empty(0)},
     ]
-    assert len({params_sha256(v) for v in variants}) == len(variants)
-    assert params_sha256(dict(reversed(base.items()))) == params_sha256(base)
+    assert len({tensors_sha256(v) for v in variants}) == len(variants)
+    assert tensors_sha256(dict(reversed(base.items()))) == tensors_sha256(base)
     strided = torch.tensor([[1.0, 5.0], [2.0, 6.0]])[:, 0]
-    assert params_sha256({**base, "a": strided}) == params_sha256(base)
+    assert tensors_sha256({**base, "a": strided}) == tensors_sha256(base)
 
 
 def test_state_sha256_sees_all_parts(scenario):
