@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 
@@ -27,46 +26,40 @@ from relief_ray.data.window_set import row_counts
 from relief_ray.support.errors import UserError, listed
 from relief_ray.support.frozen import frozen
 
-DATA_RULES: Mapping[str, Rule] = MappingProxyType(
-    {
-        "description": Rule(says="the description agrees with itself", fix=FIXES["description"]),
-        "files": Rule(
-            says="every person's files are found, in one place",
-            fix="set RELIEF_DATA to their folder; let files() name the ends of their paths, and `member` match them",
-        ),
-        "parses": Rule(
-            says="parse() returns a Recording for every person", fix="mend the file or the line that is named"
-        ),
-        "subjects": Rule(says="every person has data, and nobody has another's", fix=FIXES["subjects"]),
-        "labels": Rule(
-            says="every code in the files is declared, and every declared class has rows", fix=FIXES["labels"]
-        ),
-        "channels": Rule(says="the signal has the channels that are declared", fix=FIXES["channels"]),
-        "rates": Rule(says="rates and lengths of activities fit each other", fix=FIXES["rates"]),
-        "finite": Rule(says="no value is NaN or infinite after parsing", fix=FIXES["finite"]),
-        "bouts": Rule(says="bouts are stretches of rows that do not overlap", fix=FIXES["bouts"]),
-        "constant": Rule(
-            says="no channel keeps one value for a whole person",
-            fix="leave the channel out of modalities, or the person out of subjects, or read another column; where the "
-            "person has no such sensor, say so in DatasetSpec.lacks",
-        ),
-        "repeats": Rule(
-            says="a second parse gives the same bits", fix="use no clock, no random numbers and no order of a set"
-        ),
-        "place": Rule(
-            says="parsing does not depend on the working directory",
-            fix="read files through members.read(name) alone, not with open() or a relative path",
-        ),
-        "windows": Rule(
-            says="training and test have windows of every class, training and validation some of every person",
-            fix="record longer bouts, join what is unbroken into one bout, or set data.window_s or data.stride_s lower",
-        ),
-        "leakage": Rule(
-            says="no sample is in two parts of a split, not even a copy of it",
-            fix="return every row once; rows that the files repeat belong to one bout of one person",
-        ),
-    }
-)
+DATA_RULES: Mapping[str, Rule] = {
+    "description": Rule(says="the description agrees with itself", fix=FIXES["description"]),
+    "files": Rule(
+        says="every person's files are found, in one place",
+        fix="set RELIEF_DATA to their folder; let files() name the ends of their paths, and `member` match them",
+    ),
+    "parses": Rule(says="parse() returns a Recording for every person", fix="mend the file or the line that is named"),
+    "subjects": Rule(says="every person has data, and nobody has another's", fix=FIXES["subjects"]),
+    "labels": Rule(says="every code in the files is declared, and every declared class has rows", fix=FIXES["labels"]),
+    "channels": Rule(says="the signal has the channels that are declared", fix=FIXES["channels"]),
+    "rates": Rule(says="rates and lengths of activities fit each other", fix=FIXES["rates"]),
+    "finite": Rule(says="no value is NaN or infinite after parsing", fix=FIXES["finite"]),
+    "bouts": Rule(says="bouts are stretches of rows that do not overlap", fix=FIXES["bouts"]),
+    "constant": Rule(
+        says="no channel keeps one value for a whole person",
+        fix="leave the channel out of modalities, or the person out of subjects, or read another column; where the "
+        "person has no such sensor, say so in DatasetSpec.lacks",
+    ),
+    "repeats": Rule(
+        says="a second parse gives the same bits", fix="use no clock, no random numbers and no order of a set"
+    ),
+    "place": Rule(
+        says="parsing does not depend on the working directory",
+        fix="read files through members.read(name) alone, not with open() or a relative path",
+    ),
+    "windows": Rule(
+        says="training and test have windows of every class, training and validation some of every person",
+        fix="record longer bouts, join what is unbroken into one bout, or set data.window_s or data.stride_s lower",
+    ),
+    "leakage": Rule(
+        says="no sample is in two parts of a split, not even a copy of it",
+        fix="return every row once; rows that the files repeat belong to one bout of one person",
+    ),
+}
 
 _RECORDED = ("subjects", "labels", "channels", "rates", "finite", "bouts")
 _Violations = Mapping[str, str]

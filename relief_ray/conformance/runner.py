@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
-from types import MappingProxyType
 from urllib.parse import unquote
 
 import numpy as np
@@ -45,21 +44,19 @@ from relief_ray.training.executor import SerialExecutor
 from relief_ray.training.job import BlockResult, Job
 
 FAST_LINK = {"uplink_bytes_per_s": 1e10, "downlink_bytes_per_s": 1e10, "latency_s": 0.0}
-PROBLEM: Mapping[str, object] = MappingProxyType(
-    {
-        "name": "conformance",
-        "data": {"name": "dsa_mini", "stride_s": 20.0},
-        "backbone": {"conv1": 8, "conv2": 8, "steps": 4, "fusion": 6},
-        "training": {"epochs": 1, "lr": 0.01},
-        "fleet": {"gap": 2.0, "types": {t: FAST_LINK for t in "ABC"}},
-        "evaluation": {"every": 2},
-        "rounds": 3,
-        "participation": 0.5,
-        # A refused update is a broken rule with a name of its own, not a void round.
-        "runtime": {"mode": "inline", "quorum": 0.01},
-        "tracking": {"enabled": False},
-    }
-)
+PROBLEM: Mapping[str, object] = {
+    "name": "conformance",
+    "data": {"name": "dsa_mini", "stride_s": 20.0},
+    "backbone": {"conv1": 8, "conv2": 8, "steps": 4, "fusion": 6},
+    "training": {"epochs": 1, "lr": 0.01},
+    "fleet": {"gap": 2.0, "types": {t: FAST_LINK for t in "ABC"}},
+    "evaluation": {"every": 2},
+    "rounds": 3,
+    "participation": 0.5,
+    # A refused update is a broken rule with a name of its own, not a void round.
+    "runtime": {"mode": "inline", "quorum": 0.01},
+    "tracking": {"enabled": False},
+}
 
 
 # Rules that the instrumented run judges.

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, log10
 from pathlib import Path
-from types import MappingProxyType
 from urllib.parse import unquote
 
 import safetensors.torch
@@ -283,15 +282,13 @@ def title_of(target: str, config: ExperimentConfig) -> str:
 # A rule for special cases: with these settings a method is another method, round by round, to the bit.
 
 # Several optimizer steps a round: in the first one FedProx's term is zero whatever mu is.
-STEPS: Mapping[str, object] = MappingProxyType({"epochs": 2, "lr": 0.01, "batch_size": 4})
-_EQUALS_RULES: Mapping[str, Rule] = MappingProxyType(
-    {
-        "equals": Rule(
-            says="after every round its models are those of the other method",
-            fix="compare the first round that differs: the tasks, the client's half, then the aggregation",
-        )
-    }
-)
+STEPS: Mapping[str, object] = {"epochs": 2, "lr": 0.01, "batch_size": 4}
+_EQUALS_RULES: Mapping[str, Rule] = {
+    "equals": Rule(
+        says="after every round its models are those of the other method",
+        fix="compare the first round that differs: the tasks, the client's half, then the aggregation",
+    )
+}
 
 
 @frozen

@@ -10,7 +10,6 @@ amplitude at 0.43 of the new rate (21.5 Hz of 50 Hz). docs/data.md gives the mea
 """
 
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -165,8 +164,8 @@ def _halve(filled: Floats, bouts: Ints, factor: int) -> tuple[Floats, Ints]:
 
 # Synthetic recordings: activities in order, usual seconds where not 225, activities that a subject lacks.
 _SYNTHETIC_ORDER = (1, 2, 3, 17, 16, 12, 13, 12, 13, 4, 7, 6, 5, 24)
-_SYNTHETIC_SECONDS = MappingProxyType({12: 72.0, 13: 65.0, 24: 90.0, 5: 160.0})
-_SYNTHETIC_ABSENT = MappingProxyType({103: (5, 6, 7, 24), 104: (5, 24), 107: (24,)})
+_SYNTHETIC_SECONDS = {12: 72.0, 13: 65.0, 24: 90.0, 5: 160.0}
+_SYNTHETIC_ABSENT = {103: (5, 6, 7, 24), 104: (5, 24), 107: (24,)}
 
 
 def synthesise(spec: DatasetSpec, folder: Path, subject: int, scale: float, rng: np.random.Generator) -> None:

@@ -442,19 +442,13 @@ def _create(client: MlflowClient, experiment: str, folder: Path, record: RunReco
         "mlflow.source.type": "LOCAL",
         "mlflow.note.content": _description(folder, record),
     }
-    started_ms = _started_ms(folder, record)
+    # The moment at which the first round began; before there is one, that at which the run was made.
+    first = next(iter(read_rounds(folder)), None)
+    began_s = None if first is None else first.ended_unix_s - first.wall_s
+    started_ms = _unix_ms(record.created) if began_s is None else round(began_s * 1000)
     if record.parent is not None:
         tags["mlflow.parentRunId"] = _study(client, experiment, record.parent, started_ms)
     return client.create_run(experiment, start_time=started_ms, tags=tags, run_name=record.name)
-
-
-def _started_ms(folder: Path, record: RunRecord) -> int | None:
-    """Moment at which the first round began; before there is one, that at which the run was made."""
-    rounds = read_rounds(folder)
-    if rounds:
-        first = rounds[0]
-        return round((first.ended_unix_s - first.wall_s) * 1000)
-    return _unix_ms(record.created)
 
 
 def _description(folder: Path, record: RunRecord) -> str:
