@@ -8,6 +8,7 @@ from __future__ import annotations
 import pickle
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
@@ -30,7 +31,6 @@ from relief_ray.models.costs import count_costs, forward_flops
 from relief_ray.models.module import ModuleBackbone
 from relief_ray.models.stage import noise_windows
 from relief_ray.support.errors import UserError
-from relief_ray.support.frozen import frozen
 from relief_ray.training.config import TrainerConfig
 from relief_ray.training.inputs import ClientInputs
 from relief_ray.training.optimizer import UpdateRule
@@ -88,7 +88,7 @@ _NUM_WINDOWS, _BATCH_SIZE = 20, 8
 _METHODS = ("fedavg", "relief")
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _Bench:
     """The backbone under test.
 

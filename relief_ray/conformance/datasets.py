@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,6 @@ from relief_ray.data.partition import available
 from relief_ray.data.source import Source, open_source
 from relief_ray.data.window_set import row_counts
 from relief_ray.support.errors import UserError, listed
-from relief_ray.support.frozen import frozen
 
 DATA_RULES: Mapping[str, Rule] = {
     "description": Rule(says="the description agrees with itself", fix=FIXES["description"]),
@@ -67,7 +66,7 @@ _Violations = Mapping[str, str]
 _COPIED_ROWS = 16
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _Bench:
     """The loader under test and what came of it so far.
 

@@ -6,11 +6,11 @@ Methods, backbones, data sets and pairs of equal methods are four lists of check
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 from relief_ray.plugins.blame import blamed, text_of
 from relief_ray.support.errors import ClientFailed, UserCodeFailed, UserError
-from relief_ray.support.frozen import frozen
 
 RuleOutcome = Literal["kept", "broken", "not judged"]
 
@@ -28,7 +28,7 @@ class NotJudged(Exception):
     """Raised where a check cannot be made, which keeps no other from being made; its text says why."""
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
     """A rule in words.
 
@@ -110,7 +110,7 @@ RULES: Mapping[str, Rule] = {
 }
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
     """Judgement of one rule.
 
@@ -134,7 +134,7 @@ class Verdict:
 B = TypeVar("B")
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Check(Generic[B]):
     """One run, which may take minutes, and the rules that it judges.
 

@@ -11,7 +11,7 @@ import hashlib
 import pickle
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -38,7 +38,6 @@ from relief_ray.records.identity import machine_facts
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.schema import Machine, comparable
 from relief_ray.support.errors import UserError
-from relief_ray.support.frozen import frozen
 from relief_ray.support.process import Device, device_name, threads, use_threads
 from relief_ray.training.executor import SerialExecutor
 from relief_ray.training.job import BlockResult, Job
@@ -65,7 +64,7 @@ _INSTRUMENTED = ("finishes", "allocation", "purity", "bytes", "state", "evaluati
 _NOISE = 1e-5
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _Bench:
     """The strategy under test and the place of its runs.
 
@@ -351,7 +350,7 @@ _REFERENCE_SETTINGS = (
 )
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ReferenceNumbers:
     """One machine's result.
 
@@ -384,7 +383,7 @@ def reference_numbers(device: Device = "cpu") -> ReferenceNumbers:
     return ReferenceNumbers(machine=machine, sha256=total.hexdigest(), values=values)
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Agreement:
     """Comparison of a machine's numbers with the reference.
 

@@ -32,7 +32,6 @@ from relief_ray.records import checkpoint
 from relief_ray.strategies import PRESETS, about_of, facts_of
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.support.errors import Setting, UserError, counted
-from relief_ray.support.frozen import frozen
 from relief_ray.support.process import threads
 from relief_ray.support.text import Printed, filled
 
@@ -103,7 +102,7 @@ class Conformance(Printed):
         return self.text
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Judged:
     """Something before it is judged.
 
@@ -291,7 +290,7 @@ _EQUALS_RULES: Mapping[str, Rule] = {
 }
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _Pair:
     """A method, the one that it is to equal, and the largest difference of two values; 0: the same bits."""
 

@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, cast
 
 import numpy as np
@@ -14,7 +15,6 @@ from numpy.typing import NDArray
 
 from relief_ray.data.loader import DatasetSpec, Recording
 from relief_ray.support.errors import UserError, clipped, listed, several
-from relief_ray.support.frozen import frozen
 
 DataRule = Literal["description", "subjects", "labels", "channels", "rates", "finite", "bouts"]
 
@@ -43,7 +43,7 @@ _SHOWN = 8
 _SLACK = 3.0
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Fault:
     """One broken rule.
 

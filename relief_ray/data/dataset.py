@@ -36,7 +36,6 @@ from relief_ray.support.files import (
     stamp,
     unsealed,
 )
-from relief_ray.support.frozen import frozen
 
 # Cache of parsed signals: memory-mapped .npy files in folders named by a hash of their origin.
 #
@@ -369,7 +368,7 @@ def parse_subject(loader: Loader, members: Members, path: Path, subject: int) ->
 # the parsed signal are: every machine finds or parses the dataset itself and compares.
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DataReference:
     """A parsed dataset by name.
 

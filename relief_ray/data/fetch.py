@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import TypedDict
@@ -34,13 +35,12 @@ from relief_ray.data.source import (
 from relief_ray.plugins.load import is_path
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import move, sync, write_atomic
-from relief_ray.support.frozen import frozen
 
 Progress = Callable[[int, int | None], None]
 _CHUNK = 1 << 18
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Patience:
     """Retry policy of a transfer: attempts, the first pause (it doubles), and the limit of one read, in seconds."""
 

@@ -5,7 +5,7 @@ A format file needs this module alone: the description (``DatasetSpec``), the ra
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from relief_ray.plugins.load import is_path
 from relief_ray.support.errors import UserError
-from relief_ray.support.frozen import frozen
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -25,7 +24,7 @@ Facts = Mapping[str, float | str | list[int] | list[float]]
 NULL = -1
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DatasetSpec:
     """Facts about a dataset; the format files hold those of the built-in ones, a user's file its own.
 
@@ -115,7 +114,7 @@ class DatasetSpec:
         return tuple(name for name in self.names if name not in self.lacks.get(subject, ()))
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Members:
     """The raw files of an opened source, sorted by name, and how to read one."""
 
@@ -123,7 +122,7 @@ class Members:
     read: Callable[[str], bytes]
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Recording:
     """Rows of one subject. Inside a bout they follow each other at the sample rate; nothing holds between bouts.
 
@@ -144,7 +143,7 @@ class Recording:
     facts: Facts = field(default_factory=dict)
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Loader:
     """A dataset; a user's own goes by its import path (``data.name=my.module:SLEEP``).
 

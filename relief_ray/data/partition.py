@@ -28,7 +28,6 @@ from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import Dataset
 from relief_ray.data.loader import NULL, Codes, Ints, Mask
 from relief_ray.support.errors import Setting, UserError, listed
-from relief_ray.support.frozen import frozen
 
 # Skewed partitions: windows dealt to clients in shares that a Dirichlet distribution gives.
 #
@@ -53,7 +52,7 @@ _MAX_GAMMAS = 50_000
 _MIN_ATTEMPTS = 20
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Dealer:
     """Deals windows to clients.
 

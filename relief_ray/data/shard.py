@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 
@@ -24,7 +24,6 @@ from relief_ray.data.source import search_roots
 from relief_ray.data.window_set import WindowSet
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import disk_errors, folder_atomic, sha256_file
-from relief_ray.support.frozen import frozen
 
 FACTS_FILE = "shard.json"
 _ROWS_FILE, _WINDOWS_FILE = "rows.npy", "windows.npz"
@@ -56,7 +55,7 @@ class ShardFacts(BaseModel):
     rows_sha256: str
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Shard:
     """A shard on this machine."""
 

@@ -13,14 +13,13 @@ import zipfile
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from relief_ray.data.loader import DatasetSpec, Members
 from relief_ray.plugins.load import is_path
 from relief_ray.support.errors import UserError, clipped
 from relief_ray.support.files import cache_root, disk_errors
-from relief_ray.support.frozen import frozen
 
 _DAMAGE = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, NotImplementedError, RuntimeError)
 
@@ -96,7 +95,7 @@ _MAX_DEPTH = 5
 _MOST_NAMES = 4
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
     """A dataset's raw files.
 

@@ -8,6 +8,7 @@ rad/s, microtesla, beats per minute, mV.
 
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,6 @@ from numpy.typing import NDArray
 
 from relief_ray.data.loader import DatasetSpec, Ints
 from relief_ray.support.files import write_atomic
-from relief_ray.support.frozen import frozen
 
 Array = NDArray[np.float64]
 
@@ -35,7 +35,7 @@ class Motion(NamedTuple):
     heart_bpm: float
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Person:
     """A subject's pace, vigour, resting heart rate and the orientation of each sensor (rotation matrices)."""
 

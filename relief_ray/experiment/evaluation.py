@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -25,7 +25,6 @@ from relief_ray.records.metrics import macro_f1, on_own_subjects
 from relief_ray.records.run_folder import read_run
 from relief_ray.server.aggregation import mean_personal
 from relief_ray.support.errors import UserError, nearest
-from relief_ray.support.frozen import frozen
 from relief_ray.support.process import use_threads
 from relief_ray.support.text import typed
 from relief_ray.training.executor import SerialExecutor
@@ -93,7 +92,7 @@ def _mix(mean: Tensor, newest: Tensor, share: float) -> Tensor:
     return both.to(newest.dtype)
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EvaluationInputs:
     """Arguments of ``Executor.evaluate``.
 
@@ -161,7 +160,7 @@ Sensors = tuple[str, ...]
 Part = Literal["test", "validation"]
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Score:
     """Macro-F1 of one model through one set of sensors.
 
@@ -178,7 +177,7 @@ class Score:
     client: int | None = None
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
     """Scores of a run's models.
 

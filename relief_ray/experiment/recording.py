@@ -47,7 +47,6 @@ from relief_ray.records.schema import (
 )
 from relief_ray.server.aggregation import divergence
 from relief_ray.strategies import facts_of
-from relief_ray.support.frozen import frozen
 from relief_ray.support.process import device_name
 from relief_ray.support.version import __version__
 
@@ -57,7 +56,7 @@ from relief_ray.support.version import __version__
 # local rounds looks smaller than the same allocation at the paper's protocol.
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LocalRound:
     """Size of a client's round.
 

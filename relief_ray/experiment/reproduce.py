@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from math import isclose, isfinite
 from pathlib import Path
 from typing import Literal, cast
@@ -17,7 +18,6 @@ from relief_ray.records.identity import other_processor, other_program
 from relief_ray.records.run_folder import RunFolder, read_rounds, read_run
 from relief_ray.records.schema import Metrics, section
 from relief_ray.support.errors import UserError
-from relief_ray.support.frozen import frozen
 from relief_ray.support.process import use_threads
 from relief_ray.training.executor import SerialExecutor
 
@@ -26,7 +26,7 @@ _TOLERANCE = 0.01  # of F1 as a share: one point
 COSTS = 1e-6  # relative, of seconds and joules
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
     """Result of a comparison.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -36,7 +36,6 @@ from relief_ray.plugins.blame import take_as_users
 from relief_ray.plugins.contract import guarded
 from relief_ray.plugins.load import is_path
 from relief_ray.support.errors import Setting, UserError, several
-from relief_ray.support.frozen import frozen
 from relief_ray.training.config import trainer_config
 from relief_ray.training.evaluation import CHUNK
 from relief_ray.training.job import Job
@@ -173,7 +172,7 @@ def make_costs(
     return Costs(planner, accountant, fedavg)
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Setup:
     """A run, ready to start; nothing in it changes afterwards.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from math import sqrt
 from statistics import median_low
@@ -14,7 +14,6 @@ from relief_ray.core.messages import Assignment, ClientId, ClientState, Receipt,
 from relief_ray.core.protocols import Trains
 from relief_ray.server.aggregation import NOT_FINITE
 from relief_ray.support.errors import LeftOut, spans
-from relief_ray.support.frozen import frozen
 
 # Updates that are too large to be true: one value of 1e30 from a broken client would end the model for everybody.
 #
@@ -65,7 +64,7 @@ def _times(norm: float, length: float) -> str:
     return f"{norm / length:.3g} times" if length else "more than"
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Accepting:
     """Training by an executor, with the norm rule and the quorum applied to what comes back.
 

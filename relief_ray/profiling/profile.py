@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
 from statistics import median, quantiles
@@ -34,7 +34,6 @@ from relief_ray.experiment.setup import BATCH, Setup, prepare, profile_settings
 from relief_ray.models.backbone import Backbone
 from relief_ray.models.registry import backbone_name
 from relief_ray.records.identity import commit, machine_facts
-from relief_ray.support.frozen import frozen
 from relief_ray.support.process import Moment, device_name, moment, seconds_between, use_device, use_threads
 from relief_ray.training.forward_plan import CHUNK
 from relief_ray.training.inputs import CPU, ClientInputs
@@ -52,7 +51,7 @@ Phase = Literal["live", "frozen", "weights", "input", "both"]
 FORWARD: frozenset[Phase] = frozenset({"live", "frozen"})
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Span:
     """One timed call of a stage.
 
@@ -147,7 +146,7 @@ LEAST_SHARE = 1e-3
 _Key = tuple[str, Phase]
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TimedRound:
     """A short round of a scenario, trained twice: without probes for its total time, with them for its stages.
 
@@ -320,7 +319,7 @@ class Profiler:
         )
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Bench:
     """Two trainers of one backbone, one of them with probes.
 
@@ -467,7 +466,7 @@ def torch_build() -> str:
     return ", ".join([backends.cpu.get_cpu_capability(), *libraries])
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Scenario:
     """A short round to time.
 

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, cast
@@ -25,7 +25,7 @@ from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, is_
 from relief_ray.records.schema import MethodFacts, RoundRecord, RunRecord, Status, page_of, read_page
 from relief_ray.support.errors import UserError, nearest, option, shown
 from relief_ray.support.files import PAGE, disk_errors, stamp, unsealed, write_atomic
-from relief_ray.support.frozen import FrozenConfig, frozen
+from relief_ray.support.frozen import FrozenConfig
 from relief_ray.support.masking import mask_text
 from relief_ray.support.text import typed
 from relief_ray.support.user_yaml import read_bytes
@@ -48,7 +48,7 @@ STATUS_TEXT: Mapping[Status, str] = {
 }
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CellState(Generic[C]):
     """Content of a cell's folder.
 

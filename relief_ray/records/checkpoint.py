@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -32,7 +32,6 @@ from relief_ray.records.schema import SCHEMA_VERSION, LeftOutRecord, Record, rea
 from relief_ray.support import files
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import PAGE, sealed, unsealed
-from relief_ray.support.frozen import frozen
 
 
 class CheckpointStateStore:
@@ -88,7 +87,7 @@ class Binding(Record):
     engine: str
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Averages:
     """Averages of the server's models over rounds (``evaluation.average``).
 
@@ -116,7 +115,7 @@ class Tally(Record):
 NO_TALLY = Tally()
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Checkpoint:
     """Everything that the next round depends on, and its test.
 

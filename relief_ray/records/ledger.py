@@ -47,7 +47,6 @@ from relief_ray.core.messages import ClientCost, Power, RoundCost, StageTimes
 from relief_ray.records.schema import RoundRecord, RunRecord
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import LINE, Unsealed, check, sealed
-from relief_ray.support.frozen import frozen
 from relief_ray.support.text import typed
 
 # Lines of a hundred clients are longer than Python's usual buffer.
@@ -376,7 +375,7 @@ def _by_name(values: Any, names: Sequence[str]) -> Any:
     return {names[i]: value for i, value in enumerate(values) if value is not None}
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
     """Place of a round in its file.
 
@@ -487,7 +486,7 @@ class Rounds(Sequence[RoundRecord]):
             raise _damaged(self._path, place.start, str(error)) from error
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Lines:
     """Content of a ledger.
 

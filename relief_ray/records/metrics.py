@@ -9,6 +9,7 @@ matrix reads a field of the round's record (``read``), which ``records.schema`` 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
 
@@ -17,7 +18,6 @@ from torch import Tensor
 
 from relief_ray.core.messages import ClientId, ClientView, EvalPlan, masked_label
 from relief_ray.records.schema import Metrics, RoundRecord
-from relief_ray.support.frozen import frozen
 
 Unit = Literal["share", "nats", "ratio", "s", "J", "bytes"]
 Read = Callable[[RoundRecord, str], float | None]
@@ -63,7 +63,7 @@ def chance_f1(confusion: Sequence[Sequence[Sequence[int]]]) -> float | None:
     return max(constant_f1(counts), 1.0 / sum(c > 0 for c in counts))
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Metric:
     """A scalar of a round.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -22,7 +23,6 @@ from relief_ray.records.lock import FileLock, is_folder_locked, lock_folder
 from relief_ray.records.schema import RoundRecord, RunRecord, page_of, read_page
 from relief_ray.support import files
 from relief_ray.support.errors import UserError, option
-from relief_ray.support.frozen import frozen
 
 RUN_FILE = "run.json"
 
@@ -284,7 +284,7 @@ def forget_error(folder: Path) -> None:
     (folder / ERROR_FILE).unlink(missing_ok=True)
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Restored:
     """State that an interrupted run goes on from.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar, cast, get_args
 from uuid import uuid4
@@ -21,7 +21,7 @@ from relief_ray.core.groups import WHOLE, Kind, Part, Selection
 from relief_ray.core.messages import Measured, Power, RoundCost, StageTimes
 from relief_ray.support.errors import Cause, UserError
 from relief_ray.support.files import PAGE, sealed, unsealed
-from relief_ray.support.frozen import FrozenConfig, frozen
+from relief_ray.support.frozen import FrozenConfig
 from relief_ray.support.masking import mask_text, redact
 
 SCHEMA_VERSION: Final = 4
@@ -453,7 +453,7 @@ class ProbeRecord(Record):
     omit_absent: bool = False
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ClientRecord:
     """Work of one client in a round.
 

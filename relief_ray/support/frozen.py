@@ -1,28 +1,12 @@
-"""Frozen values: the dataclass of values in memory, and the base of configurations, records and tables of constants."""
+"""The base of every frozen pydantic class: configurations, records and tables of constants."""
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict
-
-if TYPE_CHECKING:
-    from typing_extensions import dataclass_transform as _is_dataclass
-else:  # a note for type checkers, which Python 3.10 lacks
-
-    def _is_dataclass(**_note):
-        return lambda decorator: decorator
-
 
 # A switch, the value or the values that it must have, and the keys that are read only then.
 ReadWith = tuple[tuple[str, object, tuple[str, ...]], ...]
 _Config = TypeVar("_Config", bound=BaseModel)
-_Class = TypeVar("_Class")
-
-
-@_is_dataclass(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
-def frozen(cls: type[_Class]) -> type[_Class]:
-    """Make a class a dataclass whose fields are given by name, never change, and are all that a value has (slots)."""
-    return dataclass(frozen=True, kw_only=True, slots=True)(cls)
 
 
 class FrozenConfig(BaseModel):

@@ -14,6 +14,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Any, Final, NamedTuple
@@ -28,7 +29,6 @@ from relief_ray.records.schema import Record, page_of, read_page
 from relief_ray.records.sync.sender import Copy, Target, brief
 from relief_ray.support.errors import UserError, counted
 from relief_ray.support.files import disk_errors, folder_atomic, stamp, write_atomic
-from relief_ray.support.frozen import frozen
 from relief_ray.support.masking import mask_logs, mask_text
 from relief_ray.support.text import typed
 
@@ -419,7 +419,7 @@ def _read(path: Path) -> Contents | None:
         return None
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Fetched:
     """A copy that was brought here.
 

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from math import isfinite
 from pathlib import Path
@@ -29,7 +30,6 @@ from relief_ray.records.schema import Record, RoundRecord, RunRecord, RunStatus,
 from relief_ray.records.sync.sender import Copy, Target, brief
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import move, write_atomic
-from relief_ray.support.frozen import frozen
 from relief_ray.support.masking import MASK, mask_logs, mask_text
 from relief_ray.support.text import typed
 
@@ -65,7 +65,7 @@ _CREATED, _REPLACED_BY = "relief.created", "relief.replaced_by"
 _EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Store:
     """A database file or server, and the experiment in it; ``uri`` with an absolute path if it is a file."""
 
@@ -306,7 +306,7 @@ def _configured_store(folder: Path, run: RunRecord, uri: str | None) -> Store:
     return Store(uri=store_uri(folder, target), experiment=tracking.get("experiment") or "relief-ray")
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Synced:
     """Result of a ``sync``; ``num_points`` were new to the store."""
 
@@ -483,7 +483,7 @@ def _study(client: MlflowClient, experiment: str, name: str, started_ms: int | N
     return str(study.info.run_id)
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StudySummary:
     """Facts on a grid or plan for the line of its own run.
 
