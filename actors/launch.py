@@ -18,7 +18,6 @@ from relief_ray.experiment.experiment import (
     MakeExecutor,
     OnRound,
     ignore,
-    ignore_note,
     never,
     run_opened,
 )
@@ -69,7 +68,7 @@ class Hooks:
             coordinator may be a process of its own, and whoever wants to know reads the ledger.
     """
 
-    on_note: Callable[[str], None] = ignore_note
+    on_note: Callable[[str], None] = ignore
     should_stop: Callable[[], bool] = never
     is_paused: Callable[[], bool] = never
     on_round: OnRound | None = None
@@ -184,7 +183,7 @@ class OnRay:
     name: str = ""
     session: ExitStack = field(default_factory=ExitStack)
     dashboard: bool = False
-    on_note: Callable[[str], None] = ignore_note
+    on_note: Callable[[str], None] = ignore
     lost: Callable[[str], None] | None = None
     workers: WorkerCache | None = None
 

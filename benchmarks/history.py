@@ -31,9 +31,9 @@ from relief_ray.config.experiment import EvaluationConfig
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.recording import run_record
 from relief_ray.experiment.setup import Setup
-from relief_ray.records import checkpoint, read_rounds
+from relief_ray.records import checkpoint
 from relief_ray.records.cells import look
-from relief_ray.records.run_folder import RunFolder
+from relief_ray.records.run_folder import RunFolder, read_rounds
 from relief_ray.records.schema import RoundRecord
 from relief_ray.training.executor import SerialExecutor
 

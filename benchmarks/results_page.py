@@ -280,13 +280,13 @@ def claims(results: Path) -> str:
     for judged in judgement(results).claims:
         outcome = judged.outcome
         if outcome is None:
-            rows.append([judged.claim.sentence, judged.evidence, _NONE, _NONE, judged.verdict])
+            rows.append([judged.claim.text or judged.claim.brief, judged.evidence, _NONE, _NONE, judged.verdict])
             continue
         unit = f"{outcome.num_pairs} {'replicate means' if outcome.on_means else 'pairs'}"
         adjusted = _NONE if judged.p_holm is None else f"{judged.p_holm:.2g}"
         bound = bound_text(judged.claim, outcome)
         difference = f"{outcome}, at least {bound}" if bound else str(outcome)
-        rows.append([judged.claim.sentence, difference, unit, adjusted, judged.verdict])
+        rows.append([judged.claim.text or judged.claim.brief, difference, unit, adjusted, judged.verdict])
     return table(["claim", "difference [95 %], points", "unit of the test", "p (Holm)", "verdict"], rows)
 
 

@@ -14,7 +14,8 @@ from relief_ray.core.client import ClientContext
 from relief_ray.core.messages import Assignment, ClientState, Trained, Update
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create
-from relief_ray.records import RoundRecord, read_rounds
+from relief_ray.records.run_folder import read_rounds
+from relief_ray.records.schema import RoundRecord
 from relief_ray.support.errors import Cause, LeftOut
 from relief_ray.training.executor import SerialExecutor
 from relief_ray.training.job import Job

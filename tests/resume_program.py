@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from relief_ray.experiment.setup import prepare
-from relief_ray.records import read_rounds
+from relief_ray.records.run_folder import read_rounds
 from tests.conformance.cases import config_of, drive, outcome
 from tests.records.scenario import WRITES, forked, intercepted
 

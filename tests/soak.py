@@ -22,7 +22,7 @@ from pathlib import Path
 import ray
 
 import actors
-from relief_ray.records import read_rounds
+from relief_ray.records.run_folder import read_rounds
 
 EVERY_S = 5.0
 CLIENTS = 100

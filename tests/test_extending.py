@@ -24,7 +24,8 @@ from relief_ray.conformance.backbones import BACKBONE_RULES
 from relief_ray.conformance.rules import RULES
 from relief_ray.conformance.runner import outcome
 from relief_ray.experiment.setup import choose_engine
-from relief_ray.records import checkpoint, read_rounds
+from relief_ray.records import checkpoint
+from relief_ray.records.run_folder import read_rounds
 from relief_ray.support.errors import UserError
 from tests.conformance.cases import config_of, drive
 from tests.training.scenario import NUM_WINDOWS, SHAPE, Scenario, distance

@@ -20,7 +20,8 @@ from relief_ray.experiment.setup import context_of, prepare
 from relief_ray.experiment.update_filter import Accepting
 from relief_ray.plugins import contract as guarded
 from relief_ray.plugins.blame import blamed, take_as_users, users_function
-from relief_ray.records import CheckpointStateStore, read_rounds, read_run
+from relief_ray.records.checkpoint import CheckpointStateStore
+from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.server.aggregation import one_bucket
 from relief_ray.strategies import PRESETS
 from relief_ray.support.errors import UserCodeError, UserCodeFailed, UserError

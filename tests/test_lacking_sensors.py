@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from relief_ray.config.experiment import parse
 from relief_ray.conformance.datasets import check_loader
-from relief_ray.conformance.runner import PROBLEM, drive
+from relief_ray.conformance.runner import PROBLEM
 from relief_ray.core.groups import GroupLayout, ParamGroup, pack
 from relief_ray.core.messages import WeightedSum
 from relief_ray.data import DataConfig, FederatedData, federate, load_dataset, open_dataset
@@ -25,10 +25,10 @@ from relief_ray.data.describe import describe
 from relief_ray.data.partition import available, lacking
 from relief_ray.data.registry import get_spec, load_own
 from relief_ray.devices.fleet import FleetConfig, build_fleet
+from relief_ray.experiment.experiment import run_cell as drive
 from relief_ray.experiment.setup import prepare
-from relief_ray.records import read_rounds
 from relief_ray.records.facts import data_facts
-from relief_ray.records.run_folder import read_run
+from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.report.comparison import by_setting
 from relief_ray.report.runs import take_inventory
 from relief_ray.report.tables.overview import data_tables

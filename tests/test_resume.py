@@ -14,7 +14,8 @@ import pytest
 from relief_ray.core.federated import RoundVoid
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create, reopen
-from relief_ray.records import checkpoint, read_rounds, read_run
+from relief_ray.records import checkpoint
+from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.support.errors import UserError
 from relief_ray.training.executor import SerialExecutor
 from tests.conformance.cases import after_rounds, config_of, drive, outcome

@@ -30,7 +30,7 @@ from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.core.groups import Params
 from relief_ray.core.messages import Assignment, ClientId, ClientState, EvalTarget, Json, Trained
 from relief_ray.data.window_set import WindowSet
-from relief_ray.experiment.experiment import ignore_note, never
+from relief_ray.experiment.experiment import ignore, never
 from relief_ray.server.reduction import Accumulator, Node, Sums, Tree, blocks
 from relief_ray.support.errors import LeftOut, UserError
 from relief_ray.training.executor import CALIBRATION, Worker, client_windows, part_windows
@@ -218,7 +218,7 @@ def open_executor(
     options: RuntimeConfig,
     types: Mapping[str, Resources] | None = None,
     should_stop: Callable[[], bool] = never,
-    on_note: Callable[[str], None] = ignore_note,
+    on_note: Callable[[str], None] = ignore,
 ) -> RayExecutor:
     """Start workers and an executor on them; its ``close`` ends the workers."""
     group = open_workers(job, options, types)
@@ -239,7 +239,7 @@ class RayExecutor:
         options: RuntimeConfig,
         should_stop: Callable[[], bool] = never,
         owns_workers: bool = False,
-        on_note: Callable[[str], None] = ignore_note,
+        on_note: Callable[[str], None] = ignore,
     ) -> None:
         """Wait for the workers; with ``owns_workers`` they end with the executor. ``on_note`` hears of lost workers.
 

@@ -19,7 +19,7 @@ from actors.runtime.limits import Deadline, Limits
 from actors.runtime.physical import AnswerBox
 from actors.runtime.worker import EvalAnswer, Handle, Identity, NeedsRows, TrainAnswer, check, identify
 from relief_ray.core.messages import Assignment, ClientId
-from relief_ray.experiment.experiment import ignore_note
+from relief_ray.experiment.experiment import ignore
 from relief_ray.support.errors import Cause, UserError
 
 # Workers as the driver sees them, the calls that lie with them, and how a call ends.
@@ -252,7 +252,7 @@ class WorkerPool:
     """Seconds of the answer that came last, from when its worker could begin."""
     up_s: float | None = None
     """Seconds from when it was ready until it was here; None where it came by itself."""
-    on_note: Callable[[str], None] = ignore_note
+    on_note: Callable[[str], None] = ignore
     """Called with a sentence for the user where a worker is lost or is back."""
 
     @property

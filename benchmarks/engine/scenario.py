@@ -130,7 +130,6 @@ def federated(scenario: Scenario) -> FederatedData:
         origin="SYNTHETIC",
         clients=sets,
         validation=sets[0],
-        validation_by_client=sets,
         coverage={
             "classes": list(scenario.spec.classes),
             "clients": [],

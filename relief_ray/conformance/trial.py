@@ -6,11 +6,11 @@ Such a limit that is known on paper (FedProx with ``mu = 0`` is FedAvg) tests th
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, log10
 from pathlib import Path
-from types import MappingProxyType
 from urllib.parse import unquote
 
 import safetensors.torch
@@ -21,10 +21,10 @@ from relief_ray.config.experiment import ExperimentConfig, assign, parse
 from relief_ray.conformance.backbones import BACKBONE_RULES, check_backbone
 from relief_ray.conformance.datasets import DATA_RULES, check_loader
 from relief_ray.conformance.rules import RULES, Broken, Check, Rule, Verdict, judge
-from relief_ray.conformance.runner import PROBLEM, after_rounds, check, drive
+from relief_ray.conformance.runner import PROBLEM, after_rounds, check
 from relief_ray.data.loader import Loader
 from relief_ray.data.registry import DATASETS, load_own
-from relief_ray.experiment.experiment import MakeExecutor
+from relief_ray.experiment.experiment import MakeExecutor, run_cell
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.registry import BACKBONES
 from relief_ray.plugins.load import is_path, load, what_to_type
@@ -67,7 +67,11 @@ class Conformance(Printed):
     @property
     def summary(self) -> str:
         """The last line: how many rules were kept, broken or not judged."""
-        return summary(self.name, self.verdicts)
+        number = Counter(v.status for v in self.verdicts)
+        if self.ok:
+            rest = f", {number['not judged']} not judged" if number["not judged"] else ""
+            return f"{self.name}: keeps {counted(number['kept'], 'rule')}{rest}"
+        return f"{self.name}: breaks {', '.join(self.broken)}; {number['kept']} kept, {number['not judged']} not judged"
 
     @property
     def text(self) -> str:
@@ -150,7 +154,7 @@ def judged_of(
     """
     if names_dataset(target):
         return _of_data(target, settings)
-    if _names_backbone(target):
+    if issubclass(_kind_of(target), BackboneConfig):
         return _of_backbone(target, settings)
     if equals:
         return _of_pair(target, equals, settings, within)
@@ -168,25 +172,22 @@ def judged_of(
     )
 
 
+def _kind_of(target: str) -> type:
+    """The class that a dataset's or backbone's name or an import path stands for, or the class of what it stands for.
+
+    That of None where it cannot be loaded, or is neither's name.
+    """
+    known: Mapping[str, object] = {**DATASETS, **BACKBONES}
+    try:
+        value = load(target, "conformance") if is_path(target) else known.get(target)
+    except UserError:
+        value = None
+    return value if isinstance(value, type) else type(value)
+
+
 def names_dataset(target: str) -> bool:
     """Whether a name or import path is a dataset's; what cannot be loaded is none."""
-    if not is_path(target):
-        return target in DATASETS
-    try:
-        return isinstance(load(target, "conformance"), Loader)
-    except UserError:
-        return False
-
-
-def _names_backbone(target: str) -> bool:
-    """Whether ``target`` is a backbone: one of ours by its name, or a class or instance; what cannot load is none."""
-    if not is_path(target):
-        return target in BACKBONES
-    try:
-        loaded = load(target, "conformance")
-    except UserError:
-        return False
-    return isinstance(loaded, BackboneConfig) or (isinstance(loaded, type) and issubclass(loaded, BackboneConfig))
+    return issubclass(_kind_of(target), Loader)
 
 
 def _of_data(target: str, settings: Sequence[Setting]) -> Judged:
@@ -276,28 +277,16 @@ def title_of(target: str, config: ExperimentConfig) -> str:
     return target if label in (target, target.replace("/", ".")) else f"{target} ({label})"
 
 
-def summary(name: str, verdicts: Sequence[Verdict]) -> str:
-    """The last line: how many rules were kept, broken or not judged."""
-    number = {status: sum(v.status == status for v in verdicts) for status in ("kept", "broken", "not judged")}
-    if not number["broken"]:
-        rest = f", {number['not judged']} not judged" if number["not judged"] else ""
-        return f"{name}: keeps {counted(number['kept'], 'rule')}{rest}"
-    names = ", ".join(v.rule for v in verdicts if v.status == "broken")
-    return f"{name}: breaks {names}; {number['kept']} kept, {number['not judged']} not judged"
-
-
 # A rule for special cases: with these settings a method is another method, round by round, to the bit.
 
 # Several optimizer steps a round: in the first one FedProx's term is zero whatever mu is.
-STEPS: Mapping[str, object] = MappingProxyType({"epochs": 2, "lr": 0.01, "batch_size": 4})
-_EQUALS_RULES: Mapping[str, Rule] = MappingProxyType(
-    {
-        "equals": Rule(
-            says="after every round its models are those of the other method",
-            fix="compare the first round that differs: the tasks, the client's half, then the aggregation",
-        )
-    }
-)
+STEPS: Mapping[str, object] = {"epochs": 2, "lr": 0.01, "batch_size": 4}
+_EQUALS_RULES: Mapping[str, Rule] = {
+    "equals": Rule(
+        says="after every round its models are those of the other method",
+        fix="compare the first round that differs: the tasks, the client's half, then the aggregation",
+    )
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -329,7 +318,7 @@ def _rounds(config: ExperimentConfig, path: Path) -> dict[int, _Models]:
     states: dict[int, _Models] = {}
     status = ""
     while status != "done":
-        status = drive(config, path, should_stop=after_rounds(1)).status
+        status = run_cell(config, path, should_stop=after_rounds(1)).status
         newest = checkpoint.generations(path)[0]
         tensors = safetensors.torch.load_file(newest / checkpoint.STATE_FILE)
         models = {unquote(name.removeprefix("models/")): x for name, x in tensors.items() if name.startswith("models/")}

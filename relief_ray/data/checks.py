@@ -6,9 +6,8 @@ A user's loader is refused by these checks wherever it is used; `relief-ray conf
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, cast
 
 import numpy as np
@@ -20,26 +19,28 @@ from relief_ray.support.errors import UserError, clipped, listed, several
 DataRule = Literal["description", "subjects", "labels", "channels", "rates", "finite", "bouts"]
 
 # What a fault of each rule is mended by.
-FIXES: Mapping[DataRule, str] = MappingProxyType(
-    {
-        "description": "mend the field of DatasetSpec that is named",
-        "subjects": "list every person once in DatasetSpec.subjects, and let files() and parse() read that one's files",
-        "labels": "let DatasetSpec.labels list every code in the files, in the order of classes, and null_labels those "
-        "of rows without an activity; leave out a class without rows; return integer codes, one per row",
-        "channels": "let modalities name the signal's columns in order: (name, number of columns); where it is some "
-        "subjects alone, look for a missing column in their files",
-        "rates": "give samples per second: rate_hz after parsing, raw_rate_hz in the files; resample in parse()",
-        "finite": "fill gaps in parse() (relief_ray.data.loader.fill_linear, fill_forward) or leave the rows out; "
-        "DatasetSpec.max_nan_share says how many filled readings are acceptable; a sensor that a person does not have "
-        'is named in DatasetSpec.lacks, e.g. lacks={3: ("gyro",)}, and may be NaN',
-        "bouts": "return bouts as (n, 2) rows [first, one past the last], ascending, none overlapping "
-        "(relief_ray.data.loader.runs makes them)",
-    }
-)
+FIXES: Mapping[DataRule, str] = {
+    "description": "mend the field of DatasetSpec that is named",
+    "subjects": "list every person once in DatasetSpec.subjects, and let files() and parse() read that one's files",
+    "labels": "let DatasetSpec.labels list every code in the files, in the order of classes, and null_labels those "
+    "of rows without an activity; leave out a class without rows; return integer codes, one per row",
+    "channels": "let modalities name the signal's columns in order: (name, number of columns); where it is some "
+    "subjects alone, look for a missing column in their files",
+    "rates": "give samples per second: rate_hz after parsing, raw_rate_hz in the files; resample in parse()",
+    "finite": "fill gaps in parse() (relief_ray.data.loader.fill_linear, fill_forward) or leave the rows out; "
+    "DatasetSpec.max_nan_share says how many filled readings are acceptable; a sensor that a person does not have "
+    'is named in DatasetSpec.lacks, e.g. lacks={3: ("gyro",)}, and may be NaN',
+    "bouts": "return bouts as (n, 2) rows [first, one past the last], ascending, none overlapping "
+    "(relief_ray.data.loader.bouts_of makes them)",
+}
+
+_Checks = tuple[tuple[DataRule, Callable[[DatasetSpec, Recording], Iterator[str]]], ...]
 
 _MIN_WINDOW = 8
 _MAX_CODE = 255
 _SHOWN = 8
+# Activities may be so many times shorter or longer than they usually are.
+_SLACK = 3.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,17 +89,7 @@ def refuse(where: str, faults: Sequence[Fault]) -> None:
 
 def spec_faults(spec: DatasetSpec) -> list[Fault]:
     """The contradictions inside a dataset's description."""
-    return [
-        *_faults("description", [*_description(spec), *_lacking(spec)]),
-        *_faults("subjects", _subject_list(spec)),
-        *_faults("labels", _codes(spec)),
-        *_faults("channels", _modalities(spec)),
-        *_faults("rates", _rates(spec)),
-    ]
-
-
-def _faults(rule: DataRule, texts: Iterable[str]) -> list[Fault]:
-    return [Fault(rule=rule, found=text) for text in texts]
+    return [Fault(rule=rule, found=text) for rule, check in _OF_SPEC for text in check(spec)]
 
 
 def _twice(values: Iterable[object]) -> list[object]:
@@ -106,88 +97,89 @@ def _twice(values: Iterable[object]) -> list[object]:
     return [value for value, count in Counter(values).items() if count > 1]
 
 
-def _description(spec: DatasetSpec) -> list[str]:
-    texts = []
+def _description(spec: DatasetSpec) -> Iterator[str]:
     try:
         re.compile(spec.member)
     except re.error as error:
-        texts.append(f"member = '{clipped(spec.member)}' is no regular expression ({error})")
+        yield f"member = '{clipped(spec.member)}' is no regular expression ({error})"
     if len(spec.type_counts) != 3 or min(spec.type_counts) < 0 or sum(spec.type_counts) == 0:
-        texts.append(f"type_counts = {spec.type_counts}, expected three numbers (A, B, C), none negative, not all 0")
+        yield f"type_counts = {spec.type_counts}, expected three numbers (A, B, C), none negative, not all 0"
     if not 0.0 <= spec.max_nan_share < 1.0:
-        texts.append(f"max_nan_share = {spec.max_nan_share:g}, expected a share from 0 to below 1")
-    return texts
+        yield f"max_nan_share = {spec.max_nan_share:g}, expected a share from 0 to below 1"
 
 
-def _lacking(spec: DatasetSpec) -> list[str]:
+def _lacking(spec: DatasetSpec) -> Iterator[str]:
     """Faults of ``lacks``: unknown people or sensors, and people without any sensor."""
-    texts, given = [], cast(object, spec.lacks)
+    given = cast(object, spec.lacks)
     if not isinstance(given, Mapping):
-        return [f'lacks = {given!r}, expected sensors by subject, e.g. {{3: ("gyro",)}}']
+        yield f'lacks = {given!r}, expected sensors by subject, e.g. {{3: ("gyro",)}}'
+        return
     for subject, names in given.items():
         what = f"lacks[{subject!r}] = {names!r}"
         if subject not in spec.subjects:
-            texts.append(f"{what}: there is no subject {subject!r}, expected one of {list(spec.subjects)}")
+            yield f"{what}: there is no subject {subject!r}, expected one of {list(spec.subjects)}"
         elif not isinstance(names, tuple) or not names or not set(names) <= set(spec.names):
-            texts.append(f"{what}, expected a tuple of some of the modalities {spec.names}, e.g. {spec.names[-1:]}")
+            yield f"{what}, expected a tuple of some of the modalities {spec.names}, e.g. {spec.names[-1:]}"
         elif not spec.sensors_of(subject):
-            texts.append(f"{what} are all of its sensors; leave that person out of subjects")
-    return texts
+            yield f"{what} are all of its sensors; leave that person out of subjects"
 
 
-def _subject_list(spec: DatasetSpec) -> list[str]:
+def _subject_list(spec: DatasetSpec) -> Iterator[str]:
     if not spec.subjects:
-        return ["subjects is empty, expected at least one"]
-    return [f"subjects lists {listed(twice)} more than once"] if (twice := _twice(spec.subjects)) else []
+        yield "subjects is empty, expected at least one"
+    if twice := _twice(spec.subjects):
+        yield f"subjects lists {listed(twice)} more than once"
 
 
-def _codes(spec: DatasetSpec) -> list[str]:
-    texts = []
+def _codes(spec: DatasetSpec) -> Iterator[str]:
     if len(spec.classes) != len(spec.labels):
-        texts.append(f"{len(spec.classes)} classes but {len(spec.labels)} labels, expected a code for every class")
+        yield f"{len(spec.classes)} classes but {len(spec.labels)} labels, expected a code for every class"
     if len(spec.classes) < 2:
-        texts.append(f"{len(spec.classes)} class, expected at least two")
+        yield f"{len(spec.classes)} class, expected at least two"
     for key, values in (("classes", spec.classes), ("labels", spec.labels)):
         if twice := _twice(values):
-            texts.append(f"{key} lists {listed(map(repr, twice))} more than once")
+            yield f"{key} lists {listed(map(repr, twice))} more than once"
     if both := [code for code in spec.labels if code in spec.null_labels]:
-        texts.append(
+        yield (
             f"{several('code', both)} stands in labels and in null_labels, expected one of them; take "
             "it out of null_labels where it is a class"
         )
     if outside := [code for code in spec.labels if not 0 <= code <= _MAX_CODE]:
-        texts.append(f"labels has the codes {outside}, expected 0 to {_MAX_CODE}")
-    return texts
+        yield f"labels has the codes {outside}, expected 0 to {_MAX_CODE}"
 
 
-def _modalities(spec: DatasetSpec) -> list[str]:
-    texts = [
-        f"modality {name!r} has {number} channels, expected at least 1"
-        for name, number in spec.modalities
-        if number < 1
-    ]
+def _modalities(spec: DatasetSpec) -> Iterator[str]:
+    for name, number in spec.modalities:
+        if number < 1:
+            yield f"modality {name!r} has {number} channels, expected at least 1"
     if not spec.modalities:
-        texts.append("modalities is empty, expected at least one (name, channels)")
+        yield "modalities is empty, expected at least one (name, channels)"
     if twice := _twice(spec.names):
-        texts.append(f"modalities lists {listed(map(repr, twice))} more than once")
+        yield f"modalities lists {listed(map(repr, twice))} more than once"
     if spec.max_abs and len(spec.max_abs) != len(spec.modalities):
-        texts.append(f"max_abs has {len(spec.max_abs)} values for {len(spec.modalities)} modalities, expected one each")
-    return texts
+        yield f"max_abs has {len(spec.max_abs)} values for {len(spec.modalities)} modalities, expected one each"
 
 
-def _rates(spec: DatasetSpec) -> list[str]:
-    texts = [
-        f"{key} = {value}, expected samples per second above 0"
-        for key, value in (("rate_hz", spec.rate_hz), ("raw_rate_hz", spec.raw_rate_hz))
-        if value <= 0
-    ]
-    if texts:
-        return texts
+def _rates(spec: DatasetSpec) -> Iterator[str]:
+    for key, value in (("rate_hz", spec.rate_hz), ("raw_rate_hz", spec.raw_rate_hz)):
+        if value <= 0:
+            yield f"{key} = {value}, expected samples per second above 0"
+    if min(spec.rate_hz, spec.raw_rate_hz) <= 0:
+        return
     if spec.rate_hz > spec.raw_rate_hz:
-        texts.append(f"rate_hz = {spec.rate_hz} is above raw_rate_hz = {spec.raw_rate_hz}: parsing makes up no samples")
-    if spec.window < _MIN_WINDOW:
-        texts.append(window_fault(spec))
-    return texts
+        yield f"rate_hz = {spec.rate_hz} is above raw_rate_hz = {spec.raw_rate_hz}: parsing makes up no samples"
+    if short := window_fault(spec):
+        yield short
+
+
+_OF_SPEC: tuple[tuple[DataRule, Callable[[DatasetSpec], Iterator[str]]], ...] = (
+    ("description", _description),
+    ("description", _lacking),
+    ("subjects", _subject_list),
+    ("labels", _codes),
+    ("channels", _modalities),
+    ("rates", _rates),
+)
 
 
 def window_fault(spec: DatasetSpec) -> str:
@@ -208,57 +200,44 @@ def faults_of_all(
     # Label columns can be compared with the description where unknown codes are the only faults, if any.
     if all(fault.rule == "labels" and fault.counts for fault in faults):
         present = {int(code) for recording in recordings.values() for code in np.unique(recording.labels)}
-        faults += _shifted_codes(spec, present) or (_absent_classes(spec, present) if refuse_absent_classes else [])
-    return faults or _same_people({subject: content_digest(recording) for subject, recording in recordings.items()})
+        texts = list(_shifted_codes(spec, present))
+        if refuse_absent_classes and not texts:
+            texts = list(_absent_classes(spec, present))
+        faults += [Fault(rule="labels", found=text) for text in texts]
+    return faults or [Fault(rule="subjects", found=text) for text in _same_people(recordings)]
 
 
 def recording_faults(spec: DatasetSpec, subject: int, recording: object) -> list[Fault]:
     """Contradictions between the description and what `parse` returned for one subject."""
-    if not isinstance(recording, Recording):
-        text = f"parse() returned a {type(recording).__name__}, expected a Recording"
-        return [Fault(rule="subjects", found=text, subject=subject)]
-    faults = [
-        *_faults("subjects", _identity(subject, recording)),
-        *_faults("channels", _shape(spec, recording)),
-        *_faults("labels", _rows_of_labels(recording)),
-        *_faults("bouts", _stretches(recording)),
+    wrong = f"a {type(recording).__name__}, expected a Recording"
+    if isinstance(recording, Recording):
+        if recording.subject == subject:
+            # Values are read by each other's rows, so the arrays have to fit first.
+            return _found(_OF_ARRAYS, spec, recording) or [
+                *_unknown_codes(spec, recording),
+                *_found(_OF_VALUES, spec, recording),
+            ]
+        wrong = f"subject {recording.subject}, expected {subject}"
+    return [Fault(rule="subjects", found=f"parse() returned {wrong}", subject=subject)]
+
+
+def structure(spec: DatasetSpec, recording: Recording) -> list[Fault]:
+    """Implausible facts about one subject: activity lengths (absent ones aside), NaN shares, value ranges."""
+    return _found(_OF_STRUCTURE, spec, recording)
+
+
+def _found(checks: _Checks, spec: DatasetSpec, recording: Recording) -> list[Fault]:
+    return [
+        Fault(rule=rule, found=text, subject=recording.subject)
+        for rule, check in checks
+        for text in check(spec, recording)
     ]
-    if not faults:  # what follows reads the arrays by each other's rows
-        faults = [*_unknown_codes(spec, recording), *_faults("finite", _gaps(spec, recording))]
-        faults += _faults("subjects", _labelled(spec, recording))
-    return [replace(fault, subject=subject) for fault in faults]
-
-
-def _identity(subject: int, recording: Recording) -> list[str]:
-    if recording.subject != subject:
-        return [f"parse() returned subject {recording.subject}, expected {subject}"]
-    return ["0 rows, expected some"] if not len(recording.labels) else []
-
-
-def _shape(spec: DatasetSpec, recording: Recording) -> list[str]:
-    shape = np.shape(recording.signal)
-    if len(shape) != 2:
-        return [f"signal has shape {shape}, expected (rows, {spec.num_channels})"]
-    if shape[1] != spec.num_channels:
-        summed = " + ".join(f"{name} {number}" for name, number in spec.modalities)
-        return [f"the signal has {shape[1]} channels, but modalities declare {spec.num_channels} ({summed})"]
-    return []
-
-
-def _rows_of_labels(recording: Recording) -> list[str]:
-    labels, rows = np.asarray(recording.labels), len(recording.signal)
-    if labels.shape != (rows,):
-        return [f"labels have shape {labels.shape} for {rows} rows of signal, expected ({rows},)"]
-    if not np.issubdtype(labels.dtype, np.integer):
-        return [f"labels are {labels.dtype}, expected integers (labels.astype(np.int16))"]
-    return []
 
 
 def _unknown_codes(spec: DatasetSpec, recording: Recording) -> list[Fault]:
     present, counts = np.unique(recording.labels, return_counts=True)
-    unknown = {
-        int(c): int(n) for c, n in zip(present, counts, strict=True) if c not in (*spec.labels, *spec.null_labels)
-    }
+    known = (*spec.labels, *spec.null_labels)
+    unknown = {int(c): int(n) for c, n in zip(present, counts, strict=True) if c not in known}
     if not unknown:
         return []
     rows = ", ".join(f"code {code} in {{}} rows" for code in unknown)
@@ -266,19 +245,19 @@ def _unknown_codes(spec: DatasetSpec, recording: Recording) -> list[Fault]:
         f"{rows} of {{}}; the files have the codes {present.tolist()}, labels lists {list(spec.labels)}, null_labels "
         f"{list(spec.null_labels)}"
     )
-    return [Fault(rule="labels", found=found, counts=(*unknown.values(), len(recording.labels)))]
+    numbers = (*unknown.values(), len(recording.labels))
+    return [Fault(rule="labels", found=found, subject=recording.subject, counts=numbers)]
 
 
-def _absent_classes(spec: DatasetSpec, present: set[int]) -> list[Fault]:
+def _absent_classes(spec: DatasetSpec, present: set[int]) -> Iterator[str]:
     """Classes whose code no row of any subject has: nobody could learn or test them."""
     absent = [f"{code} ({name})" for name, code in zip(spec.classes, spec.labels, strict=True) if code not in present]
-    if not absent:
-        return []
-    codes = f"code{'s' if len(absent) > 1 else ''} {listed(absent)}"
-    return _faults("labels", [f"no row in any file has {codes}; the files have the codes {sorted(present)}"])
+    if absent:
+        codes = f"code{'s' if len(absent) > 1 else ''} {listed(absent)}"
+        yield f"no row in any file has {codes}; the files have the codes {sorted(present)}"
 
 
-def _shifted_codes(spec: DatasetSpec, present: set[int]) -> list[Fault]:
+def _shifted_codes(spec: DatasetSpec, present: set[int]) -> Iterator[str]:
     """Codes in the files that fit all labels if these are counted one higher or one lower, and only then.
 
     Files with 0 to K - 1 and labels 1 to K would otherwise lose a class to ``null_labels`` and shift all others.
@@ -291,51 +270,99 @@ def _shifted_codes(spec: DatasetSpec, present: set[int]) -> list[Fault]:
             continue
         nulls = tuple(code for code in spec.null_labels if code not in moved)
         last = [name for name, code in zip(spec.classes, spec.labels, strict=True) if code not in present]
-        text = (
+        yield (
             f"your codes look shifted by one: the files have {sorted(present)}, labels lists {list(spec.labels)}, "
             f"null_labels {list(spec.null_labels)}; expected labels={moved} with null_labels={nulls}, or, where "
             f"{listed(last)} really has no row, classes and labels without it"
         )
-        return _faults("labels", [text])
-    return []
+        return
 
 
-def _labelled(spec: DatasetSpec, recording: Recording) -> list[str]:
-    if len(recording.bouts) and np.isin(recording.labels, spec.labels).any():
-        return []
-    what = "no bout" if not len(recording.bouts) else f"none of {len(recording.labels)} rows has one of the labels"
-    return [f"{what}, expected data of this person"]
+def _shape(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
+    shape = np.shape(recording.signal)
+    if len(shape) != 2:
+        yield f"signal has shape {shape}, expected (rows, {spec.num_channels})"
+    elif shape[1] != spec.num_channels:
+        summed = " + ".join(f"{name} {number}" for name, number in spec.modalities)
+        yield f"the signal has {shape[1]} channels, but modalities declare {spec.num_channels} ({summed})"
 
 
-def _gaps(spec: DatasetSpec, recording: Recording) -> list[str]:
-    texts, signal = [], recording.signal
+def _identity(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
+    if not len(recording.labels):
+        yield "0 rows, expected some"
+
+
+def _rows_of_labels(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
+    labels, rows = np.asarray(recording.labels), len(recording.signal)
+    if labels.shape != (rows,):
+        yield f"labels have shape {labels.shape} for {rows} rows of signal, expected ({rows},)"
+    elif not np.issubdtype(labels.dtype, np.integer):
+        yield f"labels are {labels.dtype}, expected integers (labels.astype(np.int16))"
+
+
+def _stretches(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
+    bouts, rows = np.asarray(recording.bouts), len(recording.signal)
+    if bouts.ndim != 2 or bouts.shape[1] != 2 or not np.issubdtype(bouts.dtype, np.integer):
+        yield f"bouts are {bouts.dtype} of shape {bouts.shape}, expected integers of shape (n, 2)"
+        return
+    wrong = np.flatnonzero((bouts[:, 0] < 0) | (bouts[:, 1] > rows) | (bouts[:, 0] >= bouts[:, 1]))
+    overlap = np.flatnonzero(bouts[1:, 0] < bouts[:-1, 1])
+    if len(wrong):
+        yield f"bout {wrong[0]} is {bouts[wrong[0]].tolist()}, expected first < stop within 0 to {rows}"
+    elif len(overlap):
+        pair = bouts[overlap[0] : overlap[0] + 2].tolist()
+        yield f"bouts {pair[0]} and {pair[1]} overlap or are out of order: rows would be in two parts of a split"
+
+
+def _labelled(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
+    if not len(recording.bouts):
+        yield "no bout, expected data of this person"
+    elif not np.isin(recording.labels, spec.labels).any():
+        yield f"none of {len(recording.labels)} rows has one of the labels, expected data of this person"
+
+
+def _gaps(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
     for name, first, stop in spec.columns():
-        bad = ~np.isfinite(signal[:, first:stop])
+        bad = ~np.isfinite(recording.signal[:, first:stop])
         if name in spec.sensors_of(recording.subject) and bad.any():
-            row, column = (int(i) for i in np.argwhere(bad)[0])
-            texts.append(
+            row, column = np.argwhere(bad)[0].tolist()
+            yield (
                 f"{name} has {int(bad.sum())} of {bad.size} values that are NaN or infinite, the first in row {row}, "
                 f"column {first + column}; expected none after parsing"
             )
-    share = recording.facts.get("nan_share")
-    if isinstance(share, float) and share > spec.max_nan_share:
-        texts.append(f"nan_share is {share:.2f}, expected at most {spec.max_nan_share:g} (max_nan_share)")
-    return texts
 
 
-def _stretches(recording: Recording) -> list[str]:
-    bouts, rows = np.asarray(recording.bouts), len(recording.signal)
-    if bouts.ndim != 2 or bouts.shape[1] != 2 or not np.issubdtype(bouts.dtype, np.integer):
-        return [f"bouts are {bouts.dtype} of shape {bouts.shape}, expected integers of shape (n, 2)"]
-    wrong = (bouts[:, 0] < 0) | (bouts[:, 1] > rows) | (bouts[:, 0] >= bouts[:, 1])
-    if wrong.any():
-        first = int(np.flatnonzero(wrong)[0])
-        return [f"bout {first} is {bouts[first].tolist()}, expected first < stop within 0 to {rows}"]
-    overlap = np.flatnonzero(bouts[1:, 0] < bouts[:-1, 1])
-    if len(overlap):
-        pair = bouts[overlap[0] : overlap[0] + 2].tolist()
-        return [f"bouts {pair[0]} and {pair[1]} overlap or are out of order: rows would be in two parts of a split"]
-    return []
+def _filled(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
+    for key in ("nan_share", "nan_share_imu"):
+        share = recording.facts.get(key)
+        if isinstance(share, float) and share > spec.max_nan_share:
+            yield f"{key} is {share:.2f}, expected at most {spec.max_nan_share:g} (max_nan_share)"
+
+
+def _lengths(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
+    shortest, longest = spec.activity_s[0] / _SLACK, spec.activity_s[1] * _SLACK
+    for code, name in zip(spec.labels, spec.classes, strict=True):
+        length_s = float((recording.labels == code).sum()) / spec.rate_hz
+        # Some descriptions say nothing about lengths.
+        if longest and length_s and not shortest <= length_s <= longest:
+            yield f"{name} lasts {length_s:.0f} s, expected {shortest:.0f} to {longest:.0f} s (or none)"
+
+
+def _ranges(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
+    for (name, first, stop), limit in zip(spec.columns(), spec.max_abs, strict=False):
+        largest = float(np.abs(recording.signal[:, first:stop]).max())
+        if largest > limit and name in spec.sensors_of(recording.subject):
+            yield f"{name} reaches {largest:g}, expected at most {limit:g} in absolute value"
+
+
+_OF_ARRAYS: _Checks = (
+    ("subjects", _identity),
+    ("channels", _shape),
+    ("labels", _rows_of_labels),
+    ("bouts", _stretches),
+)
+_OF_VALUES: _Checks = (("finite", _gaps), ("finite", _filled), ("subjects", _labelled))
+_OF_STRUCTURE: _Checks = (("rates", _lengths), ("finite", _filled), ("channels", _ranges))
 
 
 def content_digest(recording: Recording) -> str:
@@ -348,11 +375,9 @@ def content_digest(recording: Recording) -> str:
     return digest.hexdigest()
 
 
-def _same_people(digests: Mapping[int, str]) -> list[Fault]:
-    """Subjects whose recordings, given by their digests, are equal bit by bit."""
+def _same_people(recordings: Mapping[int, Recording]) -> Iterator[str]:
+    """Subjects whose recordings are equal bit by bit."""
     first: dict[str, int] = {}
-    texts = []
-    for subject, digest in digests.items():
-        if (other := first.setdefault(digest, subject)) != subject:
-            texts.append(f"subjects {other} and {subject} have the same recording, bit by bit; expected two people's")
-    return _faults("subjects", texts)
+    for subject, recording in recordings.items():
+        if (other := first.setdefault(content_digest(recording), subject)) != subject:
+            yield f"subjects {other} and {subject} have the same recording, bit by bit; expected two people's"

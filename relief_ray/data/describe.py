@@ -1,7 +1,7 @@
 """Reports on a dataset's content, JSON-able, for the command line and the run record."""
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Literal, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from relief_ray.data.checks import DataRule, Fault
+from relief_ray.data.checks import structure
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import (
     BOUTS,
@@ -19,7 +19,6 @@ from relief_ray.data.dataset import (
     Arrays,
     DamagedEntry,
     Dataset,
-    Entry,
     assemble,
     entries,
     entry_folder,
@@ -29,7 +28,7 @@ from relief_ray.data.dataset import (
     source_digest,
 )
 from relief_ray.data.federated_data import Coverage, federate, num_clients
-from relief_ray.data.loader import DatasetSpec, Recording
+from relief_ray.data.loader import DatasetSpec, Floats, Recording
 from relief_ray.data.partition import available, chosen_positions, held_out
 from relief_ray.data.registry import DATASETS, get_loader, get_spec
 from relief_ray.data.source import Source, find_source, open_source
@@ -54,18 +53,13 @@ def data_warnings(dataset: Dataset, config: DataConfig, coverage: Coverage) -> t
     ``coverage``: windows by client and class, as the configuration cuts them. Empty where nothing is odd.
     """
     seconds = activity_s(dataset)
+    recorded = [name for name, all_s in zip(dataset.spec.classes, seconds.sum(0), strict=True) if all_s]
     return (
-        *_still_channels(dataset),
-        *_still_for_one(dataset),
-        *_tested_without(dataset, config),
-        *_filled(dataset),
-        *_rows_left_out(dataset),
-        *_small_classes(dataset, seconds),
-        *_lacking_subjects(dataset, seconds),
-        *without_windows(
-            coverage, [name for name, all_s in zip(dataset.spec.classes, seconds.sum(0), strict=True) if all_s]
-        ),
-        *_single_class(config, coverage),
+        *_of_channels(dataset),
+        *_of_people(dataset, config),
+        *_of_classes(dataset, seconds),
+        *without_windows(coverage, recorded),
+        *_of_clients(config, coverage),
     )
 
 
@@ -79,15 +73,23 @@ def activity_s(dataset: Dataset) -> NDArray[np.float64]:
     return rows / spec.rate_hz
 
 
-def _still_channels(dataset: Dataset) -> list[str]:
-    """Channels that have one value in all rows."""
-    still = _still(dataset.signal_path, dataset.signal_sha256)
-    return [
-        f"{name}: column {column} is {value:g} in all {len(dataset.labels)} rows"
-        for name, first, stop in dataset.spec.columns()
-        for column, value in still.items()
-        if first <= column < stop
-    ]
+def _of_channels(dataset: Dataset) -> Iterator[str]:
+    """Channels that have one value in all rows, then those that move for some people but not for one."""
+    spec, signal = dataset.spec, dataset.signal()
+    everywhere = _still(dataset.signal_path, dataset.signal_sha256)
+    for name, first, stop in spec.columns():
+        for column, value in everywhere.items():
+            if first <= column < stop:
+                yield f"{name}: column {column} is {value:g} in all {len(dataset.labels)} rows"
+    for position, subject in enumerate(spec.subjects):
+        values = _still_in(signal, [(start, stop) for who, start, stop in dataset.bouts.tolist() if who == position])
+        for name, first, stop in spec.columns():
+            columns = [column for column in values if first <= column < stop and column not in everywhere]
+            if columns:
+                which = ", ".join(f"column {column} is {values[column]:g}" for column in columns)
+                remedy = f"; if that person has no {name}, say so in its DatasetSpec: lacks={{{subject}: ({name!r},)}}"
+                whole = f"{name} of subject {subject}: {which} in all its bouts"
+                yield whole + remedy if is_path(spec.name) else whole
 
 
 @lru_cache(maxsize=16)
@@ -97,23 +99,7 @@ def _still(signal_path: Path, sha256: str) -> Mapping[int, float]:
     return _still_in(signal, [(first, first + _CHUNK) for first in range(0, len(signal), _CHUNK)])
 
 
-def _still_for_one(dataset: Dataset) -> list[str]:
-    """Channels that move for some people and have one value in all rows of a person's bouts."""
-    spec, texts = dataset.spec, []
-    everywhere, signal = _still(dataset.signal_path, dataset.signal_sha256), dataset.signal()
-    for position, subject in enumerate(spec.subjects):
-        values = _still_in(signal, [(start, stop) for who, start, stop in dataset.bouts.tolist() if who == position])
-        for name, first, stop in spec.columns():
-            columns = [column for column in values if first <= column < stop and column not in everywhere]
-            if columns:
-                which = ", ".join(f"column {column} is {values[column]:g}" for column in columns)
-                remedy = f"; if that person has no {name}, say so in its DatasetSpec: lacks={{{subject}: ({name!r},)}}"
-                whole = f"{name} of subject {subject}: {which} in all its bouts"
-                texts.append(whole + (remedy if is_path(spec.name) else ""))
-    return texts
-
-
-def _still_in(signal: NDArray[np.float32], bouts: Sequence[tuple[int, int]]) -> dict[int, float]:
+def _still_in(signal: Floats, bouts: Sequence[tuple[int, int]]) -> dict[int, float]:
     """Columns that never change in these bouts, with their value; a sensor that somebody lacks (NaN) is none."""
     if not bouts:
         return {}
@@ -126,34 +112,22 @@ def _still_in(signal: NDArray[np.float32], bouts: Sequence[tuple[int, int]]) -> 
     return {int(column): float(value[column]) for column in columns}
 
 
-def _tested_without(dataset: Dataset, config: DataConfig) -> list[str]:
-    """People who are tested although they lack a sensor."""
-    spec = dataset.spec
-    tested = held_out(config, chosen_positions(config)) or chosen_positions(config)
-    people = [spec.subjects[position] for position in tested]
-    return [
-        f"subject {s} lacks {listed(spec.lacks[s])}: its test windows count, and are read with that missing"
-        for s in people
-        if spec.lacks.get(s)
-    ]
-
-
-def _filled(dataset: Dataset) -> list[str]:
-    """Subjects of whom many readings were missing."""
-    known = {subject: facts.get("nan_share") for subject, facts in dataset.facts.items()}
-    shares = {int(s): share for s, share in known.items() if isinstance(share, float) and share > _MANY_GAPS}
-    if not shares:
-        return []
-    return [f"{several('subject', shares)}: up to {max(shares.values()):.0%} of the readings were missing"]
-
-
-def _rows_left_out(dataset: Dataset) -> list[str]:
-    """Count the labelled rows that no window can hold."""
+def _of_people(dataset: Dataset, config: DataConfig) -> Iterator[str]:
+    """People who are tested without a sensor, or whose readings were mostly filled in; rows that no window can hold."""
+    spec, chosen = dataset.spec, chosen_positions(config)
+    for position in held_out(config, chosen) or chosen:
+        subject = spec.subjects[position]
+        if lacks := spec.lacks.get(subject):
+            yield f"subject {subject} lacks {listed(lacks)}: its test windows count, and are read with that missing"
+    known = {int(subject): facts.get("nan_share") for subject, facts in dataset.facts.items()}
+    filled = {s: share for s, share in known.items() if isinstance(share, float) and share > _MANY_GAPS}
+    if filled:
+        yield f"{several('subject', filled)}: up to {max(filled.values()):.0%} of the readings were missing"
     in_bout = np.zeros(len(dataset.labels), bool)
     for _, start, stop in dataset.bouts:
         in_bout[start:stop] = True
-    outside = int(((dataset.labels >= 0) & ~in_bout).sum())
-    return [f"{outside} of {len(dataset.labels)} rows have a class but lie in no bout"] if outside else []
+    if outside := int(((dataset.labels >= 0) & ~in_bout).sum()):
+        yield f"{outside} of {len(dataset.labels)} rows have a class but lie in no bout"
 
 
 def null_rows(dataset: Dataset) -> str:
@@ -168,29 +142,21 @@ def null_rows(dataset: Dataset) -> str:
     return said + (remedy if is_path(dataset.spec.name) else "")
 
 
-def _small_classes(dataset: Dataset, seconds: NDArray[np.float64]) -> list[str]:
-    """Classes without data, and those with little."""
-    spec, texts = dataset.spec, []
-    seen = set(np.unique(dataset.labels).tolist())
+def _of_classes(dataset: Dataset, seconds: NDArray[np.float64]) -> Iterator[str]:
+    """Classes without data, or with little, then those that some subjects have data of and others none."""
+    spec, seen = dataset.spec, set(np.unique(dataset.labels).tolist())
     for i, (name, code, all_s) in enumerate(zip(spec.classes, spec.labels, seconds.sum(0).tolist(), strict=True)):
         if not all_s:
-            texts.append(f"class {name!r} (code {code}) has no row in any {'bout' if i in seen else 'file'}")
+            yield f"class {name!r} (code {code}) has no row in any {'bout' if i in seen else 'file'}"
         elif all_s < _FEW_WINDOWS * spec.window_s:
-            texts.append(f"class {name!r} has {all_s:.0f} s of data in all, fewer than {_FEW_WINDOWS} windows")
-    return texts
-
-
-def _lacking_subjects(dataset: Dataset, seconds: NDArray[np.float64]) -> list[str]:
-    """Classes that some subjects have data of and others have none of."""
-    spec = dataset.spec
+            yield f"class {name!r} has {all_s:.0f} s of data in all, fewer than {_FEW_WINDOWS} windows"
     lacking = {
         name: [subject for subject, own_s in zip(spec.subjects, column, strict=True) if not own_s]
         for name, column in zip(spec.classes, seconds.T, strict=True)
         if column.any() and not column.all()
     }
-    if not lacking:
-        return []
-    return ["no data of " + "; of ".join(f"{name} from {several('subject', who)}" for name, who in lacking.items())]
+    if lacking:
+        yield "no data of " + "; of ".join(f"{name} from {several('subject', who)}" for name, who in lacking.items())
 
 
 def without_windows(coverage: Coverage, classes: Collection[str]) -> list[str]:
@@ -202,12 +168,10 @@ def without_windows(coverage: Coverage, classes: Collection[str]) -> list[str]:
     ]
 
 
-def _single_class(config: DataConfig, coverage: Coverage) -> list[str]:
+def _of_clients(config: DataConfig, coverage: Coverage) -> Iterator[str]:
     """Clients that train on one class; where labels are skewed on purpose that is no news."""
-    alone = coverage["single_class_clients"]
-    if not alone or config.partition == "dirichlet":
-        return []
-    return [f"{len(alone)} of {len(coverage['clients'])} clients have training windows of one class only"]
+    if (alone := coverage["single_class_clients"]) and config.partition != "dirichlet":
+        yield f"{len(alone)} of {len(coverage['clients'])} clients have training windows of one class only"
 
 
 # Verification of a dataset: sha256 digests against the packaged lists, and the structure of the parsed recordings.
@@ -245,9 +209,6 @@ def compare(spec: DatasetSpec, computed: Mapping[str, str]) -> dict[str, FileChe
         name: "unlisted" if name not in listed else "known" if listed[name] == digest else "differs"
         for name, digest in computed.items()
     }
-
-
-_SLACK = 3.0
 
 
 class VerifyReport(TypedDict):
@@ -312,76 +273,23 @@ def verify_source(spec: DatasetSpec, source: Source) -> VerifyReport:
     }
 
 
-def structure(spec: DatasetSpec, recording: Recording) -> list[Fault]:
-    """Implausible facts about one subject: activity lengths (absent ones aside), NaN shares, value ranges."""
-    found: Mapping[DataRule, list[str]] = {
-        "rates": _lengths(spec, recording),
-        "finite": _nan(spec, recording),
-        "channels": _out_of_range(spec, recording),
-    }
-    return [Fault(rule=rule, found=text, subject=recording.subject) for rule, texts in found.items() for text in texts]
-
-
-def _lengths(spec: DatasetSpec, recording: Recording) -> list[str]:
-    if spec.activity_s == (0.0, 0.0):  # its description says nothing about lengths
-        return []
-    shortest, longest = spec.activity_s[0] / _SLACK, spec.activity_s[1] * _SLACK
-    lengths_s = {
-        name: float((recording.labels == code).sum()) / spec.rate_hz
-        for code, name in zip(spec.labels, spec.classes, strict=True)
-    }
-    return [
-        f"{name} lasts {length_s:.0f} s, expected {shortest:.0f} to {longest:.0f} s (or none)"
-        for name, length_s in lengths_s.items()
-        if length_s and not shortest <= length_s <= longest
-    ]
-
-
-def _nan(spec: DatasetSpec, recording: Recording) -> list[str]:
-    shares = {key: recording.facts[key] for key in ("nan_share", "nan_share_imu") if key in recording.facts}
-    return [
-        f"{key} is {share:.2f}, expected at most {spec.max_nan_share:g}"
-        for key, share in shares.items()
-        if isinstance(share, float) and share > spec.max_nan_share
-    ]
-
-
-def _out_of_range(spec: DatasetSpec, recording: Recording) -> list[str]:
-    if not spec.max_abs:
-        return []
-    problems = []
-    for (name, first, stop), limit in zip(spec.columns(), spec.max_abs, strict=True):
-        largest = float(np.abs(recording.signal[:, first:stop]).max())
-        if largest > limit and name in spec.sensors_of(recording.subject):
-            problems.append(f"{name} reaches {largest:g}, expected at most {limit:g} in absolute value")
-    return problems
-
-
-def _cache_problems(spec: DatasetSpec, source: Source, recordings: Sequence[Recording]) -> list[str]:
+def _cache_problems(spec: DatasetSpec, source: Source, recordings: Sequence[Recording]) -> Iterator[str]:
     """Damaged cache entries of the dataset, and arrays of these files' entry that are not what was just parsed."""
-    problems = []
     here = entry_folder(spec, source_digest(spec, source, trust_stamps=False))
     for folder in entries(spec.name):
         try:
             entry = read_entry(folder, again=True)
         except DamagedEntry as error:
-            problems.append(str(error))
+            yield str(error)
             continue
-        if folder == here:
-            problems += _altered(folder, entry, assemble(spec, recordings))
-    return problems
-
-
-def _altered(folder: Path, entry: Entry, parsed: Arrays) -> list[str]:
-    """Arrays of an entry that differ from what was parsed, bit by bit: NaN equals NaN, and -0 is not 0."""
-    cached: Arrays = {SIGNAL: entry.signal().view(np.int32), LABELS: entry.labels, BOUTS: entry.bouts}
-    fresh = {**parsed, SIGNAL: np.ascontiguousarray(parsed[SIGNAL]).view(np.int32)}
-    return [
-        f"{folder / name}: not what the raw files say when they are parsed anew; delete the folder {folder}, it is "
-        "made again"
-        for name, array in cached.items()
-        if not np.array_equal(array, fresh[name])
-    ]
+        cached: Arrays = {SIGNAL: entry.signal(), LABELS: entry.labels, BOUTS: entry.bouts}
+        for name, fresh in assemble(spec, recordings).items() if folder == here else ():
+            # Bit by bit: NaN equals NaN, and -0 is not 0.
+            if not np.array_equal(cached[name].view(np.uint8), np.ascontiguousarray(fresh).view(np.uint8)):
+                yield (
+                    f"{folder / name}: not what the raw files say when they are parsed anew; delete the folder "
+                    f"{folder}, it is made again"
+                )
 
 
 class Range(TypedDict):

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import DataReference, Dataset, Origin
-from relief_ray.data.loader import DatasetSpec
-from relief_ray.data.partition import Plan, Starts, Table, lacking, make_plan, stride_rows, training_positions
-from relief_ray.data.window_set import WindowSet, pool, row_counts
+from relief_ray.data.loader import DatasetSpec, Floats, Ints
+from relief_ray.data.partition import Split, Starts, Table, lacking, split_windows, stride_rows, training_positions
+from relief_ray.data.window_set import WindowSet, row_counts
 from relief_ray.support.errors import UserError, listed
 from relief_ray.support.files import sha256_json
 
@@ -24,9 +24,7 @@ _CHUNK = 1 << 16
 _MIN_STD = 1e-6
 
 
-def _weighted_stats(
-    signal: NDArray[np.float32], counts: NDArray[np.int64], columns: slice
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _weighted_stats(signal: Floats, counts: Ints, columns: slice) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Population mean and standard deviation per channel over rows weighted by `counts`; two passes in float64."""
     rows = np.flatnonzero(counts)
     chunks = [rows[first : first + _CHUNK] for first in range(0, len(rows), _CHUNK)]
@@ -37,16 +35,16 @@ def _weighted_stats(
 
 
 def standardisation(
-    signal: NDArray[np.float32],
+    signal: Floats,
     columns: Sequence[tuple[str, int, int]],
     window: int,
     clients: Sequence[Starts],
     owned: Sequence[Collection[str]],
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+) -> tuple[Floats, Floats]:
     """Mean and std (channels,) float32; std 1 where a channel never moves; UserError for an ownerless modality."""
     mean = np.zeros(signal.shape[1], np.float32)
     std = np.ones(signal.shape[1], np.float32)
-    counted: dict[tuple[int, ...], NDArray[np.int64]] = {}
+    counted: dict[tuple[int, ...], Ints] = {}
     for name, first, stop in columns:
         owners = tuple(client for client, has in enumerate(owned) if name in has)
         if not owners:
@@ -117,8 +115,6 @@ class FederatedData:
         origin: `real` or `SYNTHETIC`.
         clients: training windows by client id.
         validation: validation windows of all subjects together.
-        validation_by_client: each client's share of its subject's validation windows; empty for some clients where a
-            subject is divided among many.
         coverage: windows per client, part and class.
         test_or_none: test windows of all subjects; None where the data were opened for tuning.
         reference: the dataset by name, for other machines; None: made-up windows that only this machine has.
@@ -129,7 +125,6 @@ class FederatedData:
     origin: Origin
     clients: tuple[WindowSet, ...]
     validation: WindowSet
-    validation_by_client: tuple[WindowSet, ...]
     coverage: Coverage
     test_or_none: WindowSet | None
     reference: DataReference | None = None
@@ -160,7 +155,13 @@ def num_clients(dataset: Dataset | DatasetSpec, config: DataConfig) -> int:
     Raises:
         UserError: another dataset than the configuration's, or more clients than it has windows.
     """
-    _require_same(dataset.spec if isinstance(dataset, Dataset) else dataset, config)
+    spec, expected = dataset.spec if isinstance(dataset, Dataset) else dataset, config.spec()
+    if spec != expected:
+        raise UserError(
+            f"dataset {spec.name!r} (units {spec.units}, windows of {spec.window_s:g} s) does not fit the "
+            f"configuration's {config.name!r} (units {expected.units}, windows of {expected.window_s:g} s); "
+            "load it with open_dataset(config)"
+        )
     number = config.num_clients or len(training_positions(config))
     if isinstance(dataset, Dataset):
         most = len(dataset.labels) // stride_rows(config.stride_s, dataset.spec.rate_hz) + len(dataset.bouts)
@@ -181,8 +182,8 @@ def federate(
     or a client without windows.
     """
     _check(dataset, config, owned)
-    plan, spec = make_plan(dataset, config, len(owned)), dataset.spec
-    starts = [table[:, 0] for table in plan.train]
+    split, spec = split_windows(dataset, config, len(owned)), dataset.spec
+    starts = [table[:, 0] for table in split.train]
     mean, std = standardisation(dataset.signal(), spec.columns(), spec.window, starts, owned)
     absent = {position: frozenset(spec.lacks[s]) for position, s in enumerate(spec.subjects) if spec.lacks.get(s)}
 
@@ -199,16 +200,14 @@ def federate(
             absent=absent,
         )
 
-    validation = tuple(map(windows, plan.validation))
     return FederatedData(
         spec=spec,
         digest=sha256_json({"dataset": dataset.digest, "config": config.deciding()}),
         origin=dataset.origin,
-        clients=tuple(map(windows, plan.train)),
-        validation=pool(validation),
-        validation_by_client=validation,
-        coverage=_cover(spec, config, plan),
-        test_or_none=windows(plan.test) if purpose == "run" else None,
+        clients=tuple(map(windows, split.train)),
+        validation=windows(np.concatenate(split.validation)),
+        coverage=_cover(spec, config, split),
+        test_or_none=windows(split.test) if purpose == "run" else None,
         reference=DataReference(
             name=config.name,
             key=dataset.digest,
@@ -217,15 +216,6 @@ def federate(
             settings=config.deciding(),
         ),
     )
-
-
-def _require_same(spec: DatasetSpec, config: DataConfig) -> None:
-    if spec != config.spec():
-        raise UserError(
-            f"dataset {spec.name!r} (units {spec.units}, windows of {spec.window_s:g} s) does not fit the "
-            f"configuration's {config.name!r} (units {config.spec().units}, windows of {config.spec().window_s:g} s); "
-            "load it with open_dataset(config)"
-        )
 
 
 def _check(dataset: Dataset, config: DataConfig, owned: Sequence[Collection[str]]) -> None:
@@ -244,39 +234,36 @@ def _check(dataset: Dataset, config: DataConfig, owned: Sequence[Collection[str]
             )
 
 
-def _cover(spec: DatasetSpec, config: DataConfig, plan: Plan) -> Coverage:
-    """Count the windows of a plan; `overlap` is the share of a window that the next one repeats.
+def _cover(spec: DatasetSpec, config: DataConfig, split: Split) -> Coverage:
+    """Count the windows of a split; `overlap` is the share of a window that the next one repeats.
 
     Raises UserError where the test windows are all of one class: any score would be 0 or 100 %.
     """
-    _require_classes(spec, plan.test)
+    test = _per_class(spec, split.test)
+    present = [name for name, count in zip(spec.classes, test, strict=True) if count]
+    if len(present) < 2:
+        raise UserError(
+            f"{spec.name}: all {len(split.test)} test windows are of the class {' '.join(present)!r}, expected at "
+            f"least two classes; check the label column of the files (`relief-ray data describe {spec.name}`)"
+        )
     clients = [
         _client(spec, client, train, validation)
-        for client, (train, validation) in enumerate(zip(plan.train, plan.validation, strict=True))
+        for client, (train, validation) in enumerate(zip(split.train, split.validation, strict=True))
     ]
     coverage: Coverage = {
         "classes": list(spec.classes),
         "clients": clients,
-        "train": _per_class(spec, np.concatenate(plan.train)),
-        "validation": _per_class(spec, np.concatenate(plan.validation)),
-        "test": _per_class(spec, plan.test),
+        "train": _per_class(spec, np.concatenate(split.train)),
+        "validation": _per_class(spec, np.concatenate(split.validation)),
+        "test": test,
         "single_class_clients": [c["client"] for c in clients if sum(count > 0 for count in c["train"]) == 1],
-        "notes": dict(plan.notes),
+        "notes": dict(split.notes),
         "overlap": max(0.0, 1.0 - config.stride_s * spec.rate_hz / spec.window),
         "window_s": spec.window_s,
     }
     if lacks := {str(s): sorted(spec.lacks[s]) for s in config.subject_ids() if spec.lacks.get(s)}:
         coverage["lacking"] = lacks
     return coverage
-
-
-def _require_classes(spec: DatasetSpec, table: Table) -> None:
-    present = [name for name, count in zip(spec.classes, _per_class(spec, table), strict=True) if count]
-    if len(present) < 2:
-        raise UserError(
-            f"{spec.name}: all {len(table)} test windows are of the class {' '.join(present)!r}, expected at least two "
-            "classes; check the label column of the files (`relief-ray data describe {spec.name}`)"
-        )
 
 
 def _client(spec: DatasetSpec, client: int, train: Table, validation: Table) -> ClientCoverage:

@@ -16,8 +16,9 @@ otherwise leave nothing for 100 clients. `dirichlet` and `quantity` deal the sam
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 from relief_ray.core.streams import Streams
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import Dataset
-from relief_ray.data.loader import NULL
+from relief_ray.data.loader import NULL, Codes, Ints, Mask
 from relief_ray.support.errors import Setting, UserError, listed
 
 # Skewed partitions: windows dealt to clients in shares that a Dirichlet distribution gives.
@@ -42,9 +43,9 @@ from relief_ray.support.errors import Setting, UserError, listed
 # class and client: nothing depends on the order in which classes or clients are visited.
 
 
-Labels = NDArray[np.int64]
+Labels = Ints
 Shares = NDArray[np.float64]
-Counts = NDArray[np.int64]
+Counts = Ints
 
 # Shares are drawn again until there were so many gammas (about two seconds), but a few times in any case.
 _MAX_GAMMAS = 50_000
@@ -147,8 +148,8 @@ def apportion(total: int, shares: Shares) -> Counts:
     return counts
 
 
-Starts = NDArray[np.int64]
-Table = NDArray[np.int64]
+Starts = Ints
+Table = Ints
 
 
 def pieces_per_subject(num_subjects: int, num_clients: int) -> tuple[int, ...]:
@@ -168,7 +169,7 @@ def clients_of(pieces: Sequence[int]) -> list[range]:
     return [range(first, last) for first, last in pairwise(edges)]
 
 
-def thin(num_windows: int, limit: int | None) -> NDArray[np.int64]:
+def thin(num_windows: int, limit: int | None) -> Ints:
     """Indices of at most `limit` windows, evenly spread over all of them."""
     if limit is None or num_windows <= limit:
         return np.arange(num_windows)
@@ -185,7 +186,7 @@ def stride_rows(stride_s: float, rate_hz: int) -> int:
     return max(1, round(stride_s * rate_hz))
 
 
-def majority_labels(labels: NDArray[np.int16], starts: Starts, window: int) -> NDArray[np.int64]:
+def majority_labels(labels: Codes, starts: Starts, window: int) -> Ints:
     """The most frequent class index of each window's rows, -1 where that is the null class; ties to the lower: (n,)."""
     if not len(starts):
         return np.empty(0, np.int64)
@@ -195,35 +196,33 @@ def majority_labels(labels: NDArray[np.int16], starts: Starts, window: int) -> N
         return np.full(len(starts), int(piece[0]), np.int64)
     classes = np.unique(piece)
     counts = np.stack([_count(piece == code, starts - first, window) for code in classes])
-    chosen: NDArray[np.int64] = classes[counts.argmax(axis=0)].astype(np.int64)
+    chosen: Ints = classes[counts.argmax(axis=0)].astype(np.int64)
     return chosen
 
 
-def _count(hit: NDArray[np.bool_], offsets: Starts, window: int) -> NDArray[np.int64]:
+def _count(hit: Mask, offsets: Starts, window: int) -> Ints:
     total = np.concatenate([[0], np.cumsum(hit)])
-    counted: NDArray[np.int64] = total[offsets + window] - total[offsets]
+    counted: Ints = total[offsets + window] - total[offsets]
     return counted
 
 
-def tabulate(labels: NDArray[np.int16], starts: Starts, window: int, subject: int) -> Table:
+def tabulate(labels: Codes, starts: Starts, window: int, subject: int) -> Table:
     """The windows whose majority is an activity, as rows (first row, class index, subject position): (n, 3)."""
     majority = majority_labels(labels, starts, window)
     kept = majority != NULL
     return np.column_stack([starts[kept], majority[kept], np.full(int(kept.sum()), subject)]).astype(np.int64)
 
 
-def _none() -> Starts:
-    return np.empty(0, np.int64)
+_NONE: Starts = np.empty(0, np.int64)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class BoutWindows:
+class BoutWindows(NamedTuple):
     """First rows of one bout's windows by part; `note` names the parts that a short bout has no windows for."""
 
     subject: int
-    train: Starts = field(default_factory=_none)
-    validation: Starts = field(default_factory=_none)
-    test: Starts = field(default_factory=_none)
+    train: Starts = _NONE
+    validation: Starts = _NONE
+    test: Starts = _NONE
     note: str = ""
 
 
@@ -246,7 +245,7 @@ def cut_tail(start: int, stop: int, fraction: float, window: int) -> tuple[int, 
 
 
 def split_bouts(
-    bouts: NDArray[np.int64], config: DataConfig, positions: Sequence[int], window: int, stride: int
+    bouts: Ints, config: DataConfig, positions: Sequence[int], window: int, stride: int
 ) -> Iterator[BoutWindows]:
     """The bouts (subject position, start, stop) of the subjects at `positions`, with their windows by part."""
     rng = np.random.default_rng(config.seed)
@@ -297,7 +296,7 @@ def notes(parts: Sequence[BoutWindows]) -> dict[str, int]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Plan:
+class Split:
     """Windows as (n, 3) tables (first row, class index, subject position): per client, and the pooled test."""
 
     train: tuple[Table, ...]
@@ -347,33 +346,36 @@ def available(config: DataConfig, num_clients: int) -> list[tuple[str, ...]]:
     return [spec.sensors_of(absent[n][0]) if n in absent else spec.names for n in range(num_clients)]
 
 
-def make_plan(dataset: Dataset, config: DataConfig, num_clients: int) -> Plan:
+def split_windows(dataset: Dataset, config: DataConfig, num_clients: int) -> Split:
     """Assign the dataset's windows to clients and parts; UserError where a client or the test part stays empty."""
     spec = dataset.spec
     stride = stride_rows(config.stride_s, spec.rate_hz)
-    split = list(split_bouts(dataset.bouts, config, chosen_positions(config), spec.window, stride))
+    bouts = list(split_bouts(dataset.bouts, config, chosen_positions(config), spec.window, stride))
     # The windows of every part, a table per bout.
     trained, validated, tested = (
-        [tabulate(dataset.labels, getattr(bout, part), spec.window, bout.subject) for bout in split]
+        [tabulate(dataset.labels, getattr(bout, part), spec.window, bout.subject) for bout in bouts]
         for part in ("train", "validation", "test")
     )
     if config.partition == "subject":
         positions = training_positions(config)
         owners = dict(zip(positions, clients_of(pieces_per_subject(len(positions), num_clients)), strict=True))
-        cohorts = [owners.get(bout.subject, range(0)) for bout in split]
+        cohorts = [owners.get(bout.subject, range(0)) for bout in bouts]
         train, validation = (_assign(tables, cohorts, num_clients) for tables in (trained, validated))
     else:
         dealer = Dealer(config=config, num_clients=num_clients, num_classes=len(spec.classes))
-        train, validation = _deal(np.concatenate(trained), np.concatenate(validated), dealer)
-    plan = Plan(
+        # Out of all bouts together; every client's windows stay in order of time.
+        tables = np.concatenate(trained), np.concatenate(validated)
+        dealt = zip(tables, dealer.deal(tables[0][:, 1], tables[1][:, 1]), strict=True)
+        train, validation = (tuple(table[owners == n] for n in range(num_clients)) for table, owners in dealt)
+    split = Split(
         train=tuple(table[thin(len(table), config.max_windows_per_client)] for table in train),
         validation=validation,
         test=np.concatenate(tested),
-        notes=notes(split),
+        notes=notes(bouts),
     )
-    longest = max((part[2] - part[1] for part in dataset.bouts.tolist()), default=0)
-    _require_windows(plan, config, longest / spec.rate_hz)
-    return plan
+    longest = max((stop - start for _, start, stop in dataset.bouts.tolist()), default=0)
+    _require_windows(split, config, longest / spec.rate_hz)
+    return split
 
 
 def _assign(bouts: Sequence[Table], cohorts: Sequence[range], num_clients: int) -> tuple[Table, ...]:
@@ -385,23 +387,16 @@ def _assign(bouts: Sequence[Table], cohorts: Sequence[range], num_clients: int) 
     return tuple(np.concatenate(pieces) for pieces in tables)
 
 
-def _deal(train: Table, validation: Table, dealer: Dealer) -> tuple[tuple[Table, ...], tuple[Table, ...]]:
-    """Training and validation windows of every client, dealt out of all bouts together, each in order of time."""
-    owners, others = dealer.deal(train[:, 1], validation[:, 1])
-    clients = range(dealer.num_clients)
-    return tuple(train[owners == n] for n in clients), tuple(validation[others == n] for n in clients)
-
-
-def _require_windows(plan: Plan, config: DataConfig, longest_s: float) -> None:
-    empty = [client for client, table in enumerate(plan.train) if not len(table)]
+def _require_windows(split: Split, config: DataConfig, longest_s: float) -> None:
+    empty = [client for client, table in enumerate(split.train) if not len(table)]
     if empty:
         some = ", ".join(map(str, empty[:8])) + (", ..." if len(empty) > 8 else "")
         raise UserError(
-            f"{len(empty)} of {len(plan.train)} clients ({some}) have no training window under "
+            f"{len(empty)} of {len(split.train)} clients ({some}) have no training window under "
             f"data.name={config.name}, data.split={config.split}, data.stride_s={config.stride_s:g} and windows of "
             f"{config.spec().window_s:g} s; lower data.num_clients, data.window_s, data.stride_s or data.test_fraction"
         )
-    if not len(plan.test) or not any(len(table) for table in plan.validation):
+    if not len(split.test) or not any(map(len, split.validation)):
         raise UserError(
             f"data.name={config.name}, data.split={config.split}: no test or no validation windows of "
             f"{config.spec().window_s:g} s; {_shorter(config, longest_s)}"

@@ -21,7 +21,7 @@ from relief_ray.experiment.recording import binding_of
 from relief_ray.experiment.setup import Setup
 from relief_ray.records import checkpoint
 from relief_ray.records.checkpoint import Averages
-from relief_ray.records.metrics import macro_f1
+from relief_ray.records.metrics import macro_f1, on_own_subjects
 from relief_ray.records.run_folder import read_run
 from relief_ray.server.aggregation import mean_personal
 from relief_ray.support.errors import UserError, nearest
@@ -260,6 +260,7 @@ def _scores(job: Job, strategy: str, inputs: EvaluationInputs, sets: Sequence[Se
     canonical_labels = {c.id: masked[c.modalities].label for c in job.fleet.clients} if masked else {}
     used = canonical_labels | {t.client: t.label for t in inputs.plan.clients if t.client is not None}
     through_own = [f1[label] for label in (canonical_labels if inputs.plan.personal else used).values()]
+    views = {view.client: view for view in client_views(job, job.parts[part])}
     return Evaluation(
         strategy=strategy,
         round=round_,
@@ -272,17 +273,5 @@ def _scores(job: Job, strategy: str, inputs: EvaluationInputs, sets: Sequence[Se
         ),
         personal=inputs.plan.personal,
         f1_own_sensors=sum(through_own) / len(through_own) if through_own else None,
-        f1_own_subjects=_on_own_subjects(job, {client: matrices[label] for client, label in used.items()}),
+        f1_own_subjects=on_own_subjects([(matrices[label], views[client]) for client, label in used.items()]),
     )
-
-
-def _on_own_subjects(job: Job, matrices: Mapping[ClientId, Tensor]) -> float | None:
-    """Mean F1 over clients, each on the subjects that it trained on, from matrices (subjects of the part, K, K)."""
-    (part,) = job.parts.values()
-    subjects, scores = np.unique(part.subjects), []
-    for client, matrix in matrices.items():
-        is_trained_on = np.isin(subjects, job.clients[client].subjects)
-        if not is_trained_on.any():
-            return None
-        scores.append(macro_f1(matrix[torch.from_numpy(is_trained_on)].sum(0)))
-    return sum(scores) / len(scores)

@@ -51,12 +51,8 @@ def same(setup: Setup) -> Setup:
     return setup
 
 
-def ignore(record: RoundRecord) -> None:
-    """Do nothing: the default of ``on_round``."""
-
-
-def ignore_note(text: str) -> None:
-    """Drop a message: the default of ``on_note``."""
+def ignore(value: object) -> None:
+    """Do nothing: the default of ``on_round`` and ``on_note``."""
 
 
 @dataclass(kw_only=True)
@@ -227,10 +223,6 @@ class Placed(Protocol):
         """Facts for ``run.json``."""
 
 
-def _in_this_process() -> Facts:
-    return {"mode": "inline"}
-
-
 def open_cell(config: ExperimentConfig, path: Path, *, parent: str | None = None, other_code: bool = False) -> Setup:
     """Create the run of a configuration in ``path``, or reopen it; how it is carried out may have changed since.
 
@@ -260,7 +252,7 @@ def run_opened(
     should_stop: Callable[[], bool] = never,
     *,
     on_round: OnRound = ignore,
-    on_note: Callable[[str], None] = ignore_note,
+    on_note: Callable[[str], None] = ignore,
     drive: Callable[[Experiment], RunRecord] | None = None,
 ) -> RunRecord:
     """Run the remaining rounds of the run in ``path``: the one place, whatever executes its clients.
@@ -278,7 +270,7 @@ def run_opened(
         RoundVoid: no client returned a usable update; the folder stays resumable.
     """
     with RunFolder.resume(path) as folder, closing(make_executor(setup.job)) as executor:
-        facts = executor.facts if isinstance(executor, Placed) else _in_this_process
+        facts: Callable[[], Facts] = executor.facts if isinstance(executor, Placed) else lambda: {"mode": "inline"}
         experiment = Experiment(setup=setup, folder=folder, executor=executor, facts=facts)
         for repair in experiment.repairs:
             on_note(f"repaired: {repair}")

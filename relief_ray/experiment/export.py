@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -13,7 +14,7 @@ from torch import Tensor, cat
 
 from relief_ray.config.experiment import parse
 from relief_ray.core.groups import Params
-from relief_ray.experiment.evaluation import evaluation_inputs
+from relief_ray.experiment.evaluation import evaluation_inputs, served
 from relief_ray.experiment.lifecycle import as_begun
 from relief_ray.experiment.recording import binding_of
 from relief_ray.experiment.setup import Setup, build_backbone, input_shape
@@ -23,10 +24,9 @@ from relief_ray.models.moment.backbone import MomentConfig
 from relief_ray.models.moment.weights import FILES, hub_id, is_random, weights_folder
 from relief_ray.models.registry import backbone_name
 from relief_ray.records.checkpoint import Checkpoint, generations, load, round_of
-from relief_ray.records.identity import commit, other_program, params_sha256, source_digest
+from relief_ray.records.identity import commit, other_program, source_digest, tensors_sha256
 from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import RunRecord
-from relief_ray.server.aggregation import mean_personal
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import disk_errors, folder_atomic
 from relief_ray.support.text import typed
@@ -243,9 +243,8 @@ def common_model(setup: Setup, point: Checkpoint, run_folder: Path) -> Params:
             f"{run_folder}: {setup.config.label()} has no common model, only its clients' own; export a run of another "
             "method"
         )
-    target = inputs.targets[0]
-    personal = {c: state for c, state in inputs.states.items() if c == target.client}
-    return mean_personal(inputs.models[target.view], personal, target.keep, setup.layout)
+    (model,) = served(replace(inputs, targets=inputs.targets[:1]), setup.layout).values()
+    return model
 
 
 def _provenance(run: RunRecord, setup: Setup, params: Params, run_folder: Path, round_: int) -> dict[str, JsonValue]:
@@ -271,7 +270,7 @@ def _provenance(run: RunRecord, setup: Setup, params: Params, run_folder: Path, 
         "commit": commit() if run.source_digest == source_digest() else None,
         "other_program": other_program(run),
         "torch": run.machine.torch,
-        "model_sha256": params_sha256(params),
+        "model_sha256": tensors_sha256(params),
         "dataset": spec.name,
         "rate_hz": spec.rate_hz,
         "window": spec.window,

@@ -395,7 +395,25 @@ def assemble(
         reference=model.reference(),
         rare=fleet.rare(),
         build=partial(_build_network, config, backbone.shape, model.additions, dict(backbone.facts)),
-        job=make_job(config, data, model, streams),
+        job=Job(
+            build=partial(build_backbone, config, model.plain.shape, model.engine, model.additions),
+            trainer=trainer_config(config.training, model.engine, config.rounds),
+            fleet=model.fleet,
+            clients=data.clients,
+            parts={part: getattr(data, part) for part in config.evaluation.parts},
+            program=model.strategy.client,
+            reduction=model.strategy.reduction,
+            streams=streams,
+            planner=model.planner,
+            modules=config.modules(),
+            num_threads=config.runtime.num_threads,
+            cache_mib=config.runtime.cache_mib,
+            pairwise_every=config.record.pairwise_every,
+            frozen=dict(model.backbone.facts),
+            calibration=_calibration(model.backbone, data, streams),
+            data=data.reference,
+            device_by_host=config.device_by_host,
+        ),
     )
 
 
@@ -447,29 +465,6 @@ def fedavg_reference(
         batch_size=config.training.batch_size,
         engine=assumed_engine(engine),
         participants=participants,
-    )
-
-
-def make_job(config: ExperimentConfig, data: FederatedData, model: Model, streams: Streams) -> Job:
-    """Build the job that workers are sent."""
-    return Job(
-        build=partial(build_backbone, config, model.plain.shape, model.engine, model.additions),
-        trainer=trainer_config(config.training, model.engine, config.rounds),
-        fleet=model.fleet,
-        clients=data.clients,
-        parts={part: getattr(data, part) for part in config.evaluation.parts},
-        program=model.strategy.client,
-        reduction=model.strategy.reduction,
-        streams=streams,
-        planner=model.planner,
-        modules=config.modules(),
-        num_threads=config.runtime.num_threads,
-        cache_mib=config.runtime.cache_mib,
-        pairwise_every=config.record.pairwise_every,
-        frozen=dict(model.backbone.facts),
-        calibration=_calibration(model.backbone, data, streams),
-        data=data.reference,
-        device_by_host=config.device_by_host,
     )
 
 

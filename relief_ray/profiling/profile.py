@@ -7,14 +7,13 @@ alone, with the trainer that runs experiments. Every stage is timed in place; pa
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
 from statistics import median, quantiles
 from time import perf_counter
-from types import MappingProxyType
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -69,22 +68,6 @@ class Span:
     seconds: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Mark:
-    """A call whose moments are not read yet; ``ended`` None: where the next one begins."""
-
-    stage: str
-    phase: Phase
-    rows: int
-    began: Moment
-    ended: Moment | None = None
-
-    def span(self, ended: Moment | None) -> Span:
-        """The call until ``ended``; the last parameter may be touched before the last gradient is there."""
-        seconds = 0.0 if ended is None else max(0.0, seconds_between(self.began, ended))
-        return Span(stage=self.stage, phase=self.phase, rows=self.rows, seconds=seconds)
-
-
 class _Probe(nn.Module):
     """Wraps a stage's module and times its calls."""
 
@@ -97,9 +80,7 @@ class _Probe(nn.Module):
         began = probes.now()
         output: Tensor = self.module(*inputs)
         ended, rows, live = probes.now(), max(map(len, inputs)), output.requires_grad
-        probes.calls.append(
-            _Mark(stage=self.stage, phase="live" if live else "frozen", rows=rows, began=began, ended=ended)
-        )
+        probes.calls.append((self.stage, "live" if live else "frozen", rows, began, ended))
         if live:
             is_trained = any(p.requires_grad for p in self.module.parameters())
             reaches_input = any(x.requires_grad for x in inputs)
@@ -113,9 +94,9 @@ class Probes:
 
     def __init__(self, backbone: Backbone, on_gpu: bool = False) -> None:
         """Build the trainer before: it rebinds the parameters. ``on_gpu``: that is where it trains."""
-        self.calls: list[_Mark] = []
-        self._rounds: list[tuple[list[_Mark], Moment | None]] = []
-        self._arrivals: list[_Mark] = []
+        # Stage, phase and rows of each call, its begin and its end: moments are not read yet.
+        self.calls: list[tuple[str, Phase, int, Moment, Moment | None]] = []
+        self._arrivals: list[tuple[str, Phase, int, Moment]] = []
         self._touched: Moment | None = None
         self._on_gpu = on_gpu
         stages = backbone.stages
@@ -134,40 +115,33 @@ class Probes:
 
     def arrive(self, stage: str, phase: Phase, rows: int, _gradient: Tensor) -> None:
         """Note when the gradient of a stage's output is computed: until then the stage above it ran."""
-        self._arrivals.append(_Mark(stage=stage, phase=phase, rows=rows, began=self.now()))
+        self._arrivals.append((stage, phase, rows, self.now()))
 
     def take(self) -> list[Span]:
-        """Return the spans since the last call, forward before backward."""
+        """Return the spans since the last call."""
         self._close()
-        calls, rounds, self.calls, self._rounds = self.calls, self._rounds, [], []
-        return [c.span(c.ended) for c in calls] + [
-            span for arrivals, touched in rounds for span in _backward(arrivals, touched)
+        calls, self.calls = self.calls, []
+        return [
+            # The last parameter may be touched before the last gradient is there.
+            Span(stage=s, phase=p, rows=n, seconds=0.0 if ended is None else max(0.0, seconds_between(began, ended)))
+            for s, p, n, began, ended in calls
         ]
 
     def _touch(self, _parameter: Tensor) -> None:
         self._touched = self.now()
 
     def _close(self) -> None:
-        if self._arrivals:
-            self._rounds.append((self._arrivals, self._touched))
+        """End each call of a backward pass where the next begins, the last one where a parameter was touched last."""
+        ends = [*(began for *_, began in self._arrivals[1:]), self._touched]
+        self.calls += [(*arrival, ended) for arrival, ended in zip(self._arrivals, ends, strict=False)]
         self._arrivals = []
-
-
-def _backward(arrivals: Sequence[_Mark], touched: Moment | None) -> Iterator[Span]:
-    """Spans of one backward pass; its last one ends when the last parameter was touched, if that came later."""
-    ends = [*(following.began for following in arrivals[1:]), touched]
-    return (arrival.span(end) for arrival, end in zip(arrivals, ends, strict=True))
 
 
 # Fits paces to timed rounds: one line through the medians of every stage, least squares for the optimizer.
 
 
-_MODES: tuple[BackwardMode, ...] = ("weights", "input", "both")
-
 # Least share of a stage's time that counts as per window: one as slow for a window as for many has a finite speed.
 LEAST_SHARE = 1e-3
-
-_NO_BYTES: Mapping[str, int] = MappingProxyType({})
 
 _Key = tuple[str, Phase]
 
@@ -196,72 +170,31 @@ class TimedRound:
         return total - sum(s.seconds for s in self.spans if (s.phase in FORWARD) == forward)
 
 
-def stagewise(
-    rounds: Sequence[TimedRound],
-    least: Sequence[TimedRound],
-    tensors: Mapping[str, int],
-    chunk: int,
-    micro_batch: int | None = None,
-    step_bytes: Mapping[str, int] = _NO_BYTES,
-) -> Stagewise:
-    """Stage paces from all ``rounds``, overheads between the stages from the ``least`` ones.
+def line(points: Mapping[int, Sequence[float]], least_share: float = 0.0) -> tuple[float, float]:
+    """Fit ``each * n + constant`` through the median seconds at the fewest and the most ``n``; neither is negative.
 
-    The ``least`` rounds train almost nothing and differ in their number of steps, which separates the overhead of a
-    step from that of a round. ``tensors``: number of tensors of each stage's groups; ``chunk``: windows of a pass
-    without gradient; ``micro_batch``: of one with gradient, where the configuration sets it; ``step_bytes``: bytes that
-    each stage keeps of a window for its backward pass.
+    The line always meets the median at the most, where most of the work is; ``least_share`` of its seconds belong to
+    ``each`` in any case. ``points``: seconds by ``n``, a number of steps or of windows.
     """
-    points, flops = _points(rounds), _flops(rounds)
-    constant_s, tensor_s, value_s = fit_optimizer(rounds)
-    optimizer_flops = {run.stage: run.optimizer_flops for r in rounds for run in r.load.runs if run.optimizer_flops}
-    optimizer_flops_per_s = ADAM_FLOPS_PER_VALUE / max(value_s, 1e-15)
-    stages = {}
-    for stage in dict.fromkeys(stage for stage, _ in points):
-        paces = {p: pace(points[key], flops[key]) for p in ("live", "frozen", *_MODES) if (key := (stage, p)) in points}
-        stages[stage] = StagePaces(
-            live=paces.get("live"),
-            frozen=paces.get("frozen"),
-            backward={mode: paces[mode] for mode in _MODES if mode in paces},
-            optimizer=Pace(call_s=tensors.get(stage, 0) * tensor_s, flops_per_s=optimizer_flops_per_s)
-            if optimizer_flops.get(stage)
-            else None,
-            step_bytes=step_bytes.get(stage, 0),
-        )
-    forward_step_s, forward_round_s = line(least, [r.left_s(True) for r in least])
-    backward_step_s, backward_round_s = line(least, [r.left_s(False) for r in least])
-    outside_step_s, outside_round_s = line(least, [r.wall_s - r.times.compute_s for r in least])
-    overheads = Overheads(
-        forward_step_s=forward_step_s + outside_step_s,
-        backward_step_s=backward_step_s,
-        optimizer_step_s=constant_s,
-        round_s=forward_round_s + backward_round_s + outside_round_s,
-    )
-    return Stagewise(overheads=overheads, chunk=chunk, micro_batch=micro_batch, stages=stages)
-
-
-def line(rounds: Sequence[TimedRound], seconds: Sequence[float]) -> tuple[float, float]:
-    """Seconds per step and per round: the line through the medians at the fewest and the most steps."""
-    points: dict[int, list[float]] = {}
-    for timed, value in zip(rounds, seconds, strict=True):
-        points.setdefault(timed.load.num_steps, []).append(value)
     least, most = min(points), max(points)
     # Probed spans may sum to more than the round without probes took: then no overhead is left.
     low_s, high_s = max(0.0, median(points[least])), max(0.0, median(points[most]))
-    step_s = high_s / most if least == most else min(max(0.0, (high_s - low_s) / (most - least)), high_s / most)
-    return step_s, max(0.0, high_s - most * step_s)
+    slope_s = high_s / most if least == most else (high_s - low_s) / (most - least)
+    each_s = min(max(slope_s, least_share * high_s / most), high_s / most)
+    return each_s, max(0.0, high_s - most * each_s)
 
 
 def pace(points: Mapping[int, Sequence[float]], flops: float) -> Pace:
-    """Fit ``call_s + rows * flops / flops_per_s`` through the medians at the fewest and the most rows.
+    """Fit ``call_s + rows * flops / flops_per_s``; ``points``: seconds by rows; ``flops``: FLOPs of a row."""
+    window_s, call_s = line(points, LEAST_SHARE)
+    return Pace(call_s=call_s, flops_per_s=flops / max(window_s, 1e-12))
 
-    The line always meets the median at the most rows, where most of the work is. ``points``: seconds by rows;
-    ``flops``: FLOPs of a row.
-    """
-    least, most = min(points), max(points)
-    low_s, high_s = median(points[least]), median(points[most])
-    window_s = high_s / most if least == most else (high_s - low_s) / (most - least)
-    window_s = min(max(window_s, LEAST_SHARE * high_s / most), high_s / most)
-    return Pace(call_s=max(0.0, high_s - most * window_s), flops_per_s=flops / max(window_s, 1e-12))
+
+def _by_steps(rounds: Sequence[TimedRound], seconds: Callable[[TimedRound], float]) -> dict[int, list[float]]:
+    points: dict[int, list[float]] = {}
+    for timed in rounds:
+        points.setdefault(timed.load.num_steps, []).append(seconds(timed))
+    return points
 
 
 def fit_optimizer(rounds: Sequence[TimedRound]) -> tuple[float, float, float]:
@@ -358,7 +291,23 @@ class Profiler:
         """Medians over all turns; each of the device ``types`` is this machine, with the fleet's link."""
         timed, setup = self._timed, self._bench.setup
         full, least = timed[EVERYTHING], [*timed[LEAST], *timed[LEAST_LONG]]
-        conditions = describe(setup, self._rows, [r.wall_s for r in full], self._load_before, self._watts)
+        machine, watts, walls_s = machine_facts(), [w for w in self._watts if w is not None], [r.wall_s for r in full]
+        conditions = Conditions(
+            cpu=machine.cpu,
+            num_cores=machine.num_cores,
+            num_threads=machine.num_threads,
+            torch=machine.torch,
+            torch_build=torch_build(),
+            date=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+            commit=commit(),
+            settings={BATCH: self._rows, **profile_settings(setup.config, setup.job.build().shape)},
+            turns=len(walls_s),
+            spread=spread(walls_s),
+            load_before=self._load_before,
+            device=device_name(setup.job.trainer.device),
+            power_w=median(watts) if watts else None,
+            power_mode=power_mode(board_root()),
+        )
         row = device_row(self._bench, full, least, [r for rounds in timed.values() for r in rounds])
         processor = f"{conditions.cpu}, threads: {conditions.num_threads}"
         return Profile(
@@ -458,48 +407,48 @@ def device_row(
 ) -> Throughput:
     """A profile's row: paces of phases from the rounds that train everything (``full``), of stages from all ``rounds``.
 
-    ``least``: the rounds that train the last group alone.
+    ``least``: the rounds that train the last group alone. They train almost nothing and differ in their number of
+    steps, which separates the overhead of a step from that of a round.
     """
     times = StageTimes(
         forward_s=median(r.times.forward_s for r in full),
         backward_s=median(r.times.backward_s for r in full),
         optimizer_s=median(r.times.optimizer_s for r in full),
     )
-    backbone = bench.plain.backbone
-    tensors = {s.id: sum(len(backbone.parameters[j]) for j in s.groups) for s in backbone.specs}
-    kept = {s.spec.id: s.step_bytes for s in backbone.stages}
-    paces = stagewise(rounds, least, tensors, backbone.chunk or CHUNK, bench.plain.config.micro_batch, kept)
-    return throughput(full[0].load, times).model_copy(update={"stagewise": paces})
-
-
-def describe(
-    setup: Setup,
-    rows: int,
-    walls_s: Sequence[float],
-    load_before: float | None,
-    watts: Sequence[float | None] = (),
-) -> Conditions:
-    """The machine, software and date of a measurement, with the spread of its total times.
-
-    ``watts``: the board's mean power in every turn, None where it was not measured.
-    """
-    machine, seen_w = machine_facts(), [w for w in watts if w is not None]
-    return Conditions(
-        cpu=machine.cpu,
-        num_cores=machine.num_cores,
-        num_threads=machine.num_threads,
-        torch=machine.torch,
-        torch_build=torch_build(),
-        date=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        commit=commit(),
-        settings={BATCH: rows, **profile_settings(setup.config, setup.job.build().shape)},
-        turns=len(walls_s),
-        spread=spread(walls_s),
-        load_before=load_before,
-        device=device_name(setup.job.trainer.device),
-        power_w=median(seen_w) if seen_w else None,
-        power_mode=power_mode(board_root()),
+    backbone, (constant_s, tensor_s, value_s) = bench.plain.backbone, fit_optimizer(rounds)
+    points, flops = _points(rounds), _flops(rounds)
+    trained = {run.stage for r in rounds for run in r.load.runs if run.optimizer_flops}
+    stages = {}
+    for stage in backbone.stages:
+        name, num_tensors = stage.spec.id, sum(len(backbone.parameters[j]) for j in stage.spec.groups)
+        paces = {p: pace(points[name, p], flops[name, p]) for p in get_args(Phase) if (name, p) in points}
+        if not paces:
+            continue
+        stages[name] = StagePaces(
+            live=paces.get("live"),
+            frozen=paces.get("frozen"),
+            backward={mode: paces[mode] for mode in get_args(BackwardMode) if mode in paces},
+            optimizer=Pace(call_s=num_tensors * tensor_s, flops_per_s=ADAM_FLOPS_PER_VALUE / max(value_s, 1e-15))
+            if name in trained
+            else None,
+            step_bytes=stage.step_bytes,
+        )
+    forward_step_s, forward_round_s = line(_by_steps(least, lambda r: r.left_s(True)))
+    backward_step_s, backward_round_s = line(_by_steps(least, lambda r: r.left_s(False)))
+    outside_step_s, outside_round_s = line(_by_steps(least, lambda r: r.wall_s - r.times.compute_s))
+    overheads = Overheads(
+        forward_step_s=forward_step_s + outside_step_s,
+        backward_step_s=backward_step_s,
+        optimizer_step_s=constant_s,
+        round_s=forward_round_s + backward_round_s + outside_round_s,
     )
+    paces_of_stages = Stagewise(
+        overheads=overheads,
+        chunk=backbone.chunk or CHUNK,
+        micro_batch=bench.plain.config.micro_batch,
+        stages=stages,
+    )
+    return throughput(full[0].load, times).model_copy(update={"stagewise": paces_of_stages})
 
 
 def spread(values: Sequence[float]) -> float:

@@ -22,9 +22,9 @@ from relief_ray.records.identity import other_program
 from relief_ray.records.ledger import LineFormat, Lines, Rounds, scan
 from relief_ray.records.lock import is_folder_locked
 from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, is_done, other_model, read_rounds, read_run
-from relief_ray.records.schema import MethodFacts, RoundRecord, RunRecord, Status
+from relief_ray.records.schema import MethodFacts, RoundRecord, RunRecord, Status, page_of, read_page
 from relief_ray.support.errors import UserError, nearest, option, shown
-from relief_ray.support.files import PAGE, disk_errors, sealed, unsealed, write_atomic
+from relief_ray.support.files import PAGE, disk_errors, stamp, unsealed, write_atomic
 from relief_ray.support.frozen import FrozenConfig
 from relief_ray.support.masking import mask_text
 from relief_ray.support.text import typed
@@ -106,26 +106,30 @@ def look(
         if is_folder_locked(folder):
             return CellState(status="running")
         error = read_error(folder)
-        return CellState(status="planned") if error is None else CellState(status="failed", why=error)
+        return CellState(status="planned" if error is None else "failed", why=error or "")
     try:
         run = read_run(folder)
     except UserError as damaged:
         return CellState(status="failed", why=str(damaged))
-    if expected_hash is not None:
-        # Another program may hash the same cell differently, and write other lines: this comes first.
-        if other := other_program(run):
-            return CellState(status="stale", why=other, num_rounds=_count_lines(folder), run=run)
-        if run.config_hash != expected_hash:
-            return CellState(status="failed", why=f"{folder}: holds another run; set it aside", run=run)
-    if other_weights is not None and (other := other_weights(run)):
-        return CellState(status="stale", why=other, num_rounds=_count_lines(folder), run=run)
-    return status_of(folder, run)
+    # Another program may hash the same cell differently, and write other lines: this comes first.
+    other = None if expected_hash is None else other_program(run)
+    if other is None and expected_hash not in (None, run.config_hash):
+        return CellState(status="failed", why=f"{folder}: holds another run; set it aside", run=run)
+    if other is None and other_weights is not None:
+        other = other_weights(run)
+    if not other:
+        return status_of(folder, run)
+    # Whole lines of another program's ledger, which this one may be unable to parse.
+    path = folder / ROUNDS_FILE
+    num_rounds = path.read_bytes().count(b"\n") if path.exists() else 0
+    return CellState(status="stale", why=other, num_rounds=num_rounds, run=run)
 
 
 def status_of(folder: Path, run: RunRecord) -> CellState[None]:
     """Decide the status of the run in a folder by its record, ledger and newest checkpoint; no tensor is read."""
+    path = folder / ROUNDS_FILE
     try:
-        lines = _ledger_of(folder, run)
+        lines = _scanned(path, LineFormat.of(run), stamp(path) if path.exists() else "")
         state = replace(_judge(folder, run, lines.rounds.numbers), rounds=lines.rounds)
         if state.status == "done" and (why := model_conflict(folder, lines.rounds)):
             return replace(state, status="failed", why=why)
@@ -194,33 +198,14 @@ def _judge(folder: Path, run: RunRecord, rounds: Sequence[int]) -> CellState[Non
     return state("interrupted", run.note)
 
 
-def _ledger_of(folder: Path, run: RunRecord) -> Lines:
-    """A folder's ledger as it is now, checked; without one, nothing.
-
-    Raises:
-        UserError: as ``scan``.
-    """
-    path, line_format = folder / ROUNDS_FILE, LineFormat.of(run)
-    if not path.exists():
-        return scan(path, line_format)
-    facts = path.stat()
-    return _scanned(path, line_format, facts.st_mtime_ns, facts.st_size)
-
-
 @lru_cache(maxsize=4096)
-def _scanned(path: Path, line_format: LineFormat, changed_ns: int, num_bytes: int) -> Lines:
-    """A ledger's lines; checked once as long as its modification time and size stay.
+def _scanned(path: Path, line_format: LineFormat, stamped: str) -> Lines:
+    """A ledger's lines; checked once as long as its ``stamp`` stays.
 
     Raises:
         UserError: as ``scan``.
     """
     return scan(path, line_format)
-
-
-def _count_lines(folder: Path) -> int:
-    """Number of whole lines of another program's ledger, which this one may be unable to parse."""
-    path = folder / ROUNDS_FILE
-    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def read_error(folder: Path) -> str | None:
@@ -362,11 +347,6 @@ class Claim(FrozenConfig):
         points = f"{self.margin:g} point{'' if self.margin == 1 else 's'}"
         return f"{self.first} not worse than {self.second} by {points} in {figure}"
 
-    @property
-    def sentence(self) -> str:
-        """``text``, or else ``brief``."""
-        return self.text or self.brief
-
 
 class Claims(FrozenConfig):
     """All claims of one study.
@@ -492,12 +472,10 @@ def read_plan_file(path: Path) -> PlanFile:
         UserError: the file is damaged, or not there.
     """
     try:
-        return PlanFile.model_validate_json(unsealed(path.read_bytes(), PAGE))
+        return read_page(path, PlanFile)
     except (OSError, ValueError) as error:
-        found = error.errors()[0] if isinstance(error, ValidationError) else None
-        why = error if found is None else f"{'.'.join(map(str, found['loc']))}: {found['msg']}"
         raise UserError(
-            f"{path}: damaged ({why}), expected a plan that `relief-ray run` or `relief-ray grid` wrote; move it "
+            f"{path}: damaged ({error}), expected a plan that `relief-ray run` or `relief-ray grid` wrote; move it "
             f"away; {_go_on_without(path.parent)}"
         ) from error
 
@@ -508,13 +486,13 @@ def _go_on_without(folder: Path) -> str:
     if any(state.run is not None and state.run.parent for state in states.values()):
         return "start again every `relief-ray grid` of this --out DIR, which goes on with the cells that are there"
     # `run` refuses a run that has rounds, and `resume DIR` needs the plan; `resume` of a single run's folder does not.
-    begun = [f"relief-ray resume {typed(path)}" for path, state in states.items() if _is_begun(state)]
+    begun = [
+        f"relief-ray resume {typed(path)}"
+        for path, state in states.items()
+        if state.run is not None and not state.is_finished and state.num_rounds
+    ]
     first = f"finish what was begun ({'; '.join(begun)}), then " if begun else ""
     return f"{first}start again every `relief-ray run` of this --out DIR, which reuses finished runs"
-
-
-def _is_begun(state: CellState[None]) -> bool:
-    return state.run is not None and state.run.status != "done" and state.num_rounds > 0
 
 
 def _run_folders(folder: Path) -> list[Path]:
@@ -523,7 +501,7 @@ def _run_folders(folder: Path) -> list[Path]:
 
 def write_plan_file(path: Path, plan: PlanFile) -> None:
     """Write a plan; fields that are empty (a run's title and setting) are left out."""
-    write_atomic(path, sealed(plan.model_dump_json(indent=1, exclude_defaults=True).encode(), PAGE))
+    write_atomic(path, page_of(plan, exclude_defaults=True))
 
 
 def count_begun(out: Path, cells: Sequence[str]) -> int:

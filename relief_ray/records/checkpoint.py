@@ -14,21 +14,21 @@ import shutil
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import safetensors.torch
 import torch
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue
 from safetensors import SafetensorError
 from torch import Tensor
 
 from relief_ray.core.groups import Params
 from relief_ray.core.messages import NO_STATE, ClientId, ClientState, ServerState
 from relief_ray.records.identity import state_sha256
-from relief_ray.records.schema import SCHEMA_VERSION, LeftOutRecord, Record, refuse_other_schema
+from relief_ray.records.schema import SCHEMA_VERSION, LeftOutRecord, Record, read_page
 from relief_ray.support import files
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import PAGE, sealed, unsealed
@@ -73,8 +73,7 @@ KEEP = 2
 _GENERATION = re.compile(r"round-(\d{6,})")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Binding:
+class Binding(Record):
     """Identities that a checkpoint is bound to; a resume with others is refused.
 
     Attributes:
@@ -139,7 +138,7 @@ class Checkpoint:
     model_sha256: str = ""
 
 
-class _Manifest(Record):
+class _Manifest(Binding):
     """Content of ``manifest.json``: names in their order (safetensors sorts), facts, hashes of state file and model."""
 
     schema_version: int
@@ -150,9 +149,6 @@ class _Manifest(Record):
     tensors: tuple[str, ...]
     clients: dict[int, tuple[str, ...]]
     facts: dict[str, JsonValue]
-    config_hash: str
-    layout_digest: str
-    engine: str
     averages: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     averaged_rounds: dict[str, int] = Field(default_factory=dict)
     tally: Tally = Field(default_factory=Tally)
@@ -184,7 +180,11 @@ def save(run_folder: Path, checkpoint: Checkpoint, binding: Binding) -> Path:
             content = json.dumps(manifest.model_dump() | hashes)
             files.write_file(beside / MANIFEST_FILE, sealed(content.encode(), PAGE))
             files.sync(beside)
-            _retire(final)
+            # After a fallback to the generation before, this round is computed again and replaces the damaged one.
+            if final.exists():
+                retired = final.with_name(f".retired-{final.name}")
+                shutil.rmtree(retired, ignore_errors=True)
+                files.move(final, retired)
             files.move(beside, final)
         except OSError:
             shutil.rmtree(beside, ignore_errors=True)
@@ -297,7 +297,7 @@ def _manifest(checkpoint: Checkpoint, binding: Binding) -> _Manifest:
         facts=dict(checkpoint.state.facts),
         averaged_rounds=dict(checkpoint.averages.num_rounds),
         tally=checkpoint.tally,
-        **asdict(binding),
+        **binding.model_dump(),
         **names,
     )
 
@@ -318,18 +318,15 @@ def _read_state(path: Path, sha256: str) -> dict[str, Tensor]:
 
 def _read_manifest(path: Path) -> _Manifest:
     try:
-        content = json.loads(unsealed(path.read_bytes(), PAGE))
+        return read_page(path, _Manifest)
+    except UserError:
+        raise
     except (OSError, ValueError) as error:
-        raise Damaged(f"{MANIFEST_FILE}: {error}") from error
-    refuse_other_schema(content.get("schema_version") if isinstance(content, dict) else None, path)
-    try:
-        return _Manifest.model_validate(content)
-    except ValidationError as error:
         raise Damaged(f"{MANIFEST_FILE}: {error}") from error
 
 
 def _check_binding(path: Path, manifest: _Manifest, binding: Binding) -> None:
-    for name, expected in asdict(binding).items():
+    for name, expected in binding.model_dump().items():
         saved = getattr(manifest, name)
         if saved != expected:
             raise UserError(
@@ -359,14 +356,6 @@ def _unpack(manifest: _Manifest, tensors: Mapping[str, Tensor], skipped: tuple[s
         skipped=skipped,
         model_sha256=manifest.model_sha256,
     )
-
-
-def _retire(final: Path) -> None:
-    # After a fallback to the generation before, this round is computed again and replaces the damaged one.
-    if final.exists():
-        retired = final.with_name(f".retired-{final.name}")
-        shutil.rmtree(retired, ignore_errors=True)
-        files.move(final, retired)
 
 
 def drop_after(run_folder: Path, round_: int) -> None:

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from statistics import mean
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue
 
 from relief_ray.records.facts import DataFacts, data_facts, left_out_of, sentence
 from relief_ray.records.metrics import chance_f1
@@ -32,7 +32,7 @@ from relief_ray.records.schema import (
     refuse_other_schema,
 )
 from relief_ray.support.errors import UserError, nearest
-from relief_ray.support.files import PAGE, disk_errors, read_whole, sealed, unsealed, write_atomic
+from relief_ray.support.files import PAGE, disk_errors, read_whole, sealed, stamp, unsealed, write_atomic
 
 FILE = "cells.json"
 
@@ -221,11 +221,12 @@ def means_of(run: RunRecord, rounds: Sequence[RoundRecord], clock: str) -> Means
 
 def _mean_fedavg(run: RunRecord, rounds: Sequence[RoundRecord], clock: str) -> FedAvgRecord | None:
     """A FedAvg round of the same participants and data, on average over ``rounds``; None where it has no meaning."""
-    table = run.budget.get("fedavg_reference")
-    row = table.get(clock) if isinstance(table, dict) else None
+    table: Any = run.budget.get("fedavg_reference", {})
+    if clock not in table:
+        return None
     # Of all clients, as recorded before the run began.
-    everyone = FedAvgRecord.model_validate(row) if isinstance(row, dict) else None
-    if everyone is None or not (everyone.round_s > 0 and everyone.energy_j > 0):
+    everyone = FedAvgRecord.model_validate(table[clock])
+    if not (everyone.round_s > 0 and everyone.energy_j > 0):
         return None
     each = [r.fedavg.get(clock, everyone) for r in rounds]
     return FedAvgRecord(**{name: mean(getattr(r, name) for r in each) for name in FedAvgRecord.model_fields})
@@ -237,17 +238,9 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _row(record: RoundRecord, clock: str) -> RoundRow:
-    metrics, total = record.metrics, record.totals[clock]
+    metrics, total = record.metrics, record.totals[clock].model_dump()
     f1 = None if metrics is None else metrics.headline
-    return RoundRow(
-        round=record.round,
-        f1=f1,
-        time_s=total.time_s,
-        energy_j=total.energy_j,
-        bytes_up=total.bytes_up,
-        bytes_down=total.bytes_down,
-        diagnostics=record.diagnostics,
-    )
+    return RoundRow(round=record.round, f1=f1, diagnostics=record.diagnostics, **total)
 
 
 def write_committed(
@@ -269,14 +262,9 @@ def write_committed(
 
 def _compact(cell: CommittedCell) -> str:
     value = cell.model_dump(mode="json", exclude_defaults=True)
-    value["rounds"] = [_row_values(row) for row in cell.rounds]
-    return json.dumps(value, separators=(",", ":"))
-
-
-def _row_values(row: RoundRow) -> list[JsonValue]:
-    """Values of a row in the fields' order; diagnostics only where there are any."""
-    values = list(row.model_dump(mode="json").values())
-    return values if row.diagnostics else values[:-1]
+    # Values of a row in the fields' order; diagnostics only where there are any.
+    rows = [list(row.model_dump(mode="json", exclude_defaults=True).values()) for row in cell.rounds]
+    return json.dumps(value | {"rounds": rows}, separators=(",", ":"))
 
 
 def read_committed(path: Path) -> Committed:
@@ -287,28 +275,26 @@ def read_committed(path: Path) -> Committed:
     """
     file = path / FILE if path.is_dir() else path
     try:
-        facts = file.stat()
+        return _read(file, stamp(file))
     except FileNotFoundError:
         raise UserError(f"{file}: not there; name a file or folder that `relief-ray report --commit` wrote") from None
-    return _read(file, facts.st_mtime_ns, facts.st_size)
 
 
 @lru_cache(maxsize=4)
-def _read(file: Path, changed_ns: int, num_bytes: int) -> Committed:
-    """Parse a file once, as long as its modification time and size stay: a page asks for its cells and its claims."""
+def _read(file: Path, stamped: str) -> Committed:
+    """Parse a file once, as long as its ``stamp`` stays: a page asks for its cells and its claims."""
     try:
         data = read_whole(file)
         content = json.loads(data)
-    except (OSError, ValueError) as error:
-        raise _damaged(file, error) from error
-    refuse_other_schema(content.get("schema_version") if isinstance(content, dict) else None, file)
-    try:
+        refuse_other_schema(content.get("schema_version") if isinstance(content, dict) else None, file)
         content = json.loads(unsealed(data, PAGE))
         for cell in content["cells"].values():
             cell["rounds"] = [_named(row) for row in cell["rounds"]]
         return Committed.model_validate(content)
-    except (ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:
-        raise _damaged(file, error) from error
+    except UserError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{file}: damaged ({error}); restore it, or write it anew with `relief-ray report`") from error
 
 
 def _named(values: list[JsonValue]) -> dict[str, JsonValue]:
@@ -316,10 +302,6 @@ def _named(values: list[JsonValue]) -> dict[str, JsonValue]:
     names = list(RoundRow.model_fields)
     kept = names if len(values) == len(names) else names[:-1]
     return dict(zip(kept, values, strict=True))
-
-
-def _damaged(file: Path, error: Exception) -> UserError:
-    return UserError(f"{file}: damaged ({error}); restore it, or write it anew with `relief-ray report`")
 
 
 def pick(target: str) -> tuple[str, CommittedCell]:

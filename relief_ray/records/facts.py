@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
-
-from pydantic import JsonValue
+from typing import Any, NamedTuple
 
 from relief_ray.core.messages import ClientId, Fleet
-from relief_ray.records.schema import LeftOutFacts, LeftOutRecord, Record, RoundRecord, RunRecord, section
+from relief_ray.records.schema import LeftOutFacts, LeftOutRecord, Record, RoundRecord, RunRecord
 from relief_ray.support.errors import Cause, LeftOut, spans
 
 
@@ -27,7 +25,7 @@ class DataFacts(Record):
     """Windows of a run by part, and its clients.
 
     Attributes:
-        window_s: seconds of a window; None where neither record nor configuration has them.
+        window_s: seconds of a window; None where it is not known.
         num_classes: classes of the data set.
         train: training windows of all clients together.
         validation: validation windows of all clients together.
@@ -47,48 +45,31 @@ class DataFacts(Record):
 
 def data_facts(run: RunRecord) -> DataFacts | None:
     """Facts from the coverage report and fleet of a record; None where it has no windows."""
-    coverage = run.coverage
-    classes = coverage.get("classes")
-    if not isinstance(classes, list) or "test" not in coverage:
+    coverage: Any = run.coverage
+    fleet: Any = run.fleet
+    if "test" not in coverage:
         return None
-    window_s = coverage.get("window_s", section(run.config, "data").get("window_s"))
+    # Pooled data are one client's in the fleet and each person's in the report.
+    known = {row["id"]: row for row in fleet.get("clients", ())}
     return DataFacts(
-        window_s=float(window_s) if isinstance(window_s, int | float) else None,
-        num_classes=len(classes),
-        train=_count(coverage.get("train")),
-        validation=_count(coverage.get("validation")),
-        test=_count(coverage.get("test")),
-        clients=tuple(_clients(run)),
-        lacking=_lacking(coverage.get("lacking")),
+        window_s=coverage["window_s"],
+        num_classes=len(coverage["classes"]),
+        train=sum(coverage["train"]),
+        validation=sum(coverage["validation"]),
+        test=sum(coverage["test"]),
+        clients=tuple(
+            ClientData(
+                client=row["client"],
+                subject=str(row["subject"]),
+                device=client.get("device", ""),
+                sensors=tuple(client.get("modalities", ())),
+                windows=sum(row["train"]),
+            )
+            for row in coverage["clients"]
+            for client in (known.get(row["client"], {}),)
+        ),
+        lacking=tuple((subject, tuple(names)) for subject, names in coverage.get("lacking", {}).items()),
     )
-
-
-def _clients(run: RunRecord) -> Iterator[ClientData]:
-    devices = {row["id"]: row for row in _rows(run.fleet.get("clients"))}
-    for row in _rows(run.coverage.get("clients")):
-        device, client = devices.get(row.get("client"), {}), row.get("client")
-        sensors = device.get("modalities")
-        yield ClientData(
-            client=client if isinstance(client, int) else 0,
-            subject=str(row.get("subject", "")),
-            device=str(device.get("device", "")),
-            sensors=tuple(map(str, sensors)) if isinstance(sensors, list) else (),
-            windows=_count(row.get("train")),
-        )
-
-
-def _rows(value: JsonValue) -> list[dict[str, JsonValue]]:
-    return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
-
-
-def _lacking(value: JsonValue) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    people = value.items() if isinstance(value, dict) else ()
-    return tuple((subject, tuple(map(str, names))) for subject, names in people if isinstance(names, list))
-
-
-def _count(value: JsonValue) -> int:
-    """Sum of the windows of all classes."""
-    return sum(number for number in value if isinstance(number, int)) if isinstance(value, list) else 0
 
 
 _IN_WORDS: dict[Cause, str] = {

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from relief_ray.records import read_rounds
+from relief_ray.records.run_folder import read_rounds
 from relief_ray.support.errors import UserError
 from tests.lab.cgroup import find_controller
 from tests.lab.lab import check_machine

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.records import read_run
+from relief_ray.records.run_folder import read_run
 from tests.cluster.labs import (
     ADDRESS,
     NO_LAB,

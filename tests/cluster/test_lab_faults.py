@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from relief_ray.records import read_run
+from relief_ray.records.run_folder import read_run
 from relief_ray.studies.plan import Plan
 from tests.cluster.labs import ADDRESS, NO_LAB, TINY, Lab, Running, digests, is_possible, make_lab
 from tests.lab.lab import cut

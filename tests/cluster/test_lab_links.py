@@ -2,7 +2,7 @@
 
 import pytest
 
-from relief_ray.records import read_rounds
+from relief_ray.records.run_folder import read_rounds
 from tests.cluster.labs import ADDRESS, NO_LAB, digests, is_possible, make_lab
 
 pytest.importorskip("relief_ray.records.schema", reason="runs do not measure their links")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.records import read_run
+from relief_ray.records.run_folder import read_run
 from relief_ray.studies.plan import Plan
 from tests.cluster.labs import ADDRESS, NO_LAB, Lab, digests, is_possible, make_lab
 

@@ -8,7 +8,7 @@ from statistics import median_low
 import pytest
 
 from relief_ray.experiment.update_filter import MEDIAN_FACTOR
-from relief_ray.records import read_rounds, read_run
+from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.strategies import PRESETS
 from tests.conformance.cases import CASES, after_rounds, config_of, drive, outcome, params
 

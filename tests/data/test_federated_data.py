@@ -52,8 +52,8 @@ def test_no_sample_is_shared_between_parts(mini: Dataset, given: dict[str, objec
 def test_parts_do_not_depend_on_the_number_of_clients(mini: Dataset, given: dict[str, object]) -> None:
     few, many = made(mini, **{**given, "num_clients": None}), made(mini, **given)
     np.testing.assert_array_equal(few.test.starts, many.test.starts)
-    for part in ("clients", "validation_by_client"):
-        gathered = [np.concatenate([w.starts for w in getattr(data, part)]) for data in (few, many)]
+    for parts in ((few.clients, many.clients), ([few.validation], [many.validation])):
+        gathered = [np.concatenate([w.starts for w in part]) for part in parts]
         np.testing.assert_array_equal(np.sort(gathered[0]), np.sort(gathered[1]))
     np.testing.assert_allclose(few.clients[0].mean, many.clients[0].mean, rtol=1e-6)
 
@@ -77,7 +77,7 @@ def test_a_tuner_cannot_open_the_test_part(mini: Dataset) -> None:
     assert tuned.test_or_none is None
     with pytest.raises(UserError, match="purpose='tune'"):
         _ = tuned.test
-    reachable = [tuned.validation, *tuned.clients, *tuned.validation_by_client]
+    reachable = [tuned.validation, *tuned.clients]
     hidden = set(whole.test.starts.tolist())
     assert not hidden & {start for part in reachable for start in part.starts.tolist()}
     assert tuned.digest == whole.digest

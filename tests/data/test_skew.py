@@ -164,8 +164,8 @@ def test_the_same_windows_are_dealt_and_the_test_part_stays(mini: Dataset, parti
     for clients in (3, 8, 20):
         dealt = made(mini, split=split, partition=partition, num_clients=clients)
         assert len(dealt.clients) == clients
-        for part in ("clients", "validation_by_client"):
-            before, after = (np.concatenate([w.starts for w in getattr(data, part)]) for data in (people, dealt))
+        for parts in ((people.clients, dealt.clients), ([people.validation], [dealt.validation])):
+            before, after = (np.concatenate([w.starts for w in part]) for part in parts)
             np.testing.assert_array_equal(np.sort(before), np.sort(after))
         np.testing.assert_array_equal(people.test.starts, dealt.test.starts)
         assert min(len(client) for client in dealt.clients) >= 10

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from relief_ray.data import Dataset, load_dataset
+from relief_ray.data.checks import structure
 from relief_ray.data.dataset import BOUTS, LABELS, SIGNAL, write_entry
-from relief_ray.data.describe import structure, verify
+from relief_ray.data.describe import verify
 from relief_ray.data.loader import Recording
 from relief_ray.data.registry import get_spec
 from relief_ray.support.errors import UserError

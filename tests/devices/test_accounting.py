@@ -10,7 +10,7 @@ from relief_ray.devices.accounting import CostAccountant, Counter, WholeRounds
 from relief_ray.devices.fleet import PRESETS as DEVICES
 from relief_ray.devices.time import FlopProportional, SplitNaive, SplitReuse
 from relief_ray.experiment.setup import prepare
-from relief_ray.records import read_rounds, read_run
+from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.report.runs import load_runs
 from relief_ray.strategies import PRESETS
 from relief_ray.studies.what_if import what_if

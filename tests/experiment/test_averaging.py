@@ -14,7 +14,8 @@ from relief_ray.experiment.evaluation import NO_AVERAGES, advanced, evaluate_run
 from relief_ray.experiment.export import common_model
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.recording import binding_of
-from relief_ray.records import checkpoint, read_rounds
+from relief_ray.records import checkpoint
+from relief_ray.records.run_folder import read_rounds
 from relief_ray.strategies import PRESETS
 from relief_ray.support.errors import UserError
 from relief_ray.training.executor import SerialExecutor

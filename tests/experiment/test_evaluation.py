@@ -12,8 +12,9 @@ from relief_ray.experiment.evaluation import evaluation_inputs as plan_of
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.recording import binding_of
 from relief_ray.experiment.setup import prepare
-from relief_ray.records import checkpoint, read_rounds
+from relief_ray.records import checkpoint
 from relief_ray.records.metrics import macro_f1
+from relief_ray.records.run_folder import read_rounds
 from relief_ray.support.errors import UserError
 from relief_ray.training.executor import SerialExecutor
 from tests.conformance.cases import config_of, drive

@@ -14,8 +14,8 @@ from relief_ray.devices.fleet import PRESETS as DEVICES
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.setup import context_of
-from relief_ray.records import read_rounds, read_run
 from relief_ray.records.cells import look
+from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.schema import selection
 from relief_ray.report.results import cost_figures
 from relief_ray.report.runs import load_runs

@@ -4,7 +4,7 @@ import pytest
 
 from relief_ray.conformance.runner import after_rounds
 from relief_ray.experiment.recording import NUM_ROUNDS, UntrainedGroups
-from relief_ray.records import read_rounds
+from relief_ray.records.run_folder import read_rounds
 from tests.conformance.cases import config_of, drive
 from tests.strategies.relief.test_relief import CNN, PAPER
 

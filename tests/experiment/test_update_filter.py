@@ -8,9 +8,9 @@ import pytest
 from relief_ray.core.federated import RoundVoid
 from relief_ray.experiment.experiment import Experiment
 from relief_ray.experiment.lifecycle import create
-from relief_ray.records import read_rounds, read_run
 from relief_ray.records.committed import condense
 from relief_ray.records.facts import Alerts, left_out_of, sentence, summary_line
+from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.report.comparison import compare_runs
 from relief_ray.report.remarks import remarks
 from relief_ray.report.runs import load_runs

@@ -50,6 +50,5 @@ def test_no_part_of_the_optimizer_runs_backwards():
 
 
 def test_seconds_per_step_and_per_round_are_separated():
-    turns = [turn(steps=steps) for steps in (2, 2, 8)]
-    assert line(turns, [0.5 + 0.25 * t.load.num_steps for t in turns]) == pytest.approx((0.25, 0.5))
-    assert line(turns, [-1.0, -1.0, -2.0]) == (0.0, 0.0)
+    assert line({2: [1.0, 1.0], 8: [2.5]}) == pytest.approx((0.25, 0.5))
+    assert line({2: [-1.0, -1.0], 8: [-2.0]}) == (0.0, 0.0)

@@ -38,18 +38,11 @@ from relief_ray.core.messages import (
 )
 from relief_ray.core.streams import Streams
 from relief_ray.experiment.recording import round_record
-from relief_ray.records import (
-    Binding,
-    Checkpoint,
-    CheckpointStateStore,
-    RoundRecord,
-    RunFolder,
-    RunRecord,
-    Totals,
-    checkpoint,
-    restore,
-)
+from relief_ray.records import checkpoint
+from relief_ray.records.checkpoint import Binding, Checkpoint, CheckpointStateStore
 from relief_ray.records.identity import cell_id, config_hash, machine_facts
+from relief_ray.records.run_folder import RunFolder, restore
+from relief_ray.records.schema import RoundRecord, RunRecord, Totals
 from relief_ray.records.sync.mlflow import sync
 from relief_ray.strategies.relief.budget import diagnose
 from relief_ray.support.errors import LeftOut, UserError

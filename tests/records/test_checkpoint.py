@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 import relief_ray.records
 from relief_ray.core.messages import ServerState
-from relief_ray.records import Checkpoint, checkpoint, state_sha256
-from relief_ray.records.identity import tensors_sha256
+from relief_ray.records import checkpoint
+from relief_ray.records.checkpoint import Checkpoint
+from relief_ray.records.identity import state_sha256, tensors_sha256
 from relief_ray.support.errors import UserError
 from tests.sealed import page, put_page
 
@@ -167,7 +168,7 @@ def test_a_run_goes_on_from_the_previous_generation_to_the_same_bits(finished, s
 @pytest.mark.parametrize("field", ["config_hash", "layout_digest", "engine"])
 def test_a_checkpoint_of_something_else_is_refused(finished, scenario, field):
     with pytest.raises(UserError, match=rf"{field} is .*, expected 'other': a resume continues the same computation"):
-        checkpoint.load(finished, replace(scenario.BINDING, **{field: "other"}))
+        checkpoint.load(finished, scenario.BINDING.model_copy(update={field: "other"}))
 
 
 def reseal(path: Path, **changes: object) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 
 from relief_ray.core.protocols import StateStore
-from relief_ray.records import CheckpointStateStore
+from relief_ray.records.checkpoint import CheckpointStateStore
 
 
 def test_staged_state_becomes_current_with_the_commit_alone():

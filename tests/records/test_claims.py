@@ -31,7 +31,7 @@ def test_a_file_in_words(tmp_path):
     )
     claims, content = read_claims(path)
     assert content == path.read_bytes()
-    assert [c.sentence for c in claims.claims] == [
+    assert [c.text or c.brief for c in claims.claims] == [
         "v1 > fedavg in rare-modality F1", "relief not worse than fedavg by 1 point in F1", "Tethers help",
     ]  # fmt: skip
     assert Claim(first="a", second="b", margin=2.5).brief == "a not worse than b by 2.5 points in F1"

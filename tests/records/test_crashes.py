@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.records import checkpoint, read_rounds, read_run
+from relief_ray.records import checkpoint
+from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.support.errors import UserError
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from relief_ray.data import dataset as cached
-from relief_ray.records import Binding, checkpoint, read_rounds, read_run, state_sha256
+from relief_ray.records import checkpoint
 from relief_ray.records.cells import (
     CLAIMS_FILE,
     PlanFile,
@@ -29,8 +29,10 @@ from relief_ray.records.cells import (
     read_plan_file,
     write_plan_file,
 )
+from relief_ray.records.checkpoint import Binding
 from relief_ray.records.committed import condense, read_committed, write_committed
-from relief_ray.records.identity import tensors_sha256
+from relief_ray.records.identity import state_sha256, tensors_sha256
+from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.sync.mirror import MEMORY_FILE, Memory
 from relief_ray.records.sync.mlflow import Exported, SyncState, read_sync, write_sync
 from relief_ray.report.claims import registry_of

@@ -12,12 +12,21 @@ from pathlib import Path
 import pytest
 
 from relief_ray.core.messages import ClientCost, Power, RoundCost, StageTimes
-from relief_ray.records import RoundRecord, RunFolder, checkpoint, read_rounds, read_run, restore
+from relief_ray.records import checkpoint
 from relief_ray.records.cells import look
 from relief_ray.records.checkpoint import Checkpoint, Tally
 from relief_ray.records.facts import LeftOutLog, left_out_of
 from relief_ray.records.ledger import LedgerEnd, LineFormat, scan
-from relief_ray.records.schema import FedAvgRecord, LeftOutFacts, Metrics, PhysicalRecord, ProbeRecord, Totals
+from relief_ray.records.run_folder import RunFolder, read_rounds, read_run, restore
+from relief_ray.records.schema import (
+    FedAvgRecord,
+    LeftOutFacts,
+    Metrics,
+    PhysicalRecord,
+    ProbeRecord,
+    RoundRecord,
+    Totals,
+)
 from relief_ray.report.runs import load_runs, take_inventory
 from relief_ray.support.errors import UserError
 from tests.records.scenario import make_run

@@ -12,9 +12,9 @@ import time
 
 import pytest
 
-from relief_ray.records import RunFolder
 from relief_ray.records.cells import look
 from relief_ray.records.lock import LOCK_FILE, FileLock, is_folder_locked, lock_folder, owner
+from relief_ray.records.run_folder import RunFolder
 from relief_ray.support.errors import UserError
 
 

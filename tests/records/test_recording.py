@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from relief_ray.core.groups import WHOLE, Part
 from relief_ray.experiment.recording import MAX_STAT_VALUES, _stat
-from relief_ray.records import Totals, read_rounds, selection, tokens
+from relief_ray.records.run_folder import read_rounds
+from relief_ray.records.schema import Totals, selection, tokens
 
 KINDS = st.none() | st.frozensets(st.sampled_from(["weight", "bias", "lora_a", "lora_b"]))
 ROWS = st.none() | st.floats(0.0, 1.0, exclude_min=True)

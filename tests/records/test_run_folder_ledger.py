@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -9,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.records import RunFolder, read_rounds, read_run, restore
 from relief_ray.records.cells import look
 from relief_ray.records.ledger import LineFormat, scan
 from relief_ray.records.lock import lock_folder
-from relief_ray.records.run_folder import ROUNDS_FILE
+from relief_ray.records.run_folder import ROUNDS_FILE, RunFolder, read_rounds, read_run, restore
 from relief_ray.report.runs import load_runs, take_inventory
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import PAGE, sealed
-from tests.sealed import change_rounds, change_run, put_rounds
+from tests.sealed import change_rounds, change_run, page, put_page, put_rounds
 
 
 @pytest.fixture
@@ -149,8 +147,8 @@ def test_appending_after_a_failed_append_leaves_no_torn_line(path, finished, sce
     ],
 )
 def test_another_schema_version_is_refused_with_the_way_out(path, version, fix):
-    run = json.loads((path / "run.json").read_text())
-    (path / "run.json").write_text(json.dumps({**run, "schema_version": version, "a field of that time": 1}))
+    run = page(path / "run.json")
+    put_page(path / "run.json", {**run, "schema_version": version, "a field of that time": 1})
     for reader in (read_run, resume):
         with pytest.raises(UserError, match=rf"run\.json: schema_version is {version!r}, expected 4; .*{fix}"):
             reader(path)
@@ -160,7 +158,7 @@ def test_another_schema_version_is_refused_with_the_way_out(path, version, fix):
     ("text", "message"),
     [
         ("{", "unreadable"),
-        ("[]", "schema_version is None"),
+        (sealed(b"{}", PAGE).decode(), "schema_version is None"),
         ('{"schema_version": 4}', "does not end with its sha256"),
         (sealed(b'{"schema_version": 4}', PAGE).decode(), "expected a RunRecord"),
         ("\xff", "unreadable"),

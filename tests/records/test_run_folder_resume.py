@@ -4,7 +4,8 @@ import shutil
 
 import pytest
 
-from relief_ray.records import RunFolder, checkpoint, read_rounds, read_run, restore
+from relief_ray.records import checkpoint
+from relief_ray.records.run_folder import RunFolder, read_rounds, read_run, restore
 from relief_ray.support.errors import UserError
 
 

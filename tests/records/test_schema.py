@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from relief_ray.core.messages import StageTimes
-from relief_ray.records import WALL_FIELDS, Metrics, RoundRecord, RunRecord, comparable, read_rounds
-from relief_ray.records.schema import ClientRecord, Totals
+from relief_ray.records.run_folder import read_rounds
+from relief_ray.records.schema import WALL_FIELDS, ClientRecord, Metrics, RoundRecord, RunRecord, Totals, comparable
 
 FLOATS = st.floats(width=64)
 

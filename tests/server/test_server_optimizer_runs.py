@@ -9,7 +9,8 @@ from relief_ray.core.messages import GroupSum, Reduced, ServerState
 from relief_ray.experiment.lifecycle import reopen
 from relief_ray.experiment.recording import binding_of
 from relief_ray.experiment.setup import prepare
-from relief_ray.records import checkpoint, read_rounds
+from relief_ray.records import checkpoint
+from relief_ray.records.run_folder import read_rounds
 from relief_ray.strategies.fedlease import averaged, clusters_of, exchange, experts_for
 from relief_ray.strategies.harmony import members_of_clusters
 from relief_ray.training.executor import SerialExecutor

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from relief_ray.core.client import LocalStep, task_loss
 from relief_ray.core.messages import ServerState, StageTimes
-from relief_ray.records import read_rounds
+from relief_ray.records.run_folder import read_rounds
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.fedprox import FedProx, proximal_loss
 from tests.conformance.cases import config_of, drive

@@ -4,7 +4,7 @@ import pytest
 
 from relief_ray.experiment.recording import run_record
 from relief_ray.experiment.setup import prepare
-from relief_ray.records import read_rounds
+from relief_ray.records.run_folder import read_rounds
 from relief_ray.strategies import PRESETS
 from relief_ray.strategies.common import first_phase_rounds, rounds_beyond
 from relief_ray.strategies.pilot import Pilot

@@ -18,7 +18,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from relief_ray.records.checkpoint import generations
 from relief_ray.records.facts import sentence
@@ -27,10 +27,10 @@ from relief_ray.records.ledger import LedgerEnd, LineFormat, scan
 from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import round_scalars
 from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_rounds, read_run
-from relief_ray.records.schema import Record, RoundRecord, RunRecord, RunStatus, Text, section
+from relief_ray.records.schema import Record, RoundRecord, RunRecord, RunStatus, Text, page_of, read_page, section
 from relief_ray.records.sync.sender import Copy, Target, brief
 from relief_ray.support.errors import UserError
-from relief_ray.support.files import PAGE, Unsealed, move, sealed, unsealed, write_atomic
+from relief_ray.support.files import move, write_atomic
 from relief_ray.support.masking import MASK, mask_logs, mask_text
 from relief_ray.support.text import typed
 
@@ -110,16 +110,15 @@ class SyncState(Record):
 def read_sync(folder: Path) -> SyncState:
     """Read ``sync.json`` of a run folder; empty where it is missing or unreadable: the store is asked in any case."""
     try:
-        return SyncState.model_validate_json(unsealed((folder / _SYNC_FILE).read_bytes(), PAGE))
-    except (OSError, Unsealed, ValidationError):
+        return read_page(folder / _SYNC_FILE, SyncState)
+    except (OSError, ValueError):
         return SyncState()
 
 
 def write_sync(folder: Path, new: Mapping[str, Exported], error: str | None = None) -> None:
     """Note the progress of stores by URI, or why an export failed; other stores' progress stays."""
     targets = read_sync(folder).targets | {mask_text(uri): exported for uri, exported in new.items()}
-    state = SyncState(targets=targets, error=error)
-    write_atomic(folder / _SYNC_FILE, sealed(state.model_dump_json(indent=1).encode(), PAGE), make_folder=False)
+    write_atomic(folder / _SYNC_FILE, page_of(SyncState(targets=targets, error=error)), make_folder=False)
 
 
 # Metrics that a clock simulates, by their names in a store, so that a chart cannot be taken for a measurement.
@@ -257,7 +256,8 @@ class MlflowRun:
         if not isinstance(error, UserError):
             with suppress(UserError):
                 write_sync(self._folder, {}, error=brief(error))
-        return _is_refusal(error)
+        # It answers with another value under this run: no retry heals that.
+        return getattr(error, "error_code", None) == "INVALID_PARAMETER_VALUE"
 
     def close(self) -> None:
         """Release the lock, so that others can export this run."""
@@ -296,18 +296,6 @@ def _configured_store(folder: Path, run: RunRecord, uri: str | None) -> Store:
     return Store(uri=store_uri(folder, target), experiment=tracking.get("experiment") or "relief-ray")
 
 
-def _is_refusal(error: Exception) -> bool:
-    """True where the store has another value under this run: it answers, and no retry heals that."""
-    return getattr(error, "error_code", None) == "INVALID_PARAMETER_VALUE"
-
-
-def _remedy(error: Exception) -> str:
-    """What was expected of a store that failed, and what to do."""
-    if _is_refusal(error):
-        return "expected a store without other values under this run; name another with --uri, or delete that run in it"
-    return "expected a reachable MLflow store; start it, or name another"
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Synced:
     """Result of a ``sync``; ``num_points`` were new to the store."""
@@ -337,9 +325,12 @@ def sync(folder: Path, uri: str | None = None) -> Synced:
     except UserError:
         raise
     except Exception as error:
-        copy.failed(error)
+        remedy = "expected a reachable MLflow store; start it, or name another"
+        if copy.failed(error):
+            other = "expected a store without other values under this run; name another with --uri"
+            remedy = f"{other}, or delete that run in it"
         raise UserError(
-            f"{mask_text(store.uri)}: cannot export {folder} ({brief(error)}), {_remedy(error)}, and sync again"
+            f"{mask_text(store.uri)}: cannot export {folder} ({brief(error)}), {remedy}, and sync again"
         ) from error
     finally:
         copy.close()
@@ -361,8 +352,15 @@ def _store_lock(store: Store, beside: Path) -> FileLock:
 def _open_run(store: Store, folder: Path, record: RunRecord) -> tuple[MlflowClient, Run]:
     with _store_lock(store, folder.parent):
         client = _connect(store)
+        from mlflow.entities import Param
+
         experiment = _experiment(client, store)
-        before = _find(client, experiment, {"relief.cell": record.cell, "relief.folder": str(folder)})
+        # Only the cell is asked for: a folder's name may hold quotes, which the query language cannot.
+        before = [
+            run
+            for run in _search(client, experiment, "relief.cell", record.cell)
+            if run.data.tags.get("relief.folder") == str(folder)
+        ]
         run = next((r for r in before if r.data.tags.get(_CREATED) == record.created), None)
         if run is None:
             run = _create(client, experiment, folder, record)
@@ -373,7 +371,9 @@ def _open_run(store: Store, folder: Path, record: RunRecord) -> tuple[MlflowClie
     tags = {"relief.code_version": record.code_version, "relief.source_digest": record.source_digest}
     for name, value in tags.items():
         client.set_tag(run.info.run_id, name, value)
-    _log_params(client, run.info.run_id, flat_params(record.config))
+    params = [Param(key, value) for key, value in flat_params(record.config).items()]
+    for start in range(0, len(params), MAX_BATCH_PARAMS):
+        client.log_batch(run.info.run_id, params=params[start : start + MAX_BATCH_PARAMS])
     return client, run
 
 
@@ -408,11 +408,8 @@ def _experiment(client: MlflowClient, store: Store) -> str:
     return str(experiment.experiment_id)
 
 
-def _find(client: MlflowClient, experiment: str, tags: dict[str, str]) -> list[Run]:
-    # Only the first tag is asked for: a folder's name may hold quotes, which the query language cannot.
-    (first, value), *_ = tags.items()
-    runs = client.search_runs([experiment], filter_string=f"tags.`{first}` = '{value}'", max_results=1000)
-    return [r for r in runs if all(r.data.tags.get(k) == v for k, v in tags.items())]
+def _search(client: MlflowClient, experiment: str, tag: str, value: str) -> Sequence[Run]:
+    return client.search_runs([experiment], filter_string=f"tags.`{tag}` = '{value}'", max_results=1000)
 
 
 def _mark_replaced(client: MlflowClient, before: Sequence[Run], run_id: str) -> None:
@@ -435,19 +432,13 @@ def _create(client: MlflowClient, experiment: str, folder: Path, record: RunReco
         "mlflow.source.type": "LOCAL",
         "mlflow.note.content": _description(folder, record),
     }
-    started_ms = _started_ms(folder, record)
+    # The moment at which the first round began; before there is one, that at which the run was made.
+    first = next(iter(read_rounds(folder)), None)
+    began_s = None if first is None else first.ended_unix_s - first.wall_s
+    started_ms = _unix_ms(record.created) if began_s is None else round(began_s * 1000)
     if record.parent is not None:
         tags["mlflow.parentRunId"] = _study(client, experiment, record.parent, started_ms)
     return client.create_run(experiment, start_time=started_ms, tags=tags, run_name=record.name)
-
-
-def _started_ms(folder: Path, record: RunRecord) -> int | None:
-    """Moment at which the first round began; before there is one, that at which the run was made."""
-    rounds = read_rounds(folder)
-    if rounds:
-        first = rounds[0]
-        return round((first.ended_unix_s - first.wall_s) * 1000)
-    return _unix_ms(record.created)
 
 
 def _description(folder: Path, record: RunRecord) -> str:
@@ -472,8 +463,8 @@ def _log_dataset(client: MlflowClient, run_id: str, record: RunRecord) -> None:
 
 def _study(client: MlflowClient, experiment: str, name: str, started_ms: int | None = None) -> str:
     """The run that stands for a grid or a plan: parent of a grid's cells, holder of reports and figures."""
-    runs = client.search_runs([experiment], filter_string="tags.`relief.kind` = 'grid'", max_results=1000)
-    study = next((r for r in runs if r.data.tags.get("relief.grid") == name), None)
+    grids = _search(client, experiment, "relief.kind", "grid")
+    study = next((run for run in grids if run.data.tags.get("relief.grid") == name), None)
     if study is None:
         tags = {"relief.kind": "grid", "relief.grid": name, "mlflow.source.name": "relief-ray"}
         study = client.create_run(experiment, start_time=started_ms, tags=tags, run_name=name)
@@ -534,11 +525,3 @@ def log_run(store: Store, folder: Path, files: Sequence[Path]) -> str | None:
     for file in files:
         client.log_artifact(target.run_id, str(file), "report")
     return target.run_id
-
-
-def _log_params(client: MlflowClient, run_id: str, params: dict[str, str]) -> None:
-    from mlflow.entities import Param
-
-    rows = [Param(key, value) for key, value in params.items()]
-    for start in range(0, len(rows), MAX_BATCH_PARAMS):
-        client.log_batch(run_id, params=rows[start : start + MAX_BATCH_PARAMS])

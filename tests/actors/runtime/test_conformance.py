@@ -9,7 +9,7 @@ from operator import attrgetter
 import pytest
 import torch
 
-from relief_ray.records import read_rounds
+from relief_ray.records.run_folder import read_rounds
 from tests.conformance.cases import CASES, after_rounds, config_of, drive, outcome, params
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("run_cache", "cluster")]

@@ -33,7 +33,7 @@ from actors.launch import Hooks, run_experiment
 from relief_ray.config.experiment import parse
 from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.core.federated import RoundVoid
-from relief_ray.records import read_rounds, read_run
+from relief_ray.records.run_folder import read_rounds, read_run
 
 folder, values = Path(sys.argv[1]), json.loads(sys.argv[2])
 whole_node, thaw_s = sys.argv[3] == "node", float(sys.argv[4])
@@ -127,7 +127,7 @@ def undisturbed(folder):
     from actors.launch import run_experiment
     from relief_ray.config.experiment import parse
     from relief_ray.experiment.lifecycle import create
-    from relief_ray.records import read_rounds
+    from relief_ray.records.run_folder import read_rounds
 
     setup, opened = create(parse({**CONFIG, "runtime": {"mode": "inline"}}), folder)
     opened.close()

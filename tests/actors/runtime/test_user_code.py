@@ -11,7 +11,7 @@ from actors.runtime.serialization import install
 from relief_ray.config.experiment import parse
 from relief_ray.core.federated import RoundVoid
 from relief_ray.plugins.load import SourceFile, load, sources
-from relief_ray.records import read_rounds, read_run
+from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.support.errors import UserCodeFailed, UserError
 from tests.conformance.cases import BASE, THREE, config_of, drive, outcome
 from tests.faulty import METHODS, judge

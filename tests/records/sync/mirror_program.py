@@ -20,7 +20,7 @@ import fsspec
 import torch
 from fsspec.implementations.local import LocalFileSystem
 
-from relief_ray.records import read_run
+from relief_ray.records.run_folder import read_run
 from relief_ray.records.sync.mirror import Mirror, fetch
 from relief_ray.records.sync.sender import Senders
 from tests.records.scenario import drive, forked, intercepted, outcome, points

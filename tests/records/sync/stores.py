@@ -8,9 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from relief_ray.records import (
-    read_run,
-)
+from relief_ray.records.run_folder import read_run
 from relief_ray.records.sync.mlflow import store_uri
 from tests.sealed import put_run
 

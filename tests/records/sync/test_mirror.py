@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.records import checkpoint, read_rounds, read_run
+from relief_ray.records import checkpoint
+from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.sync.mirror import MEMORY_FILE, MIRROR_FILE, Mirror, MirrorStore, TakenOver, fetch
 from relief_ray.records.sync.sender import Sender
 from relief_ray.support.errors import UserError

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.records import Metrics, read_rounds, read_run
 from relief_ray.records.identity import flat_params
 from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import METRICS, round_scalars
+from relief_ray.records.run_folder import read_rounds, read_run
+from relief_ray.records.schema import Metrics
 from relief_ray.records.sync import mlflow as mlflow_store
 from relief_ray.records.sync.mlflow import (
     SIMULATED,

@@ -21,10 +21,9 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.records import RunFolder, read_rounds, read_run
 from relief_ray.records.ledger import LineFormat, scan
 from relief_ray.records.lock import FileLock
-from relief_ray.records.run_folder import ROUNDS_FILE
+from relief_ray.records.run_folder import ROUNDS_FILE, RunFolder, read_rounds, read_run
 from relief_ray.records.sync.mirror import Mirror
 from relief_ray.records.sync.mlflow import MlflowRun, MlflowTarget, read_sync, sync
 from relief_ray.records.sync.sender import Copy, Sender, Senders, Target

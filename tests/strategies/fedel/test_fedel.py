@@ -16,7 +16,8 @@ from relief_ray.core.messages import NO_STATE, Fleet, Receipt, ServerState, Stag
 from relief_ray.core.streams import Streams
 from relief_ray.experiment.setup import context_of as setup_context
 from relief_ray.experiment.setup import prepare
-from relief_ray.records import read_rounds, selection
+from relief_ray.records.run_folder import read_rounds
+from relief_ray.records.schema import selection
 from relief_ray.strategies import fedel, fedprox
 from relief_ray.strategies.early_exits import block, num_blocks, own_groups
 from relief_ray.strategies.fedavg import FedAvg

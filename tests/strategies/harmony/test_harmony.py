@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from relief_ray.core.codec import encoded_nbytes
 from relief_ray.core.messages import Assignment, ServerState
 from relief_ray.core.streams import Streams
-from relief_ray.records import read_rounds
+from relief_ray.records.run_folder import read_rounds
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.harmony import DRIFT, Harmony, unimodal_heads
 from tests.conformance.cases import config_of, drive

@@ -10,7 +10,7 @@ from relief_ray.core.messages import EvalTarget
 from relief_ray.experiment.setup import context_of as setup_context
 from relief_ray.experiment.setup import prepare
 from relief_ray.models.backbone import BackboneNetwork
-from relief_ray.records import read_rounds
+from relief_ray.records.run_folder import read_rounds
 from relief_ray.strategies import helora as mutual_learning
 from relief_ray.strategies.helora import HeLoRA, sizes
 from relief_ray.support.errors import UserError
