@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from actors.runtime.session import SessionOptions, ray_session
+from relief_ray.config.experiment import settings_of
 from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.conformance.trial import Conformance, judged_of
 from relief_ray.core.protocols import Executor
@@ -32,7 +33,6 @@ from relief_ray.studies.request import (
     Target,
     check_words,
     named_target,
-    settings_of,
 )
 from relief_ray.studies.study import Study
 from relief_ray.support.errors import in_python

@@ -19,12 +19,13 @@ from relief_ray.config.experiment import parse
 from relief_ray.core.groups import GroupId
 from relief_ray.core.messages import Assignment, Receipt, RoundCost, ServerState, StageTimes, Work
 from relief_ray.devices.workload import num_steps
+from relief_ray.experiment.setup import Model
 from relief_ray.report.paper import read_paper
 from relief_ray.server.aggregation import to_tensor
 from relief_ray.strategies.relief import Relief, budget
 from relief_ray.strategies.relief.budget import D_BAR
 from relief_ray.strategies.relief.strategy import fleet_loads, planned_round_s, target_s
-from relief_ray.studies.what_if import Hardware, price_fleet
+from relief_ray.studies.what_if import price_fleet
 
 Values = Mapping[str, object]
 CLOCKS = ("flop_proportional", "split_naive")
@@ -105,7 +106,7 @@ def hardware_of(
     gap: float = 55,
     number: int | None = None,
     backbone: Values | str = "cnn",
-) -> Hardware:
+) -> Model:
     """Build a case's fleet: ``number`` clients share its windows evenly."""
     clients = number or case.clients
     config = parse(
@@ -121,13 +122,13 @@ def hardware_of(
     return price_fleet(config, [case.windows // clients] * clients)
 
 
-def by_size(hardware: Hardware) -> ServerState:
+def by_size(hardware: Model) -> ServerState:
     """Build a server state in which a group's divergence is its number of values."""
     size = {g.id: float(g.numel) for g in hardware.layout}
     return ServerState(models={"global": {}}, tensors={D_BAR: to_tensor(size, hardware.layout)})
 
 
-def allocate(hardware: Hardware, clock: str) -> Planned:
+def allocate(hardware: Model, clock: str) -> Planned:
     """Allocate and price one round of a RELIEF variant."""
     config, context = hardware.config.strategy, hardware.context()
     assert isinstance(config, Relief)
@@ -154,20 +155,20 @@ def allocate(hardware: Hardware, clock: str) -> Planned:
     )
 
 
-def price(hardware: Hardware, tasks: Sequence[Assignment], clock: str) -> tuple[RoundCost, RoundCost, float]:
+def price(hardware: Model, tasks: Sequence[Assignment], clock: str) -> tuple[RoundCost, RoundCost, float]:
     """Return the cost of a round, of FedAvg's, and the mean upload in bytes."""
     done = receipts(hardware, tasks)
     up_bytes = sum(r.bytes_up for r in done) / len(hardware.fleet)
     charged = hardware.accountant.charged(done, hardware.fleet.clients)
-    return hardware.accountant.cost(charged, hardware.fleet, 0.0)[clock], hardware.fedavg()[clock], up_bytes
+    return hardware.accountant.cost(charged, hardware.fleet, 0.0)[clock], hardware.reference()[clock], up_bytes
 
 
-def receipts(hardware: Hardware, tasks: Sequence[Assignment]) -> tuple[Receipt, ...]:
+def receipts(hardware: Model, tasks: Sequence[Assignment]) -> tuple[Receipt, ...]:
     """Return what clients would hand in that do all that their tasks ask."""
     return tuple(_receipt(hardware, task) for task in tasks)
 
 
-def _receipt(hardware: Hardware, task: Assignment) -> Receipt:
+def _receipt(hardware: Model, task: Assignment) -> Receipt:
     windows, counter = hardware.fleet[task.client].num_windows, hardware.accountant.counter
     steps = num_steps(windows, task.epochs, hardware.config.training.batch_size)
     work = Work(

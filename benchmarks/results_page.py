@@ -21,11 +21,10 @@ from benchmarks.scores import read
 from benchmarks.study_remarks import surprises
 from relief_ray.config.experiment import as_read
 from relief_ray.records.cells import FIGURE_TEXT
-from relief_ray.records.schema import RunRecord
 from relief_ray.report.claims import Judgement, bound_text, judge, registry_of
 from relief_ray.report.comparison import Comparison, MethodResult, compare_runs
 from relief_ray.report.remarks import stand_ins
-from relief_ray.report.runs import Loaded, Replicate, config_text, read_small, run_value, searched_keys
+from relief_ray.report.runs import Loaded, Replicate, read_small, searched_keys
 from relief_ray.report.statistics import paired
 from relief_ray.report.tables.columns import LINK
 
@@ -217,7 +216,7 @@ def tuned(results: Path, before: Sequence[Path]) -> str:
         rows.append(
             [
                 _method_row(study, row)[0],
-                _choice(runs[0].run),
+                _choice(runs[0]),
                 _mean(earlier),
                 _mean(scores),
                 str(gain or _NONE),
@@ -238,10 +237,10 @@ def _mean(scores: Mapping[Replicate, float]) -> str:
     return f"{fmean(scores.values()):.1f}" if scores else _NONE
 
 
-def _choice(run: RunRecord) -> str:
+def _choice(loaded: Loaded) -> str:
     """Return optimizer and rate; a dagger where a value lies at the edge of what was tried."""
-    edge = run_value(run, "choice.at_edge")
-    return f"{config_text(run, 'training.optimizer')}, {config_text(run, 'training.lr')}{'†' if edge else ''}"
+    edge = loaded.value("choice.at_edge")
+    return f"{loaded.text('training.optimizer')}, {loaded.text('training.lr')}{'†' if edge else ''}"
 
 
 def settings(results: Path, words: Callable[[Loaded], str], order: Sequence[str]) -> str:
@@ -255,13 +254,13 @@ def settings(results: Path, words: Callable[[Loaded], str], order: Sequence[str]
 
 
 def _coupling(loaded: Loaded) -> str:
-    return _COUPLINGS[config_text(loaded.run, "fleet.coupling")]
+    return _COUPLINGS[loaded.text("fleet.coupling")]
 
 
 def _gap_and_clients(loaded: Loaded) -> str:
     committed = loaded.committed
     clients = "?" if committed is None or committed.means is None else committed.means.num_clients
-    return f"gap {config_text(loaded.run, 'fleet.gap')}, {clients} clients"
+    return f"gap {loaded.text('fleet.gap')}, {clients} clients"
 
 
 def _method_row(study: Comparison, row: MethodResult) -> list[str]:
@@ -281,13 +280,13 @@ def claims(results: Path) -> str:
     for judged in judgement(results).claims:
         outcome = judged.outcome
         if outcome is None:
-            rows.append([judged.claim.sentence, judged.evidence, _NONE, _NONE, judged.verdict])
+            rows.append([judged.claim.text or judged.claim.brief, judged.evidence, _NONE, _NONE, judged.verdict])
             continue
-        unit = f"{outcome.paired.num_pairs} {'replicate means' if outcome.paired.on_means else 'pairs'}"
+        unit = f"{outcome.num_pairs} {'replicate means' if outcome.on_means else 'pairs'}"
         adjusted = _NONE if judged.p_holm is None else f"{judged.p_holm:.2g}"
-        bound = bound_text(judged.claim, outcome.paired)
-        difference = f"{outcome.paired}, at least {bound}" if bound else str(outcome.paired)
-        rows.append([judged.claim.sentence, difference, unit, adjusted, judged.verdict])
+        bound = bound_text(judged.claim, outcome)
+        difference = f"{outcome}, at least {bound}" if bound else str(outcome)
+        rows.append([judged.claim.text or judged.claim.brief, difference, unit, adjusted, judged.verdict])
     return table(["claim", "difference [95 %], points", "unit of the test", "p (Holm)", "verdict"], rows)
 
 
@@ -295,7 +294,7 @@ def sources_of_scatter(results: Path) -> str:
     """Return a table with a row per tested difference: how far its pairs scatter, and what that consists of."""
     rows = []
     for judged in judgement(results).claims:
-        if judged.outcome is not None and (shares := judged.outcome.shares) is not None:
+        if (shares := judged.shares) is not None:
             claim = judged.claim
             parts = [f"{100 * part:.0f} %" for part in shares.of_difference]
             what = f"{claim.first} - {claim.second}, {FIGURE_TEXT[claim.figure]}"

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from relief_ray.records.cells import find_runs
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.schema import RunRecord
-from relief_ray.report.runs import run_value
+from relief_ray.report.runs import config_value
 
 _CLOCK = "flop_proportional"
 # Method, order, groups of the slowest client, optimizer, learning rate.
@@ -84,7 +84,7 @@ def score_of(folder: Path, run: RunRecord) -> Score:
     """
     rounds = read_rounds(folder)
     scored = [f1 for r in rounds if r.validation is not None and (f1 := r.validation.headline) is not None]
-    settings = {field: run_value(run, key) for field, key in _KEYS.items()}
+    settings = {field: config_value(run.config, key) for field, key in _KEYS.items()}
     return _SCORE.validate_python(
         {
             **{field: value for field, value in settings.items() if value is not None},

@@ -185,6 +185,7 @@ def test_the_dataset_and_all_three_together(shell, place):
     assert run["status"] == "done" and run["runtime"]["mode"] == "packed"
 
 
+@pytest.mark.ci
 @pytest.mark.ray
 def test_a_resume_from_another_folder_says_where_to_start(in_process, place, tmp_path, monkeypatch):
     in_process("relief-ray run quick --set strategy=my_method:MyMethod --set rounds=1 --out runs/elsewhere")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.config.experiment import override, parse
+from relief_ray.config.experiment import parse
 from relief_ray.data import num_clients, open_dataset
 from relief_ray.data.config import DataConfig
 from relief_ray.models.backbone import InputShape
@@ -17,6 +17,7 @@ from relief_ray.support.errors import UserError
 from relief_ray.support.user_yaml import MAX_BYTES, read_file, read_mapping, read_setting
 from tests.fuzzing import BOMB, bounded, check, check_ready, complaint, fuzz_files, fuzz_ready, fuzz_settings
 from tests.fuzzing_commands import fuzz_commands
+from tests.plans import override
 
 SHAPE = InputShape(channels=(("acc", 3), ("gyro", 3)), window=125, num_classes=8)
 

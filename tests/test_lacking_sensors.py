@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from relief_ray.config.experiment import parse
 from relief_ray.conformance.datasets import check_loader
-from relief_ray.conformance.runner import PROBLEM, drive
+from relief_ray.conformance.runner import PROBLEM
 from relief_ray.core.groups import GroupLayout, ParamGroup, pack
 from relief_ray.core.messages import WeightedSum
 from relief_ray.data import DataConfig, FederatedData, federate, load_dataset, open_dataset
@@ -25,10 +25,11 @@ from relief_ray.data.describe import describe
 from relief_ray.data.partition import available, lacking
 from relief_ray.data.registry import get_spec, load_own
 from relief_ray.devices.fleet import FleetConfig, build_fleet
+from relief_ray.experiment.experiment import run_cell as drive
 from relief_ray.experiment.setup import prepare
 from relief_ray.records.facts import data_facts
 from relief_ray.records.run_folder import read_rounds, read_run
-from relief_ray.report.comparison import experiments
+from relief_ray.report.comparison import by_setting
 from relief_ray.report.runs import take_inventory
 from relief_ray.report.tables.overview import data_tables
 from relief_ray.server import aggregation as agg
@@ -221,6 +222,7 @@ def test_windows_are_predicted_without_what_their_subject_lacks(missing: str) ->
 # Runs -----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("strategy", ["relief", "fedavg"])
 def test_what_stands_in_a_lacking_column_changes_no_bit_of_a_run(strategy: str, lab: Lab, tmp_path: Path) -> None:
     results = []
@@ -257,7 +259,7 @@ def test_a_held_out_person_without_a_sensor_is_tested(lab: Lab, tmp_path: Path) 
 
 def test_the_report_says_who_lacks_what(lab: Lab, tmp_path: Path) -> None:
     drive(parse(values_of(lab())), tmp_path / "runs" / "a")
-    (experiment,) = experiments(take_inventory([tmp_path / "runs"]))
+    (experiment,) = by_setting(take_inventory([tmp_path / "runs"]))
     table = data_tables(experiment, "e")[1]
     assert table.caption.endswith(". Subject 3 lacks hip.")
     assert [[c.text for c in row.cells][:3] for row in table.rows][2] == ["3", "C", "wrist + ankle"]

@@ -239,6 +239,7 @@ class Failing(SerialExecutor):
             raise RoundVoid("round 2: all hosts were lost")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("in_evaluation", [False, True])
 @pytest.mark.parametrize("case", ["relief", "local"])
 def test_a_round_that_failed_is_tried_again_from_committed_state(case, in_evaluation, golden, tmp_path):

@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import load_file
 
 from relief_ray.config.experiment import parse
-from relief_ray.conformance.runner import drive
+from relief_ray.experiment.experiment import run_cell as drive
 from relief_ray.records import checkpoint
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.strategies import PRESETS

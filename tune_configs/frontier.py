@@ -11,18 +11,18 @@ from dataclasses import replace
 
 from relief_ray.report.paper import V1
 from relief_ray.strategies import PROPOSED, REFERENCE
-from relief_ray.studies.spec import CNN, SGD, SGD_RATES, SHORT, Axis, Level, Settings, Spec, backbones
+from relief_ray.studies.spec import CNN, SGD, SGD_RATES, SHORT, Axis, Level, Spec, Values, backbones
 from tune_configs import CLAIMS
 
 # A block that is always trained is never the oldest, so that this order decides over all slots.
-_ORDERS: Mapping[str, Settings] = {
+_ORDERS: Mapping[str, Values] = {
     "divergence": {"strategy.select": "divergence"},
     "per_element": {"strategy.select": "per_element"},
     "oldest": {"strategy.select": "oldest", "strategy.mandatory": False},
     "random": {"strategy.select": "random"},
 }
 # The last models of the search are averaged, so that one lucky round decides less.
-_VALIDATION: Settings = {**SHORT, "evaluation.parts": ["validation"], "evaluation.average": "tail"}
+_VALIDATION: Values = {**SHORT, "evaluation.parts": ["validation"], "evaluation.average": "tail"}
 _AXES = (backbones(CNN),)
 # Averages every group over all participants, else as RELIEF.
 WHOLE_MEAN = "v2_mandatory"

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from relief_ray.config.experiment import read_settings
 from relief_ray.data.loader import Loader
-from relief_ray.plugins.load import import_path, is_path, what_to_type
+from relief_ray.plugins.load import import_path, is_path, what_to_type, where_raised
 from relief_ray.studies.spec import DATASETS, Cell, Dataset, Spec, cells
 from relief_ray.support.errors import Setting, UserError, nearest
 from tune_configs import frontier, paper_grids, search
@@ -59,30 +56,18 @@ def load_grid(target: str) -> Spec:
         spec = importlib.util.spec_from_file_location(path.stem, path)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        with _file_errors(path):
+        try:
             spec.loader.exec_module(module)
-            return checked(module.grid() if hasattr(module, "grid") else None, target)
+            made = module.grid() if hasattr(module, "grid") else None
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(
+                f"{path}: {type(error).__name__}: {error}{where_raised(error)}; expected Python with a function "
+                "grid(); mend the file"
+            ) from error
+        return checked(made, target)
     raise UserError(f"grid {target!r}: unknown{nearest(target, GRIDS)}; expected {', '.join(GRIDS)}, or a FILE.py")
-
-
-@contextmanager
-def _file_errors(path: Path) -> Iterator[None]:
-    """Turn whatever the user's file raises inside the block into an error that names its line.
-
-    Raises:
-        UserError: it raised something.
-    """
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        inside = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
-        line = error.lineno if isinstance(error, SyntaxError) else inside[-1] if inside else None
-        place = f"{path}, line {line}" if line else str(path)
-        raise UserError(
-            f"{place}: {type(error).__name__}: {error}; expected Python with a function grid(); mend the file"
-        ) from error
 
 
 def checked(made: object, target: str) -> Spec:
@@ -116,17 +101,12 @@ def checked(made: object, target: str) -> Spec:
     return replace(made, datasets=datasets, methods=tuple(map(import_path, made.methods)), own=own)
 
 
-def cells_of(grid: Spec, settings: Sequence[str] = (), *, skip_unknown: bool = False) -> tuple[Cell, ...]:
+def cells_of(grid: Spec, settings: Sequence[Setting] = (), *, skip_unknown: bool = False) -> tuple[Cell, ...]:
     """All cells of a grid under a user's settings; ``tuned=FILE`` takes every method's frozen choice of a search.
 
     Raises:
         UserError: as ``studies.spec.cells``, or the file cannot be read.
     """
-    return with_choices(grid, read_settings(settings), skip_unknown=skip_unknown)
-
-
-def with_choices(grid: Spec, settings: Sequence[Setting], *, skip_unknown: bool = False) -> tuple[Cell, ...]:
-    """``cells_of``, of settings that were read already."""
     files = [setting.value for setting in settings if setting.path == TUNED]
     tuned = read_tuned(Path(str(files[-1]))).tune if files else None
     rest = [setting for setting in settings if setting.path != TUNED]

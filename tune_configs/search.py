@@ -20,7 +20,7 @@ from relief_ray.models.registry import backbone_name
 from relief_ray.plugins.load import is_path
 from relief_ray.report.paper import PAPER_METHODS
 from relief_ray.strategies import search_of
-from relief_ray.studies.spec import CNN, PAPER, SGD, SGD_RATES, VARIANTS, Level, Point, Settings, Spec, backbones
+from relief_ray.studies.spec import CNN, PAPER, SGD, SGD_RATES, VARIANTS, Level, Point, Spec, Values, backbones
 from relief_ray.support.errors import Setting, UserError
 from relief_ray.support.files import PAGE, Unsealed, unsealed
 from relief_ray.support.frozen import FrozenConfig
@@ -52,7 +52,7 @@ def _sgd_tries(method: str) -> tuple[Level, ...]:
     return _crossed("sgd", SGD_RATES, SGD, method)
 
 
-def _crossed(name: str, rates: tuple[float, ...], optimizer: Settings, method: str) -> tuple[Level, ...]:
+def _crossed(name: str, rates: tuple[float, ...], optimizer: Values, method: str) -> tuple[Level, ...]:
     """Every rate of an optimizer with every value of the method's own parameter."""
     return tuple(
         Level(name=f"{name}{rate:g}-{level.name}", settings={"training.lr": rate, **optimizer, **level.settings})
@@ -87,7 +87,7 @@ SEARCH_SGD = replace(
 
 def _optimizer_tries(method: str) -> tuple[Level, ...]:
     """Three rates of Adam and three of SGD; the same for every method, whose own numbers stay as they are."""
-    optimizers: tuple[tuple[str, tuple[float, ...], Settings], ...] = (
+    optimizers: tuple[tuple[str, tuple[float, ...], Values], ...] = (
         ("lr", _FEW_RATES, {"training.optimizer": "adam"}),
         ("sgd", _FEW_SGD_RATES, SGD),
     )
@@ -138,18 +138,6 @@ class Tuned(FrozenConfig):
     score: str
     choices: tuple[Frozen, ...]
 
-    def choice(self, dataset: str, method: str, config: ExperimentConfig) -> Frozen:
-        """The choice for a cell.
-
-        Raises:
-            UserError: the search has none there.
-        """
-        place = place_of(dataset, method, config)
-        for frozen in self.choices:
-            if frozen.place == place:
-                return frozen
-        raise UserError(f"{Setting(TUNED, ...)}: has no choice for {words(place)}; search it first, or leave it out")
-
     def tune(
         self, point: Point, config: ExperimentConfig, settings: Sequence[Setting]
     ) -> tuple[Mapping[str, object], Choice]:
@@ -158,7 +146,12 @@ class Tuned(FrozenConfig):
         Raises:
             UserError: there is none, or one of the user's settings would replace a value.
         """
-        frozen = self.choice(point.setting.partition("-")[0], point.method, config)
+        place = place_of(point.setting.partition("-")[0], point.method, config)
+        frozen = next((choice for choice in self.choices if choice.place == place), None)
+        if frozen is None:
+            raise UserError(
+                f"{Setting(TUNED, ...)}: has no choice for {words(place)}; search it first, or leave it out"
+            )
         for setting in settings:
             if setting.path in frozen.choice.parameters:
                 raise UserError(f"{setting}: is chosen by {Setting(TUNED, ...)}; leave one of the two out")

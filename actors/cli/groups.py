@@ -4,22 +4,21 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from typer.core import TyperGroup
 
-from actors.cli.options import takes_record
+from actors.cli.options import runs
 from actors.cluster import DASHBOARD_PORT, GCS_PORT
 from actors.commands.options import (
     AsJson,
     Dataset,
     NodeChoice,
-    Settings,
+    Set,
     SomeNumber,
     SomePath,
     SomeText,
     Target,
     Token,
 )
-from actors.runtime.tokens import token_path, use_token
+from actors.runtime.tokens import use_token
 from relief_ray.support.errors import UserError
 
 cluster = typer.Typer(help="Several machines: start a head, join it as a device, see what fits.", no_args_is_help=True)
@@ -32,7 +31,7 @@ data = typer.Typer(help="Datasets: bring, check, look into.", no_args_is_help=Tr
 
 
 @cluster.command("head")
-@takes_record()
+@runs("cluster:head")
 def cluster_head(
     node: NodeChoice,
     port: Annotated[int, typer.Option(help="Port that nodes join at.")] = GCS_PORT,
@@ -40,13 +39,10 @@ def cluster_head(
     dashboard_port: Annotated[int, typer.Option(help="Port of dashboard and jobs.")] = DASHBOARD_PORT,
 ) -> None:
     """Start the head of a cluster and stay: `ray start --head --block` with fixed ports, bounds and a token."""
-    from actors.commands.cluster import head
-
-    head(node, port, dashboard_host, dashboard_port)
 
 
 @cluster.command("join")
-@takes_record()
+@runs("cluster:join")
 def cluster_join(
     address: Annotated[str, typer.Argument(metavar="HOST[:PORT]", help="The head.")],
     node: NodeChoice,
@@ -60,18 +56,16 @@ def cluster_join(
     if not (node.insecure or node.print_only):
         # Ray reads the variables once, when it is imported.
         use_token(node.token)
-    from actors.commands.cluster import join
-
-    join(address, letter, count, node)
 
 
 @cluster.command("check")
+@runs("cluster:check")
 def cluster_check(
     target: Annotated[
         list[str] | None,
         typer.Argument(metavar="[TARGET]", help="`demo` or FILE.yaml, placed by type; or a grid, `grid smoke`."),
     ] = None,
-    settings: Settings = None,
+    settings: Set = None,
     address: Annotated[SomeText, typer.Option(metavar="HOST:PORT", help="The head; default: RAY_ADDRESS.")] = None,
     token: Token = None,
     as_json: AsJson = False,
@@ -82,11 +76,9 @@ def cluster_check(
     """
     # Ray reads the variables once, when it is imported.
     use_token(token)
-    from actors.commands.cluster import check
-
-    check(target or [], settings or [], address, as_json)
 
 
+@runs("cluster:submit")
 def submit(
     context: typer.Context,
     arguments: Annotated[
@@ -111,26 +103,6 @@ def submit(
         raise UserError("submit: expected one of `-- COMMAND`, --attach JOB and --stop JOB, e.g. submit -- grid smoke")
     if not dry_run:
         use_token(token)
-    from actors.commands.cluster import attach_command, stop_command, submit_command
-
-    if attach is not None:
-        attach_command(attach, address)
-    elif stop is not None:
-        stop_command(stop, address)
-    else:
-        # Commands of this program that a job can run.
-        root = context.find_root().command
-        assert isinstance(root, TyperGroup)
-        commands = sorted({*root.commands} - {"submit", "cluster"})
-        submit_command(
-            arguments or [],
-            commands,
-            address=address,
-            folder=folder,
-            detach=detach,
-            dry_run=dry_run,
-            token=token_path(token),
-        )
 
 
 # `relief-ray device doctor|monitor|profile`.
@@ -142,6 +114,7 @@ Sysfs = Annotated[
 
 
 @device.command("doctor")
+@runs("device:doctor")
 def device_doctor(
     address: Annotated[SomeText, typer.Option(metavar="HOST[:PORT]", help="The head that it shall join.")] = None,
     token: Annotated[SomePath, typer.Option(metavar="FILE", help="The cluster's token.")] = None,
@@ -152,12 +125,10 @@ def device_doctor(
 
     Exit code 2 where a part has failed; each line that is not ok has its fix.
     """
-    from actors.commands.device import doctor
-
-    doctor(sysfs, address, token, as_json)
 
 
 @device.command("monitor")
+@runs("device:monitor")
 def device_monitor(
     command: Annotated[
         list[str] | None,
@@ -172,16 +143,13 @@ def device_monitor(
 
     The exit code is that of the command.
     """
-    from actors.commands.device import monitor
-
-    if code := monitor(command or [], seconds, idle, sysfs, as_json):
-        raise typer.Exit(code)
 
 
 @device.command("profile")
+@runs("device:profile")
 def device_profile(
     backbone: Annotated[SomeText, typer.Option(metavar="cnn|moment_lora", help="The backbone; default cnn.")] = None,
-    settings: Settings = None,
+    settings: Set = None,
     types: Annotated[str, typer.Option(metavar="A,B,C", help="Device types that get the measured speed.")] = "A,B,C",
     turns: Annotated[int, typer.Option(min=1, help="How often everything is repeated.")] = 5,
     out: Annotated[SomePath, typer.Option(metavar="FILE", help="Default: profile-BACKBONE.json.")] = None,
@@ -191,20 +159,16 @@ def device_profile(
 
     On its CPU, or on its GPU with --set training.device=cuda; with the board's power where it can be read.
     """
-    from actors.commands.device import profile
-
-    profile(backbone, settings or [], types, turns, out, as_json)
 
 
 @fleet.command("show")
-def fleet_show(target: Target = "demo", settings: Settings = None, as_json: AsJson = False) -> None:
+@runs("fleet:show")
+def fleet_show(target: Target = "demo", settings: Set = None, as_json: AsJson = False) -> None:
     """Show device types, clients, their sensors, RELIEF's deadline and predicted seconds under each clock."""
-    from actors.commands.fleet import show
-
-    show(target, settings or [], as_json)
 
 
 @fleet.command("whatif")
+@runs("fleet:whatif")
 def fleet_whatif(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Finished run folders, or folders of them.")],
     other: Annotated[
@@ -216,20 +180,16 @@ def fleet_whatif(
     as_json: AsJson = False,
 ) -> None:
     """Recompute time, energy and speedup of finished runs on other hardware; who trained what stays as it was."""
-    from actors.commands.fleet import whatif
-
-    whatif(folders, other, windows, epochs, as_json)
 
 
 @model.command("describe")
-def model_describe(target: Target = "demo", settings: Settings = None, as_json: AsJson = False) -> None:
+@runs("model:describe")
+def model_describe(target: Target = "demo", settings: Set = None, as_json: AsJson = False) -> None:
     """Show the parameter groups: role, shape, values, MiB, FLOPs per window, clients that can train them."""
-    from actors.commands.model import describe
-
-    describe(target, settings or [], as_json)
 
 
 @model.command("evaluate")
+@runs("model:evaluate")
 def model_evaluate(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of them.")],
     sensors: Annotated[
@@ -239,12 +199,10 @@ def model_evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Test the last model of runs again: through all sensors, those of every client, each alone, and any others."""
-    from actors.commands.model import evaluate
-
-    evaluate(folders, sensors or [], part, as_json)
 
 
 @model.command("export")
+@runs("model:export")
 def model_export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where to; empty, or not there yet.")],
@@ -258,20 +216,16 @@ def model_export(
     as_json: AsJson = False,
 ) -> None:
     """Write a run's model for use elsewhere: PEFT adapters or plain tensors, with code that loads them."""
-    from actors.commands.model import export
-
-    export(run, out, round_, with_encoder, as_json)
 
 
 @data.command("list")
+@runs("data:show_list")
 def data_list(as_json: AsJson = False) -> None:
     """List the datasets and which of them are here."""
-    from actors.commands.data import show_list
-
-    show_list(as_json)
 
 
 @data.command("fetch")
+@runs("data:bring")
 def data_fetch(
     name: Dataset,
     source: Annotated[SomePath, typer.Option("--from", metavar="FILE|DIR", help="A download of your own.")] = None,
@@ -279,34 +233,28 @@ def data_fetch(
     as_json: AsJson = False,
 ) -> None:
     """Download a dataset (going on where a transfer broke off), or take over your own download; then verify it."""
-    from actors.commands.data import bring
-
-    bring(name, source, url, as_json)
 
 
 @data.command("verify")
+@runs("data:check")
 def data_verify(name: Dataset, as_json: AsJson = False) -> None:
     """Check digests and structure of a dataset's files."""
-    from actors.commands.data import check
-
-    check(name, as_json)
 
 
 @data.command("accept")
+@runs("data:accept")
 def data_accept(
     name: Dataset,
     stride_s: Annotated[float, typer.Option(help="Seconds from one window to the next.")] = 5.0,
-    settings: Settings = None,
+    settings: Set = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="For the receipt.")] = Path(),
     as_json: AsJson = False,
 ) -> None:
     """Verify, cache, describe, and train two rounds of every strategy: a receipt to share."""
-    from actors.commands.data import accept
-
-    accept(name, stride_s, settings or [], out, as_json)
 
 
 @data.command("synth")
+@runs("data:make")
 def data_synth(
     name: Dataset,
     out: Annotated[
@@ -316,12 +264,10 @@ def data_synth(
     scale: Annotated[float, typer.Option(help="Length of every segment, above 0 to 1.")] = 1.0,
 ) -> None:
     """Write SYNTHETIC files in a dataset's original format, where the originals are not at hand."""
-    from actors.commands.data import make
-
-    make(name, out, seed, scale)
 
 
 @data.command("describe")
+@runs("data:look")
 def data_describe(
     name: Annotated[
         str,
@@ -335,27 +281,22 @@ def data_describe(
         SomeNumber,
         typer.Option(help="Seconds from one window to the next; by default those of a run.", show_default=False),
     ] = None,
-    settings: Settings = None,
+    settings: Set = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what is in a dataset: source, licence, ranges, activities, and the windows that a run cuts.
 
     Of a dataset's name those by default; of a preset, a configuration or a run those that it has.
     """
-    from actors.commands.data import look
-
-    look(name, stride_s, settings or [], as_json)
 
 
 @data.command("shard")
+@runs("data:shard")
 def data_shard(
     name: Dataset,
     client: Annotated[int, typer.Option(metavar="N", help="Id of the client.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder.")],
-    settings: Settings = None,
+    settings: Set = None,
     as_json: AsJson = False,
 ) -> None:
     """Write one client's training windows, for a device that may hold its own data only; a run's settings by --set."""
-    from actors.commands.data import shard
-
-    shard(name, client, out, settings or [], as_json)

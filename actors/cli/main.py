@@ -4,7 +4,6 @@ import logging
 import os
 import sys
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,22 +11,15 @@ import typer
 from typer.core import TyperGroup
 
 from actors.cli.groups import cluster, data, device, fleet, model, submit
-from actors.cli.options import Main, takes_record
+from actors.cli.options import Main, runs
 from actors.commands.options import (
-    Address,
     AsJson,
-    Budget,
     FetchTo,
-    Folds,
     Jobs,
-    Mirror,
     Options,
-    Rounds,
-    Seeds,
-    Settings,
+    Set,
     SomePath,
     SomeText,
-    Strategies,
     StudyQuestion,
 )
 from actors.terminal.exit_codes import EXIT_CODES
@@ -61,7 +53,15 @@ GridFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The grid's fold
 
 
 @grid.command("start")
-@takes_record(
+@runs(
+    "run:start_grid",
+    "strategies",
+    "seeds",
+    "folds",
+    "rounds",
+    "address",
+    "mirror",
+    "budget",
     "dry_run",
     "jobs",
     "skip_unknown",
@@ -80,110 +80,44 @@ GridFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The grid's fold
 def grid_start(
     target: Annotated[str, typer.Argument(metavar="MODULE|FILE.py", help="A grid by name, or a file of your own.")],
     options: Options,
-    settings: Settings = None,
+    settings: Set = None,
     out: Annotated[SomePath, typer.Option(metavar="DIR", help="For the cells; by default runs/grid-MODULE.")] = None,
-    strategies: Strategies = None,
-    seeds: Seeds = None,
-    folds: Folds = None,
-    rounds: Rounds = None,
-    budget: Budget = None,
-    address: Address = None,
-    mirror: Mirror = None,
 ) -> None:
     """Run a grid cell by cell; `grid start` may be left out: `relief-ray grid smoke`.
 
     `--set` scales it (`replicates=12`, `datasets=dsa`, `'methods=[fedavg, my_method:Mine]'`, `rounds=20`) and changes
     any value of a cell. Methods, data sets and backbones may be your own, by import path.
     """
-    settings = [*_axes(settings or [], strategies, seeds, folds, rounds), *(settings or [])]
-    _refuse_unread(options.search, "--search optuna", {"--tries": options.tries})
-    numbers = {"--grace-rounds": options.grace_rounds, "--reduction-factor": options.reduction_factor}
-    _refuse_unread(options.scheduler, "--scheduler asha", numbers)
-    from actors.commands.run import start_grid
-
-    start_grid(target, _with_ray(settings, address=address, mirror=mirror), out, _within(budget, options))
-
-
-def _axes(
-    settings: list[str], strategies: str | None, seeds: str | None, folds: str | None, rounds: int | None
-) -> list[str]:
-    """Options that `run` has too, as settings of a grid's axes.
-
-    Raises:
-        UserError: a list that is none, or an axis that `--set` chooses too.
-    """
-    if strategies is None and seeds is None and folds is None and rounds is None:
-        return []
-    from relief_ray.config.experiment import read_settings
-    from relief_ray.studies.spec import as_typed, joined, options
-
-    chosen = options(strategies, seeds, folds, rounds)
-    joined(chosen, read_settings(settings))
-    return as_typed(chosen)
-
-
-def _refuse_unread(chosen: str | None, reader: str, numbers: dict[str, int | None]) -> None:
-    """Refuse options that only ``reader`` reads where it was not ``chosen``.
-
-    Raises:
-        UserError: one was given.
-    """
-    from relief_ray.support.errors import UserError
-
-    for option, number in numbers.items() if chosen is None else ():
-        if number is not None:
-            raise UserError(f"{option} {number}: is read by {reader} alone; name it too, or leave {option} out")
-
-
-def _within(budget: str | None, options: Options) -> Options:
-    """The options, with the seconds of a budget."""
-    from actors.grids.estimate import parse_hours
-
-    return options if budget is None else replace(options, budget_s=parse_hours(budget))
 
 
 @grid.command("resume")
-@takes_record("dry_run", "jobs", "skip_failed", "rerun_stale", "dashboard", "as_json")
+@runs("run:resume_grid", "address", "budget", "dry_run", "jobs", "skip_failed", "rerun_stale", "dashboard", "as_json")
 def grid_resume(
     target: Annotated[str, typer.Argument(metavar="DIR|URI", help="The grid's folder, or its mirror.")],
     options: Options,
-    settings: Settings = None,
+    settings: Set = None,
     out: FetchTo = None,
-    budget: Budget = None,
-    address: Address = None,
 ) -> None:
     """Run exactly what is missing of a grid; `--set` may change runtime.* and tracking.* only.
 
     From a URI, the copy that `--mirror` made is first brought to a folder.
     """
-    from actors.commands.run import resume_grid
-
-    resume_grid(target, _with_ray(settings, address=address), out, _within(budget, options))
 
 
 @grid.command("status")
+@runs("run:show_status")
 def grid_status(folder: GridFolder, as_json: AsJson = False) -> None:
     """List every cell with its status."""
-    from actors.commands.run import show_status
-
-    show_status(folder, as_json)
 
 
 @grid.command("freeze")
+@runs("run:freeze_choices")
 def grid_freeze(
     folder: GridFolder,
     out: Annotated[SomePath, typer.Option(metavar="FILE", help="Default: results/tuned.json.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write every method's best try of a search, by validation F1, for `--set tuned=FILE`."""
-    from actors.commands.run import freeze_choices
-
-    freeze_choices(folder, out, as_json)
-
-
-def _with_ray(settings: list[str] | None, **options: str | None) -> list[str]:
-    """The settings, and those that options of the section `runtime` are short for."""
-    return [*(settings or []), *(f"runtime.{key}={value}" for key, value in options.items() if value is not None)]
 
 
 _EPILOG = "**Exit codes**\n\n" + "\n".join(f"* {code}: {meaning}" for code, meaning in EXIT_CODES)
@@ -232,38 +166,36 @@ def prepare(
 
 
 @app.command(epilog=_PRESET_HELP)
-@takes_record("dry_run", "rerun_stale", "dashboard", "as_json")
+@runs(
+    "run:run_command",
+    "strategies",
+    "seeds",
+    "folds",
+    "rounds",
+    "address",
+    "placement",
+    "mirror",
+    "dry_run",
+    "rerun_stale",
+    "dashboard",
+    "as_json",
+)
 def run(
     target: Annotated[str, typer.Argument(metavar="PRESET|FILE.yaml", help="What to run.")],
     options: Options,
-    settings: Settings = None,
+    settings: Set = None,
     out: Annotated[SomePath, typer.Option(metavar="DIR", help="For the run folders; by default runs/PRESET.")] = None,
-    strategies: Strategies = None,
-    seeds: Seeds = None,
-    folds: Folds = None,
-    rounds: Rounds = None,
     jobs: Jobs = 1,
-    address: Address = None,
-    placement: Annotated[
-        SomeText, typer.Option(metavar="auto|typed|virtual", help="Which node takes a client.")
-    ] = None,
-    mirror: Mirror = None,
 ) -> None:
     """Train: one run per strategy, fold and replicate or seed, then a table, a figure and a verdict."""
-    from actors.commands.run import run_command
-    from relief_ray.studies.spec import options as chosen_by
-
-    axes = chosen_by(strategies, seeds, folds, rounds)
-    chosen = _with_ray(settings, address=address, placement=placement, mirror=mirror)
-    run_command(target, chosen, axes, out, replace(options, jobs=jobs))
 
 
 @app.command()
-@takes_record("other_code", "rerun_stale", "dashboard", "as_json")
+@runs("run:resume_command", "other_code", "rerun_stale", "dashboard", "as_json")
 def resume(
     target: Annotated[str, typer.Argument(metavar="DIR|URI", help="A run folder, a folder of them, or a mirror.")],
     options: Options,
-    settings: Settings = None,
+    settings: Set = None,
     out: FetchTo = None,
     jobs: Jobs = 1,
 ) -> None:
@@ -272,12 +204,10 @@ def resume(
     From a URI, the copy that `--mirror` made is first brought to a folder. `--set` may change runtime.* and tracking.*
     only.
     """
-    from actors.commands.run import resume_command
-
-    resume_command(target, settings or [], out, replace(options, jobs=jobs))
 
 
 @app.command()
+@runs("results:compare_command")
 def compare(
     folders: Folders,
     out: Annotated[SomePath, typer.Option(metavar="DIR", help="Write table and figures there.")] = None,
@@ -289,15 +219,10 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Put runs side by side: F1, time, energy, bytes, differences with intervals, verdicts on claims named before."""
-    from actors.commands.results import bibtex_command, compare_command
-
-    if bibtex:
-        bibtex_command(folders)
-    else:
-        compare_command(folders, out, as_json, wide=wide, setting=setting)
 
 
 @app.command()
+@runs("results:report_command")
 def report(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs or grids.")],
     out: Annotated[
@@ -316,13 +241,10 @@ def report(
 
     Cells that failed, are missing or were computed by another program are shown as such.
     """
-    from actors.commands.results import report_command
-
-    report_command(folders, out, commit, as_json, title=title)
 
 
 @app.command("plan-study")
-@takes_record()
+@runs("study:plan_study_command")
 def plan_study(
     question: StudyQuestion,
     folders: Annotated[
@@ -331,12 +253,10 @@ def plan_study(
     as_json: AsJson = False,
 ) -> None:
     """Say before a study how many paired runs a difference needs, and what a planned number can find."""
-    from actors.commands.study import plan_study_command
-
-    plan_study_command(folders or [], question, as_json)
 
 
 @app.command()
+@runs("model:reproduce_command")
 def reproduce(
     target: Annotated[
         str, typer.Argument(metavar="RESULTS#CELL", help="A committed file or folder, and a cell of it.")
@@ -346,12 +266,10 @@ def reproduce(
     as_json: AsJson = False,
 ) -> None:
     """Compute a committed cell again and say: equal bits, within tolerance, or different (exit code 6)."""
-    from actors.commands.model import reproduce_command
-
-    reproduce_command(target, out, tolerance, as_json)
 
 
 @app.command()
+@runs("config:explain_command")
 def explain(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     round_: Annotated[int, typer.Option("--round", help="The round.")],
@@ -359,22 +277,18 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Say in words why a client trained what it trained: deadline, budget, ranking, cut-off."""
-    from actors.commands.config import explain_command
-
-    explain_command(run, round_, client, as_json)
 
 
 @app.command()
+@runs("conformance:strategies_command")
 def strategies(
     bibtex: Annotated[bool, typer.Option("--bibtex", help="References instead.")] = False, as_json: AsJson = False
 ) -> None:
     """List what can be compared."""
-    from actors.commands.conformance import strategies_command
-
-    strategies_command(bibtex, as_json)
 
 
 @app.command()
+@runs("config:config_command")
 def config(
     target: Annotated[
         SomeText, typer.Argument(metavar="[PRESET|FILE|RUN|MODULE:NAME]", help="Whose keys; else defaults.")
@@ -384,17 +298,15 @@ def config(
     as_json: AsJson = False,
 ) -> None:
     """List every configuration key with its type, default, value and meaning: `config`, `config demo training`."""
-    from actors.commands.config import config_command
-
-    config_command(target, key, as_json, markdown)
 
 
 @app.command()
+@runs("conformance:conformance_command")
 def conformance(
     target: Annotated[
         SomeText, typer.Argument(metavar="[TARGET]", help="A name, my.module:MyMethod, :MyNet or :MY_DATA.")
     ] = None,
-    settings: Settings = None,
+    settings: Set = None,
     address: Annotated[
         SomeText, typer.Option(metavar="HOST:PORT", help="Instead of TARGET: judge the nodes of this cluster.")
     ] = None,
@@ -407,13 +319,10 @@ def conformance(
 
     With --address: whether every node of a cluster reproduces reference numbers, to the bit on equal processors.
     """
-    from actors.commands.conformance import conformance_command
-
-    how = {"settings": settings or [], "use_ray": ray, "equals": equals, "within": within}
-    conformance_command(target, address, as_json, **how)
 
 
 @app.command()
+@runs("config:new_command")
 def new(
     kind: Annotated[Literal["method", "dataset", "backbone", "grid"], typer.Argument(help="What to write.")],
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the file, e.g. my_method.")],
@@ -421,21 +330,16 @@ def new(
     as_json: AsJson = False,
 ) -> None:
     """Write a short working file of your own, with its tests: the start of a method, data set, backbone or grid."""
-    from actors.commands.config import new_command
-
-    new_command(kind, name, out, as_json)
 
 
 @app.command()
+@runs("results:sync_command")
 def sync(
     folders: Folders,
     uri: Annotated[SomeText, typer.Option(help="An MLflow store; by default the run's own.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Tell an MLflow store what it does not know of these runs yet; each point arrives once."""
-    from actors.commands.results import sync_command
-
-    sync_command(folders, uri, as_json)
 
 
 def main() -> None:

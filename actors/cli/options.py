@@ -10,14 +10,15 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
+from importlib import import_module
 from io import TextIOWrapper
 from itertools import pairwise
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperGroup
 
-from actors.terminal.exit_codes import INTERRUPTED, report, say
+from actors.terminal.exit_codes import INTERRUPTED, Result, report, say
 from actors.terminal.signals import interrupted, leave_at_once
 from relief_ray.support.errors import clipped
 from relief_ray.support.masking import mask_logs
@@ -85,36 +86,53 @@ def _open_closed() -> None:
                 os.close(null)
 
 
-def takes_record(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options that a record among its parameters declares: the named ones, by default all.
+def runs(target: str, *names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Let a command carry out ``target``: ``module:function`` of ``actors.commands``, imported when it is called.
 
-    A record is a dataclass; its fields that are ``Annotated`` are options. The command gets one with what was chosen.
+    What the command itself does comes first. The function gets the command's values by name, but for `--json`:
+    settings read, an empty list where none was given. What it returns or yields (``Result``) is printed. A record among
+    the command's parameters is a dataclass, of which the named fields, by default all that are ``Annotated``, are
+    options; the function gets one with what was chosen.
     """
+    module, _, function = target.partition(":")
 
-    def taking(command: Callable[..., None]) -> Callable[..., None]:
+    def running(command: Callable[..., None]) -> Callable[..., None]:
         kinds: dict[str, Any] = get_type_hints(command, include_extras=True)
-        place = next(name for name, kind in kinds.items() if is_dataclass(kind))
-        record = kinds[place]
-        declared = get_type_hints(record, include_extras=True)
-        chosen = [
-            f for f in fields(record) if f.name in (names or declared) and hasattr(declared[f.name], "__metadata__")
-        ]
-        options = [
-            inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=declared[f.name])
-            for f in chosen
-        ]
-        others = [p for p in inspect.signature(command).parameters.values() if p.name != place]
+        lists = [n for n, kind in get_type_hints(command).items() if any(get_origin(k) is list for k in get_args(kind))]
+        records: dict[str, Any] = {name: kind for name, kind in kinds.items() if is_dataclass(kind)}
+        parameters = [p for p in inspect.signature(command).parameters.values() if p.name not in records]
+        chosen: dict[str, list[str]] = {}
+        for place, record in records.items():
+            declared = get_type_hints(record, include_extras=True)
+            of_record = [f for f in fields(record) if hasattr(declared[f.name], "__metadata__")]
+            chosen[place] = [f.name for f in of_record if not names or f.name in names]
+            parameters += [
+                inspect.Parameter(
+                    f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=declared[f.name]
+                )
+                for f in of_record
+                if f.name in chosen[place]
+            ]
 
         def called(**values: Any) -> None:
-            of_record = {option.name: values.pop(option.name) for option in options}
-            command(**values, **{place: record(**of_record)})
+            as_json = values.get("as_json", False)
+            values |= {name: values[name] or () for name in lists}
+            if values.get("settings"):  # for none the library is not loaded
+                values["settings"] = import_module("relief_ray.config.experiment").read_settings(values["settings"])
+            for place, options in chosen.items():
+                values[place] = records[place](**{name: values.pop(name) for name in options})
+            command(**values)
+            values.pop("as_json", None)
+            made = getattr(import_module(f"actors.commands.{module}"), function)(**values)
+            for result in [made] if isinstance(made, Result) else made or ():
+                result.show(as_json=as_json)
 
         called.__name__, called.__doc__ = command.__name__, command.__doc__
-        called.__annotations__ = {parameter.name: parameter.annotation for parameter in (*others, *options)}
-        called.__signature__ = inspect.Signature([*others, *options])  # type: ignore[attr-defined]
+        called.__annotations__ = kinds | {parameter.name: parameter.annotation for parameter in parameters}
+        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         return called
 
-    return taking
+    return running
 
 
 # Errors as exit codes.

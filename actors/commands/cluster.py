@@ -13,6 +13,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+import typer
+from typer.core import TyperGroup
+
 from actors.cluster import DASHBOARD_PORT, jobs, start_line
 from actors.cluster import survey as nodes_of
 from actors.cluster.survey import Bundle, NodeFacts, in_words, survey
@@ -21,12 +24,12 @@ from actors.launch import choose_mode
 from actors.runtime import tokens
 from actors.runtime.placement import Nodes, total_of
 from actors.runtime.session import SessionOptions, ray_session
-from actors.terminal.exit_codes import BAD_INPUT, INTERRUPTED, RAY_LOST, Stopped, print_result, say
+from actors.terminal.exit_codes import BAD_INPUT, INTERRUPTED, RAY_LOST, Result, Stopped, say
 from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.studies.plan import target_config
 from relief_ray.studies.presets import PRESETS
 from relief_ray.studies.spec import Cell
-from relief_ray.support.errors import UserError, counted
+from relief_ray.support.errors import Setting, UserError, counted
 from relief_ray.support.text import wrapped
 
 if TYPE_CHECKING:
@@ -71,7 +74,9 @@ class Fit:
         return not self.unplaced and not self.need.impossible
 
 
-def check(target: Sequence[str], settings: Sequence[str], address: str | None, as_json: bool) -> None:
+def check(
+    target: Sequence[str], settings: Sequence[Setting], address: str | None, token: Path | None = None
+) -> Iterator[Result]:
     """Show the nodes, and whether a target fits.
 
     Raises:
@@ -90,7 +95,7 @@ def check(target: Sequence[str], settings: Sequence[str], address: str | None, a
         training = trains(nodes, fit.need)
         faults += nodes_of.data_faults(training, fit.need.data)
         notes += nodes_of.data_notes(training, fit.need.data)
-    print_result(as_text(place, nodes, fit, faults, notes), as_facts(place, nodes, fit, faults, notes), as_json)
+    yield Result(as_text(place, nodes, fit, faults, notes), as_facts(place, nodes, fit, faults, notes))
     if faults or (fit is not None and not fit.fits):
         raise Stopped(BAD_INPUT, "it does not fit" if not faults else "the nodes are no cluster for a run yet")
 
@@ -104,7 +109,7 @@ def trains(nodes: Sequence[NodeFacts], need: Need) -> list[NodeFacts]:
     ]
 
 
-def judge(target: Sequence[str], settings: Sequence[str], offers: Sequence[Bundle], place: str) -> Fit:
+def judge(target: Sequence[str], settings: Sequence[Setting], offers: Sequence[Bundle], place: str) -> Fit:
     """Whether a target fits on nodes that offer ``offers``; ``place``: address of the head.
 
     Raises:
@@ -117,7 +122,7 @@ def judge(target: Sequence[str], settings: Sequence[str], offers: Sequence[Bundl
     return Fit(need=need, unplaced=lacking, at_once=number, changes=tuple(nodes_of.changes(lacking, place)))
 
 
-def need_of(target: Sequence[str], settings: Sequence[str], offers: Sequence[Bundle]) -> Need:
+def need_of(target: Sequence[str], settings: Sequence[Setting], offers: Sequence[Bundle]) -> Need:
     """Needs of a target: of a preset or file placed by type, unless ``settings`` say otherwise; of a grid as it is.
 
     ``target``: the words after `relief-ray`, of which `run` may be left out, and `grid` where no preset has the name.
@@ -135,8 +140,9 @@ def need_of(target: Sequence[str], settings: Sequence[str], offers: Sequence[Bun
     nodes = Nodes(each=tuple(offers), here=total_of(offers))
     if verb == "grid" or (not verb and (name.endswith(".py") or (name in GRIDS and name not in PRESETS))):
         return _grid_need(name, cells_of(load_grid(name), settings), nodes)
-    keys = {setting.partition("=")[0] for setting in settings}
-    typed = [] if keys & {"runtime.mode", "runtime.placement"} else ["runtime.mode=actors", "runtime.placement=typed"]
+    keys = {setting.path for setting in settings}
+    typed = [Setting("runtime.mode", "actors"), Setting("runtime.placement", "typed")]
+    typed = [] if keys & {"runtime.mode", "runtime.placement"} else typed
     return _run_need(target_config(name, [*typed, *settings]), f"run {name}", nodes, is_trial=False)
 
 
@@ -245,6 +251,30 @@ def as_facts(
 # `relief-ray submit`: a command as a job on a cluster's head, from any folder with one's own code.
 
 
+def submit(
+    context: typer.Context,
+    arguments: Sequence[str],
+    address: str | None,
+    token: Path | None,
+    folder: Path,
+    detach: bool,
+    dry_run: bool,
+    attach: str | None,
+    stop: str | None,
+) -> None:
+    """Start a job of ``arguments``, or follow or stop the one that is named."""
+    if attach is not None:
+        _follow(_connect(address), attach, address)
+    elif stop is not None:
+        stop_command(stop, address)
+    else:
+        root = context.find_root().command
+        assert isinstance(root, TyperGroup)
+        commands = sorted({*root.commands} - {"submit", "cluster"})
+        place = tokens.token_path(token)
+        submit_command(arguments, commands, address=address, folder=folder, detach=detach, dry_run=dry_run, token=place)
+
+
 def submit_command(
     arguments: Sequence[str],
     commands: Collection[str],
@@ -291,15 +321,6 @@ def submit_command(
         say(_how_to_go_on(job, address))
     else:
         _follow(client, job, address)
-
-
-def attach_command(job: str, address: str | None) -> None:
-    """Follow a job from its first line.
-
-    Raises:
-        Stopped: with the job's exit code, unless it is 0.
-    """
-    _follow(_connect(address), job, address)
 
 
 def stop_command(job: str, address: str | None) -> None:
@@ -373,31 +394,31 @@ def _settled(choice: NodeChoice, towards: str, *, is_head: bool) -> start_line.N
     )
 
 
-def head(choice: NodeChoice, port: int, dashboard_host: str, dashboard_port: int) -> None:
+def head(node: NodeChoice, port: int, dashboard_host: str, dashboard_port: int) -> None:
     """Start the head in the place of this process, or print how.
 
     Raises:
         UserError: no token, ports that overlap, or a token that others may read.
     """
-    tokens.refuse_open(choice.insecure)
-    node = _settled(choice, _OUTSIDE, is_head=True)
-    line = start_line.head_line(node, port=port, dashboard_host=dashboard_host, dashboard_port=dashboard_port)
-    token = None if node.token is None else shlex.quote(str(node.token))
-    if choice.print_only:
-        if node.token is not None and not node.token.exists():
-            folder = shlex.quote(str(node.token.parent))
+    tokens.refuse_open(node.insecure)
+    settled = _settled(node, _OUTSIDE, is_head=True)
+    line = start_line.head_line(settled, port=port, dashboard_host=dashboard_host, dashboard_port=dashboard_port)
+    token = None if settled.token is None else shlex.quote(str(settled.token))
+    if node.print_only:
+        if settled.token is not None and not settled.token.exists():
+            folder = shlex.quote(str(settled.token.parent))
             print(f"(umask 077; mkdir -p {folder}; openssl rand -hex 32 > {token})")
         print(line.text())
         return
-    if node.token is not None and tokens.make_token(node.token):
-        say(f"token   {node.token} (new; only you can read it)")
+    if settled.token is not None and tokens.make_token(settled.token):
+        say(f"token   {settled.token} (new; only you can read it)")
     option = "" if token is None else f" --token {token}"
     variables = "" if token is None else f"RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={token} "
-    place, url = f"{node.host}:{port}", f"http://{dashboard_host}:{dashboard_port}"
+    place, url = f"{settled.host}:{port}", f"http://{dashboard_host}:{dashboard_port}"
     say(
         "\n".join(
             (
-                f"head    {place} with {_offer(node.capacity)}; dashboard and jobs at {url}",
+                f"head    {place} with {_offer(settled.capacity)}; dashboard and jobs at {url}",
                 f"device  relief-ray cluster join {place} --type c --token COPY_OF_THE_TOKEN",
                 f"check   relief-ray cluster check --address {place}{option}",
                 f"job     relief-ray submit --address {url}{option} -- grid smoke",
@@ -409,28 +430,28 @@ def head(choice: NodeChoice, port: int, dashboard_host: str, dashboard_port: int
     line.run()
 
 
-def join(address: str, letter: start_line.DeviceLetter | None, count: int, choice: NodeChoice) -> None:
+def join(address: str, node: NodeChoice, letter: start_line.DeviceLetter | None, count: int) -> None:
     """Join a cluster in the place of this process, or print how.
 
     Raises:
         UserError: nothing answers, the token is refused, or the versions cannot be one cluster.
     """
-    tokens.refuse_open(choice.insecure)
+    tokens.refuse_open(node.insecure)
     if letter is None and count != 1:
         raise UserError(f"--count {count}: counts devices of a type; expected --type a, b or c with it")
     place = start_line.with_port(address)
-    node = _settled(choice, place.rpartition(":")[0], is_head=False)
-    line = start_line.join_line(node, place, letter, count)
-    if choice.print_only:
+    settled = _settled(node, place.rpartition(":")[0], is_head=False)
+    line = start_line.join_line(settled, place, letter, count)
+    if node.print_only:
         print(line.text())
         return
-    if node.token is not None:
-        tokens.check_token(node.token)
+    if settled.token is not None:
+        tokens.check_token(settled.token)
         # For `ray start`, which has this environment.
-        tokens.use_token(node.token)
+        tokens.use_token(settled.token)
     start_line.joinable(place)
     device = "cores only" if letter is None else f"{count} x type {letter.upper()}"
-    say(f"joins   {place} as {device}, with {_offer(node.capacity)}")
+    say(f"joins   {place} as {device}, with {_offer(settled.capacity)}")
     line.run()
 
 

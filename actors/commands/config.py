@@ -13,7 +13,7 @@ from string import Template
 from typing import Final, Literal
 
 from actors.commands.folders import refuse_several
-from actors.terminal.exit_codes import print_result
+from actors.terminal.exit_codes import Result
 from relief_ray.config.experiment import ExperimentConfig, all_keys, own_keys
 from relief_ray.config.keys import CHOSEN, Key, unknown_key
 from relief_ray.models.registry import backbone_name
@@ -29,15 +29,15 @@ from relief_ray.support.text import WIDTH, pip, wrapped
 # `relief-ray explain`: why a client trains what it trains; the reasons are ``relief_ray.studies.reasons``'.
 
 
-def explain_command(folder: Path, round_: int, client: int, as_json: bool) -> None:
-    """Print the reasons for one client's task in one round.
+def explain_command(run: Path, round_: int, client: int) -> Result:
+    """Give the reasons for one client's task in one round.
 
     Raises:
         UserError: no such round or client, or a folder of several runs.
     """
-    refuse_several(folder, "explain", f"--round {round_} --client {client}")
-    reasons = reasons_for(folder, round_, client, width=WIDTH)
-    print_result(reasons.text, reasons.facts, as_json)
+    refuse_several(run, "explain", f"--round {round_} --client {client}")
+    reasons = reasons_for(run, round_, client, width=WIDTH)
+    return Result(reasons, reasons.facts)
 
 
 # `relief-ray new`: writes a working file of a user's own (method, data set, backbone, grid), and its tests.
@@ -66,8 +66,8 @@ _NEXT: dict[Kind, tuple[str, ...]] = {
 _OPTIONAL = {"cuda": "torch"}
 
 
-def new_command(kind: Kind, name: str, out: Path, as_json: bool) -> None:
-    """Write ``NAME.py`` and ``test_NAME.py`` and print what to type next.
+def new_command(kind: Kind, name: str, out: Path) -> Result:
+    """Write ``NAME.py`` and ``test_NAME.py``, and say what to type next.
 
     Raises:
         UserError: no name for a module, or that of an installed one; a file of that name is there already, or nothing
@@ -97,7 +97,7 @@ def new_command(kind: Kind, name: str, out: Path, as_json: bool) -> None:
     commands += [f"python -m pytest test_{module}.py", *(_typed(command.format(**names)) for command in _NEXT[kind])]
     lines = [*(f"Written {path}" for path in paths.values()), "", "Next", *(f"  {command}" for command in commands)]
     facts = {"event": "new", "files": [str(path) for path in paths.values()], "next": commands}
-    print_result("\n".join(lines), facts, as_json)
+    return Result("\n".join(lines), facts)
 
 
 def _typed(command: str) -> str:
@@ -121,28 +121,27 @@ def names_of(name: str) -> dict[str, str]:
 _MARK: Final = "*"
 
 
-def config_command(first: str | None, second: str | None, as_json: bool, markdown: bool) -> None:
-    """Print the keys; ``first`` may be a preset, file, run folder, method or backbone of one's own, or already the key.
+def config_command(target: str | None, key: str | None, markdown: bool) -> Result:
+    """List the keys; ``target`` may be a preset, file, run folder, method or backbone of one's own, or already the key.
 
     Raises:
         UserError: no such preset, file, method or key.
     """
     if markdown:
-        print(_page(all_keys()), end="")
-        return
-    is_key = second is None and first is not None and bool(_matching(first, all_keys()))
-    target, wanted = (None, first) if is_key else (first, second)
+        return Result(_page(all_keys()))
+    is_key = key is None and target is not None and bool(_matching(target, all_keys()))
+    target, wanted = (None, target) if is_key else (target, key)
     if target is not None and ":" in target:
         keys, values, head = _of_own(target, wanted)
     else:
         keys, values, head = _of_defaults(wanted) if target is None else _of_target(target, wanted)
-    lines = [*([f"{head}\n"] if head else []), *(_lines(key, values) for key in keys)]
+    lines = [*([f"{head}\n"] if head else []), *(_lines(one, values) for one in keys)]
     if target is None and wanted is None:
         lines.append("\nMethods have keys too: relief-ray config strategy. Models: config backbone.")
     facts = ("key", "of", "type", "default", "meaning")
-    rows = [{fact: getattr(key, fact) for fact in facts} for key in keys]
+    rows = [{fact: getattr(one, fact) for fact in facts} for one in keys]
     rows = [{**row, "value": values[row["key"]]} if row["key"] in values else row for row in rows]
-    print_result("\n".join(lines), rows, as_json)
+    return Result("\n".join(lines), rows)
 
 
 _HEAD: Final = """# Configuration
@@ -168,7 +167,7 @@ def _page(keys: Sequence[Key]) -> str:
             cells = [part.replace("|", "\\|") for part in (key.type, value_text(key.default), key.meaning)]
             text.append("| `{}` | {} | `{}` | {} |".format(key.key, *cells))
         text.append("")
-    return "\n".join(text)
+    return "\n".join(text).removesuffix("\n")
 
 
 def _matching(wanted: str, keys: Sequence[Key]) -> list[Key]:

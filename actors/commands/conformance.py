@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
 import typer
 
 from actors.cluster.survey import ask_nodes
 from actors.launch import ray_executors
 from actors.runtime.session import SessionOptions, process_options, ray_session
-from actors.terminal.exit_codes import print_result
+from actors.terminal.exit_codes import Result
 from relief_ray.conformance.runner import WITHIN, Agreement, ReferenceNumbers, agreement, reference_numbers
 from relief_ray.conformance.trial import judged_of, line, names_dataset
 from relief_ray.data.registry import DATASETS, load_own
@@ -21,7 +19,7 @@ from relief_ray.plugins.load import is_path
 from relief_ray.strategies import DESCRIBED
 from relief_ray.strategies.citations import cite
 from relief_ray.studies.describe import owners_of
-from relief_ray.support.errors import UserError, counted
+from relief_ray.support.errors import Setting, UserError, counted
 from relief_ray.support.text import WIDTH, filled, table
 
 # `relief-ray conformance --address HOST:PORT`: does every node of a cluster compute what this machine computes?
@@ -51,8 +49,8 @@ class NodeResult:
         return self.compared is not None and self.compared.is_kept
 
 
-def _judge_nodes(address: str, as_json: bool) -> None:
-    """Print a line per node; end with 1 where one does not reproduce the numbers.
+def _judge_nodes(address: str) -> Iterator[Result]:
+    """Give a line per node; end with 1 where one does not reproduce the numbers.
 
     Raises:
         UserError: the cluster cannot be joined.
@@ -60,7 +58,7 @@ def _judge_nodes(address: str, as_json: bool) -> None:
     reference = reference_numbers()
     with ray_session(SessionOptions(address=address)):
         results = results_of_nodes(reference)
-    print_result(as_text(reference, results), as_facts(reference, results), as_json)
+    yield Result(as_text(reference, results), as_facts(reference, results))
     if not all(result.is_kept for result in results):
         raise typer.Exit(1)
 
@@ -147,52 +145,49 @@ def _facts(numbers: ReferenceNumbers) -> Mapping[str, object]:
     return {"sha256": numbers.sha256, **numbers.machine.model_dump(mode="json")}
 
 
-def strategies_command(bibtex: bool, as_json: bool) -> None:
-    """Print the list, or the references."""
+def strategies_command(bibtex: bool) -> Result:
+    """List the methods, or their references."""
     if bibtex:
-        print(cite(p.config.citation for p in DESCRIBED.values() if p.config.citation is not None))
-    elif as_json:
-        described = {
-            name: {"kind": p.kind, "about": p.about, "config": p.config.model_dump(mode="json")}
-            for name, p in DESCRIBED.items()
-        }
-        print(json.dumps(described, indent=1))
-    else:
-        rows = [[name, p.kind, p.about] for name, p in DESCRIBED.items()]
-        print(table(["strategy", "kind", "what it does"], rows, left=3, width=WIDTH))
-        print("\n" + filled("Change one value: --set strategy.gamma=0.5. Use in a run: --strategies fedavg,relief"))
+        return Result(cite(p.config.citation for p in DESCRIBED.values() if p.config.citation is not None))
+    described = {
+        name: {"kind": p.kind, "about": p.about, "config": p.config.model_dump(mode="json")}
+        for name, p in DESCRIBED.items()
+    }
+    rows = [[name, p.kind, p.about] for name, p in DESCRIBED.items()]
+    advice = filled("Change one value: --set strategy.gamma=0.5. Use in a run: --strategies fedavg,relief")
+    text = f"{table(['strategy', 'kind', 'what it does'], rows, left=3, width=WIDTH)}\n\n{advice}"
+    return Result(text, described)
 
 
-def conformance_command(target: str | None, address: str | None, as_json: bool, **how: Any) -> None:
-    """Judge a target's rules, or the nodes of a cluster; ``how``: as in ``_judge_rules``.
+def conformance_command(
+    target: str | None, settings: Sequence[Setting], address: str | None, ray: bool, equals: str, within: float
+) -> Iterator[Result]:
+    """Judge a target's rules, or the nodes of a cluster; ``equals``: judge only whether it is that method.
 
     Raises:
         UserError: both were given, or neither.
+        typer.Exit: a rule is broken, or a node does not reproduce the numbers; with code 1.
     """
-    if target is not None and address is None:
-        _judge_rules(target, as_json, **how)
-    elif target is None and address is not None:
-        _judge_nodes(address, as_json)
-    else:
+    if (target is None) == (address is None):
         raise UserError(
             f"conformance: found {'both TARGET and' if target else 'neither TARGET nor'} --address, expected one of "
             "them: `conformance relief`, or `conformance --address HOST:PORT` for the nodes of a cluster"
         )
-
-
-def _judge_rules(
-    target: str, as_json: bool, *, settings: Sequence[str], use_ray: bool, equals: str, within: float
-) -> None:
-    """Print a line per rule; end with 1 where one is broken. ``equals``: judge only whether it is that method."""
+    if target is None:
+        assert address is not None
+        yield from _judge_nodes(address)
+        return
     with ExitStack() as stack:
-        judged = judged_of(target, settings, ray_executors(stack) if use_ray else {}, equals, within)
-        if as_json:
-            result = judged.judge()
-        else:
-            print(judged.heading)
-            result = judged.judge(lambda verdict: print(line(verdict, judged.rules), flush=True))
-    print(json.dumps(result.facts, indent=1) if as_json else result.summary)
+        judged = judged_of(target, settings, ray_executors(stack) if ray else {}, equals, within)
+        yield Result(judged.heading)
+        verdicts = []
+        for verdict in judged.reached():
+            yield Result(line(verdict, judged.rules))
+            verdicts.append(verdict)
+    result = judged.judge(verdicts)
+    yield Result(result.summary, result.facts)
     if not result.ok:
         raise typer.Exit(1)
-    if names_dataset(target) and not as_json:
-        print("", *owners_of((load_own(target) if is_path(target) else DATASETS[target]).spec), sep="\n")
+    if names_dataset(target):
+        owners = owners_of((load_own(target) if is_path(target) else DATASETS[target]).spec)
+        yield Result("\n".join(["", *owners]))

@@ -5,38 +5,38 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from actors.terminal.exit_codes import figure, print_result
+from actors.terminal.exit_codes import Result, figure
 from actors.terminal.progress import is_interactive, make_console
 from relief_ray import __version__
-from relief_ray.config.experiment import override, parse
+from relief_ray.config.experiment import assign, parse
 from relief_ray.data import DataConfig, get_spec, open_dataset
 from relief_ray.data.describe import VerifyReport, describe, list_datasets, verify
 from relief_ray.data.fetch import FetchReport, fetch, import_from, synth
 from relief_ray.data.loader import how_to_bring
 from relief_ray.data.shard import write_shard
 from relief_ray.data.source import search_roots
-from relief_ray.experiment.experiment import Experiment
-from relief_ray.experiment.lifecycle import create
+from relief_ray.experiment.experiment import run_cell
 from relief_ray.plugins.load import is_path
 from relief_ray.records.identity import machine_facts, source_digest
+from relief_ray.records.run_folder import read_rounds
 from relief_ray.strategies import PRESETS
 from relief_ray.studies.describe import data_config, data_description
-from relief_ray.support.errors import UserError
+from relief_ray.studies.spec import as_typed
+from relief_ray.support.errors import Setting, UserError
 from relief_ray.support.files import write_atomic
 from relief_ray.support.process import use_threads
 from relief_ray.support.text import WIDTH, table
-from relief_ray.training.executor import SerialExecutor
 
 _MAX_LINES = 10
 
 
-def show_list(as_json: bool) -> None:
+def show_list() -> Result:
     """Run `data list`."""
     datasets = list_datasets()
     rows = [[d["name"], d["origin"] or "absent", d["title"]] for d in datasets]
@@ -46,39 +46,36 @@ def show_list(as_json: bool) -> None:
     ]
     if absent := [d["name"] for d in datasets if d["origin"] is None]:
         lines.append(f"Bring one here: relief-ray data fetch {absent[0]} [--from FILE|DIR]")
-    print_result("\n".join(lines), datasets, as_json)
+    return Result("\n".join(lines), datasets)
 
 
-def bring(name: str, source: Path | None, url: str | None, as_json: bool) -> None:
+def bring(name: str, source: Path | None, url: str | None) -> Iterator[Result]:
     """Run `data fetch`."""
     if source is not None:
         report = import_from(name, source)
-    elif as_json or not is_interactive():
-        report = fetch(name, url=url)
     else:
-        report = _fetch_with_bar(name, url)
-    print_result(f"{name}: {report['num_bytes'] / 1e6:.1f} MB in {report['path']}", report, as_json)
-    if not as_json:
-        print(_verification_text(report["verification"]))
-        _refuse_wrong(report["verification"])
+        report = _fetch_with_bar(name, url) if is_interactive() else fetch(name, url=url)
+    yield Result(f"{name}: {report['num_bytes'] / 1e6:.1f} MB in {report['path']}", report)
+    yield Result(_verification_text(report["verification"]))
+    _refuse_wrong(report["verification"])
 
 
 def _fetch_with_bar(name: str, url: str | None) -> FetchReport:
     """Download a dataset and show a progress bar."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=make_console(), transient=True) as bar:
+    with Progress(*columns, console=make_console(stderr=True), transient=True) as bar:
         task = bar.add_task(name, total=None)
         return fetch(name, url=url, progress=lambda done, total: bar.update(task, completed=done, total=total))
 
 
-def check(name: str, as_json: bool) -> None:
+def check(name: str) -> Iterator[Result]:
     """Run `data verify`.
 
     Raises:
         UserError: the structure is not the dataset's.
     """
     report = verify(name)
-    print_result(_verification_text(report), report, as_json)
+    yield Result(_verification_text(report), report)
     _refuse_wrong(report)
 
 
@@ -106,22 +103,24 @@ def _refuse_wrong(report: VerifyReport) -> None:
         raise UserError(f"{report['path']}: {len(report['problems'])} problem(s) in its structure\n{lines}\n{remedy}")
 
 
-def make(name: str, out: Path | None, seed: int, scale: float) -> None:
+def make(name: str, out: Path | None, seed: int, scale: float) -> Result:
     """Run `data synth`."""
     folder = synth(name, out if out is not None else search_roots(None)[0], seed, scale)
-    print(f"{name}: SYNTHETIC files in {folder}")
-    print("Whatever is computed from them carries that word in its record, tables and figures.")
-    if out is not None:
-        print(f"Use them: RELIEF_DATA={out} relief-ray ...")
+    lines = [
+        f"{name}: SYNTHETIC files in {folder}",
+        "Whatever is computed from them carries that word in its record, tables and figures.",
+        *([] if out is None else [f"Use them: RELIEF_DATA={out} relief-ray ..."]),
+    ]
+    return Result("\n".join(lines))
 
 
-def look(name: str, stride_s: float | None, settings: Sequence[str], as_json: bool) -> None:
+def look(name: str, stride_s: float | None, settings: Sequence[Setting]) -> Result:
     """Run `data describe`; ``stride_s`` None: that of the preset, file or run, else the default."""
     description = data_description(name, stride_s, settings)
-    print_result(description, description.facts, as_json)
+    return Result(description, description.facts)
 
 
-def shard(name: str, client: int, out: Path, settings: Sequence[str], as_json: bool) -> None:
+def shard(name: str, client: int, out: Path, settings: Sequence[Setting]) -> Result:
     """Run `data shard`."""
     config = data_config(name, DataConfig().stride_s, settings)
     facts = write_shard(open_dataset(config), config, client, out)
@@ -129,7 +128,7 @@ def shard(name: str, client: int, out: Path, settings: Sequence[str], as_json: b
         f"{name}: {facts.num_windows} training windows of client {client} ({facts.split}), {facts.num_rows:,} rows\n"
         f"  in {out}; on the device: RELIEF_DATA={out} before `ray start`"
     )
-    print_result(text, facts.model_dump(mode="json"), as_json)
+    return Result(text, facts.model_dump(mode="json"))
 
 
 # `relief-ray data accept`: tries everything out on a dataset's files and writes a receipt to share.
@@ -137,7 +136,7 @@ def shard(name: str, client: int, out: Path, settings: Sequence[str], as_json: b
 _ROUNDS = 2
 
 
-def accept(name: str, stride_s: float, settings: Sequence[str], out: Path, as_json: bool) -> None:
+def accept(name: str, stride_s: float, settings: Sequence[Setting], out: Path) -> Iterator[Result]:
     """Verify, cache, describe, and train two rounds of every strategy; write ``accept-NAME.json``.
 
     Raises:
@@ -150,7 +149,10 @@ def accept(name: str, stride_s: float, settings: Sequence[str], out: Path, as_js
     config = data_config(name, stride_s)
     dataset = open_dataset(config)
     described = describe(dataset, config)
-    rows = [_two_rounds(name, label, stride_s, settings, quiet=as_json) for label in PRESETS]
+    rows = []
+    for label in PRESETS:
+        rows.append(_two_rounds(name, label, stride_s, settings))
+        yield Result(f"  {label}: {rows[-1]['wall_s']:.1f} s")
     receipt = {
         "receipt": 1,
         "dataset": name,
@@ -161,7 +163,7 @@ def accept(name: str, stride_s: float, settings: Sequence[str], out: Path, as_js
         "windows": described["windows"],
         "coverage": described["coverage"],
         "stride_s": stride_s,
-        "settings": list(settings),
+        "settings": as_typed(settings),
         "strategies": rows,
         "code_version": __version__,
         "source_digest": source_digest(),
@@ -178,10 +180,10 @@ def accept(name: str, stride_s: float, settings: Sequence[str], out: Path, as_js
         + table(["strategy", f"F1 after {_ROUNDS} rounds, %", "loss", "seconds"], lines)
         + f"\nReceipt: {path}"
     )
-    print_result(text, receipt, as_json)
+    yield Result(text, receipt)
 
 
-def _two_rounds(name: str, strategy: str, stride_s: float, settings: Sequence[str], quiet: bool) -> dict[str, Any]:
+def _two_rounds(name: str, strategy: str, stride_s: float, settings: Sequence[Setting]) -> dict[str, Any]:
     """Run two rounds of one strategy in this process, in a temporary folder."""
     values = {
         "name": f"accept-{strategy}",
@@ -192,12 +194,8 @@ def _two_rounds(name: str, strategy: str, stride_s: float, settings: Sequence[st
     }
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="relief-ray-accept-") as place:
-        setup, folder = create(parse(override(values, settings)), Path(place) / "run")
-        with folder:
-            Experiment(setup=setup, folder=folder, executor=SerialExecutor(setup.job)).run()
-            last = folder.rounds()[-1]
+        run_cell(parse(assign(values, settings)), Path(place) / "run")
+        last = read_rounds(Path(place) / "run")[-1]
     wall_s = time.perf_counter() - began
-    if not quiet:
-        print(f"  {strategy}: {wall_s:.1f} s", flush=True)
     f1 = None if last.metrics is None else last.metrics.headline
     return {"strategy": strategy, "f1": f1, "loss": last.loss, "wall_s": wall_s, "model_sha256": last.model_sha256}

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,18 +16,19 @@ from statistics import median
 from time import perf_counter
 from typing import Any, Literal
 
+import typer
+
 from actors.cluster import start_line
 from actors.runtime.tokens import use_token
-from actors.terminal.exit_codes import BAD_INPUT, Stopped, figure, print_result
-from relief_ray.config.experiment import override, parse
+from actors.terminal.exit_codes import BAD_INPUT, Result, Stopped, figure
+from relief_ray.config.experiment import assign, parse
 from relief_ray.devices import power_sensors
 from relief_ray.devices.fleet import TYPES
 from relief_ray.devices.meter import PERIOD_S, PowerMeter, RailEnergy
-from relief_ray.devices.throughput import Pace
 from relief_ray.devices.time import Profile, profile_text
 from relief_ray.models.registry import BACKBONES, backbone_name
 from relief_ray.profiling.profile import profile_device
-from relief_ray.support.errors import UserError, counted
+from relief_ray.support.errors import Setting, UserError, counted
 from relief_ray.support.files import cache_root, disk_errors, write_atomic
 from relief_ray.support.text import pip, si, table, typed, wrapped
 
@@ -129,8 +130,8 @@ def torch_here() -> TorchFacts:
     )
 
 
-def doctor(sysfs: Path | None, address: str | None, token: Path | None, as_json: bool) -> None:
-    """Check everything and print a line for each part, what to do below those that are not ok, and how many these are.
+def doctor(sysfs: Path | None, address: str | None, token: Path | None) -> Iterator[Result]:
+    """Check everything and give a line for each part, what to do below those that are not ok, and how many these are.
 
     Raises:
         Stopped: a part has failed, with exit code 2.
@@ -145,7 +146,7 @@ def doctor(sysfs: Path | None, address: str | None, token: Path | None, as_json:
     texts += ["", f"{len(failed)} failed, {counted(num_warnings, 'warning')}"]
     names = ("part", "status", "seen", "fix")
     checks = [{name: getattr(line, name) for name in names} for line in lines]
-    print_result("\n".join(texts), {"ready": not failed, "checks": checks}, as_json)
+    yield Result("\n".join(texts), {"ready": not failed, "checks": checks})
     if failed:
         raise Stopped(BAD_INPUT, f"not ready: {', '.join(failed)}")
 
@@ -294,30 +295,31 @@ def _connect_s(place: str) -> float:
 # `relief-ray device monitor`: power and energy of this board by rail, while it works or while a command runs.
 
 
-def monitor(command: Sequence[str], seconds: float, idle_s: float, sysfs: Path | None, as_json: bool) -> int:
-    """Measure, print and return the command's exit code; 0 without one. Ctrl-C ends the measurement early.
+def monitor(command: Sequence[str], seconds: float, idle: float, sysfs: Path | None) -> Iterator[Result]:
+    """Measure, and end with the command's exit code. Ctrl-C ends the measurement early.
 
     Args:
         command: program that is measured; without one the board is, for ``seconds``.
         seconds: length of the measurement.
-        idle_s: seconds before it that tell the idle power; 0: none.
+        idle: seconds before it that tell the idle power; 0: none.
         sysfs: folder that holds ``sys``, ``etc``, ``proc`` and ``var``; None: this machine's.
-        as_json: print JSON.
 
     Raises:
         UserError: the command cannot be started, or the root is no folder.
+        typer.Exit: the command's exit code is not 0.
     """
     root = _root_of(sysfs)
-    idle = PowerMeter(root)
-    if idle_s and idle.rails:
-        with idle:
-            time.sleep(idle_s)
-    idle_total = idle.total() if idle.samples else None
+    before = PowerMeter(root)
+    if idle and before.rails:
+        with before:
+            time.sleep(idle)
+    idle_total = before.total() if before.samples else None
     with PowerMeter(root) as meter:
         code = _run(command, seconds)
     facts = _power_facts(root, meter, None if idle_total is None else idle_total.mean_w, code)
-    print_result(_power_text(facts, meter), facts, as_json)
-    return code or 0
+    yield Result(_power_text(facts, meter), facts)
+    if code:
+        raise typer.Exit(code)
 
 
 def _run(command: Sequence[str], seconds: float) -> int | None:
@@ -328,8 +330,8 @@ def _run(command: Sequence[str], seconds: float) -> int | None:
         time.sleep(seconds)
     except OSError as error:
         raise UserError(
-            f"{command[0]}: cannot be started ({error.strerror}); expected a program, e.g. `device monitor -- python "
-            "train.py`"
+            f"{command[0]}: cannot be started ({error.strerror}); expected a program, e.g. "
+            "`device monitor -- python train.py`"
         ) from error
     except KeyboardInterrupt:
         return 130 if command else None
@@ -397,9 +399,7 @@ def _row(rail: RailEnergy) -> list[str]:
 _BUSY = 0.7
 
 
-def profile(
-    backbone: str | None, settings: Sequence[str], types: str, turns: int, out: Path | None, as_json: bool
-) -> None:
+def profile(backbone: str | None, settings: Sequence[Setting], types: str, turns: int, out: Path | None) -> Result:
     """Measure, write the profile, and say how to use it.
 
     Raises:
@@ -407,7 +407,7 @@ def profile(
     """
     if backbone is not None and backbone not in BACKBONES:
         raise UserError(f"--backbone {backbone}: unknown; expected one of {', '.join(BACKBONES)}")
-    config = parse(override({"backbone": {"name": backbone}} if backbone else {}, settings))
+    config = parse(assign({"backbone": {"name": backbone}} if backbone else {}, settings))
     wanted = {name.strip() for name in types.split(",") if name.strip()}
     if not wanted or wanted - set(TYPES):
         raise UserError(f"--types {types}: expected some of {','.join(TYPES)}, e.g. --types A,B,C")
@@ -417,7 +417,7 @@ def profile(
     measured = profile_device(config, tuple(name for name in TYPES if name in wanted), turns)
     with disk_errors(path, "write the profile"):
         write_atomic(path, profile_text(measured).encode())
-    print_result(_profile_text(measured, path), {"path": str(path), **measured.model_dump(mode="json")}, as_json)
+    return Result(_profile_text(measured, path), {"path": str(path), **measured.model_dump(mode="json")})
 
 
 def _profile_text(profile: Profile, path: Path) -> str:
@@ -431,7 +431,8 @@ def _profile_text(profile: Profile, path: Path) -> str:
     stages = []
     for name, paces in row.stagewise.stages.items():
         backward = [paces.backward.get(gradients) for gradients in ("weights", "input", "both")]
-        stages.append([name, *map(_rate, (paces.live, paces.frozen, *backward))])
+        rates = [pace and si(pace.flops_per_s) for pace in (paces.live, paces.frozen, *backward)]
+        stages.append([name, *(rate or "-" for rate in rates)])
     lines = [
         f"Backbone {profile.backbone}, engine {profile.engine}, batches of {batch} windows: MEASURED {of.date}",
         f"{of.cpu}, {of.num_cores} cores, threads: {of.num_threads}; torch {of.torch} ({of.torch_build}); "
@@ -454,8 +455,3 @@ def _profile_text(profile: Profile, path: Path) -> str:
             f"NOTE: the machine was busy (load {of.load_before:.1f} before it began); measure again when it is idle"
         )
     return "\n".join(lines)
-
-
-def _rate(pace: Pace | None) -> str:
-    """FLOP/s, or a dash."""
-    return "-" if pace is None else si(pace.flops_per_s)

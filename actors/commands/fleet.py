@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actors.commands.folders import refuse_nested, refuse_several
-from actors.terminal.exit_codes import figure, print_result
+from actors.terminal.exit_codes import Result, figure
 from relief_ray.core.messages import Assignment, ClientInfo
-from relief_ray.experiment.setup import Setup, choose_engine, context_of
+from relief_ray.experiment.setup import Setup, choose_engine, context_of, prepare
 from relief_ray.records.cells import find_runs
 from relief_ray.report.results import cost_figures
 from relief_ray.report.runs import Loaded, load_runs
 from relief_ray.strategies import PRESETS, PROPOSED, method_name
-from relief_ray.studies.plan import open_target
-from relief_ray.support.errors import UserError, counted, listed
+from relief_ray.studies.plan import target_config
+from relief_ray.support.errors import Setting, UserError, counted, listed
 from relief_ray.support.text import filled, table, typed
 from relief_ray.support.user_yaml import read_mapping
 
@@ -40,8 +40,8 @@ _COLUMNS = {"round_s": 3, "energy_j": 1, "speedup": 2}
 _HEAD = ["run", "clock", "round s", "then", "J/round", "then", "speedup", "then"]
 
 
-def whatif(folders: Sequence[Path], fleet: Path | None, windows: int | None, epochs: int | None, as_json: bool) -> None:
-    """Print seconds, joules and speedup as recorded and on the other fleet, by every clock.
+def whatif(folders: Sequence[Path], other: Path | None, windows: int | None, epochs: int | None) -> Result:
+    """Give seconds, joules and speedup as recorded and on the other fleet, by every clock.
 
     Raises:
         UserError: nothing differs, no finished run there, or one that does not fit the other fleet.
@@ -49,9 +49,9 @@ def whatif(folders: Sequence[Path], fleet: Path | None, windows: int | None, epo
     from relief_ray.studies.what_if import SAID, what_if
 
     refuse_nested(folders, "fleet whatif")
-    if fleet is None and windows is None and epochs is None:
+    if other is None and windows is None and epochs is None:
         raise UserError("what if what? give --fleet FILE.yaml, --windows N or --epochs E (the paper: 1900 and 5)")
-    changed, profile = ({}, None) if fleet is None else _read_fleet(fleet)
+    changed, profile = ({}, None) if other is None else _read_fleet(other)
     lines: list[list[str]] = []
     facts: list[JsonValue] = []
     for run in load_runs(find_runs(folders)):
@@ -64,21 +64,20 @@ def whatif(folders: Sequence[Path], fleet: Path | None, windows: int | None, epo
         after = _clocks_of(what_if(run, changed, profile, windows=windows, epochs=epochs))
         lines += _lines(run.title, before, after)
         facts.append({"run": run.where, "title": run.title, "recorded": _facts(before), "whatif": _facts(after)})
-    differences = [f"on the fleet of {fleet}"] * (fleet is not None)
+    differences = [f"on the fleet of {other}"] * (other is not None)
     differences += [] if windows is None else [f"with {windows:,} windows a client"]
     differences += [] if epochs is None else [f"with {epochs} local epochs"]
-    print_result(
+    return Result(
         f"{len(facts)} run(s) {', '.join(differences)}\n\n{table(_HEAD, lines, left=2)}\n\n"
         + filled(f"{SAID[0].upper()}{SAID[1:]}."),
         {
             "event": "whatif",
             "said": SAID,
-            "fleet": fleet and str(fleet),
+            "fleet": other and str(other),
             "windows": windows,
             "epochs": epochs,
             "runs": facts,
         },
-        as_json,
     )
 
 
@@ -129,11 +128,11 @@ def _facts(clocks: _Clocks) -> JsonValue:
 # `relief-ray fleet show`: devices, sensors, and the cost of a FedAvg round for each client.
 
 
-def show(target: str, settings: Sequence[str], as_json: bool) -> None:
-    """Print the fleet of a preset, a file or a run."""
+def show(target: str, settings: Sequence[Setting]) -> Result:
+    """Give the fleet of a preset, a file or a run."""
     if (folder := Path(target)).is_dir():
         refuse_several(folder, "fleet show")
-    setup = open_target(target, settings)
+    setup = prepare(target_config(target, settings))
     # The method whose deadline is shown: the run's own, or `PROPOSED` where that has none.
     own = setup.strategy.insight
     insight = PRESETS[PROPOSED].build().insight if own.deadline_s is None else own
@@ -148,7 +147,7 @@ def show(target: str, settings: Sequence[str], as_json: bool) -> None:
         f"the deadline of {method_name(setup.config.strategy, setup.config.label())} in round 1"
     )
     facts = _fleet_facts(setup, targets_s)
-    print_result(_fleet_text(setup, target, facts, deadline), facts, as_json)
+    return Result(_fleet_text(setup, target, facts, deadline), facts)
 
 
 def _mandatory_s(setup: Setup, client: ClientInfo) -> float:
@@ -192,7 +191,7 @@ def _fleet_text(setup: Setup, target: str, facts: Mapping[str, Any], deadline: s
             name,
             str(sum(client.device == name for client in fleet.clients)),
             f"{kind.peak_tops:g}",
-            f"{kind.active_power_w:g} / {kind.comm_power_w:g} / {kind.idle_power_w:g}",
+            f"{kind.power.active_w:g} / {kind.power.comm_w:g} / {kind.power.idle_w:g}",
             f"{kind.uplink_bytes_per_s / 1e6:g} / {kind.downlink_bytes_per_s / 1e6:g}",
             f"{1e3 * kind.latency_s:g}",
         ]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from actors.commands.folders import refuse_nested, refuse_several
-from actors.terminal.exit_codes import DIFFERENT, print_result
+from actors.terminal.exit_codes import DIFFERENT, Result
 from relief_ray.experiment.evaluation import Evaluation, Part, evaluate_run
 from relief_ray.experiment.export import export_model
 from relief_ray.records.cells import find_runs
@@ -19,7 +19,7 @@ from relief_ray.records.committed import pick
 from relief_ray.records.run_folder import read_run
 from relief_ray.studies.describe import description
 from relief_ray.studies.plan import target_config
-from relief_ray.support.errors import counted
+from relief_ray.support.errors import Setting, counted
 from relief_ray.support.text import filled, table, typed
 
 if TYPE_CHECKING:
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
     from relief_ray.records.schema import RoundRecord
 
 
-def describe(target: str, settings: Sequence[str], as_json: bool) -> None:
-    """Print the groups of the backbone that a preset, a file or a run trains."""
+def describe(target: str, settings: Sequence[Setting]) -> Result:
+    """Give the groups of the backbone that a preset, a file or a run trains."""
     if (folder := Path(target)).is_dir():
         refuse_several(folder, "model describe")
     groups = description(target_config(target, settings), target)
-    print_result(groups.text, groups.facts, as_json)
+    return Result(groups, groups.facts)
 
 
 # `relief-ray model evaluate`: tests the last model of runs with all, each client's, and any other sensors.
 
 
-def evaluate(folders: Sequence[Path], sensors: Sequence[str], part: Part, as_json: bool) -> None:
-    """Print a block per run.
+def evaluate(folders: Sequence[Path], sensors: Sequence[str], part: Part) -> Iterator[Result]:
+    """Give a block per run.
 
     Raises:
         UserError: no run there, one without checkpoint or whose data are not here, or an unknown sensor.
@@ -61,7 +61,7 @@ def evaluate(folders: Sequence[Path], sensors: Sequence[str], part: Part, as_jso
             "canonical": {"+".join(s.sensors): s.f1 for s in evaluation.canonical},
             "own": {s.client: s.f1 for s in evaluation.own},
         }
-        print_result(scores_text(read_run(path).name, evaluation), facts, as_json)
+        yield Result(scores_text(read_run(path).name, evaluation), facts)
 
 
 def scores_text(name: str, evaluation: Evaluation) -> str:
@@ -102,8 +102,8 @@ def scores_text(name: str, evaluation: Evaluation) -> str:
 _MAX_DIFFERENCES = 5
 
 
-def reproduce_command(target: str, out: Path | None, tolerance: float, as_json: bool) -> None:
-    """Run the cell, print the answer; ``tolerance`` in points of F1.
+def reproduce_command(target: str, out: Path | None, tolerance: float) -> Iterator[Result]:
+    """Run the cell, give the answer; ``tolerance`` in points of F1.
 
     Raises:
         UserError: no such cell, or its data are not here.
@@ -115,7 +115,7 @@ def reproduce_command(target: str, out: Path | None, tolerance: float, as_json: 
     last = cell.rounds[-1].round
 
     def on_round(record: RoundRecord) -> None:
-        if not as_json and sys.stderr.isatty():
+        if sys.stderr.isatty():
             print(f"\rround {record.round} of {last}", end="\n" if record.round == last else "", file=sys.stderr)
 
     with tempfile.TemporaryDirectory(prefix="relief-reproduce-") as place:
@@ -129,7 +129,7 @@ def reproduce_command(target: str, out: Path | None, tolerance: float, as_json: 
         "program": verdict.program,
         "processor": verdict.processor,
     }
-    print_result(_verdict_text(name, cell, verdict), facts, as_json)
+    yield Result(_verdict_text(name, cell, verdict), facts)
     if verdict.answer == "different":
         raise typer.Exit(DIFFERENT)
 
@@ -156,8 +156,8 @@ def _verdict_text(name: str, cell: CommittedCell, verdict: Verdict) -> str:
     return "\n".join(filled(line, rest="  ") for line in lines)
 
 
-def export(run: Path, out: Path, round_: int | None, with_encoder: bool, as_json: bool) -> None:
-    """Export a run's model to a folder; print its files and notes on the model."""
+def export(run: Path, out: Path, round_: int | None, with_encoder: bool) -> Result:
+    """Export a run's model to a folder; name its files, with notes on the model."""
     refuse_several(run, "model export", f"--out {typed(out)}")
     facts = export_model(run, out, round_, with_encoder=with_encoder)
     files = sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file())
@@ -172,4 +172,4 @@ def export(run: Path, out: Path, round_: int | None, with_encoder: bool, as_json
         f"{counted(len(files), 'file')}; README.md has code that loads them",
         *(f"NOTE: {note}" for note in notes),
     ]
-    print_result("\n".join(lines), {"event": "exported", "folder": str(out), "files": files, **facts}, as_json)
+    return Result("\n".join(lines), {"event": "exported", "folder": str(out), "files": files, **facts})

@@ -11,13 +11,14 @@ from typing import Annotated, Literal
 import typer
 
 from actors.cluster import FIRST_PORT
+from relief_ray.support.errors import UserError
 
 SomePath = Path | None
 SomeText = str | None
 SomeNumber = float | None
 SomeInt = int | None
 
-Settings = Annotated[
+Set = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
@@ -30,25 +31,46 @@ Target = Annotated[str, typer.Argument(metavar="[PRESET|FILE|RUN]", help="A pres
 Dataset = Annotated[str, typer.Argument(metavar="NAME", help="A dataset; see `relief-ray data list`.")]
 FetchTo = Annotated[SomePath, typer.Option("--out", metavar="DIR", help="For the copy at a URI; by default runs/NAME.")]
 Jobs = Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time, a process each; 1: one after the other.")]
-Mirror = Annotated[
-    SomeText, typer.Option(metavar="URI", help="Keep a copy of all records there, e.g. s3://bucket/folder.")
-]
-Strategies = Annotated[SomeText, typer.Option(metavar="A,B", help="Methods instead of those of the preset or grid.")]
-Seeds = Annotated[SomeText, typer.Option(metavar="0,1,2|0-4|[0]", help="Seeds instead of seeds or replicates.")]
-Folds = Annotated[SomeText, typer.Option(metavar="0,1|0-3|[0]", help="Folds of held-out subjects.")]
-Rounds = Annotated[SomeInt, typer.Option(min=1, help="Rounds of every run.")]
-Address = Annotated[SomeText, typer.Option(help="Join this Ray cluster instead of starting one.")]
-Budget = Annotated[SomeText, typer.Option(metavar="8h", help="Time a round of every method, run what fits.")]
 Token = Annotated[
     SomePath,
     typer.Option(metavar="FILE", help="The cluster's token; default: RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token."),
 ]
 
 
+def _parse_hours(text: str) -> float:
+    """Seconds of ``8h``, ``90m`` or ``600s``.
+
+    Raises:
+        UserError: anything else.
+    """
+    factor = {"h": 3600.0, "m": 60.0, "s": 1.0}.get(text[-1:], 0.0)
+    try:
+        seconds = factor * float(text[:-1])
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise UserError(f"--budget {text}: expected a positive time such as 8h, 90m or 600s")
+    return seconds
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
-    """Options of `relief-ray run`, `resume` and `grid` besides what is computed; each of them has some of these."""
+    """Options of `relief-ray run`, `resume` and `grid`; each of them has some of these."""
 
+    strategies: Annotated[
+        SomeText, typer.Option(metavar="A,B", help="Methods instead of those of the preset or grid.")
+    ] = None
+    seeds: Annotated[SomeText, typer.Option(metavar="0,1,2|0-4|[0]", help="Seeds instead of seeds or replicates.")] = (
+        None
+    )
+    folds: Annotated[SomeText, typer.Option(metavar="0,1|0-3|[0]", help="Folds of held-out subjects.")] = None
+    rounds: Annotated[SomeInt, typer.Option(min=1, help="Rounds of every run.")] = None
+    address: Annotated[SomeText, typer.Option(help="Join this Ray cluster instead of starting one.")] = None
+    placement: Annotated[SomeText, typer.Option(metavar="auto|typed|virtual", help="Which node takes a client.")] = None
+    mirror: Annotated[
+        SomeText, typer.Option(metavar="URI", help="Keep a copy of all records there, e.g. s3://bucket/folder.")
+    ] = None
+    budget: Annotated[SomeText, typer.Option(metavar="8h", help="Time a round of every method, run what fits.")] = None
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be run, its time and disk.")] = False
     jobs: Annotated[SomeInt, typer.Option(min=1, metavar="N", help="Most cells at a time.")] = None
     """None: as many as there are places."""
@@ -89,14 +111,21 @@ class Options:
         SomeInt, typer.Option(min=2, metavar="N", help="Of so many tries ASHA lets about one go on; by default 3.")
     ] = None
     as_json: AsJson = False
-    budget_s: float | None = None
-    """Wall time to stay within, counted from ``began_s``; None: no limit."""
     began_s: float = field(default_factory=time.monotonic)
     """Monotonic clock at the start of the command."""
 
+    def __post_init__(self) -> None:
+        """Read the budget before anything is begun."""
+        self.left_s()
+
+    @property
+    def budget_s(self) -> float:
+        """Wall time to stay within, counted from ``began_s``; infinite: no limit."""
+        return math.inf if self.budget is None else _parse_hours(self.budget)
+
     def left_s(self) -> float:
         """Seconds of the budget that are left; infinite without one."""
-        return math.inf if self.budget_s is None else self.budget_s - (time.monotonic() - self.began_s)
+        return self.budget_s - (time.monotonic() - self.began_s)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

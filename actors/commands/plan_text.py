@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,17 +13,18 @@ from actors.commands.study import claims_facts, claims_text
 from actors.grids.estimate import START_S, Estimate, estimates, probe_missing
 from actors.grids.places import address_of
 from actors.runtime.session import SessionOptions, ray_session
-from actors.terminal.exit_codes import say
+from actors.terminal.exit_codes import Result, say
 from actors.terminal.mlflow_export import where_to_look
 from actors.terminal.progress import duration, shortened
 from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.records.cells import STATUS_TEXT, CellState
+from relief_ray.records.identity import flat_params
 from relief_ray.records.run_folder import read_rounds
-from relief_ray.records.sync.mlflow import flat_params
 from relief_ray.report.runs import split_name
 from relief_ray.strategies import PRESETS
-from relief_ray.studies.loop import f1_heading, headline_f1
+from relief_ray.studies.loop import f1_heading
 from relief_ray.studies.plan import Plan
+from relief_ray.studies.progress import headline_f1
 from relief_ray.studies.spec import Cell
 from relief_ray.support.errors import counted
 from relief_ray.support.process import num_cores
@@ -36,9 +36,9 @@ State = CellState[Cell]
 _MAX_ROWS = 40
 
 
-def counts(entries: Sequence[State]) -> str:
+def counts(states: Sequence[State]) -> str:
     """``10 done, 1 failed, 1 planned``."""
-    numbers = {status: sum(e.status == status for e in entries) for status in STATUS_TEXT}
+    numbers = {status: sum(e.status == status for e in states) for status in STATUS_TEXT}
     return ", ".join(f"{number} {status}" for status, number in numbers.items() if number)
 
 
@@ -198,32 +198,26 @@ def _by_setting(rows: Sequence[Sequence[str]]) -> list[str]:
     return [head, rule, *(line for setting, below in by_setting.items() for line in (setting, *below))]
 
 
-def tell(facts: Mapping[str, object]) -> None:
-    """Print a JSON object on a line of its own."""
-    print(json.dumps(facts), flush=True)
-
-
 def mib(num_bytes: int) -> str:
     """``12 MiB``."""
     return f"{num_bytes / 2**20:.{0 if num_bytes > 10 * 2**20 else 1}f} MiB"
 
 
-def print_end(plan: Plan, entries: Sequence[State], as_json: bool) -> None:
-    """Print a grid's cells by status and the scores of those that are done."""
-    if as_json:
-        print_status(plan, entries, as_json)
-        return
-    print(f"\n{plan.name}: {counts(entries)} of {len(entries)} cells; records in {plan.out}")
-    rows = _score_rows(entries)
+def end_of(plan: Plan) -> Result:
+    """A grid's cells by status, the scores of those that are done, and what to type next."""
+    states = plan.look()
+    lines = [f"\n{plan.name}: {counts(states)} of {len(states)} cells; records in {plan.out}"]
+    rows = _score_rows(states)
     if rows:
-        print(table(["setting", "method", f1_heading(entries), "cells"], rows, left=2))
-    for entry in entries:
-        if entry.status in ("failed", "stale"):
-            print(f"{entry.status}: {entry.cell.name}: {entry.why.splitlines()[0] if entry.why else ''}")
-    if any(e.is_open for e in entries):
-        print(f"\nGo on with  relief-ray grid resume {typed(plan.out)}")
+        lines.append(table(["setting", "method", f1_heading(states), "cells"], rows, left=2))
+    for state in states:
+        if state.status in ("failed", "stale"):
+            lines.append(f"{state.status}: {state.cell.name}: {''.join(state.why.splitlines()[:1])}")
+    if any(state.is_open for state in states):
+        lines.append(f"\nGo on with  relief-ray grid resume {typed(plan.out)}")
     if rows:
-        print("", _next_step(plan), *where_to_look(plan.cells[0].config.tracking, plan.out), sep="\n", flush=True)
+        lines += ["", _next_step(plan), *where_to_look(plan.cells[0].config.tracking, plan.out)]
+    return Result("\n".join([*lines, "", *next_steps(plan)]), status_of(plan).facts)
 
 
 def stale_advice(stale: Sequence[State], command: str) -> str:
@@ -244,31 +238,32 @@ def _next_step(plan: Plan) -> str:
     return f"Side by side  relief-ray {command} {typed(plan.out)}"
 
 
-def _score_rows(entries: Sequence[State]) -> list[tuple[str, str, str, str]]:
+def _score_rows(states: Sequence[State]) -> list[tuple[str, str, str, str]]:
     """Mean and sample standard deviation of the last F1 over folds and seeds, by setting and method."""
     groups: dict[tuple[str, str], list[float]] = {}
-    for entry in entries:
-        f1 = headline_f1(entry.last_tested()) if entry.status == "done" else None
+    for state in states:
+        f1 = headline_f1(state.last_tested()) if state.status == "done" else None
         if f1 is not None:
-            groups.setdefault((entry.cell.setting, entry.cell.method), []).append(100 * f1)
+            groups.setdefault((state.cell.setting, state.cell.method), []).append(100 * f1)
     return [
         (setting, label, f"{fmean(v):.1f}" + (f"±{stdev(v):.1f}" if len(v) > 1 else ""), str(len(v)))
         for (setting, label), v in groups.items()
     ]
 
 
-def print_status(plan: Plan, entries: Sequence[State], as_json: bool) -> None:
-    """Print every cell with its status."""
-    if not as_json:
-        print(f"{plan.name}: {counts(entries)} of {len(entries)} cells; {plan.out}")
-        for entry in entries:
-            facts = (f"{entry.num_rounds}/{entry.cell.num_planned} rounds", entry.why.split("\n")[0])
-            print(shortened(f"{entry.status:<12}", entry.cell.name, "".join(f"  {fact}" for fact in facts if fact)))
-        return
-    tell({"event": "grid", "grid": plan.name, "folder": str(plan.out), "cells": _cell_facts(entries)})
+def status_of(plan: Plan) -> Result:
+    """Every cell with its status."""
+    states = plan.look()
+    lines = [f"{plan.name}: {counts(states)} of {len(states)} cells; {plan.out}"]
+    for state in states:
+        facts = (f"{state.num_rounds}/{state.cell.num_planned} rounds", state.why.split("\n")[0])
+        tail = "".join(f"  {fact}" for fact in facts if fact)
+        lines.append(shortened(f"{state.status:<12}", state.cell.name, tail))
+    grid = {"event": "grid", "grid": plan.name, "folder": str(plan.out), "cells": _cell_facts(states)}
+    return Result("\n".join(lines), grid)
 
 
-def _cell_facts(entries: Sequence[State]) -> list[dict[str, object]]:
+def _cell_facts(states: Sequence[State]) -> list[dict[str, object]]:
     """Every cell with its status, as JSON."""
     return [
         {
@@ -280,7 +275,7 @@ def _cell_facts(entries: Sequence[State]) -> list[dict[str, object]]:
             "planned": e.cell.num_planned,
             "why": e.why or None,
         }
-        for e in entries
+        for e in states
     ]
 
 
@@ -290,19 +285,16 @@ _PLAN_S = 60.0
 _AXES = frozenset({"schema", "strategy.name", "data.fold", "seed", "fleet.rotation", "backbone.name", "data.name"})
 
 
-def show_plan(plan: Plan, jobs: int | None, as_json: bool, share: float = 1.0) -> None:
-    """Print the plan for `--dry-run`: a round of every workload is timed, a minute at most in all; nothing is written.
+def planned(plan: Plan, jobs: int | None, share: float = 1.0) -> Result:
+    """The plan for `--dry-run`: a round of every workload is timed, a minute at most in all; nothing is written.
 
     ``share``: that of all cells which the plan already has.
     """
     states = plan.look()
     known = estimates(states, probe_missing(states, one_each=True, say=say, limit_s=_PLAN_S))
     forecast = Forecast.of(plan, states, known, jobs, share)
-    if as_json:
-        further = {} if plan.kind == "grid" else {"settings": differing(plan)}
-        tell({**forecast.facts(), **further, "claims": claims_facts(plan)})
-    else:
-        print(forecast.text() + claims_text(plan))
+    further = {} if plan.kind == "grid" else {"settings": differing(plan)}
+    return Result(forecast.text() + claims_text(plan), {**forecast.facts(), **further, "claims": claims_facts(plan)})
 
 
 def num_places(plan: Plan, states: Sequence[State], jobs: int | None) -> int:
@@ -321,10 +313,10 @@ def num_places(plan: Plan, states: Sequence[State], jobs: int | None) -> int:
         return min(cores, jobs or cores)
 
 
-def _axes_of(entries: Sequence[State]) -> tuple[str, str]:
+def _axes_of(states: Sequence[State]) -> tuple[str, str]:
     """Folds and seeds (or replicates) of these runs, in words."""
-    folds = sorted({e.cell.config.data.fold for e in entries if e.cell.config.data.split == "held_out_subject"})
-    draws = dict.fromkeys(e.cell.config.draw_name for e in entries)
+    folds = sorted({e.cell.config.data.fold for e in states if e.cell.config.data.split == "held_out_subject"})
+    draws = dict.fromkeys(e.cell.config.draw_name for e in states)
     return _ranges(folds) or "-", _ranges([int(d[1:]) for d in draws if d[0] == "s"]) or _ranges(
         [int(d[1:]) for d in draws if d[0] == "r"], "r"
     )

@@ -6,15 +6,15 @@ import importlib.util
 import json
 import re
 import shutil
-import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
 from actors.commands.folders import refuse_nested
+from actors.terminal.exit_codes import Result, say
 from actors.terminal.mlflow_export import export_report, export_study, where_to_look
 from relief_ray.config.experiment import as_read
 from relief_ray.config.runtime import TrackingConfig
@@ -36,9 +36,7 @@ if TYPE_CHECKING:
 OUT = "report"
 
 
-def report_command(
-    folders: Sequence[Path], out: Path | None, commit: Path | None, as_json: bool, *, title: str | None = None
-) -> None:
+def report_command(folders: Sequence[Path], out: Path | None, commit: Path | None, title: str | None) -> Result:
     """Write the page and its files; a partial grid renders too, with its gaps.
 
     ``commit``: the small form as well, called ``title`` or as the grids are.
@@ -59,14 +57,11 @@ def report_command(
     written += [] if commit is None else [_write_small(inventory, registry, commit, title)]
     failure = _export(folders, written)
     number = {status: inventory.count(status) for status in STATUSES}
-    if as_json:
-        facts = {"event": "report", "cells": number, "files": [str(path) for path in written], "lead": document.lead}
-        print(json.dumps(facts))
-        return
+    facts = {"event": "report", "cells": number, "files": [str(path) for path in written], "lead": document.lead}
     shown = ", ".join(f"{n} {status}" for status, n in number.items() if n) or "none"
     figures = f"{len(document.tables)} tables, {len(document.figures)} figures"
-    print(f"Cells   {shown}\nHolds   {figures}")
-    print("\n".join([f"Written {path}" for path in written] + ([failure] if failure else [])))
+    lines = [f"Cells   {shown}", f"Holds   {figures}", *(f"Written {path}" for path in written)]
+    return Result("\n".join([*lines, *([failure] if failure else [])]), facts)
 
 
 def _export(folders: Sequence[Path], files: Sequence[Path]) -> str | None:
@@ -114,44 +109,46 @@ def _write_small(inventory: Inventory, registry: Registry, place: Path, title: s
 _FIGURE = "timeline.png"
 
 
-def show_results(plan: Plan, as_json: bool) -> None:
-    """Print table, figure file and verdict of all runs of a plan."""
+def results_of(plan: Plan) -> Iterator[Result]:
+    """Table, figure file and verdict of all runs of a plan."""
     from actors.commands.plan_text import next_steps
     from relief_ray.report.comparison import compare
 
     if not any("test" in cell.config.evaluation.parts for cell in plan.cells):
-        print("\nno table: these runs were never evaluated on the test part (evaluation.parts)", file=sys.stderr)
+        say("\nno table: these runs were never evaluated on the test part (evaluation.parts)")
         return
     comparison = compare([plan.out / cell.name for cell in plan.cells], parsed=as_read)
     written, sentences = draw(comparison, plan.out / _FIGURE), verdict(comparison, [plan.out])
     tracking = plan.cells[0].config.tracking
     failure = export_study(tracking, plan.out, plan.name, written)
-    if as_json:
-        _print_json(comparison, written, sentences)
-        return
     where = [*([failure] if failure else []), *where_to_look(tracking, plan.out)]
-    _print_text(comparison, [f"Figure  {path}" for path in written] + where, sentences, [plan.out])
-    print("\n" + "\n".join(next_steps(plan)), flush=True)
+    text = _text(comparison, [f"Figure  {path}" for path in written] + where, sentences, [plan.out])
+    yield Result("\n".join([text, "", *next_steps(plan)]), _facts(comparison, written, sentences))
 
 
 def compare_command(
-    folders: Sequence[Path], out: Path | None, as_json: bool, *, wide: bool = False, setting: str | None = None
-) -> None:
-    """Run `relief-ray compare`; ``setting``: part of the name of one setting, where the results hold several.
+    folders: Sequence[Path], out: Path | None, bibtex: bool, wide: bool, setting: str | None
+) -> Iterator[Result]:
+    """Run `relief-ray compare`.
+
+    ``bibtex``: only the references that the methods stated when the runs began; ``setting``: part of the name of one
+    setting, where the results hold several.
 
     Raises:
         UserError: no finished run there, runs of different experiments, or no setting of that name.
     """
+    if bibtex:
+        citations = (read_run(folder).method.citation for folder in find_runs(folders))
+        yield Result(cite(citation for citation in citations if citation is not None))
+        return
     for title, comparison in _comparisons(folders, setting):
         place = out if out is None or not title else out / _slug(title)
         written = [] if place is None else _write_files(comparison, place)
         sentences = verdict(comparison, folders)
-        if as_json:
-            _print_json(comparison, written, sentences)
-        else:
-            heading = [f"## {title}"] if title else []
-            remarks = [f"Written {path}" for path in written]
-            _print_text(comparison, remarks, sentences, folders, wide=wide, heading=heading)
+        heading = [f"## {title}"] if title else []
+        remarks = [f"Written {path}" for path in written]
+        text = _text(comparison, remarks, sentences, folders, wide=wide, heading=heading)
+        yield Result(text, _facts(comparison, written, sentences))
 
 
 def _comparisons(folders: Sequence[Path], wanted: str | None) -> list[tuple[str, Comparison]]:
@@ -160,7 +157,7 @@ def _comparisons(folders: Sequence[Path], wanted: str | None) -> list[tuple[str,
     Raises:
         UserError: no setting's title contains ``wanted``, or run folders of several settings.
     """
-    from relief_ray.report.comparison import compare, experiments
+    from relief_ray.report.comparison import by_setting, compare
     from relief_ray.report.runs import is_committed, take_inventory
 
     refuse_nested(folders, "compare")
@@ -168,8 +165,7 @@ def _comparisons(folders: Sequence[Path], wanted: str | None) -> list[tuple[str,
         if wanted is not None:
             raise UserError("--setting: chooses among committed results; name the run folders to compare instead")
         return [("", compare(find_runs(folders), parsed=as_read))]
-    known = [(e.title, e.main) for e in experiments(take_inventory(folders, as_read))]
-    finished = [(title, comparison) for title, comparison in known if comparison is not None]
+    finished = [(found.title, found) for found in by_setting(take_inventory(folders, as_read)) if found.runs]
     chosen = [pair for pair in finished if wanted is None or wanted.lower() in pair[0].lower()]
     if not chosen:
         titles = "; ".join(title for title, _ in finished) or "none with finished cells"
@@ -182,16 +178,6 @@ def _slug(title: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", title.lower()).strip("-")
 
 
-def bibtex_command(folders: Sequence[Path]) -> None:
-    """Print the references that the runs' methods stated when the runs began.
-
-    Raises:
-        UserError: there is no run.
-    """
-    citations = (read_run(folder).method.citation for folder in find_runs(folders))
-    print(cite(citation for citation in citations if citation is not None))
-
-
 def verdict(comparison: Comparison, folders: Sequence[Path]) -> tuple[str, ...]:
     """Return the last lines: what runs decide about the claims in their folders' plans; none for a single method."""
     from relief_ray.report.claims import judge, last_lines, registry_of
@@ -202,16 +188,16 @@ def verdict(comparison: Comparison, folders: Sequence[Path]) -> tuple[str, ...]:
     return last_lines(comparison, judgement, problems)
 
 
-def _print_json(comparison: Comparison, written: Sequence[Path], sentences: Sequence[str]) -> None:
-    """Print the comparison as one line of JSON."""
+def _facts(comparison: Comparison, written: Sequence[Path], sentences: Sequence[str]) -> dict[str, object]:
+    """The comparison for programs."""
     from relief_ray.report.formats import text as render
 
     facts = json.loads(render.as_json(comparison))
     files = [str(path) for path in written]
-    print(json.dumps({"event": "comparison", **facts, "files": files, "verdict": " ".join(sentences) or None}))
+    return {"event": "comparison", **facts, "files": files, "verdict": " ".join(sentences) or None}
 
 
-def _print_text(
+def _text(
     comparison: Comparison,
     remarks: Sequence[str],
     sentences: Sequence[str],
@@ -219,8 +205,8 @@ def _print_text(
     *,
     wide: bool = False,
     heading: Sequence[str] = (),
-) -> None:
-    """Print table, remarks, and the verdict last; ``wide``: all columns, however narrow the terminal is."""
+) -> str:
+    """Table, remarks, and the verdict last; ``wide``: all columns, however narrow the terminal is."""
     from relief_ray.report.formats import text as render
 
     width = render.WIDTH if wide else min(render.WIDTH, columns())
@@ -230,7 +216,7 @@ def _print_text(
     width_of_text = min(WIDTH, width)
     parts = [*(filled(line, width=width_of_text) for line in heading), shown, "\n".join([*more, *remarks])]
     parts.append("\n".join(filled(sentence, width=width_of_text) for sentence in sentences))
-    print("\n" + "\n\n".join(part for part in parts if part), flush=True)
+    return "\n" + "\n\n".join(part for part in parts if part)
 
 
 def columns() -> int:
@@ -279,7 +265,7 @@ def _draw_curves(comparison: Comparison, path: Path) -> list[Path]:
         return [curves(comparison, path)]
 
 
-def sync_command(folders: Sequence[Path], uri: str | None, as_json: bool) -> None:
+def sync_command(folders: Sequence[Path], uri: str | None) -> Iterator[Result]:
     """Run `relief-ray sync`; a run that cannot be exported keeps none of the others back.
 
     Raises:
@@ -293,11 +279,9 @@ def sync_command(folders: Sequence[Path], uri: str | None, as_json: bool) -> Non
         except UserError as error:
             failures.append(error)
             continue
-        if as_json:
-            facts = {"folder": str(folder), "uri": done.uri, "run_id": done.run_id, "num_points": done.num_points}
-            print(json.dumps(facts))
-        else:
-            print(f"{folder}: {done.num_points} new points in {done.uri} (run {done.run_id})")
+        facts = {"folder": str(folder), "uri": done.uri, "run_id": done.run_id, "num_points": done.num_points}
+        text = f"{folder}: {done.num_points} new points in {done.uri} (run {done.run_id})"
+        yield Result(text, {"event": "synced", **facts})
     if failures and len(runs) == 1:
         raise failures[0]
     if failures:

@@ -10,31 +10,29 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from actors.commands.options import Options
 from actors.commands.plan_text import (
     Forecast,
-    next_steps,
-    print_end,
-    print_status,
-    show_plan,
+    end_of,
+    planned,
     stale_advice,
-    tell,
+    status_of,
 )
-from actors.commands.results import show_results
+from actors.commands.results import results_of
 from actors.commands.study import cannot_decide
 from actors.grids.estimate import START_S, estimates, fitting, head_of, probe_missing
 from actors.grids.places import address_of, refuse_dashboard_elsewhere, remove_scratch
 from actors.grids.search import SuggestedTries, again, asha, freeze, stopped_early, suggested_tries
 from actors.launch import OnRay
 from actors.runtime.session import SessionOptions, ray_session
-from actors.terminal.exit_codes import CELLS_FAILED, DISK, MIRROR_BEHIND, Stopped, say
+from actors.terminal.exit_codes import CELLS_FAILED, DISK, MIRROR_BEHIND, Result, Stopped, say
 from actors.terminal.progress import duration, grid_display, run_display
 from actors.terminal.signals import StopSignals
-from relief_ray.config.experiment import read_settings
 from relief_ray.data import open_dataset
 from relief_ray.plugins.load import is_path
 from relief_ray.records.cells import CellState
@@ -46,7 +44,8 @@ from relief_ray.studies.loop import Loop, compute, one_after_another, rounds_to_
 from relief_ray.studies.plan import Plan, await_quiet, load_spec, look_at, refuse_begun, refuse_stale
 from relief_ray.studies.presets import PRESETS
 from relief_ray.studies.progress import Callback
-from relief_ray.studies.spec import Cell, Spec, joined
+from relief_ray.studies.spec import Cell, Spec, as_typed, joined
+from relief_ray.studies.spec import options as axes_of
 from relief_ray.support.errors import Setting, UserError, counted
 from relief_ray.support.masking import mask_text
 from relief_ray.support.process import num_cores
@@ -57,31 +56,34 @@ State = CellState[Cell]
 
 
 def run_command(
-    target: str, settings: Sequence[str], axes: Sequence[Setting], out: Path | None, options: Options
-) -> None:
+    target: str, settings: Sequence[Setting], out: Path | None, options: Options, jobs: int
+) -> Iterator[Result]:
     """Run `relief-ray run`."""
+    options = replace(options, jobs=jobs)
     if target in GRIDS and target not in PRESETS and not Path(target).exists():
         raise UserError(f"run {target}: is a grid, expected a preset or a file; type relief-ray grid {target}")
-    spec = load_spec(target)
-    chosen = joined(axes, read_settings(placed(settings, options.jobs)))
-    plan = Plan.of(spec, out or Path("runs") / spec.name, chosen)
+    spec, settings = load_spec(target), _with_short(settings, options)
+    plan = Plan.of(spec, out or Path("runs") / spec.name, placed(settings, options.jobs))
     refuse_begun(plan)
     if (mode := overruled_mode(target, settings, options.jobs)) is not None:
         cause = "runtime.physical=true" if _is_physical(_chosen(settings)) else "runtime.placement=typed"
         say(f"NOTE: {cause} takes an actor for each client: runtime.mode=actors instead of {mode}")
     _check_dashboard(plan, options)
     if options.dry_run:
-        show_plan(plan, options.jobs, options.as_json)
+        yield planned(plan, options.jobs)
         return
     if options.rerun_stale:
         plan = plan.without_stale()
     plan = plan.write()
     _refuse_stale(plan, "--out DIR")  # after the plan is written: `resume --other-code` completes all of it
-    _run_plan(plan, options)
+    yield from _run_plan(plan, options)
 
 
-def resume_command(target: str, settings: Sequence[str], out: Path | None, options: Options) -> None:
+def resume_command(
+    target: str, settings: Sequence[Setting], out: Path | None, options: Options, jobs: int
+) -> Iterator[Result]:
     """Run `relief-ray resume`."""
+    options = replace(options, jobs=jobs)
     folder, settings = local_folder(target, out, settings)
     plan = Plan.read(folder, placed(settings, options.jobs))
     if options.rerun_stale:
@@ -93,20 +95,22 @@ def resume_command(target: str, settings: Sequence[str], out: Path | None, optio
             f"--jobs {options.jobs}: {folder} is a single run; expected the folder of several, or no --jobs"
         )
     _check_dashboard(plan, options)
-    _run_plan(plan, options)
+    return _run_plan(plan, options)
 
 
-def start_grid(target: str, settings: Sequence[str], out: Path | None, options: Options) -> None:
+def start_grid(target: str, settings: Sequence[Setting], out: Path | None, options: Options) -> Iterator[Result]:
     """Run `relief-ray grid MODULE`."""
-    grid = load_grid(target)
+    _refuse_unread(options.search, "--search optuna", {"--tries": options.tries})
+    numbers = {"--grace-rounds": options.grace_rounds, "--reduction-factor": options.reduction_factor}
+    _refuse_unread(options.scheduler, "--scheduler asha", numbers)
+    grid, settings = load_grid(target), _with_short(settings, options)
     place = out or Path("runs") / "-".join(filter(None, ("grid", grid.name, options.search, options.scheduler)))
     place = place.absolute()
     if options.search is not None:
         search = suggested_tries(target, settings, place, options.tries, options.seed)
         if options.scheduler is not None:
             search = search.with_stopping(asha(search.listed(), options.grace_rounds, options.reduction_factor))
-        _run_search(search, options)
-        return
+        return _run_search(search, options)
     cells = cells_of(grid, settings, skip_unknown=options.skip_unknown)
     if not cells:
         raise UserError(f"grid {grid.name}: no cell is left; expected at least one level of every axis")
@@ -114,42 +118,36 @@ def start_grid(target: str, settings: Sequence[str], out: Path | None, options: 
     plan = Plan(kind="grid", out=place, name=grid.name, title=_title(grid, settings), cells=cells, claims_file=claims)
     if options.scheduler is not None:
         plan = stopped_early(plan, asha(cells, options.grace_rounds, options.reduction_factor))
-    _run_grid(plan, options)
+    return _run_grid(plan, options)
 
 
-def _title(grid: Spec, settings: Sequence[str]) -> str:
+def _title(grid: Spec, settings: Sequence[Setting]) -> str:
     """The grid's own title; where its axes were chosen anew it would say something else than what is run."""
-    changed = [setting for setting in settings if "." not in setting.partition("=")[0]]
+    changed = as_typed(setting for setting in settings if "." not in setting.path)
     return f"{grid.name} with {', '.join(changed)}" if changed else grid.title
 
 
-def resume_grid(target: str, settings: Sequence[str], out: Path | None, options: Options) -> None:
+def resume_grid(target: str, settings: Sequence[Setting], out: Path | None, options: Options) -> Iterator[Result]:
     """Run `relief-ray grid resume DIR|URI`."""
-    folder, settings = local_folder(target, out, settings)
+    folder, settings = local_folder(target, out, _with_short(settings, options))
     plan = Plan.read(folder.absolute(), settings, "grid")
-    if plan.search is not None:
-        _run_search(again(plan, settings), options)
-    else:
-        _run_grid(plan, options)
+    return _run_grid(plan, options) if plan.search is None else _run_search(again(plan, settings), options)
 
 
-def show_status(folder: Path, as_json: bool) -> None:
+def show_status(folder: Path) -> Result:
     """Run `relief-ray grid status DIR`."""
-    plan = Plan.read(folder.absolute(), kind="grid")
-    print_status(plan, plan.look(), as_json)
+    return status_of(Plan.read(folder.absolute(), kind="grid"))
 
 
 _TUNED_FILE = Path("results/tuned.json")
 
 
-def freeze_choices(folder: Path, out: Path | None, as_json: bool) -> None:
+def freeze_choices(folder: Path, out: Path | None) -> Result:
     """Run `relief-ray grid freeze DIR`; as JSON: what was written, and a line about every method."""
     file = out or _TUNED_FILE
     lines = freeze(Plan.read(folder.absolute(), kind="grid"), file)
-    if as_json:
-        tell({"written": str(file), "methods": lines, **json.loads(file.read_text())})
-    else:
-        print(*lines, f"written {file}", sep="\n")
+    facts = {"event": "frozen", "written": str(file), "methods": lines, **json.loads(file.read_text())}
+    return Result("\n".join([*lines, f"written {file}"]), facts)
 
 
 def _refuse_stale(plan: Plan, elsewhere: str = "") -> None:
@@ -190,10 +188,7 @@ def _computed(
                 rest = f"relief-ray sync {typed(plan.out)}"
                 stop.advise(f"stopped; all runs are finished\nthe rest of their export: {rest}")
 
-        over = options.budget_s is not None
-        return compute(
-            plan, advised, shown, stop.requested, todo=todo, out_of_time=lambda: over and options.left_s() <= 0
-        )
+        return compute(plan, advised, shown, stop.requested, todo=todo, out_of_time=lambda: options.left_s() <= 0)
 
     with closing(shown):
         for note in notes:
@@ -228,7 +223,7 @@ def _how_to_resume(plan: Plan) -> str:
     return f"{'' if plan.kind == 'grid' else 'stopped; '}{kept}\n{how} with: {plan.resume}"
 
 
-def _run_plan(plan: Plan, options: Options) -> None:
+def _run_plan(plan: Plan, options: Options) -> Iterator[Result]:
     """Run whatever of the plan is not finished, then show the results of all of it.
 
     Raises:
@@ -252,7 +247,7 @@ def _run_plan(plan: Plan, options: Options) -> None:
             f"{why}\n{len(failed)} of {len(plan.cells)} runs failed; the others are not touched by that\n"
             f"go on with: {plan.resume}",
         )
-    show_results(plan, options.as_json)
+    yield from results_of(plan)
     _refuse_behind(plan, senders)
 
 
@@ -277,7 +272,7 @@ def headline(plan: Plan, num_todo: int) -> str:
     return f"{plan.name}: {counted(number, 'run')}{done}; {name}, {split_name(data.split)}; records in {plan.out}"
 
 
-def _run_grid(plan: Plan, options: Options) -> None:
+def _run_grid(plan: Plan, options: Options) -> Iterator[Result]:
     """Run what is not done yet, then say where the grid stands.
 
     Raises:
@@ -285,14 +280,14 @@ def _run_grid(plan: Plan, options: Options) -> None:
     """
     _check_dashboard(plan, options)
     if options.dry_run:
-        show_plan(plan, options.jobs, options.as_json)
+        yield planned(plan, options.jobs)
         return
     with StopSignals(_how_to_resume(plan)) as stop:
         after = _carry_out(plan, options, stop)
-    _finish(*after, {cell.name for cell in plan.cells}, options)
+    yield from _finish(*after, {cell.name for cell in plan.cells})
 
 
-def _run_search(search: SuggestedTries, options: Options) -> None:
+def _run_search(search: SuggestedTries, options: Options) -> Iterator[Result]:
     """Run a search batch by batch; the first batch alone is shown before it.
 
     Raises:
@@ -300,7 +295,7 @@ def _run_search(search: SuggestedTries, options: Options) -> None:
     """
     plan = search.ask()
     if options.dry_run:
-        show_plan(plan, options.jobs, options.as_json, search.num_tries / search.search.tries)
+        yield planned(plan, options.jobs, search.num_tries / search.search.tries)
         return
     cores = None if options.jobs is None else max(options.jobs, num_cores())
     session = SessionOptions(address=address_of(plan.look()), num_cpus=cores, dashboard=options.dashboard)
@@ -309,7 +304,7 @@ def _run_search(search: SuggestedTries, options: Options) -> None:
         plan, senders = _carry_out(plan, options, stop)
         while search.tell(plan) and not search.is_complete and options.left_s() > 0:
             plan, senders = _carry_out(search.ask(), options, stop)
-    _finish(plan, senders, {cell.name for cell in plan.cells}, options)
+    yield from _finish(plan, senders, {cell.name for cell in plan.cells})
 
 
 # Where Ray unpacks the working folder of a job.
@@ -348,16 +343,14 @@ def _carry_out(plan: Plan, options: Options, stop: StopSignals) -> tuple[Plan, S
         return plan, _computed(plan, todo, options, stop, grid_display(options.as_json), notes).senders
 
 
-def _finish(plan: Plan, senders: Senders, wanted: Collection[str], options: Options) -> None:
+def _finish(plan: Plan, senders: Senders, wanted: Collection[str]) -> Iterator[Result]:
     """Say where the grid stands.
 
     Raises:
         Stopped: cells of this command failed or are stale, or the copy lacks something.
     """
+    yield end_of(plan)
     states = plan.look()
-    print_end(plan, states, options.as_json)
-    if not options.as_json:
-        print("", *next_steps(plan), sep="\n")
     failed = [s for s in states if s.status == "failed" and s.cell.name in wanted]
     stale = [s for s in states if s.status == "stale" and s.cell.name in wanted]
     advice = stale_advice(stale, f"{plan.resume} --rerun-stale") if stale else ""
@@ -377,15 +370,15 @@ def to_do(states: Iterable[State], skip_failed: bool) -> list[State]:
     return [s for s in states if s.is_open or (s.status == "failed" and not skip_failed)]
 
 
-def within_budget(plan: Plan, entries: Sequence[State], todo: list[State], options: Options) -> list[State]:
+def within_budget(plan: Plan, states: Sequence[State], todo: list[State], options: Options) -> list[State]:
     """The first cells that fit into what is left of the budget, after a round of every method has been timed.
 
     Where none fits, the first is begun: it goes on later. Says which.
     """
-    if options.budget_s is None or not todo:
+    if options.budget is None or not todo:
         return todo
-    known = estimates(entries, probe_missing(todo, one_each=False, say=say, limit_s=max(1.0, options.left_s())))
-    forecast = Forecast.of(plan, entries, known, options.jobs)
+    known = estimates(states, probe_missing(todo, one_each=False, say=say, limit_s=max(1.0, options.left_s())))
+    forecast = Forecast.of(plan, states, known, options.jobs)
     left_s = options.left_s() - START_S
     chosen = fitting(todo, known, left_s * forecast.num_places)
     begun = [] if chosen else head_of(todo, known, left_s)
@@ -398,12 +391,9 @@ def within_budget(plan: Plan, entries: Sequence[State], todo: list[State], optio
         "begun": begun[0].cell.name if begun else None,
         "to_do": len(todo),
     }
-    if options.as_json:
-        tell(forecast.facts())
-        tell(facts)
-    else:
-        print(forecast.text())
-        print(_sentence(options.budget_s, left_s, chosen, begun, len(todo)), flush=True)
+    Result(forecast.text(), forecast.facts()).show(as_json=options.as_json)
+    sentence = _sentence(options.budget_s, left_s, chosen, begun, len(todo))
+    Result(sentence, facts).show(as_json=options.as_json)
     return chosen or begun
 
 
@@ -422,7 +412,30 @@ def _sentence(budget_s: float, left_s: float, chosen: Sequence[State], begun: Se
 _MODE = "runtime.mode"
 
 
-def placed(settings: Sequence[str], jobs: int | None) -> list[str]:
+def _with_short(settings: Sequence[Setting], options: Options) -> tuple[Setting, ...]:
+    """The settings, and those that options are short for.
+
+    Raises:
+        UserError: a list that is none, or an axis that `--set` chooses too.
+    """
+    runtime = {"address": options.address, "placement": options.placement, "mirror": options.mirror}
+    short = [Setting(f"runtime.{key}", value) for key, value in runtime.items() if value is not None]
+    axes = axes_of(options.strategies, options.seeds, options.folds, options.rounds)
+    return joined(axes, [*settings, *short])
+
+
+def _refuse_unread(chosen: str | None, reader: str, numbers: Mapping[str, int | None]) -> None:
+    """Refuse options that only ``reader`` reads where it was not ``chosen``.
+
+    Raises:
+        UserError: one was given.
+    """
+    for option, number in numbers.items() if chosen is None else ():
+        if number is not None:
+            raise UserError(f"{option} {number}: is read by {reader} alone; name it too, or leave {option} out")
+
+
+def placed(settings: Sequence[Setting], jobs: int | None) -> list[Setting]:
     """The settings, with the mode that follows from them unless the user names one.
 
     Clients that are placed by device type are an actor each; several runs at a time are a process each, and on a
@@ -432,13 +445,13 @@ def placed(settings: Sequence[str], jobs: int | None) -> list[str]:
     if _MODE in chosen:
         return list(settings)
     if _is_typed(chosen):
-        return [f"{_MODE}=actors", *settings]
+        return [Setting(_MODE, "actors"), *settings]
     is_joined = "RAY_ADDRESS" in os.environ or "runtime.address" in chosen
     mode = "auto" if is_joined else "inline"
-    return [*([] if jobs == 1 else [f"{_MODE}={mode}"]), *settings]
+    return [*([] if jobs == 1 else [Setting(_MODE, mode)]), *settings]
 
 
-def overruled_mode(target: str, settings: Sequence[str], jobs: int | None) -> str | None:
+def overruled_mode(target: str, settings: Sequence[Setting], jobs: int | None) -> str | None:
     """The mode of the preset or file that ``placed`` replaces because clients are placed by type; None: none is."""
     chosen = _chosen(settings)
     if _MODE in chosen or not _is_typed(chosen):
@@ -448,24 +461,24 @@ def overruled_mode(target: str, settings: Sequence[str], jobs: int | None) -> st
     return mode if mode in ("packed", "inline") else "a process for each run" if jobs != 1 else None
 
 
-def _chosen(settings: Sequence[str]) -> dict[str, str]:
+def _chosen(settings: Sequence[Setting]) -> dict[str, object]:
     """By key, the value that it has in the end."""
-    return {key: value for key, _, value in (setting.partition("=") for setting in settings)}
+    return {setting.path: setting.value for setting in settings}
 
 
-def _is_typed(chosen: Mapping[str, str]) -> bool:
+def _is_typed(chosen: Mapping[str, object]) -> bool:
     """True where settings place clients by device type: by name, or as devices of a physical run."""
     return chosen.get("runtime.placement") == "typed" or _is_physical(chosen)
 
 
-def _is_physical(chosen: Mapping[str, str]) -> bool:
-    return chosen.get("runtime.physical", "").lower() in ("true", "yes", "on")
+def _is_physical(chosen: Mapping[str, object]) -> bool:
+    return str(chosen.get("runtime.physical")).lower() in ("true", "yes", "on")
 
 
 _MIRROR = "runtime.mirror"
 
 
-def local_folder(target: str, out: Path | None, settings: Sequence[str]) -> tuple[Path, list[str]]:
+def local_folder(target: str, out: Path | None, settings: Sequence[Setting]) -> tuple[Path, list[Setting]]:
     """The folder to go on with, and the settings; a copy is fetched, and kept up to date from then on.
 
     ``out``: where a copy is brought; by default ``runs/`` and the last part of its URI.
@@ -485,4 +498,4 @@ def local_folder(target: str, out: Path | None, settings: Sequence[str]) -> tupl
     say(fetched.line(mask_text(target)))
     for note in fetched.notes:
         say(f"NOTE: {note}")
-    return place, [*settings, *([] if _MIRROR in _chosen(settings) else [f"{_MIRROR}={target}"])]
+    return place, [*settings, *([] if _MIRROR in _chosen(settings) else [Setting(_MIRROR, target)])]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actors.commands.options import StudyQuestion
-from actors.terminal.exit_codes import print_result
+from actors.terminal.exit_codes import Result
 from relief_ray.config.experiment import as_read
 from relief_ray.records.cells import CLAIMS_FILE, FIGURE_TEXT, figure_named, read_claims
 from relief_ray.studies.plan import Plan, row_of
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _DIFFERENCES = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0)
 
 
-def plan_study_command(folders: Sequence[Path], question: StudyQuestion, as_json: bool) -> None:
+def plan_study_command(folders: Sequence[Path], question: StudyQuestion) -> Result:
     """Run `relief-ray plan-study`.
 
     Raises:
@@ -40,7 +40,7 @@ def plan_study_command(folders: Sequence[Path], question: StudyQuestion, as_json
             "same, so they say nothing of scatter; expected runs that differ, or --sd POINTS"
         )
     facts = _study_facts(question, scatter)
-    print_result(_study_text(question, scatter, facts), facts, as_json)
+    return Result(_study_text(question, scatter, facts), facts)
 
 
 def _scatter(folders: Sequence[Path], question: StudyQuestion) -> Scatter:

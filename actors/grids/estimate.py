@@ -71,13 +71,13 @@ def workload(config: ExperimentConfig) -> Workload:
     return json.dumps([backbone_name(config.backbone), *parts], sort_keys=True)
 
 
-def finished_rates(entries: Iterable[CellState[Cell]]) -> dict[Key, Rate]:
+def finished_rates(states: Iterable[CellState[Cell]]) -> dict[Key, Rate]:
     """Rates of the workloads and methods of which cells are done: their means."""
     groups: dict[Key, list[Rate]] = {}
-    for entry in entries:
-        if entry.status == "done":
-            key = (workload(entry.cell.config), entry.cell.label)
-            groups.setdefault(key, []).append(measured(entry.folder, 0.0, ""))
+    for state in states:
+        if state.status == "done":
+            key = (workload(state.cell.config), state.cell.label)
+            groups.setdefault(key, []).append(measured(state.folder, 0.0, ""))
     return {key: _mean(rates) for key, rates in groups.items()}
 
 
@@ -103,24 +103,24 @@ def _mean(rates: Sequence[Rate]) -> Rate:
 
 
 def probe_missing(
-    entries: Sequence[CellState[Cell]], *, one_each: bool, say: Say, limit_s: float = math.inf
+    states: Sequence[CellState[Cell]], *, one_each: bool, say: Say, limit_s: float = math.inf
 ) -> dict[Key, Rate | UserError]:
     """Time a round of every workload and method that no finished cell tells about; of one method each if asked.
 
     A short round before the first one takes what a process pays once: libraries, threads, memory. What is
     not timed within ``limit_s`` in all stays unknown.
     """
-    wanted = _to_time(entries, one_each=one_each)
+    wanted = _to_time(states, one_each=one_each)
     rates: dict[Key, Rate | UserError] = {}
     began = perf_counter()
-    for number, (key, entry) in enumerate(wanted.items(), 1):
-        place = entry.cell.setting or entry.cell.config.data.name
-        say(f"timing a round of {entry.cell.method} on {place} ({number} of {len(wanted)})")
+    for number, (key, state) in enumerate(wanted.items(), 1):
+        place = state.cell.setting or state.cell.config.data.name
+        say(f"timing a round of {state.cell.method} on {place} ({number} of {len(wanted)})")
         try:
             with time_limit(limit_s - (perf_counter() - began)):
                 if number == 1:
-                    probe(shortened(entry.cell.config))
-                rates[key] = probe(entry.cell.config)
+                    probe(shortened(state.cell.config))
+                rates[key] = probe(state.cell.config)
         except UserError as error:
             rates[key] = error
         except TimeIsUp:
@@ -128,16 +128,16 @@ def probe_missing(
     return rates
 
 
-def _to_time(entries: Sequence[CellState[Cell]], *, one_each: bool) -> dict[Key, CellState[Cell]]:
+def _to_time(states: Sequence[CellState[Cell]], *, one_each: bool) -> dict[Key, CellState[Cell]]:
     """The first open cell of every workload and method without a rate; ``one_each``: of every workload without one."""
-    known = set(finished_rates(entries))
+    known = set(finished_rates(states))
     covered = {work for work, _ in known}
     cells: dict[Key, CellState[Cell]] = {}
-    for entry in entries:
-        key = (workload(entry.cell.config), entry.cell.label)
-        if entry.status != "done" and key not in known and key not in cells and not (one_each and key[0] in covered):
+    for state in states:
+        key = (workload(state.cell.config), state.cell.label)
+        if state.status != "done" and key not in known and key not in cells and not (one_each and key[0] in covered):
             covered.add(key[0])
-            cells[key] = entry
+            cells[key] = state
     return cells
 
 
@@ -166,28 +166,28 @@ def probe(config: ExperimentConfig) -> Rate:
         return replace(rate, fixed_bytes=rate.fixed_bytes * KEEP / len(generations(folder)))
 
 
-def estimates(entries: Iterable[CellState[Cell]], probed: Mapping[Key, Rate | UserError]) -> dict[str, Estimate]:
+def estimates(states: Iterable[CellState[Cell]], probed: Mapping[Key, Rate | UserError]) -> dict[str, Estimate]:
     """Estimates for every open cell, by its name; methods without a rate count as the first one known."""
-    entries = list(entries)
-    known = {**probed, **finished_rates(entries)}
+    states = list(states)
+    known = {**probed, **finished_rates(states)}
     first: dict[Workload, tuple[str, Rate | UserError]] = {}
     for (work, label), rate in known.items():
         first.setdefault(work, (label, rate))
     by_name = {}
-    for entry in entries:
-        if entry.status not in ("done", "stale", "stopped"):
-            work, label = workload(entry.cell.config), entry.cell.label
+    for state in states:
+        if state.status not in ("done", "stale", "stopped"):
+            work, label = workload(state.cell.config), state.cell.label
             like, rate = first.get(work, ("", UserError("nothing was timed")))
             if (work, label) in known:
                 like, rate = label, known[work, label]
-            by_name[entry.cell.name] = _estimate(entry, rate, "" if like == label else f"as {like}: ")
+            by_name[state.cell.name] = _estimate(state, rate, "" if like == label else f"as {like}: ")
     return by_name
 
 
-def _estimate(entry: CellState[Cell], rate: Rate | UserError, like: str) -> Estimate:
+def _estimate(state: CellState[Cell], rate: Rate | UserError, like: str) -> Estimate:
     if isinstance(rate, UserError):
         return Estimate(seconds=None, num_bytes=None, origin=f"unknown: {str(rate).partition(';')[0]}")
-    left = max(0, entry.cell.num_planned - entry.num_rounds)
+    left = max(0, state.cell.num_planned - state.num_rounds)
     return Estimate(
         seconds=rate.start_s + left * rate.round_s,
         num_bytes=int(rate.fixed_bytes + left * rate.round_bytes),
@@ -199,12 +199,12 @@ def _estimate(entry: CellState[Cell], rate: Rate | UserError, like: str) -> Esti
 def fitting(todo: Iterable[CellState[Cell]], known: Mapping[str, Estimate], core_s: float) -> list[CellState[Cell]]:
     """The first cells, in order, whose seconds add up to at most ``core_s``; one of unknown length ends the list."""
     chosen: list[CellState[Cell]] = []
-    for entry in todo:
-        seconds = known[entry.cell.name].seconds
+    for state in todo:
+        seconds = known[state.cell.name].seconds
         if seconds is None or seconds > core_s:
             break
         core_s -= seconds
-        chosen.append(entry)
+        chosen.append(state)
     return chosen
 
 
@@ -212,19 +212,3 @@ def head_of(todo: Sequence[CellState[Cell]], known: Mapping[str, Estimate], wall
     """The first cell, where the time is enough for a round of it: a resume goes on behind that."""
     first_s = known[todo[0].cell.name].first_s
     return list(todo[:1]) if first_s is not None and first_s <= wall_s else []
-
-
-def parse_hours(text: str) -> float:
-    """Seconds of ``8h``, ``90m`` or ``600s``.
-
-    Raises:
-        UserError: anything else.
-    """
-    factor = {"h": 3600.0, "m": 60.0, "s": 1.0}.get(text[-1:], 0.0)
-    try:
-        seconds = factor * float(text[:-1])
-    except ValueError:
-        seconds = 0.0
-    if not seconds > 0:
-        raise UserError(f"--budget {text}: expected a positive time such as 8h, 90m or 600s")
-    return seconds

@@ -123,19 +123,19 @@ def explain_places(trials: Collection[Bundles], nodes: Nodes) -> str:
     )
 
 
-def address_of(entries: Sequence[CellState[Cell]]) -> str | None:
+def address_of(states: Sequence[CellState[Cell]]) -> str | None:
     """Address of the cluster, from the configuration or ``RAY_ADDRESS`` (as in a Ray job); None: a local one."""
-    chosen = entries[0].cell.config.runtime.address if entries else None
+    chosen = states[0].cell.config.runtime.address if states else None
     return chosen or os.environ.get("RAY_ADDRESS")
 
 
-def refuse_dashboard_elsewhere(entries: Sequence[CellState[Cell]]) -> None:
+def refuse_dashboard_elsewhere(states: Sequence[CellState[Cell]]) -> None:
     """Check that `--dashboard` is asked of a cluster that is started here.
 
     Raises:
         UserError: a cluster is joined, which has one of its own.
     """
-    if address := address_of(entries):
+    if address := address_of(states):
         raise UserError(
             f"--dashboard: opens with a local cluster, found the cluster {address}; open that one's, usually at port "
             "8265 of its head, and leave the option out"

@@ -108,12 +108,12 @@ class SideBySide:
         return SessionOptions(address=address, num_cpus=cores, resources=resources, dashboard=self.dashboard)
 
 
-def _devices_of(entry: CellState[Cell]) -> dict[str, float]:
+def _devices_of(state: CellState[Cell]) -> dict[str, float]:
     """Ray resources of a cell's devices; empty where all clients live in the trial's process."""
-    runtime = entry.cell.config.runtime
+    runtime = state.cell.config.runtime
     if runtime.mode == "inline" or is_chosen_here(runtime):
         return {}
-    fleet, types = fleet_of(entry.cell.config)
+    fleet, types = fleet_of(state.cell.config)
     return total_of(types[client.device].ray_resources for client in fleet.clients)
 
 
@@ -227,9 +227,9 @@ def _make_trials(loop: Loop, other_code: bool = False) -> Trials:
 class _Places(_StaysHere):
     """Resources of each trial when Tune asks for them: a node that has joined meanwhile gets cells too."""
 
-    def __init__(self, entries: Sequence[CellState[Cell]], nodes: Nodes, note: Callable[[str], None]) -> None:
+    def __init__(self, states: Sequence[CellState[Cell]], nodes: Nodes, note: Callable[[str], None]) -> None:
         """``nodes``: the cluster at the start."""
-        self._configs = {entry.cell.name: entry.cell.config for entry in entries}
+        self._configs = {state.cell.name: state.cell.config for state in states}
         self._nodes, self._note = nodes, note
 
     def __call__(self, config: dict[str, str]) -> tune.PlacementGroupFactory:
@@ -285,23 +285,23 @@ class SearchScheduler(FIFOScheduler):
     other batches included.
     """
 
-    def __init__(self, entries: Sequence[CellState[Cell]], stopping: EarlyStopping) -> None:
-        """Feed the scores of cells that have ended; ``entries``: all cells of the search."""
+    def __init__(self, states: Sequence[CellState[Cell]], stopping: EarlyStopping) -> None:
+        """Feed the scores of cells that have ended; ``states``: all cells of the search."""
         super().__init__()
         self._stopping = stopping
-        self._entries = {entry.cell.name: entry for entry in entries}
+        self._entries = {state.cell.name: state for state in states}
         # Untyped, since earlier cells are no trials of Tune: ASHA reads nothing but their id.
         self._by_place: dict[Place, Any] = {}
-        for entry in entries:
-            if entry.status in ("done", "stopped"):
-                self._add(entry, SimpleNamespace(trial_id=entry.cell.name))
+        for state in states:
+            if state.status in ("done", "stopped"):
+                self._add(state, SimpleNamespace(trial_id=state.cell.name))
 
-    def _add(self, entry: CellState[Cell], trial: Trial | SimpleNamespace) -> None:
+    def _add(self, state: CellState[Cell], trial: Trial | SimpleNamespace) -> None:
         """Make a trial known to its place, with the scores that its ledger has; what was decided then stands."""
-        config = entry.cell.config
-        known: Any = self._by_place.get(rivals(entry.cell))
+        config = state.cell.config
+        known: Any = self._by_place.get(rivals(state.cell))
         if known is None:
-            known = self._by_place[rivals(entry.cell)] = ASHAScheduler(
+            known = self._by_place[rivals(state.cell)] = ASHAScheduler(
                 time_attr=ROUND,
                 metric=F1,
                 mode="max",
@@ -310,7 +310,7 @@ class SearchScheduler(FIFOScheduler):
                 reduction_factor=self._stopping.reduction_factor,
             )
         known.on_trial_add(None, trial)
-        for round_, f1 in scores_at(entry.folder, rungs(self._stopping, config)).items():
+        for round_, f1 in scores_at(state.folder, rungs(self._stopping, config)).items():
             known.on_trial_result(None, trial, {ROUND: round_, F1: f1})
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
@@ -319,20 +319,20 @@ class SearchScheduler(FIFOScheduler):
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Ask the place's ASHA; a trial that it stops is marked in its folder, which no process holds between parts."""
-        entry = self._entries[trial.config["cell"]]
-        decision = str(self._by_place[rivals(entry.cell)].on_trial_result(tune_controller, trial, result))
+        state = self._entries[trial.config["cell"]]
+        decision = str(self._by_place[rivals(state.cell)].on_trial_result(tune_controller, trial, result))
         if decision == TrialScheduler.STOP:
-            mark_stopped(entry.folder, int(result[ROUND]))
+            mark_stopped(state.folder, int(result[ROUND]))
         return decision
 
 
-def _explain_lost(entries: Sequence[CellState[Cell]]) -> None:
+def _explain_lost(states: Sequence[CellState[Cell]]) -> None:
     """Keep an error for cells that Tune left open without a word."""
-    for entry in entries:
-        if look_at(entry.cell, entry.folder).is_open:
+    for state in states:
+        if look_at(state.cell, state.folder).is_open:
             with suppress(UserError):
                 keep_error(
-                    entry.folder,
+                    state.folder,
                     "its trial ended before the cell did, and Ray gave no reason; a resume goes on with it; "
                     "Ray's logs of this node may say more",
                 )

@@ -19,27 +19,23 @@ from itertools import product
 from math import prod
 from pathlib import Path
 from statistics import fmean
-from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
-
-from pydantic import JsonValue
 
 from relief_ray.config.experiment import Choice, ExperimentConfig, read_settings
 from relief_ray.records.cells import CellState, EarlyStopping, SuggestedSearch
 from relief_ray.records.run_folder import RUN_FILE, RunFolder, read_rounds
 from relief_ray.report.runs import config_value
 from relief_ray.studies.plan import Plan
-from relief_ray.studies.spec import Cell, Level, Spec, choose, dataset_levels
-from relief_ray.support.errors import Setting, UserError, listed, several
+from relief_ray.studies.spec import Cell, Level, Spec, as_typed, choose, dataset_levels
+from relief_ray.support.errors import Setting, UserError, listed, several, value_text
 from relief_ray.support.files import PAGE, disk_errors, sealed, write_atomic
 from relief_ray.support.text import install, typed
-from tune_configs.registry import cells_of, load_grid, with_choices
+from tune_configs.registry import cells_of, load_grid
 from tune_configs.search import Frozen, Place, Tuned, place_of, words
 
 if TYPE_CHECKING:
     import optuna
 
-_NOTHING: Mapping[str, Mapping[int, float]] = MappingProxyType({})
 _RANDOM_FIRST = 5
 # How often it is asked for a try before one that it suggests again is taken for all there is.
 _MOST_ASKS = 20
@@ -199,7 +195,7 @@ class Sampler:
             if level.name not in {known.name for known in self.tries}:
                 self.tries.append(level)
 
-    def tell(self, scores: Mapping[str, float], pruned: Mapping[str, Mapping[int, float]] = _NOTHING) -> None:
+    def tell(self, scores: Mapping[str, float], pruned: Mapping[str, Mapping[int, float]]) -> None:
         """Give Optuna the scores of open tries, by name; a try without one counts as failed.
 
         ``pruned``: of tries that were stopped early, their scores by round; Optuna ranks them by the last.
@@ -408,7 +404,7 @@ def freeze(plan: Plan, path: Path) -> list[str]:
 
 def _programs(plan: Plan) -> list[str]:
     """A line where several programs have computed the tries, which may then differ by more than their settings."""
-    runs = (entry.run for entry in plan.look())
+    runs = (state.run for state in plan.look())
     programs = sorted({run.source_digest[:12] for run in runs if run is not None})
     if len(programs) < 2:
         return []
@@ -424,17 +420,17 @@ def _collect(plan: Plan) -> dict[Place, Search]:
     Folds are never averaged: the validation windows of one fold come from subjects that another fold tests on.
     """
     searches: dict[Place, Search] = {}
-    for entry in plan.look():
-        config = entry.cell.config
+    for state in plan.look():
+        config = state.cell.config
         if config.choice is None or config.choice.kind != "try":
             continue
-        search = searches.setdefault(rivals(entry.cell), Search())
+        search = searches.setdefault(rivals(state.cell), Search())
         values = config.model_dump(mode="json")
         attempt = tuple((key, json.dumps(config_value(values, key))) for key in config.choice.parameters)
         scores = search.tries.setdefault(attempt, [])
-        if entry.status in ("done", "stale"):  # whole, whichever program computed it
-            scores.append(score(entry))
-        elif entry.status != "stopped":  # that one has lost
+        if state.status in ("done", "stale"):  # whole, whichever program computed it
+            scores.append(score(state))
+        elif state.status != "stopped":  # that one has lost
             search.num_open += 1
     if plan.search is not None:
         for (*_, method), search in searches.items():
@@ -443,17 +439,17 @@ def _collect(plan: Plan) -> dict[Place, Search]:
     return searches
 
 
-def score(entry: CellState[Cell]) -> float:
+def score(state: CellState[Cell]) -> float:
     """The last validation F1; of clients' personal models where they have such.
 
     Raises:
         UserError: the cell was never evaluated on the validation part, or it opened the test part.
     """
-    rounds = read_rounds(entry.folder)
+    rounds = read_rounds(state.folder)
     last = rounds[-1].validation
     if last is None or any(r.metrics is not None for r in rounds):
         raise UserError(
-            f"{entry.folder}: a search reads the validation part alone; run it with --set evaluation.parts=[validation]"
+            f"{state.folder}: a search reads the validation part alone; run it with --set evaluation.parts=[validation]"
         )
     return cast(float, last.headline)
 
@@ -502,15 +498,9 @@ def _is_at_edge(value: str, listed: Sequence[str], bounds: tuple[float, float] |
 def _frozen_text(frozen: Frozen) -> str:
     """A frozen choice as a line of text."""
     choice = frozen.choice
-    shown = ", ".join(f"{name}={_shown(value)}" for name, value in frozen.settings.items())
+    shown = ", ".join(f"{name}={value_text(value)}" for name, value in frozen.settings.items())
     edge = f"; optimum at the edge of {', '.join(choice.at_edge)}" if choice.at_edge else ""
     return f"{shown} (validation F1 {100 * (choice.f1_validation or 0.0):.1f} %, {choice.num_tries} tries){edge}"
-
-
-def _shown(value: JsonValue) -> str:
-    if isinstance(value, Mapping):
-        return "/".join(_shown(v) for v in value.values())
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 # Tries of every place between two looks at the scores: more of them fill more cores, fewer learn more of each.
@@ -547,7 +537,7 @@ class SuggestedTries:
         """Let every sampler suggest its next tries; return the plan with all cells so far."""
         for sampler in self.samplers:
             sampler.ask(min(_BATCH, self.search.tries - len(sampler.tries)))
-        cells = {cell.name: cell for sampler in self.samplers for cell in self._cells_of(sampler)}
+        cells = {cell.name: cell for sampler in self.samplers for cell in self._cells_of(sampler, sampler.tries)}
         return replace(self.plan, cells=tuple(cells.values()), search=self.search)
 
     def tell(self, plan: Plan) -> bool:
@@ -556,25 +546,33 @@ class SuggestedTries:
         Raises:
             UserError: a cell opened the test part, or was not evaluated on validation data.
         """
-        entries = {entry.cell.name: entry for entry in plan.look()}
+        all_states, stopping = {state.cell.name: state for state in plan.look()}, self.plan.stopping
         for sampler in self.samplers:
-            cells = [entries[cell.name] for cell in self._cells_of(sampler)]
-            if any(entry.is_open for entry in cells):
-                return False
-            sampler.tell(_scores(sampler, cells), _pruned(sampler, cells, self.plan.stopping))
+            scores: dict[str, float] = {}
+            pruned: dict[str, dict[int, float]] = {}
+            for level in sampler.tries:
+                states = [all_states[cell.name] for cell in self._cells_of(sampler, [level])]
+                if any(state.is_open for state in states):
+                    return False
+                if (f1 := _mean_score(states)) is not None:
+                    scores[level.name] = f1
+                for state in states:
+                    if stopping is not None and state.status == "stopped":
+                        pruned[level.name] = scores_at(state.folder, rungs(stopping, state.cell.config))
+            sampler.tell(scores, pruned)
         return True
 
     def listed(self) -> tuple[Cell, ...]:
         """The cells of the tries that the grid itself lists, which the suggested ones lie between."""
         grid = load_grid(self.search.target)
-        return cells_of(grid, self.search.settings)
+        return cells_of(grid, read_settings(self.search.settings))
 
     def with_stopping(self, stopping: EarlyStopping) -> SuggestedTries:
         """The same, with weak tries stopped early."""
         return replace(self, plan=stopped_early(self.plan, stopping, self.listed()))
 
-    def _cells_of(self, sampler: Sampler) -> tuple[Cell, ...]:
-        return with_choices(sampler.place.with_tries(sampler.tries), self.settings)
+    def _cells_of(self, sampler: Sampler, tries: Sequence[Level]) -> tuple[Cell, ...]:
+        return cells_of(sampler.place.with_tries(tries), self.settings)
 
 
 def stopped_early(plan: Plan, stopping: EarlyStopping, cells: Sequence[Cell] = ()) -> Plan:
@@ -583,31 +581,14 @@ def stopped_early(plan: Plan, stopping: EarlyStopping, cells: Sequence[Cell] = (
     return replace(plan, title=title, stopping=stopping)
 
 
-def _try_of(sampler: Sampler, entry: CellState[Cell]) -> str:
-    """Name of the try that a cell belongs to."""
-    return next(t.name for t in sampler.tries if f"{entry.cell.setting}-".endswith(f"-{t.name}-"))
+def _mean_score(states: Sequence[CellState[Cell]]) -> float | None:
+    """Mean validation F1 of a try over its seeds; None where one of its cells failed or was stopped."""
+    return None if any(state.status != "done" for state in states) else sum(map(score, states)) / len(states)
 
 
-def _pruned(
-    sampler: Sampler, cells: Sequence[CellState[Cell]], stopping: EarlyStopping | None
-) -> dict[str, dict[int, float]]:
-    """Validation F1 after the rounds at which a try was judged, of those that were stopped early."""
-    if stopping is None:
-        return {}
-    stopped = [entry for entry in cells if entry.status == "stopped"]
-    return {_try_of(sampler, e): scores_at(e.folder, rungs(stopping, e.cell.config)) for e in stopped}
-
-
-def _scores(sampler: Sampler, cells: Sequence[CellState[Cell]]) -> dict[str, float]:
-    """Mean validation F1 of each try over its seeds; none of a try with a failed or stopped cell."""
-    by_try: dict[str, list[float]] = {}
-    for entry in cells:
-        by_try.setdefault(_try_of(sampler, entry), []).append(score(entry) if entry.status == "done" else math.nan)
-    means = {name: sum(values) / len(values) for name, values in by_try.items()}
-    return {name: mean for name, mean in means.items() if not math.isnan(mean)}
-
-
-def suggested_tries(target: str, settings: Sequence[str], out: Path, tries: int | None, seed: int) -> SuggestedTries:
+def suggested_tries(
+    target: str, settings: Sequence[Setting], out: Path, tries: int | None, seed: int
+) -> SuggestedTries:
     """The search of a grid whose tries Optuna suggests; by default as many as the grid lists for each method.
 
     Raises:
@@ -615,7 +596,7 @@ def suggested_tries(target: str, settings: Sequence[str], out: Path, tries: int 
     """
     if importlib.util.find_spec("optuna") is None:
         raise UserError(f"--search optuna: Optuna is not installed; {install('search')}")
-    grid, rest = choose(load_grid(target), read_settings(settings))
+    grid, rest = choose(load_grid(target), settings)
     places = tuple(search_places(grid))
     if not places:
         raise UserError(f"grid {grid.name}: no place is left to search; expected at least one level of every axis")
@@ -624,7 +605,7 @@ def suggested_tries(target: str, settings: Sequence[str], out: Path, tries: int 
         tries=tries or max(map(len, grid.own.values())),
         seed=seed,
         target=str(Path(target).absolute()) if target.endswith(".py") else target,
-        settings=tuple(settings),
+        settings=tuple(as_typed(settings)),
         bounds={p.method: {d.key: (d.low, d.high) for d in p.space if d.key and d.high > d.low} for p in places},
     )
     title = f"{search.tries} tries of every method, suggested by Optuna (seed {seed}), validation data only"
@@ -633,9 +614,11 @@ def suggested_tries(target: str, settings: Sequence[str], out: Path, tries: int 
     return SuggestedTries(plan=plan, search=search, settings=rest, samplers=samplers)
 
 
-def again(plan: Plan, settings: Sequence[str]) -> SuggestedTries:
+def again(plan: Plan, settings: Sequence[Setting]) -> SuggestedTries:
     """The search of a plan, asked again from its beginning: the same scores give the same tries."""
     assert plan.search is not None
     known = plan.search
-    search = suggested_tries(known.target, [*known.settings, *settings], plan.out, known.tries, known.seed)
+    search = suggested_tries(
+        known.target, [*read_settings(known.settings), *settings], plan.out, known.tries, known.seed
+    )
     return search if plan.stopping is None else search.with_stopping(plan.stopping)

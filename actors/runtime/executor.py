@@ -252,7 +252,7 @@ class RayExecutor:
         shared = options.mode != "actors" and bool(options.num_hosts)
         self.pool = WorkerPool(
             workers=workers,
-            per_node=slots_per_node([h.identity.node for h in workers], shared),
+            per_node=slots_per_node([worker.identity.node for worker in workers], shared),
             should_stop=should_stop,
             lost_wait_s=options.lost_wait_s,
             boxed=options.physical,
@@ -442,7 +442,7 @@ class RayExecutor:
             wire: Models = {name: dict(params) for name, params in models.items()}
             packed = pack(wire)
             self._sent = (models, ray.put(packed), packed.nbytes)
-        self.pool.moved_bytes += self._sent[2] * len({h.identity.node for h in self.pool.workers})
+        self.pool.moved_bytes += self._sent[2] * len(self.pool.nodes)
         return self._sent[1]
 
     def _supply(self, models: Models) -> Supply:
@@ -468,12 +468,12 @@ class RayExecutor:
         return {
             "mode": self._options.mode,
             "num_hosts": len(workers),
-            "num_nodes": len({h.identity.node for h in workers}),
+            "num_nodes": len(self.pool.nodes),
             "placement": self._group.placement.mode,
             "placement_why": self._group.placement.why,
             "ray": ray.__version__,
-            "pythons": list[Json](sorted({h.identity.python for h in workers})),
-            "torches": list[Json](sorted({h.identity.torch for h in workers})),
+            "pythons": list[Json](sorted({worker.identity.python for worker in workers})),
+            "torches": list[Json](sorted({worker.identity.torch for worker in workers})),
             "num_lost_calls": self.pool.num_lost,
             "physical": self._options.physical,
             **self._data.facts(),

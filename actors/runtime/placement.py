@@ -88,15 +88,13 @@ def plan_actors(
     cluster = total_of(nodes)
     num_gpus = _gpu_share(len(fleet), cluster) if needs_gpu else 0.0
     gpu_shares = _typed_gpu_shares(fleet, types, nodes) if needs_gpu else {}
+    share = _share(cluster.get("CPU", 1.0), len(fleet))
+    apart = tuple(
+        WorkerSpec(name=f"client-{c.id}", client=c.id, num_cpus=share, num_gpus=num_gpus) for c in fleet.clients
+    )
     typed = tuple(
-        WorkerSpec(
-            name=f"client-{c.id}",
-            client=c.id,
-            num_cpus=0.0,
-            num_gpus=gpu_shares.get(c.device, 0.0),
-            resources=types.get(c.device, {}),
-        )
-        for c in fleet.clients
+        replace(worker, num_cpus=0.0, num_gpus=gpu_shares.get(c.device, 0.0), resources=types.get(c.device, {}))
+        for worker, c in zip(apart, fleet.clients, strict=True)
     )
     bare = sorted({c.device for c in fleet.clients if not types.get(c.device)})
     short = (
@@ -109,11 +107,7 @@ def plan_actors(
         )
     if placement != "virtual" and not short:
         return Placement(workers=typed, mode="typed", why="the cluster has every device type")
-    share = _share(cluster.get("CPU", 1.0), len(fleet))
-    workers = tuple(
-        WorkerSpec(name=f"client-{c.id}", client=c.id, num_cpus=share, num_gpus=num_gpus) for c in fleet.clients
-    )
-    return Placement(workers=workers, mode="virtual", why=short if placement == "auto" else "as configured")
+    return Placement(workers=apart, mode="virtual", why=short if placement == "auto" else "as configured")
 
 
 def _typed_gpu_shares(fleet: Fleet, types: Mapping[str, Resources], nodes: Iterable[Resources]) -> dict[str, float]:

@@ -70,11 +70,10 @@ class Scheduler:
         cut, tasks = list(enumerate(blocks)), [task for block in blocks for task in block]
         if self._by_client:
             return _by_client(cut)
-        workers = self._pool.workers
-        slots = min(len(workers), sum(self._pool.per_node.values()))
+        workers, slots = self._pool.workers, self._pool.num_places
         if self._job.trainer.stack > 1:
             return stacked_calls(cut, slots)
-        are_equal = len({h.identity.node for h in workers}) == 1 and all(h.usable for h in workers)
+        are_equal = len(self._pool.nodes) == 1 and all(worker.usable for worker in workers)
         # Single updates (Collect) do not become fewer on the way: they had better come as they arise.
         if are_equal and isinstance(self._job.reduction, WeightedSum) and (paces := self._paces.foresee(tasks)):
             merged = merged_calls(cut, slots, paces, self._answer_nbytes)

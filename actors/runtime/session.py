@@ -35,10 +35,9 @@ _NOT_THEIRS = frozenset({signal.SIGTERM, signal.SIGHUP})
 
 @dataclass(kw_only=True, slots=True)
 class _Shield:
-    """``depth``: blocks of ``shielded`` that are open; ``is_registered``: the interpreter calls us after a fork."""
+    """``depth``: blocks of ``shielded`` that are open."""
 
     depth: int = 0
-    is_registered: bool = False
 
 
 _shield = _Shield()
@@ -50,12 +49,12 @@ def _block_in_child() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_THEIRS)
 
 
+os.register_at_fork(after_in_child=_block_in_child)
+
+
 @contextmanager
 def shielded() -> Iterator[None]:
     """Inside the block, processes that are started never hear SIGTERM and SIGHUP, nor do their children."""
-    if not _shield.is_registered:
-        os.register_at_fork(after_in_child=_block_in_child)
-        _shield.is_registered = True
     _shield.depth += 1
     try:
         yield

@@ -260,6 +260,11 @@ class WorkerPool:
         """Number of calls that can run at the same time."""
         return max(1, min(len(self.workers), sum(self.per_node.values())))
 
+    @property
+    def nodes(self) -> set[str]:
+        """Ray's ids of the nodes that the workers are on."""
+        return {worker.identity.node for worker in self.workers}
+
     def run(self, todo: deque[Call]) -> Iterator[tuple[Call, Answer | Lost]]:
         """Yield every call of ``todo`` with its outcome as it arrives; the caller may add calls meanwhile.
 
@@ -271,7 +276,7 @@ class WorkerPool:
         for worker in self.workers:
             worker.probe_failed = False
         try:
-            while todo or any(h.flights for h in self.workers):
+            while todo or any(worker.flights for worker in self.workers):
                 if self.should_stop():
                     raise Interrupted
                 self._send(todo)
@@ -309,8 +314,8 @@ class WorkerPool:
 
         now_s = time.monotonic()
         first = min(
-            (h for h in self._candidates(call) if h.usable and has_place(h)),
-            key=lambda h: h.left_s(now_s),
+            (worker for worker in self._candidates(call) if worker.usable and has_place(worker)),
+            key=lambda worker: worker.left_s(now_s),
             default=None,
         )
         if first is None or not first.flights:
@@ -328,19 +333,20 @@ class WorkerPool:
         """
         now_s, stuck = time.monotonic(), list[tuple[Call, list[RemoteWorker]]]()
         for call in todo:
-            if not any(h.usable for h in self._candidates(call)):
+            if not any(worker.usable for worker in self._candidates(call)):
                 stuck.append((call, self._candidates(call)))
-        for worker in {h.index: h for _, candidates in stuck for h in candidates}.values():
+        for worker in {worker.index: worker for _, candidates in stuck for worker in candidates}.values():
             worker.waited_s += elapsed_s
         for call, workers in stuck:
             if all(
-                h.gone or ((h.passed_over or h.waited_s > self.lost_wait_s) and h.is_absent(now_s)) for h in workers
+                worker.gone or ((worker.passed_over or worker.waited_s > self.lost_wait_s) and worker.is_absent(now_s))
+                for worker in workers
             ):
                 _remove(todo, call)
                 yield call, Lost(why=f"{workers[0].name}: {workers[0].trouble}", cause=workers[0].cause)
         for call in [c for c in todo if now_s > c.until_s]:
             _remove(todo, call)
-            lost = next((h for h in self._candidates(call) if h.trouble), None)
+            lost = next((worker for worker in self._candidates(call) if worker.trouble), None)
             if lost is None:
                 yield call, Lost(why="its turn did not come before the round's time was over", cause="timeout")
             else:
@@ -362,7 +368,11 @@ class WorkerPool:
         Raises:
             Interrupted: the user asked to stop.
         """
-        while awaited := [h for h in self.workers if h.trouble and not h.gone and h.waited_s <= self.lost_wait_s]:
+        while awaited := [
+            worker
+            for worker in self.workers
+            if worker.trouble and not worker.gone and worker.waited_s <= self.lost_wait_s
+        ]:
             if self.should_stop():
                 raise Interrupted
             before_s = time.monotonic()
@@ -373,9 +383,9 @@ class WorkerPool:
 
     def _receive(self, todo: deque[Call]) -> Iterator[tuple[Call, Answer | Lost]]:
         """Yield answers as they arrive; send a worker its next call before its answer is processed."""
-        awaited = {h.flights[0].ref: h for h in self.workers if h.flights}
+        awaited = {worker.flights[0].ref: worker for worker in self.workers if worker.flights}
         if not awaited:
-            time.sleep(PROBE_S if any(h.trouble for h in self.workers) else 0.0)
+            time.sleep(PROBE_S if any(worker.trouble for worker in self.workers) else 0.0)
             return
         ready, _ = ray.wait(list(awaited), num_returns=1, timeout=_POLL_S)
         for ref in ready:
@@ -422,7 +432,7 @@ class WorkerPool:
     def _overdue(self, todo: deque[Call]) -> Iterator[tuple[Call, Lost]]:
         """Yield calls that a worker has not answered in time; its process is ended."""
         now_s = time.monotonic()
-        for worker in (h for h in self.workers if h.flights):
+        for worker in (worker for worker in self.workers if worker.flights):
             call, took_s = worker.flights[0].call, now_s - worker.flights[0].since_s
             is_late = took_s > call.limit_s
             if is_late or now_s > call.until_s:
@@ -450,7 +460,7 @@ class WorkerPool:
         for worker in self.workers:
             if worker.trouble and not worker.gone and worker.probe is None and now >= worker.probe_at_s:
                 worker.probe, worker.probe_at_s = worker.handle.hello.remote(), now
-        probed = {h.probe: h for h in self.workers if h.probe is not None}
+        probed = {worker.probe: worker for worker in self.workers if worker.probe is not None}
         if probed:
             for ref in ray.wait(list(probed), num_returns=len(probed), timeout=0)[0]:
                 self._take_probe(probed[ref])

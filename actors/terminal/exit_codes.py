@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import traceback
+from typing import NamedTuple
 
 from relief_ray.support.errors import UserCodeError, UserError
 from relief_ray.support.masking import mask_text
@@ -167,7 +168,18 @@ def figure(value: float | None, decimals: int, lacking: str = "-") -> str:
     return lacking if value is None else f"{value:.{decimals}f}"
 
 
-def print_result(text: object, facts: object, as_json: bool) -> None:
-    """Print a result as text or as JSON: an event on a line of its own, anything else indented."""
-    is_event = isinstance(facts, dict) and "event" in facts
-    print(json.dumps(facts, indent=None if is_event else 1) if as_json else text, flush=True)
+class Result(NamedTuple):
+    """What a command gives, or one of several things that it gives one after the other."""
+
+    text: object
+    """For people."""
+    facts: object = None
+    """For programs; None: nothing."""
+
+    def show(self, *, as_json: bool) -> None:
+        """Print it: as JSON an event on a line of its own, anything else indented."""
+        if not as_json:
+            print(self.text, flush=True)
+        elif self.facts is not None:
+            is_event = isinstance(self.facts, dict) and "event" in self.facts
+            print(json.dumps(self.facts, indent=None if is_event else 1), flush=True)

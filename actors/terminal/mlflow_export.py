@@ -12,7 +12,7 @@ from relief_ray.records.cells import look
 from relief_ray.records.run_folder import RUN_FILE, read_run
 from relief_ray.records.sync.mlflow import DATABASE, Store, StudySummary, log_run, log_study, store_uri
 from relief_ray.records.sync.sender import brief
-from relief_ray.studies.loop import headline_f1
+from relief_ray.studies.progress import headline_f1
 from relief_ray.support.errors import counted
 from relief_ray.support.masking import MASK
 

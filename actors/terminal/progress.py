@@ -20,8 +20,7 @@ from rich.text import Text
 from relief_ray.records.facts import summary_line
 from relief_ray.records.metrics import METRICS
 from relief_ray.records.schema import RoundRecord
-from relief_ray.studies.loop import headline_f1
-from relief_ray.studies.progress import Callback, End, Facts, View
+from relief_ray.studies.progress import Callback, End, View, headline_f1
 from relief_ray.studies.spec import Cell
 from relief_ray.support.text import WIDTH
 
@@ -38,16 +37,11 @@ def is_interactive() -> bool:
 
 
 class Shown(Callback):
-    """Prints notes as plain lines and nothing else."""
+    """Prints notes and alerts as plain lines and nothing else."""
 
     def note(self, text: str) -> None:
         """Print a message for the user."""
         print(text, flush=True)
-
-    def round(self, cell: Cell, record: RoundRecord, alerts: Sequence[str]) -> None:
-        """Print what is to be said of the round."""
-        for alert in alerts:
-            self.note(f"{cell.title}: WARNING: {alert}")
 
 
 class JsonLines(Shown):
@@ -115,11 +109,11 @@ class Lines(Shown):
         self._every_s = every_s if num_runs > 1 else 0.0
         self._shown_s, self._held_back = time.monotonic(), ""
 
-    def begin(self, cell: Cell, facts: Facts) -> None:
+    def begin(self, cell: Cell, text: str, done: int | None) -> None:
         """Print a headline."""
         self._num_begun += 1
-        going_on = f"; going on after round {facts.done}" if facts.done is not None else ""
-        print(f"[{self._num_begun}/{self._num_runs}] {cell.title}: {facts.text}{going_on}", flush=True)
+        going_on = f"; going on after round {done}" if done is not None else ""
+        print(f"[{self._num_begun}/{self._num_runs}] {cell.title}: {text}{going_on}", flush=True)
         self._shown_s, self._held_back = time.monotonic(), ""
 
     def round(self, cell: Cell, record: RoundRecord, alerts: Sequence[str]) -> None:
@@ -148,14 +142,14 @@ class Lines(Shown):
 class JsonEvents(JsonLines):
     """Events ``run``, ``round`` and ``end``."""
 
-    def begin(self, cell: Cell, facts: Facts) -> None:
+    def begin(self, cell: Cell, text: str, done: int | None) -> None:
         """Write ``{"event": "run"}``."""
         self.write(
             {
                 "event": "run",
                 "run": cell.title,
-                "facts": facts.text,
-                "done": facts.done,
+                "facts": text,
+                "done": done,
                 "rounds": cell.config.rounds,
             }
         )
@@ -246,7 +240,7 @@ class ProgressBar(Shown):
         """Print a line above the bar."""
         self._console.print(text, markup=False)
 
-    def begin(self, cell: Cell, facts: Facts) -> None:
+    def begin(self, cell: Cell, text: str, done: int | None) -> None:
         """Rename the bar."""
         self._num_begun, self._scores = self._num_begun + 1, []
         heading = f"[{self._num_begun}/{self._num_runs}] {cell.title}"

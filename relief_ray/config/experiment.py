@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -27,7 +28,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, to_jsonable_python
 
 from relief_ray.config.keys import Key, expectation, keys_of, unknown_key
 from relief_ray.config.runtime import RuntimeConfig, TrackingConfig
@@ -79,15 +80,6 @@ class Choice(FrozenConfig):
     """Best validation F1 among them, 0 to 1."""
 
 
-def override(values: Mapping[str, object], settings: Iterable[str]) -> dict[str, object]:
-    """Apply ``path=value`` settings to plain values; a value is read as YAML (numbers, lists, null), else as text.
-
-    Raises:
-        UserError: a setting without ``=`` or a path through something that is no section.
-    """
-    return assign(values, read_settings(settings))
-
-
 def read_settings(texts: Iterable[str]) -> tuple[Setting, ...]:
     """Settings as typed, ``path=value``, the value read as YAML.
 
@@ -130,6 +122,23 @@ def assign(values: Mapping[str, object], settings: Iterable[Setting]) -> dict[st
             node = below
         node[last] = copy.deepcopy(setting.value)
     return result
+
+
+def settings_of(values: Mapping[str, object], prefix: str = "") -> Iterator[Setting]:
+    """Nested values as settings by dotted path: ``{"training": {"epochs": 2}}`` as ``training.epochs``.
+
+    Raises:
+        UserError: a value is none that a configuration file could hold.
+    """
+    for key, value in values.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from settings_of(value, f"{path}.")
+            continue
+        try:
+            yield Setting(path, to_jsonable_python(value, fallback=str))
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{path}: found {shown(value)}, expected numbers, texts, lists or mappings") from error
 
 
 _KNOWN: TypeAdapter[StrategyConfig] = TypeAdapter(AnyStrategy)
@@ -306,6 +315,15 @@ def _sha256(path: Path) -> str:
         ) from error
 
 
+# A user's methods that `_buildable` has built, by the address of their configuration, until a run takes them.
+_BUILT: dict[int, Strategy] = {}
+
+
+def build(config: StrategyConfig) -> Strategy:
+    """The method of a configuration; of a user's own the one that was built to check it, the first time."""
+    return _BUILT.pop(id(config), None) or config.build()
+
+
 def _buildable(config: StrategyConfig) -> StrategyConfig:
     """The configuration, whose ``build`` was seen to return a strategy.
 
@@ -321,6 +339,8 @@ def _buildable(config: StrategyConfig) -> StrategyConfig:
                 f"{Strategy.__module__}.{Strategy.__name__}; return one",
             )
         )
+    _BUILT[id(config)] = built
+    weakref.finalize(config, _BUILT.pop, id(config), None)
     return config
 
 

@@ -11,20 +11,20 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.conformance.rules import Broken, Check, NotJudged, Rule, Verdict, judge
-from relief_ray.conformance.runner import after_rounds, drive, outcome, require_comes_back
+from relief_ray.conformance.runner import after_rounds, outcome, require_comes_back
 from relief_ray.core.client import ClientContext, ClientProgram
 from relief_ray.core.codec import decode, encode
 from relief_ray.core.groups import GroupId
 from relief_ray.core.messages import NO_STATE, Assignment, ClientInfo, Update
 from relief_ray.core.stages import Engine, Missing, descendants, modalities_below
 from relief_ray.core.streams import Streams
+from relief_ray.experiment.experiment import run_cell
 from relief_ray.models.backbone import Backbone, InputShape, run_stages
 from relief_ray.models.checks import DeclarationError, run_checked
 from relief_ray.models.costs import count_costs, forward_flops
@@ -36,55 +36,53 @@ from relief_ray.training.inputs import ClientInputs
 from relief_ray.training.optimizer import UpdateRule
 from relief_ray.training.trainer import Trainer
 
-BACKBONE_RULES: Mapping[str, Rule] = MappingProxyType(
-    {
-        "configuration": Rule(
-            says="its fields survive JSON and pickling, and build() returns a Backbone",
-            fix="keep plain numbers, texts and tuples in fields; return relief_ray.models.backbone.Backbone(..)",
-        ),
-        "groups": Rule(
-            says="every trained parameter is in exactly one group, and a stage owns each group",
-            fix="declare it in GroupParameters, or freeze it (requires_grad_(False))",
-        ),
-        "shape": Rule(
-            says="any number of windows gives finite float32 logits (B, K)",
-            fix="end the last stage with K outputs, one a class; divide by no number that may be 0",
-        ),
-        "function": Rule(
-            says="in a test every stage is a function of each window alone: no noise, no counting, no mixed windows",
-            fix="take nn.Dropout and nn.BatchNorm1d, which training alone switches on, or statistics over time",
-        ),
-        "seed": Rule(
-            says="its first values depend on the seed alone, and no global generator moves",
-            fix="build modules with relief_ray.models.backbone.seeded(build, seed)",
-        ),
-        "dependencies": Rule(
-            says="a stage changes with the sensors and groups that it declares, itself or through inputs, and no other",
-            fix="name what it reads in StageSpec.inputs and whose parameters it computes with in StageSpec.groups",
-        ),
-        "state": Rule(
-            says="parameters that went through the codec into another build give the same logits",
-            fix="keep parameters in float32, and no copies of them or of outputs in a module",
-        ),
-        "absent": Rule(
-            says="absent sensors leave training finite; under zero_feature their encoders have no gradient",
-            fix="mark the last stage of each encoder as feature=True; add a small number to what is divided by",
-        ),
-        "costs": Rule(
-            says="the FLOPs of every stage and group are positive, and grow with the batch at most in proportion",
-            fix="let forward() do the same work for every window",
-        ),
-        "engines": Rule(
-            says="the engine that computes once what nobody trains gives the updates of the one that does not",
-            fix="let forward() depend on inputs and parameters alone, not on whether gradients are recorded",
-        ),
-        "rounds": Rule(says="rounds of FedAvg and RELIEF run to their end", fix="mend the line that is named"),
-        "resumes": Rule(
-            says="a run that is interrupted after every round has the bits of one that is not",
-            fix="keep no counter or cache in a module: what build() made is made anew",
-        ),
-    }
-)
+BACKBONE_RULES: Mapping[str, Rule] = {
+    "configuration": Rule(
+        says="its fields survive JSON and pickling, and build() returns a Backbone",
+        fix="keep plain numbers, texts and tuples in fields; return relief_ray.models.backbone.Backbone(..)",
+    ),
+    "groups": Rule(
+        says="every trained parameter is in exactly one group, and a stage owns each group",
+        fix="declare it in GroupParameters, or freeze it (requires_grad_(False))",
+    ),
+    "shape": Rule(
+        says="any number of windows gives finite float32 logits (B, K)",
+        fix="end the last stage with K outputs, one a class; divide by no number that may be 0",
+    ),
+    "function": Rule(
+        says="in a test every stage is a function of each window alone: no noise, no counting, no mixed windows",
+        fix="take nn.Dropout and nn.BatchNorm1d, which training alone switches on, or statistics over time",
+    ),
+    "seed": Rule(
+        says="its first values depend on the seed alone, and no global generator moves",
+        fix="build modules with relief_ray.models.backbone.seeded(build, seed)",
+    ),
+    "dependencies": Rule(
+        says="a stage changes with the sensors and groups that it declares, itself or through inputs, and no other",
+        fix="name what it reads in StageSpec.inputs and whose parameters it computes with in StageSpec.groups",
+    ),
+    "state": Rule(
+        says="parameters that went through the codec into another build give the same logits",
+        fix="keep parameters in float32, and no copies of them or of outputs in a module",
+    ),
+    "absent": Rule(
+        says="absent sensors leave training finite; under zero_feature their encoders have no gradient",
+        fix="mark the last stage of each encoder as feature=True; add a small number to what is divided by",
+    ),
+    "costs": Rule(
+        says="the FLOPs of every stage and group are positive, and grow with the batch at most in proportion",
+        fix="let forward() do the same work for every window",
+    ),
+    "engines": Rule(
+        says="the engine that computes once what nobody trains gives the updates of the one that does not",
+        fix="let forward() depend on inputs and parameters alone, not on whether gradients are recorded",
+    ),
+    "rounds": Rule(says="rounds of FedAvg and RELIEF run to their end", fix="mend the line that is named"),
+    "resumes": Rule(
+        says="a run that is interrupted after every round has the bits of one that is not",
+        fix="keep no counter or cache in a module: what build() made is made anew",
+    ),
+}
 _CLOSE = 1e-4
 _NUM_WINDOWS, _BATCH_SIZE = 20, 8
 _METHODS = ("fedavg", "relief")
@@ -319,7 +317,7 @@ def _engines(bench: _Bench) -> None:
 def _run(bench: _Bench, method: str, rounds_at_once: int | None = None) -> object:
     config = parse({**bench.config.model_dump(mode="json"), "strategy": method})
     path = bench.root / f"{method}-{rounds_at_once}"
-    while drive(config, path, should_stop=after_rounds(rounds_at_once)).status != "done":
+    while run_cell(config, path, should_stop=after_rounds(rounds_at_once)).status != "done":
         pass
     return outcome(path)
 
@@ -335,22 +333,20 @@ def _resumes(bench: _Bench) -> None:
             raise Broken("resumes", f"{method}: interrupted after every round, its records or last state differ")
 
 
-_RUNS: Mapping[str, Callable[[_Bench], None]] = MappingProxyType(
-    {
-        "configuration": _configuration,
-        "groups": _groups,
-        "shape": _shape,
-        "function": _function,
-        "seed": _seed,
-        "dependencies": _dependencies,
-        "state": _state,
-        "absent": _absent,
-        "costs": _costs,
-        "engines": _engines,
-        "rounds": _rounds,
-        "resumes": _resumes,
-    }
-)
+_RUNS: Mapping[str, Callable[[_Bench], None]] = {
+    "configuration": _configuration,
+    "groups": _groups,
+    "shape": _shape,
+    "function": _function,
+    "seed": _seed,
+    "dependencies": _dependencies,
+    "state": _state,
+    "absent": _absent,
+    "costs": _costs,
+    "engines": _engines,
+    "rounds": _rounds,
+    "resumes": _resumes,
+}
 # Each needs the rule before it.
 _CHECKS = tuple(
     Check(rules=(rule,), run=run, needs=needs)

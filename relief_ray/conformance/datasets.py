@@ -8,13 +8,10 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
 from relief_ray.conformance.rules import Check, Rule, Verdict, judge
 from relief_ray.data.checks import FIXES, Fault, content_digest, faults_of_all, in_words, spec_faults, structure
@@ -22,52 +19,46 @@ from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import Dataset, locate, parse_subject, read_entry, store
 from relief_ray.data.describe import without_windows
 from relief_ray.data.federated_data import Coverage, federate, num_clients
-from relief_ray.data.loader import DatasetSpec, Loader, Recording, require_members
+from relief_ray.data.loader import DatasetSpec, Floats, Loader, Mask, Recording, require_members
 from relief_ray.data.partition import available
 from relief_ray.data.source import Source, open_source
 from relief_ray.data.window_set import row_counts
 from relief_ray.support.errors import UserError, listed
 
-DATA_RULES: Mapping[str, Rule] = MappingProxyType(
-    {
-        "description": Rule(says="the description agrees with itself", fix=FIXES["description"]),
-        "files": Rule(
-            says="every person's files are found, in one place",
-            fix="set RELIEF_DATA to their folder; let files() name the ends of their paths, and `member` match them",
-        ),
-        "parses": Rule(
-            says="parse() returns a Recording for every person", fix="mend the file or the line that is named"
-        ),
-        "subjects": Rule(says="every person has data, and nobody has another's", fix=FIXES["subjects"]),
-        "labels": Rule(
-            says="every code in the files is declared, and every declared class has rows", fix=FIXES["labels"]
-        ),
-        "channels": Rule(says="the signal has the channels that are declared", fix=FIXES["channels"]),
-        "rates": Rule(says="rates and lengths of activities fit each other", fix=FIXES["rates"]),
-        "finite": Rule(says="no value is NaN or infinite after parsing", fix=FIXES["finite"]),
-        "bouts": Rule(says="bouts are stretches of rows that do not overlap", fix=FIXES["bouts"]),
-        "constant": Rule(
-            says="no channel keeps one value for a whole person",
-            fix="leave the channel out of modalities, or the person out of subjects, or read another column; where the "
-            "person has no such sensor, say so in DatasetSpec.lacks",
-        ),
-        "repeats": Rule(
-            says="a second parse gives the same bits", fix="use no clock, no random numbers and no order of a set"
-        ),
-        "place": Rule(
-            says="parsing does not depend on the working directory",
-            fix="read files through members.read(name) alone, not with open() or a relative path",
-        ),
-        "windows": Rule(
-            says="training and test have windows of every class, training and validation some of every person",
-            fix="record longer bouts, join what is unbroken into one bout, or set data.window_s or data.stride_s lower",
-        ),
-        "leakage": Rule(
-            says="no sample is in two parts of a split, not even a copy of it",
-            fix="return every row once; rows that the files repeat belong to one bout of one person",
-        ),
-    }
-)
+DATA_RULES: Mapping[str, Rule] = {
+    "description": Rule(says="the description agrees with itself", fix=FIXES["description"]),
+    "files": Rule(
+        says="every person's files are found, in one place",
+        fix="set RELIEF_DATA to their folder; let files() name the ends of their paths, and `member` match them",
+    ),
+    "parses": Rule(says="parse() returns a Recording for every person", fix="mend the file or the line that is named"),
+    "subjects": Rule(says="every person has data, and nobody has another's", fix=FIXES["subjects"]),
+    "labels": Rule(says="every code in the files is declared, and every declared class has rows", fix=FIXES["labels"]),
+    "channels": Rule(says="the signal has the channels that are declared", fix=FIXES["channels"]),
+    "rates": Rule(says="rates and lengths of activities fit each other", fix=FIXES["rates"]),
+    "finite": Rule(says="no value is NaN or infinite after parsing", fix=FIXES["finite"]),
+    "bouts": Rule(says="bouts are stretches of rows that do not overlap", fix=FIXES["bouts"]),
+    "constant": Rule(
+        says="no channel keeps one value for a whole person",
+        fix="leave the channel out of modalities, or the person out of subjects, or read another column; where the "
+        "person has no such sensor, say so in DatasetSpec.lacks",
+    ),
+    "repeats": Rule(
+        says="a second parse gives the same bits", fix="use no clock, no random numbers and no order of a set"
+    ),
+    "place": Rule(
+        says="parsing does not depend on the working directory",
+        fix="read files through members.read(name) alone, not with open() or a relative path",
+    ),
+    "windows": Rule(
+        says="training and test have windows of every class, training and validation some of every person",
+        fix="record longer bouts, join what is unbroken into one bout, or set data.window_s or data.stride_s lower",
+    ),
+    "leakage": Rule(
+        says="no sample is in two parts of a split, not even a copy of it",
+        fix="return every row once; rows that the files repeat belong to one bout of one person",
+    ),
+}
 
 _RECORDED = ("subjects", "labels", "channels", "rates", "finite", "bouts")
 _Violations = Mapping[str, str]
@@ -156,27 +147,17 @@ def _constant(bench: _Bench) -> _Violations:
     return {"constant": f"one value in all rows: {'; '.join(texts)}"} if texts else {}
 
 
-def _repeats(bench: _Bench) -> _Violations:
-    return _same(bench, "repeats")
-
-
 def _place(bench: _Bench) -> _Violations:
-    with _elsewhere(bench.folder):
-        return _same(bench, "place")
-
-
-@contextmanager
-def _elsewhere(folder: Path) -> Iterator[None]:
-    """Work in another folder for a while."""
+    """Parse anew in another working directory."""
     here = Path.cwd()
-    os.chdir(folder)
+    os.chdir(bench.folder)
     try:
-        yield
+        return _repeats(bench, "place")
     finally:
         os.chdir(here)
 
 
-def _same(bench: _Bench, rule: str) -> _Violations:
+def _repeats(bench: _Bench, rule: str = "repeats") -> _Violations:
     """Parse anew and compare with the first recordings."""
     before = bench.recordings
     other = [s for s, recording in bench.parse().items() if content_digest(recording) != content_digest(before[s])]
@@ -226,7 +207,7 @@ def _lacking(coverage: Coverage) -> str:
     return "; ".join(texts)
 
 
-def _leak(signal: NDArray[np.float32], trained: NDArray[np.bool_], tested: NDArray[np.bool_]) -> str:
+def _leak(signal: Floats, trained: Mask, tested: Mask) -> str:
     """Describe what training and test share: rows, or a sequence of rows with the same values; empty: nothing."""
     if shared := int((trained & tested).sum()):
         return f"{shared} rows are in training and in test"
@@ -243,7 +224,7 @@ def _leak(signal: NDArray[np.float32], trained: NDArray[np.bool_], tested: NDArr
     )
 
 
-def _whole(rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _whole(rows: Mask) -> Mask:
     """Whether a sequence of rows that starts here lies wholly in ``rows``."""
     return np.asarray(np.lib.stride_tricks.sliding_window_view(rows, _COPIED_ROWS).all(axis=1))
 

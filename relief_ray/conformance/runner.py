@@ -1,7 +1,7 @@
 """Judges the rules that every strategy keeps, on a problem of seconds: real data, few windows, a small model.
 
 A rule is judged by running the strategy, never by reading it. Beside the checks stand what they and others run:
-``drive`` and ``outcome``, an executor that finds out what clients depend on (``IsolationCheck``), and a short training
+``outcome``, an executor that finds out what clients depend on (``IsolationCheck``), and a short training
 that every machine can repeat (``reference_numbers``).
 """
 
@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from urllib.parse import unquote
 
 import numpy as np
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 from torch import Tensor
 
-from relief_ray.config.experiment import ExperimentConfig, override, parse
+from relief_ray.config.experiment import ExperimentConfig, assign, parse, settings_of
 from relief_ray.conformance.instrumented import global_state, instrument
 from relief_ray.conformance.rules import Broken, Check, NotJudged, Verdict, judge
 from relief_ray.core.federated import Strategy
@@ -37,28 +36,26 @@ from relief_ray.experiment.setup import Setup, context_of, prepare
 from relief_ray.records import checkpoint
 from relief_ray.records.identity import machine_facts
 from relief_ray.records.run_folder import read_rounds, read_run
-from relief_ray.records.schema import Machine, RunRecord, comparable
+from relief_ray.records.schema import Machine, comparable
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import Device, device_name, threads, use_threads
 from relief_ray.training.executor import SerialExecutor
 from relief_ray.training.job import BlockResult, Job
 
 FAST_LINK = {"uplink_bytes_per_s": 1e10, "downlink_bytes_per_s": 1e10, "latency_s": 0.0}
-PROBLEM: Mapping[str, object] = MappingProxyType(
-    {
-        "name": "conformance",
-        "data": {"name": "dsa_mini", "stride_s": 20.0},
-        "backbone": {"conv1": 8, "conv2": 8, "steps": 4, "fusion": 6},
-        "training": {"epochs": 1, "lr": 0.01},
-        "fleet": {"gap": 2.0, "types": {t: FAST_LINK for t in "ABC"}},
-        "evaluation": {"every": 2},
-        "rounds": 3,
-        "participation": 0.5,
-        # A refused update is a broken rule with a name of its own, not a void round.
-        "runtime": {"mode": "inline", "quorum": 0.01},
-        "tracking": {"enabled": False},
-    }
-)
+PROBLEM: Mapping[str, object] = {
+    "name": "conformance",
+    "data": {"name": "dsa_mini", "stride_s": 20.0},
+    "backbone": {"conv1": 8, "conv2": 8, "steps": 4, "fusion": 6},
+    "training": {"epochs": 1, "lr": 0.01},
+    "fleet": {"gap": 2.0, "types": {t: FAST_LINK for t in "ABC"}},
+    "evaluation": {"every": 2},
+    "rounds": 3,
+    "participation": 0.5,
+    # A refused update is a broken rule with a name of its own, not a void round.
+    "runtime": {"mode": "inline", "quorum": 0.01},
+    "tracking": {"enabled": False},
+}
 
 
 # Rules that the instrumented run judges.
@@ -93,7 +90,8 @@ class _Bench:
     ) -> dict[str, JsonValue]:
         """Run to the end, in one go or interrupted after every ``num_rounds``, and return the outcome."""
         config, path = config or self.config, self.root / name
-        while drive(config, path, make_executor, after_rounds(num_rounds), instrumented).status != "done":
+        adapt = _instrumented if instrumented else same
+        while run_cell(config, path, make_executor, after_rounds(num_rounds), adapt=adapt).status != "done":
             pass
         refused = {c: why for record in read_rounds(path) for c, why in record.rejected.items()}
         if refused and instrumented:
@@ -107,17 +105,6 @@ def after_rounds(number: int | None) -> Callable[[], bool]:
         return never
     remaining = iter(range(number))
     return lambda: next(remaining, None) is None
-
-
-def drive(
-    config: ExperimentConfig,
-    path: Path,
-    make_executor: MakeExecutor = SerialExecutor,
-    should_stop: Callable[[], bool] = never,
-    instrumented: bool = False,
-) -> RunRecord:
-    """Start the run in ``path``, or resume it, until it is done or ``should_stop``."""
-    return run_cell(config, path, make_executor, should_stop, adapt=_instrumented if instrumented else same)
 
 
 def _instrumented(setup: Setup) -> Setup:
@@ -353,14 +340,14 @@ def _bits(result: BlockResult) -> dict[str, bytes]:
 # rounding: FedAvg with plain SGD, which amplifies no last bit as Adam's division does, stays within ``WITHIN``.
 
 WITHIN = 1e-4
-_REFERENCE_SETTINGS = (
-    "strategy=fedavg",
-    "training.optimizer=sgd",
-    "training.lr=0.3",
-    "training.epochs=4",
-    "rounds=3",
-    "participation=1.0",
-)
+_REFERENCE_SETTINGS = {
+    "strategy": "fedavg",
+    "training.optimizer": "sgd",
+    "training.lr": 0.3,
+    "training.epochs": 4,
+    "rounds": 3,
+    "participation": 1.0,
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -381,9 +368,9 @@ class ReferenceNumbers:
 def reference_numbers(device: Device = "cpu") -> ReferenceNumbers:
     """Compute the reference numbers here, with one thread, on the excerpt that ships with the package."""
     use_threads(1)
-    config = parse(override(PROBLEM, [*_REFERENCE_SETTINGS, f"training.device={device}"]), "conformance")
+    config = parse(assign(PROBLEM, settings_of({**_REFERENCE_SETTINGS, "training.device": device})), "conformance")
     with tempfile.TemporaryDirectory(prefix="relief-ray-") as folder:
-        drive(config, Path(folder) / "run")
+        run_cell(config, Path(folder) / "run")
         newest = checkpoint.generations(Path(folder) / "run")[0]
         tensors = safetensors.torch.load_file(newest / checkpoint.STATE_FILE)
     start = prepare(config).start

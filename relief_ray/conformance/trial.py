@@ -6,32 +6,32 @@ Such a limit that is known on paper (FedProx with ``mu = 0`` is FedAvg) tests th
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, log10
 from pathlib import Path
-from types import MappingProxyType
 from urllib.parse import unquote
 
 import safetensors.torch
 import torch
 from torch import Tensor
 
-from relief_ray.config.experiment import ExperimentConfig, override, parse
+from relief_ray.config.experiment import ExperimentConfig, assign, parse
 from relief_ray.conformance.backbones import BACKBONE_RULES, check_backbone
 from relief_ray.conformance.datasets import DATA_RULES, check_loader
 from relief_ray.conformance.rules import RULES, Broken, Check, Rule, Verdict, judge
-from relief_ray.conformance.runner import PROBLEM, after_rounds, check, drive
+from relief_ray.conformance.runner import PROBLEM, after_rounds, check
 from relief_ray.data.loader import Loader
 from relief_ray.data.registry import DATASETS, load_own
-from relief_ray.experiment.experiment import MakeExecutor
+from relief_ray.experiment.experiment import MakeExecutor, run_cell
 from relief_ray.models.backbone import BackboneConfig
 from relief_ray.models.registry import BACKBONES
 from relief_ray.plugins.load import is_path, load, what_to_type
 from relief_ray.records import checkpoint
 from relief_ray.strategies import PRESETS, about_of, facts_of
 from relief_ray.strategies.common import StrategyConfig
-from relief_ray.support.errors import Setting, UserError, counted
+from relief_ray.support.errors import Setting, UserError, counted, value_text
 from relief_ray.support.process import threads
 from relief_ray.support.text import Printed, filled
 
@@ -67,7 +67,11 @@ class Conformance(Printed):
     @property
     def summary(self) -> str:
         """The last line: how many rules were kept, broken or not judged."""
-        return summary(self.name, self.verdicts)
+        number = Counter(v.status for v in self.verdicts)
+        if self.ok:
+            rest = f", {number['not judged']} not judged" if number["not judged"] else ""
+            return f"{self.name}: keeps {counted(number['kept'], 'rule')}{rest}"
+        return f"{self.name}: breaks {', '.join(self.broken)}; {number['kept']} kept, {number['not judged']} not judged"
 
     @property
     def text(self) -> str:
@@ -118,21 +122,20 @@ class Judged:
     about: Mapping[str, object]
     num_threads: int = 1
 
-    def judge(self, on_verdict: Callable[[Verdict], object] = lambda verdict: None) -> Conformance:
-        """Return all verdicts; ``on_verdict`` gets each one when it is reached."""
-        verdicts = []
+    def reached(self) -> Iterator[Verdict]:
+        """The verdicts, each when it is reached."""
         with threads(self.num_threads):
-            for verdict in self.verdicts:
-                on_verdict(verdict)
-                verdicts.append(verdict)
-        return Conformance(
-            name=self.name, heading=self.heading, rules=self.rules, verdicts=tuple(verdicts), about=self.about
-        )
+            yield from self.verdicts
+
+    def judge(self, verdicts: Iterable[Verdict] | None = None) -> Conformance:
+        """What the verdicts say together; None: they are reached now."""
+        made = tuple(self.reached() if verdicts is None else verdicts)
+        return Conformance(name=self.name, heading=self.heading, rules=self.rules, verdicts=made, about=self.about)
 
 
 def judged_of(
     target: str,
-    settings: Sequence[str],
+    settings: Sequence[Setting],
     executors: Mapping[str, MakeExecutor],
     equals: str = "",
     within: float = 0.0,
@@ -141,7 +144,7 @@ def judged_of(
 
     Args:
         target: a method, a backbone or a data set.
-        settings: ``PATH=VALUE``; a key without a section is the method's or the backbone's own.
+        settings: a key without a section is the method's or the backbone's own.
         executors: of a method: what has to have the bits of the plain loop, by name.
         equals: judge only whether the method's rounds are those of this one.
         within: the largest difference of a value that ``equals`` allows.
@@ -151,12 +154,12 @@ def judged_of(
     """
     if names_dataset(target):
         return _of_data(target, settings)
-    if _names_backbone(target):
+    if issubclass(_kind_of(target), BackboneConfig):
         return _of_backbone(target, settings)
     if equals:
         return _of_pair(target, equals, settings, within)
     _refuse_file(target)
-    config = parse(override(PROBLEM, [f"strategy={target}", *_for_method(settings)]), "conformance")
+    config = parse(assign(PROBLEM, [Setting("strategy", target), *_for_method(settings)]), "conformance")
     name, about = title_of(target, config), about_of(config.strategy, config.label())
     method = facts_of(config.strategy, config.label())
     return Judged(
@@ -169,30 +172,27 @@ def judged_of(
     )
 
 
+def _kind_of(target: str) -> type:
+    """The class that a dataset's or backbone's name or an import path stands for, or the class of what it stands for.
+
+    That of None where it cannot be loaded, or is neither's name.
+    """
+    known: Mapping[str, object] = {**DATASETS, **BACKBONES}
+    try:
+        value = load(target, "conformance") if is_path(target) else known.get(target)
+    except UserError:
+        value = None
+    return value if isinstance(value, type) else type(value)
+
+
 def names_dataset(target: str) -> bool:
     """Whether a name or import path is a dataset's; what cannot be loaded is none."""
-    if not is_path(target):
-        return target in DATASETS
-    try:
-        return isinstance(load(target, "conformance"), Loader)
-    except UserError:
-        return False
+    return issubclass(_kind_of(target), Loader)
 
 
-def _names_backbone(target: str) -> bool:
-    """Whether ``target`` is a backbone: one of ours by its name, or a class or instance; what cannot load is none."""
-    if not is_path(target):
-        return target in BACKBONES
-    try:
-        loaded = load(target, "conformance")
-    except UserError:
-        return False
-    return isinstance(loaded, BackboneConfig) or (isinstance(loaded, type) and issubclass(loaded, BackboneConfig))
-
-
-def _of_data(target: str, settings: Sequence[str]) -> Judged:
+def _of_data(target: str, settings: Sequence[Setting]) -> Judged:
     loader = load_own(target) if is_path(target) else DATASETS[target]
-    values = override({"data": {}}, settings)
+    values = assign({"data": {}}, settings)
     section = values["data"]
     if not isinstance(section, Mapping) or set(values) != {"data"}:
         other = ", ".join(sorted(set(values) - {"data"}))
@@ -206,10 +206,10 @@ def _of_data(target: str, settings: Sequence[str]) -> Judged:
     )
 
 
-def _of_backbone(target: str, settings: Sequence[str]) -> Judged:
+def _of_backbone(target: str, settings: Sequence[Setting]) -> Judged:
     """``hidden=8`` sets a field of the backbone."""
     problem = {**PROBLEM, "backbone": {"name": target}}
-    config = parse(override(problem, _for_method(settings, "backbone")), "conformance")
+    config = parse(assign(problem, _for_method(settings, "backbone")), "conformance")
     sensors = ", ".join(m for m, _ in config.data.spec().modalities)
     return Judged(
         name=target,
@@ -221,14 +221,14 @@ def _of_backbone(target: str, settings: Sequence[str]) -> Judged:
     )
 
 
-def _of_pair(target: str, other: str, settings: Sequence[str], within: float) -> Judged:
+def _of_pair(target: str, other: str, settings: Sequence[Setting], within: float) -> Judged:
     """Settings of the strategy are the method's alone."""
     paths = _for_method(settings)
-    common = [s for s in paths if not s.startswith("strategy.")]
+    common = [s for s in paths if not s.path.startswith("strategy.")]
     problem = {**PROBLEM, "training": dict(STEPS)}
-    config = parse(override(problem, [f"strategy={target}", *paths]), "conformance")
-    reference = parse(override(problem, [f"strategy={other}", *common]), "conformance")
-    chosen = " ".join(s.removeprefix("strategy.") for s in paths if s not in common)
+    config = parse(assign(problem, [Setting("strategy", target), *paths]), "conformance")
+    reference = parse(assign(problem, [Setting("strategy", other), *common]), "conformance")
+    chosen = " ".join(f"{s.path.removeprefix('strategy.')}={value_text(s.value)}" for s in paths if s not in common)
     return Judged(
         name=target,
         heading=f"{target}{f' with {chosen}' if chosen else ''} against {other}",
@@ -252,10 +252,10 @@ def _refuse_file(target: str) -> None:
         raise UserError(f"conformance {target}: {hint}")
 
 
-def _for_method(settings: Sequence[str], section: str = "strategy") -> list[str]:
+def _for_method(settings: Sequence[Setting], section: str = "strategy") -> list[Setting]:
     """The settings with full paths: ``beta=0`` is the method's, ``strategy.beta=0``."""
-    heads = [s.partition("=")[0].partition(".")[0] for s in settings]
-    return [s if h in ExperimentConfig.model_fields else f"{section}.{s}" for s, h in zip(settings, heads, strict=True)]
+    known = ExperimentConfig.model_fields
+    return [s if s.path.partition(".")[0] in known else Setting(f"{section}.{s.path}", s.value) for s in settings]
 
 
 def line(verdict: Verdict, rules: Mapping[str, Rule] = RULES) -> str:
@@ -277,28 +277,16 @@ def title_of(target: str, config: ExperimentConfig) -> str:
     return target if label in (target, target.replace("/", ".")) else f"{target} ({label})"
 
 
-def summary(name: str, verdicts: Sequence[Verdict]) -> str:
-    """The last line: how many rules were kept, broken or not judged."""
-    number = {status: sum(v.status == status for v in verdicts) for status in ("kept", "broken", "not judged")}
-    if not number["broken"]:
-        rest = f", {number['not judged']} not judged" if number["not judged"] else ""
-        return f"{name}: keeps {counted(number['kept'], 'rule')}{rest}"
-    names = ", ".join(v.rule for v in verdicts if v.status == "broken")
-    return f"{name}: breaks {names}; {number['kept']} kept, {number['not judged']} not judged"
-
-
 # A rule for special cases: with these settings a method is another method, round by round, to the bit.
 
 # Several optimizer steps a round: in the first one FedProx's term is zero whatever mu is.
-STEPS: Mapping[str, object] = MappingProxyType({"epochs": 2, "lr": 0.01, "batch_size": 4})
-_EQUALS_RULES: Mapping[str, Rule] = MappingProxyType(
-    {
-        "equals": Rule(
-            says="after every round its models are those of the other method",
-            fix="compare the first round that differs: the tasks, the client's half, then the aggregation",
-        )
-    }
-)
+STEPS: Mapping[str, object] = {"epochs": 2, "lr": 0.01, "batch_size": 4}
+_EQUALS_RULES: Mapping[str, Rule] = {
+    "equals": Rule(
+        says="after every round its models are those of the other method",
+        fix="compare the first round that differs: the tasks, the client's half, then the aggregation",
+    )
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -330,7 +318,7 @@ def _rounds(config: ExperimentConfig, path: Path) -> dict[int, _Models]:
     states: dict[int, _Models] = {}
     status = ""
     while status != "done":
-        status = drive(config, path, should_stop=after_rounds(1)).status
+        status = run_cell(config, path, should_stop=after_rounds(1)).status
         newest = checkpoint.generations(path)[0]
         tensors = safetensors.torch.load_file(newest / checkpoint.STATE_FILE)
         models = {unquote(name.removeprefix("models/")): x for name, x in tensors.items() if name.startswith("models/")}

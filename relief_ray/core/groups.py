@@ -44,6 +44,15 @@ class TensorSpec:
         """Number of elements."""
         return prod(self.shape)
 
+    @property
+    def is_factor(self) -> bool:
+        """Whether it is a LoRA factor."""
+        return self.kind in ("lora_a", "lora_b")
+
+    def of(self, theta: Tensor) -> Tensor:
+        """Return the tensor, as a view of its group's vector ``theta_j``."""
+        return theta[self.offset : self.offset + self.numel].view(self.shape)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParamGroup:
@@ -73,7 +82,7 @@ class ParamGroup:
     @property
     def lora(self) -> bool:
         """Whether it holds LoRA factors."""
-        return any(t.kind in ("lora_a", "lora_b") for t in self.tensors)
+        return any(t.is_factor for t in self.tensors)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,9 +116,14 @@ class Part:
         """
         axis = 1 if spec.kind == "lora_b" else 0
         size = spec.shape[axis]
-        if spec.kind in ("lora_a", "lora_b"):
+        if spec.is_factor:
             return axis, size if self.rank is None else min(self.rank, size)
         return axis, size if self.rows is None else min(size, ceil(self.rows * size - ROUNDING))
+
+    def beyond(self, spec: TensorSpec, tensor: Tensor) -> Tensor:
+        """Return what the part leaves out of a tensor, as a view."""
+        axis, number = self.lead(spec)
+        return tensor.narrow(axis, number, spec.shape[axis] - number)
 
 
 WHOLE = Part()
@@ -228,7 +242,7 @@ class GroupLayout:
 
     def unflatten(self, group: GroupId, theta: Tensor) -> dict[str, Tensor]:
         """Return the group's tensors by name, as views of its vector ``theta_j``."""
-        return {t.name: theta[t.offset : t.offset + t.numel].view(t.shape) for t in self._by_id[group].tensors}
+        return {t.name: t.of(theta) for t in self._by_id[group].tensors}
 
     def matrix(self, role: Role, theta: Params) -> Tensor:
         """Return ``[A_1 | .. | A_M]``: the two-dimensional tensors of all groups of ``role``, side by side."""

@@ -112,6 +112,9 @@ class Network(Protocol):
     def load(self, params: Params) -> None:
         """Copy all groups' vectors into the parameters."""
 
+    def params(self) -> dict[GroupId, Tensor]:
+        """Return a copy of all groups' vectors."""
+
     def read(self, windows: Mapping[str, Tensor], outputs: Collection[str | None]) -> Mapping[str | None, Reading]:
         """Compute each of ``outputs`` (None: the backbone's own logits) on raw, standardised windows (B, C, T).
 

@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from types import MappingProxyType
 from typing import Final, Literal
 
 import numpy as np
@@ -22,22 +21,20 @@ from relief_ray.support.frozen import strictly
 DataRule = Literal["description", "subjects", "labels", "channels", "rates", "finite", "bouts"]
 
 # What a fault of each rule is mended by.
-FIXES: Mapping[DataRule, str] = MappingProxyType(
-    {
-        "description": "mend the field of DatasetSpec that is named",
-        "subjects": "list every person once in DatasetSpec.subjects, and let files() and parse() read that one's files",
-        "labels": "let DatasetSpec.labels list every code in the files, in the order of classes, and null_labels those "
-        "of rows without an activity; leave out a class without rows; return integer codes, one per row",
-        "channels": "let modalities name the signal's columns in order: (name, number of columns); where it is some "
-        "subjects alone, look for a missing column in their files",
-        "rates": "give samples per second: rate_hz after parsing, raw_rate_hz in the files; resample in parse()",
-        "finite": "fill gaps in parse() (relief_ray.data.loader.fill_linear, fill_forward) or leave the rows out; "
-        "DatasetSpec.max_nan_share says how many filled readings are acceptable; a sensor that a person does not have "
-        'is named in DatasetSpec.lacks, e.g. lacks={3: ("gyro",)}, and may be NaN',
-        "bouts": "return bouts as (n, 2) rows [first, one past the last], ascending, none overlapping "
-        "(relief_ray.data.loader.bouts_of makes them)",
-    }
-)
+FIXES: Mapping[DataRule, str] = {
+    "description": "mend the field of DatasetSpec that is named",
+    "subjects": "list every person once in DatasetSpec.subjects, and let files() and parse() read that one's files",
+    "labels": "let DatasetSpec.labels list every code in the files, in the order of classes, and null_labels those "
+    "of rows without an activity; leave out a class without rows; return integer codes, one per row",
+    "channels": "let modalities name the signal's columns in order: (name, number of columns); where it is some "
+    "subjects alone, look for a missing column in their files",
+    "rates": "give samples per second: rate_hz after parsing, raw_rate_hz in the files; resample in parse()",
+    "finite": "fill gaps in parse() (relief_ray.data.loader.fill_linear, fill_forward) or leave the rows out; "
+    "DatasetSpec.max_nan_share says how many filled readings are acceptable; a sensor that a person does not have "
+    'is named in DatasetSpec.lacks, e.g. lacks={3: ("gyro",)}, and may be NaN',
+    "bouts": "return bouts as (n, 2) rows [first, one past the last], ascending, none overlapping "
+    "(relief_ray.data.loader.bouts_of makes them)",
+}
 
 _Checks = tuple[tuple[DataRule, Callable[[DatasetSpec, Recording], Iterator[str]]], ...]
 

@@ -17,7 +17,7 @@ from pydantic import JsonValue
 from relief_ray.data.checks import faults_of_all, refuse
 from relief_ray.data.config import DataConfig
 from relief_ray.data.formats.dsa import unit_columns, with_units
-from relief_ray.data.loader import NULL, DatasetSpec, Loader, Members, Recording, require_members
+from relief_ray.data.loader import NULL, Codes, DatasetSpec, Floats, Ints, Loader, Members, Recording, require_members
 from relief_ray.data.registry import get_loader, get_spec
 from relief_ray.data.source import MARKER, Source, find_source, narrow, open_source
 from relief_ray.plugins.load import digests, is_path, line_in, modules_of
@@ -68,18 +68,18 @@ class Entry:
     """`real` or `SYNTHETIC`."""
     signal_path: Path
     """.npy of (rows, channels) float32 in raw units."""
-    labels: NDArray[np.int16]
+    labels: Codes
     """(rows,) class index, -1 without a known activity."""
-    bouts: NDArray[np.int64]
+    bouts: Ints
     """(num_bouts, 3) subject position, first row, one past the last."""
     facts: Mapping[str, Mapping[str, object]]
     """The parser's findings by subject."""
     signal_sha256: str
     """The sha256 of the file at ``signal_path``."""
 
-    def signal(self) -> NDArray[np.float32]:
+    def signal(self) -> Floats:
         """The memory-mapped signal, read-only."""
-        signal: NDArray[np.float32] = np.load(self.signal_path, mmap_mode="r", allow_pickle=False)
+        signal: Floats = np.load(self.signal_path, mmap_mode="r", allow_pickle=False)
         return signal
 
 
@@ -150,7 +150,7 @@ def _classes(spec: DatasetSpec, codes: NDArray[np.integer[Any]]) -> NDArray[np.i
     return index
 
 
-def _present(spec: DatasetSpec, recording: Recording) -> NDArray[np.float32]:
+def _present(spec: DatasetSpec, recording: Recording) -> Floats:
     """The signal with NaN in the columns of sensors that its subject lacks."""
     absent = [column for column in spec.columns() if column[0] not in spec.sensors_of(recording.subject)]
     if not absent:

@@ -28,7 +28,7 @@ from relief_ray.data.dataset import (
     source_digest,
 )
 from relief_ray.data.federated_data import Coverage, federate, num_clients
-from relief_ray.data.loader import DatasetSpec, Recording
+from relief_ray.data.loader import DatasetSpec, Floats, Recording
 from relief_ray.data.partition import available, chosen_positions, held_out
 from relief_ray.data.registry import DATASETS, get_loader, get_spec
 from relief_ray.data.source import Source, find_source, open_source
@@ -99,7 +99,7 @@ def _still(signal_path: Path, sha256: str) -> Mapping[int, float]:
     return _still_in(signal, [(first, first + _CHUNK) for first in range(0, len(signal), _CHUNK)])
 
 
-def _still_in(signal: NDArray[np.float32], bouts: Sequence[tuple[int, int]]) -> dict[int, float]:
+def _still_in(signal: Floats, bouts: Sequence[tuple[int, int]]) -> dict[int, float]:
     """Columns that never change in these bouts, with their value; a sensor that somebody lacks (NaN) is none."""
     if not bouts:
         return {}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import DataReference, Dataset, Origin
-from relief_ray.data.loader import DatasetSpec
+from relief_ray.data.loader import DatasetSpec, Floats, Ints
 from relief_ray.data.partition import Split, Starts, Table, lacking, split_windows, stride_rows, training_positions
 from relief_ray.data.window_set import WindowSet, row_counts
 from relief_ray.support.errors import UserError, listed
@@ -25,9 +25,7 @@ _CHUNK = 1 << 16
 _RESOLUTION = 2.0**-24
 
 
-def _weighted_stats(
-    signal: NDArray[np.float32], counts: NDArray[np.int64], columns: slice
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _weighted_stats(signal: Floats, counts: Ints, columns: slice) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Population mean and standard deviation per channel over rows weighted by `counts`; two passes in float64."""
     rows = np.flatnonzero(counts)
     chunks = [rows[first : first + _CHUNK] for first in range(0, len(rows), _CHUNK)]
@@ -38,16 +36,16 @@ def _weighted_stats(
 
 
 def standardisation(
-    signal: NDArray[np.float32],
+    signal: Floats,
     columns: Sequence[tuple[str, int, int]],
     window: int,
     clients: Sequence[Starts],
     owned: Sequence[Collection[str]],
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+) -> tuple[Floats, Floats]:
     """Mean and std (channels,) float32; std 1 where a channel never moves; UserError for an ownerless modality."""
     mean = np.zeros(signal.shape[1], np.float32)
     std = np.ones(signal.shape[1], np.float32)
-    counted: dict[tuple[int, ...], NDArray[np.int64]] = {}
+    counted: dict[tuple[int, ...], Ints] = {}
     for name, first, stop in columns:
         owners = tuple(client for client, has in enumerate(owned) if name in has)
         if not owners:
@@ -158,7 +156,13 @@ def num_clients(dataset: Dataset | DatasetSpec, config: DataConfig) -> int:
     Raises:
         UserError: another dataset than the configuration's, or more clients than it has windows.
     """
-    _require_same(dataset.spec if isinstance(dataset, Dataset) else dataset, config)
+    spec, expected = dataset.spec if isinstance(dataset, Dataset) else dataset, config.spec()
+    if spec != expected:
+        raise UserError(
+            f"dataset {spec.name!r} (units {spec.units}, windows of {spec.window_s:g} s) does not fit the "
+            f"configuration's {config.name!r} (units {expected.units}, windows of {expected.window_s:g} s); "
+            "load it with open_dataset(config)"
+        )
     number = config.num_clients or len(training_positions(config))
     if isinstance(dataset, Dataset):
         most = len(dataset.labels) // stride_rows(config.stride_s, dataset.spec.rate_hz) + len(dataset.bouts)
@@ -213,15 +217,6 @@ def federate(
             settings=config.deciding(),
         ),
     )
-
-
-def _require_same(spec: DatasetSpec, config: DataConfig) -> None:
-    if spec != config.spec():
-        raise UserError(
-            f"dataset {spec.name!r} (units {spec.units}, windows of {spec.window_s:g} s) does not fit the "
-            f"configuration's {config.name!r} (units {config.spec().units}, windows of {config.spec().window_s:g} s); "
-            "load it with open_dataset(config)"
-        )
 
 
 def _check(dataset: Dataset, config: DataConfig, owned: Sequence[Collection[str]]) -> None:

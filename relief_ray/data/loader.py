@@ -14,6 +14,11 @@ from numpy.typing import NDArray
 from relief_ray.plugins.load import is_path
 from relief_ray.support.errors import UserError, listed
 
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+# Raw codes of classes, or class indices.
+Codes = NDArray[np.int16]
+Mask = NDArray[np.bool_]
 Facts = Mapping[str, float | str | list[int] | list[float]]
 # The class index of rows without a known activity.
 NULL = -1
@@ -131,9 +136,9 @@ class Recording:
     """
 
     subject: int
-    signal: NDArray[np.float32]
-    labels: NDArray[np.int16]
-    bouts: NDArray[np.int64]
+    signal: Floats
+    labels: Codes
+    bouts: Ints
     synthetic: bool = False
     facts: Facts = field(default_factory=dict)
 
@@ -189,7 +194,7 @@ def how_to_bring(spec: DatasetSpec) -> str:
     return f"fetch the whole dataset again: `relief-ray data fetch {spec.name}`"
 
 
-def bouts_of(*keys: NDArray[np.generic]) -> NDArray[np.int64]:
+def bouts_of(*keys: NDArray[np.generic]) -> Ints:
     """Start and stop of every maximal run in which all `keys` stay constant: (num_runs, 2)."""
     length = len(keys[0])
     if length == 0:
@@ -200,12 +205,12 @@ def bouts_of(*keys: NDArray[np.generic]) -> NDArray[np.int64]:
     return bouts_between([0, *np.flatnonzero(change) + 1, length])
 
 
-def bouts_between(edges: Sequence[int]) -> NDArray[np.int64]:
+def bouts_between(edges: Sequence[int]) -> Ints:
     """Start and stop of bouts that lie side by side, from the first row to one past the last: (len(edges) - 1, 2)."""
     return np.stack([edges[:-1], edges[1:]], axis=1).astype(np.int64)
 
 
-def fill_linear(column: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:
+def fill_linear(column: Floats) -> tuple[Floats, int]:
     """Interpolate NaN linearly between neighbours (ends: nearest value); also the longest gap in rows."""
     missing = np.isnan(column)
     if not missing.any():
@@ -217,13 +222,13 @@ def fill_linear(column: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:
     return filled, longest
 
 
-def fill_forward(column: NDArray[np.float32]) -> NDArray[np.float32]:
+def fill_forward(column: Floats) -> Floats:
     """Repeat the last reading; rows before the first reading stay NaN (filling them would look ahead)."""
     known = np.where(np.isnan(column), -1, np.arange(len(column)))
     last = np.maximum.accumulate(known)
     return np.where(last >= 0, column[np.maximum(last, 0)], np.float32(np.nan)).astype(np.float32)
 
 
-def nan_share(table: NDArray[np.float32]) -> float:
+def nan_share(table: Floats) -> float:
     """Share of NaN over all cells, 0 to 1."""
     return float(np.isnan(table).mean()) if table.size else 0.0

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from relief_ray.core.streams import Streams
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import Dataset
-from relief_ray.data.loader import NULL
+from relief_ray.data.loader import NULL, Codes, Ints, Mask
 from relief_ray.support.errors import Setting, UserError, listed
 
 # Skewed partitions: windows dealt to clients in shares that a Dirichlet distribution gives.
@@ -43,9 +43,9 @@ from relief_ray.support.errors import Setting, UserError, listed
 # class and client: nothing depends on the order in which classes or clients are visited.
 
 
-Labels = NDArray[np.int64]
+Labels = Ints
 Shares = NDArray[np.float64]
-Counts = NDArray[np.int64]
+Counts = Ints
 
 # Shares are drawn again until there were so many gammas (about two seconds), but a few times in any case.
 _MAX_GAMMAS = 50_000
@@ -148,8 +148,8 @@ def apportion(total: int, shares: Shares) -> Counts:
     return counts
 
 
-Starts = NDArray[np.int64]
-Table = NDArray[np.int64]
+Starts = Ints
+Table = Ints
 
 
 def pieces_per_subject(num_subjects: int, num_clients: int) -> tuple[int, ...]:
@@ -169,7 +169,7 @@ def clients_of(pieces: Sequence[int]) -> list[range]:
     return [range(first, last) for first, last in pairwise(edges)]
 
 
-def thin(num_windows: int, limit: int | None) -> NDArray[np.int64]:
+def thin(num_windows: int, limit: int | None) -> Ints:
     """Indices of at most `limit` windows, evenly spread over all of them."""
     if limit is None or num_windows <= limit:
         return np.arange(num_windows)
@@ -186,7 +186,7 @@ def stride_rows(stride_s: float, rate_hz: int) -> int:
     return max(1, round(stride_s * rate_hz))
 
 
-def majority_labels(labels: NDArray[np.int16], starts: Starts, window: int) -> NDArray[np.int64]:
+def majority_labels(labels: Codes, starts: Starts, window: int) -> Ints:
     """The most frequent class index of each window's rows, -1 where that is the null class; ties to the lower: (n,)."""
     if not len(starts):
         return np.empty(0, np.int64)
@@ -196,17 +196,17 @@ def majority_labels(labels: NDArray[np.int16], starts: Starts, window: int) -> N
         return np.full(len(starts), int(piece[0]), np.int64)
     classes = np.unique(piece)
     counts = np.stack([_count(piece == code, starts - first, window) for code in classes])
-    chosen: NDArray[np.int64] = classes[counts.argmax(axis=0)].astype(np.int64)
+    chosen: Ints = classes[counts.argmax(axis=0)].astype(np.int64)
     return chosen
 
 
-def _count(hit: NDArray[np.bool_], offsets: Starts, window: int) -> NDArray[np.int64]:
+def _count(hit: Mask, offsets: Starts, window: int) -> Ints:
     total = np.concatenate([[0], np.cumsum(hit)])
-    counted: NDArray[np.int64] = total[offsets + window] - total[offsets]
+    counted: Ints = total[offsets + window] - total[offsets]
     return counted
 
 
-def tabulate(labels: NDArray[np.int16], starts: Starts, window: int, subject: int) -> Table:
+def tabulate(labels: Codes, starts: Starts, window: int, subject: int) -> Table:
     """The windows whose majority is an activity, as rows (first row, class index, subject position): (n, 3)."""
     majority = majority_labels(labels, starts, window)
     kept = majority != NULL
@@ -245,7 +245,7 @@ def cut_tail(start: int, stop: int, fraction: float, window: int) -> tuple[int, 
 
 
 def split_bouts(
-    bouts: NDArray[np.int64], config: DataConfig, positions: Sequence[int], window: int, stride: int
+    bouts: Ints, config: DataConfig, positions: Sequence[int], window: int, stride: int
 ) -> Iterator[BoutWindows]:
     """The bouts (subject position, start, stop) of the subjects at `positions`, with their windows by part."""
     rng = np.random.default_rng(config.seed)

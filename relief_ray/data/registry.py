@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 
 from relief_ray.data.checks import plain, refuse, spec_faults
 from relief_ray.data.formats.dsa import DSA
@@ -20,7 +19,7 @@ _BUILT_IN = (
     DSA_MINI,
 )
 
-DATASETS: Mapping[str, Loader] = MappingProxyType({loader.spec.name: loader for loader in _BUILT_IN})
+DATASETS: Mapping[str, Loader] = {loader.spec.name: loader for loader in _BUILT_IN}
 
 
 def get_loader(name: str) -> Loader:

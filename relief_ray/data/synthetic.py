@@ -10,13 +10,12 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from relief_ray.data.loader import DatasetSpec
+from relief_ray.data.loader import DatasetSpec, Ints
 from relief_ray.support.files import write_atomic
 
 Array = NDArray[np.float64]
@@ -46,43 +45,41 @@ class Person:
     placements: tuple[Array, ...]
 
 
-MOTIONS: Mapping[str, Motion] = MappingProxyType(
-    {
-        "": Motion(0.4, 0.8, 0.2, 90.0),
-        "lying": Motion(0.25, 0.06, 1.5, 68.0),
-        "lying_on_back": Motion(0.25, 0.06, 1.5, 68.0),
-        "lying_on_right_side": Motion(0.25, 0.07, 2.2, 68.0),
-        "sitting": Motion(0.3, 0.1, 0.9, 74.0),
-        "standing": Motion(0.35, 0.12, 0.0, 80.0),
-        "standing_in_elevator": Motion(0.2, 0.3, 0.05, 80.0),
-        "moving_in_elevator": Motion(0.7, 0.9, 0.1, 84.0),
-        "walking": Motion(1.8, 3.2, 0.15, 105.0),
-        "walking_in_parking_lot": Motion(1.75, 3.0, 0.15, 104.0),
-        "walking_on_treadmill_flat": Motion(1.65, 2.8, 0.12, 102.0),
-        "walking_on_treadmill_inclined": Motion(1.6, 3.1, 0.3, 120.0),
-        "nordic_walking": Motion(1.7, 4.2, 0.25, 118.0),
-        "running": Motion(2.75, 9.0, 0.2, 155.0),
-        "running_on_treadmill": Motion(2.7, 8.5, 0.2, 152.0),
-        "jogging": Motion(2.5, 7.0, 0.2, 145.0),
-        "cycling": Motion(1.2, 1.6, 0.7, 125.0),
-        "cycling_horizontal": Motion(1.15, 1.5, 1.2, 122.0),
-        "cycling_vertical": Motion(1.2, 1.7, 0.6, 124.0),
-        "ascending_stairs": Motion(1.55, 3.4, 0.35, 132.0),
-        "climbing_stairs": Motion(1.5, 3.4, 0.35, 130.0),
-        "descending_stairs": Motion(1.8, 4.4, 0.1, 118.0),
-        "vacuum_cleaning": Motion(0.8, 1.8, 0.5, 105.0),
-        "ironing": Motion(0.6, 1.0, 0.3, 92.0),
-        "rope_jumping": Motion(2.0, 12.0, 0.1, 165.0),
-        "jumping": Motion(1.9, 11.0, 0.1, 150.0),
-        "waist_bends": Motion(0.45, 2.2, 0.9, 100.0),
-        "arm_elevation": Motion(0.5, 2.5, 0.4, 95.0),
-        "crouching": Motion(0.4, 2.4, 0.6, 115.0),
-        "stepper": Motion(1.4, 2.2, 0.25, 135.0),
-        "cross_trainer": Motion(1.3, 2.6, 0.25, 138.0),
-        "rowing": Motion(0.5, 3.0, 1.1, 140.0),
-        "playing_basketball": Motion(2.1, 6.0, 0.3, 150.0),
-    }
-)
+MOTIONS: Mapping[str, Motion] = {
+    "": Motion(0.4, 0.8, 0.2, 90.0),
+    "lying": Motion(0.25, 0.06, 1.5, 68.0),
+    "lying_on_back": Motion(0.25, 0.06, 1.5, 68.0),
+    "lying_on_right_side": Motion(0.25, 0.07, 2.2, 68.0),
+    "sitting": Motion(0.3, 0.1, 0.9, 74.0),
+    "standing": Motion(0.35, 0.12, 0.0, 80.0),
+    "standing_in_elevator": Motion(0.2, 0.3, 0.05, 80.0),
+    "moving_in_elevator": Motion(0.7, 0.9, 0.1, 84.0),
+    "walking": Motion(1.8, 3.2, 0.15, 105.0),
+    "walking_in_parking_lot": Motion(1.75, 3.0, 0.15, 104.0),
+    "walking_on_treadmill_flat": Motion(1.65, 2.8, 0.12, 102.0),
+    "walking_on_treadmill_inclined": Motion(1.6, 3.1, 0.3, 120.0),
+    "nordic_walking": Motion(1.7, 4.2, 0.25, 118.0),
+    "running": Motion(2.75, 9.0, 0.2, 155.0),
+    "running_on_treadmill": Motion(2.7, 8.5, 0.2, 152.0),
+    "jogging": Motion(2.5, 7.0, 0.2, 145.0),
+    "cycling": Motion(1.2, 1.6, 0.7, 125.0),
+    "cycling_horizontal": Motion(1.15, 1.5, 1.2, 122.0),
+    "cycling_vertical": Motion(1.2, 1.7, 0.6, 124.0),
+    "ascending_stairs": Motion(1.55, 3.4, 0.35, 132.0),
+    "climbing_stairs": Motion(1.5, 3.4, 0.35, 130.0),
+    "descending_stairs": Motion(1.8, 4.4, 0.1, 118.0),
+    "vacuum_cleaning": Motion(0.8, 1.8, 0.5, 105.0),
+    "ironing": Motion(0.6, 1.0, 0.3, 92.0),
+    "rope_jumping": Motion(2.0, 12.0, 0.1, 165.0),
+    "jumping": Motion(1.9, 11.0, 0.1, 150.0),
+    "waist_bends": Motion(0.45, 2.2, 0.9, 100.0),
+    "arm_elevation": Motion(0.5, 2.5, 0.4, 95.0),
+    "crouching": Motion(0.4, 2.4, 0.6, 115.0),
+    "stepper": Motion(1.4, 2.2, 0.25, 135.0),
+    "cross_trainer": Motion(1.3, 2.6, 0.25, 138.0),
+    "rowing": Motion(0.5, 3.0, 1.1, 140.0),
+    "playing_basketball": Motion(2.1, 6.0, 0.3, 150.0),
+}
 
 
 def make_person(rng: np.random.Generator, num_placements: int) -> Person:
@@ -170,7 +167,7 @@ def record(
     null_s: float,
     scale: float,
     rng: np.random.Generator,
-) -> tuple[NDArray[np.int64], Array, Array]:
+) -> tuple[Ints, Array, Array]:
     """Null, activity, null, ..., null, each varied by up to a tenth: codes (rows,), motion (rows, P, 9), bpm (rows,).
 
     Args:

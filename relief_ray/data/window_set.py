@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
-from numpy.typing import NDArray
 
+from relief_ray.data.loader import Codes, Floats, Ints, Mask
 from relief_ray.support.errors import UserError
 
 
@@ -32,14 +32,14 @@ class WindowSet:
     """
 
     signal_path: str
-    starts: NDArray[np.int64]
-    labels: NDArray[np.int64]
-    subjects: NDArray[np.int16]
+    starts: Ints
+    labels: Ints
+    subjects: Codes
     window: int
     columns: tuple[tuple[str, int, int], ...]
-    mean: NDArray[np.float32]
-    std: NDArray[np.float32]
-    rows: NDArray[np.float32] | None = None
+    mean: Floats
+    std: Floats
+    rows: Floats | None = None
     absent: Mapping[int, frozenset[str]] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -51,7 +51,7 @@ class WindowSet:
         """Modality names in canonical order."""
         return tuple(name for name, _, _ in self.columns)
 
-    def load(self, modalities: Collection[str] | None = None) -> dict[str, NDArray[np.float32]]:
+    def load(self, modalities: Collection[str] | None = None) -> dict[str, Floats]:
         """The standardised windows, modality -> (n, C_m, window) float32, C-contiguous; all modalities if None.
 
         A sensor that a window's subject lacks is zero there, which is its mean.
@@ -67,7 +67,7 @@ class WindowSet:
                 blocks[name][rows] = 0.0
         return blocks
 
-    def lacking(self) -> list[tuple[frozenset[str], NDArray[np.bool_]]]:
+    def lacking(self) -> list[tuple[frozenset[str], Mask]]:
         """Each set of sensors that subjects of these windows lack, with their windows (n,); empty where nobody does."""
         masks = [
             (lacked, np.isin(self.subjects, [position for position, names in self.absent.items() if names == lacked]))
@@ -86,13 +86,13 @@ class WindowSet:
             raise UserError(f"modalities {unknown} unknown; the dataset has {', '.join(self.modalities)}")
         return [column for column in self.columns if column[0] in wanted]
 
-    def _signal(self) -> NDArray[np.float32]:
+    def _signal(self) -> Floats:
         if self.rows is not None:
             return self.rows
-        signal: NDArray[np.float32] = np.load(self.signal_path, mmap_mode="r", allow_pickle=False)
+        signal: Floats = np.load(self.signal_path, mmap_mode="r", allow_pickle=False)
         return signal
 
-    def _block(self, view: NDArray[np.float32], first: int, stop: int) -> NDArray[np.float32]:
+    def _block(self, view: Floats, first: int, stop: int) -> Floats:
         block = np.empty((len(self), stop - first, self.window), np.float32)
         for row, start in enumerate(self.starts):
             block[row] = view[start, first:stop]
@@ -121,13 +121,13 @@ class WindowSet:
             rows=np.ascontiguousarray(signal[np.ix_(covered, kept)]),
         )
 
-    def take(self, index: NDArray[np.int64] | Sequence[int]) -> "WindowSet":
+    def take(self, index: Ints | Sequence[int]) -> "WindowSet":
         """The windows at these places, in this order."""
         chosen = np.asarray(index, np.int64)
         return replace(self, starts=self.starts[chosen], labels=self.labels[chosen], subjects=self.subjects[chosen])
 
 
-def row_counts(starts: NDArray[np.int64], window: int, num_rows: int) -> NDArray[np.int64]:
+def row_counts(starts: Ints, window: int, num_rows: int) -> Ints:
     """Number of windows that contain each row: (num_rows,)."""
     edges = np.bincount(starts, minlength=num_rows + 1) - np.bincount(starts + window, minlength=num_rows + 1)
     return np.cumsum(edges[:num_rows])

@@ -81,19 +81,10 @@ class DeviceType(FrozenConfig):
         return self.peak_tops * TERA * self.utilisation
 
     @property
-    def comm_power_w(self) -> float:
-        """Watts while sending or receiving."""
-        return self.comm_power_fraction * self.active_power_w
-
-    @property
-    def idle_power_w(self) -> float:
-        """Watts while waiting for the round's end."""
-        return self.idle_fraction * self.active_power_w
-
-    @property
     def power(self) -> Power:
         """Watts while computing, communicating and waiting."""
-        return Power(self.active_power_w, self.comm_power_w, self.idle_power_w)
+        active_w = self.active_power_w
+        return Power(active_w, self.comm_power_fraction * active_w, self.idle_fraction * active_w)
 
 
 def _preset(power_c_w: float) -> Mapping[str, DeviceType]:

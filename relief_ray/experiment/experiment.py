@@ -223,10 +223,6 @@ class Placed(Protocol):
         """Facts for ``run.json``."""
 
 
-def _in_this_process() -> Facts:
-    return {"mode": "inline"}
-
-
 def open_cell(config: ExperimentConfig, path: Path, *, parent: str | None = None, other_code: bool = False) -> Setup:
     """Create the run of a configuration in ``path``, or reopen it; how it is carried out may have changed since.
 
@@ -274,7 +270,7 @@ def run_opened(
         RoundVoid: no client returned a usable update; the folder stays resumable.
     """
     with RunFolder.resume(path) as folder, closing(make_executor(setup.job)) as executor:
-        facts = executor.facts if isinstance(executor, Placed) else _in_this_process
+        facts: Callable[[], Facts] = executor.facts if isinstance(executor, Placed) else lambda: {"mode": "inline"}
         experiment = Experiment(setup=setup, folder=folder, executor=executor, facts=facts)
         for repair in experiment.repairs:
             on_note(f"repaired: {repair}")

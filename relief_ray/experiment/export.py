@@ -24,7 +24,7 @@ from relief_ray.models.moment.backbone import MomentConfig
 from relief_ray.models.moment.weights import FILES, hub_id, is_random, weights_folder
 from relief_ray.models.registry import backbone_name
 from relief_ray.records.checkpoint import Checkpoint, generations, load, round_of
-from relief_ray.records.identity import commit, other_program, params_sha256, source_digest
+from relief_ray.records.identity import commit, other_program, source_digest, tensors_sha256
 from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import RunRecord
 from relief_ray.support.errors import UserError
@@ -270,7 +270,7 @@ def _provenance(run: RunRecord, setup: Setup, params: Params, run_folder: Path, 
         "commit": commit() if run.source_digest == source_digest() else None,
         "other_program": other_program(run),
         "torch": run.machine.torch,
-        "model_sha256": params_sha256(params),
+        "model_sha256": tensors_sha256(params),
         "dataset": spec.name,
         "rate_hz": spec.rate_hz,
         "window": spec.window,
@@ -288,7 +288,7 @@ def write(setup: Setup, params: Params, facts: Mapping[str, JsonValue], folder: 
     config, place, revision = setup.config.backbone, "", None
     if isinstance(config, MomentConfig):
         save_adapters(config, setup.layout, params, folder)
-        backbone = build_backbone(setup.config, input_shape(setup.data), "naive")
+        backbone = build_backbone(setup.config, input_shape(setup.data.spec), "naive")
         save_file({"weight": _frozen_fusion(backbone)}, folder / W_0)
         place, revision = _encoder(config, setup, folder, with_encoder=with_encoder)
     else:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from relief_ray.config.experiment import ExperimentConfig
+from relief_ray.config.experiment import ExperimentConfig, build
 from relief_ray.core.extra_modules import ExtraModule
 from relief_ray.core.federated import PlannedRun, RoundContext, Strategy
 from relief_ray.core.groups import GroupLayout, Params
@@ -20,6 +20,7 @@ from relief_ray.core.streams import Streams
 from relief_ray.data import FederatedData, federate, num_clients, open_dataset, pool
 from relief_ray.data.describe import data_warnings
 from relief_ray.data.federated_data import Purpose
+from relief_ray.data.loader import DatasetSpec
 from relief_ray.data.partition import lacking
 from relief_ray.data.window_set import WindowSet
 from relief_ray.devices.accounting import CostAccountant, CostPlanner, Counter, WholeRounds, assumed_engine
@@ -43,7 +44,7 @@ from relief_ray.training.job import Job
 # Clocks, planner and accountant of a run, made from its configuration.
 
 
-Settings = dict[str, "str | int | float | None"]
+SpeedSettings = dict[str, "str | int | float | None"]
 # The one setting of a profile that a run may have otherwise.
 BATCH = "windows_per_batch"
 
@@ -72,7 +73,7 @@ def uncalibrated(config: ExperimentConfig) -> tuple[str, ...]:
     return (f"backbone {name}: not calibrated, seconds and joules take Backbone 1's utilisation; costs.utilisation=U",)
 
 
-def profile_settings(config: ExperimentConfig, shape: InputShape) -> Settings:
+def profile_settings(config: ExperimentConfig, shape: InputShape) -> SpeedSettings:
     """Settings that a profile's speeds depend on, machine and batch size aside; None is a setting too."""
     backbone, training = config.backbone.model_dump(mode="json"), config.training
     return {
@@ -170,6 +171,80 @@ def make_costs(
     )
     fedavg = accountant if backbone is plain else replace(accountant, counter=count(plain, config))
     return Costs(planner, accountant, fedavg)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Model:
+    """A run as far as it is known without its data: method, model, and what rounds cost."""
+
+    config: ExperimentConfig
+    fleet: Fleet
+    types: dict[str, DeviceType]
+    strategy: Strategy
+    engine: Engine
+    """How training steps are computed; clocks without one of their own count it."""
+    plain: Backbone
+    """The backbone without the method's additions."""
+    additions: tuple[ExtraModule, ...]
+    backbone: Backbone
+    """The backbone with them."""
+    planner: CostPlanner
+    accountant: CostAccountant
+    fedavg: CostAccountant
+
+    @property
+    def layout(self) -> GroupLayout:
+        """The groups, those that the strategy added among them."""
+        return self.backbone.layout
+
+    def context(self, round_: int = 1) -> RoundContext:
+        """Return the method's input in a round in which everyone takes part."""
+        return RoundContext(
+            round=round_,
+            num_rounds=self.config.rounds,
+            fleet=self.fleet,
+            layout=self.layout,
+            participants=self.fleet.clients,
+            planner=self.planner,
+            streams=Streams(seed=self.config.seed),
+            epochs=self.config.training.epochs,
+            batch_size=self.config.training.batch_size,
+        )
+
+    def reference(self, participants: Collection[int] | None = None) -> dict[str, RoundCost]:
+        """Cost of a FedAvg round by clock, of the whole fleet or of some clients: the 1.00x of every comparison."""
+        return fedavg_reference(self.config, self.fedavg, self.fleet, self.engine, participants)
+
+
+def model_of(
+    config: ExperimentConfig,
+    spec: DatasetSpec,
+    fleet: Fleet,
+    types: dict[str, DeviceType],
+    engine: Engine,
+    clocks: dict[str, TimeModel] | None = None,
+) -> Model:
+    """Build method, backbone and costs; ``clocks``: other than the present ones.
+
+    Raises:
+        UserError: backbone or costs are wrong; place and fix are named.
+    """
+    strategy, shape = guarded(build(config.strategy)), input_shape(spec)
+    plain = build_backbone(config, shape, engine)
+    additions = strategy.adapt(plain.layout, fleet)
+    backbone = build_backbone(config, shape, engine, additions) if additions else plain
+    costs = make_costs(config, fleet, types, plain, backbone, engine, clocks or run_clocks(config, engine))
+    return Model(
+        config=config,
+        fleet=fleet,
+        types=types,
+        strategy=strategy,
+        engine=engine,
+        plain=plain,
+        additions=additions,
+        backbone=backbone,
+        **costs._asdict(),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -296,47 +371,46 @@ def assemble(
     config: ExperimentConfig, data: FederatedData, fleet: Fleet, types: dict[str, DeviceType], engine: Engine
 ) -> Setup:
     """Build strategy, backbone, clocks and job."""
-    strategy = guarded(config.strategy.build())
-    streams = Streams(seed=config.seed)
-    plain = build_backbone(config, input_shape(data), engine)
-    additions = strategy.adapt(plain.layout, fleet)
-    build = partial(build_backbone, config, input_shape(data), engine, additions)
-    backbone = build() if additions else plain
-    clocks = run_clocks(config, engine)
-    costs = make_costs(config, fleet, types, plain, backbone, engine, clocks)
+    model = model_of(config, data.spec, fleet, types, engine)
+    backbone, streams = model.backbone, Streams(seed=config.seed)
     return Setup(
         config=config,
         data=data,
         fleet=fleet,
         types=types,
-        layout=backbone.layout,
-        num_own_values=plain.layout.numel,
+        layout=model.layout,
+        num_own_values=model.plain.layout.numel,
         start=backbone.params(),
         frozen=backbone.facts,
-        warnings=(*_warnings(backbone, config), *foreign_profile(config, backbone.shape, clocks)),
-        strategy=strategy,
+        warnings=(
+            *_warnings(backbone, config),
+            *foreign_profile(config, backbone.shape, model.accountant.clocks),
+        ),
+        strategy=model.strategy,
         streams=streams,
         engine=engine,
-        **costs._asdict(),
-        reference=fedavg_reference(config, costs.fedavg, fleet, engine),
+        planner=model.planner,
+        accountant=model.accountant,
+        fedavg=model.fedavg,
+        reference=model.reference(),
         rare=fleet.rare(),
-        build=partial(_build_network, config, input_shape(data), additions, dict(backbone.facts)),
+        build=partial(_build_network, config, backbone.shape, model.additions, dict(backbone.facts)),
         job=Job(
-            build=build,
-            trainer=trainer_config(config.training, engine, config.rounds),
-            fleet=fleet,
+            build=partial(build_backbone, config, model.plain.shape, model.engine, model.additions),
+            trainer=trainer_config(config.training, model.engine, config.rounds),
+            fleet=model.fleet,
             clients=data.clients,
             parts={part: getattr(data, part) for part in config.evaluation.parts},
-            program=strategy.client,
-            reduction=strategy.reduction,
+            program=model.strategy.client,
+            reduction=model.strategy.reduction,
             streams=streams,
-            planner=costs.planner,
+            planner=model.planner,
             modules=config.modules(),
             num_threads=config.runtime.num_threads,
             cache_mib=config.runtime.cache_mib,
             pairwise_every=config.record.pairwise_every,
-            frozen=dict(backbone.facts),
-            calibration=_calibration(backbone, data, streams),
+            frozen=dict(model.backbone.facts),
+            calibration=_calibration(model.backbone, data, streams),
             data=data.reference,
             device_by_host=config.device_by_host,
         ),
@@ -394,9 +468,9 @@ def fedavg_reference(
     )
 
 
-def input_shape(data: FederatedData) -> InputShape:
+def input_shape(spec: DatasetSpec) -> InputShape:
     """Return the shape of a dataset's windows and the number of its classes."""
-    return InputShape(channels=tuple(data.spec.modalities), window=data.spec.window, num_classes=len(data.spec.classes))
+    return InputShape(channels=tuple(spec.modalities), window=spec.window, num_classes=len(spec.classes))
 
 
 def build_backbone(

@@ -114,10 +114,8 @@ class Backbone:
     def load(self, params: Params) -> None:
         """Copy the groups' vectors into the parameters."""
         for j, parameters in self.parameters.items():
-            start = 0
-            for p in parameters:
-                p.data.copy_(params[j][start : start + p.numel()].view(p.shape))
-                start += p.numel()
+            for p, value in zip(parameters, self.layout.unflatten(j, params[j]).values(), strict=True):
+                p.data.copy_(value)
 
     def forward(self, windows: dict[str, Tensor]) -> Tensor:
         """Logits (B, K) from prepared inputs of all modalities: the plain definition, which tests compare with."""
@@ -223,6 +221,10 @@ class BackboneNetwork:
     def load(self, params: Params) -> None:
         """Copy all groups' vectors into the parameters."""
         self._backbone.load(params)
+
+    def params(self) -> dict[GroupId, Tensor]:
+        """A copy of all groups' vectors."""
+        return self._backbone.params()
 
     def read(self, windows: Mapping[str, Tensor], outputs: Collection[str | None]) -> dict[str | None, Reading]:
         """Each of ``outputs`` (None: the backbone's logits) on raw standardised windows (B, C, T) by modality."""

@@ -7,14 +7,14 @@ trained on absent inputs must not carry their statistics. The widths are FITTED 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from relief_ray.core.stages import RAW, StageSpec
+from relief_ray.core.stages import RAW
 from relief_ray.models.backbone import (
     Backbone,
     BackboneConfig,
@@ -25,7 +25,7 @@ from relief_ray.models.backbone import (
     require_memory,
     seeded,
 )
-from relief_ray.models.stage import module_group
+from relief_ray.models.stage import apart, in_order, trained_stage
 
 # Backbone 1's encoders as matrix products: the same function and gradients, several times faster on a CPU.
 #
@@ -237,24 +237,17 @@ def _build(config: CnnConfig, shape: InputShape, seed: int, fast: bool) -> Backb
     head = seeded(lambda: nn.Linear(config.fusion, shape.num_classes), seed + 1)
     assert isinstance(fusion, nn.Linear) and isinstance(head, nn.Linear)
     columns_FD = torch.split(fusion.weight.detach(), width, dim=1)
-    stages: list[Stage] = []
-    blocks: list[GroupParameters] = []
-    layers: list[GroupParameters] = []
+    parts: list[tuple[Stage, GroupParameters]] = []
     for i, (modality, channels) in enumerate(shape.channels):
-        convs, block, name = _conv(config, channels, seed + 2 + i), ColumnBlock(columns_FD[i]), f"fusion.A.{modality}"
-        encoder = _encoder(config, modality, convs, fast)
-        spec = StageSpec(id=name, inputs=(encoder[-1].spec.id,), groups=frozenset([name]), modality=modality)
-        stages += [*encoder, Stage(spec=spec, module=block)]
-        blocks.append(module_group(name, "fusion_a", modality, None, block))
-        for layer, (stage, conv) in enumerate(zip(encoder, convs, strict=True), 1):
-            layers.append(module_group(stage.spec.id, "encoder", modality, layer, conv))
+        parts += _encoder(config, modality, _conv(config, channels, seed + 2 + i), fast)
+        source, block = parts[-1][0].spec.id, ColumnBlock(columns_FD[i])
+        parts.append(trained_stage(f"fusion.A.{modality}", (source,), block, "fusion_a", modality=modality))
+    blocks = tuple(f"fusion.A.{modality}" for modality in shape.modalities)
     total = FusionSum(nn.Parameter(fusion.bias.detach().clone()), nn.ReLU())
-    inputs = tuple(block.id for block in blocks)
-    stages.append(Stage(spec=StageSpec(id="fusion", inputs=inputs, groups=frozenset(["fusion.B"])), module=total))
-    stages.append(Stage(spec=StageSpec(id="head", inputs=("fusion",), groups=frozenset(["head.1"])), module=head))
-    fusion_group = module_group("fusion.B", "fusion_b", None, None, total)
-    groups = [*blocks, fusion_group, *layers, module_group("head.1", "head", None, 1, head)]
-    return Backbone(shape, stages, groups, columns if fast else raw_windows)
+    parts.append(trained_stage("fusion", blocks, total, "fusion_b", group="fusion.B"))
+    parts.append(trained_stage("head", ("fusion",), head, "head", group="head.1", layer=1))
+    stages, groups = apart(parts)
+    return Backbone(shape, stages, in_order(groups), columns if fast else raw_windows)
 
 
 def _conv(config: CnnConfig, channels: int, seed: int) -> tuple[nn.Conv1d, nn.Conv1d]:
@@ -267,23 +260,23 @@ def _conv(config: CnnConfig, channels: int, seed: int) -> tuple[nn.Conv1d, nn.Co
     return first, second
 
 
-def _encoder(config: CnnConfig, modality: str, convs: Sequence[nn.Conv1d], fast: bool) -> list[Stage]:
-    first, second = convs
+def _encoder(
+    config: CnnConfig, modality: str, convs: tuple[nn.Conv1d, nn.Conv1d], fast: bool
+) -> list[tuple[Stage, GroupParameters]]:
     modules: tuple[nn.Module, nn.Module]
     pool: nn.Module = nn.Sequential(nn.AdaptiveAvgPool1d(config.steps), nn.Flatten())
+    first, second = convs
     if fast:
         modules = (FusedConv1(first), FusedConv2(second, config.steps))
         pool = nn.Sequential(ChannelsFirst(), pool)
     else:
         modules = (nn.Sequential(first, nn.ReLU()), nn.Sequential(second, nn.ReLU(), pool))
-    ids = [f"encoder.{modality}.{layer}" for layer in (1, 2)]
-    specs = [
-        StageSpec(id=ids[0], inputs=(RAW + modality,), groups=frozenset(ids[:1]), modality=modality),
-        StageSpec(id=ids[1], inputs=(ids[0],), groups=frozenset(ids[1:]), modality=modality, feature=True),
-    ]
-    return [
-        Stage(spec=spec, module=module, pool=p) for spec, module, p in zip(specs, modules, (pool, None), strict=True)
-    ]
+    below, name = (f"encoder.{modality}.{layer}" for layer in (1, 2))
+    inner = trained_stage(
+        below, (RAW + modality,), modules[0], "encoder", of=first, modality=modality, layer=1, pool=pool
+    )
+    feature = trained_stage(name, (below,), modules[1], "encoder", of=second, modality=modality, layer=2, feature=True)
+    return [inner, feature]
 
 
 class ColumnBlock(nn.Module):

@@ -15,7 +15,7 @@ from relief_ray.core.extra_modules import Classifier, Connector, Experts, ExtraM
 from relief_ray.core.groups import GroupId, Role
 from relief_ray.core.stages import StageSpec, ancestors
 from relief_ray.models.backbone import Backbone, GroupParameters, Stage, output_shapes, seeded
-from relief_ray.models.stage import module_group
+from relief_ray.models.stage import apart, trained_stage
 
 # Rewires a backbone: further paths to the logits, made of copied stages that share parameters.
 
@@ -44,21 +44,20 @@ def _rewired_stages(backbone: Backbone, replaced: Mapping[str, str], path: str, 
     return copies
 
 
-def _feature_widths(backbone: Backbone, stages: Sequence[Stage]) -> list[int]:
-    """``D_m`` of stages whose outputs are features (B, D_m).
+def _widths(backbone: Backbone, stages: Sequence[Stage]) -> list[int]:
+    """``D`` of stages whose outputs are vectors (B, D): features, or what a classifier reads.
 
     Raises:
         ValueError: an output has another shape.
     """
     sizes = output_shapes(backbone, stages)
-    if bad := [(s.spec.id, size) for s, size in zip(stages, sizes, strict=True) if len(size) != 2]:
-        raise ValueError(f"features {bad} are not (B, D); a stage marked `feature` must give one vector a window")
+    for stage, size in zip(stages, sizes, strict=True):
+        if len(size) != 2:
+            raise ValueError(
+                f"stage {stage.spec.id!r} gives {size} for a window, not (B, D): a stage marked `feature` must give "
+                "one vector a window, and a classifier needs one; declare the stage's `pool`"
+            )
     return [size[1] for size in sizes]
-
-
-def _module_group(stage: Stage, role: Role, member: int | None = None) -> GroupParameters:
-    """Declare all parameters of a stage's module as one group with the stage's name."""
-    return module_group(stage.spec.id, role, None, None, stage.module, member)
 
 
 def _expert_group(
@@ -88,7 +87,7 @@ def with_experts(backbone: Backbone, experts: Experts, seed: int) -> Backbone:
     last, routed = layer[-1].spec.id, _routed_stages(backbone, experts, seed)
     copies = {e: _copies(backbone, experts, layer, e) for e in range(2, experts.most + 1)}
     features = _feature_stages(backbone, last)
-    rows = _router_rows(sum(_feature_widths(backbone, features)), experts.most, seed, experts.id)
+    rows = _router_rows(sum(_widths(backbone, features)), experts.most, seed, experts.id)
     routers = [
         GroupParameters(
             id=experts.router(e), role="router", modality=None, layer=None, tensors=(("weight", p, "weight"),), member=e
@@ -351,37 +350,27 @@ def _router_rows(width: int, most: int, seed: int, name: str) -> list[nn.Paramet
 def with_connector(backbone: Backbone, connector: Connector, seed: int) -> Backbone:
     """Return ``backbone`` with the adapters and two further paths to the logits, ``first`` and ``mixed``."""
     features = _feature_stages(backbone, backbone.output)
-    sizes, sources = _feature_widths(backbone, features), tuple(s.spec.id for s in features)
+    sizes, sources = _widths(backbone, features), tuple(s.spec.id for s in features)
     width, tasks = sum(sizes), range(1, connector.num_tasks + 1)
 
-    def stage(name: GroupId, build: Callable[[], nn.Module]) -> Stage:
-        module = _seeded_by_name(build, seed, name)
-        return Stage(spec=StageSpec(id=name, inputs=sources, groups=frozenset([name])), module=module)
+    def added(
+        name: GroupId, build: Callable[[], nn.Module], role: Role, member: int | None = None
+    ) -> tuple[Stage, GroupParameters]:
+        return trained_stage(name, sources, _seeded_by_name(build, seed, name), role, member=member)
 
-    def adapter(name: GroupId) -> Stage:
-        return stage(name, lambda: _Adapter(width, connector.bottleneck))
+    def adapter(name: GroupId, member: int | None = None) -> tuple[Stage, GroupParameters]:
+        return added(name, lambda: _Adapter(width, connector.bottleneck), "connector", member)
 
-    task = [adapter(connector.task(i)) for i in tasks]
-    cross = [adapter(connector.cross(i)) for i in tasks[1:]]
-    personal, gate = adapter(connector.own), stage(connector.router, lambda: _Gate(width, connector.num_tasks))
-    mix = StageSpec(id=f"{connector.id}.mix", inputs=(gate.spec.id, *(s.spec.id for s in (*task, *cross))))
-    in_mix = (personal.spec.id,) if connector.own_in_mix else ()
-    groups: list[GroupParameters] = [
-        *(_module_group(s, "connector", member) for member, s in enumerate(task, 1)),
-        *(_module_group(s, "connector", member) for member, s in enumerate(cross, 2)),
-        _module_group(personal, "connector"),
-        _module_group(gate, "router"),
-    ]
-    stages = [
-        *task,
-        *cross,
-        personal,
-        gate,
-        Stage(spec=mix, module=_Mixed()),
-        *_path(backbone, connector, "first", sources, sizes, (task[0].spec.id, personal.spec.id)),
+    mixed = [adapter(connector.task(i), i) for i in tasks] + [adapter(connector.cross(i), i) for i in tasks[1:]]
+    gate = added(connector.router, lambda: _ConcatLinear(width, connector.num_tasks, bias=False), "router")
+    stages, groups = apart([*mixed, adapter(connector.own), gate])
+    mix = StageSpec(id=f"{connector.id}.mix", inputs=(connector.router, *(stage.spec.id for stage, _ in mixed)))
+    in_mix = (connector.own,) if connector.own_in_mix else ()
+    paths = [
+        *_path(backbone, connector, "first", sources, sizes, (connector.task(1), connector.own)),
         *_path(backbone, connector, "mixed", sources, sizes, (*in_mix, mix.id)),
     ]
-    return backbone.plus(stages, groups)
+    return backbone.plus([*stages, Stage(spec=mix, module=_Mixed()), *paths], groups)
 
 
 def _path(
@@ -417,18 +406,6 @@ class _Adapter(nn.Module):
         """(B, D_1) .. -> (B, D)."""
         out: Tensor = self.up(nn.functional.gelu(self.down(torch.cat(features_BD, 1))))
         return out
-
-
-class _Gate(nn.Linear):
-    """``G h``, without bias."""
-
-    def __init__(self, width: int, num_tasks: int) -> None:
-        """D -> T."""
-        super().__init__(width, num_tasks, bias=False)
-
-    def forward(self, *features_BD: Tensor) -> Tensor:
-        """(B, D_1) .. -> (B, T)."""
-        return super().forward(torch.cat(features_BD, 1))
 
 
 class _Residual(nn.Module):
@@ -490,18 +467,13 @@ def with_extra_modules(backbone: Backbone, extra_modules: Sequence[ExtraModule],
 def _with_classifier(backbone: Backbone, classifier: Classifier, seed: int) -> Backbone:
     sources = [_pooled(backbone, group, classifier.id) for group in classifier.after]
     pools = [s for s in sources if s not in backbone.stages]
-    inputs = tuple(s.spec.id for s in sources)
-    sizes = output_shapes(backbone.plus(pools, []), sources)
-    if bad := [(s.spec.id, size) for s, size in zip(sources, sizes, strict=True) if len(size) != 2]:
-        name, size = bad[0]
-        raise ValueError(
-            f"stage {name!r} gives {size} a window batch, a classifier needs (B, D); declare the stage's `pool`"
-        )
-    width = sum(size[1] for size in sizes)
+    width = sum(_widths(backbone.plus(pools, []), sources))
     linear = _seeded_by_name(lambda: _ConcatLinear(width, backbone.shape.num_classes), seed, classifier.id)
-    spec = StageSpec(id=classifier.id, inputs=inputs, groups=frozenset([classifier.id]), modality=classifier.modality)
-    group = module_group(classifier.id, classifier.role, classifier.modality, classifier.layer, linear)
-    return backbone.plus([*pools, Stage(spec=spec, module=linear)], [group])
+    inputs = tuple(s.spec.id for s in sources)
+    stage, group = trained_stage(
+        classifier.id, inputs, linear, classifier.role, modality=classifier.modality, layer=classifier.layer
+    )
+    return backbone.plus([*pools, stage], [group])
 
 
 def _pooled(backbone: Backbone, group: GroupId, reader: str) -> Stage:
@@ -519,7 +491,7 @@ def _pooled(backbone: Backbone, group: GroupId, reader: str) -> Stage:
 
 
 class _ConcatLinear(nn.Linear):
-    """``Linear([f_1 | .. | f_k])``: a classifier on pooled features."""
+    """``Linear([f_1 | .. | f_k])``: a classifier on pooled features, or the router ``G h``."""
 
     def forward(self, *features_BD: Tensor) -> Tensor:
         """Features (B, D_1) .. (B, D_k) -> (B, K)."""

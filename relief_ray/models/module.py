@@ -23,7 +23,7 @@ from relief_ray.models.backbone import Backbone, BackboneConfig, GroupParameters
 from relief_ray.models.checks import DeclarationError
 from relief_ray.models.cnn import ColumnBlock, FusionSum
 from relief_ray.models.modes import in_test_mode, switched_in_training
-from relief_ray.models.stage import noise_windows
+from relief_ray.models.stage import in_order, noise_windows
 from relief_ray.support.errors import UserError, shown
 
 
@@ -75,7 +75,7 @@ def from_module(
     logits = draft.values[draft.stages[-1].spec.id]
     if logits.shape[1:] != (shape.num_classes,):
         raise UserError(f"module: {head} gives {_sizes(logits)}, expected (B, {shape.num_classes}), one logit a class")
-    backbone = Backbone(shape, draft.stages, draft.ordered(), warnings=tuple(draft.warnings))
+    backbone = Backbone(shape, draft.stages, in_order(draft.groups), warnings=tuple(draft.warnings))
     _check_forward(module, backbone)
     return backbone
 
@@ -166,11 +166,6 @@ class _Draft:
         )
         self._add("fusion", blocks, total, "fusion_b", None, None, group="fusion.B")
         return "fusion"
-
-    def ordered(self) -> list[GroupParameters]:
-        """Groups in the order of Backbone 1: column blocks, the shared part of the fusion, encoders, head."""
-        order = ("fusion_a", "fusion_b", "encoder", "head")
-        return sorted(self.groups, key=lambda g: order.index(g.role))
 
     @contextmanager
     def _told(self, name: str, inputs: tuple[str, ...]) -> Iterator[None]:

@@ -5,6 +5,7 @@ Legend for shapes: B batch, C channels, T samples, D features.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -103,9 +104,41 @@ class GroupParameters:
         )
 
 
-def module_group(
-    name: GroupId, role: Role, modality: str | None, layer: int | None, module: nn.Module, member: int | None = None
-) -> GroupParameters:
-    """All parameters of ``module`` as one group, in the module's order; their kinds are by their names."""
-    tensors = tuple((key, p, kind_of(key)) for key, p in module.named_parameters())
-    return GroupParameters(id=name, role=role, modality=modality, layer=layer, tensors=tensors, member=member)
+def trained_stage(
+    name: str,
+    inputs: tuple[str, ...],
+    module: nn.Module,
+    role: Role,
+    *,
+    group: GroupId | None = None,
+    of: nn.Module | tuple[tuple[str, nn.Parameter, Kind], ...] | None = None,
+    modality: str | None = None,
+    layer: int | None = None,
+    member: int | None = None,
+    feature: bool = False,
+    frozen: nn.Module | None = None,
+    pool: nn.Module | None = None,
+    step_bytes: int = 0,
+) -> tuple[Stage, GroupParameters]:
+    """A stage and the one group that it owns, called as the stage unless ``group`` names it.
+
+    ``of``: the tensors of the group, or the module that has them; by default all of ``module``, in its order. Their
+    kinds are by their names.
+    """
+    of = module if of is None else of
+    tensors = tuple((key, p, kind_of(key)) for key, p in of.named_parameters()) if isinstance(of, nn.Module) else of
+    owned = GroupParameters(id=group or name, role=role, modality=modality, layer=layer, tensors=tensors, member=member)
+    spec = StageSpec(id=name, inputs=inputs, groups=frozenset([owned.id]), modality=modality, feature=feature)
+    return Stage(spec=spec, module=module, frozen=frozen, pool=pool, step_bytes=step_bytes), owned
+
+
+def apart(parts: Iterable[tuple[Stage, GroupParameters]]) -> tuple[list[Stage], list[GroupParameters]]:
+    """The stages of ``trained_stage``, and the groups."""
+    pairs = list(parts)
+    return [stage for stage, _ in pairs], [group for _, group in pairs]
+
+
+def in_order(groups: Iterable[GroupParameters]) -> list[GroupParameters]:
+    """Groups in the order of Backbone 1: column blocks, the shared part of the fusion, encoders, head."""
+    order = ("fusion_a", "fusion_b", "encoder", "head")
+    return sorted(groups, key=lambda g: order.index(g.role))

@@ -500,11 +500,9 @@ def guarded(strategy: Strategy) -> Strategy:
 
     A violation raises ``UserCodeFailed``: function, file and line, what it returned, what was expected.
     """
-    return with_functions(strategy, lambda name, function: function if _is_ours(function) else held(name, function))
-
-
-def _is_ours(function: _Function) -> bool:
-    return users_function(function) is None
+    return with_functions(
+        strategy, lambda name, function: held(name, function) if users_function(function) else function
+    )
 
 
 def with_functions(strategy: Strategy, wrap: Callable[[str, _Function], _Function]) -> Strategy:

@@ -291,7 +291,23 @@ class Profiler:
         """Medians over all turns; each of the device ``types`` is this machine, with the fleet's link."""
         timed, setup = self._timed, self._bench.setup
         full, least = timed[EVERYTHING], [*timed[LEAST], *timed[LEAST_LONG]]
-        conditions = describe(setup, self._rows, [r.wall_s for r in full], self._load_before, self._watts)
+        machine, watts, walls_s = machine_facts(), [w for w in self._watts if w is not None], [r.wall_s for r in full]
+        conditions = Conditions(
+            cpu=machine.cpu,
+            num_cores=machine.num_cores,
+            num_threads=machine.num_threads,
+            torch=machine.torch,
+            torch_build=torch_build(),
+            date=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+            commit=commit(),
+            settings={BATCH: self._rows, **profile_settings(setup.config, setup.job.build().shape)},
+            turns=len(walls_s),
+            spread=spread(walls_s),
+            load_before=self._load_before,
+            device=device_name(setup.job.trainer.device),
+            power_w=median(watts) if watts else None,
+            power_mode=power_mode(board_root()),
+        )
         row = device_row(self._bench, full, least, [r for rounds in timed.values() for r in rounds])
         processor = f"{conditions.cpu}, threads: {conditions.num_threads}"
         return Profile(
@@ -433,36 +449,6 @@ def device_row(
         stages=stages,
     )
     return throughput(full[0].load, times).model_copy(update={"stagewise": paces_of_stages})
-
-
-def describe(
-    setup: Setup,
-    rows: int,
-    walls_s: Sequence[float],
-    load_before: float | None,
-    watts: Sequence[float | None] = (),
-) -> Conditions:
-    """The machine, software and date of a measurement, with the spread of its total times.
-
-    ``watts``: the board's mean power in every turn, None where it was not measured.
-    """
-    machine, seen_w = machine_facts(), [w for w in watts if w is not None]
-    return Conditions(
-        cpu=machine.cpu,
-        num_cores=machine.num_cores,
-        num_threads=machine.num_threads,
-        torch=machine.torch,
-        torch_build=torch_build(),
-        date=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        commit=commit(),
-        settings={BATCH: rows, **profile_settings(setup.config, setup.job.build().shape)},
-        turns=len(walls_s),
-        spread=spread(walls_s),
-        load_before=load_before,
-        device=device_name(setup.job.trainer.device),
-        power_w=median(seen_w) if seen_w else None,
-        power_mode=power_mode(board_root()),
-    )
 
 
 def spread(values: Sequence[float]) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, TypeVar, cast
+from typing import Annotated, Generic, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, JsonValue, ValidationError, model_validator
 
@@ -22,9 +22,9 @@ from relief_ray.records.identity import other_program
 from relief_ray.records.ledger import LineFormat, Lines, Rounds, scan
 from relief_ray.records.lock import is_folder_locked
 from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, is_done, other_model, read_rounds, read_run
-from relief_ray.records.schema import MethodFacts, RoundRecord, RunRecord, Status
+from relief_ray.records.schema import MethodFacts, RoundRecord, RunRecord, Status, page_of, read_page
 from relief_ray.support.errors import UserError, nearest, option, shown
-from relief_ray.support.files import PAGE, disk_errors, sealed, stamp, unsealed, write_atomic
+from relief_ray.support.files import PAGE, disk_errors, stamp, unsealed, write_atomic
 from relief_ray.support.frozen import FrozenConfig
 from relief_ray.support.masking import mask_text
 from relief_ray.support.text import typed
@@ -34,7 +34,6 @@ PLAN_FILE = "plan.json"
 # Whether `relief-ray run` or `relief-ray grid` planned the cells: `studies.spec.KINDS` says what differs.
 KindName = Literal["run", "grid"]
 C = TypeVar("C")
-D = TypeVar("D")
 
 STATUS_TEXT: Mapping[Status, str] = {
     "done": "finished, every planned round is there",
@@ -69,10 +68,6 @@ class CellState(Generic[C]):
     rounds: Rounds | None = None
     cell: C = None  # type: ignore[assignment]
     folder: Path = Path()
-
-    def of(self, cell: D, folder: Path) -> CellState[D]:
-        """The same, of a planned cell."""
-        return replace(cast("CellState[Any]", self), cell=cell, folder=folder)
 
     def last_tested(self) -> RoundRecord | None:
         """The last round with an evaluation, of a run's end always its last one; None without one.
@@ -487,12 +482,10 @@ def read_plan_file(path: Path) -> PlanFile:
         UserError: the file is damaged, or not there.
     """
     try:
-        return PlanFile.model_validate_json(unsealed(path.read_bytes(), PAGE))
+        return read_page(path, PlanFile)
     except (OSError, ValueError) as error:
-        found = error.errors()[0] if isinstance(error, ValidationError) else None
-        why = error if found is None else f"{'.'.join(map(str, found['loc']))}: {found['msg']}"
         raise UserError(
-            f"{path}: damaged ({why}), expected a plan that `relief-ray run` or `relief-ray grid` wrote; move it "
+            f"{path}: damaged ({error}), expected a plan that `relief-ray run` or `relief-ray grid` wrote; move it "
             f"away; {_go_on_without(path.parent)}"
         ) from error
 
@@ -518,7 +511,7 @@ def _run_folders(folder: Path) -> list[Path]:
 
 def write_plan_file(path: Path, plan: PlanFile) -> None:
     """Write a plan; fields that are empty (a run's title and setting) are left out."""
-    write_atomic(path, sealed(plan.model_dump_json(indent=1, exclude_defaults=True).encode(), PAGE))
+    write_atomic(path, page_of(plan, exclude_defaults=True))
 
 
 def count_begun(out: Path, cells: Sequence[str]) -> int:

@@ -21,14 +21,14 @@ from urllib.parse import quote
 
 import safetensors.torch
 import torch
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue
 from safetensors import SafetensorError
 from torch import Tensor
 
 from relief_ray.core.groups import Params
 from relief_ray.core.messages import NO_STATE, ClientId, ClientState, ServerState
 from relief_ray.records.identity import state_sha256
-from relief_ray.records.schema import SCHEMA_VERSION, LeftOutRecord, Record, refuse_other_schema
+from relief_ray.records.schema import SCHEMA_VERSION, LeftOutRecord, Record, read_page
 from relief_ray.support import files
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import PAGE, sealed, unsealed
@@ -318,13 +318,10 @@ def _read_state(path: Path, sha256: str) -> dict[str, Tensor]:
 
 def _read_manifest(path: Path) -> _Manifest:
     try:
-        content = json.loads(unsealed(path.read_bytes(), PAGE))
+        return read_page(path, _Manifest)
+    except UserError:
+        raise
     except (OSError, ValueError) as error:
-        raise Damaged(f"{MANIFEST_FILE}: {error}") from error
-    refuse_other_schema(content.get("schema_version") if isinstance(content, dict) else None, path)
-    try:
-        return _Manifest.model_validate(content)
-    except ValidationError as error:
         raise Damaged(f"{MANIFEST_FILE}: {error}") from error
 
 

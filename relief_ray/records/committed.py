@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Literal
 
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue
 
 from relief_ray.records.facts import DataFacts, data_facts, left_out_of, sentence
 from relief_ray.records.metrics import chance_f1
@@ -262,14 +262,9 @@ def write_committed(
 
 def _compact(cell: CommittedCell) -> str:
     value = cell.model_dump(mode="json", exclude_defaults=True)
-    value["rounds"] = [_row_values(row) for row in cell.rounds]
-    return json.dumps(value, separators=(",", ":"))
-
-
-def _row_values(row: RoundRow) -> list[JsonValue]:
-    """Values of a row in the fields' order; diagnostics only where there are any."""
-    values = list(row.model_dump(mode="json").values())
-    return values if row.diagnostics else values[:-1]
+    # Values of a row in the fields' order; diagnostics only where there are any.
+    rows = [list(row.model_dump(mode="json", exclude_defaults=True).values()) for row in cell.rounds]
+    return json.dumps(value | {"rounds": rows}, separators=(",", ":"))
 
 
 def read_committed(path: Path) -> Committed:
@@ -291,16 +286,15 @@ def _read(file: Path, stamped: str) -> Committed:
     try:
         data = read_whole(file)
         content = json.loads(data)
-    except (OSError, ValueError) as error:
-        raise _damaged(file, error) from error
-    refuse_other_schema(content.get("schema_version") if isinstance(content, dict) else None, file)
-    try:
+        refuse_other_schema(content.get("schema_version") if isinstance(content, dict) else None, file)
         content = json.loads(unsealed(data, PAGE))
         for cell in content["cells"].values():
             cell["rounds"] = [_named(row) for row in cell["rounds"]]
         return Committed.model_validate(content)
-    except (ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:
-        raise _damaged(file, error) from error
+    except UserError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{file}: damaged ({error}); restore it, or write it anew with `relief-ray report`") from error
 
 
 def _named(values: list[JsonValue]) -> dict[str, JsonValue]:
@@ -308,10 +302,6 @@ def _named(values: list[JsonValue]) -> dict[str, JsonValue]:
     names = list(RoundRow.model_fields)
     kept = names if len(values) == len(names) else names[:-1]
     return dict(zip(kept, values, strict=True))
-
-
-def _damaged(file: Path, error: Exception) -> UserError:
-    return UserError(f"{file}: damaged ({error}); restore it, or write it anew with `relief-ray report`")
 
 
 def pick(target: str) -> tuple[str, CommittedCell]:

@@ -18,7 +18,7 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from relief_ray.core.groups import GroupLayout, Params
+from relief_ray.core.groups import GroupLayout
 from relief_ray.core.messages import ServerState
 from relief_ray.plugins.load import digests, modules_of
 from relief_ray.records.schema import Machine, RunRecord, section
@@ -148,11 +148,6 @@ def cpu_name(cpuinfo: Path) -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def params_sha256(params: Params) -> str:
-    """Hash names, types, shapes and bits of all groups, whatever their order."""
-    return tensors_sha256(params)
-
-
 def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
     """Hash names, types, shapes and bits of tensors, whatever their order."""
     total = hashlib.sha256()
@@ -165,7 +160,7 @@ def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
 
 def state_sha256(state: ServerState) -> str:
     """Hash the server's whole state: models, tensors and facts."""
-    parts = {f"model {name}": params_sha256(params) for name, params in state.models.items()}
+    parts = {f"model {name}": tensors_sha256(params) for name, params in state.models.items()}
     parts["tensors"] = tensors_sha256(state.tensors)
     parts["facts"] = json.dumps(state.facts, sort_keys=True)
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -192,3 +187,18 @@ def _git(root: Path, *arguments: str) -> str:
     if not (root / ".git").exists():
         raise FileNotFoundError(root / ".git")
     return subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True, text=True).stdout.strip()
+
+
+# Of a value's text.
+_MAX_PARAM_CHARS = 500
+
+
+def flat_params(config: Mapping[str, JsonValue], prefix: str = "") -> dict[str, str]:
+    """Flatten a configuration to dotted names and short texts; lists stay one value."""
+    flat: dict[str, str] = {}
+    for key, value in config.items():
+        if isinstance(value, dict):
+            flat |= flat_params(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = (value if isinstance(value, str) else json.dumps(value))[:_MAX_PARAM_CHARS]
+    return flat

@@ -548,7 +548,12 @@ def _scan(path: Path, line_format: LineFormat, end: LedgerEnd) -> Lines:
                     raise _damaged(path, end.num_bytes, str(error)) from error
                 number = _number(path, end.num_bytes)
                 if line.endswith(b"\n"):
-                    torn, damage = f"line {number} was damaged", _last_damaged(path, number, str(error))
+                    torn = f"line {number} was damaged"
+                    damage = (
+                        f"{path}: line {number}, the last one, is damaged ({error}), expected a round's JSON; restore "
+                        "the file, or go on from the newest checkpoint before that round: relief-ray resume "
+                        f"{typed(path.parent)}"
+                    )
                 else:
                     torn = f"line {number} was torn after {len(line)} bytes"
                 break
@@ -638,11 +643,4 @@ def _damaged(path: Path, start: int, why: str) -> UserError:
     return UserError(
         f"{path}: line {_number(path, start)} is damaged ({why}), expected a round's JSON; restore the file or run the "
         "cell again"
-    )
-
-
-def _last_damaged(path: Path, number: int, why: str) -> str:
-    return (
-        f"{path}: line {number}, the last one, is damaged ({why}), expected a round's JSON; restore the file, or go on "
-        f"from the newest checkpoint before that round: relief-ray resume {typed(path.parent)}"
     )

@@ -72,14 +72,12 @@ class FileLock:
                 if error.errno not in _NO_LOCKS:
                     raise
                 if descriptor != self._folder_fd:
-                    raise self._without_locks(error) from error
+                    raise UserError(
+                        f"{self.path}: this file system locks nothing ({error.strerror}); expected one that keeps a "
+                        f"second writer out; choose another folder ({option('out', 'DIR')}), or have it mounted with "
+                        "locks (Lustre: -o flock)"
+                    ) from error
                 return
-
-    def _without_locks(self, error: OSError) -> UserError:
-        return UserError(
-            f"{self.path}: this file system locks nothing ({error.strerror}); expected one that keeps a second writer "
-            f"out; choose another folder ({option('out', 'DIR')}), or have it mounted with locks (Lustre: -o flock)"
-        )
 
     def _sign(self) -> None:
         if os.fstat(self._fd).st_nlink > 1:  # in a backup of hard links the other name keeps its content

@@ -69,9 +69,7 @@ class Metric:
 
     Attributes:
         name: key in records, JSON lines, MLflow and reports.
-        title: what a table's heading says.
         unit: unit of the stored value; shares (0 to 1) are shown in percent.
-        better: direction of improvement; None where neither is.
         description: definition in a sentence.
         compute: value from the canonical model's confusion matrix (K, K) over all subjects, where it is made so.
         read: value from a round's record and the name of the planning time model, where it is no evaluation's.
@@ -79,9 +77,7 @@ class Metric:
     """
 
     name: str
-    title: str
     unit: Unit
-    better: Literal["higher", "lower"] | None
     description: str
     compute: Callable[[Tensor], float] | None = None
     read: Read | None = None
@@ -117,39 +113,35 @@ def _round_s(record: RoundRecord, planning_model: str) -> float | None:
     return None if cost is None else cost.round_s
 
 
-def _by_name(*metrics: Metric) -> dict[str, Metric]:
-    return {metric.name: metric for metric in metrics}
-
-
 # fmt: off
-METRICS: dict[str, Metric] = _by_name(
-    Metric(name="f1", title="F1", unit="share", better="higher", compute=macro_f1, label="F1",
+METRICS: dict[str, Metric] = {metric.name: metric for metric in (
+    Metric(name="f1", unit="share", compute=macro_f1, label="F1",
            description="Macro-F1 of the canonical model, all modalities present."),
-    Metric(name="f1_fleet", title="F1 of own models", unit="share", better="higher", label="F1 of own models",
+    Metric(name="f1_fleet", unit="share", label="F1 of own models",
            description="Mean over clients of the macro-F1 of their own model through their own sensors."),
-    Metric(name="f1_rare", title="rare F1", unit="share", better="higher", label="rare",
+    Metric(name="f1_rare", unit="share", label="rare",
            description="Mean macro-F1 of the canonical model with a sensor of the smallest cohorts alone."),
-    Metric(name="accuracy", title="accuracy", unit="share", better="higher", compute=accuracy,
+    Metric(name="accuracy", unit="share", compute=accuracy,
            description="Share of windows that the canonical model classifies correctly."),
-    Metric(name="loss", title="loss", unit="nats", better="lower", read=lambda r, _: r.loss,
+    Metric(name="loss", unit="nats", read=lambda r, _: r.loss,
            description="Mean training loss of the clients that counted, weighted by their windows."),
-    Metric(name="speedup", title="speedup", unit="ratio", better="higher", read=lambda r, _: r.speedup,
+    Metric(name="speedup", unit="ratio", read=lambda r, _: r.speedup,
            description="Seconds of FedAvg's round over this round's: same participants, planning clock."),
-    Metric(name="trained_fraction", title="trained", unit="share", better=None, read=lambda r, _: r.trained_fraction,
+    Metric(name="trained_fraction", unit="share", read=lambda r, _: r.trained_fraction,
            description="Mean over clients of trained values over all values of the plain backbone."),
-    Metric(name="round_s", title="round", unit="s", better="lower", read=_round_s,
+    Metric(name="round_s", unit="s", read=_round_s,
            description="Simulated seconds of the round: its slowest client's."),
-    Metric(name="time_s", title="time", unit="s", better="lower", read=_total("time_s"),
+    Metric(name="time_s", unit="s", read=_total("time_s"),
            description="Simulated seconds of all rounds so far."),
-    Metric(name="energy_j", title="energy", unit="J", better="lower", read=_total("energy_j"),
+    Metric(name="energy_j", unit="J", read=_total("energy_j"),
            description="Simulated joules of all rounds so far, the whole fleet's."),
-    Metric(name="bytes_up", title="upload", unit="bytes", better="lower", read=_total("bytes_up"),
+    Metric(name="bytes_up", unit="bytes", read=_total("bytes_up"),
            description="Bytes that all clients have sent so far."),
-    Metric(name="bytes_down", title="download", unit="bytes", better="lower", read=_total("bytes_down"),
+    Metric(name="bytes_down", unit="bytes", read=_total("bytes_down"),
            description="Bytes that all clients have received so far."),
-    Metric(name="wall_s", title="here", unit="s", better="lower", read=lambda r, _: r.wall_s,
+    Metric(name="wall_s", unit="s", read=lambda r, _: r.wall_s,
            description="Real seconds of the round on this machine."),
-)
+)}
 # fmt: on
 
 

@@ -8,7 +8,6 @@ on.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,15 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 
 from relief_ray.records import checkpoint
 from relief_ray.records.ledger import LineFormat, Lines, Rounds, mend_breaks, scan
 from relief_ray.records.lock import FileLock, is_folder_locked, lock_folder
-from relief_ray.records.schema import RoundRecord, RunRecord, refuse_other_schema
+from relief_ray.records.schema import RoundRecord, RunRecord, page_of, read_page
 from relief_ray.support import files
 from relief_ray.support.errors import UserError, option
-from relief_ray.support.files import PAGE, Unsealed, sealed, unsealed
 
 RUN_FILE = "run.json"
 
@@ -39,24 +37,16 @@ def read_run(folder: Path) -> RunRecord:
     """
     path = folder / RUN_FILE
     try:
-        data = path.read_bytes()
-        content = json.loads(data)
+        return read_page(path, RunRecord)
+    except UserError:
+        raise
     except FileNotFoundError:
         raise UserError(
             f"{folder}: no {RUN_FILE}, expected a run folder; name one that `relief-ray run` made"
         ) from None
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: unreadable ({error}), expected JSON; restore it or run the cell again") from error
-    refuse_other_schema(content.get("schema_version") if isinstance(content, dict) else None, path)
-    try:
-        return RunRecord.model_validate_json(unsealed(data, PAGE))
-    except Unsealed as error:
-        raise UserError(f"{path}: {error}; restore it or run the cell again") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
         raise UserError(
-            f"{path}: {place}: {first['msg']}, expected a RunRecord; restore it or run the cell again"
+            f"{path}: unreadable ({error}), expected a RunRecord as JSON; restore it or run the cell again"
         ) from error
 
 
@@ -138,7 +128,7 @@ class RunFolder:
                     f"{path}: already holds run {read_run(path).cell}; resume it or choose another folder "
                     f"({option('out', 'DIR')})"
                 )
-            files.write_atomic(path / RUN_FILE, _pretty(run))
+            files.write_atomic(path / RUN_FILE, page_of(run))
             return run
 
         return cls._locked(path, begun, min_free_bytes)
@@ -175,7 +165,7 @@ class RunFolder:
         """
         self._refuse_removed()
         run = RunRecord.model_validate({**self.run.model_dump(), **changes})
-        files.write_atomic(self.path / RUN_FILE, _pretty(run), make_folder=False)
+        files.write_atomic(self.path / RUN_FILE, page_of(run), make_folder=False)
         self.run = run
         return run
 
@@ -295,10 +285,6 @@ def _open_ledger(folder: Path) -> int:
 def forget_error(folder: Path) -> None:
     """Remove ``error.json``, which a grid keeps of a failed attempt: a new attempt begins."""
     (folder / ERROR_FILE).unlink(missing_ok=True)
-
-
-def _pretty(run: RunRecord) -> bytes:
-    return sealed(run.model_dump_json(indent=1).encode(), PAGE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

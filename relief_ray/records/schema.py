@@ -6,19 +6,21 @@ Costs and times in them are the messages' own dataclasses; how a round's record 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, cast, get_args
+from typing import Annotated, Any, Final, Literal, TypeVar, cast, get_args
 from uuid import uuid4
 
-from pydantic import AfterValidator, ConfigDict, Field, JsonValue
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from pydantic_core import from_json, to_json
 
 from relief_ray.core.groups import WHOLE, Kind, Part, Selection
 from relief_ray.core.messages import Measured, Power, RoundCost, StageTimes
 from relief_ray.support.errors import Cause, UserError
+from relief_ray.support.files import PAGE, sealed, unsealed
 from relief_ray.support.frozen import FrozenConfig
 from relief_ray.support.masking import mask_text, redact
 
@@ -65,6 +67,32 @@ def refuse_other_schema(version: JsonValue, where: Path) -> None:
     newer = isinstance(version, int) and version > SCHEMA_VERSION
     fix = "upgrade relief-ray" if newer else "read it with the release that wrote it, or run the cell again elsewhere"
     raise UserError(f"{where}: schema_version is {version!r}, expected {SCHEMA_VERSION}; {fix}")
+
+
+_Page = TypeVar("_Page", bound=BaseModel)
+
+
+def read_page(path: Path, kind: type[_Page]) -> _Page:
+    """Read a sealed JSON file.
+
+    Raises:
+        OSError: there is none, or it cannot be read.
+        UserError: it is of another schema version.
+        ValueError: it is no JSON, its bytes were changed, or a field is wrong: the first one is named.
+    """
+    content = json.loads(unsealed(path.read_bytes(), PAGE))
+    if "schema_version" in kind.model_fields:
+        refuse_other_schema(content.get("schema_version") if isinstance(content, dict) else None, path)
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+
+
+def page_of(record: BaseModel, *, exclude_defaults: bool = False) -> bytes:
+    """Write a record as ``read_page`` reads it: sealed JSON, a field a line."""
+    return sealed(record.model_dump_json(indent=1, exclude_defaults=exclude_defaults).encode(), PAGE)
 
 
 # Text form of a selection of parameter groups: ``fusion.B``, ``encoder.acc.0[lora_a;r4]``.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from relief_ray.report.claims import Judgement, Registry, judge, last_lines, scatter, verdict_table
-from relief_ray.report.comparison import Comparison, Experiment, experiments
+from relief_ray.report.comparison import Comparison, by_setting
 from relief_ray.report.document import Block, Document, Figure, Paragraphs, Section
 from relief_ray.report.figures.devices import allocation, cosine, devices, phases, traces
 from relief_ray.report.figures.progress import modalities, pareto, progress, rare
@@ -62,12 +62,12 @@ def draw(figures: Sequence[Figure], folder: Path) -> dict[str, str]:
 
 
 def _draw(figure: Figure, folder: Path) -> str:
-    with sheet(figure.height_in, figure.width_in) as canvas:
+    with sheet(figure.height_in) as canvas:
         figure.draw(canvas)
         for suffix in (".pdf", ".png"):
             save(canvas, folder / f"{figure.slug}{suffix}")
     # Letters as outlines: the page looks the same where the font is not installed.
-    with sheet(figure.height_in, figure.width_in, outlines=True) as canvas:
+    with sheet(figure.height_in, outlines=True) as canvas:
         figure.draw(canvas)
         return save(canvas, folder / f"{figure.slug}.svg").read_text(encoding="utf-8")
 
@@ -106,20 +106,20 @@ def build(inventory: Inventory, registry: Registry = _NO_CLAIMS) -> Document:
     Warnings come first, then results: a section per setting with its verdict, table and figures. What the report rests
     on (cells, settings, programs) comes last.
     """
-    settings = experiments(inventory)
+    settings = by_setting(inventory)
     known = [e for e in settings if e.choice != "try"]
-    verdicts, problems = judge([e.main for e in known], registry)
+    verdicts, problems = judge(known, registry)
     sections = [
         *_section("Different programs", "notice", [_notice(_mixture(inventory))]),
         *_section("Claims that are not judged", "claims", [_notice(problems)]),
     ]
-    for number, (experiment, judgement) in enumerate(zip(known, verdicts, strict=True), 1):
+    for number, (comparison, judgement) in enumerate(zip(known, verdicts, strict=True), 1):
         # Of many settings the first stands open; the others, which are as long, are a click away.
         is_folded = number > 1 and len(known) > _MOST_OPEN
-        sections += _setting(experiment, f"e{number}", judgement, known, is_folded)
-    for number, experiment in enumerate((e for e in settings if e.choice == "try"), 1):
-        table = search_table(experiment, f"search-{number}")
-        sections += _section(experiment.title, f"s{number}", [table], is_folded=True)
+        sections += _setting(comparison, f"e{number}", judgement, known, is_folded)
+    for number, comparison in enumerate((e for e in settings if e.choice == "try"), 1):
+        table = search_table(comparison, f"search-{number}")
+        sections += _section(comparison.title, f"s{number}", [table], is_folded=True)
     absent, is_long = gaps(inventory), len(settings) > _MOST_OPEN
     sections += [
         *_section("Across settings", "across", [*sensitivity_tables(known), text_table(known)]),
@@ -167,7 +167,7 @@ def _mixture(inventory: Inventory) -> list[str]:
     return [warning] if number > 1 else []
 
 
-def lead(inventory: Inventory, settings: Sequence[Experiment]) -> str:
+def lead(inventory: Inventory, settings: Sequence[Comparison]) -> str:
     """First sentence: number of cells and settings, SYNTHETIC data."""
     cells, done = len(inventory.items), inventory.count("done")
     cell_text = "no cells" if not cells else counted(cells, "cell")
@@ -181,43 +181,40 @@ def lead(inventory: Inventory, settings: Sequence[Experiment]) -> str:
 
 
 def _setting(
-    experiment: Experiment, slug: str, judgement: Judgement | None, known: Sequence[Experiment], is_folded: bool
+    comparison: Comparison, slug: str, judgement: Judgement | None, known: Sequence[Comparison], is_folded: bool
 ) -> list[Section]:
     """Verdict, table and figures of a setting, then what explains them; each part that has something to show."""
-    comparison = experiment.main
     verdict = _notice(["No cell of this setting is done."])
-    if comparison is not None:
+    if comparison.runs:
         several = len(comparison.rows) > 1
         verdict = _notice(last_lines(comparison, judgement) if several else (), "info")
     # A setting with another fleet is drawn where no setting with the usual one is there.
-    is_drawn = experiment.is_drawn or not any(e.is_drawn for e in known)
-    drawings = {name: make(experiment, f"{slug}-{name}") if is_drawn else None for name, make in FIGURES.items()}
+    is_drawn = comparison.runs and (comparison.is_drawn or not any(e.is_drawn for e in known))
+    drawings = {name: make(comparison, f"{slug}-{name}") if is_drawn else None for name, make in FIGURES.items()}
     claims: list[Block] = []
     if judgement is not None:
         claims = [verdict_table(judgement, f"{slug}-verdicts"), scatter(judgement)]
-    data = data_tables(experiment, slug)
-    tables = [make(experiment, f"{slug}-{name}") for name, make in _TABLES.items()]
+    data = data_tables(comparison, slug)
+    tables = [make(comparison, f"{slug}-{name}") for name, make in _TABLES.items()]
     shown: list[tuple[str, str, Sequence[Block | None], bool]] = [
         ("Claims", "claims", claims, False),
-        ("What surprised", "odd", [_sentences(_surprises(experiment, comparison))], False),
+        ("What surprised", "odd", [_sentences(_surprises(comparison))], False),
         ("Remarks", "remarks", [_sentences(_told(comparison))], True),
         ("Data and clients", "data", data, _has_many_rows(*data)),
         ("More figures", "figures", [figure for name, figure in drawings.items() if name not in _FIRST], True),
         ("More tables", "tables", tables, True),
     ]
-    first = [verdict, main_table(experiment, f"{slug}-main", known), *(drawings[name] for name in _FIRST)]
-    sections = _section(experiment.title, slug, first, is_folded=is_folded)
+    first = [verdict, main_table(comparison, f"{slug}-main", known), *(drawings[name] for name in _FIRST)]
+    sections = _section(comparison.title, slug, first, is_folded=is_folded)
     for title, name, blocks, folded in shown:
         sections += _section(title, f"{slug}-{name}", blocks, level=3, is_folded=folded)
     return sections
 
 
-def _surprises(experiment: Experiment, comparison: Comparison | None) -> list[str]:
-    if comparison is None or len(comparison.rows) == 1:
-        return []
-    return [*rare_alone(comparison), *directions(experiment, read_paper())]
+def _surprises(comparison: Comparison) -> list[str]:
+    return [*rare_alone(comparison), *directions(comparison, read_paper())] if len(comparison.rows) > 1 else []
 
 
-def _told(comparison: Comparison | None) -> list[str]:
+def _told(comparison: Comparison) -> list[str]:
     """Remarks; what marks rows is explained below their table."""
-    return [line for line in (remarks(comparison) if comparison else ()) if not line.startswith(STAND_IN)]
+    return [line for line in (remarks(comparison) if comparison.runs else ()) if not line.startswith(STAND_IN)]

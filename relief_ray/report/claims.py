@@ -53,14 +53,13 @@ from relief_ray.report.statistics import (
     ALPHA,
     MIN_REPLICATES,
     Paired,
-    Sides,
     VarianceShares,
     holm,
     paired,
     rate_interval,
-    sign_flip,
     smallest_p,
     units_of,
+    variance_shares,
 )
 from relief_ray.strategies import DESCRIBED
 from relief_ray.support.errors import UserError, counted, listed
@@ -100,8 +99,10 @@ class JudgedClaim:
     """The verdict."""
     evidence: str
     """The figures behind it, or the reason why there is none."""
-    outcome: Outcome | None = None
-    """Of the test; None where none was made."""
+    outcome: Paired | None = None
+    """Of the test, over the units that were tested; None where none was made."""
+    shares: VarianceShares | None = None
+    """Where the scatter comes from; None below two folds and two complete replicates."""
     p_holm: float | None = None
     """p adjusted over all claims of the page; None where no test was made."""
 
@@ -120,9 +121,7 @@ class Judgement:
     """The A/A rate of every figure that a claim names, where there are enough runs."""
 
 
-def judge(
-    comparisons: Sequence[Comparison | None], registry: Registry
-) -> tuple[list[Judgement | None], tuple[str, ...]]:
+def judge(comparisons: Sequence[Comparison], registry: Registry) -> tuple[list[Judgement | None], tuple[str, ...]]:
     """Verdicts for each comparison, None where no claim is about it, and sentences on claims that fit none or several.
 
     Claims that could not be tested count in Holm's correction as well: leaving runs out makes it no milder.
@@ -130,7 +129,7 @@ def judge(
     problems, number = [*registry.problems], registry.num_claims
     judged: dict[int, tuple[Registered, Comparison, list[JudgedClaim]]] = {}
     for file in registry.files:
-        found = [(i, c) for i, c in enumerate(comparisons) if c and _is_about(file.claims, c.runs[0].run.config)]
+        found = [(i, c) for i, c in enumerate(comparisons) if c.runs and _is_about(file.claims, c.first.config)]
         if len(found) == 1 and found[0][0] not in judged:
             ((place, comparison),) = found
             judged[place] = file, comparison, [_judge(comparison, claim, file, number) for claim in file.claims.claims]
@@ -158,10 +157,10 @@ def _rates(comparison: Comparison, claims: Claims) -> tuple[AaRate, ...]:
     return tuple(rate for figure in figures if (rate := aa_rate(comparison, figure)) is not None)
 
 
-def _decided(judged: JudgedClaim, outcome: Outcome, p_holm: float) -> JudgedClaim:
+def _decided(judged: JudgedClaim, outcome: Paired, p_holm: float) -> JudgedClaim:
     verdict = judged.verdict
     if verdict == "undecided" and p_holm < ALPHA:
-        is_for = judged.claim.margin is not None or outcome.paired.mean > 0
+        is_for = judged.claim.margin is not None or outcome.mean > 0
         verdict = "supported" if is_for else "contradicted"
     return replace(judged, verdict=verdict, p_holm=p_holm)
 
@@ -173,11 +172,12 @@ def _judge(comparison: Comparison, claim: Claim, file: Registered, num_claims: i
     if obstacle is not None:
         return JudgedClaim(claim=claim, verdict=obstacle[0], evidence=obstacle[1])
     outcome = judge_pairs(found, claim.margin)
-    least, evidence = min(1.0, num_claims * outcome.smallest_p), _evidence(outcome, claim, found)
+    least = min(1.0, num_claims * smallest_p(outcome.num_pairs, 2 if claim.margin is None else 1))
+    evidence = _evidence(outcome, claim, found)
     if least > ALPHA:
         evidence = f"this study cannot decide: {_units(outcome)} give no adjusted p below {least:.2g}; {evidence}"
     verdict: Verdict = "undecided" if least <= ALPHA else "cannot decide"
-    return JudgedClaim(claim=claim, verdict=verdict, evidence=evidence, outcome=outcome)
+    return JudgedClaim(claim=claim, verdict=verdict, evidence=evidence, outcome=outcome, shares=variance_shares(found))
 
 
 def _obstacle(comparison: Comparison, scores: DataFrame, claim: Claim, file: Registered) -> tuple[Verdict, str] | None:
@@ -206,9 +206,8 @@ def _obstacle(comparison: Comparison, scores: DataFrame, claim: Claim, file: Reg
     return None
 
 
-def _units(outcome: Outcome) -> str:
-    number = outcome.paired.num_pairs
-    return f"{number} replicate means" if outcome.paired.on_means else f"{number} paired runs"
+def _units(outcome: Paired) -> str:
+    return f"{outcome.num_pairs} {outcome.unit}s"
 
 
 def bound_text(claim: Claim, result: Paired) -> str:
@@ -222,16 +221,16 @@ def bound_text(claim: Claim, result: Paired) -> str:
     return shown
 
 
-def _evidence(outcome: Outcome, claim: Claim, scores: DataFrame) -> str:
-    design = f"{counted(scores['fold'].nunique(), 'fold')} x {counted(outcome.num_replicates, 'replicate')}"
-    result = outcome.paired
-    if result.mean == 0.0 and (scores["first"] == scores["second"]).all():
-        return f"no difference at all in {outcome.num_pairs} paired runs ({design})"
-    parts = [f"{claim.first} - {claim.second}: {result} points, {outcome.num_pairs} paired runs ({design})"]
-    if bound := bound_text(claim, result):
+def _evidence(outcome: Paired, claim: Claim, scores: DataFrame) -> str:
+    folds, replicates = counted(scores["fold"].nunique(), "fold"), counted(scores["repetition"].nunique(), "replicate")
+    runs = f"{len(scores)} paired runs ({folds} x {replicates})"
+    if outcome.mean == 0.0 and (scores["first"] == scores["second"]).all():
+        return f"no difference at all in {runs}"
+    parts = [f"{claim.first} - {claim.second}: {outcome} points, {runs}"]
+    if bound := bound_text(claim, outcome):
         parts.append(f"one-sided 95 % bound {bound}, margin -{claim.margin:g}")
     parts.append(f"p = {outcome.p:.3g}")
-    if outcome.paired.on_means:
+    if outcome.on_means:
         parts.append(f"tested on {_units(outcome)}, since pairs of one fold or replicate are alike")
     return ", ".join(parts)
 
@@ -270,10 +269,10 @@ def _worded(judged: JudgedClaim) -> str:
     """``v1 > fedavg in F1 (+3.1 [+1.0, +5.2] points, adjusted p = 0.01)``; the reason where nothing was decided."""
     shown, outcome = judged.evidence, judged.outcome
     if outcome is not None and judged.verdict == "cannot decide":
-        shown = f"{_units(outcome)} are too few for any result, {outcome.paired} points"
+        shown = f"{_units(outcome)} are too few for any result, {outcome} points"
     elif outcome is not None:
-        least = f", at least {bound}" if (bound := bound_text(judged.claim, outcome.paired)) else ""
-        shown = f"{outcome.paired} points{least}, adjusted p = {judged.p_holm:.2g}"
+        least = f", at least {bound}" if (bound := bound_text(judged.claim, outcome)) else ""
+        shown = f"{outcome} points{least}, adjusted p = {judged.p_holm:.2g}"
     return f"{judged.claim.brief} ({shown})"
 
 
@@ -321,9 +320,9 @@ def scatter(judgement: Judgement) -> Paragraphs:
     """Paragraphs on the sources of every tested claim's scatter, and on the A/A rate of the same test."""
     lines = [
         f"{judged.claim.first} and {judged.claim.second}, {FIGURE_TEXT[judged.claim.figure]}: variance of the "
-        f"{judged.outcome.shares}"
+        f"{judged.shares}"
         for judged in judgement.claims
-        if judged.outcome is not None and judged.outcome.shares is not None
+        if judged.shares is not None
     ]
     lines += map(str, judgement.rates or [_NO_RATE])
     return Paragraphs(lines=tuple(lines), is_list=True)
@@ -339,48 +338,20 @@ _ABOVE_CHANCE = 5.0
 _MIN_AA_UNITS = 6
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    """Result of one test."""
-
-    paired: Paired
-    """Mean and interval over the units that were tested."""
-    p: float
-    """Of the sign-flip test; one-sided against the margin where there is one."""
-    sides: Sides
-    num_pairs: int
-    num_replicates: int
-    shares: VarianceShares | None
-    """Where the scatter comes from; None below two folds and two complete replicates."""
-
-    @property
-    def smallest_p(self) -> float:
-        """Smallest p that this number of units can give."""
-        return smallest_p(self.paired.num_pairs, self.sides)
-
-
 def run_pairs(comparison: Comparison, first: str, second: str, figure: Figure) -> DataFrame:
     """All pairs of two methods that have the figure, in order of replicate and fold."""
     return pairs(comparison.table, comparison.rounds, first, second, figure).sort_values(["repetition", "fold"])
 
 
-def judge_pairs(scores: DataFrame, margin: float | None = None) -> Outcome:
+def judge_pairs(scores: DataFrame, margin: float | None = None) -> Paired:
     """Test of paired scores (points) by fold and replicate: two-sided, or one-sided against a margin.
 
     With a margin the hypothesis is that the first method is worse by the margin or more.
     """
     units = units_of(scores)
-    result = paired(units.values, on_means=units.on_means)
+    result = paired(units.values, on_means=units.on_means, margin=margin)
     assert result is not None, "a test needs a pair"
-    sides: Sides = 2 if margin is None else 1
-    return Outcome(
-        paired=result,
-        p=result.p if margin is None else sign_flip([value + margin for value in units.values], sides=1),
-        sides=sides,
-        num_pairs=len(scores),
-        num_replicates=scores["repetition"].nunique(),
-        shares=units.shares,
-    )
+    return result
 
 
 def too_short(comparison: Comparison, scores: DataFrame, claim: Claim) -> str:
@@ -437,7 +408,7 @@ def aa_rate(comparison: Comparison, figure: Figure) -> AaRate | None:
     return AaRate(figure=figure, num_called=called, num_tests=number, interval=rate_interval(called, number))
 
 
-def _aa_test(runs: DataFrame, rounds: DataFrame, figure: Figure) -> Outcome | None:
+def _aa_test(runs: DataFrame, rounds: DataFrame, figure: Figure) -> Paired | None:
     """A method against itself: first and second, third and fourth ... replicate of each rotation.
 
     Each fold of each two replicates is a pair. Replicates with other rotations differ in more than their seeds.
@@ -447,7 +418,7 @@ def _aa_test(runs: DataFrame, rounds: DataFrame, figure: Figure) -> Outcome | No
     one, two = (numbered[number % 2 == side] for side in (0, 1))
     scores = scored(one, two, ["rotation", "two", "fold"], rounds, figure)
     outcome = judge_pairs(scores) if len(scores) else None
-    return outcome if outcome is not None and outcome.paired.num_pairs >= _MIN_AA_UNITS else None
+    return outcome if outcome is not None and outcome.num_pairs >= _MIN_AA_UNITS else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,14 +1,14 @@
 """Runs side by side: a row per method, averaged over folds and replicates, with differences to FedAvg by paired run.
 
-An experiment is what a report or `compare` shows at once: planned and finished runs that differ in method, fold and
-replicate alone, with one comparison per clock.
+A comparison is what a report or `compare` shows at once: planned and finished runs that differ in method, fold and
+replicate alone.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from math import isnan
 from pathlib import Path
@@ -42,12 +42,14 @@ from relief_ray.report.runs import (
     config_text,
     config_value,
     flat,
+    item_of,
+    labelled,
     last_metrics,
     load_runs,
     require_complete,
     searched_keys,
+    short_name,
     split_name,
-    variant_names,
 )
 from relief_ray.report.statistics import MIN_REPLICATES, Paired, paired, units_of
 from relief_ray.strategies import PRESETS, REFERENCE, by_registry, method_name
@@ -79,7 +81,6 @@ FIGURES = {
 HEADLINE_CLOCK = "flop_proportional"
 BACKBONES = {"cnn": "Backbone 1 (CNN)", "moment_lora": "Backbone 2 (MOMENT + LoRA)"}
 _CHOICES = {"tuned": "every method tuned", "try": "search"}
-_PRETTY = {"pamap2": "PAMAP2", "mhealth": "MHEALTH", "dsa": "DSA", "dsa_mini": "DSA excerpt"}
 # Keys that the title or every caption names.
 _NAMED = ("data.name", "data.split", "backbone.", "fleet.gap", "data.num_clients", "engine", "data origin", "choice")
 _PRESET_LABELS = frozenset(method_name(config, label) for label, config in PRESETS.items())
@@ -143,45 +144,128 @@ class MethodResult:
         return self.stats[figure].mean if figure in self.stats else None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Comparison:
-    """Comparable runs side by side."""
+    """Planned and finished runs of one setting, which differ in method, fold and replicate alone, side by side.
 
+    Tables are made when they are asked for. Without finished runs there are no rows.
+    """
+
+    items: tuple[GridItem, ...]
+    """Planned and existing runs."""
     clock: str
-    """Time model behind seconds, joules and speedups."""
-    runs: tuple[Loaded, ...]
-    """One per method and replicate."""
-    table: DataFrame
-    """A row per run, in the same order."""
-    rounds: DataFrame
-    """A row per run and round."""
-    rows: tuple[MethodResult, ...]
-    """Methods in the registry's order, then others, bounds last."""
-    notes: tuple[str, ...]
-    """Sentences about runs that were left out."""
+    """Time model behind seconds, joules and speedups; empty without finished runs."""
+    left_out: tuple[str, ...] = ()
+    """Sentences about runs that do not count."""
+    differs: Mapping[str, str] = field(default_factory=dict)
+    """Keys beside data and backbone in which it differs from the report's other settings, with its values."""
+    searched: tuple[str, ...] = ()
+    """Keys in which runs that a search chose may differ from method to method."""
+    parsed: Parsed = dict
+    """How configurations are read before they are compared."""
+
+    @cached_property
+    def _distinct(self) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
+        again = (renamed(r, s.label) for s in self.items for r in s.repeats)
+        done = (renamed(s.loaded, s.label) for s in self.items if s.status == "done" and s.loaded is not None)
+        return _without_repeats([*done, *again])
+
+    @property
+    def runs(self) -> tuple[Loaded, ...]:
+        """The runs that count, one per method and replicate, under their methods' names."""
+        return self._distinct[0]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences about runs that were left out."""
+        return (*self.left_out, *self._distinct[1])
+
+    @cached_property
+    def rounds(self) -> DataFrame:
+        """A row per run and round."""
+        return round_table(self.runs, self.clock)
+
+    @cached_property
+    def table(self) -> DataFrame:
+        """A row per run, in the same order."""
+        return run_table(self.runs, self.rounds, self.clock)
+
+    @cached_property
+    def rows(self) -> tuple[MethodResult, ...]:
+        """Methods that ran, in the registry's order, then others, bounds last."""
+        if not self.runs:
+            return ()
+        methods = {r.label: r.run.method for r in reversed(self.runs)}
+        over_reference = cache(lambda label, figure: self.difference(label, REFERENCE, figure))
+        found = []
+        for label in bounds_last(by_registry(dict.fromkeys(r.label for r in self.runs)), methods):
+            group = self.table[self.table["method"] == label]
+            figures = [name for name in group.columns if name not in FACTS]
+            columns = zip(figures, group[figures].to_numpy(dtype=float).T, strict=True)
+            method = MethodResult(
+                label=label,
+                method=methods[label],
+                personalised=bool(group["personalised"].any()),
+                num_runs=len(group),
+                stats={name: stat(known) for name, column in columns if (known := column[column == column].tolist())},
+                over_reference=over_reference,
+            )
+            found.append(method)
+        return tuple(found)
+
+    @property
+    def clocks(self) -> list[str]:
+        """The clocks that every run recorded."""
+        known = [r.rounds[-1].costs for r in self.runs]
+        return [clock for clock in known[0] if all(clock in costs for costs in known)] if known else []
+
+    def by(self, clock: str) -> Comparison:
+        """The same by another of ``clocks``."""
+        return self if clock == self.clock else replace(self, clock=clock)
+
+    @cached_property
+    def shown(self) -> Comparison:
+        """Comparison beside the paper's figures: by its clock where the runs have it."""
+        return self.by(HEADLINE_CLOCK) if HEADLINE_CLOCK in self.clocks else self
 
     def row(self, label: str) -> MethodResult | None:
-        """The method of that name."""
+        """The method of that name; None where it did not run."""
         return next((r for r in self.rows if r.label == label), None)
+
+    def stat(self, label: str, figure: str) -> Stat | None:
+        """Statistic of a method; None where it did not run or lacks the figure."""
+        method = self.row(label)
+        return None if method is None else method.stats.get(figure)
 
     def runs_of(self, label: str) -> list[Loaded]:
         """The runs of one method."""
         return [r for r in self.runs if r.label == label]
 
     @property
+    def methods(self) -> dict[str, MethodFacts]:
+        """Facts of every method that was run or planned, by its label."""
+        return {item.label: item.method for item in reversed(self.items) if item.method is not None}
+
+    def has(self, label: str) -> bool:
+        """True for a method that was run or planned."""
+        return any(item.label == label for item in self.items)
+
+    def has_figure(self, figure: str) -> bool:
+        """True where a method has the figure."""
+        return any(figure in row.stats for row in self.rows)
+
+    def open_statuses(self, label: str) -> list[str]:
+        """The statuses of a method's runs that are not done."""
+        return [item.status for item in self.items if item.label == label and item.status != "done"]
+
+    def text(self, path: str) -> str:
+        """A value of the configuration; empty where there is none."""
+        return config_text(self.items[0].config, path, "")
+
+    @property
     def first(self) -> RunRecord:
         """Record of the first run: what all share."""
         return self.runs[0].run
-
-    @property
-    def dataset(self) -> str:
-        """Name of the data set in configurations."""
-        return config_text(self.first, "data.name")
-
-    @property
-    def backbone(self) -> str:
-        """Name of the backbone in configurations."""
-        return config_text(self.first, "backbone.name", "cnn")
 
     @property
     def sensors(self) -> tuple[str, ...]:
@@ -193,6 +277,11 @@ class Comparison:
         except UserError:
             order = []
         return tuple(sorted(names, key=lambda name: order.index(name) if name in order else len(order)))
+
+    @property
+    def personalised(self) -> list[str]:
+        """Methods whose clients are tested on models of their own."""
+        return [row.label for row in self.rows if row.personalised]
 
     @property
     def bootstrapped(self) -> tuple[str, ...]:
@@ -213,10 +302,6 @@ class Comparison:
         """``label`` minus ``other`` in points; None for a method and itself, and where no pair has the figure."""
         return None if label == other else paired_gain(pairs(self.table, self.rounds, label, other, figure))
 
-    def has(self, figure: str) -> bool:
-        """True where a method has the figure."""
-        return any(figure in row.stats for row in self.rows)
-
     def bootstrap_percent(self, label: str) -> float:
         """Share of a method's seconds that its bootstrap round took, mean over its runs; 0 without one."""
         return mean(100 * loaded.bootstrap_share(self.clock) for loaded in self.runs_of(label))
@@ -227,6 +312,98 @@ class Comparison:
         tested = (by_subject(last) for run in self.runs if (last := last_metrics(run)) is not None)
         return tuple(sorted({s for scores in tested for s in scores}, key=lambda s: (len(s), s)))
 
+    @property
+    def dataset(self) -> str:
+        """Its name in configurations."""
+        return self.text("data.name")
+
+    @property
+    def data_title(self) -> str:
+        """The data set as titles name it."""
+        return self.runs[0].data_title if self.runs else short_name(self.dataset)
+
+    @property
+    def is_own_data(self) -> bool:
+        """True for a user's data set: the paper says nothing about it."""
+        return is_path(self.dataset)
+
+    @property
+    def is_on_papers_data(self) -> bool:
+        """True for a data set of the paper, whose figures then stand under ours."""
+        return self.dataset in PAPER_DATA
+
+    @property
+    def paper_data(self) -> str:
+        """The paper's data set that stands beside ours: the same one, or PAMAP2."""
+        return PAPER_DATA.get(self.dataset, "PAMAP2")
+
+    @property
+    def backbone(self) -> str:
+        """Its name in configurations."""
+        return self.text("backbone.name") or "cnn"
+
+    @property
+    def gap(self) -> float:
+        """Type A's speed over Type C's."""
+        return float(self.text("fleet.gap") or 55.0)
+
+    @property
+    def num_clients(self) -> int:
+        """Clients of the fleet: one per subject of the training part unless the configuration says otherwise."""
+        if known := self.text("data.num_clients") or self.text("fleet.num_clients"):
+            return int(known)
+        if self.runs and (number := self.runs[0].covered("clients")):
+            return number
+        try:
+            return sum(get_spec(self.dataset).type_counts)
+        except UserError:
+            return 0
+
+    @property
+    def is_real(self) -> bool:
+        """True where no run used synthetic data."""
+        return all(r.run.data_origin == "real" for r in self.runs)
+
+    @property
+    def choice(self) -> str:
+        """``tuned``: each method with the values that its search chose; ``try``: the tries of a search; else empty."""
+        return choice_kind(self.items[0].config)
+
+    def base(self, chosen: Iterable[str]) -> str:
+        """The setting without the search and the values that it chose: equal for tuned and usual cells."""
+        config = _flat_setting(self.items[0].config, (), self.parsed)
+        return repr({k: v for k, v in config.items() if k not in {"choice", *chosen}})
+
+    @property
+    def is_drawn(self) -> bool:
+        """True for gap 55 and a client per subject: the settings of which figures are drawn."""
+        return self.gap == 55.0 and not self.text("data.num_clients")
+
+    @property
+    def is_two_boards(self) -> bool:
+        """True for the paper's per-device runs: one client of Type A, one of Type C."""
+        return config_value(self.items[0].config, "fleet.counts") in ([1, 0, 1], (1, 0, 1))
+
+    @property
+    def title(self) -> str:
+        """Data, split, backbone, and the other values that set it apart."""
+        is_testbed, clients = self.text("fleet.preset") == "testbed", self.text("data.num_clients")
+        parts = [
+            self.data_title,
+            split_name(self.text("data.split")),
+            BACKBONES.get(self.backbone) or short_name(self.backbone),
+            f"gap {self.gap:g}" * (self.gap != 55.0),
+            f"N = {clients}" if clients else "",
+            _CHOICES.get(self.choice, ""),
+            ("testbed, two devices" if self.is_two_boards else "testbed, fleet") * is_testbed,
+            *(f"{k} = {v}" for k, v in self.differs.items() if not (is_testbed and k in ("preset", "counts"))),
+        ]
+        return ("" if self.is_real else "SYNTHETIC data: ") + ", ".join(filter(None, parts))
+
+    def of_other_code(self, label: str) -> int:
+        """Number of a method's runs that another program computed than most runs of the setting."""
+        return sum(r.run.source_digest != digests_of(self.runs)[0] for r in self.runs_of(label))
+
 
 def compare(folders: Iterable[Path], clock: str | None = None, parsed: Parsed = dict) -> Comparison:
     """The comparison of all complete runs below the folders.
@@ -234,7 +411,7 @@ def compare(folders: Iterable[Path], clock: str | None = None, parsed: Parsed = 
     ``parsed``: how a configuration is read before it is compared with another run's.
 
     Raises:
-        UserError: no complete run, runs of different experiments, or an unknown clock.
+        UserError: no complete run, runs of different settings, or an unknown clock.
     """
     return compare_runs(load_runs(folders, whole=False), clock, parsed=parsed)
 
@@ -248,55 +425,14 @@ def compare_runs(
     """
     complete, left_out = require_complete(runs)
     _refuse_mixture(complete, searched, parsed)
-    distinct, repeats = _distinct(complete)
-    clock = clock or distinct[0].run.planning_model
-    for loaded in distinct:
-        if clock not in (known := loaded.rounds[-1].costs):
-            raise UserError(f"{loaded.where}: no clock {clock!r}; recorded are {', '.join(known)}; choose one of them")
-    return _by_clocks(distinct, (*left_out, *repeats), [clock])[clock]
-
-
-def _distinct(runs: Sequence[Loaded]) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
-    """The runs under their variants' names, one per method and replicate, and a sentence about each other one."""
-    labels = variant_names([(r.label, r.run.config) for r in runs], [r.run.method for r in runs])
-    return _without_repeats([renamed(r, name) for r, name in zip(runs, labels, strict=True)])
-
-
-def _by_clocks(runs: tuple[Loaded, ...], notes: tuple[str, ...], clocks: Sequence[str]) -> dict[str, Comparison]:
-    """A comparison for each clock; differences in F1, on which no clock has a say, are computed once for all."""
-    tables = {clock: (rounds := round_table(runs, clock), run_table(runs, rounds, clock)) for clock in clocks}
-
-    @cache
-    def over_reference(label: str, figure: str) -> Paired | None:
-        rounds, table = tables[clocks[0]]
-        return None if label == REFERENCE else paired_gain(pairs(table, rounds, label, REFERENCE, figure))
-
-    methods = {r.label: r.run.method for r in reversed(runs)}
-    names = bounds_last(by_registry(dict.fromkeys(r.label for r in runs)), methods)
-    return {
-        clock: Comparison(
-            clock=clock,
-            runs=runs,
-            table=table,
-            rounds=rounds,
-            rows=tuple(_row(methods[name], table[table["method"] == name], over_reference) for name in names),
-            notes=notes,
-        )
-        for clock, (rounds, table) in tables.items()
-    }
-
-
-def _row(method: MethodFacts, group: DataFrame, over_reference: Callable[[str, str], Paired | None]) -> MethodResult:
-    figures = [name for name in group.columns if name not in FACTS]
-    columns = zip(figures, group[figures].to_numpy(dtype=float).T, strict=True)
-    return MethodResult(
-        label=method.name,
-        method=method,
-        personalised=bool(group["personalised"].any()),
-        num_runs=len(group),
-        stats={name: stat(known) for name, column in columns if (known := column[column == column].tolist())},
-        over_reference=over_reference,
-    )
+    items = labelled([item_of(loaded.where, loaded) for loaded in complete])
+    comparison = Comparison(items=items, clock=clock or complete[0].run.planning_model, left_out=left_out)
+    for loaded in comparison.runs:
+        if comparison.clock not in (known := loaded.rounds[-1].costs):
+            raise UserError(
+                f"{loaded.where}: no clock {comparison.clock!r}; recorded are {', '.join(known)}; choose one of them"
+            )
+    return comparison
 
 
 def pairs(table: DataFrame, rounds: DataFrame, first: str, second: str, figure: str) -> DataFrame:
@@ -382,7 +518,7 @@ def _flat_setting(
 
 
 def _refuse_mixture(runs: Sequence[Loaded], searched: Iterable[str], parsed: Parsed) -> None:
-    """Check that the runs are of one experiment; the message names the first keys that differ.
+    """Check that the runs are of one setting; the message names the first keys that differ.
 
     Raises:
         UserError: they differ in more than ``_FREE``.
@@ -431,171 +567,6 @@ def _with_pairs(first: Loaded, other: Loaded) -> Loaded:
     return replace(first, rounds=tuple(r.model_copy(update={"pairwise": pairs}) for r, pairs in rounds))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Experiment:
-    """All items of one setting."""
-
-    items: tuple[GridItem, ...]
-    """Planned and existing runs."""
-    differs: Mapping[str, str]
-    """Keys beside data and backbone in which it differs from the report's other settings, with its values."""
-    searched: tuple[str, ...] = ()
-    """Keys in which runs that a search chose may differ from method to method."""
-    parsed: Parsed = dict
-    """How configurations are read before they are compared."""
-
-    @cached_property
-    def runs(self) -> tuple[Loaded, ...]:
-        """The runs that count, under their cells' names."""
-        return tuple(renamed(s.loaded, s.label) for s in self.items if s.status == "done" and s.loaded is not None)
-
-    @cached_property
-    def comparisons(self) -> Mapping[str, Comparison]:
-        """One comparison per clock that every run recorded; none where no run counts."""
-        known = [set(r.rounds[-1].costs) for r in self.runs]
-        clocks = [c for c in self.runs[0].rounds[-1].costs if all(c in k for k in known)] if known else []
-        again = tuple(renamed(r, s.label) for s in self.items for r in s.repeats)
-        return _by_clocks(*_distinct((*self.runs, *again)), clocks) if clocks else {}
-
-    @property
-    def main(self) -> Comparison | None:
-        """The comparison by the clock that the allocator planned with."""
-        return self.comparisons.get(self.runs[0].run.planning_model) if self.runs else None
-
-    @property
-    def shown(self) -> Comparison | None:
-        """Comparison beside the paper's figures: by its clock where the runs have it, else by the planner's."""
-        return self.comparisons.get(HEADLINE_CLOCK) or self.main
-
-    @property
-    def methods(self) -> dict[str, MethodFacts]:
-        """Facts of every method that was run or planned, by its label."""
-        return {item.label: item.method for item in reversed(self.items) if item.method is not None}
-
-    def has(self, label: str) -> bool:
-        """True for a method that was run or planned."""
-        return any(item.label == label for item in self.items)
-
-    def open_statuses(self, label: str) -> list[str]:
-        """The statuses of a method's runs that are not done."""
-        return [item.status for item in self.items if item.label == label and item.status != "done"]
-
-    def text(self, path: str) -> str:
-        """A value of the configuration."""
-        value = config_value(self.items[0].config, path)
-        return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
-    @property
-    def dataset(self) -> str:
-        """Its name in configurations."""
-        return self.text("data.name")
-
-    @property
-    def data_title(self) -> str:
-        """The data set as titles name it."""
-        return data_title(self.runs[0].run) if self.runs else _short_name(self.dataset)
-
-    @property
-    def is_own_data(self) -> bool:
-        """True for a user's data set: the paper says nothing about it."""
-        return is_path(self.dataset)
-
-    @property
-    def is_on_papers_data(self) -> bool:
-        """True for a data set of the paper, whose figures then stand under ours."""
-        return self.dataset in PAPER_DATA
-
-    @property
-    def paper_data(self) -> str:
-        """The paper's data set that stands beside ours: the same one, or PAMAP2."""
-        return PAPER_DATA.get(self.dataset, "PAMAP2")
-
-    @property
-    def backbone(self) -> str:
-        """Its name in configurations."""
-        return self.text("backbone.name") or "cnn"
-
-    @property
-    def gap(self) -> float:
-        """Type A's speed over Type C's."""
-        return float(self.text("fleet.gap") or 55.0)
-
-    @property
-    def num_clients(self) -> int:
-        """Clients of the fleet: one per subject of the training part unless the configuration says otherwise."""
-        if known := self.text("data.num_clients") or self.text("fleet.num_clients"):
-            return int(known)
-        rows = self.runs[0].run.coverage.get("clients") if self.runs else None
-        if isinstance(rows, list) and rows:
-            return len(rows)
-        try:
-            return sum(get_spec(self.dataset).type_counts)
-        except UserError:
-            return 0
-
-    @property
-    def is_real(self) -> bool:
-        """True where no run used synthetic data."""
-        return all(r.run.data_origin == "real" for r in self.runs)
-
-    @property
-    def choice(self) -> str:
-        """``tuned``: each method with the values that its search chose; ``try``: the tries of a search; else empty."""
-        return choice_kind(self.items[0].config)
-
-    def base(self, chosen: Iterable[str]) -> str:
-        """The setting without the search and the values that it chose: equal for tuned and usual cells."""
-        config = _flat_setting(self.items[0].config, (), self.parsed)
-        return repr({k: v for k, v in config.items() if k not in {"choice", *chosen}})
-
-    @property
-    def is_drawn(self) -> bool:
-        """True for gap 55 and a client per subject: the settings of which figures are drawn."""
-        return self.gap == 55.0 and not self.text("data.num_clients")
-
-    @property
-    def is_two_boards(self) -> bool:
-        """True for the paper's per-device runs: one client of Type A, one of Type C."""
-        return config_value(self.items[0].config, "fleet.counts") in ([1, 0, 1], (1, 0, 1))
-
-    @property
-    def title(self) -> str:
-        """Data, split, backbone, and the other values that set it apart."""
-        is_testbed, clients = self.text("fleet.preset") == "testbed", self.text("data.num_clients")
-        parts = [
-            self.data_title,
-            split_name(self.text("data.split")),
-            BACKBONES.get(self.backbone) or _short_name(self.backbone),
-            f"gap {self.gap:g}" * (self.gap != 55.0),
-            f"N = {clients}" if clients else "",
-            _CHOICES.get(self.choice, ""),
-            ("testbed, two devices" if self.is_two_boards else "testbed, fleet") * is_testbed,
-            *(f"{k} = {v}" for k, v in self.differs.items() if not (is_testbed and k in ("preset", "counts"))),
-        ]
-        return ("" if self.is_real else "SYNTHETIC data: ") + ", ".join(filter(None, parts))
-
-    @cached_property
-    def digests(self) -> tuple[str, ...]:
-        """``digests_of`` its runs."""
-        return digests_of(self.runs)
-
-    def of_other_code(self, label: str) -> int:
-        """Number of a method's runs that another program computed than most runs of the experiment."""
-        runs = self.main.runs_of(label) if self.main is not None else ()
-        return sum(r.run.source_digest != self.digests[0] for r in runs)
-
-
-def data_title(run: RunRecord) -> str:
-    """The data set of a run as a title names it: of a user's own, whose name is an import path, by its own title."""
-    name = config_text(run, "data.name")
-    return (is_path(name) and run.data_title) or _short_name(name)
-
-
-def _short_name(name: str) -> str:
-    """The short name of a data set or a backbone of the configuration; of an import path, the last part."""
-    return _PRETTY.get(name) or name.rpartition(":")[2]
-
-
 def distinct(values: Iterable[object]) -> str:
     """Different values in order of appearance: ``1, 2 and 3``."""
     return listed(dict.fromkeys(str(v) for v in values))
@@ -606,7 +577,7 @@ def digests_of(runs: Sequence[Loaded]) -> tuple[str, ...]:
     return tuple(digest for digest, _ in Counter(r.run.source_digest for r in runs).most_common())
 
 
-def experiments(inventory: Inventory) -> tuple[Experiment, ...]:
+def by_setting(inventory: Inventory) -> tuple[Comparison, ...]:
     """All cells, by setting; planned cells join the runs of the same setting, whatever those ran on."""
     searched = searched_keys(item.config for item in inventory.items)
     known = [(i, _flat_setting(i.config, searched, inventory.parsed)) for i in inventory.items if i.config]
@@ -620,8 +591,9 @@ def experiments(inventory: Inventory) -> tuple[Experiment, ...]:
         groups.setdefault(repr((setting, place)), []).append((item, setting))
     settings = [group[0][1] for group in groups.values()]
     return tuple(
-        Experiment(
+        Comparison(
             items=tuple(item for item, _ in group),
+            clock=next((i.loaded.run.planning_model for i, _ in group if i.status == "done" and i.loaded), ""),
             differs=differences(mine, settings),
             searched=searched if "choice" in mine else (),
             parsed=inventory.parsed,

@@ -19,19 +19,17 @@ ORIGINS: Mapping[Origin, str] = {
 }
 
 
-# Widths of a two-column IEEE page, in inches.
+# Width of the text of a two-column IEEE page, in inches.
 TEXT_WIDTH_IN = 7.16
-_COLUMN_WIDTH_IN = 3.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figure:
-    """Drawing with its data: ``draw`` fills an empty sheet of that size, ``columns`` and ``rows`` become its CSV."""
+    """Drawing with its data: ``draw`` fills an empty sheet of that height, ``columns`` and ``rows`` become its CSV."""
 
     slug: str
     caption: str
     draw: Callable[[MplFigure], None]
-    width_in: float = TEXT_WIDTH_IN
     height_in: float
     columns: tuple[str, ...]
     rows: Sequence[Sequence[Number]]

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from relief_ray.records.cells import figure_named
 from relief_ray.records.metrics import extra_columns
 from relief_ray.records.schema import Metrics
-from relief_ray.report.comparison import experiments, paired_gain, pairs, renamed
+from relief_ray.report.comparison import by_setting, paired_gain, pairs, renamed
 from relief_ray.report.results import MIB, round_table, run_table
-from relief_ray.report.runs import Inventory, Parsed, config_value, last_metrics, take_inventory
+from relief_ray.report.runs import Inventory, Parsed, last_metrics, take_inventory
 from relief_ray.report.statistics import Paired, holm
 from relief_ray.strategies import REFERENCE, by_registry
 from relief_ray.support.errors import UserError, nearest
@@ -101,35 +101,30 @@ def cells_of(inventory: Inventory) -> Cells:
     import pandas as pd
 
     done = {s.name: s for s in inventory.items if s.loaded is not None and (s.loaded.committed or s.status == "done")}
-    places, parts, titles = {name: i for i, name in enumerate(done)}, [], list[str]()
-    sensors: dict[str, None] = {}
-    for experiment in experiments(replace(inventory, items=tuple(done.values()))):
-        runs = [renamed(s.loaded, s.label) for s in experiment.items if s.loaded is not None]
-        names = [s.name for s in experiment.items]
+    parts, titles, sensors = [], list[str](), dict[str, None]()
+    for comparison in by_setting(replace(inventory, items=tuple(done.values()))):
+        runs = [renamed(s.loaded, s.label) for s in comparison.items if s.loaded is not None]
+        names = {number: s.name for number, s in enumerate(comparison.items)}
         rounds = round_table(runs)
-        table = run_table(runs, rounds)
         titles.append(
-            f"{experiment.title}, setting {len(titles) + 1}" * (experiment.title in titles) or experiment.title
+            f"{comparison.title}, setting {len(titles) + 1}" * (comparison.title in titles) or comparison.title
         )
         facts = {
-            "cell": names,
-            "setting": titles[-1],
             "data_origin": [r.run.data_origin for r in runs],
             "clock": [r.run.planning_model for r in runs],
             "program": [r.run.source_digest[:8] for r in runs],
-            "strategy": [config_value(r.run.config, "strategy.name") for r in runs],
+            "strategy": [r.value("strategy.name") for r in runs],
         }
         sensors |= {f"f1_{m}_percent": None for run in runs for m in (last_metrics(run) or _UNTESTED).f1_by_modality}
-        number = table["run"].map(lambda i, names=names: places[names[i]])
-        rounds = rounds.assign(
-            run=rounds["run"].map(number), cell=rounds["run"].map(lambda i, names=names: names[i]), setting=titles[-1]
-        )
-        parts.append((table.assign(run=number, **facts), rounds))
+        tables = (run_table(runs, rounds).assign(**facts), rounds)
+        parts.append([table.assign(cell=table["run"].map(names), setting=titles[-1]) for table in tables])
     if not parts:
         runs_of = pd.DataFrame(columns=["run", "strategy", *(name for name in _CELL_COLUMNS if name not in _COSTS)])
         return Cells(runs=runs_of, rounds=pd.DataFrame(columns=["run", *_ROUND_COLUMNS, "bytes_up", "bytes_down"]))
+    places = {name: number for number, name in enumerate(done)}
     runs_of, rounds_of = (
-        pd.concat(tables).sort_values("run", kind="stable", ignore_index=True) for tables in zip(*parts, strict=True)
+        table.assign(run=table["cell"].map(places)).sort_values("run", kind="stable", ignore_index=True)
+        for table in map(pd.concat, zip(*parts, strict=True))
     )
     columns = (*_CELL_COLUMNS[:-7], *sensors, *extra_columns(None), *_CELL_COLUMNS[-7:])
     return Cells(runs=runs_of, rounds=rounds_of, columns=columns)
@@ -139,19 +134,22 @@ def pairs_of(cells: Cells, label: str, other: str, figure: str) -> DataFrame:
     """``comparison.pairs`` of two methods of one setting.
 
     Raises:
-        UserError: the cells are of several settings, no cell is of one of the methods, or the figure is unknown.
+        UserError: several settings hold them, no cell is of one of the methods, or the figure is unknown.
     """
-    chosen, settings = figure_named(figure, "figure"), cells.runs["setting"].unique()
+    runs, chosen = cells.runs, figure_named(figure, "figure")
+    used, known = runs[runs["method"].isin([label, other])], list(runs["method"].unique())
+    settings = used["setting"].unique()
     if len(settings) > 1:
-        one, two, *_ = settings
-        raise UserError(f"{len(settings)} settings, e.g. {one!r} and {two!r}; choose the cells of one `setting`")
-    known = list(cells.runs["method"].unique())
+        raise UserError(
+            f"{len(settings)} settings hold these methods: {'; '.join(settings)}; name one: --setting TEXT, or choose "
+            "its cells"
+        )
     for name in (label, other):
         if name not in known:
             raise UserError(
                 f"no finished run of {name!r}{nearest(name, known)}; expected one of {', '.join(known) or 'none'}"
             )
-    return pairs(cells.runs, cells.rounds, label, other, chosen)
+    return pairs(used, cells.rounds, label, other, chosen)
 
 
 def gain(cells: Cells, label: str, other: str = REFERENCE, figure: str = "f1") -> Paired | None:

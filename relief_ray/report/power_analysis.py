@@ -9,8 +9,7 @@ from statistics import mean, stdev
 from relief_ray.plugins.load import import_path, is_path
 from relief_ray.records.cells import Claim, Claims, Figure, PlannedCell
 from relief_ray.report.claims import planned_replicates
-from relief_ray.report.comparison import pairs
-from relief_ray.report.frames import Cells
+from relief_ray.report.frames import Cells, pairs_of
 from relief_ray.report.statistics import (
     ALPHA,
     MIN_REPLICATES,
@@ -21,7 +20,7 @@ from relief_ray.report.statistics import (
     special,
     units_of,
 )
-from relief_ray.support.errors import UserError, nearest
+from relief_ray.support.errors import UserError
 
 # Fewer means of replicates may lie close together by chance: then the unit that promises less is planned with.
 _MIN_MEANS = 6
@@ -65,20 +64,13 @@ def scatter_of(cells: Cells, first: str, second: str, figure: Figure) -> Scatter
     The unit is a replicate's mean where pairs depend on each other; below six replicates only if it promises less.
 
     Raises:
-        UserError: several settings, or fewer than two pairs with that figure.
+        UserError: as ``pairs_of``, or fewer than two pairs with that figure.
     """
     runs = cells.runs
     # The label that tables print for a method given by its import path.
     labels = dict(zip(reversed(runs["strategy"].tolist()), reversed(runs["method"].tolist()), strict=True))
     first, second = (labels.get(path, name) if is_path(path := import_path(name)) else name for name in (first, second))
-    used = runs[runs["method"].isin([first, second])]
-    settings, known = used["setting"].unique(), runs["method"].unique()
-    if len(settings) > 1:
-        raise UserError(f"{len(settings)} settings hold these methods: {'; '.join(settings)}; name one: --setting TEXT")
-    for name in (first, second):
-        if name not in known:
-            raise UserError(f"no cell of {name!r}{nearest(name, known)}; expected one of {', '.join(known) or 'none'}")
-    scores = pairs(used, cells.rounds, first, second, figure)
+    scores = pairs_of(cells, first, second, figure)
     if len(scores) < 2:
         raise UserError(
             f"{len(scores)} paired runs of {first} and {second} with {figure}, expected two or more; give --sd POINTS"
@@ -95,7 +87,7 @@ def scatter_of(cells: Cells, first: str, second: str, figure: Figure) -> Scatter
         on_means=on_means,
         shares=found.shares,
         num_replicates=scores["repetition"].nunique(),
-        origins=tuple(sorted(used["data_origin"].unique())),
+        origins=tuple(sorted(runs.loc[runs["method"].isin([first, second]), "data_origin"].unique())),
     )
 
 

@@ -16,18 +16,15 @@ from relief_ray.core.messages import Fleet
 from relief_ray.models.registry import BACKBONES
 from relief_ray.plugins.load import is_path
 from relief_ray.records.identity import changed_files
-from relief_ray.report.comparison import Comparison, Experiment, MethodResult, data_title, is_own_method
+from relief_ray.report.comparison import Comparison, MethodResult, is_own_method
 from relief_ray.report.paper import PAPER_ROWS, TABLES, Paper, PaperCell
 from relief_ray.report.results import KEY, client_table
 from relief_ray.report.runs import (
     Loaded,
-    config_int,
-    config_text,
     device_types,
     fleet_of,
     has_folds,
     last_metrics,
-    run_value,
     split_name,
 )
 from relief_ray.report.statistics import MIN_REPLICATES, Paired
@@ -51,10 +48,10 @@ def caption(comparison: Comparison) -> str:
     """Caption of a comparison: data, protocol, clock."""
     runs, first = comparison.runs, comparison.runs[0]
     window, stride, partition, alpha = (
-        config_text(first.run, f"data.{key}", "") for key in ("window_s", "stride_s", "partition", "dirichlet_alpha")
+        first.text(f"data.{key}", "") for key in ("window_s", "stride_s", "partition", "dirichlet_alpha")
     )
     parts = (
-        f"E = {config_int(first.run, 'training.epochs')}",
+        f"E = {first.text('training.epochs')}",
         f"window stride {stride or '-'} s",
         f"windows of {window} s" if window else "",
         f"partition {partition} (alpha {alpha or '-'})" if partition not in ("", "subject") else "",
@@ -62,7 +59,7 @@ def caption(comparison: Comparison) -> str:
     )
     spread = "; mean ± sample standard deviation over runs" if len(runs) > len(comparison.rows) else ""
     return (
-        f"{mark(first)}{data_title(first.run)}, {split_name(config_text(first.run, 'data.split'))}, "
+        f"{mark(first)}{first.data_title}, {split_name(first.text('data.split'))}, "
         f"{counted(len(comparison.subjects), 'test subject')}; {counted(first.planned, 'round')}{_looked(runs)}, "
         f"{', '.join(filter(None, parts))}. Last evaluated round{spread}. {_clock_sentence(comparison)}"
     )
@@ -71,7 +68,7 @@ def caption(comparison: Comparison) -> str:
 def _looked(runs: Sequence[Loaded]) -> str:
     """Say how often the runs were tested, where that is not after every round: `rounds to 85 %` depends on it."""
     rounds = runs[0].planned
-    intervals = {min(rounds, config_int(r.run, "evaluation.every", default=1)) for r in runs}
+    intervals = {min(rounds, int(r.text("evaluation.every", "1"))) for r in runs}
     if intervals == {1}:
         return ""
     if intervals == {rounds}:
@@ -82,7 +79,7 @@ def _looked(runs: Sequence[Loaded]) -> str:
 def _drawn(runs: Sequence[Loaded]) -> list[str]:
     """Folds, where the split has them, and replicates, or seeds of runs that belong to none."""
     folds = [r.replicate[0] for r in runs if has_folds(r.run.config)]
-    replicates = [number for r in runs if isinstance(number := run_value(r.run, "replicate"), int)]
+    replicates = [number for r in runs if isinstance(number := r.value("replicate"), int)]
     is_whole = len(replicates) == len(runs)
     draws = several("replicate", replicates) if is_whole else several("seed", (r.replicate[2] for r in runs))
     return [*([several("fold", folds)] if folds else []), draws]
@@ -111,9 +108,9 @@ def _clock_sentence(comparison: Comparison) -> str:
     """Sentence on how seconds and joules were counted, also where the plan or the charge or the engine is unusual."""
     loaded, clock = comparison.runs[0], comparison.clock
     first, planned = loaded.run, loaded.run.planning_model
-    joules = 1284 if config_text(first, "backbone.name") == "moment_lora" else 847
+    joules = 1284 if loaded.text("backbone.name") == "moment_lora" else 847
     fitted = f"FITTED to FedAvg's {joules} J a round in the RELIEF paper" if loaded.is_fitted else "given"
-    modes = dict.fromkeys(config_text(r.run, "costs.accounting", "method") for r in comparison.runs)
+    modes = dict.fromkeys(r.text("costs.accounting", "method") for r in comparison.runs)
     # A clock's name in settings and in the glossary, where the words are not the name.
     named = {name: f"{_clock_words(name)}{f' (clock `{name}`)' * (name in _CLOCK_WORDS)}" for name in (clock, planned)}
     parts = [
@@ -126,35 +123,35 @@ def _clock_sentence(comparison: Comparison) -> str:
     return f"{'; '.join(filter(None, parts))}."
 
 
-def protocol(experiment: Experiment) -> str:
+def protocol(comparison: Comparison) -> str:
     """Protocol of the runs in one line, so that whatever was reduced is seen."""
 
     def named(template: str, key: str) -> str:
-        value = experiment.text(key)
+        value = comparison.text(key)
         return template.format(value) if value else ""
 
-    every, is_one = experiment.text("evaluation.every"), experiment.text("rounds") == "1"
+    every, is_one = comparison.text("evaluation.every"), comparison.text("rounds") == "1"
     looked = named("tested every {} rounds and after the last", "evaluation.every")
     parts = [
         "1 round" if is_one else named("{} rounds", "rounds"),
         named("E = {} local epochs", "training.epochs").replace("E = 1 local epochs", "E = 1 local epoch"),
-        "values chosen by a search" if experiment.choice else named("learning rate {}", "training.lr"),
-        "" if "training.batch_size" in experiment.searched else named("batch {}", "training.batch_size"),
+        "values chosen by a search" if comparison.choice else named("learning rate {}", "training.lr"),
+        "" if "training.batch_size" in comparison.searched else named("batch {}", "training.batch_size"),
         named("windows of {} s", "data.window_s"),
         named("window stride {} s", "data.stride_s"),
-        "" if experiment.text("data.partition") == "subject" else named("partition {}", "data.partition"),
+        "" if comparison.text("data.partition") == "subject" else named("partition {}", "data.partition"),
         named("missing modality `{}`", "training.missing"),
-        split_name(experiment.text("data.split")),
+        split_name(comparison.text("data.split")),
         "" if is_one else "tested after every round" if every == "1" else looked,
-        *(_drawn(experiment.runs) if experiment.runs else ()),
-        "" if experiment.text("participation") == "1" else named("participation {}", "participation"),
+        *(_drawn(comparison.runs) if comparison.runs else ()),
+        "" if comparison.text("participation") == "1" else named("participation {}", "participation"),
     ]
     return f"Protocol: {', '.join(filter(None, parts))}."
 
 
-def clock_note(comparison: Comparison | None) -> tuple[str, ...]:
+def clock_note(comparison: Comparison) -> tuple[str, ...]:
     """``_clock_sentence``; empty without runs."""
-    return () if comparison is None else (_clock_sentence(comparison),)
+    return (_clock_sentence(comparison),) if comparison.runs else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +184,7 @@ def stand_ins(runs: Sequence[Loaded]) -> dict[str, str]:
     """Text on what stands for LoRA in methods that need it, by label, where the backbone is known to have none."""
     found = {}
     for loaded in runs:
-        backbone = BACKBONES.get(config_text(loaded.run, "backbone.name"))
+        backbone = BACKBONES.get(loaded.text("backbone.name"))
         if backbone is not None and not backbone.has_lora and loaded.run.method.dense_stand_in:
             found[loaded.label] = loaded.run.method.dense_stand_in
     return found
@@ -239,21 +236,15 @@ def _failure(loaded: Loaded) -> str | None:
     the run's own first round of the same phase, and against the F1 of guessing, which is 1/K at most.
     """
     losses = [(r.phase, r.loss) for r in loaded.rounds if r.loss is not None]
-    if not losses or not _num_classes(loaded):
+    if not losses or not (classes := loaded.covered("classes")):
         return None
     phase, last = losses[-1]
-    first, number = next(loss for p, loss in losses if p == phase), max(2, _num_classes(loaded))
+    first, number = next(loss for p, loss in losses if p == phase), max(2, classes)
     if not isfinite(last) or last > max(log(number), GROWTH * first):
         return _FAILURES[0]
     metrics = last_metrics(loaded)
     score = None if metrics is None else metrics.headline
     return _FAILURES[1] if last > log(number) and score is not None and score <= 1 / number else None
-
-
-def _num_classes(loaded: Loaded) -> int:
-    """Classes of the data; 0 where they are unknown."""
-    classes = loaded.run.coverage.get("classes")
-    return len(classes) if isinstance(classes, list) else 0
 
 
 def _uneven(comparison: Comparison) -> Words:
@@ -262,13 +253,9 @@ def _uneven(comparison: Comparison) -> Words:
         yield most, listed(few)
 
 
-def _personalised(comparison: Comparison) -> list[str]:
-    return [row.label for row in comparison.rows if row.personalised]
-
-
 def own_models(comparison: Comparison) -> str:
     """Half-sentence for a caption that names personalised methods; empty where there are none."""
-    names = [f"`{label}`" for label in _personalised(comparison)]
+    names = [f"`{label}`" for label in comparison.personalised]
     return f" Of {listed(names)}: F1 of the clients' own models." if names else ""
 
 
@@ -324,7 +311,7 @@ def _alike(comparison: Comparison) -> Words:
     A single run or models that guess may agree by chance; at 100 % it is the data that tell nothing.
     """
     results, same_bits = _by_method(comparison, _RESULTS), [set(names) for names in twins(comparison)]
-    classes = _num_classes(comparison.runs[0])
+    classes = comparison.runs[0].covered("classes")
     guess = 100 / classes if classes else 0.0
     for names in _grouped(results):
         first, *others = (results[name] for name in names)
@@ -370,7 +357,7 @@ _REMARKS = (
         "ones only",
     ),
     Remark(
-        lambda c: _names(_personalised(c)),
+        lambda c: _names(c.personalised),
         "* {}: clients are tested on models of their own. Their headline is `F1 own %`, the mean over clients, each "
         "seen through its own sensors; `vs fedavg` and rounds to a target take it, although FedAvg's model is seen "
         "through all sensors. `F1 %`, rare F1 and single sensors are of the canonical model, where there is one: a "
@@ -534,16 +521,16 @@ def device_shares(runs: Sequence[Loaded], method: str, clock: str) -> list[Devic
 SAME, NEAR = 0.05, 1.2
 
 
-def directions(experiment: Experiment, paper: Paper) -> list[str]:
+def directions(comparison: Comparison, paper: Paper) -> list[str]:
     """One sentence per baseline and figure whose sign differs from the paper's; none from synthetic data.
 
     A speedup counts where it differs from 1 by more than 5 % and from the paper's by more than a fifth, an F1 where
     the 95 % interval of the paired difference to FedAvg leaves out 0: without that, it has no direction.
     """
-    comparison, data = experiment.shown, experiment.paper_data
-    if comparison is None or not experiment.is_real or experiment.is_own_data:
+    if not comparison.is_real or comparison.is_own_data:
         return []
-    table, sentences = paper[TABLES.get(experiment.backbone, "I")], []
+    comparison, data = comparison.shown, comparison.paper_data
+    table, sentences = paper[TABLES.get(comparison.backbone, "I")], []
     for label, name in PAPER_ROWS.items():
         row = comparison.row(label)
         if row is None or label in (REFERENCE, PROPOSED):
@@ -582,7 +569,7 @@ def _score(figure: str, ours: Paired | None, cell: PaperCell | None, data: str) 
 
 def rare_alone(comparison: Comparison) -> Iterator[str]:
     """Sentence on F1 through the rare modality alone, which may be no better than guessing."""
-    fleet, number = fleet_in(comparison), _num_classes(comparison.runs[0])
+    fleet, number = fleet_in(comparison), comparison.runs[0].covered("classes")
     scores = [f1 for row in comparison.rows if (f1 := row.mean("f1_rare_percent")) is not None]
     if fleet is None or not scores or not number:
         return

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from relief_ray.records.metrics import extra_columns
 from relief_ray.records.schema import ClientRecord, Metrics
-from relief_ray.report.runs import Loaded, condensed, device_types, fleet_of, is_pooled, last_metrics, run_value
+from relief_ray.report.runs import Loaded, condensed, device_types, fleet_of, is_pooled, last_metrics
 from relief_ray.strategies import PROPOSED, REFERENCE
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def score_at(tested: Curve | None, cost: str, budget: float) -> float:
 def _facts(loaded: Loaded, number: int) -> dict[str, object]:
     fold, rotation, seed = loaded.replicate
     first, second = loaded.repetition
-    replicate, metrics = run_value(loaded.run, "replicate"), last_metrics(loaded)
+    replicate, metrics = loaded.value("replicate"), last_metrics(loaded)
     return {
         "run": number,
         "method": loaded.label,
@@ -263,9 +263,9 @@ def count_slots(loaded: Loaded) -> list[tuple[int, int, int]] | None:
     method that has no bootstrap, whose round shows the accessible groups, or that offers everything.
     """
     reach = {c.client: frozenset(c.trained) for r in loaded.rounds if r.round == 0 for c in r.clients}
-    if not reach or run_value(loaded.run, "strategy.select") == "all":
+    if not reach or loaded.value("strategy.select") == "all":
         return None
-    forced = run_value(loaded.run, "strategy.mandatory") is not False
+    forced = loaded.value("strategy.mandatory") is not False
     return [_slots(c, reach[c.client], forced) for r in loaded.trained for c in r.clients if c.client in reach]
 
 

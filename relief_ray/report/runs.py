@@ -24,7 +24,7 @@ from relief_ray.records.cells import PLAN_FILE, STATUS_TEXT, PlannedCell, read_p
 from relief_ray.records.committed import FILE as COMMITTED_FILE
 from relief_ray.records.committed import SHARED, CommittedCell, Means, RoundRow, condense, means_of, read_committed
 from relief_ray.records.facts import left_out_of, sentence
-from relief_ray.records.identity import NOT_DECIDING, config_hash
+from relief_ray.records.identity import NOT_DECIDING
 from relief_ray.records.ledger import Rounds
 from relief_ray.records.run_folder import RUN_FILE, is_done, read_rounds, read_run
 from relief_ray.records.schema import MethodFacts, Metrics, RoundRecord, RunRecord, Status, Totals
@@ -37,6 +37,7 @@ Replicate = tuple[int, int, int]
 # The number of a replicate and -1; where the configuration has none, seed and rotation.
 Repetition = tuple[int, int]
 
+_PRETTY = {"pamap2": "PAMAP2", "mhealth": "MHEALTH", "dsa": "DSA", "dsa_mini": "DSA excerpt"}
 _SPLIT_NAMES = {
     "held_out_subject": "held-out subjects",
     "within_subject": "within subjects",
@@ -94,11 +95,30 @@ class Loaded:
         return f"{self.label}, {self.draw}"
 
     @property
+    def data_title(self) -> str:
+        """The data set as a title names it: a user's own, whose name is an import path, by its own title."""
+        name = self.text("data.name")
+        return (is_path(name) and self.run.data_title) or short_name(name)
+
+    def value(self, path: str) -> JsonValue:
+        """A value of its configuration by its dotted path; None where there is none."""
+        return config_value(self.run.config, path)
+
+    def covered(self, key: str) -> int:
+        """How many ``clients`` or ``classes`` its coverage report lists; 0 where it lists none."""
+        rows = self.run.coverage.get(key)
+        return len(rows) if isinstance(rows, list) else 0
+
+    def text(self, path: str, default: str = "-") -> str:
+        """A value of its configuration as text."""
+        return config_text(self.run.config, path, default)
+
+    @property
     def draw(self) -> str:
         """The fold (where the split has folds) and the seed or replicate, in words."""
         fold, rotation, seed = self.replicate
         place = f"fold {fold}, " if has_folds(self.run.config) else ""
-        number = run_value(self.run, "replicate")
+        number = self.value("replicate")
         if isinstance(number, int):
             return f"{place}replicate {number}"
         turned = f"rotation {rotation}, " if rotation else ""
@@ -109,7 +129,7 @@ class Loaded:
         """True where the fleet's utilisation was fitted to the paper's joules; committed cells tell by settings."""
         if self.committed is None:
             return self.run.calibration.get("origin") == "FITTED"
-        return run_value(self.run, "costs.utilisation") is None
+        return self.value("costs.utilisation") is None
 
     @property
     def has_bootstrap(self) -> bool:
@@ -128,7 +148,7 @@ class Loaded:
     @property
     def planned(self) -> int:
         """The number of rounds that the configuration asks for."""
-        return config_int(self.run, "rounds", default=len(self.rounds))
+        return int(self.text("rounds", str(len(self.rounds))))
 
     @property
     def complete(self) -> bool:
@@ -169,11 +189,6 @@ class Loaded:
         return self.small.work_sha256 or self.small.model_sha256
 
 
-def run_value(run: RunRecord, path: str) -> JsonValue:
-    """``config_value`` of a run's configuration."""
-    return config_value(run.config, path)
-
-
 def config_value(config: Mapping[str, JsonValue], path: str) -> JsonValue:
     """A value of a configuration by its dotted path; None where there is none."""
     node: JsonValue = dict(config)
@@ -196,10 +211,8 @@ def replicate_of(config: Mapping[str, JsonValue]) -> Replicate:
 
 def repetition_of(config: Mapping[str, JsonValue]) -> Repetition:
     """The replicate that a run belongs to: equal in all folds; without a number its seed and rotation stand for it."""
-    number, seed, rotation = (config_value(config, path) for path in ("replicate", "seed", "fleet.rotation"))
-    if isinstance(number, int):
-        return (number, -1)
-    return (seed if isinstance(seed, int) else 0, rotation if isinstance(rotation, int) else 0)
+    number, (_, rotation, seed) = config_value(config, "replicate"), replicate_of(config)
+    return (number, -1) if isinstance(number, int) else (seed, rotation)
 
 
 def flat(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
@@ -215,15 +228,9 @@ def _flat(prefix: str, node: Mapping[str, JsonValue]) -> Iterator[tuple[str, Jso
             yield f"{prefix}{key}", value
 
 
-def config_int(run: RunRecord, path: str, default: int = 0) -> int:
-    """An integer of the configuration."""
-    value = run_value(run, path)
-    return value if isinstance(value, int) else default
-
-
-def config_text(run: RunRecord, path: str, default: str = "-") -> str:
-    """A value of the configuration as text."""
-    value = run_value(run, path)
+def config_text(config: Mapping[str, JsonValue], path: str, default: str = "-") -> str:
+    """A value of a configuration as text."""
+    value = config_value(config, path)
     return default if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -528,17 +535,13 @@ def merged(items: Iterable[GridItem]) -> tuple[GridItem, ...]:
     """One item per configuration (and per origin of data and engine, where several finished), in order.
 
     A cell is its stored hash, to which a key added later makes no difference. As a hash leaves out defaults, which a
-    user's own class may change, two of one hash must also agree on every key that both hold. A planned row without a
-    hash joins those of the very same configuration.
+    user's own class may change, two of one hash must also agree on every key that both hold.
     """
-    listed = [(item, _decisive(item.config)) for item in items]
-    dumps = [config_hash(decisive) if item.config else item.name for item, decisive in listed]
-    hashes = {dump: item.hash for (item, _), dump in zip(listed, dumps, strict=True) if item.hash}
     alike: dict[str, list[tuple[Mapping[str, JsonValue], list[GridItem]]]] = {}
     groups: list[list[GridItem]] = []
-    for (item, decisive), dump in zip(listed, dumps, strict=True):
-        cells_of_hash = alike.setdefault(choice_kind(item.config) + (item.hash or hashes.get(dump, dump)), [])
-        values = flat(decisive)
+    for item in items:
+        values = flat({key: value for key, value in item.config.items() if key not in NOT_DECIDING})
+        cells_of_hash = alike.setdefault(choice_kind(item.config) + (item.hash or item.name), [])
         group = next((same for theirs, same in cells_of_hash if _agree(theirs, values)), None)
         if group is None:
             group = []
@@ -546,10 +549,6 @@ def merged(items: Iterable[GridItem]) -> tuple[GridItem, ...]:
             groups.append(group)
         group.append(item)
     return tuple(item for group in groups for item in _one(group))
-
-
-def _decisive(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    return {k: v for k, v in config.items() if k not in NOT_DECIDING}
 
 
 def _agree(first: Mapping[str, JsonValue], second: Mapping[str, JsonValue]) -> bool:
@@ -588,7 +587,8 @@ def _folder(path: Path, keep: bool) -> tuple[list[tuple[str, GridItem]], list[st
     return items, [plan.title or plan.name for _, plan in plans]
 
 
-def _item(name: str, loaded: Loaded, status: Status, why: str) -> GridItem:
+def item_of(name: str, loaded: Loaded, status: Status = "done", why: str = "") -> GridItem:
+    """The item of a run that was read."""
     run = loaded.run
     return GridItem(
         name=name,
@@ -605,8 +605,8 @@ def _item(name: str, loaded: Loaded, status: Status, why: str) -> GridItem:
 def _small(name: str, loaded: Loaded) -> GridItem:
     """A committed cell; a search's try, whose validation scores are in its run folder alone, counts as untested."""
     if last_metrics(loaded) is None:
-        return _item(name, loaded, "untested", "validation scores are in the run folder alone")
-    return _item(name, loaded, "done", "")
+        return item_of(name, loaded, "untested", "validation scores are in the run folder alone")
+    return item_of(name, loaded)
 
 
 def _name(folder: Path, top: Path) -> str:
@@ -636,7 +636,7 @@ def look(name: str, folder: Path, row: PlannedCell | None = None, keep: bool = T
         status, why = "untested", "evaluation.parts lacks `test`"
     elif status != "done" and run.status != "done":
         why = f"{why} ({_reached(loaded)})" if why else _reached(loaded)
-    return _item(name, loaded, status, why)
+    return item_of(name, loaded, status, why)
 
 
 def is_pooled(loaded: Loaded) -> bool:
@@ -650,7 +650,7 @@ def fleet_of(loaded: Loaded) -> Fleet | None:
         return None
     if loaded.run.fleet:
         return _FLEET.validate_python(loaded.run.fleet)
-    number = len(subjects(loaded)) or max((len(c.clients) for c in loaded.rounds[-1].costs.values()), default=0)
+    number = loaded.covered("clients") or max((len(c.clients) for c in loaded.rounds[-1].costs.values()), default=0)
     if loaded.committed is not None and loaded.committed.means is not None:
         number = loaded.committed.means.num_clients
     if not number:
@@ -670,14 +670,9 @@ def device_types(loaded: Loaded) -> dict[int, str]:
     return {} if fleet is None else {c.id: c.device for c in fleet.clients}
 
 
-def subjects(loaded: Loaded) -> dict[int, str]:
-    """The subject behind each client, from the coverage report."""
-    rows = loaded.run.coverage.get("clients")
-    by_client: dict[int, str] = {}
-    for row in rows if isinstance(rows, list) else []:
-        if isinstance(row, dict) and isinstance(client := row.get("client"), int):
-            by_client[client] = str(row.get("subject", "?"))
-    return by_client
+def short_name(name: str) -> str:
+    """The short name of a data set or a backbone of the configuration; of an import path, the last part."""
+    return _PRETTY.get(name) or name.rpartition(":")[2]
 
 
 def split_name(split: str) -> str:

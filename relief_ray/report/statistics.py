@@ -54,7 +54,7 @@ class Paired:
         low: lower end of the 95 % t-interval, at least -100 points; None below three pairs, or without scipy.
         high: its upper end.
         bound: the lower one-sided 95 % bound; None where ``low`` is.
-        p: of the two-sided sign-flip test.
+        p: of the sign-flip test, two-sided; one-sided where it was made against a margin.
         smallest_found: smallest true difference that so many find in 80 of 100 studies; None where ``low`` is.
         num_pairs: how many differences there are.
         on_means: each difference is the mean of a replicate, not of a paired run.
@@ -91,8 +91,11 @@ def interval_text(difference: Paired | None) -> str:
     return NONE if difference is None else str(difference)
 
 
-def paired(differences: Sequence[float], *, on_means: bool = False) -> Paired | None:
-    """All figures of one set of differences; None for an empty set."""
+def paired(differences: Sequence[float], *, on_means: bool = False, margin: float | None = None) -> Paired | None:
+    """All figures of one set of differences; None for an empty set.
+
+    ``margin``: the hypothesis is that the first method is worse by the margin or more, and the test is one-sided.
+    """
     n = len(differences)
     if n == 0:
         return None
@@ -110,7 +113,7 @@ def paired(differences: Sequence[float], *, on_means: bool = False) -> Paired | 
         low=low,
         high=high,
         bound=bound,
-        p=sign_flip(differences),
+        p=sign_flip(differences) if margin is None else sign_flip([d + margin for d in differences], sides=1),
         smallest_found=smallest_found,
         num_pairs=n,
         on_means=on_means,

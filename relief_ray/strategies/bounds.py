@@ -12,8 +12,8 @@ from typing import ClassVar, Literal
 
 from relief_ray.core.federated import RoundContext, ServerTools, Strategy
 from relief_ray.core.groups import WHOLE
-from relief_ray.core.messages import Assignment, EvalPlan, EvalTarget, Fleet, Reduced, ServerState
-from relief_ray.strategies.common import Preset, StrategyConfig, allocate_everything, train_everything
+from relief_ray.core.messages import Assignment, EvalPlan, Fleet, Reduced, ServerState
+from relief_ray.strategies.common import Preset, StrategyConfig, allocate_everything, own_target, train_everything
 from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.strategies.relief import Relief
 from relief_ray.strategies.relief.strategy import planned_round_s
@@ -65,19 +65,14 @@ def stay_home(state: ServerState, context: RoundContext) -> tuple[Assignment, ..
 
 def unchanged(state: ServerState, reduced: Reduced, tools: ServerTools) -> ServerState:
     """Leave the server's model as it is, and note which groups clients keep."""
-    return ServerState(
-        models=state.models, tensors=state.tensors, facts={**state.facts, "kept": list(tools.layout.ids)}
-    )
+    return replace(state, facts={**state.facts, "kept": list(tools.layout.ids)})
 
 
 def own_models(state: ServerState, fleet: Fleet) -> EvalPlan:
     """Evaluate each client's own model with its own sensors; there is no canonical model."""
     kept = state.facts.get("kept", [])
     keep = dict.fromkeys([j for j in kept if isinstance(j, str)], WHOLE) if isinstance(kept, list) else {}
-    targets = (
-        EvalTarget(label=f"client.{c.id}", client=c.id, keep=keep, modalities=c.modalities) for c in fleet.clients
-    )
-    return EvalPlan(canonical=None, clients=tuple(targets))
+    return EvalPlan(canonical=None, clients=tuple(replace(own_target(c), keep=keep) for c in fleet.clients))
 
 
 class FullOnly(StrategyConfig):

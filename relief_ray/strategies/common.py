@@ -4,15 +4,32 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
 from relief_ray.core.federated import PlannedRun, RoundContext, ServerTools, Strategy
-from relief_ray.core.messages import Assignment, ClientInfo, Fleet, Reduced, ServerState, StageTimes, WeightedSum
-from relief_ray.server.aggregation import apply_step, by_samples, mean_step, one_bucket, over_participants, uniform
+from relief_ray.core.messages import (
+    Assignment,
+    ClientInfo,
+    EvalTarget,
+    Fleet,
+    Reduced,
+    ServerState,
+    StageTimes,
+    WeightedSum,
+)
+from relief_ray.server.aggregation import (
+    apply_step,
+    by_samples,
+    mean_step,
+    model_of,
+    one_bucket,
+    over_participants,
+    uniform,
+)
 from relief_ray.support.errors import UserError
 from relief_ray.support.frozen import FrozenConfig, all_read
 from relief_ray.support.frozen import ReadWith as ReadWith
@@ -185,6 +202,11 @@ def train_everything(context: RoundContext, client: ClientInfo) -> Assignment:
     return Assignment(client=client.id, down=everything, train=everything, up=everything, epochs=context.epochs)
 
 
+def own_target(client: ClientInfo) -> EvalTarget:
+    """Evaluate what a client has with its own sensors: the global model, unless the method says what is its own."""
+    return EvalTarget(label=model_of(client.id), client=client.id, modalities=client.modalities)
+
+
 def of_fastest_type(times: Mapping[ClientInfo, StageTimes]) -> list[StageTimes]:
     """Times of all clients of the fastest device type: the one whose slowest client needs least per window."""
     speeds: dict[str, float] = {}
@@ -203,9 +225,7 @@ def average(reduction: WeightedSum, state: ServerState, reduced: Reduced, tools:
     """``Theta + sum_n w_n Delta_n / sum_n w_n`` over all participants (McMahan et al. 2017, Algorithm 1)."""
     total = over_participants(reduction, reduced, tools.fleet)
     step = mean_step(reduced.sums.get("global", {}), total, tools.layout)
-    return ServerState(
-        models={"global": apply_step(state.models["global"], step)}, tensors=state.tensors, facts=state.facts
-    )
+    return replace(state, models={"global": apply_step(state.models["global"], step)})
 
 
 def averaging(reduction: WeightedSum) -> partial[ServerState]:

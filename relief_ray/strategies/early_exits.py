@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from relief_ray.core.extra_modules import Classifier
 from relief_ray.core.groups import GroupId, GroupLayout, ParamGroup
 from relief_ray.core.messages import ClientInfo, EvalPlan, EvalTarget, Fleet, Json, Receipt, ServerState, StageTimes
+from relief_ray.strategies.common import own_target
 from relief_ray.support.errors import UserError
 
 EXIT = "exit"
@@ -124,12 +126,7 @@ def through_own_outputs(state: ServerState, fleet: Fleet) -> EvalPlan:
 
     def target(client: ClientInfo) -> EvalTarget:
         output = outputs.get(client.device)
-        return EvalTarget(
-            label=f"client.{client.id}",
-            client=client.id,
-            modalities=client.modalities,
-            output=output if isinstance(output, str) else None,
-        )
+        return replace(own_target(client), output=output if isinstance(output, str) else None)
 
     targets = tuple(target(c) for c in fleet.clients)
     return EvalPlan(canonical=EvalTarget(label="global"), clients=targets, personal=False)

@@ -169,8 +169,8 @@ def balanced_steps(
 def _origin(theta: Params, piece: Piece) -> Tensor:
     """Values added to a change to give ``X_n``: the LoRA factor itself, zeros for a dense tensor."""
     group, spec = piece
-    values = theta[group][spec.offset : spec.offset + spec.numel].to(torch.float64)
-    return values if spec.kind in ("lora_a", "lora_b") else torch.zeros_like(values)
+    values = spec.of(theta[group]).flatten().to(torch.float64)
+    return values if spec.is_factor else torch.zeros_like(values)
 
 
 def _stacked(updates: Sequence[Update], theta: Params, tensor: Sequence[Piece]) -> Tensor:
@@ -178,8 +178,7 @@ def _stacked(updates: Sequence[Update], theta: Params, tensor: Sequence[Piece]) 
 
     def of(piece: Piece) -> Tensor:
         group, spec = piece
-        span = slice(spec.offset, spec.offset + spec.numel)
-        moved = torch.stack([u.delta[group][span].to(torch.float64) for u in updates])
+        moved = torch.stack([spec.of(u.delta[group]).flatten().to(torch.float64) for u in updates])
         return as_matrix(moved + _origin(theta, piece), spec)
 
     return torch.cat([of(piece) for piece in tensor], 2)
@@ -325,4 +324,4 @@ def aggregate(config: FedICU, state: ServerState, reduced: Reduced, tools: Serve
     )
     known = {j: group_importance(config.importance, [u.delta[j] for u in updates], theta[j]) for j in steps}
     tensors = {**state.tensors, IMPORTANCE: to_tensor(known, layout)}
-    return ServerState(models={"global": apply_step(theta, steps)}, tensors=tensors, facts=state.facts)
+    return replace(state, models={"global": apply_step(theta, steps)}, tensors=tensors)

@@ -10,6 +10,7 @@ no A and B: there ``dense_local`` names what stays with the client (our reconstr
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -18,7 +19,7 @@ from relief_ray.core.groups import WHOLE, GroupLayout, ParamGroup, Params, Part,
 from relief_ray.core.messages import Assignment, EvalPlan, EvalTarget, Fleet, Json, Reduced, ServerState, WeightedSum
 from relief_ray.core.streams import Streams
 from relief_ray.server.aggregation import apply_parts, mean_step, over_participants
-from relief_ray.strategies.common import Preset, StrategyConfig
+from relief_ray.strategies.common import Preset, StrategyConfig, own_target
 
 DenseLocal = Literal["head", "head+fusion_bias", "none"]
 LOCAL_ROLES: dict[DenseLocal, frozenset[Role]] = {
@@ -108,7 +109,7 @@ def average_shared(
     total = over_participants(reduction, reduced, tools.fleet)
     step = mean_step(reduced.sums.get("global", {}), total, tools.layout)
     after = apply_parts(state.models["global"], step, up, tools.layout)
-    return ServerState(models={"global": after}, tensors=state.tensors, facts=state.facts)
+    return replace(state, models={"global": after})
 
 
 def personal_models(state: ServerState, fleet: Fleet) -> EvalPlan:
@@ -116,9 +117,5 @@ def personal_models(state: ServerState, fleet: Fleet) -> EvalPlan:
     kept = state.facts.get("kept", {})
     assert isinstance(kept, dict)
     keep = {j: WHOLE if whole else ALL_BUT_A for j, whole in kept.items()}
-    clients = tuple(
-        EvalTarget(label=f"client.{c.id}", client=c.id, keep=keep, modalities=c.modalities)
-        for c in fleet.clients
-        if keep
-    )
+    clients = tuple(replace(own_target(c), keep=keep) for c in fleet.clients if keep)
     return EvalPlan(canonical=EvalTarget(label="global", keep=keep), clients=clients)

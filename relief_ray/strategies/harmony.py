@@ -38,6 +38,7 @@ from relief_ray.strategies.common import (
     cluster_sizes,
     first_phase_only,
     first_phase_rounds,
+    own_target,
     rounds_beyond,
     search_over,
 )
@@ -360,7 +361,7 @@ def own_networks(state: msg.ServerState, fleet: msg.Fleet) -> msg.EvalPlan:
     keep, views = dict.fromkeys(texts(state.facts["home"]), WHOLE), texts(state.facts["clusters"])
 
     def target(client: msg.ClientInfo) -> msg.EvalTarget:
-        personal = msg.EvalTarget(label=f"client.{client.id}", client=client.id, modalities=client.modalities)
+        personal = own_target(client)
         if str(client.id) not in views:
             return replace(personal, output=head_of(client.modalities[0]))
         return replace(personal, view=views[str(client.id)], keep=keep, omit_absent=True)

@@ -34,7 +34,6 @@ from relief_ray.core.groups import (
     Params,
     Part,
     Selection,
-    TensorSpec,
 )
 from relief_ray.core.messages import (
     Assignment,
@@ -54,7 +53,7 @@ from relief_ray.core.protocols import Network
 from relief_ray.core.streams import Streams
 from relief_ray.server.aggregation import apply_parts, apply_step, mix_models, model_of, normalised, richest
 from relief_ray.server.reduction import one_thread
-from relief_ray.strategies.common import Preset, ReadWith, Search, StrategyConfig
+from relief_ray.strategies.common import Preset, ReadWith, Search, StrategyConfig, own_target
 from relief_ray.support.errors import UserError
 
 # HeLoRA-KD: deep mutual learning on the server; models of any size teach each other on windows without labels.
@@ -121,7 +120,7 @@ def teach_each_other(
             order = torch.randperm(num, generator=draws[0].torch("mutual", draws[1], epoch))
             for index in torch.split(order, recipe.batch_size):
                 _learn_step(learners, {m: x[index] for m, x in windows.items()})
-        return [_values(learner.network) for learner in learners]
+        return [learner.network.params() for learner in learners]
 
 
 def pull(logits_BK: Tensor, target_BK: Tensor) -> Tensor:
@@ -146,9 +145,7 @@ def _learner(pupil: Pupil, layout: GroupLayout, network: Network, recipe: Recipe
     fixed = []
     for j, part in pupil.own.items():
         for spec, p in zip(layout[j].tensors, network.parameters[j], strict=True):
-            axis, number = part.lead(spec)
-            if number < spec.shape[axis]:
-                beyond = p.detach().narrow(axis, number, spec.shape[axis] - number)
+            if (beyond := part.beyond(spec, p.detach())).numel():
                 fixed.append((beyond, beyond.clone()))
     adam = torch.optim.AdamW(parameters, lr=recipe.lr, weight_decay=recipe.weight_decay, foreach=False)
     return _Learner(pupil=pupil, network=network, parameters=parameters, optimizer=adam, fixed=fixed)
@@ -168,10 +165,6 @@ def _learn_step(learners: Sequence[_Learner], windows: Mapping[str, Tensor]) -> 
         learner.optimizer.step()
         for beyond, value in learner.fixed:
             beyond.copy_(value)
-
-
-def _values(network: Network) -> dict[GroupId, Tensor]:
-    return {j: torch.cat([p.detach().reshape(-1) for p in ps]) for j, ps in network.parameters.items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -243,11 +236,8 @@ def public_windows(tools: ServerTools, most: int) -> dict[str, Tensor]:
 
 def each_its_own(state: ServerState, fleet: Fleet) -> EvalPlan:
     """Evaluate every client's model with its own sensors; canonical: the mean of the fullest."""
-    targets = (
-        EvalTarget(label=model_of(c.id), view=model_of(c.id), client=c.id, modalities=c.modalities)
-        for c in fleet.clients
-    )
-    return EvalPlan(canonical=EvalTarget(label="global"), clients=tuple(targets))
+    targets = tuple(replace(own_target(c), view=model_of(c.id)) for c in fleet.clients)
+    return EvalPlan(canonical=EvalTarget(label="global"), clients=targets)
 
 
 # Padding: fills the ranks and rows that smaller models lack, to bring their updates to the server's size.
@@ -299,21 +289,12 @@ def padded_sums(
         step = _scatter(part, up, layout, j)
         for spec in layout[j].tensors:
             axis, number = up[j].lead(spec)
-            beyond = spec.shape[axis] - number
-            base = part.weight * _view(theta[j].to(torch.float64), spec).narrow(axis, number, beyond)
+            base = part.weight * up[j].beyond(spec, spec.of(theta[j].to(torch.float64)))
             shared = mean if layout[j].role == "fusion_a" else None
-            filled = filling(leading[j][spec.name], axis, beyond, padding, shared)
-            _view(step, spec).narrow(axis, number, beyond).copy_(filled - base if _is_factor(spec) else filled)
+            filled = filling(leading[j][spec.name], axis, spec.shape[axis] - number, padding, shared)
+            up[j].beyond(spec, spec.of(step)).copy_(filled - base if spec.is_factor else filled)
         steps[j] = step
     return steps
-
-
-def _is_factor(spec: TensorSpec) -> bool:
-    return spec.kind in ("lora_a", "lora_b")
-
-
-def _view(vector: Tensor, spec: TensorSpec) -> Tensor:
-    return vector[spec.offset : spec.offset + spec.numel].view(spec.shape)
 
 
 def _scatter(part: GroupSum, up: Selection, layout: GroupLayout, group: GroupId) -> Tensor:
@@ -329,8 +310,8 @@ def _leading(part: GroupSum, up: Selection, theta: Params, layout: GroupLayout, 
     leading = {}
     for spec in layout[group].tensors:
         axis, number = up[group].lead(spec)
-        sent, start = (_view(values, spec).narrow(axis, 0, number) for values in (moved, origin))
-        leading[spec.name] = sent + part.weight * start if _is_factor(spec) else sent
+        sent, start = (spec.of(values).narrow(axis, 0, number) for values in (moved, origin))
+        leading[spec.name] = sent + part.weight * start if spec.is_factor else sent
     return leading
 
 
@@ -481,4 +462,4 @@ def aggregate(config: HeLoRA, state: ServerState, reduced: Reduced, tools: Serve
             steps[j] = steps.get(j, torch.zeros(())) + step
             total[j] = total.get(j, 0.0) + sums[j].weight
     after = apply_step(theta, {j: step / total[j] for j, step in steps.items()})
-    return ServerState(models={"global": after}, tensors=state.tensors, facts=state.facts)
+    return replace(state, models={"global": after})

@@ -14,7 +14,7 @@ sensors here, ``Theta`` the whole backbone, the connector residual and zero at f
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -39,6 +39,7 @@ from relief_ray.strategies.common import (
     batch_sizes,
     first_phase_only,
     first_phase_rounds,
+    own_target,
     rounds_beyond,
     search_over,
 )
@@ -403,10 +404,5 @@ def own_models(config: Pilot, state: ServerState, fleet: Fleet) -> EvalPlan:
     personal = [connector.own, *([] if first else mixing_parts(connector))]
     keep, output = dict.fromkeys(personal, WHOLE), connector.output("first" if first else "mixed")
     mean = EvalTarget(label="global", keep=keep, mean_of={n: shares[n] for n in richest(fleet)}, output=output)
-    clients = tuple(
-        EvalTarget(
-            label=model_of(c.id), view=model_of(c.id), client=c.id, keep=keep, modalities=c.modalities, output=output
-        )
-        for c in fleet.clients
-    )
+    clients = tuple(replace(own_target(c), view=model_of(c.id), keep=keep, output=output) for c in fleet.clients)
     return EvalPlan(canonical=mean, clients=clients)

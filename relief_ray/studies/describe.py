@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from pydantic import ValidationError
 
-from relief_ray.config.experiment import ExperimentConfig, explain, override
+from relief_ray.config.experiment import ExperimentConfig, assign, explain, settings_of
 from relief_ray.core.groups import GroupLayout, ParamGroup
 from relief_ray.core.messages import Fleet
 from relief_ray.data import DataConfig, get_spec, num_clients, open_dataset
@@ -18,10 +18,8 @@ from relief_ray.data.describe import describe as data_facts
 from relief_ray.data.federated_data import Coverage
 from relief_ray.data.loader import DatasetSpec, Loader
 from relief_ray.data.registry import DATASETS
-from relief_ray.devices.accounting import Counter
 from relief_ray.devices.fleet import owners_lines, type_counts_for
-from relief_ray.experiment.setup import build_backbone, choose_engine, configured_fleet, count, uncalibrated
-from relief_ray.models.backbone import Backbone, InputShape
+from relief_ray.experiment.setup import Model, choose_engine, configured_fleet, model_of, uncalibrated
 from relief_ray.models.registry import backbone_name
 from relief_ray.plugins.load import is_path
 from relief_ray.records.run_folder import RUN_FILE
@@ -35,7 +33,6 @@ from relief_ray.studies.request import (
     config_of,
     data_name,
     refuse_unknown_keywords,
-    settings_of,
 )
 from relief_ray.studies.study import as_frame
 from relief_ray.support.errors import Setting, UserError, counted, in_python, listed, value_text
@@ -76,7 +73,7 @@ class Methods(Sequence[MethodInfo]):
     @property
     def frame(self) -> DataFrame:
         """The methods as a data frame: ``name``, ``title``, ``idea``, ``family``."""
-        return as_frame([{"name": m.name, "title": m.title, "idea": m.idea, "family": m.family} for m in self])
+        return as_frame(map(asdict, self))
 
     def __len__(self) -> int:
         """Return their number."""
@@ -160,55 +157,41 @@ def describe(
 
 def description(config: ExperimentConfig, name: str) -> Description:
     """Return the groups of a configuration's model; ``name``: what the text calls the configuration."""
-    model = _modelled(config)
-    return Description(text=_text(model, name), facts=_facts(model))
+    spec = config.data.spec()
+    fleet, types = configured_fleet(config, num_clients(spec, config.data))
+    model = model_of(config, spec, fleet, types, choose_engine(config))
+    facts = _facts(model)
+    return Description(text=_text(model, facts, name), facts=facts)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Model:
-    """A run's model as far as it is known without data: everything comes from the dataset's description."""
-
-    config: ExperimentConfig
-    fleet: Fleet
-    backbone: Backbone
-    counter: Counter
-    is_pooled: bool
-    warnings: tuple[str, ...]
-
-    @property
-    def layout(self) -> GroupLayout:
-        """The groups, those that the strategy added among them."""
-        return self.backbone.layout
-
-
-def _modelled(config: ExperimentConfig) -> _Model:
-    """The model of a configuration, without its data."""
-    spec, engine, strategy = config.data.spec(), choose_engine(config), config.strategy.build()
-    fleet, _ = configured_fleet(config, num_clients(spec, config.data))
-    shape = InputShape(channels=tuple(spec.modalities), window=spec.window, num_classes=len(spec.classes))
-    backbone = build_backbone(config, shape, engine)
-    if additions := strategy.adapt(backbone.layout, fleet):
-        backbone = build_backbone(config, shape, engine, additions)
-    return _Model(
-        config=config,
-        fleet=fleet,
-        backbone=backbone,
-        counter=count(backbone, config),
-        is_pooled=config.strategy.pooled,
-        warnings=(*backbone.warnings, *uncalibrated(config)),
-    )
+def _facts(model: Model) -> dict[str, Any]:
+    """The description as JSON."""
+    layout, costs = model.layout, model.accountant.counter.costs
+    groups = [
+        {
+            "group": g.id,
+            "role": g.role,
+            "modality": g.modality,
+            "values": g.numel,
+            "bytes": 4 * g.numel,
+            "flops_per_window": costs.group_flops(g.id),
+            "clients": 1 if model.config.strategy.pooled else _num_owners(model.fleet, g),
+            "tensors": {t.name: list(t.shape) for t in g.tensors},
+        }
+        for g in layout
+    ]
+    return {
+        "backbone": model.config.backbone.model_dump(mode="json"),
+        "groups": groups,
+        "values": layout.numel,
+        "subtotals": _subtotals(layout),
+        "frozen": {**model.backbone.facts, **_frozen_shares(model)},
+    }
 
 
-def _flops(model: _Model, group: ParamGroup) -> float:
-    """Forward and backward FLOPs of a group per window."""
-    return model.counter.costs.group_flops(group.id)
-
-
-def _owners(model: _Model, group: ParamGroup) -> int:
+def _num_owners(fleet: Fleet, group: ParamGroup) -> int:
     """Number of clients that can train the group."""
-    if model.is_pooled:
-        return 1
-    return len(model.fleet) if group.modality is None else len(model.fleet.cohort(group.modality))
+    return len(fleet) if group.modality is None else len(fleet.cohort(group.modality))
 
 
 def _subtotals(layout: GroupLayout) -> dict[str, object]:
@@ -222,44 +205,7 @@ def _subtotals(layout: GroupLayout) -> dict[str, object]:
     return {"encoders": encoders, "full_client": whole, "full_client_without_last_layer": whole - sum(last)}
 
 
-def _subtotals_text(layout: GroupLayout) -> list[str]:
-    """Subtotals as text."""
-    known = _subtotals(layout)
-    encoders = known["encoders"]
-    assert isinstance(encoders, dict)
-    listed = ", ".join(f"{m} {n:,}" for m, n in encoders.items())
-    return [
-        f"Values of an encoder's groups: {listed}",
-        f"A client with all sensors trains {known['full_client']:,} values, "
-        f"{known['full_client_without_last_layer']:,} without the last layer of the head",
-    ]
-
-
-def _facts(model: _Model) -> dict[str, object]:
-    """The description as JSON."""
-    groups = [
-        {
-            "group": g.id,
-            "role": g.role,
-            "modality": g.modality,
-            "values": g.numel,
-            "bytes": 4 * g.numel,
-            "flops_per_window": _flops(model, g),
-            "clients": _owners(model, g),
-            "tensors": {t.name: list(t.shape) for t in g.tensors},
-        }
-        for g in model.layout
-    ]
-    return {
-        "backbone": model.config.backbone.model_dump(mode="json"),
-        "groups": groups,
-        "values": model.layout.numel,
-        "subtotals": _subtotals(model.layout),
-        "frozen": {**model.backbone.facts, **_frozen_shares(model)},
-    }
-
-
-def _frozen_shares(model: _Model) -> dict[str, float]:
+def _frozen_shares(model: Model) -> dict[str, float]:
     """Shares of encoders' values and of all values that are trained, with and without unused token tables."""
     if not model.backbone.facts:
         return {}
@@ -270,48 +216,58 @@ def _frozen_shares(model: _Model) -> dict[str, float]:
     return {
         "trained_share": trained / (number * each + trained),
         "trained_share_with_token_tables": trained / (number * (each + table) + trained),
-        "frozen_forward_flops_per_window": model.counter.costs.frozen_forward_flops(),
+        "frozen_forward_flops_per_window": model.accountant.counter.costs.frozen_forward_flops(),
     }
 
 
-def _frozen_text(model: _Model) -> list[str]:
-    """Sentence on the values that are not trained."""
-    if not model.backbone.facts:
-        return []
-    known, shares = model.backbone.facts, _frozen_shares(model)
-    number, whole = known["num_encoders"], int(known["encoder_values"]) + int(known["token_table_values"])
-    encoder, matrix, table = (
-        f"{int(known[k]):,}" for k in ("encoder_values", "frozen_fusion_values", "token_table_values")
-    )
+def _frozen_text(known: Mapping[str, Any]) -> list[str]:
+    """Sentences on the values that are not trained."""
+    encoder, matrix, table = (int(known[k]) for k in ("encoder_values", "frozen_fusion_values", "token_table_values"))
+    number = known["num_encoders"]
     return [
         "",
-        f"Frozen: {number} x {encoder} encoder values (held once), {matrix} of the fusion matrix",
-        f"Unused token tables, never loaded: {number} x {table} values; an encoder with its own has {whole:,}",
-        f"Trained: {100 * shares['trained_share']:.2f} % of encoders and trained values,"
-        f" {100 * shares['trained_share_with_token_tables']:.2f} % if the token tables are counted",
-        f"Frozen forward pass: {si(shares['frozen_forward_flops_per_window'])} FLOPs per window, in no group's row",
+        f"Frozen: {number} x {encoder:,} encoder values (held once), {matrix:,} of the fusion matrix",
+        f"Unused token tables, never loaded: {number} x {table:,} values; an encoder with its own has "
+        f"{encoder + table:,}",
+        f"Trained: {100 * known['trained_share']:.2f} % of encoders and trained values,"
+        f" {100 * known['trained_share_with_token_tables']:.2f} % if the token tables are counted",
+        f"Frozen forward pass: {si(known['frozen_forward_flops_per_window'])} FLOPs per window, in no group's row",
         f"Weights: {known['weights']} (sha256 {str(known['weights_sha256'])[:12]})",
-        *(f"NOTE: {warning}" for warning in model.warnings),
     ]
 
 
-def _text(model: _Model, target: str) -> str:
+def _text(model: Model, facts: Mapping[str, Any], target: str) -> str:
     """The description as text: a table of groups, and the total G."""
-    layout, shape = model.layout, model.backbone.shape
+    layout, shape, sums = model.layout, model.backbone.shape, facts["subtotals"]
     sensors = ", ".join(f"{name} ({channels} channels)" for name, channels in shape.channels)
-    rows = [_row(model, g) for g in layout]
-    rows.append(["total", "", "", f"{layout.numel:,}", "100.0", si(sum(_flops(model, g) for g in layout)), ""])
+    rows = [
+        [
+            g.id,
+            g.role,
+            _shapes(g),
+            f"{g.numel:,}",
+            f"{100 * g.numel / layout.numel:.1f}",
+            si(of["flops_per_window"]),
+            str(of["clients"]),
+        ]
+        for g, of in zip(layout, facts["groups"], strict=True)
+    ]
+    flops = sum(of["flops_per_window"] for of in facts["groups"])
+    rows.append(["total", "", "", f"{layout.numel:,}", "100.0", si(flops), ""])
     head = ["group", "role", "shape", "values", "%", "FLOPs", "clients"]
     roles = dict.fromkeys(g.role for g in layout if g.role in _ROLES)
+    warnings = (*model.backbone.warnings, *uncalibrated(model.config))
     sentences = [
         _counts(layout),
-        *_subtotals_text(layout),
+        f"Values of an encoder's groups: {', '.join(f'{m} {n:,}' for m, n in sums['encoders'].items())}",
+        f"A client with all sensors trains {sums['full_client']:,} values, "
+        f"{sums['full_client_without_last_layer']:,} without the last layer of the head",
         f"Values have 4 bytes: {4 * layout.numel / _MIB:.3f} MiB in all.",
         f"Roles: {'; '.join(f'{role}: {_ROLES[role]}' for role in roles)}.",
         "%: of all values. FLOPs: forward and backward of the group's own layer for one window. Clients: how many can "
         "train it.",
         *(["x LoRA r=8: so many factors of adapters of rank 8."] if any(g.lora for g in layout) else []),
-        *_frozen_text(model),
+        *([*_frozen_text(facts["frozen"]), *(f"NOTE: {w}" for w in warnings)] if facts["frozen"] else []),
     ]
     return "\n".join(
         [
@@ -332,17 +288,11 @@ def _counts(layout: GroupLayout) -> str:
     return f"G = {len(layout)} groups = {blocks} + 1 shared fusion part + {encoders} + {heads}"
 
 
-def _row(model: _Model, group: ParamGroup) -> list[str]:
-    """Table row of one group."""
-    shapes = " + ".join("x".join(map(str, t.shape)) for t in group.tensors)
-    if len(group.tensors) > 2:
-        shapes = (
-            f"{len(group.tensors)} x LoRA r={group.tensors[0].shape[0]}"
-            if group.lora
-            else f"{len(group.tensors)} tensors"
-        )
-    share, spent = 100 * group.numel / model.layout.numel, si(_flops(model, group))
-    return [group.id, group.role, shapes, f"{group.numel:,}", f"{share:.1f}", spent, str(_owners(model, group))]
+def _shapes(group: ParamGroup) -> str:
+    """The shapes of a group's tensors in words."""
+    if len(group.tensors) <= 2:
+        return " + ".join("x".join(map(str, t.shape)) for t in group.tensors)
+    return f"{len(group.tensors)} {f'x LoRA r={group.tensors[0].shape[0]}' if group.lora else 'tensors'}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -378,7 +328,7 @@ def describe_data(data: str | Path | Loader, *, set: Mapping[str, object] | None
         return data_description(name, None, [*settings_of(set or {})])
 
 
-def data_description(name: str, stride_s: float | None, settings: Sequence[str]) -> DataDescription:
+def data_description(name: str, stride_s: float | None, settings: Sequence[Setting]) -> DataDescription:
     """Return the description of a data set, or of a run's data; ``stride_s`` None: theirs, else the default.
 
     Raises:
@@ -389,23 +339,23 @@ def data_description(name: str, stride_s: float | None, settings: Sequence[str])
     return DataDescription(text=_data_text(facts, config), facts=facts)
 
 
-def _config_of(name: str, stride_s: float | None, settings: Sequence[str]) -> DataConfig:
+def _config_of(name: str, stride_s: float | None, settings: Sequence[Setting]) -> DataConfig:
     """The data configuration of a dataset, or of the first run of a preset, a file or a run folder."""
     is_run = name in RUNS or Path(name).suffix in (".yaml", ".yml", ".json") or (Path(name) / RUN_FILE).exists()
     if not is_run or name in DATASETS:
         return data_config(name, DataConfig().stride_s if stride_s is None else stride_s, settings)
-    given = [] if stride_s is None else [f"data.stride_s={stride_s:g}"]
+    given = [] if stride_s is None else [Setting("data.stride_s", stride_s)]
     return target_config(name, [*settings, *given]).data
 
 
-def data_config(name: str, stride_s: float, settings: Sequence[str] = ()) -> DataConfig:
+def data_config(name: str, stride_s: float, settings: Sequence[Setting] = ()) -> DataConfig:
     """The data configuration of a dataset, by default but for ``settings`` (``data.window_s=2.56``).
 
     Raises:
         UserError: an unknown dataset, an impossible value, or a setting of another section.
     """
     get_spec(name)
-    values = override({"data": {"name": name, "stride_s": stride_s}}, settings)
+    values = assign({"data": {"name": name, "stride_s": stride_s}}, settings)
     if other := sorted(set(values) - {"data"}):
         raise UserError(f"{Setting(other[0], ...)}: expected a key of data, e.g. {Setting('data.window_s', 2.56)}")
     try:

@@ -36,7 +36,7 @@ from relief_ray.report.runs import variant_names
 from relief_ray.strategies import facts_of, method_name
 from relief_ray.studies.copies import copied
 from relief_ray.studies.plan import Plan, look_at, refuse_stale
-from relief_ray.studies.progress import Callback, End, Facts, Leader, Running, View, display
+from relief_ray.studies.progress import Callback, End, Leader, Running, View, display, headline_f1
 from relief_ray.studies.request import (
     Folds,
     Place,
@@ -218,8 +218,7 @@ class Loop:
         saved = generations(state.folder)
         done = round_of(saved[0]) if saved else None
         self._running[name] = _Followed(state=state, last=-1 if done is None else done)
-        facts = Facts(folder=state.folder, text=text, done=done, num_rounds=self._left.get(name, 0))
-        self.callback.begin(state.cell, facts)
+        self.callback.begin(state.cell, text, done)
 
     def give_up(self, name: str) -> _Followed | None:
         """Stop following a cell whose computation is over, after the callback has heard of its last rounds."""
@@ -408,12 +407,6 @@ def _title_of(cell: Cell, name: str) -> str:
     number = cell.config.replicate
     draw = f"seed {cell.config.seed}" if number is None else f"replicate {number}"
     return ", ".join([name, *fold, draw])
-
-
-def headline_f1(record: RoundRecord | None) -> float | None:
-    """F1 that a table would print, of the test part or else of the validation part; None without an evaluation."""
-    metrics = None if record is None else record.metrics or record.validation
-    return None if metrics is None else metrics.headline
 
 
 def f1_heading(states: Iterable[CellState[Cell]]) -> str:

@@ -11,10 +11,11 @@ import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 from pydantic import JsonValue
 
-from relief_ray.config.experiment import ExperimentConfig, assign, parse, read_settings
+from relief_ray.config.experiment import ExperimentConfig, assign, parse
 from relief_ray.experiment.lifecycle import stored_engine
 from relief_ray.experiment.recording import now
 from relief_ray.experiment.setup import Setup, prepare
@@ -35,10 +36,10 @@ from relief_ray.records.cells import (
     register_claims,
     write_plan_file,
 )
+from relief_ray.records.identity import flat_params
 from relief_ray.records.lock import LOCK_FILE, FileLock, lock_folder
 from relief_ray.records.run_folder import ERROR_FILE, RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import RunRecord
-from relief_ray.records.sync.mlflow import flat_params
 from relief_ray.strategies import REFERENCE, facts_of
 from relief_ray.studies.presets import PRESETS, make_preset
 from relief_ray.studies.spec import (
@@ -174,13 +175,13 @@ class Plan:
         return plan
 
     @classmethod
-    def read(cls, folder: Path, settings: Sequence[str] = (), kind: KindName = "run") -> Plan:
+    def read(cls, folder: Path, settings: Sequence[Setting] = (), kind: KindName = "run") -> Plan:
         """The plan of a folder, or of a single run's folder; ``settings`` may change how, not what is computed.
 
         Raises:
             UserError: neither a plan of this kind nor a run is there, or it cannot be read or gone on with.
         """
-        chosen = _only_how(settings)
+        _refuse_others(settings)
         path = folder / PLAN_FILE
         if path.exists():
             file = read_plan_file(path)
@@ -189,13 +190,13 @@ class Plan:
                     f"{folder}: {_holds(file)}, expected a folder that `relief-ray {kind}` made; go on with this one: "
                     f"{KINDS[file.kind].resume} {typed(folder)}"
                 )
-            parsed = _parsed(file.cells, path, chosen)
+            parsed = _parsed(file.cells, path, settings)
             plan = cls(out=folder, cells=parsed, **{k: getattr(file, k) for k in PlanFile.model_fields if k != "cells"})
         elif kind == "grid":
             raise UserError(f"{folder}: no {PLAN_FILE}; expected a folder that `relief-ray grid` made")
         else:
             run = read_run(folder)
-            config = parse(assign(run.config, chosen), str(folder / RUN_FILE))
+            config = parse(assign(run.config, settings), str(folder / RUN_FILE))
             cell = make_cell(_SINGLE, run.strategy, config, stored_hash=run.config_hash)
             plan = cls(kind=kind, name=run.name, out=folder, cells=(cell,))
         for cell in plan.cells:
@@ -253,15 +254,7 @@ class Plan:
         claims = register_claims(self.out, self.claims_file, claims or self.claims, begun=begun, now=now())
         write_plan_file(
             path,
-            PlanFile(
-                kind=self.kind,
-                name=self.name,
-                title=self.title,
-                cells=rows,
-                claims=claims,
-                search=self.search,
-                stopping=self.stopping,
-            ),
+            PlanFile(**{k: getattr(self, k) for k in PlanFile.model_fields} | {"cells": rows, "claims": claims}),
         )
         if self.how.replaces:
             return replace(self, claims=claims)
@@ -319,7 +312,7 @@ def look_at(cell: Cell, folder: Path) -> CellState[Cell]:
         return frozen_mismatch(run.backbone, cell.config.backbone.frozen_here())
 
     state = look(folder, expected_hash=cell.hash, other_weights=other_weights)
-    return state.of(cell, folder)
+    return replace(cast("CellState[Cell]", state), cell=cell, folder=folder)
 
 
 def row_of(cell: Cell) -> PlannedCell:
@@ -453,33 +446,29 @@ def _refuse_masked(config: ExperimentConfig, folder: Path) -> None:
     Raises:
         UserError: it did not.
     """
-    mirror = config.runtime.mirror
-    if mirror is not None and MASK in mirror:
-        raise UserError(
-            f"{folder}: credentials of runtime.mirror = {mirror} are not kept; give them again with "
-            f"{Setting('runtime.mirror', ...)}, or go on without a copy: {Setting('runtime.mirror', None)}"
-        )
-    uri = config.tracking.uri
-    if config.tracking.enabled and uri is not None and MASK in uri:
-        raise UserError(
-            f"{folder}: credentials of tracking.uri = {uri} are not kept; give them again with "
-            f"{Setting('tracking.uri', ...)}, or go on with {Setting('tracking.enabled', False)}"
-        )
+    for key, uri, without in (
+        ("runtime.mirror", config.runtime.mirror, Setting("runtime.mirror", None)),
+        ("tracking.uri", config.tracking.uri if config.tracking.enabled else None, Setting("tracking.enabled", False)),
+    ):
+        if uri is not None and MASK in uri:
+            raise UserError(
+                f"{folder}: credentials of {key} = {uri} are not kept; give them again with {Setting(key, ...)}, or go "
+                f"on without a copy: {without}"
+            )
 
 
-def _only_how(settings: Sequence[str]) -> tuple[Setting, ...]:
-    """Settings of a resume, which continues the same computation.
+def _refuse_others(settings: Sequence[Setting]) -> None:
+    """Check that settings of a resume, which continues the same computation, do not change it.
 
     Raises:
-        UserError: a setting that would change it.
+        UserError: one would.
     """
     for setting in settings:
-        if not setting.startswith(("runtime.", "tracking.")) or setting.startswith("runtime.num_threads"):
+        if not setting.path.startswith(("runtime.", "tracking.")) or setting.path == "runtime.num_threads":
             raise UserError(
-                f"--set {setting}: a resume may only change tracking.* and runtime.* (but num_threads, which decides "
+                f"{setting}: a resume may only change tracking.* and runtime.* (but num_threads, which decides "
                 "bits); start a new run instead"
             )
-    return read_settings(settings)
 
 
 def keep_error(folder: Path, error: BaseException | str) -> None:
@@ -503,21 +492,16 @@ def await_quiet(states: Iterable[CellState[Cell]], wait_s: float = _GONE_S) -> N
             lock_folder(state.folder, "the cell", wait_s=wait_s).release()
 
 
-def open_target(target: str, settings: Sequence[str], strategy: str | None = None) -> Setup:
-    """The first run that `relief-ray run TARGET` would make, or the run in a folder, with ``settings`` applied.
+def target_config(target: str, settings: Sequence[Setting]) -> ExperimentConfig:
+    """Configuration of the first run that `relief-ray run TARGET` would make, or of the run in a folder, so changed.
 
     Raises:
-        UserError: the target is neither, or its data are not there.
+        UserError: the target is neither.
     """
-    return prepare(target_config(target, [*settings, *([f"strategy={strategy}"] if strategy else [])]))
-
-
-def target_config(target: str, settings: Sequence[str]) -> ExperimentConfig:
-    """Configuration of ``open_target``."""
-    folder, changes = Path(target), read_settings(settings)
+    folder = Path(target)
     if (folder / RUN_FILE).exists():
-        return parse(assign(read_run(folder).config, changes), str(folder / RUN_FILE))
-    return next(each_cell(load_spec(target), changes)).config
+        return parse(assign(read_run(folder).config, settings), str(folder / RUN_FILE))
+    return next(each_cell(load_spec(target), settings)).config
 
 
 def open_run(folder: Path) -> Setup:

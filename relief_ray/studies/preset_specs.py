@@ -8,13 +8,13 @@ from types import MappingProxyType
 
 from relief_ray.report.paper import V1
 from relief_ray.strategies import DESCRIBED, PROPOSED, REFERENCE
-from relief_ray.studies.spec import BOUNDS, VARIANTS, Settings, Spec
+from relief_ray.studies.spec import BOUNDS, VARIANTS, Spec, Values
 
 
 def _preset(
     name: str,
     *methods: str,
-    settings: Settings,
+    settings: Values,
     folds: tuple[int, ...] | None = None,
     seeds: tuple[int, ...] = (0,),
     claims: str = "",

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -19,23 +18,6 @@ from relief_ray.plugins.blame import PROJECT
 from relief_ray.records.schema import RoundRecord, Status
 from relief_ray.studies.spec import Cell
 from relief_ray.support.errors import counted
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Facts:
-    """A cell that begins, or goes on.
-
-    Attributes:
-        folder: its folder.
-        text: its rounds, clients and data in a line; empty where another process opens it.
-        done: round after which it goes on; None: from its beginning.
-        num_rounds: rounds that it lacks.
-    """
-
-    folder: Path
-    text: str = ""
-    done: int | None = None
-    num_rounds: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,13 +95,18 @@ class End:
 
 
 class Callback:
-    """Listener to the computation of a study, in the process that asked for it; this one does nothing."""
+    """Listener to the computation of a study, in the process that asked for it; this one notes alerts alone."""
 
-    def begin(self, cell: Cell, facts: Facts) -> None:
-        """Hear that a cell begins, or goes on."""
+    def begin(self, cell: Cell, text: str, done: int | None) -> None:
+        """Hear that a cell begins, or goes on after the round ``done``.
+
+        ``text``: its rounds, clients and data in a line; empty where another process opens it.
+        """
 
     def round(self, cell: Cell, record: RoundRecord, alerts: Sequence[str]) -> None:
         """Hear of a round whose line is in the ledger, and of what is to be said of it (``records.facts``)."""
+        for alert in alerts:
+            self.warn(alert, f"{cell.title}: ")
 
     def end(self, cell: Cell, end: End) -> None:
         """Hear how a cell ended, or that it was finished before."""
@@ -127,9 +114,9 @@ class Callback:
     def note(self, text: str) -> None:
         """Tell the user something."""
 
-    def warn(self, text: str) -> None:
-        """Tell the user something that matters, also where everything else is left out."""
-        self.note(f"WARNING: {text}")
+    def warn(self, text: str, head: str = "") -> None:
+        """Tell the user something that matters, also where everything else is left out; ``head``: of what run."""
+        self.note(f"{head}WARNING: {text}")
 
     def refresh(self, view: View) -> None:
         """Hear how the study stands, twice a second where cells are computed elsewhere."""
@@ -138,24 +125,15 @@ class Callback:
         """End: nothing more will come."""
 
 
-class Display(Callback):
-    """Base of the displays for Python: warns of what the loop noticed in a round."""
-
-    def round(self, cell: Cell, record: RoundRecord, alerts: Sequence[str]) -> None:
-        """Warn of each alert."""
-        for alert in alerts:
-            self.warn(f"{cell.title}: {alert}")
-
-
-class Quiet(Display):
+class Quiet(Callback):
     """Says nothing but warnings, as Python's own (``warnings.warn``)."""
 
-    def warn(self, text: str) -> None:
+    def warn(self, text: str, head: str = "") -> None:
         """Raise a Python warning at the line outside of this project that asked for the study."""
-        warnings.warn(text, stacklevel=_levels_to_caller())
+        warnings.warn(f"{head}{text}", stacklevel=_levels_to_caller())
 
 
-class Lines(Display):
+class Lines(Callback):
     """For logs and pipes: a line per run and note, on standard error."""
 
     def end(self, cell: Cell, end: End) -> None:
@@ -168,9 +146,15 @@ class Lines(Display):
 
 
 def _line(cell: Cell, end: End) -> str:
-    f1 = None if end.record is None or end.record.metrics is None else end.record.metrics.headline
+    f1 = headline_f1(end.record)
     score = "" if f1 is None else f", F1 {100 * f1:.1f} %"
     return f"{cell.title}: {end.why if end.reused else end.status + score}"
+
+
+def headline_f1(record: RoundRecord | None) -> float | None:
+    """F1 that a table would print, of the test part or else of the validation part; None without an evaluation."""
+    metrics = None if record is None else record.metrics or record.validation
+    return None if metrics is None else metrics.headline
 
 
 class Bar(Lines):
@@ -183,7 +167,7 @@ class Bar(Lines):
         self._task: TaskID = self._shown.add_task("", total=num_rounds)
         self._shown.start()
 
-    def begin(self, cell: Cell, facts: Facts) -> None:
+    def begin(self, cell: Cell, text: str, done: int | None) -> None:
         """Name the run beside the bar."""
         self._shown.update(self._task, description=cell.title)
 
@@ -201,7 +185,7 @@ class Bar(Lines):
         self._shown.stop()
 
 
-class NotebookDisplay(Display):
+class NotebookDisplay(Callback):
     """For notebooks: one output that is rewritten after every round, in the end a line per run."""
 
     def __init__(self, num_rounds: int) -> None:
@@ -212,7 +196,7 @@ class NotebookDisplay(Display):
         display = import_module("IPython.display").display
         self._output = display({"text/plain": ""}, raw=True, display_id=True)
 
-    def begin(self, cell: Cell, facts: Facts) -> None:
+    def begin(self, cell: Cell, text: str, done: int | None) -> None:
         """Name the run in the last line."""
         self._show(cell.title)
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from relief_ray.core.federated import ExplainRequest
 from relief_ray.core.groups import GroupId
-from relief_ray.core.messages import ClientInfo
 from relief_ray.core.protocols import Explanation, ExplanationSection
 from relief_ray.experiment.setup import Setup, context_of
 from relief_ray.plugins.load import is_own
@@ -68,7 +67,19 @@ def reasons_for(folder: Path, round_: int, client: int, *, width: int = _WIDTH, 
         text = textwrap.fill(reasons.summary, width)
         return Reasons(text=text, facts=facts | {"client": client, "text": reasons.summary}, groups=())
     recorded = _trained_by_ledger(rounds.get(round_), client)
-    facts |= _client_facts(setup, client) | _task_facts(setup, reasons, client, recorded)
+    info = setup.fleet[client]
+    facts |= {
+        "strategy": setup.config.label(),
+        "clock": setup.config.costs.planning_time,
+        "client": client,
+        "subject": _subject(setup, client),
+        "device": info.device,
+        "modalities": list(info.modalities),
+        **reasons.facts,
+        "groups": list(reasons.groups),
+        "fedavg_s": _fedavg_s(setup, client),
+        "recorded": None if recorded is None else list(recorded),
+    }
     parts = [
         _intro(setup, shown or str(folder), round_, client),
         *(_section(section, width) for section in reasons.sections),
@@ -159,16 +170,18 @@ def _fedavg_s(setup: Setup, client: int) -> float:
 
 def _intro(setup: Setup, shown: str, round_: int, client: int) -> str:
     """Heading: client, round, run, device and data."""
-    info, config = setup.fleet[client], setup.config
+    info, config, subject = setup.fleet[client], setup.config, _subject(setup, client)
+    kind = setup.types[info.device]
     lacks = [m for m in setup.fleet.modalities if m not in info.modalities]
     lines = [
         f"Client {client} in round {round_} of {config.rounds}: what it trains, and why",
         f"{shown}, strategy {method_name(config.strategy, config.label())}",
         "",
-        f"The device   {_describe_device(setup, info)}.",
+        f"The device   Type {info.device}, {kind.peak_tops:g} TOPS, {kind.active_power_w:g} W.",
         f"Its sensors  {listed(info.modalities)}"
         + (f"; it lacks {listed(lacks)}." if lacks else ": all that there are."),
-        f"Its data     {info.num_windows} windows of {_whose(_subject(setup, client))}, "
+        f"Its data     {info.num_windows} windows of "
+        f"{'several subjects' if subject == 'mixed' else f'subject {subject}'}, "
         f"{counted(config.training.epochs, 'epoch')} a round.",
         f"Seconds are simulated (clock {config.costs.planning_time}) and cover receiving, training and sending.",
     ]
@@ -178,16 +191,6 @@ def _intro(setup: Setup, shown: str, round_: int, client: int) -> str:
 def _subject(setup: Setup, client: int) -> str:
     """Name of the subject whose windows the client has; ``mixed`` where they are of several."""
     return next(str(row["subject"]) for row in setup.data.coverage["clients"] if row["client"] == client)
-
-
-def _whose(subject: str) -> str:
-    return "several subjects" if subject == "mixed" else f"subject {subject}"
-
-
-def _describe_device(setup: Setup, info: ClientInfo) -> str:
-    """``Type B, 21 TOPS, 30 W``."""
-    kind = setup.types[info.device]
-    return f"Type {info.device}, {kind.peak_tops:g} TOPS, {kind.active_power_w:g} W"
 
 
 def _section(section: ExplanationSection, width: int) -> str:
@@ -211,26 +214,3 @@ def _comparison(groups: tuple[GroupId, ...], recorded: tuple[str, ...] | None, r
         return f"{_INDENT}The record of round {round_} says the same."
     other = ", ".join(recorded)
     return _paragraph(f"But the record of round {round_} says {other}: was it made by other code?", width)
-
-
-def _client_facts(setup: Setup, client: int) -> dict[str, object]:
-    """The run and the client for JSON."""
-    info = setup.fleet[client]
-    return {
-        "strategy": setup.config.label(),
-        "clock": setup.config.costs.planning_time,
-        "client": client,
-        "subject": _subject(setup, client),
-        "device": info.device,
-        "modalities": list(info.modalities),
-    }
-
-
-def _task_facts(setup: Setup, reasons: Explanation, client: int, recorded: tuple[str, ...] | None) -> dict[str, object]:
-    """The method's figures for JSON, and what stands beside them."""
-    return {
-        **reasons.facts,
-        "groups": list(reasons.groups),
-        "fedavg_s": _fedavg_s(setup, client),
-        "recorded": None if recorded is None else list(recorded),
-    }

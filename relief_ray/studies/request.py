@@ -9,7 +9,6 @@ keywords, not of the command line's options.
 from __future__ import annotations
 
 import difflib
-import json
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -19,10 +18,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final, Literal, SupportsIndex, cast
 
-import yaml
 from pydantic import BaseModel
 
-from relief_ray.config.experiment import ExperimentConfig, all_keys, assign, read_settings
+from relief_ray.config.experiment import ExperimentConfig, all_keys, assign, settings_of
 from relief_ray.config.keys import nearest_keys
 from relief_ray.data.loader import DatasetSpec, Loader
 from relief_ray.models.backbone import BackboneConfig
@@ -39,7 +37,6 @@ from relief_ray.studies.spec import (
     Spec,
     each_cell,
     joined,
-    lone_seed,
 )
 from relief_ray.support.errors import Setting, UserError, as_keyword, shown
 
@@ -149,7 +146,7 @@ def _backbone_value(given: BackboneLike) -> object:
     )
 
 
-def named_target(given: StrategyLike | BackboneLike | Loader) -> tuple[str, list[str]]:
+def named_target(given: StrategyLike | BackboneLike | Loader) -> tuple[str, list[Setting]]:
     """Return the name or import path of a method, a backbone or a data set, and the settings of its own fields.
 
     Raises:
@@ -174,29 +171,6 @@ def _refuse_unnamed(config: ExperimentConfig) -> None:
     for key, kind in (("strategy", type(config.strategy)), ("backbone", type(config.backbone))):
         if is_own(kind):
             _class_path(kind, key)
-
-
-def settings_of(values: Mapping[str, object], prefix: str = "") -> Iterator[str]:
-    """Yield nested values as ``path=value`` settings: ``{"training": {"epochs": 2}}`` as ``training.epochs=2``."""
-    for key, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from settings_of(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}={_as_yaml(value, f'{prefix}{key}')}"
-
-
-def _as_yaml(value: object, key: str) -> str:
-    """Text that reads back as the value: what stands right of ``=`` in a setting.
-
-    Raises:
-        UserError: the value cannot be written down.
-    """
-    plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
-    try:
-        text = yaml.safe_dump(json.loads(json.dumps(plain, default=str)), default_flow_style=True, width=2**20)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{key}: found {_described(value)}, expected numbers, texts, lists or mappings") from error
-    return text.strip().removesuffix("\n...")  # which YAML writes behind a single value
 
 
 def _refuse_import_of_script() -> None:
@@ -405,7 +379,7 @@ def plan_of(request: Request, out: Path, place: Place) -> Plan:
     refuse_unknown_keywords(request.settings, place)
     spec = _base(request.target)
     spec = replace(spec, name=request.name or spec.name, claims=str(request.claims or spec.claims))
-    given = read_settings([*_sections(request.settings), *settings_of(request.set)])
+    given = [*_sections(request.settings), *settings_of(request.set)]
     chosen = joined(tuple(_chosen(request)), given)
     spec = _with_methods(spec, request.strategies, given)
     return Plan.of(spec, out, (*_usual(spec, given, place), *chosen))
@@ -422,7 +396,7 @@ def config_of(target: Target, set: Mapping[str, object], settings: Mapping[str, 
         if not (Path(target) / RUN_FILE).exists():
             raise UserError(f"{target}: no {RUN_FILE} there; expected a run's folder, e.g. study.run('relief').folder")
         return target_config(str(target), changes)
-    return next(each_cell(_base(target), read_settings(changes))).config
+    return next(each_cell(_base(target), changes)).config
 
 
 def _base(target: Target) -> Spec:
@@ -437,63 +411,39 @@ def _base(target: Target) -> Spec:
 
 
 def _chosen(request: Request) -> Iterator[Setting]:
-    """Axes that keywords choose."""
-    for key, given in (("seeds", request.seeds), ("folds", request.folds)):
-        numbers = _numbers(key, given)
-        if numbers is not None:
-            yield Setting(key, numbers)
-    if request.rounds is not None:
-        rounds = _whole_number("rounds", request.rounds)
-        yield Setting("rounds", rounds)
-
-
-def _numbers(key: str, given: object) -> tuple[int, ...] | None:
-    """Numbers of seeds or folds; 3 is fold 3.
+    """What keywords choose, numpy's numbers as Python's.
 
     Raises:
-        UserError: no numbers from 0 on, or a single seed, which could be a number of seeds.
+        UserError: the rounds are no whole number.
     """
-    if given is None:
-        return None
-    alone = _whole(given)
-    if key == "seeds" and alone is not None and alone >= 0:
-        raise lone_seed(Setting(key, alone), alone)
-    several = list(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping) else []
-    found = [_whole(each) for each in several] if alone is None or key == "seeds" else [alone]
-    numbers = [number for number in found if number is not None and number >= 0]
-    if not numbers or len(numbers) < len(found):
-        many = "" if key == "seeds" else "a fold or "
-        raise UserError(f"{key}: found {shown(given)}, expected {many}a list of numbers from 0 on, e.g. {key}=[0, 1]")
-    return tuple(dict.fromkeys(numbers))
+    for key, given in (("seeds", request.seeds), ("folds", request.folds)):
+        value = _whole(given)
+        if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):
+            value = list(map(_whole, value))
+        if value is not None:
+            yield Setting(key, value)
+    if request.rounds is not None:
+        rounds = Setting("rounds", _whole(request.rounds))
+        if type(rounds.value) is not int:
+            raise UserError(f"{rounds}: expected a whole number, e.g. rounds=6")
+        yield rounds
 
 
-def _whole(given: object) -> int | None:
-    """The whole number that a value is, numpy's too; None: it is none, or true or false."""
+def _whole(given: object) -> object:
+    """A whole number of numpy as one of Python; anything else, true and false among it, as it is."""
     if isinstance(given, bool) or not isinstance(given, SupportsIndex):
-        return None
+        return given
     try:
         return index(given)
     except TypeError:  # an array, or true or false of numpy
-        return None
+        return given
 
 
-def _whole_number(key: str, given: object) -> int:
-    """The whole number.
-
-    Raises:
-        UserError: it is none.
-    """
-    number = _whole(given)
-    if number is None:
-        raise UserError(f"{key}: found {shown(given)}, expected a whole number, e.g. {key}=6")
-    return number
-
-
-def _sections(settings: Mapping[str, object]) -> Iterator[str]:
+def _sections(settings: Mapping[str, object]) -> Iterator[Setting]:
     """Sections given as keywords, as settings; a data set or backbone may be named, or be the object itself."""
     for key, value in settings.items():
         if key == "data" and isinstance(value, str | Loader | DatasetSpec):
-            yield f"data.name={data_name(value)}"
+            yield Setting("data.name", data_name(value))
         elif key == "data" and isinstance(value, Mapping) and isinstance(value.get("name"), Loader):
             yield from settings_of({key: {**value, "name": data_name(value["name"])}})
         elif key == "strategy" and not isinstance(value, str | Mapping):
@@ -543,8 +493,8 @@ def _usual(spec: Spec, settings: Sequence[Setting], place: Place) -> Iterator[Se
                 f"runtime.mode = {mode!r}: relief_ray.run computes in this process, expected no such setting; "
                 "actors.run takes the same words and runs on Ray"
             )
-        yield from read_settings(["runtime.mode=inline"])
+        yield Setting("runtime.mode", "inline")
     elif mode in (None, "inline") and not is_chosen:
-        yield from read_settings(["runtime.mode=packed"])
+        yield Setting("runtime.mode", "packed")
     if not any(setting.path.partition(".")[0] == "tracking" for setting in settings):
-        yield from read_settings(["tracking.enabled=false"])
+        yield Setting("tracking.enabled", False)

@@ -27,8 +27,8 @@ from relief_ray.strategies import PRESETS, method_name, presets_of
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.support.errors import Setting, UserError, clipped, counted, listed, nearest, option, shown, value_text
 
-Settings = Mapping[str, object]
-_NONE: Settings = MappingProxyType({})
+Values = Mapping[str, object]
+_NONE: Values = MappingProxyType({})
 
 # Ablations of the paper and of ours, and the bounds of every table.
 VARIANTS = presets_of("ablation")
@@ -87,7 +87,7 @@ class Level:
     """
 
     name: str
-    settings: Settings = field(default_factory=dict)
+    settings: Values = field(default_factory=dict)
     datasets: tuple[str, ...] = ()
 
 
@@ -115,24 +115,24 @@ class Dataset:
     """
 
     name: str
-    settings: Settings
+    settings: Values
     folds: tuple[int, ...] = ()
 
 
-def _dsa(split: str) -> Settings:
+def _dsa(split: str) -> Values:
     return {"data.name": "dsa", "data.split": split, "data.stride_s": 5.0, "training.epochs": 2}
 
 
 # Of cells that take a second each.
-BRIEF: Settings = MappingProxyType({"data.stride_s": 5.0, "training.epochs": 1})
+BRIEF: Values = MappingProxyType({"data.stride_s": 5.0, "training.epochs": 1})
 # Of cells that take a quarter of a minute each on the data of eight subjects.
-SHORT: Settings = MappingProxyType({"rounds": 15, "evaluation.every": 5, "record.checkpoint_every": 5})
+SHORT: Values = MappingProxyType({"rounds": 15, "evaluation.every": 5, "record.checkpoint_every": 5})
 # SGD with momentum. Without clipping most runs at rates of 0.03 and above end in updates that are not finite.
-SGD: Settings = MappingProxyType({"training.optimizer": "sgd", "training.momentum": 0.9, "training.clip_norm": 1.0})
+SGD: Values = MappingProxyType({"training.optimizer": "sgd", "training.momentum": 0.9, "training.clip_norm": 1.0})
 SGD_RATES = (0.003, 0.01, 0.03, 0.1, 0.3)
 # Section VI-A: R = 200; evaluated every fifth round, as the tables need.
-PAPER: Settings = MappingProxyType({"rounds": 200, "evaluation.every": 5, "record.checkpoint_every": 5})
-_MINI: Settings = {"data.name": "dsa_mini", **BRIEF}
+PAPER: Values = MappingProxyType({"rounds": 200, "evaluation.every": 5, "record.checkpoint_every": 5})
+_MINI: Values = {"data.name": "dsa_mini", **BRIEF}
 
 # Paper: Section VI-A (windows every second, E = 5). A small machine's: longer strides, fewer local epochs.
 DATASETS: Mapping[str, Dataset] = MappingProxyType(
@@ -150,9 +150,7 @@ DATASETS: Mapping[str, Dataset] = MappingProxyType(
 )
 
 
-def own_dataset(
-    path: str, *, name: str = "", split: SplitName = "within_subject", settings: Settings = _NONE
-) -> Dataset:
+def own_dataset(path: str, *, name: str = "", split: SplitName = "within_subject", settings: Values = _NONE) -> Dataset:
     """A level for a data set of a user's own, by its import path; all folds of a held-out split.
 
     ``name``: in folder names and tables; empty: the attribute's, ``sleep`` of ``my_data:SLEEP``.
@@ -218,7 +216,7 @@ class Spec:
     replicates: tuple[int, ...] = (0, 1, 2)
     seeds: tuple[int, ...] = ()
     folds: tuple[int, ...] | None = None
-    settings: Settings = field(default_factory=dict)
+    settings: Values = field(default_factory=dict)
     is_search: bool = False
     claims: str = ""
 
@@ -294,11 +292,10 @@ def _refuse_many(where: str, number: int) -> None:
         raise UserError(f"{where}: {number} of them, expected at most {_MOST}; make several studies of them")
 
 
-def lone_seed(found: Setting, number: int) -> UserError:
+def _lone_seed(found: Setting, number: int) -> UserError:
     """The error for a single number where seeds are expected: it could be a seed or a number of seeds; 0 is a seed."""
-    is_option = found.typed.startswith(option("seeds"))
     several, single = (
-        f"{option('seeds')} {value_text(seeds)}" if is_option else Setting("seeds", seeds)
+        f"{option('seeds')} {value_text(seeds)}" if _is_option(found) else Setting("seeds", seeds)
         for seeds in (range(number), [number])
     )
     if not number:
@@ -309,6 +306,11 @@ def lone_seed(found: Setting, number: int) -> UserError:
     )
 
 
+def _is_option(setting: Setting) -> bool:
+    """Whether an option of the command line was typed, `--seeds 0-2`."""
+    return setting.typed.startswith(option(setting.path))
+
+
 def _numbers(setting: Setting) -> tuple[int, ...]:
     """Numbers of replicates, seeds or folds in a setting: ``[0, 5]`` or ``0-2,5``; ``replicates=3`` are 0, 1 and 2.
 
@@ -316,16 +318,16 @@ def _numbers(setting: Setting) -> tuple[int, ...]:
         UserError: neither, or a single seed, which could be a number of seeds.
     """
     key, value, _ = setting
-    if key == "seeds" and type(value) is int and value >= 0:
-        raise lone_seed(setting, value)
-    if isinstance(value, str) and value[:1].isdecimal():
-        return parse_numbers(f"--set {key}", value)
+    if key == "seeds" and str(value).strip().isdecimal() and len(str(value)) < _MANY_DIGITS:
+        raise _lone_seed(setting, int(str(value)))
+    if isinstance(value, str) and (_is_option(setting) or value[:1].isdecimal()):
+        return parse_numbers(option(key) if _is_option(setting) else f"--set {key}", value)
     listed = [value] if type(value) is int else value
     if key == "replicates" and type(value) is int:
         listed = range(value)
     if not isinstance(listed, list | range | tuple) or not listed or any(type(n) is not int or n < 0 for n in listed):
-        more = f"a number of {key} or " if key == "replicates" else ""
-        raise UserError(f"{setting}: expected {more}a list of numbers, e.g. {Setting(key, [0, 1])}")
+        more = {"replicates": "a number of replicates or ", "folds": "a fold or "}.get(key, "")
+        raise UserError(f"{setting}: expected {more}a list of numbers from 0 on, e.g. {Setting(key, [0, 1])}")
     _refuse_many(str(setting), len(listed))
     return tuple(dict.fromkeys(listed))
 
@@ -336,26 +338,20 @@ def options(
     """Options of the command line that choose levels, as settings: `--strategies a,b --seeds 0,1,2 --rounds 5`.
 
     Raises:
-        UserError: a list that is none, or a single seed, which could be a number of seeds.
+        UserError: a list of methods that names none.
     """
-    chosen: list[Setting] = []
+    names = None
     if strategies is not None:
         names = tuple(dict.fromkeys(import_path(name.strip()) for name in strategies.split(",") if name.strip()))
         if not names:
             raise UserError("--strategies: found no name, expected e.g. --strategies fedavg,relief")
-        chosen.append(Setting("methods", names, f"--strategies {strategies}"))
-    if seeds is not None and seeds.strip().isdecimal() and len(seeds.strip()) < _MANY_DIGITS:
-        raise lone_seed(Setting("seeds", seeds, f"--seeds {seeds.strip()}"), int(seeds))
-    for key, numbers in (("seeds", seeds), ("folds", folds)):
-        if numbers is not None:
-            chosen.append(Setting(key, parse_numbers(f"--{key}", numbers), f"--{key} {numbers}"))
-    if rounds is not None:
-        chosen.append(Setting("rounds", rounds, f"--rounds {rounds}"))
-    return tuple(chosen)
+    given = {"methods": names, "seeds": seeds, "folds": folds, "rounds": rounds}
+    typed = {"methods": f"--strategies {strategies}"}
+    return tuple(Setting(k, v, typed.get(k, f"--{k} {v}")) for k, v in given.items() if v is not None)
 
 
 def as_typed(chosen: Iterable[Setting]) -> list[str]:
-    """Options as settings that may be typed in their place: ``seeds=[0, 1]``."""
+    """Settings as texts that may be typed in their place: ``seeds=[0, 1]``."""
     return [f"{path}={value_text(value)}" for path, value, _ in chosen]
 
 
@@ -629,7 +625,7 @@ class Point(NamedTuple):
     method: str
     setting: str
     own: str
-    settings: Settings
+    settings: Values
     tried: tuple[str, ...] = ()
 
 
@@ -648,7 +644,7 @@ def points(spec: Spec) -> Iterator[Point]:
                     yield from _block(spec, level, draw if fold is None else {**draw, "data.fold": fold})
 
 
-def _block(spec: Spec, dataset: Dataset, draw: Settings) -> Iterator[Point]:
+def _block(spec: Spec, dataset: Dataset, draw: Values) -> Iterator[Point]:
     """All settings with all their methods, for one dataset, fold and draw."""
     base = {**spec.settings, **dataset.settings, **draw}
     for levels in product(*(axis.levels for axis in spec.axes)):
@@ -662,7 +658,7 @@ def _block(spec: Spec, dataset: Dataset, draw: Settings) -> Iterator[Point]:
 
 
 # Settings and provenance of a search's frozen choice for a cell (``tune_configs.search.Tuned.tune``).
-Tune = Callable[[Point, ExperimentConfig, Sequence[Setting]], tuple[Settings, Choice]]
+Tune = Callable[[Point, ExperimentConfig, Sequence[Setting]], tuple[Values, Choice]]
 
 
 def cells(
@@ -787,12 +783,10 @@ def _cell_of(spec: Spec, point: Point, settings: Sequence[Setting], tuned: Tune 
         return Cell(name=name, label=point.method, setting=setting, config=named, hash=digest)
     own = [point.own] if point.own else []
     title = "-".join([spec.name, point.method, *draw])
-    named = config.model_copy(update={"name": "-".join([config.name if _is_named(config) else title, *own])})
+    named = config.model_copy(
+        update={"name": "-".join([config.name if "name" in config.model_fields_set else title, *own])}
+    )
     return make_cell("-".join([label, *own, *draw]), point.method, named)
-
-
-def _is_named(config: ExperimentConfig) -> bool:
-    return "name" in config.model_fields_set
 
 
 def _config_of(spec: Spec, point: Point, settings: Sequence[Setting]) -> ExperimentConfig:

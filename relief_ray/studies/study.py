@@ -18,11 +18,11 @@ from relief_ray.records.cells import PLAN_FILE
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.records.schema import RoundRecord, RunRecord, Status
 from relief_ray.report.claims import JudgedClaim, Registry, judge, last_line, registry_of, verdict_table
-from relief_ray.report.comparison import Comparison, Experiment, experiments
+from relief_ray.report.comparison import Comparison, by_setting
 from relief_ray.report.formats import text
 from relief_ray.report.frames import Cells, cells_of, gain, gain_frame, round_frame
 from relief_ray.report.results import round_table
-from relief_ray.report.runs import GridItem, Inventory, Loaded, run_value, take_inventory
+from relief_ray.report.runs import GridItem, Inventory, Loaded, take_inventory
 from relief_ray.report.statistics import Paired
 from relief_ray.report.tables.methods import costs_table, scores_table
 from relief_ray.strategies import REFERENCE
@@ -127,33 +127,33 @@ class Verdicts:
         return self.markdown or str(self)
 
 
-def judged(settings: Sequence[Experiment], registry: Registry) -> Verdicts:
+def judged(settings: Sequence[Comparison], registry: Registry) -> Verdicts:
     """Judge the claims of a registry over the runs of these settings."""
-    judgements, problems = judge([experiment.main for experiment in settings], registry)
+    judgements, problems = judge(settings, registry)
     sentences, parts = [], []
-    for experiment, judgement in zip(settings, judgements, strict=True):
-        if experiment.main is None or len(experiment.main.rows) < 2:
+    for comparison, judgement in zip(settings, judgements, strict=True):
+        if len(comparison.rows) < 2:
             continue
-        sentence = last_line(experiment.main, judgement, problems)
-        title = f"**{experiment.title}.** " if len(settings) > 1 else ""
-        sentences.append(f"{experiment.title}: {sentence}" if len(settings) > 1 else sentence)
+        sentence = last_line(comparison, judgement, problems)
+        title = f"**{comparison.title}.** " if len(settings) > 1 else ""
+        sentences.append(f"{comparison.title}: {sentence}" if len(settings) > 1 else sentence)
         parts.append(title + sentence)
         parts += [] if judgement is None else [verdict_table(judgement, "verdicts").markdown()]
     claims = tuple(claim for judgement in judgements if judgement is not None for claim in judgement.claims)
     return Verdicts(sentences=tuple(sentences), claims=claims, markdown="\n\n".join(parts))
 
 
-def _comparison_of(experiment: Experiment, clock: str | None = None) -> Comparison:
-    """The comparison of a setting's methods by a clock; None: the one that the allocator planned with.
+def _by(comparison: Comparison, clock: str | None) -> Comparison:
+    """The comparison by a clock; None: the one that the allocator planned with.
 
     Raises:
         UserError: the clock was not recorded.
     """
-    found = experiment.main if clock is None else experiment.comparisons.get(clock)
-    if found is None:
-        known = ", ".join(experiment.comparisons)
-        raise UserError(f"clock {clock!r}: not recorded by every run; recorded are {known}")
-    return found
+    if clock is None:
+        return comparison
+    if clock not in comparison.clocks:
+        raise UserError(f"clock {clock!r}: not recorded by every run; recorded are {', '.join(comparison.clocks)}")
+    return comparison.by(clock)
 
 
 def _drawn_runs(comparison: Comparison, methods: Sequence[str]) -> list[Loaded]:
@@ -185,13 +185,12 @@ def finished(comparison: Comparison, label: str) -> str:
     return label
 
 
-def brief(experiment: Experiment, is_titled: bool) -> str:
+def brief(comparison: Comparison, is_titled: bool) -> str:
     """Scores and costs as small HTML tables."""
-    comparison = _comparison_of(experiment)
     tables = (made(comparison) for made in (scores_table, costs_table))
     shown = [table.html() for table in tables]
     sentence = [] if len(comparison.rows) < 2 else [f"<p>{last_line(comparison)}</p>"]
-    return "\n".join([*([f"<p>{experiment.title}</p>"] if is_titled else []), *shown, *sentence])
+    return "\n".join([*([f"<p>{comparison.title}</p>"] if is_titled else []), *shown, *sentence])
 
 
 # The end of a run's folder: ``-f0-s1``.
@@ -245,7 +244,7 @@ class Run:
     @property
     def replicate(self) -> int | None:
         """Number of the replicate that it belongs to; None: to none."""
-        number = run_value(self.record, "replicate")
+        number = self._loaded.value("replicate")
         return number if isinstance(number, int) else None
 
     @property
@@ -450,7 +449,7 @@ class Study:
     @property
     def settings(self) -> tuple[str, ...]:
         """Settings whose runs can be compared: everything equal but method, fold and seed."""
-        return tuple(experiment.title for experiment in self._experiments)
+        return tuple(one.title for one in self._comparisons)
 
     @property
     def data_warnings(self) -> tuple[str, ...]:
@@ -492,7 +491,7 @@ class Study:
         Raises:
             UserError: no run is finished, no such setting or clock, or a width that holds no table.
         """
-        made = [(experiment.title, _comparison_of(experiment, clock)) for experiment in self._chosen(setting)]
+        made = [(one.title, _by(one, clock)) for one in self._chosen(setting)]
         heads = [f"{title}\n\n" if len(made) > 1 else "" for title, _ in made]
         plain = [head + text.plain(one, width) for head, (_, one) in zip(heads, made, strict=True)]
         marked = [(head and f"### {head}") + text.markdown(one) for head, (_, one) in zip(heads, made, strict=True)]
@@ -553,9 +552,7 @@ class Study:
         """
         from relief_ray.report.figures.timeline import timeline
 
-        runs = _drawn_runs(
-            _comparison_of(self._one(setting)), [_name_in_tables(self.runs, method) for method in methods]
-        )
+        runs = _drawn_runs(self._one(setting), [_name_in_tables(self.runs, method) for method in methods])
         return drawn(lambda path: timeline(runs, path, round_=round), " above ".join(r.title for r in runs))
 
     def curves(self, *, setting: str | None = None) -> Picture:
@@ -566,8 +563,8 @@ class Study:
         """
         from relief_ray.report.figures.progress import curves
 
-        experiment = self._one(setting)
-        return drawn(lambda path: curves(_comparison_of(experiment), path), experiment.title)
+        comparison = self._one(setting)
+        return drawn(lambda path: curves(comparison, path), comparison.title)
 
     def figure(self, name: str, *, method: str | None = None, setting: str | None = None) -> Picture:
         """Draw one figure of the report, e.g. ``allocation``: which client trained what.
@@ -589,19 +586,17 @@ class Study:
             raise UserError(f"figure {name!r}: unknown{nearest(name, FIGURES)}; expected one of {', '.join(FIGURES)}")
         if method is not None and name != "allocation":
             raise UserError(f"figure {name!r}: shows all methods; expected method= with 'allocation' alone")
-        experiment = self._one(setting)
+        comparison = self._one(setting)
         if method is None:
-            plot = FIGURES[name](experiment, name)
+            plot = FIGURES[name](comparison, name)
         else:
-            plot = allocation(
-                experiment, name, finished(_comparison_of(experiment), _name_in_tables(self.runs, method))
-            )
+            plot = allocation(comparison, name, finished(comparison, _name_in_tables(self.runs, method)))
         if plot is None:
             needs = f", which needs {_NEEDS[name]}" if name in _NEEDS else ""
             raise UserError(f"{self._place}: the records of its runs do not hold the figure {name!r}{needs}")
 
         def draw(path: Path) -> None:
-            with sheet(plot.height_in, plot.width_in) as canvas:
+            with sheet(plot.height_in) as canvas:
                 plot.draw(canvas)
                 save(canvas, path)
 
@@ -662,20 +657,20 @@ class Study:
         return cells_of(self._inventory)
 
     @cached_property
-    def _experiments(self) -> tuple[Experiment, ...]:
-        return tuple(experiment for experiment in experiments(self._inventory) if experiment.main is not None)
+    def _comparisons(self) -> tuple[Comparison, ...]:
+        return tuple(comparison for comparison in by_setting(self._inventory) if comparison.runs)
 
-    def _chosen(self, setting: str | None) -> Sequence[Experiment]:
-        if not self._experiments:
+    def _chosen(self, setting: str | None) -> Sequence[Comparison]:
+        if not self._comparisons:
             raise UserError(f"{self._place}: no finished run ({self._counts()}); call run() again with the same out=")
-        fits = [e for e in self._experiments if setting is None or setting in e.title]
+        fits = [e for e in self._comparisons if setting is None or setting in e.title]
         exact = [e for e in fits if e.title == setting]
         if not fits:
             known = "; ".join(self.settings)
             raise UserError(f"setting {setting!r}: unknown{nearest(str(setting), self.settings)}; there are {known}")
         return exact or fits
 
-    def _one(self, setting: str | None) -> Experiment:
+    def _one(self, setting: str | None) -> Comparison:
         chosen = self._chosen(setting)
         if len(chosen) > 1:
             titles = "; ".join(e.title for e in chosen)
@@ -699,7 +694,7 @@ class Study:
     def _repr_html_(self) -> str:
         place = "a temporary folder (<code>.folder</code>)" if self._is_temporary else f"<code>{self._place}</code>"
         head = f"<b>{self.name}</b>: {counted(len(self._inventory.items), 'run')} ({self._counts()}) in {place}"
-        parts = [brief(experiment, len(self._experiments) > 1) for experiment in self._experiments]
+        parts = [brief(one, len(self._comparisons) > 1) for one in self._comparisons]
         return "\n".join([f"<p>{head}</p>", *parts])
 
 

@@ -8,83 +8,22 @@ epochs alone changes no budget of RELIEF's ``fill: count``, since ``k_n`` depend
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isclose
 
 from pydantic import ValidationError
 
-from relief_ray.config.experiment import ExperimentConfig, parse
-from relief_ray.core.federated import RoundContext, Strategy
-from relief_ray.core.groups import GroupLayout
+from relief_ray.config.experiment import ExperimentConfig, assign, parse, settings_of
 from relief_ray.core.messages import Assignment, ClientId, Fleet, Receipt, RoundCost, StageTimes, Work
 from relief_ray.core.stages import Engine
-from relief_ray.core.streams import Streams
-from relief_ray.devices.accounting import CostAccountant, CostPlanner
-from relief_ray.devices.fleet import DeviceType, with_windows
+from relief_ray.devices.fleet import with_windows
 from relief_ray.devices.time import TimeModel, restore_clock
 from relief_ray.experiment.lifecycle import stored_engine
 from relief_ray.experiment.recording import LocalRound, as_json, fedavg_records, resized, totals_after
-from relief_ray.experiment.setup import (
-    build_backbone,
-    configured_fleet,
-    fedavg_reference,
-    make_costs,
-    run_clocks,
-)
-from relief_ray.models.backbone import InputShape
-from relief_ray.records.schema import ClientRecord, ProbeRecord, RoundRecord, Totals, section, selection
+from relief_ray.experiment.setup import Model, configured_fleet, model_of, run_clocks
+from relief_ray.records.schema import ClientRecord, ProbeRecord, RoundRecord, Totals, selection
 from relief_ray.report.runs import Loaded
-from relief_ray.support.errors import UserError
-
-# Prices a fleet without its data: what a method would allocate there, and what rounds would cost.
-#
-# Shapes come from the dataset's specification, so nothing is read, trained or downloaded. ``fleet whatif`` and the
-# table of docs/allocation.md are computed here.
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Hardware:
-    """A fleet with what its rounds cost.
-
-    Attributes:
-        config: the experiment whose method, backbone, fleet and costs these are.
-        fleet: clients with their numbers of training windows.
-        types: device types by name.
-        strategy: the method.
-        layout: groups of the backbone with the method's additions.
-        engine: the training engine that clocks without one of their own count.
-        planner: what the allocator asks.
-        accountant: what prices finished work.
-        plain: the accountant of the backbone without the method's additions, for FedAvg's round.
-    """
-
-    config: ExperimentConfig
-    fleet: Fleet
-    types: dict[str, DeviceType]
-    strategy: Strategy
-    layout: GroupLayout
-    engine: Engine
-    planner: CostPlanner
-    accountant: CostAccountant
-    plain: CostAccountant
-
-    def context(self, round_: int = 1) -> RoundContext:
-        """Return the method's input in a round in which everyone takes part."""
-        return RoundContext(
-            round=round_,
-            num_rounds=self.config.rounds,
-            fleet=self.fleet,
-            layout=self.layout,
-            participants=self.fleet.clients,
-            planner=self.planner,
-            streams=Streams(seed=self.config.seed),
-            epochs=self.config.training.epochs,
-            batch_size=self.config.training.batch_size,
-        )
-
-    def fedavg(self, participants: Sequence[int] | None = None) -> dict[str, RoundCost]:
-        """Return the cost of a FedAvg round by clock, of the whole fleet or of some clients."""
-        return fedavg_reference(self.config, self.plain, self.fleet, self.engine, participants)
+from relief_ray.support.errors import Setting, UserError
 
 
 def price_fleet(
@@ -92,32 +31,17 @@ def price_fleet(
     windows: Sequence[int],
     engine: Engine = "naive",
     clocks: Mapping[str, TimeModel] | None = None,
-) -> Hardware:
+) -> Model:
     """Build the fleet of a configuration with ``windows`` for each client; ``clocks``: other than the present ones.
+
+    Shapes come from the dataset's specification, so nothing is read, trained or downloaded.
 
     Raises:
         UserError: fleet or costs are wrong; place and fix are named.
     """
-    spec, strategy = config.data.spec(), config.strategy.build()
     fleet, types = configured_fleet(config, len(windows))
-    fleet = with_windows(fleet, list(windows))
-    shape = InputShape(channels=tuple(spec.modalities), window=spec.window, num_classes=len(spec.classes))
-    plain = build_backbone(config, shape, engine)
-    additions = strategy.adapt(plain.layout, fleet)
-    extended = build_backbone(config, shape, engine, additions) if additions else plain
-    known = run_clocks(config, engine) if clocks is None else dict(clocks)
-    costs = make_costs(config, fleet, types, plain, extended, engine, known)
-    return Hardware(
-        config=config,
-        fleet=fleet,
-        types=types,
-        strategy=strategy,
-        layout=extended.layout,
-        engine=engine,
-        planner=costs.planner,
-        accountant=costs.accountant,
-        plain=costs.fedavg,
-    )
+    known = None if clocks is None else dict(clocks)
+    return model_of(config, config.data.spec(), with_windows(fleet, list(windows)), types, engine, known)
 
 
 _TOLERANCE = 1e-9
@@ -147,11 +71,11 @@ def what_if(
     config = parse(run.config, where)
     if config.strategy.pooled:
         raise UserError(f"{where}: pooled data have no fleet; name a federated run")
-    costs = section(run.config, "costs") | ({} if profile is None else {"profile": profile})
-    values = {**run.config, "fleet": _merged(section(run.config, "fleet"), fleet), "costs": costs}
-    if epochs is not None:
-        values["training"] = section(run.config, "training") | {"epochs": epochs}
-    changed = parse(values, f"{where}, other fleet")
+    # Key by key: a type keeps the figures that are not named.
+    others = [*settings_of({"fleet": fleet})] if fleet else []
+    others += [] if profile is None else [Setting("costs.profile", profile)]
+    others += [] if epochs is None else [Setting("training.epochs", epochs)]
+    changed = parse(assign(run.config, others), f"{where}, other fleet")
     profiled = {} if profile is None else {n: c for n, c in run_clocks(changed).items() if c.needs_profile}
     before, after = _hardware(loaded, config, {}), _hardware(loaded, changed, profiled, windows)
     _refuse_other_sensors(before.fleet, after.fleet)
@@ -160,18 +84,9 @@ def what_if(
     return _recomputed(loaded, before, after)
 
 
-def _merged(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
-    """``old`` with the keys of ``new``, mappings key by key: a type keeps the figures that are not named."""
-    values = dict(old)
-    for key, value in new.items():
-        kept = values.get(key)
-        values[key] = _merged(kept, value) if isinstance(kept, Mapping) and isinstance(value, Mapping) else value
-    return values
-
-
 def _hardware(
     loaded: Loaded, config: ExperimentConfig, clocks: Mapping[str, TimeModel], windows: int | None = None
-) -> Hardware:
+) -> Model:
     """The fleet of a configuration with the run's recorded clocks, and these ``clocks``; needs no data.
 
     ``windows``: of each client; None: as recorded.
@@ -224,11 +139,6 @@ def _refuse_other_sensors(old: Fleet, new: Fleet) -> None:
             )
 
 
-def _receipts(record: RoundRecord) -> tuple[Receipt, ...]:
-    """The work of a round as it was recorded."""
-    return tuple(_receipt(c) for c in record.clients)
-
-
 def _receipt(client: ClientRecord) -> Receipt:
     task = Assignment(
         client=client.client,
@@ -271,23 +181,23 @@ def _trial(client: int, probe: ProbeRecord) -> Assignment:
     )
 
 
-def _local_round(hardware: Hardware, client: ClientId) -> LocalRound:
+def _local_round(hardware: Model, client: ClientId) -> LocalRound:
     training = hardware.config.training
     windows = hardware.fleet[client].num_windows
     return LocalRound(windows=windows, epochs=training.epochs, batch_size=training.batch_size)
 
 
-def _charged(record: RoundRecord, before: Hardware, after: Hardware) -> tuple[Receipt, ...]:
+def _charged(record: RoundRecord, before: Model, after: Model) -> tuple[Receipt, ...]:
     """The receipts that a round is charged for; all clients are participants where no FedAvg round is recorded."""
     ids = record.participants if record.fedavg else range(len(after.fleet))
     done = [
         resized(r, _local_round(before, r.assignment.client), _local_round(after, r.assignment.client))
-        for r in _receipts(record)
+        for r in map(_receipt, record.clients)
     ]
     return after.accountant.charged(done, [after.fleet[n] for n in ids])
 
 
-def _refuse_unexplained(loaded: Loaded, record: RoundRecord, hardware: Hardware) -> None:
+def _refuse_unexplained(loaded: Loaded, record: RoundRecord, hardware: Model) -> None:
     """Check that the recorded costs follow from the recorded work; else the other fleet's would be wrong too.
 
     Raises:
@@ -303,7 +213,7 @@ def _refuse_unexplained(loaded: Loaded, record: RoundRecord, hardware: Hardware)
                 f"but its recorded work gives {cost.round_s:.6g} s and {cost.energy_j:.6g} J with this version; run it "
                 "again with this version, then ask"
             )
-    reference = hardware.fedavg(record.participants) if record.fedavg else {}
+    reference = hardware.reference(record.participants) if record.fedavg else {}
     if any(not _same(reference[name], kept.round_s, kept.energy_j) for name, kept in record.fedavg.items()):
         raise UserError(
             f"{loaded.where}: round {record.round}: some participants had no work, and who they were is not recorded; "
@@ -315,25 +225,20 @@ def _same(cost: RoundCost, round_s: float, energy_j: float) -> bool:
     return isclose(cost.round_s, round_s, rel_tol=_TOLERANCE) and isclose(cost.energy_j, energy_j, rel_tol=_TOLERANCE)
 
 
-def _deadline_s(hardware: Hardware, round_: int) -> float | None:
-    """Return the method's deadline on this hardware; None where it has none."""
-    target_s = hardware.strategy.insight.deadline_s
-    return None if target_s is None else target_s(hardware.context(round_))
-
-
-def _recomputed(loaded: Loaded, before: Hardware, hardware: Hardware) -> Loaded:
+def _recomputed(loaded: Loaded, before: Model, hardware: Model) -> Loaded:
     """The run with another fleet's costs, totals, reference and configuration; its warnings say so."""
-    planning, reference = loaded.run.planning_model, hardware.fedavg()
+    planning, reference = loaded.run.planning_model, hardware.reference()
+    target_s = hardware.strategy.insight.deadline_s
     rounds: list[RoundRecord] = []
     totals: Mapping[str, Totals] = {}
     for record in loaded.rounds:
         work = _charged(record, before, hardware)
         costs = hardware.accountant.cost(work, hardware.fleet, record.server_s)
         totals = {name: totals_after(totals.get(name, Totals()), cost, work) for name, cost in costs.items()}
-        mine = hardware.fedavg(record.participants) if record.fedavg else reference
+        mine = hardware.reference(record.participants) if record.fedavg else reference
         round_s = costs[planning].round_s
         update = {
-            "deadline_s": None if record.deadline_s is None else _deadline_s(hardware, record.round),
+            "deadline_s": target_s and record.deadline_s and target_s(hardware.context(record.round)),
             "costs": costs,
             "totals": totals,
             "fedavg": fedavg_records(mine) if record.fedavg else {},

@@ -65,11 +65,9 @@ class Trainer:
         self.flat = torch.zeros(backbone.layout.numel, device=self.device)
         self.theta = backbone.layout.views(self.flat)
         for j, parameters in backbone.parameters.items():
-            start = 0
-            for p in parameters:
-                self.theta[j][start : start + p.numel()] = p.data.reshape(-1)
-                p.data = self.theta[j][start : start + p.numel()].view(p.shape)
-                start += p.numel()
+            for p, view in zip(parameters, backbone.layout.unflatten(j, self.theta[j]).values(), strict=True):
+                view.copy_(p.data)
+                p.data = view
         self._output_bytes = output_bytes(backbone)
         # Clients differ in a few ways only.
         self._plan_forward = lru_cache(maxsize=256)(partial(plan_forward, backbone))
@@ -303,10 +301,8 @@ def zero_unsent_ranks(theta: Mapping[GroupId, Tensor], layout: GroupLayout, down
     """Zero both factors of a LoRA group beyond the rank at which it was received."""
     for j, part in down.items():
         for spec in layout[j].tensors if part.rank is not None else ():
-            if spec.kind in ("lora_a", "lora_b"):
-                axis, number = part.lead(spec)
-                factor = theta[j][spec.offset : spec.offset + spec.numel].view(spec.shape)
-                factor.narrow(axis, number, spec.shape[axis] - number).zero_()
+            if spec.is_factor:
+                part.beyond(spec, spec.of(theta[j])).zero_()
 
 
 def _overlay_personal(theta: Mapping[GroupId, Tensor], context: ClientContext, keep: Mapping[GroupId, Part]) -> None:
@@ -329,8 +325,7 @@ def _mask_parts(backbone: Backbone, task: Assignment) -> None:
             continue
         for spec, p in zip(backbone.layout[j].tensors, backbone.parameters[j], strict=True):
             if p.grad is not None:
-                axis, number = part.lead(spec)
-                p.grad.narrow(axis, number, spec.shape[axis] - number).zero_()
+                part.beyond(spec, p.grad).zero_()
 
 
 @torch.no_grad()
@@ -338,10 +333,7 @@ def _restore_parts(backbone: Backbone, run: LoadedRun) -> None:
     """Undo the decay outside the assigned ranks and rows: these entries stay as they were loaded."""
     for j, part in run.task.train.items():
         for spec, p in zip(backbone.layout[j].tensors, backbone.parameters[j], strict=True) if part.cuts else ():
-            axis, number = part.lead(spec)
-            start = run.start[j][spec.offset : spec.offset + spec.numel].view(spec.shape)
-            rest = number, spec.shape[axis] - number
-            p.narrow(axis, *rest).copy_(start.narrow(axis, *rest))
+            part.beyond(spec, p).copy_(part.beyond(spec, spec.of(run.start[j])))
 
 
 @contextmanager

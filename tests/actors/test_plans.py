@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from actors.commands.run import Options, _finish
+from actors.commands.run import _finish
 from actors.terminal.exit_codes import Stopped
 from relief_ray.experiment.lifecycle import create
 from relief_ray.models.moment.weights import load_frozen
@@ -17,7 +17,8 @@ from relief_ray.support.errors import UserError
 from tests.actors.grids.tiny_plans import tiny_plan
 from tests.actors.trials import run_alone
 from tests.models.test_backbone_frozen import put_weights
-from tune_configs.registry import cells_of, load_grid
+from tests.plans import cells_of, typed
+from tune_configs.registry import load_grid
 
 
 def states(plan):
@@ -41,11 +42,11 @@ def test_states_of_a_grid_with_every_kind_of_cell(tmp_path):
     assert read_run(done.folder).parent == "tiny"
     senders = Senders([], print)
     with pytest.raises(Stopped, match=f"1 cell is stale.*\ncompute again with: .* resume {tmp_path} --rerun-") as ended:
-        _finish(plan, senders, {stale.cell.name}, Options())
+        list(_finish(plan, senders, {stale.cell.name}))
     assert ended.value.code == 5
     with pytest.raises(Stopped, match=r"^1 cells failed; (.|\n)*1 cell is stale"):
-        _finish(plan, senders, {stale.cell.name, failed.cell.name}, Options())
-    _finish(plan, senders, {done.cell.name}, Options())
+        list(_finish(plan, senders, {stale.cell.name, failed.cell.name}))
+    assert len(list(_finish(plan, senders, {done.cell.name}))) == 1
 
 
 def test_a_failed_cell_keeps_its_error_and_a_new_try_forgets_it(tmp_path):
@@ -76,7 +77,7 @@ def test_a_cell_stops_between_rounds_and_goes_on(tmp_path):
 def test_a_plan_file_is_read_as_it_was_written(tmp_path):
     plan = tiny_plan(tmp_path).write()
     assert Plan.read(tmp_path, kind="grid") == plan
-    changed = Plan.read(tmp_path, ["runtime.num_hosts=2"], kind="grid")
+    changed = Plan.read(tmp_path, typed("runtime.num_hosts=2"), kind="grid")
     assert [c.hash for c in changed.cells] == [c.hash for c in plan.cells]
     assert {c.config.runtime.num_hosts for c in changed.cells} == {2}
 
@@ -115,6 +116,7 @@ def test_a_damaged_cell_is_a_failed_one(tmp_path):
     assert cell.status == "failed" and "unreadable" in cell.why
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("left", ["nothing", "one round", "half a line", "damage"])
 def test_a_finished_cell_whose_ledger_was_cut_is_a_failed_one(tmp_path, left):
     plan = tiny_plan(tmp_path, methods=("fedavg",)).write()

@@ -75,6 +75,7 @@ def test_an_earlier_profile_is_held_against_the_same_rounds(tmp_path, profiled):
     assert lines[-1].startswith(f"earlier: a file of `relief-ray device profile`, {profile.measured.date}, commit")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -20,6 +20,7 @@ def test_every_table_stands_on_a_page():
     assert names == set(BLOCKS)
 
 
+@pytest.mark.ci
 def test_a_changed_number_is_seen():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (block,) = (m[0] for m in MARKED.finditer(text) if m["name"] == "study")
@@ -46,6 +47,7 @@ def test_scores_are_means_of_the_records():
     assert of_relief[2].startswith(f"{gain:+.1f} ")
 
 
+@pytest.mark.ci
 def test_chosen_values_stand_beside_the_same_round_with_the_papers():
     """By hand: means over replicates of FedAvg's fifteenth round, of 15 and of 200, and of their differences."""
     chosen, before = (

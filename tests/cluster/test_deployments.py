@@ -66,6 +66,7 @@ def validators() -> dict[str, "jsonschema.Validator"]:
     return {}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", FILES)
 def test_the_file_is_valid_and_its_mutants_are_not(name, validators):
     """A letter more in any key that a schema names, or another type at any leaf, has to be noticed."""

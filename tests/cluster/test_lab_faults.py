@@ -38,7 +38,7 @@ def cut_at_round_4(lab: Lab, running: Running) -> float:
     """Cut the link of node c as soon as round 3 is reported; the moment."""
     running.until(lambda: 3 in rounds_of(running), 240)
     # Not as a command, whose start takes as long as a round.
-    cut(Place(lab.name), ["c"])
+    cut(Place(lab.name), "c")
     return time.monotonic()
 
 

@@ -17,7 +17,6 @@ from tests.lab import lab
 from tests.lab.__main__ import app as lab_app
 from tests.lab.cgroup import Controller, find_controller
 from tests.lab.members import missing_of
-from tests.lab.network import qdisc_lines
 from tests.lab.plan import GCS_PORT, HEAD, HOME, environment, make_plan, ray_line
 from tests.lab.state import Node, Place, Process, State, end, marked
 
@@ -63,15 +62,6 @@ def test_a_nodes_variables_are_its_own():
     there = environment("/venv/bin", "/checkout", None)
     assert there["HOME"] == HOME and there["RAY_AUTH_MODE"] == "token" and "RELIEF_DATA" not in there
     assert environment("/venv/bin", "/checkout", "/data")["RELIEF_DATA"] == "/data"
-
-
-def test_a_link_is_slowed_by_a_bucket_and_delayed_before_it():
-    drop, rate = qdisc_lines("eth0", 5.5, None)
-    assert drop == ["tc", "qdisc", "del", "dev", "eth0", "root"]
-    assert rate[6:10] == ["handle", "1:", "tbf", "rate"] and rate[10] == "5500000"
-    _, delay, rate = qdisc_lines("eth0", 20, 7.5)
-    assert delay[-3:] == ["netem", "delay", "7.5ms"] and rate[5:7] == ["parent", "1:1"]
-    assert qdisc_lines("eth0", None, None) == [drop]
 
 
 def test_quotas_are_written_as_each_version_reads_them(tmp_path):
@@ -150,12 +140,13 @@ def test_errors_name_the_fix(tmp_path):
     with pytest.raises(UserError, match="remove the lab with `down`"):
         Place("one", tmp_path).read()
     with pytest.raises(UserError, match="expected one of head"):
-        lab.names_of(State(nodes={"head": Node(plan=make_plan(["a"])[0])}), "a,b")
+        lab.nodes_of(State(nodes={"head": Node(plan=make_plan(["a"])[0])}), "a,b")
 
 
 def test_all_are_all_but_the_head():
     state = State(nodes={node.name: Node(plan=node) for node in make_plan(["a", "b"])})
-    assert lab.names_of(state, "all") == ["a", "b"] and lab.names_of(state, "head,a") == ["head", "a"]
+    for words, names in (("all", ["a", "b"]), ("head,a", ["head", "a"])):
+        assert [node.plan.name for node in lab.nodes_of(state, words)] == names
 
 
 def test_without_root_nothing_is_built(tmp_path, monkeypatch):

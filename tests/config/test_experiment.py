@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from relief_ray.config import experiment as module
-from relief_ray.config.experiment import SCHEMA, ExperimentConfig, explain, override, parse, preset
+from relief_ray.config.experiment import SCHEMA, ExperimentConfig, explain, parse, preset
 from relief_ray.models.registry import BACKBONES
 from relief_ray.records.identity import cell_id, config_hash
 from relief_ray.strategies import PRESETS
@@ -17,6 +17,7 @@ from relief_ray.support.errors import UserError, nearest
 from relief_ray.support.frozen import FrozenConfig
 from relief_ray.support.user_yaml import read_mapping
 from relief_ray.training.config import TrainingConfig
+from tests.plans import override
 
 DEFAULTS = Path(__file__).with_name("defaults.json")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from relief_ray.config.experiment import ExperimentConfig, all_keys, override, parse
+from relief_ray.config.experiment import ExperimentConfig, all_keys, parse
 from relief_ray.config.keys import Key, in_words, nearest_keys
 from relief_ray.models.registry import BACKBONES
 from relief_ray.strategies import PRESETS
@@ -16,6 +16,7 @@ from relief_ray.support.errors import UserError
 from relief_ray.support.frozen import FrozenConfig
 from tests.config.test_experiment import ALL_KEYS
 from tests.own import METHOD
+from tests.plans import override
 
 # Words that say nothing about a key by themselves.
 EMPTY = frozenset("a an the of or and its is this for in to by value key setting option number".split())

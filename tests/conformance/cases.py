@@ -16,7 +16,8 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from relief_ray.config.experiment import ExperimentConfig, parse
-from relief_ray.conformance.runner import FAST_LINK, after_rounds, drive, outcome
+from relief_ray.conformance.runner import FAST_LINK, after_rounds, outcome
+from relief_ray.experiment.experiment import run_cell as drive
 from relief_ray.strategies import PRESETS
 
 Values = dict[str, object]

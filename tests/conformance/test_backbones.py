@@ -6,10 +6,11 @@ import pytest
 from typer.testing import CliRunner
 
 from actors.cli.main import app
-from relief_ray.config.experiment import override, parse
+from relief_ray.config.experiment import parse
 from relief_ray.conformance.backbones import BACKBONE_RULES, check_backbone
 from relief_ray.conformance.runner import PROBLEM
 from tests.conformance.broken_backbones import BROKEN, GOOD, module
+from tests.plans import override
 
 pytestmark = pytest.mark.usefixtures("run_cache")
 

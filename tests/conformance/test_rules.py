@@ -3,12 +3,13 @@
 import pytest
 import torch
 
-from relief_ray.config.experiment import override, parse
+from relief_ray.config.experiment import parse
 from relief_ray.conformance.rules import RULES
 from relief_ray.conformance.runner import PROBLEM, check
 from relief_ray.strategies import PRESETS
 from tests.conformance.broken import BROKEN, module
 from tests.conformance.cases import strategy_values
+from tests.plans import override
 
 pytestmark = pytest.mark.usefixtures("run_cache")
 

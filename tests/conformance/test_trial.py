@@ -2,10 +2,11 @@
 
 import pytest
 
-from relief_ray.config.experiment import override, parse
+from relief_ray.config.experiment import parse
 from relief_ray.conformance.rules import RULES, Verdict
 from relief_ray.conformance.runner import PROBLEM
-from relief_ray.conformance.trial import Conformance, judged_of, summary, title_of
+from relief_ray.conformance.trial import Conformance, judged_of, title_of
+from tests.plans import override
 
 
 @pytest.mark.parametrize(
@@ -22,7 +23,9 @@ def test_an_instance_of_a_built_in_method_keeps_the_name_it_was_given_by(target,
     spec = target.format(file=file)
     name = title_of(spec, parse(override(PROBLEM, [f"strategy={spec}"])))
     assert name == expected.format(file=file)
-    assert summary(name, [Verdict(rule="purity", status="kept")]) == f"{name}: keeps 1 rule"
+    kept = (Verdict(rule="purity", status="kept"),)
+    result = Conformance(name=name, heading="", rules=RULES, verdicts=kept, about={})
+    assert result.summary == f"{name}: keeps 1 rule"
 
 
 def test_a_result_is_true_where_no_rule_is_broken():
@@ -41,7 +44,9 @@ def test_a_result_is_true_where_no_rule_is_broken():
     assert bad.text.splitlines()[0] == "mine (own)" and bad.text.endswith("mine: breaks moves; 1 kept, 0 not judged")
 
 
+@pytest.mark.ci
 def test_each_verdict_is_passed_on_when_it_is_reached():
-    reached = []
-    result = judged_of("dsa_mini", [], {}).judge(reached.append)
+    judged = judged_of("dsa_mini", [], {})
+    reached = list(judged.reached())
+    result = judged.judge(reached)
     assert tuple(reached) == result.verdicts and result.ok and result.facts["dataset"] == "dsa_mini"

@@ -121,6 +121,7 @@ def get(site: Site, root: Path) -> Path:
     return path
 
 
+@pytest.mark.ci
 def test_plain_with_progress(serve: Serve, good: bytes, tmp_path: Path) -> None:
     site = serve(good, ["whole"])
     heard: list[tuple[int, int | None]] = []

@@ -35,6 +35,7 @@ def test_the_originals_columns(name: str, columns: int, request: pytest.FixtureR
         assert any(b"NaN" in line for line in lines)
 
 
+@pytest.mark.ci
 def test_pamap2_resembles_the_original(pamap2_root: Path) -> None:
     dataset = load_dataset("pamap2", pamap2_root)
     assert dataset.facts["103"]["missing_labels"] == [5, 6, 7, 24]
@@ -43,6 +44,7 @@ def test_pamap2_resembles_the_original(pamap2_root: Path) -> None:
     assert np.isfinite(np.asarray(dataset.signal())).all()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", ["pamap2", "mhealth"])
 def test_without_its_marker_it_is_still_known(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     root = shutil.copytree(request.getfixturevalue(f"{name}_root"), tmp_path / "copy")

@@ -86,7 +86,7 @@ def test_counted_server_seconds_lengthen_every_clock_and_everybody_waits(toy):
     plain, counting = (accountant(toy, whole=False, count_server_time=c) for c in (False, True))
     before = plain.cost(receipts, FLEET, 2.5)
     assert before == plain.cost(receipts, FLEET), "logged apart, not counted"
-    idle_w = sum(DEVICES["paper"][c.device].idle_power_w for c in FLEET.clients)
+    idle_w = sum(DEVICES["paper"][c.device].power.idle_w for c in FLEET.clients)
     for name, cost in counting.cost(receipts, FLEET, 2.5).items():
         assert cost.round_s == before[name].round_s + 2.5
         assert cost.energy_j == pytest.approx(before[name].energy_j + 2.5 * idle_w)
@@ -112,6 +112,7 @@ def of(runs, case, mode):
     return read_rounds(runs[case, mode])
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("case", [*sorted(CHARGED_WHOLE), "relief"])
 def test_accounting_changes_the_bill_and_nothing_that_is_learned(runs, case):
     for method, table in zip(of(runs, case, "method"), of(runs, case, "table"), strict=True):

@@ -197,7 +197,7 @@ def test_fedavg_reference_of_some_participants(world):
     some = accountant.fedavg_reference(fleet, epochs=2, participants=[0, 7], engine="naive")["split_naive"]
     waiting = some.clients[3]
     assert waiting.times == StageTimes()
-    assert waiting.energy_j == pytest.approx(types["B"].idle_power_w * some.round_s)
+    assert waiting.energy_j == pytest.approx(types["B"].power.idle_w * some.round_s)
 
 
 def test_full_clients_gain_nothing_and_others_never_lose(world):

@@ -11,7 +11,7 @@ def test_presets_are_the_papers():
     assert figures == [(275.0, 60.0), (21.0, 30.0), (5.0, 5.0)]
     assert [t.active_power_w for t in PRESETS["testbed"].values()] == [60.0, 30.0, 15.0]
     # Section VII: Type A idles at about 12 W, B at 6 W, C at 3 W.
-    assert [t.idle_power_w for t in PRESETS["testbed"].values()] == [12.0, 6.0, 3.0]
+    assert [t.power.idle_w for t in PRESETS["testbed"].values()] == [12.0, 6.0, 3.0]
     assert PRESETS["paper"]["C"].ray_resources == {"type_c": 1.0}
 
 

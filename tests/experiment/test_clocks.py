@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from relief_ray.config.experiment import ExperimentConfig, override, parse
+from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.core.messages import Assignment
 from relief_ray.devices.fleet import device_types
 from relief_ray.devices.time import Conditions, Profile, Throughput, save_profile
@@ -17,6 +17,7 @@ from relief_ray.plugins.load import digests
 from tests.conformance.cases import BASE, config_of
 from tests.models.tiny_moment import SHAPE
 from tests.own import CLOCK
+from tests.plans import override
 
 COSTS = Path(__file__).parents[2] / "docs" / "costs.md"
 ROW = Throughput(forward_flops_per_s=1e9, backward_flops_per_s=1e9, optimizer_flops_per_s=1e9)

@@ -71,6 +71,7 @@ def test_own_sensors_are_averaged_over_clients(run_of):
     assert tested.f1_own_sensors == pytest.approx(sum(f1 * n for f1, n in scores) / 8, rel=1e-12)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("case", ["relief", "local", "pilot"])
 def test_what_each_client_uses_is_recorded_with_every_evaluation(case, run_of):
     """Its own model where it has one (then it is ``f1_fleet``), else the canonical one through its sensors."""

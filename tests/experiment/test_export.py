@@ -70,7 +70,7 @@ def raw(setup, number=None):
 
 def inside(setup, folder, present, number):
     """This package's logits of the run's last model, from a model that was built anew."""
-    backbone = build_backbone(setup.config, input_shape(setup.data), "naive")
+    backbone = build_backbone(setup.config, input_shape(setup.data.spec), "naive")
     point = load(folder, binding_of(setup, read_run(folder)))
     backbone.load(common_model(setup, point, folder))
     windows = {m: torch.from_numpy(x) for m, x in setup.data.test.take(np.arange(number)).load().items()}
@@ -102,6 +102,7 @@ def test_the_code_in_the_readme_is_the_runs_model(kind, request, tmp_path, monke
         assert not torch.equal(logits(few), logits({m: x for m, x in few.items() if m != "gyro"}))
 
 
+@pytest.mark.ci
 def test_what_is_written_for_each_backbone(cnn, moment, tmp_path):
     export_model(moment[0], tmp_path / "moment")
     names = {str(p.relative_to(tmp_path / "moment")) for p in (tmp_path / "moment").rglob("*") if p.is_file()}
@@ -179,7 +180,7 @@ def test_a_plain_module_with_batch_norm_has_the_run_s_score_outside(run_cache, t
     export_model(tmp_path / "run", tmp_path / "out")
     theta = load_file(tmp_path / "out" / "model.safetensors")
     statistics = load_file(tmp_path / "out" / "statistics.safetensors")
-    shape = input_shape(setup.data)
+    shape = input_shape(setup.data.spec)
     net, values = Net(shape.channels, shape.num_classes).eval(), {}
     for m in shape.modalities:
         # The place in the encoder of each group's convolution; its norm is behind it.

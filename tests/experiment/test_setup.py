@@ -34,7 +34,7 @@ def test_everything_speaks_of_the_same_clients(relief):
 
 
 def test_the_backbone_fits_the_data(relief):
-    shape = input_shape(relief.data)
+    shape = input_shape(relief.data.spec)
     assert shape.modalities == relief.fleet.modalities == ("acc", "gyro", "mag")
     assert shape.num_classes == len(relief.data.classes)
     backbone = relief.job.build()
@@ -51,7 +51,7 @@ def test_the_seed_decides_the_initial_model_and_the_strategy_does_not(relief):
 def test_the_length_of_windows_reaches_backbone_costs_and_data(relief):
     """Half the samples: half the FLOPs of a convolution; what follows the pooling costs what it did."""
     short = prepare(config_of("relief", data={**BASE["data"], "window_s": 2.56}))
-    assert (input_shape(relief.data).window, input_shape(short.data).window) == (128, 64)
+    assert (input_shape(relief.data.spec).window, input_shape(short.data.spec).window) == (128, 64)
     assert short.job.clients[0].take([0]).load()["acc"].shape == (1, 3, 64)
     usual, half = (s.planner.counter.costs.flops for s in (relief, short))
     assert half["encoder.acc.1"].forward_flops == usual["encoder.acc.1"].forward_flops / 2

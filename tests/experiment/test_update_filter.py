@@ -33,6 +33,7 @@ def test_one_update_of_1e30_is_refused_and_the_others_train_as_if_that_client_we
     assert [c.client for c in rounds[-1].clients] == list(range(8)), "it has worked, and that is charged"
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("reason", REASONS.values(), ids=REASONS)
 def test_every_rule_names_the_client_in_records_and_reports(reason, tmp_path):
     rounds = run_without(tmp_path / "run", reason)

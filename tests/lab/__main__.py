@@ -67,7 +67,7 @@ def head(name: LabName = "lab", supervised: Supervised = False) -> None:
 def node(names: NodeNames, name: LabName = "lab", supervised: Supervised = False) -> None:
     """Start Ray on nodes, which join the head."""
     place = Place(name)
-    for each in lab.names_of(place.read(), names):
+    for each in (node.plan.name for node in lab.nodes_of(place.read(), names)):
         process = running.start_ray(place, each, is_supervised=supervised)
         print(f"{each}: process {process.pid}, prints to {place.logs / f'{each}.log'}")
 
@@ -80,9 +80,9 @@ def wait_ready(
     """Wait until every node on which Ray was started is a member of the cluster; exit code 1 if one is not."""
     place = Place(name)
     state = place.read()
-    expected = lab.addresses(state)
+    expected = [node.plan.address for node in state.nodes.values() if node.ray is not None]
     words = [sys.executable, "-m", "tests.lab.members", f"{state.nodes[HEAD].plan.address}:{GCS_PORT}"]
-    raise SystemExit(running.execute(place, HEAD, [*words, *expected.values(), f"--timeout-s={timeout_s}"]))
+    raise SystemExit(running.execute(place, HEAD, [*words, *expected, f"--timeout-s={timeout_s}"]))
 
 
 @app.command("exec")
@@ -103,12 +103,9 @@ def shape(
     name: LabName = "lab",
     down_mbit: Rate = None,
     up_mbit: Rate = None,
-    delay_ms: Annotated[float | None, typer.Option(help="Round-trip delay, where the kernel has netem.")] = None,
 ) -> None:
     """Set the rates of nodes' links, towards the node and away from it; without options as fast as the machine."""
-    place = Place(name)
-    link = Link(down_mbit=down_mbit, up_mbit=up_mbit, delay_ms=delay_ms)
-    lab.shape(place, lab.names_of(place.read(), names), link)
+    lab.shape(Place(name), names, Link(down_mbit=down_mbit, up_mbit=up_mbit))
 
 
 @app.command()
@@ -118,31 +115,28 @@ def quota(
     name: LabName = "lab",
 ) -> None:
     """Limit the CPU time of nodes."""
-    if percent != "none" and not percent.isdigit():
-        raise UserError(f"quota {percent}: expected a whole number of percent of one core, or `none`")
-    place = Place(name)
-    lab.quota(place, lab.names_of(place.read(), names), None if percent == "none" else int(percent))
+    if percent != "none" and not (percent.isdigit() and int(percent)):
+        raise UserError(f"quota {percent}: expected 1 or more percent of one core, or `none`")
+    lab.quota(Place(name), names, None if percent == "none" else int(percent))
 
 
 @app.command()
 def cut(names: NodeNames, name: LabName = "lab") -> None:
     """Cut the links of nodes: packets are lost, connections stay."""
-    place = Place(name)
-    lab.cut(place, lab.names_of(place.read(), names))
+    lab.cut(Place(name), names)
 
 
 @app.command()
 def heal(names: NodeNames, name: LabName = "lab") -> None:
     """Heal links that were cut."""
-    place = Place(name)
-    lab.cut(place, lab.names_of(place.read(), names), is_cut=False)
+    lab.cut(Place(name), names, is_cut=False)
 
 
 @app.command()
 def kill(names: NodeNames, name: LabName = "lab") -> None:
     """End all processes of nodes, as pulling the plug does; their disks stay, `node` starts Ray again."""
     place = Place(name)
-    for each in lab.names_of(place.read(), names):
+    for each in (node.plan.name for node in lab.nodes_of(place.read(), names)):
         print(f"{each}: {lab.kill(place, each)} processes ended")
 
 
@@ -169,7 +163,6 @@ def status(name: LabName = "lab", as_json: Annotated[bool, typer.Option("--json"
             "cut": node.link.is_cut,
             "down_mbit": node.link.down_mbit,
             "up_mbit": node.link.up_mbit,
-            "delay_ms": node.link.delay_ms,
             "quota_percent": node.quota_percent,
             "down_bytes": moved.get(key, (None, None))[0],
             "up_bytes": moved.get(key, (None, None))[1],

@@ -58,14 +58,14 @@ def node_of(state: State, name: str) -> Node:
     return state.nodes[name]
 
 
-def names_of(state: State, words: str) -> list[str]:
+def nodes_of(state: State, words: str) -> list[Node]:
     """The nodes of ``a,b``; ``all`` are all but the head.
 
     Raises:
         UserError: one is not in the lab.
     """
     names = [name for name in state.nodes if name != HEAD] if words == "all" else words.split(",")
-    return [node_of(state, name).plan.name for name in names]
+    return [node_of(state, name) for name in names]
 
 
 def init_of(node: Node) -> Process:
@@ -207,38 +207,30 @@ def down(place: Place) -> list[str]:
     return [f"process {p.pid}" for p in left]
 
 
-def shape(place: Place, names: Sequence[str], link: Link) -> None:
+def shape(place: Place, words: str, link: Link) -> None:
     """Set the rates of nodes' links; whether a link is cut stays as it is."""
     with place.changing() as state:
-        for name in names:
-            node = node_of(state, name)
+        for node in nodes_of(state, words):
             assert state.switch is not None
-            network.shape(state.switch, name, init_of(node), link)
+            network.shape(state.switch, node.plan.name, init_of(node), link)
             node.link = link.model_copy(update={"is_cut": node.link.is_cut})
 
 
-def quota(place: Place, names: Sequence[str], percent: int | None) -> None:
-    """Limit each node to ``percent`` of one core; None lifts the limit.
-
-    Raises:
-        UserError: less than 1 %.
-    """
-    if percent is not None and percent < 1:
-        raise UserError(f"quota {percent} %: expected 1 or more, or `none`")
+def quota(place: Place, words: str, percent: int | None) -> None:
+    """Limit each node to ``percent`` of one core; None lifts the limit."""
     with place.changing() as state:
-        for name in names:
-            node_of(state, name).quota_percent = percent
-            find_controller().limit(group_of(place, name), percent)
+        for node in nodes_of(state, words):
+            node.quota_percent = percent
+            find_controller().limit(group_of(place, node.plan.name), percent)
 
 
-def cut(place: Place, names: Sequence[str], is_cut: bool = True) -> None:
+def cut(place: Place, words: str, is_cut: bool = True) -> None:
     """Cut nodes' links, or heal them: packets are lost, connections stay."""
     with place.changing() as state:
-        for name in names:
-            node_of(state, name)
+        for node in nodes_of(state, words):
             assert state.switch is not None
-            network.set_cut(state.switch, name, is_cut)
-            state.nodes[name].link.is_cut = is_cut
+            network.set_cut(state.switch, node.plan.name, is_cut)
+            node.link.is_cut = is_cut
 
 
 def kill(place: Place, name: str) -> int:
@@ -263,9 +255,3 @@ def _is_reapers(process: Process) -> bool:
         return Path(f"/proc/{process.pid}/cmdline").read_bytes() == b"sleep\x003600\x00"
     except FileNotFoundError:
         return True
-
-
-def addresses(state: State, *, only_started: bool = True) -> dict[str, str]:
-    """Addresses of nodes by name; ``only_started``: of those on which Ray was started."""
-    nodes = state.nodes.items()
-    return {name: node.plan.address for name, node in nodes if node.ray is not None or not only_started}

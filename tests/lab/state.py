@@ -6,8 +6,8 @@ import fcntl
 import os
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -49,13 +49,11 @@ class Process(BaseModel):
         fields = _stat(self.pid)
         return fields is not None and int(fields[_START]) == self.start_ticks and fields[_STATE] not in "ZX"
 
-    def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send it a signal, if it runs."""
+    def kill(self) -> None:
+        """End it, if it runs."""
         if self.is_alive:
-            try:
-                os.kill(self.pid, number)
-            except ProcessLookupError:
-                pass
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
 
 
 def _stat(pid: int) -> list[str] | None:
@@ -67,11 +65,10 @@ def _stat(pid: int) -> list[str] | None:
 
 
 class Link(BaseModel):
-    """A node's link: rates in Mbit/s (None: as fast as the machine), added delay in ms, and whether it is cut."""
+    """A node's link: rates in Mbit/s (None: as fast as the machine), and whether it is cut."""
 
     down_mbit: float | None = None
     up_mbit: float | None = None
-    delay_ms: float | None = None
     is_cut: bool = False
 
 
@@ -172,16 +169,8 @@ class Place:
 
 def marked(place: Place) -> list[Process]:
     """Processes that hold this lab's namespaces, whether its file knows them or not."""
-    mark, processes = f"{MARK}={place.folder}".encode(), []
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            if mark in (folder / "environ").read_bytes().split(b"\0"):
-                processes.append(Process.of(int(folder.name)))
-        except (FileNotFoundError, PermissionError, ProcessLookupError):
-            pass
-    return processes
+    mark = f"{MARK}={place.folder}".encode()
+    return _found(lambda folder: mark in (folder / "environ").read_bytes().split(b"\0"))
 
 
 def inside(init: Process) -> list[Process]:
@@ -190,14 +179,16 @@ def inside(init: Process) -> list[Process]:
         namespace = os.readlink(f"/proc/{init.pid}/ns/pid")
     except FileNotFoundError:
         return []
+    return [p for p in _found(lambda folder: os.readlink(folder / "ns/pid") == namespace) if p.pid != init.pid]
+
+
+def _found(is_one: Callable[[Path], bool]) -> list[Process]:
+    """Processes of this machine by their folders below ``/proc``, which may be gone, or not ours to read."""
     processes = []
-    for folder in Path("/proc").iterdir():
-        try:
-            if folder.name.isdigit() and int(folder.name) != init.pid:
-                if os.readlink(folder / "ns" / "pid") == namespace:
-                    processes.append(Process.of(int(folder.name)))
-        except (FileNotFoundError, PermissionError, ProcessLookupError):
-            pass
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(FileNotFoundError, PermissionError, ProcessLookupError):
+            if is_one(folder):
+                processes.append(Process.of(int(folder.name)))
     return processes
 
 

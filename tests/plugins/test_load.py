@@ -8,8 +8,8 @@ import pytest
 
 from actors.commands.config import explain_command
 from actors.commands.fleet import show
-from actors.commands.results import bibtex_command
-from relief_ray.config.experiment import ExperimentConfig, override, parse
+from actors.commands.results import compare_command
+from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.experiment.lifecycle import reopen
 from relief_ray.plugins.load import digests, is_own, load, path_of, sources
 from relief_ray.records.committed import condense, write_committed
@@ -26,8 +26,8 @@ from relief_ray.strategies.fedavg import FedAvg
 from relief_ray.support.errors import UserError
 from tests.conformance.cases import BASE, after_rounds, drive, outcome
 from tests.own import METHOD
-from tests.plans import planned
-from tune_configs.registry import cells_of, load_grid
+from tests.plans import cells_of, override, planned, typed
+from tune_configs.registry import load_grid
 
 pytestmark = pytest.mark.usefixtures("run_cache")
 
@@ -133,6 +133,7 @@ def test_of_an_installed_package_only_its_own_modules_count(write):
     assert [s.name for s in sources(["pkg_a"])] == ["pkg_a/__init__.py", "pkg_a/part.py"]
 
 
+@pytest.mark.ci
 def test_a_run_is_resumed_with_the_same_bits_and_refused_once_the_file_has_changed(write, tmp_path):
     module = write(METHOD)
     config = with_strategy({"name": f"{module}:Mine", "alpha": 0.25})
@@ -279,10 +280,12 @@ def test_reports_show_a_users_methods_as_their_file_states_them(hooked, tmp_path
     own = [name for name in rows if name in shown and name != "fedavg"]
     assert own == ["Half & half, halved (reconstructed)", "Half & half", "Untitled", "Ceiling"]
     assert [name for name, row in rows.items() if row.faint] == ["Ceiling"] and rows["Ceiling"].rule
-    bibtex_command([tmp_path / "runs"])
-    assert capsys.readouterr().out.split("\n\n")[0].startswith("@inproceedings{mcmahan2017fedavg,")
-    bibtex_command([tmp_path / "runs" / "Hooked"])
-    assert capsys.readouterr().out == "@misc{half2026, title = {Half and half}}\n"
+    (all_of_them,), (alone,) = (
+        compare_command([place], None, bibtex=True, wide=False, setting=None)
+        for place in (tmp_path / "runs", tmp_path / "runs" / "Hooked")
+    )
+    assert all_of_them.text.split("\n\n")[0].startswith("@inproceedings{mcmahan2017fedavg,")
+    assert alone.text == "@misc{half2026, title = {Half and half}}"
 
 
 def test_a_method_that_was_only_planned_is_called_as_its_run_would_be(hooked, tmp_path):
@@ -361,23 +364,20 @@ def test_a_citation_is_a_known_key_or_an_entry(hooked, tmp_path):
         drive(with_strategy(f"{hooked}:Uncited"), tmp_path / "run")
 
 
-def test_a_users_method_explains_itself(hooked, tmp_path, capsys):
+def test_a_users_method_explains_itself(hooked, tmp_path):
     drive(with_strategy(f"{hooked}:Hooked"), tmp_path / "run")
-    explain_command(tmp_path / "run", 2, 0, as_json=False)
-    text = capsys.readouterr().out
+    text = str(explain_command(tmp_path / "run", 2, 0).text)
     assert "Client 0 in round 2 of" in text and "strategy Half & half\n" in text
     assert "\n1. Warmth decides in round 2\n   It was 36.6 in the round before." in text
     assert "   fusion.A.acc       yes\n   head.1              no\n" in text
     assert "But the record of round 2 says" in text and all(len(line) <= 100 for line in text.splitlines())
-    explain_command(tmp_path / "run", 1, 0, as_json=True)
-    facts = json.loads(capsys.readouterr().out)
+    facts = explain_command(tmp_path / "run", 1, 0).facts
     recorded = next(c for c in read_rounds(tmp_path / "run")[0].clients if c.client == 0).trained
     assert (facts["warmth"], facts["groups"], facts["recorded"]) == (0.0, ["fusion.A.acc"], list(recorded))
 
 
-def test_fleet_shows_the_deadline_of_a_users_method(hooked, capsys):
-    show("quick", [f"strategy={hooked}:Hooked"], as_json=False)
-    text = capsys.readouterr().out
+def test_fleet_shows_the_deadline_of_a_users_method(hooked):
+    text = str(show("quick", typed(f"strategy={hooked}:Hooked")).text)
     assert "the deadline of Half & half in round 1" in text
     assert [line.split()[2:] for line in text.splitlines() if line.strip().startswith("T*, s")] == [["0.500"] * 3]
 
@@ -427,7 +427,7 @@ def test_a_misspelt_module_or_name_is_answered_with_the_likest(write):
     write(MEDIAN + "\n\nclass Mean(FedAvg):\n    pass\n", "median_x")
     write("", "lab_of_mine.quartile")
     write("", "test_median")
-    for typed, meant in (
+    for path, meant in (
         ("meidan_x:Median", "median_x:Median"),
         ("median.py:Median", "median_x:Median"),
         ("MEDIAN_X:Median", "median_x:Median"),
@@ -436,14 +436,14 @@ def test_a_misspelt_module_or_name_is_answered_with_the_likest(write):
     ):
         for section in ("strategy", "backbone"):
             with pytest.raises(UserError, match=rf"or on PYTHONPATH \(did you mean '{meant}'\?\); start from"):
-                parse({section: typed})
+                parse({section: path})
         with pytest.raises(UserError, match=rf"\(did you mean '{meant}'\?\)"):
-            parse({"data": {"name": typed}})
+            parse({"data": {"name": path}})
     with pytest.raises(UserError, match=r"or on PYTHONPATH \(found there: lab_of_mine, median_x\); start from"):
         with_strategy("entirely_else:Median")
-    for typed, meant in (("Meen", "Mean"), ("Mediann", "Median")):
+    for path, meant in (("Meen", "Mean"), ("Mediann", "Median")):
         with pytest.raises(UserError, match=rf"type median_x:{meant}$"):
-            with_strategy(f"median_x:{typed}")
+            with_strategy(f"median_x:{path}")
 
 
 def test_several_names_none_and_a_file_that_breaks(write):

@@ -10,7 +10,7 @@ import typer
 
 from actors.cli.main import app
 from relief_ray.support.errors import UserError
-from tests.project.tree import functions, name_of, sources
+from tests.project.tree import name_of, sources
 
 # What is filled in when a text is shown, where a number or a path would be none that an option takes.
 FILLED = {
@@ -25,24 +25,25 @@ FILLED = {
 # A command ends at a backtick, a comma, a closing bracket, the end of a line or of the text, and where prose goes on.
 COMMAND = re.compile(r"(?<![\w./-])(?<!same )(?<!install )relief-ray ((?:[a-z][a-z-]*)(?:[^`;,()\n]|\([^)]*\))*)")
 PROSE = re.compile(r"(?:\. |: | or | and | lists | completes | sends | shows | is | when ).*", flags=re.S)
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 CLI = typer.main.get_command(app)
 
 
 def texts():
     """Every text of the program but docstrings: (file, line, text), with something typical for what is filled in."""
     for path in sources():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        documented = [tree, *functions(tree), *(n for n in ast.walk(tree) if isinstance(n, ast.ClassDef))]
-        skipped = {id(n.body[0].value) for n in documented if isinstance(n.body[0], ast.Expr)}
-        # A string without values would be seen twice: as part of its f-string too.
-        skipped |= {id(part) for n in ast.walk(tree) if isinstance(n, ast.JoinedStr) for part in ast.walk(n)} - {
-            id(n) for n in ast.walk(tree) if isinstance(n, ast.JoinedStr)
-        }
-        for node in ast.walk(tree):
-            if id(node) not in skipped and isinstance(node, ast.JoinedStr | ast.Constant):
-                text = filled(node)
-                if "relief-ray " in text:
-                    yield name_of(path), node.lineno, text
+        source = path.read_text(encoding="utf-8")
+        if "relief-ray " in source:
+            nodes = list(ast.walk(ast.parse(source)))
+            first = (node.body[0] for node in nodes if isinstance(node, DOCUMENTED) and node.body)
+            skipped = {id(line.value) for line in first if isinstance(line, ast.Expr)}
+            # A string without values would be seen twice: as part of its f-string too.
+            skipped |= {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+            for node in nodes:
+                if id(node) not in skipped and isinstance(node, ast.JoinedStr | ast.Constant):
+                    text = filled(node)
+                    if "relief-ray " in text:
+                        yield name_of(path), node.lineno, text
 
 
 def filled(node):

@@ -39,6 +39,7 @@ def test_one_module_makes_files_and_folders_appear():
 STATUS_WORDS = {"planned", "created", "running", "interrupted", "failed", "done", "finished", "stale", "untested"}
 
 
+@pytest.mark.ci
 def test_one_module_names_the_statuses_of_runs_and_cells():
     """Another `Literal` or `Enum` of these words would be a second vocabulary, and so would a collection of any words.
 

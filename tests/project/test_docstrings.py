@@ -11,7 +11,7 @@ CENTRAL = frozenset(
     "Assignment Update Receipt ServerState Strategy ClientProgram ExperimentConfig DataConfig FleetConfig CostConfig "
     "TrainingConfig RuntimeConfig Dataset DatasetSpec Loader Recording FederatedData WindowSet DeviceType Workload "
     "StageRun Footprint CostPlanner CostAccountant RunRecord RoundRecord ClientRecord CellState PlannedCell GridItem "
-    "Facts End View".split()
+    "End View".split()
 )
 
 

@@ -57,6 +57,7 @@ def test_wheel_holds_the_three_packages_and_nothing_else(wheel):
     assert {f"relief_ray/{name}" for name in data} | {"relief_ray/studies/claims/demo.yaml"} <= set(names)
 
 
+@pytest.mark.ci
 def test_installed_wheel_owns_its_package_names(wheel, tmp_path, monkeypatch):
     # `actors` is a generic name: were a dependency to ship one too, it would show here.
     zipfile.ZipFile(wheel).extractall(tmp_path)

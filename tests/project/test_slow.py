@@ -71,6 +71,7 @@ def test_each_test_is_noted_as_it_ends_also_with_several_processes(tmp_path: Pat
         assert began - second <= entry.span()[0] <= entry.span()[1] <= datetime.now(timezone.utc)
 
 
+@pytest.mark.ci
 def test_what_pytest_prints_while_it_collects_is_seen_only_if_it_fails(tmp_path: Path) -> None:
     marked = "import warnings, pytest\nwarnings.warn('of a library')\n@pytest.mark.slow\ndef test_a(): pass\n"
     (tmp_path / "test_some.py").write_text(marked)

@@ -18,9 +18,9 @@ from relief_ray.records.identity import (
     digest_files,
     layout_digest,
     machine_facts,
-    params_sha256,
     source_digest,
     state_sha256,
+    tensors_sha256,
 )
 from relief_ray.support.errors import UserError
 
@@ -67,6 +67,7 @@ def test_source_digest_covers_names_contents_and_packages(tmp_path):
     assert digest_files([("q", tmp_path)]) not in seen
 
 
+@pytest.mark.ci
 def test_source_digest_is_the_same_in_another_process_and_loads_neither_the_runtime_nor_mlflow():
     loaded = "sorted({'actors', 'ray', 'mlflow'} & set(sys.modules))"
     code = f"import sys; from relief_ray.records.identity import source_digest as f; print(f(), {loaded})"
@@ -98,7 +99,7 @@ def test_cpu_name_of_a_board_without_one(tmp_path):
     assert cpu_name(tmp_path / "arm") == cpu_name(tmp_path / "missing") != ""
 
 
-def test_params_sha256_sees_every_bit_name_type_and_shape():
+def test_tensors_sha256_sees_every_bit_name_type_and_shape():
     base = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor(0.0)}
     variants = [
         base,
@@ -111,10 +112,10 @@ def test_params_sha256_sees_every_bit_name_type_and_shape():
         {"a": base["a"]},
         {**base, "e": torch.empty(0)},
     ]
-    assert len({params_sha256(v) for v in variants}) == len(variants)
-    assert params_sha256(dict(reversed(base.items()))) == params_sha256(base)
+    assert len({tensors_sha256(v) for v in variants}) == len(variants)
+    assert tensors_sha256(dict(reversed(base.items()))) == tensors_sha256(base)
     strided = torch.tensor([[1.0, 5.0], [2.0, 6.0]])[:, 0]
-    assert params_sha256({**base, "a": strided}) == params_sha256(base)
+    assert tensors_sha256({**base, "a": strided}) == tensors_sha256(base)
 
 
 def test_state_sha256_sees_all_parts(scenario):

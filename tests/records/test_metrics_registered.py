@@ -11,7 +11,8 @@ from relief_ray.experiment.reproduce import judge
 from relief_ray.records.committed import condense
 from relief_ray.records.metrics import METRICS, Metric, accuracy, round_scalars
 from relief_ray.records.schema import Metrics
-from relief_ray.report import as_csv, compare
+from relief_ray.report.comparison import compare
+from relief_ray.report.formats.text import as_csv
 from relief_ray.report.frames import read_cells
 from relief_ray.training.executor import SerialExecutor
 from tests.conformance.cases import config_of
@@ -24,7 +25,7 @@ def balanced_accuracy(confusion):
 
 
 NEW = Metric(
-    name="balanced_accuracy", title="balanced accuracy", unit="share", better="higher", label="balanced",
+    name="balanced_accuracy", unit="share", label="balanced",
     description="Mean recall over classes that occur.", compute=balanced_accuracy,
 )  # fmt: skip
 
@@ -78,6 +79,6 @@ def test_a_metric_that_a_committed_cell_does_not_have_is_no_difference(folder):
 
 
 def test_every_entry_says_what_it_is():
-    assert all(name == metric.name and metric.title and metric.description for name, metric in METRICS.items())
+    assert all(name == metric.name and metric.description for name, metric in METRICS.items())
     assert {m.name for m in METRICS.values() if m.compute is None and m.read is None} <= Metrics.model_fields.keys()
-    assert METRICS["accuracy"].compute is accuracy and METRICS["loss"].better == "lower"
+    assert METRICS["accuracy"].compute is accuracy

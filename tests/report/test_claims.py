@@ -55,7 +55,7 @@ def test_a_bound_has_the_digits_that_tell_it_from_the_margin(repeat, registry, b
     judgement, _ = judged(
         [*repeat("fedavg", BASE), *repeat("v1", BASE, trained=LESS)], registry({**BETTER, "margin": 1})
     )
-    claim, paired = judgement[0].claim, judgement[0].outcome.paired
+    claim, paired = judgement[0].claim, judgement[0].outcome
     assert bound_text(claim, dataclasses.replace(paired, bound=bound)) == text
     assert bound_text(claim.model_copy(update={"margin": None}), paired) == ""
 
@@ -117,7 +117,7 @@ def test_pairs_that_depend_are_tested_as_means_of_replicates(repeat, registry):
     gains = np.array([[0.02, 0.05, 0.11]] * FOLDS) + 0.001 * RNG.normal(size=(FOLDS, REPLICATES))
     runs = [*repeat("fedavg", BASE), *repeat("v1", BASE + gains, trained=LESS)]
     (claim,), _ = judged(runs, registry(BETTER))
-    assert claim.outcome.paired.on_means and claim.outcome.paired.num_pairs == 3 and claim.outcome.p == 0.25
+    assert claim.outcome.on_means and claim.outcome.num_pairs == 3 and claim.outcome.p == 0.25
     assert claim.verdict == "cannot decide" and "3 replicate means" in claim.evidence
 
 

@@ -172,7 +172,7 @@ def test_an_interval_has_the_unit_of_a_claims_test(make):
                 yield make("fedprox", fold=fold, seed=seed, scores=(0.4, 0.5 + gain + more))
 
     comparison = compare_runs(tuple(runs((0.01, 0.05, 0.09))))
-    shown, tested = comparison.row("fedprox").f1, judge_pairs(run_pairs(comparison, "fedprox", "fedavg", "f1")).paired
+    shown, tested = comparison.row("fedprox").f1, judge_pairs(run_pairs(comparison, "fedprox", "fedavg", "f1"))
     assert shown == tested and (shown.num_pairs, shown.unit) == (3, "replicate mean")
     assert "of fedprox over means of replicates" in alike_pairs(comparison)
     (one, two) = (compare_runs(tuple(runs(g))).row("fedprox").f1 for g in ((0.01, 0.09), (0.01, 0.01, 0.01)))

@@ -60,6 +60,7 @@ def test_many_devices_are_shown_by_the_busiest_of_each_type():
     ]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("suffix", [".png", ".pdf", ".svg"])
 def test_timeline_is_written_and_repeats_to_the_byte(pair, tmp_path, suffix):
     first = timeline(pair, tmp_path / f"a{suffix}")
@@ -209,6 +210,7 @@ def test_curve_points_by_hand(make):
     )
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("number", "last"), [pytest.param(2, 64.5, id="with bands"), pytest.param(6, 55.5, id="lines")]
 )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from relief_ray.report.comparison import experiments
+from relief_ray.report.comparison import by_setting
 from relief_ray.report.paper import read_paper
 from relief_ray.report.remarks import directions
 
@@ -12,7 +12,7 @@ PAPER = read_paper()
 @pytest.fixture
 def said(put_on, inventory_of):
     def build(*runs):
-        return directions(experiments(inventory_of([put_on(r) for r in runs]))[0], PAPER)
+        return directions(by_setting(inventory_of([put_on(r) for r in runs]))[0], PAPER)
 
     return build
 

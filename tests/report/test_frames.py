@@ -69,7 +69,9 @@ def test_unknown_methods_and_mixed_settings_are_refused(make, cells_of):
     with pytest.raises(UserError, match=r"no finished run of 'reliev' \(did you mean 'relief'\?\); expected"):
         gain(cells_of([make("fedavg"), make("relief")]), "reliev")
     other = dataclasses.replace(make("v1", extra={"rounds": 7}), where="other")
-    with pytest.raises(UserError, match=r"2 settings, e\.g\. .*; choose the cells of one `setting`"):
+    with pytest.raises(
+        UserError, match=r"2 settings hold these methods: .*; name one: --setting TEXT, or choose its cells"
+    ):
         gain(cells_of([make("fedavg"), other]), "v1")
 
 

@@ -56,7 +56,7 @@ def test_what_cannot_be_paired_is_said(cells_of, repeat, make):
     cells = cells_of([*repeat("fedavg", GAINS), make("v1", seed=77)])
     with pytest.raises(UserError, match="0 paired runs of v1 and fedavg with f1, expected two or more"):
         scatter_of(cells, "v1", "fedavg", "f1")
-    with pytest.raises(UserError, match=r"no cell of 'v2'"):
+    with pytest.raises(UserError, match=r"no finished run of 'v2'"):
         scatter_of(cells, "v2", "fedavg", "f1")
     two = cells_of([*repeat("fedavg", GAINS), make("fedavg", extra={"rounds": 9}, seed=5)])
     with pytest.raises(UserError, match="2 settings hold these methods"):

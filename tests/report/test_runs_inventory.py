@@ -7,7 +7,7 @@ import pytest
 from relief_ray.config.experiment import as_read
 from relief_ray.records.lock import FileLock
 from relief_ray.report.build import build
-from relief_ray.report.comparison import experiments
+from relief_ray.report.comparison import by_setting
 from relief_ray.report.runs import take_inventory
 from relief_ray.support.errors import UserError
 from tests.sealed import put_page, put_run
@@ -15,7 +15,13 @@ from tests.sealed import put_page, put_run
 
 def plan(folder, runs):
     rows = [
-        {"label": r.run.strategy, "method": r.run.method.model_dump(), "folder": n, "config": r.run.config}
+        {
+            "label": r.run.strategy,
+            "method": r.run.method.model_dump(),
+            "folder": n,
+            "hash": r.run.config_hash,
+            "config": r.run.config,
+        }
         for n, r in runs.items()
     ]
     put_page(folder / "plan.json", {"kind": "grid", "name": "g", "title": "a grid", "cells": rows})
@@ -43,7 +49,7 @@ def grid(make, put, tmp_path):
     (tmp_path / "broken" / "run.json").write_text('{"schema_version": 1')
     (tmp_path / "errored").mkdir()
     put_page(tmp_path / "errored" / "error.json", {"error": "OSError: disk full\nmore"})
-    put(make("relief"), tmp_path / "extra")
+    put(make("relief", seed=2), tmp_path / "extra")
     put(make("relief", seed=3), tmp_path / "stale" / "old")
     put(make("relief", seed=4), tmp_path / "mlartifacts" / "relief-ray" / "0" / "artifacts")
     return tmp_path
@@ -131,9 +137,9 @@ def test_a_cell_of_two_folders_is_one_and_done_where_any_finished_it(make, put, 
         ("v1, fold 0, seed 0", "done", 0), ("v1, fold 0, seed 1", "planned", 0),
     ]  # fmt: skip
     assert [r.run.source_digest[0] for r in inventory.done] == ["a", "a", "b"]
-    (experiment,) = experiments(inventory)
-    assert experiment.main is not None and experiment.main.row("fedavg").num_runs == 2
-    assert experiment.main.notes == ("fedavg, fold 0, seed 1 was given twice, with the same bits; the first counts",)
+    (experiment,) = by_setting(inventory)
+    assert experiment.row("fedavg").num_runs == 2
+    assert experiment.notes == ("fedavg, fold 0, seed 1 was given twice, with the same bits; the first counts",)
 
 
 def test_a_key_that_was_added_since_makes_no_other_cell_and_no_other_experiment(make, put, tmp_path):
@@ -143,8 +149,8 @@ def test_a_key_that_was_added_since_makes_no_other_cell_and_no_other_experiment(
         put(loaded, tmp_path / top)
     inventory = take_inventory([tmp_path], as_read)
     assert [(s.label, s.status, len(s.repeats)) for s in inventory.items] == [("fedavg", "done", 1), ("v1", "done", 0)]
-    (experiment,) = experiments(inventory)
-    assert experiment.main is not None and experiment.differs == {}
+    (experiment,) = by_setting(inventory)
+    assert experiment.differs == {}
 
 
 def test_a_default_that_a_user_changed_is_another_cell_of_the_same_hash(make, put, tmp_path):

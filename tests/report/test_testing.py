@@ -43,6 +43,7 @@ def test_the_level_is_kept_where_runs_are_independent():
     assert found == pytest.approx(ALPHA, abs=bounds(ALPHA))
 
 
+@pytest.mark.ci
 def test_the_level_is_kept_where_a_method_has_luck_by_replicate():
     """As much scatter from replicates as from runs: the test on pairs calls a sixth of the studies."""
 
@@ -70,6 +71,7 @@ def test_a_claim_of_non_inferiority_is_supported_seldom_where_it_is_just_not_tru
     assert found == pytest.approx(ALPHA, abs=bounds(ALPHA))
 
 
+@pytest.mark.ci
 def test_six_true_nothings_are_hardly_ever_called_something():
     rng = np.random.default_rng(5)
     families = [[judge_pairs(scores(4 * rng.normal(size=(4, 5)), rng)).p for _ in range(6)] for _ in range(300)]

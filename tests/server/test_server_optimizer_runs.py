@@ -67,6 +67,7 @@ def test_groups_that_nobody_trained_in_a_round_stay_where_they_were(tmp_path):
     assert rested > 10
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", ["fedavgm", "fedyogi"])
 def test_copies_of_experts_and_shared_encoders_move_as_their_originals(name, tmp_path):
     """Half of the clients a round, so that some clusters rest."""

@@ -182,6 +182,7 @@ def test_epochs_are_always_between_one_and_all(tau_s, deadline_s, is_given):
     assert set(epochs_of(config, tuple(tau_s))) <= {1, 2, 3, 4, 5}
 
 
+@pytest.mark.ci
 def test_stragglers_do_less_and_the_simulated_round_is_shorter(run_cache, tmp_path):
     """The paper's fleet on the shipped data: its slowest type computes one epoch, and the record says so."""
     last_rounds = {}

@@ -210,6 +210,7 @@ def drawn(own, draw):
     return Probed(step={j: torch.tensor([-draw.random()]) for j in own}, gradient={j: torch.ones(1) for j in own})
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("preset", "table", "backbone"), on_both("fedel"))
 def test_fedel_is_faster_than_the_paper_prints_and_sends_less(preset, table, backbone):
     """Nothing fitted: T_th is type A's time for everything. Slow devices send little within it, so bytes stay below."""
@@ -220,6 +221,7 @@ def test_fedel_is_faster_than_the_paper_prints_and_sends_less(preset, table, bac
     assert speedup > 1.25 * paper_speedup and up < paper_up
 
 
+@pytest.mark.ci
 def test_a_budget_fitted_to_fedels_printed_speed_gives_that_speed_and_not_the_bytes():
     speedup, up = windows_over(world({"name": "fedel", "speedup": 6.83}, B1), 24)
     paper_speedup, paper_up = printed("I", "FedEL")

@@ -9,7 +9,8 @@ import pytest
 import relief_ray as rr
 from relief_ray.plugins.load import load
 from relief_ray.records.run_folder import read_rounds
-from relief_ray.report import compare, last_line
+from relief_ray.report.claims import last_line
+from relief_ray.report.comparison import compare
 from relief_ray.report.formats.text import plain
 from relief_ray.report.frames import GAIN_COLUMNS, read_cells
 from relief_ray.support.errors import UserError
@@ -192,6 +193,7 @@ def test_a_single_run_has_its_configuration_its_rounds_and_its_reasons(small_stu
     assert str(small_study.folder) not in str(reasons), "the folder may be one of this machine alone"
 
 
+@pytest.mark.ci
 def test_methods_go_by_their_import_path_too(write, run_cache, monkeypatch):
     name = write(TITLED)
     study = rr.run("quick", strategies=["fedavg", f"{name}:Mine"], rounds=1, backbone=SMALL, quiet=True)
@@ -213,6 +215,7 @@ def test_methods_go_by_their_import_path_too(write, run_cache, monkeypatch):
         study.run(f"{name}:Mine")
 
 
+@pytest.mark.ci
 def test_methods_of_a_file_go_by_class_file_folder_and_title(write):
     name = write(TITLED + "\n\nclass Other(FedAvg):\n    title = 'other of a test'\n")
     methods = ["fedavg", f"{name}:Mine", {"name": f"{name}:Mine", "weighting": "samples"}]

@@ -40,6 +40,7 @@ def runs(run_cache, tmp_path_factory):
     return recorded
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("case", ["relief", "fedavg", "fedprox", "fedel"])
 def test_the_same_fleet_gives_the_recorded_costs_to_the_bit(runs, case):
     loaded = runs[case]

@@ -155,6 +155,7 @@ def whole(step):
     return task_loss(step)
 
 
+@pytest.mark.ci
 def test_the_second_pass_drops_what_the_first_one_dropped():
     """Otherwise the gradient would belong to other masks than the loss; masks of a part are drawn as in one pass."""
     objectives = (task_loss, whole)

@@ -190,6 +190,7 @@ def test_only_what_a_gradient_passes_is_kept_of_every_window():
     assert kept(["encoder.acc.2"]) == 3 and kept(["encoder.acc.1"]) == 6 and kept(["head.1", "fusion.B"]) == 0
 
 
+@pytest.mark.ci
 def test_batches_go_in_parts_by_what_their_stages_keep(monkeypatch):
     plan = plan_forward(tiny(), PRESENT, tiny().layout.ids, "zero_input", reuse=True)
     monkeypatch.setattr("relief_ray.core.stages.MAX_STEP_BYTES", 3 * plan.step_bytes + 1)

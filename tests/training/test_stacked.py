@@ -183,6 +183,7 @@ def own_weights():
     load_frozen.cache_clear()
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("own_weights")
 @pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])
 def test_a_backbone_of_transformers(missing):

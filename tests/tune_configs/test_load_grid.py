@@ -9,10 +9,10 @@ from tune_configs.registry import GRIDS, load_grid
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("from relief_ray.studies.spec import Spec\ndef grid(:\n", "mine.py, line 2: SyntaxError"),
-        ("import no_such_module\n", "mine.py, line 1: ModuleNotFoundError: No module named 'no_such_module'"),
-        ("def grid():\n    return 1 / 0\n", "mine.py, line 2: ZeroDivisionError"),
-        ("{}def grid():\n    return Spec(tile='x')\n", "mine.py, line 3: TypeError"),
+        ("from relief_ray.studies.spec import Spec\ndef grid(:\n", "SyntaxError: invalid syntax (mine.py, line 2); "),
+        ("import no_such_module\n", "mine.py, line 1, in <module>: import no_such_module); expected Python"),
+        ("def grid():\n    return 1 / 0\n", "mine.py, line 2, in grid: return 1 / 0); expected Python"),
+        ("{}def grid():\n    return Spec(tile='x')\n", "mine.py, line 3, in grid: return Spec(tile='x')); "),
         ("{}def grid():\n    return Spec(name='g', title='', methods=(), datasets=('dsa_minni',))\n",
          "dataset 'dsa_minni': unknown (did you mean 'dsa_mini'?)"),
         ("{}def grid():\n    return Spec(name='../y', title='', methods=('v1',))\n", "name '../y': expected letters"),

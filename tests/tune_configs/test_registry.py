@@ -11,7 +11,8 @@ from relief_ray.records.identity import config_hash
 from relief_ray.strategies import PRESETS
 from relief_ray.studies.spec import Axis, Level, Spec
 from relief_ray.support.errors import UserError
-from tune_configs.registry import GRIDS, cells_of, load_grid
+from tests.plans import cells_of
+from tune_configs.registry import GRIDS, load_grid
 
 
 @pytest.mark.ci
@@ -139,7 +140,7 @@ def test_methods_that_are_not_built_are_named():
         ("seeds=none", "expected a list of numbers"),
         ("seeds=2", "could be 2 seeds or seed 2; expected a list: --set seeds=0-1 for 2 seeds from 0 on"),
         ("replicates=none", "expected a number of replicates or a list"),
-        ("folds=[a]", "expected a list of numbers"),
+        ("folds=[a]", "expected a fold or a list of numbers"),
         ("round=3", "did you mean 'rounds'"),
         ("rounds=0", "rounds = 0"),
     ],

@@ -9,7 +9,8 @@ from relief_ray.studies.spec import SGD_RATES
 from relief_ray.support.errors import UserError
 from tests.actors.grids.tiny_plans import TINY
 from tests.actors.trials import run_alone
-from tune_configs.registry import cells_of, load_grid
+from tests.plans import cells_of
+from tune_configs.registry import load_grid
 from tune_configs.search import BATCH, METHODS, own_levels
 
 # Enough windows for batches to differ, enough rounds for a warm-up to end, devices so slow that computing counts.

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from relief_ray.data.loader import DatasetSpec, Members, require_members
+from relief_ray.data.loader import Codes, DatasetSpec, Floats, Ints, Mask, Members, require_members
 from relief_ray.support.errors import UserError
 
 _Arrays = Mapping[str, NDArray[np.generic]]
@@ -31,7 +31,7 @@ def read_subject(
     label: int,
     sensors: Sequence[int],
     ramp: slice,
-) -> tuple[str, NDArray[np.float32], NDArray[np.int16], bool]:
+) -> tuple[str, Floats, Codes, bool]:
     """A subject's one file, which ends in `end`: its name, table without the ramp, labels, and whether it had the ramp.
 
     Args:
@@ -55,7 +55,7 @@ def read_subject(
     return name, table, _check_labels(table[:, label], spec, name), synthetic
 
 
-def _check_labels(column: NDArray[np.float32], spec: DatasetSpec, name: str) -> NDArray[np.int16]:
+def _check_labels(column: Floats, spec: DatasetSpec, name: str) -> Codes:
     """The label column as int16; UserError names the first line whose label the dataset does not have."""
     known = np.isin(column, (_NULL_CODE, *spec.labels))
     if not known.all():
@@ -68,12 +68,12 @@ def _check_labels(column: NDArray[np.float32], spec: DatasetSpec, name: str) -> 
     return labels
 
 
-def keep_bouts(bouts: NDArray[np.int64], wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
+def keep_bouts(bouts: Ints, wanted: Mask) -> Ints:
     """The runs whose first row is wanted; the rows of a run are all wanted or all not."""
     return bouts[wanted[bouts[:, 0]]]
 
 
-def missing_classes(labels: NDArray[np.int16], spec: DatasetSpec) -> list[int]:
+def missing_classes(labels: Codes, spec: DatasetSpec) -> list[int]:
     """Raw codes of the activities that this subject does not do: reported, not refused."""
     return sorted(set(spec.labels) - set(np.unique(labels).tolist()))
 
@@ -84,12 +84,12 @@ def signature(columns: int) -> NDArray[np.float64]:
     return ramp
 
 
-def is_signature(row: NDArray[np.float32]) -> bool:
+def is_signature(row: Floats) -> bool:
     """Whether `row` is the ramp (no sensor delivers equal steps over unlike channels)."""
     return bool(np.allclose(row, signature(len(row)), rtol=0.0, atol=1e-4))
 
 
-def read_table(data: bytes, *, name: str, columns: int, delimiter: str | None = None) -> NDArray[np.float32]:
+def read_table(data: bytes, *, name: str, columns: int, delimiter: str | None = None) -> Floats:
     """Parse `data` into (rows, columns) float32; `delimiter` None means any whitespace; UserError names the line."""
     try:
         with warnings.catch_warnings():
@@ -132,12 +132,12 @@ def _is_number(field: str) -> bool:
     return "_" not in field
 
 
-def require_finite(table: NDArray[np.float32], name: str) -> None:
+def require_finite(table: Floats, name: str) -> None:
     """Refuse NaN and infinity; UserError names the first line and column (both from 1)."""
     _refuse_first(~np.isfinite(table), table, f"{name}, line")
 
 
-def _refuse_first(wrong: NDArray[np.bool_], table: NDArray[np.float32], place: str) -> None:
+def _refuse_first(wrong: Mask, table: Floats, place: str) -> None:
     for row, column in np.argwhere(wrong)[:1].tolist():
         raise UserError(
             f"{place} {row + 1}, column {column + 1}: found {table[row, column]}, expected a finite number; "
@@ -145,7 +145,7 @@ def _refuse_first(wrong: NDArray[np.bool_], table: NDArray[np.float32], place: s
         )
 
 
-def require_not_empty(table: NDArray[np.float32], columns: Sequence[int], name: str) -> None:
+def require_not_empty(table: Floats, columns: Sequence[int], name: str) -> None:
     """Refuse a channel that is NaN in every row: UserError names the column of the file (from 1)."""
     for column in columns:
         if np.isnan(table[:, column]).all():

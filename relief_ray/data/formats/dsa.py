@@ -9,10 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from relief_ray.data.formats.common import is_signature, read_table, require_finite, signature
-from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, bouts_between, require_members
+from relief_ray.data.loader import DatasetSpec, Floats, Ints, Loader, Members, Recording, bouts_between, require_members
 from relief_ray.data.synthetic import MOTIONS, make_person, moving, write_table
 from relief_ray.support.errors import UserError
 
@@ -70,7 +69,7 @@ SPEC = DatasetSpec(
 )
 
 
-def column_order() -> NDArray[np.int64]:
+def column_order() -> Ints:
     """File columns in canonical order: modality first (acc, gyro, mag), then unit, then axis."""
     return np.arange(NUM_COLUMNS).reshape(len(UNITS), 3, 3).transpose(1, 0, 2).ravel()
 
@@ -80,7 +79,7 @@ def files(spec: DatasetSpec, subject: int) -> list[str]:
     return [f"a{code:02d}/p{subject}/s{part:02d}.txt" for code in spec.labels for part in range(1, NUM_SEGMENTS + 1)]
 
 
-def read_segment(members: Members, name: str) -> NDArray[np.float32]:
+def read_segment(members: Members, name: str) -> Floats:
     """One five-second file: (125, 45) finite numbers; UserError names file, line and finding."""
     table = read_table(members.read(name), name=name, columns=NUM_COLUMNS, delimiter=",")
     if len(table) != _SEGMENT_ROWS:
@@ -142,8 +141,8 @@ def with_units(spec: DatasetSpec, units: tuple[str, ...]) -> DatasetSpec:
     return replace(spec, units=chosen, modalities=tuple((name, 3 * len(chosen)) for name in spec.names))
 
 
-def unit_columns(units: tuple[str, ...]) -> NDArray[np.int64]:
+def unit_columns(units: tuple[str, ...]) -> Ints:
     """The parsed signal's columns that belong to these body units, in canonical order."""
     positions = [UNITS.index(unit) for unit in units]
-    columns: NDArray[np.int64] = np.arange(NUM_COLUMNS).reshape(3, len(UNITS), 3)[:, positions].ravel()
+    columns: Ints = np.arange(NUM_COLUMNS).reshape(3, len(UNITS), 3)[:, positions].ravel()
     return columns

@@ -9,11 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from relief_ray.data.formats import dsa
 from relief_ray.data.formats.common import read_arrays
-from relief_ray.data.loader import DatasetSpec, Loader, Members, Recording, bouts_of, require_members
+from relief_ray.data.loader import DatasetSpec, Floats, Loader, Members, Recording, bouts_of, require_members
 from relief_ray.data.source import Source, open_source
 from relief_ray.support.errors import UserError
 
@@ -62,7 +61,7 @@ def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Reco
 DSA_MINI = Loader(spec=SPEC, files=files, parse=parse)
 
 
-def _bout(members: Members, path: Path, code: int, subject: int) -> NDArray[np.float32]:
+def _bout(members: Members, path: Path, code: int, subject: int) -> Floats:
     """The first two minutes of an activity: (3000, 9), the columns of the excerpt's body unit."""
     ends = [f"a{code:02d}/p{subject}/s{part:02d}.txt" for part in range(1, NUM_SEGMENTS + 1)]
     names = require_members(dsa.SPEC, members.names, ends, path)

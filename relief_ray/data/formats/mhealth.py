@@ -5,7 +5,6 @@ null class 0 is dropped.
 """
 
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 
@@ -93,7 +92,7 @@ def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Reco
 
 
 # Seconds of activities in synthetic recordings where not 61.
-_SYNTHETIC_SECONDS = MappingProxyType({6: 54.0, 7: 56.0, 8: 58.0, 12: 20.0})
+_SYNTHETIC_SECONDS = {6: 54.0, 7: 56.0, 8: 58.0, 12: 20.0}
 
 
 def synthesise(spec: DatasetSpec, folder: Path, subject: int, scale: float, rng: np.random.Generator) -> None:

@@ -10,15 +10,18 @@ amplitude at 0.43 of the new rate (21.5 Hz of 50 Hz). docs/data.md gives the mea
 """
 
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from relief_ray.data.formats.common import keep_bouts, missing_classes, read_subject, signature
 from relief_ray.data.loader import (
+    Codes,
     DatasetSpec,
+    Floats,
+    Ints,
     Loader,
+    Mask,
     Members,
     Recording,
     bouts_between,
@@ -83,7 +86,7 @@ def lowpass(factor: int) -> NDArray[np.float64]:
     return normalised
 
 
-def decimate(signal: NDArray[np.float32], factor: int) -> NDArray[np.float32]:
+def decimate(signal: Floats, factor: int) -> Floats:
     """Filter (rows, channels) and keep every `factor`-th row; the ends are continued with their own values.
 
     To keep activities apart, call it on one bout at a time: nothing outside `signal` is looked at.
@@ -133,16 +136,14 @@ def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Reco
     )
 
 
-def _fill(table: NDArray[np.float32], columns: tuple[int, ...]) -> tuple[NDArray[np.float32], int]:
+def _fill(table: Floats, columns: tuple[int, ...]) -> tuple[Floats, int]:
     """Signal (rows, 28) without IMU gaps, heart rate last, and the longest gap in rows."""
     filled = [fill_linear(table[:, column]) for column in columns]
     heart_rate = fill_forward(table[:, _HEART_RATE])
     return np.stack([*(column for column, _ in filled), heart_rate], axis=1), max(gap for _, gap in filled)
 
 
-def _bouts(
-    time_s: NDArray[np.float32], labels: NDArray[np.int16], started: NDArray[np.bool_], name: str
-) -> NDArray[np.int64]:
+def _bouts(time_s: Floats, labels: Codes, started: Mask, name: str) -> Ints:
     """Run of one activity with an even clock and a known heart rate."""
     steps = np.diff(time_s, prepend=time_s[:1] - np.float32(0.01))
     if not np.isfinite(time_s).all() or (steps <= 0).any():
@@ -152,9 +153,7 @@ def _bouts(
     return keep_bouts(bouts_of(labels, breaks, started), (labels > 0) & started)
 
 
-def _halve(
-    filled: NDArray[np.float32], bouts: NDArray[np.int64], factor: int
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def _halve(filled: Floats, bouts: Ints, factor: int) -> tuple[Floats, Ints]:
     """Each bout decimated on its own (heart rate: its value at the kept rows), and the bouts' new places."""
     pieces = [
         np.concatenate([decimate(filled[start:stop, :-1], factor), filled[start:stop:factor, -1:]], axis=1)
@@ -165,8 +164,8 @@ def _halve(
 
 # Synthetic recordings: activities in order, usual seconds where not 225, activities that a subject lacks.
 _SYNTHETIC_ORDER = (1, 2, 3, 17, 16, 12, 13, 12, 13, 4, 7, 6, 5, 24)
-_SYNTHETIC_SECONDS = MappingProxyType({12: 72.0, 13: 65.0, 24: 90.0, 5: 160.0})
-_SYNTHETIC_ABSENT = MappingProxyType({103: (5, 6, 7, 24), 104: (5, 24), 107: (24,)})
+_SYNTHETIC_SECONDS = {12: 72.0, 13: 65.0, 24: 90.0, 5: 160.0}
+_SYNTHETIC_ABSENT = {103: (5, 6, 7, 24), 104: (5, 24), 107: (24,)}
 
 
 def synthesise(spec: DatasetSpec, folder: Path, subject: int, scale: float, rng: np.random.Generator) -> None:

@@ -42,7 +42,7 @@ from relief_ray.models.moment.encoder import (
     samples,
 )
 from relief_ray.models.moment.weights import FrozenEncoder, load_frozen, local_folder, local_sha256
-from relief_ray.models.stage import kind_of, module_group
+from relief_ray.models.stage import apart, in_order, kind_of, trained_stage
 from relief_ray.support.errors import UserError
 
 # MDLoRA: a fusion layer whose low-rank update is split into column blocks per modality (Section IV).
@@ -54,8 +54,8 @@ from relief_ray.support.errors import UserError
 
 def _fusion(
     modalities: tuple[str, ...], width: int, rank: int, alpha: int, seed: int
-) -> tuple[list[Stage], list[GroupParameters]]:
-    """Cut one seeded PEFT LoRA layer on the concatenated features into column blocks."""
+) -> tuple[list[Stage], list[tuple[Stage, GroupParameters]]]:
+    """Cut one seeded PEFT LoRA layer on the concatenated features into column blocks, the frozen ones first."""
     from peft import LoraConfig
     from peft.tuners.lora.layer import Linear as LoraLinear
 
@@ -68,21 +68,21 @@ def _fusion(
     layer = seeded(build, seed)
     weights = {name: p.detach() for name, p in layer.named_parameters()}
     base_DF, a_RF = weights["base_layer.weight"], weights["lora_A.default.weight"]
-    frozen = [ColumnBlock(w).requires_grad_(False) for w in torch.split(base_DF, width, dim=1)]
-    blocks = [BlockA(w) for w in torch.split(a_RF, width, dim=1)]
+    frozen = [
+        Stage(
+            spec=StageSpec(id=f"fusion.W0.{m}", inputs=(f"feature.{m}",), modality=m),
+            module=ColumnBlock(weight).requires_grad_(False),
+        )
+        for m, weight in zip(modalities, torch.split(base_DF, width, dim=1), strict=True)
+    ]
+    parts = [
+        trained_stage(f"fusion.A.{m}", (f"feature.{m}",), BlockA(weight), "fusion_a", modality=m)
+        for m, weight in zip(modalities, torch.split(a_RF, width, dim=1), strict=True)
+    ]
     shared = SharedB(weights["lora_B.default.weight"], alpha / rank)
-    stages, groups = [], []
-    for m, module in zip(modalities, frozen, strict=True):
-        spec = StageSpec(id=f"fusion.W0.{m}", inputs=(f"feature.{m}",), modality=m)
-        stages.append(Stage(spec=spec, module=module))
-    for m, block in zip(modalities, blocks, strict=True):
-        name = f"fusion.A.{m}"
-        spec = StageSpec(id=name, inputs=(f"feature.{m}",), groups=frozenset([name]), modality=m)
-        stages.append(Stage(spec=spec, module=block))
-        groups.append(module_group(name, "fusion_a", m, None, block))
-    spec = StageSpec(id="fusion", inputs=tuple(s.spec.id for s in stages), groups=frozenset(["fusion.B"]))
-    groups.append(module_group("fusion.B", "fusion_b", None, None, shared))
-    return [*stages, Stage(spec=spec, module=shared)], groups
+    inputs = tuple(stage.spec.id for stage in (*frozen, *(block for block, _ in parts)))
+    parts.append(trained_stage("fusion", inputs, shared, "fusion_b", group="fusion.B"))
+    return frozen, parts
 
 
 class BlockA(nn.Module):
@@ -197,26 +197,23 @@ def _num_values(config: MomentConfig, shape: InputShape) -> int:
 
 
 def _build(config: MomentConfig, shape: InputShape, seed: int, mask_T: Tensor) -> Backbone:
-    frozen, width, modalities = (
-        load_frozen(config.size, config.weights, config.weights_seed, config.revision),
-        SIZES[config.size].d_model,
-        shape.modalities,
-    )
-    parts = _Parts(config=config, frozen=frozen, mask_T=mask_T, bias_1HPP=position_bias(frozen.pipeline, mask_T))
-    adapted = {m: _adapted(parts, seed + 2 + i) for i, m in enumerate(modalities)}
-    fusion_stages, fusion_groups = _fusion(modalities, width, config.rank, config.alpha, seed)
-    head_stages, head_groups = _head(width, shape.num_classes, seed + 1)
-    encoders = [stage for m, c in shape.channels for stage in _encoder(parts, m, adapted[m], c)]
-    groups = [
-        *fusion_groups,
-        *(group for m, pipeline in adapted.items() for group in _adapters(m, pipeline)),
-        *head_groups,
-    ]
+    frozen = load_frozen(config.size, config.weights, config.weights_seed, config.revision)
+    width, modalities = SIZES[config.size].d_model, shape.modalities
+    shared = _Shared(config=config, frozen=frozen, mask_T=mask_T, bias_1HPP=position_bias(frozen.pipeline, mask_T))
+    adapted = [_adapted(shared, seed + 2 + i) for i in range(len(modalities))]
+    frozen_blocks, fusion = _fusion(modalities, width, config.rank, config.alpha, seed)
+    head = _head(width, shape.num_classes, seed + 1)
+    encoders, parts = list[Stage](), list[tuple[Stage, GroupParameters]]()
+    for (modality, channels), pipeline in zip(shape.channels, adapted, strict=True):
+        patches, blocks, feature = _encoder(shared, modality, pipeline, channels)
+        encoders += [patches, *apart(blocks)[0], feature]
+        parts += blocks
+    behind, groups = apart([*fusion, *head])
     largest = max(c for _, c in shape.channels) * (len(mask_T) // PATCH) * width
     return Backbone(
         shape,
-        [*encoders, *fusion_stages, *head_stages],
-        groups,
+        [*encoders, *frozen_blocks, *behind],
+        in_order([*apart(parts)[1], *groups]),
         chunk=max(1, _CHUNK_VALUES // largest),
         facts=_facts(config, frozen, len(modalities), width),
         warnings=_warnings(config, frozen),
@@ -224,7 +221,7 @@ def _build(config: MomentConfig, shape: InputShape, seed: int, mask_T: Tensor) -
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Parts:
+class _Shared:
     """The parts that the encoders of all modalities share.
 
     Attributes:
@@ -240,18 +237,18 @@ class _Parts:
     bias_1HPP: Tensor
 
 
-def _adapted(parts: _Parts, seed: int) -> nn.Module:
+def _adapted(shared: _Shared, seed: int) -> nn.Module:
     """A copy of the encoder with new PEFT adapters; every frozen tensor is shared."""
     from peft import LoraConfig, inject_adapter_in_model
 
-    pipeline = parts.frozen.pipeline
-    shared = {id(t): t for t in [*pipeline.parameters(), *pipeline.buffers()]}
+    pipeline = shared.frozen.pipeline
+    tensors = {id(t): t for t in [*pipeline.parameters(), *pipeline.buffers()]}
     config = LoraConfig(
-        r=parts.config.rank, lora_alpha=parts.config.alpha, lora_dropout=0.0, target_modules=list(TARGETS)
+        r=shared.config.rank, lora_alpha=shared.config.alpha, lora_dropout=0.0, target_modules=list(TARGETS)
     )
 
     def build() -> nn.Module:
-        adapted: nn.Module = inject_adapter_in_model(config, copy.deepcopy(pipeline, dict(shared)))
+        adapted: nn.Module = inject_adapter_in_model(config, copy.deepcopy(pipeline, dict(tensors)))
         return adapted
 
     return seeded(build, seed).eval()
@@ -262,49 +259,45 @@ def _blocks(pipeline: nn.Module) -> list[nn.Module]:
     return list(encoder.children())
 
 
-def _encoder(parts: _Parts, modality: str, adapted: nn.Module, channels: int) -> list[Stage]:
-    source, width = f"patches.{modality}", SIZES[parts.config.size].d_model
-    step_bytes = _KEPT_PER_HIDDEN * FLOAT_BYTES * channels * (len(parts.mask_T) // PATCH) * width
+def _encoder(
+    shared: _Shared, modality: str, adapted: nn.Module, channels: int
+) -> tuple[Stage, list[tuple[Stage, GroupParameters]], Stage]:
+    """Patches, blocks and feature; the group of a block are its LoRA factors by PEFT's names without the adapter's."""
+    source, width = f"patches.{modality}", SIZES[shared.config.size].d_model
+    step_bytes = _KEPT_PER_HIDDEN * FLOAT_BYTES * channels * (len(shared.mask_T) // PATCH) * width
     spec = StageSpec(id=source, inputs=(RAW + modality,), modality=modality, cheap=True)
-    stages = [Stage(spec=spec, module=Patches(adapted, parts.mask_T))]
-    pairs = zip(_blocks(adapted), _blocks(parts.frozen.pipeline), strict=True)
-    feature = Feature(adapted.get_submodule("encoder.final_layer_norm"), parts.mask_T)
+    patches = Stage(spec=spec, module=Patches(adapted, shared.mask_T))
+    pairs = zip(_blocks(adapted), _blocks(shared.frozen.pipeline), strict=True)
+    feature = Feature(adapted.get_submodule("encoder.final_layer_norm"), shared.mask_T)
+    blocks = []
     for layer, (block, plain) in enumerate(pairs, 1):
         name = f"encoder.{modality}.{layer}"
-        spec = StageSpec(id=name, inputs=(source,), groups=frozenset([name]), modality=modality)
-        bias = parts.bias_1HPP
-        frozen = EncoderBlock(plain, bias)
-        module = EncoderBlock(block, bias)
-        stages.append(Stage(spec=spec, module=module, frozen=frozen, pool=feature, step_bytes=step_bytes))
+        factors = [(n.removesuffix(".default.weight"), p) for n, p in block.named_parameters() if ".lora_" in n]
+        part = trained_stage(
+            name,
+            (source,),
+            EncoderBlock(block, shared.bias_1HPP),
+            "encoder",
+            of=tuple((n, p, kind_of(n)) for n, p in factors),
+            modality=modality,
+            layer=layer,
+            frozen=EncoderBlock(plain, shared.bias_1HPP),
+            pool=feature,
+            step_bytes=step_bytes,
+        )
+        blocks.append(part)
         source = name
     spec = StageSpec(id=f"feature.{modality}", inputs=(source,), modality=modality, feature=True)
-    return [*stages, Stage(spec=spec, module=feature)]
+    return patches, blocks, Stage(spec=spec, module=feature)
 
 
-def _adapters(modality: str, adapted: nn.Module) -> list[GroupParameters]:
-    """One group per block: its LoRA factors by PEFT's names, without the adapter's name."""
-    groups = []
-    for layer, block in enumerate(_blocks(adapted), 1):
-        named = [(n.removesuffix(".default.weight"), p) for n, p in block.named_parameters() if ".lora_" in n]
-        tensors = tuple((n, p, kind_of(n)) for n, p in named)
-        groups.append(
-            GroupParameters(
-                id=f"encoder.{modality}.{layer}", role="encoder", modality=modality, layer=layer, tensors=tensors
-            )
-        )
-    return groups
-
-
-def _head(width: int, num_classes: int, seed: int) -> tuple[list[Stage], list[GroupParameters]]:
+def _head(width: int, num_classes: int, seed: int) -> list[tuple[Stage, GroupParameters]]:
     layers = seeded(lambda: nn.Sequential(nn.Linear(width, width // 2), nn.Linear(width // 2, num_classes)), seed)
     first, last = layers.children()
-    modules = (nn.Sequential(first, nn.ReLU()), last)
-    stages = [
-        Stage(spec=StageSpec(id=f"head.{i}", inputs=(source,), groups=frozenset([f"head.{i}"])), module=module)
-        for i, (source, module) in enumerate(zip(("fusion", "head.1"), modules, strict=True), 1)
+    return [
+        trained_stage("head.1", ("fusion",), nn.Sequential(first, nn.ReLU()), "head", of=first, layer=1),
+        trained_stage("head.2", ("head.1",), last, "head", layer=2),
     ]
-    groups = [module_group(f"head.{i}", "head", None, i, linear) for i, linear in enumerate((first, last), 1)]
-    return stages, groups
 
 
 def _facts(config: MomentConfig, frozen: FrozenEncoder, num_modalities: int, width: int) -> dict[str, str | int]:

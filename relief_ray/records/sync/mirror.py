@@ -25,10 +25,10 @@ from pydantic import Field
 from relief_ray.records import checkpoint
 from relief_ray.records.cells import CLAIMS_FILE, PLAN_FILE, claims_digest, read_plan_file
 from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, read_rounds, read_run
-from relief_ray.records.schema import Record
+from relief_ray.records.schema import Record, page_of, read_page
 from relief_ray.records.sync.sender import Copy, Target, brief
 from relief_ray.support.errors import UserError, counted
-from relief_ray.support.files import PAGE, disk_errors, folder_atomic, sealed, stamp, unsealed, write_atomic
+from relief_ray.support.files import disk_errors, folder_atomic, stamp, write_atomic
 from relief_ray.support.masking import mask_logs, mask_text
 from relief_ray.support.text import typed
 
@@ -158,13 +158,13 @@ class Memory(Record):
     def read(cls, root: Path) -> Memory:
         """Read it; a new one where there is none or it cannot be read, since it can be made again by copying."""
         try:
-            return cls.model_validate_json(unsealed((root / MEMORY_FILE).read_bytes(), PAGE))
+            return read_page(root / MEMORY_FILE, cls)
         except (OSError, ValueError):
             return cls()
 
     def write(self, root: Path) -> None:
         """Write it; what is lost of it is copied once more."""
-        write_atomic(root / MEMORY_FILE, sealed(self.model_dump_json().encode(), PAGE))
+        write_atomic(root / MEMORY_FILE, page_of(self))
 
 
 class Claim(Record):
@@ -242,22 +242,20 @@ class Mirror(Target):
                 )
         # First here, then there: a kill between the two leaves a copy that is still ours.
         self._memory.write(self._root)
-        self.store.write(MIRROR_FILE, self._claim().model_dump_json(indent=1).encode())
-        for name in [name for name in sizes if MirrorStore.is_left_over(name)]:
-            self.store.remove(name)
-            del sizes[name]
-        self._sizes, self._has_signed = sizes, True
-        for name in [name for name, (_, nbytes) in self._up.items() if sizes.get(name) != nbytes]:
-            del self._up[name]
-
-    def _claim(self) -> Claim:
-        return Claim(
+        claim = Claim(
             id=self._memory.id,
             writer=self._token,
             host=socket.gethostname(),
             folder=str(self._root.absolute()),
             since=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         )
+        self.store.write(MIRROR_FILE, claim.model_dump_json(indent=1).encode())
+        for name in [name for name in sizes if MirrorStore.is_left_over(name)]:
+            self.store.remove(name)
+            del sizes[name]
+        self._sizes, self._has_signed = sizes, True
+        for name in [name for name, (_, nbytes) in self._up.items() if sizes.get(name) != nbytes]:
+            del self._up[name]
 
     def _refuse_taken(self) -> None:
         """Check that the store is still written from here.
@@ -282,7 +280,13 @@ class Mirror(Target):
         self._refuse_taken()
         before = self.num_changes
         for cell in changed:
-            self._copy_cell(cell) if cell is not None else self._copy_plan()
+            if cell is not None:
+                self._copy_cell(cell)
+                continue
+            # The plan's own files come first: its cells are known before any of them is there.
+            for name in self._plan_files():
+                if (content := _read(self._root / name)) is not None:
+                    self._put(name, content)
         if time.monotonic() - self._remembered_s >= _REMEMBER_S:
             self.close()
         return self.num_changes > before
@@ -320,12 +324,6 @@ class Mirror(Target):
         with suppress(FileNotFoundError):
             return self._up.get(name, ("", 0))[0] != stamp(self._root / name)
         return name in self._up
-
-    def _copy_plan(self) -> None:
-        """Copy the plan's own files: its cells are known before any of them is there."""
-        for name in self._plan_files():
-            if (content := _read(self._root / name)) is not None:
-                self._put(name, content)
 
     def _copy_cell(self, cell: str) -> None:
         """Copy a run's files in the order of a commit; they are read in the opposite order."""
@@ -463,7 +461,12 @@ def fetch(uri: str, out: Path) -> Fetched:
     names = _wanted(sizes)
     with disk_errors(out, "bring the copy here"), folder_atomic(out) as part:
         for name in names:
-            _fetch_file(store, name, part)
+            try:
+                store.fetch(name, part / name)
+            except Exception as error:  # whatever a store raises
+                raise UserError(
+                    f"{store.name}/{name}: cannot be fetched ({brief(error)}); nothing was kept; try again"
+                ) from error
         runs = [part / name for name in names if name.rpartition("/")[2] == RUN_FILE]
         notes = [*_check_plan(part), *(note for run in runs for note in _check_run(run.parent, part))]
         up = {name: (stamp(part / name), sizes[name]) for name in names if (part / name).exists()}
@@ -497,15 +500,6 @@ def _wanted(sizes: dict[str, int]) -> list[str]:
         pairs = [{f"{folder}/{name}" for name in checkpoint.FILES} for folder in folders]
         wanted += sorted(name for pair in pairs if pair <= set(saved) for name in pair)
     return wanted
-
-
-def _fetch_file(store: MirrorStore, name: str, part: Path) -> None:
-    try:
-        store.fetch(name, part / name)
-    except Exception as error:  # whatever a store raises
-        raise UserError(
-            f"{store.name}/{name}: cannot be fetched ({brief(error)}); nothing was kept; try again"
-        ) from error
 
 
 def _check_plan(part: Path) -> list[str]:

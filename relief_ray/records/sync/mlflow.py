@@ -18,18 +18,19 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import Field
 
 from relief_ray.records.checkpoint import generations
 from relief_ray.records.facts import sentence
+from relief_ray.records.identity import flat_params
 from relief_ray.records.ledger import LedgerEnd, LineFormat, scan
 from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import round_scalars
 from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_rounds, read_run
-from relief_ray.records.schema import Record, RoundRecord, RunRecord, RunStatus, Text, section
+from relief_ray.records.schema import Record, RoundRecord, RunRecord, RunStatus, Text, page_of, read_page, section
 from relief_ray.records.sync.sender import Copy, Target, brief
 from relief_ray.support.errors import UserError
-from relief_ray.support.files import PAGE, Unsealed, move, sealed, unsealed, write_atomic
+from relief_ray.support.files import move, write_atomic
 from relief_ray.support.masking import MASK, mask_logs, mask_text
 from relief_ray.support.text import typed
 
@@ -45,7 +46,7 @@ _SYNC_FILE, _EXPORT_LOCK = "sync.json", "sync.lock"
 _STORE_WAIT_S = 120.0
 MAX_BATCH_POINTS = 600
 MAX_BATCH_PARAMS = 100
-_MAX_DIGEST_CHARS, _MAX_PARAM_CHARS = 36, 500
+_MAX_DIGEST_CHARS = 36
 
 _ENDINGS = {"done": "FINISHED", "failed": "FAILED", "interrupted": "KILLED", "stopped": "KILLED"}
 
@@ -106,30 +107,18 @@ class SyncState(Record):
     error: Text | None = None
 
 
-def flat_params(config: Mapping[str, JsonValue], prefix: str = "") -> dict[str, str]:
-    """Flatten a configuration to dotted names and short texts; lists stay one value."""
-    flat: dict[str, str] = {}
-    for key, value in config.items():
-        if isinstance(value, dict):
-            flat |= flat_params(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = (value if isinstance(value, str) else json.dumps(value))[:_MAX_PARAM_CHARS]
-    return flat
-
-
 def read_sync(folder: Path) -> SyncState:
     """Read ``sync.json`` of a run folder; empty where it is missing or unreadable: the store is asked in any case."""
     try:
-        return SyncState.model_validate_json(unsealed((folder / _SYNC_FILE).read_bytes(), PAGE))
-    except (OSError, Unsealed, ValidationError):
+        return read_page(folder / _SYNC_FILE, SyncState)
+    except (OSError, ValueError):
         return SyncState()
 
 
 def write_sync(folder: Path, new: Mapping[str, Exported], error: str | None = None) -> None:
     """Note the progress of stores by URI, or why an export failed; other stores' progress stays."""
     targets = read_sync(folder).targets | {mask_text(uri): exported for uri, exported in new.items()}
-    state = SyncState(targets=targets, error=error)
-    write_atomic(folder / _SYNC_FILE, sealed(state.model_dump_json(indent=1).encode(), PAGE), make_folder=False)
+    write_atomic(folder / _SYNC_FILE, page_of(SyncState(targets=targets, error=error)), make_folder=False)
 
 
 # Metrics that a clock simulates, by their names in a store, so that a chart cannot be taken for a measurement.
@@ -267,7 +256,8 @@ class MlflowRun:
         if not isinstance(error, UserError):
             with suppress(UserError):
                 write_sync(self._folder, {}, error=brief(error))
-        return _is_refusal(error)
+        # It answers with another value under this run: no retry heals that.
+        return getattr(error, "error_code", None) == "INVALID_PARAMETER_VALUE"
 
     def close(self) -> None:
         """Release the lock, so that others can export this run."""
@@ -306,18 +296,6 @@ def _configured_store(folder: Path, run: RunRecord, uri: str | None) -> Store:
     return Store(uri=store_uri(folder, target), experiment=tracking.get("experiment") or "relief-ray")
 
 
-def _is_refusal(error: Exception) -> bool:
-    """True where the store has another value under this run: it answers, and no retry heals that."""
-    return getattr(error, "error_code", None) == "INVALID_PARAMETER_VALUE"
-
-
-def _remedy(error: Exception) -> str:
-    """What was expected of a store that failed, and what to do."""
-    if _is_refusal(error):
-        return "expected a store without other values under this run; name another with --uri, or delete that run in it"
-    return "expected a reachable MLflow store; start it, or name another"
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Synced:
     """Result of a ``sync``; ``num_points`` were new to the store."""
@@ -347,9 +325,12 @@ def sync(folder: Path, uri: str | None = None) -> Synced:
     except UserError:
         raise
     except Exception as error:
-        copy.failed(error)
+        remedy = "expected a reachable MLflow store; start it, or name another"
+        if copy.failed(error):
+            other = "expected a store without other values under this run; name another with --uri"
+            remedy = f"{other}, or delete that run in it"
         raise UserError(
-            f"{mask_text(store.uri)}: cannot export {folder} ({brief(error)}), {_remedy(error)}, and sync again"
+            f"{mask_text(store.uri)}: cannot export {folder} ({brief(error)}), {remedy}, and sync again"
         ) from error
     finally:
         copy.close()
@@ -371,6 +352,8 @@ def _store_lock(store: Store, beside: Path) -> FileLock:
 def _open_run(store: Store, folder: Path, record: RunRecord) -> tuple[MlflowClient, Run]:
     with _store_lock(store, folder.parent):
         client = _connect(store)
+        from mlflow.entities import Param
+
         experiment = _experiment(client, store)
         # Only the cell is asked for: a folder's name may hold quotes, which the query language cannot.
         before = [
@@ -388,7 +371,9 @@ def _open_run(store: Store, folder: Path, record: RunRecord) -> tuple[MlflowClie
     tags = {"relief.code_version": record.code_version, "relief.source_digest": record.source_digest}
     for name, value in tags.items():
         client.set_tag(run.info.run_id, name, value)
-    _log_params(client, run.info.run_id, flat_params(record.config))
+    params = [Param(key, value) for key, value in flat_params(record.config).items()]
+    for start in range(0, len(params), MAX_BATCH_PARAMS):
+        client.log_batch(run.info.run_id, params=params[start : start + MAX_BATCH_PARAMS])
     return client, run
 
 
@@ -447,19 +432,13 @@ def _create(client: MlflowClient, experiment: str, folder: Path, record: RunReco
         "mlflow.source.type": "LOCAL",
         "mlflow.note.content": _description(folder, record),
     }
-    started_ms = _started_ms(folder, record)
+    # The moment at which the first round began; before there is one, that at which the run was made.
+    first = next(iter(read_rounds(folder)), None)
+    began_s = None if first is None else first.ended_unix_s - first.wall_s
+    started_ms = _unix_ms(record.created) if began_s is None else round(began_s * 1000)
     if record.parent is not None:
         tags["mlflow.parentRunId"] = _study(client, experiment, record.parent, started_ms)
     return client.create_run(experiment, start_time=started_ms, tags=tags, run_name=record.name)
-
-
-def _started_ms(folder: Path, record: RunRecord) -> int | None:
-    """Moment at which the first round began; before there is one, that at which the run was made."""
-    rounds = read_rounds(folder)
-    if rounds:
-        first = rounds[0]
-        return round((first.ended_unix_s - first.wall_s) * 1000)
-    return _unix_ms(record.created)
 
 
 def _description(folder: Path, record: RunRecord) -> str:
@@ -546,11 +525,3 @@ def log_run(store: Store, folder: Path, files: Sequence[Path]) -> str | None:
     for file in files:
         client.log_artifact(target.run_id, str(file), "report")
     return target.run_id
-
-
-def _log_params(client: MlflowClient, run_id: str, params: dict[str, str]) -> None:
-    from mlflow.entities import Param
-
-    rows = [Param(key, value) for key, value in params.items()]
-    for start in range(0, len(rows), MAX_BATCH_PARAMS):
-        client.log_batch(run_id, params=rows[start : start + MAX_BATCH_PARAMS])

@@ -1,1 +1,1 @@
-"""Figures of the report: each a function from an experiment to a ``Figure``, or None where the records lack it."""
+"""Figures of the report: each a function from a comparison to a ``Figure``, or None where the records lack it."""

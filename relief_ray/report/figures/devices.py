@@ -12,7 +12,7 @@ from operator import attrgetter
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from relief_ray.report.comparison import Comparison, Experiment, is_own_method
+from relief_ray.report.comparison import Comparison, is_own_method
 from relief_ray.report.document import Figure
 from relief_ray.report.figures.style import (
     COLOURS,
@@ -28,7 +28,7 @@ from relief_ray.report.figures.style import (
 )
 from relief_ray.report.remarks import DeviceShare, device_shares
 from relief_ray.report.results import FUSION_BLOCK
-from relief_ray.report.runs import Loaded, device_types, run_value
+from relief_ray.report.runs import Loaded, device_types
 from relief_ray.strategies import PROPOSED, REFERENCE
 from relief_ray.support.errors import counted
 
@@ -48,15 +48,14 @@ _BELOW_IN = 0.54
 Key = TypeVar("Key", bound=tuple[Any, ...])
 
 
-def allocation(experiment: Experiment, slug: str, method: str = "") -> Figure | None:
+def allocation(comparison: Comparison, slug: str, method: str = "") -> Figure | None:
     """The first run of the method; above twelve clients one of each device type stands for its type.
 
     ``method`` empty: RELIEF, or where it did not run the first one of the user's own.
     """
-    comparison = experiment.main
-    labels = [] if comparison is None else [row.label for row in comparison.rows]
+    labels = [row.label for row in comparison.rows]
     shown = method or next((v for v in labels if v == PROPOSED), next(filter(is_own_method, labels), ""))
-    loaded = next(iter(_runs(experiment, shown)), None)
+    loaded = next(iter(comparison.runs_of(shown)), None)
     if loaded is None or not loaded.trained:
         return None
     rows = [(c.client, group, r.round) for r in loaded.rounds for c in r.clients for group in c.trained]
@@ -64,7 +63,7 @@ def allocation(experiment: Experiment, slug: str, method: str = "") -> Figure | 
         return None
     every = sorted({client for client, _, _ in rows})
     clients, groups = chosen(every, device_types(loaded)), list(dict.fromkeys(group for _, group, _ in rows))
-    is_forced = run_value(loaded.run, "strategy.mandatory") is True
+    is_forced = loaded.value("strategy.mandatory") is True
     notes = (
         " Round 0 is the bootstrap." if loaded.has_bootstrap else "",
         " Fusion blocks of a client's own modalities are mandatory." if is_forced else "",
@@ -72,17 +71,13 @@ def allocation(experiment: Experiment, slug: str, method: str = "") -> Figure | 
     )
     return Figure(
         slug=slug,
-        caption=f"Groups that each client trained in every round (dark), `{loaded.title}`; {experiment.title}."
+        caption=f"Groups that each client trained in every round (dark), `{loaded.title}`; {comparison.title}."
         f"{''.join(notes)}",
         draw=partial(_allocation, loaded=loaded, trained=set(rows), groups=groups, clients=clients),
         height_in=0.55 + -(-len(clients) // _PER_ROW) * (0.3 + 0.085 * len(groups)),
         columns=("client", "group", "round"),
         rows=rows,
     )
-
-
-def _runs(experiment: Experiment, method: str) -> list[Loaded]:
-    return [] if experiment.main is None else experiment.main.runs_of(method)
 
 
 def chosen(clients: Sequence[int], types: Mapping[int, str]) -> list[int]:
@@ -132,11 +127,8 @@ def _allocation(
     footnote(figure, [loaded])
 
 
-def devices(experiment: Experiment, slug: str) -> Figure | None:
+def devices(comparison: Comparison, slug: str) -> Figure | None:
     """Time and energy of a mean round per device type (left column of the paper's Fig. 8, for every type)."""
-    comparison = experiment.main
-    if comparison is None:
-        return None
     fleets = [r.label for r in comparison.rows if not r.is_bound and device_types(comparison.runs_of(r.label)[0])]
     methods = at_most(_MAX_BARS, fleets)
     shares = [s for m in methods for s in device_shares(comparison.runs_of(m), m, comparison.clock)]
@@ -145,7 +137,7 @@ def devices(experiment: Experiment, slug: str) -> Figure | None:
     return Figure(
         slug=slug,
         caption=f"A mean round per device type: seconds (full: computing, striped: link, pale: waiting for the "
-        f"slowest) and joules of one device; {experiment.title}.",
+        f"slowest) and joules of one device; {comparison.title}.",
         draw=partial(_devices, comparison=comparison, shares=shares, methods=methods),
         height_in=2.4,
         columns=DeviceShare._fields,
@@ -198,20 +190,20 @@ def collected(values: Iterable[tuple[Key, float]]) -> dict[Key, list[float]]:
     return {key: found[key] for key in sorted(found, key=lambda key: (first.index(key[0]), key))}
 
 
-def cosine(experiment: Experiment, slug: str) -> Figure | None:
+def cosine(comparison: Comparison, slug: str) -> Figure | None:
     """A matrix of clients per fusion block under FedAvg; None where updates were not compared in pairs."""
-    runs = _runs(experiment, REFERENCE)
+    runs = comparison.runs_of(REFERENCE)
     pairs = pair_means(runs)
     if not pairs:
         return None
     blocks = list(dict.fromkeys(block for block, _, _ in pairs))
     compared = [sum(bool(r.pairwise) for r in loaded.trained) for loaded in runs]
-    fig = "" if experiment.is_own_data else " (the paper's Fig. 2)"
+    fig = "" if comparison.is_own_data else " (the paper's Fig. 2)"
     how_many = f"{counted(sum(compared), 'compared round')} of {counted(sum(map(bool, compared)), 'run')}"
     return Figure(
         slug=slug,
         caption=f"Cosine of two clients' updates of a fusion block under `{REFERENCE}`{fig}, mean over "
-        f"{how_many}; {experiment.title}. Letters: device types. A client that did not upload a block, or did not move "
+        f"{how_many}; {comparison.title}. Letters: device types. A client that did not upload a block, or did not move "
         "it, has no pair or 0 there.",
         draw=partial(_cosine, runs=runs, pairs=pairs, blocks=blocks),
         height_in=2.35,
@@ -264,23 +256,23 @@ def _matrix(ax: Axes, values: Sequence[Sequence[float]], names: Sequence[str], l
     return image
 
 
-def phases(experiment: Experiment, slug: str) -> Figure | None:
+def phases(comparison: Comparison, slug: str) -> Figure | None:
     """Mean and spread of Eq. (5) per fusion block over five equal phases under FedAvg, as in the paper.
 
     None below five rounds, which make no five phases.
     """
-    runs = _runs(experiment, REFERENCE)
+    runs = comparison.runs_of(REFERENCE)
     rows = [
         (*key, mean(values), stdev(values) if len(values) > 1 else None, len(values))
         for key, values in by_phase([r for r in runs if r.planned >= _NUM_PHASES]).items()
     ]
     if not rows:
         return None
-    fig = "" if experiment.is_own_data else " (the paper's Fig. 3)"
+    fig = "" if comparison.is_own_data else " (the paper's Fig. 3)"
     return Figure(
         slug=slug,
         caption=f"Divergence of each block's updates over its cohort by phase of training, under `{REFERENCE}`"
-        f"{fig}; {experiment.title}. Points: mean over rounds and runs, bars: sample standard deviation.",
+        f"{fig}; {comparison.title}. Points: mean over rounds and runs, bars: sample standard deviation.",
         draw=partial(_phases, runs=runs, rows=rows),
         height_in=2.2,
         columns=("block", "phase", "divergence", "std", "num"),
@@ -328,9 +320,9 @@ def _phases(
     footnote(figure, runs)
 
 
-def traces(experiment: Experiment, slug: str) -> Figure | None:
+def traces(comparison: Comparison, slug: str) -> Figure | None:
     """Eq. (5) of every round and its moving average, Eq. (6), of every group; None where RELIEF kept none."""
-    runs = _runs(experiment, PROPOSED)
+    runs = comparison.runs_of(PROPOSED)
     halves = {"d": series(runs, "divergence"), "d_bar": series(runs, "d_bar")}
     if not halves["d_bar"]:
         return None
@@ -338,7 +330,7 @@ def traces(experiment: Experiment, slug: str) -> Figure | None:
     return Figure(
         slug=slug,
         caption=f"Divergence of every group under `{PROPOSED}`, round by round, left, and its moving average, "
-        f"right; {experiment.title}.{average} The allocator ranks by the right half.",
+        f"right; {comparison.title}.{average} The allocator ranks by the right half.",
         draw=partial(_traces, runs=runs, halves=halves),
         height_in=3.0,
         columns=("quantity", "group", "round", "value"),

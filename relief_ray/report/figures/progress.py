@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from relief_ray.report.comparison import Comparison, Experiment, data_title
+from relief_ray.report.comparison import Comparison
 from relief_ray.report.document import Figure
 from relief_ray.report.figures.style import (
     FAINT,
@@ -28,7 +28,7 @@ from relief_ray.report.figures.style import (
 )
 from relief_ray.report.remarks import fleet_in, mark, own_models
 from relief_ray.report.results import MIB
-from relief_ray.report.runs import config_text, split_name
+from relief_ray.report.runs import split_name
 from relief_ray.support.errors import counted, listed
 from relief_ray.support.text import percent
 
@@ -86,7 +86,7 @@ def curves(comparison: Comparison, path: Path) -> Path:
         UserError: matplotlib is missing, or an unknown file suffix.
     """
     first, points = comparison.runs[0], curve_points(comparison)
-    name = f"{mark(first)}{data_title(first.run)}, {split_name(config_text(first.run, 'data.split'))}"
+    name = f"{mark(first)}{first.data_title}, {split_name(first.text('data.split'))}"
     with sheet(_HEIGHT_IN + _HEADING_IN) as figure:
         _draw_curves(figure, comparison, points, heading=name + _bands(comparison))
         save(figure, path)
@@ -104,21 +104,20 @@ def _bands(comparison: Comparison) -> str:
     return f"; mean of {few if few == many else f'{few} to {many}'} runs, bands: ± sample standard deviation"
 
 
-def progress(experiment: Experiment, slug: str) -> Figure | None:
+def progress(comparison: Comparison, slug: str) -> Figure | None:
     """Fig. 5 of the paper (convergence), and the same against what was spent."""
     lead = "F1 over aggregations, seconds, joules and uploaded bytes of the whole fleet"
-    return _curves(experiment, slug, "f1_percent", lead)
+    return _curves(comparison, slug, "f1_percent", lead)
 
 
-def rare(experiment: Experiment, slug: str) -> Figure | None:
+def rare(comparison: Comparison, slug: str) -> Figure | None:
     """Convergence of the F1 with the rare sensors alone; None where it was not recorded round by round."""
     lead = "F1 with the sensors of the smallest cohorts alone, over aggregations and costs of the whole fleet"
-    return _curves(experiment, slug, "f1_rare_percent", lead)
+    return _curves(comparison, slug, "f1_rare_percent", lead)
 
 
-def _curves(experiment: Experiment, slug: str, score: str, lead: str) -> Figure | None:
-    comparison = experiment.main
-    if comparison is None or (points := curve_points(comparison, score))["round"].nunique() < 2:
+def _curves(comparison: Comparison, slug: str, score: str, lead: str) -> Figure | None:
+    if (points := curve_points(comparison, score))["round"].nunique() < 2:
         return None
     methods = drawn(comparison)
     shown = points[points.method.isin(methods)]
@@ -130,7 +129,7 @@ def _curves(experiment: Experiment, slug: str, score: str, lead: str) -> Figure 
     own = own_models(comparison) if score == "f1_percent" else ""
     return Figure(
         slug=slug,
-        caption=f"{lead}{counting}; {experiment.title}{_bands(comparison)}.{left_out}{below(shown, floor(shown))}{own}",
+        caption=f"{lead}{counting}; {comparison.title}{_bands(comparison)}.{left_out}{below(shown, floor(shown))}{own}",
         draw=partial(_draw_curves, comparison=comparison, points=points, label=_SCORES[score]),
         height_in=_HEIGHT_IN,
         columns=tuple(points.columns),
@@ -291,10 +290,9 @@ def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return [p for p in points if not any(o != p and o[0] <= p[0] and o[1] >= p[1] for o in points)]
 
 
-def pareto(experiment: Experiment, slug: str) -> Figure | None:
+def pareto(comparison: Comparison, slug: str) -> Figure | None:
     """Final F1 against what the whole run cost, and the front of the federated methods."""
-    comparison = experiment.main
-    if comparison is None or len(last := ends(comparison)) < 2:
+    if len(last := ends(comparison)) < 2:
         return None
     numbers = _whole_bytes(last.drop(columns="is_bound"))
     shares = [f"`{label}` {percent(comparison.bootstrap_percent(label))} %" for label in comparison.bootstrapped]
@@ -304,7 +302,7 @@ def pareto(experiment: Experiment, slug: str) -> Figure | None:
     return Figure(
         slug=slug,
         caption="F1 after the last round against simulated seconds, joules and uploaded bytes of the whole run"
-        f"{included}; {experiment.title}. {_front_words(last)}{spread}{grey}."
+        f"{included}; {comparison.title}. {_front_words(last)}{spread}{grey}."
         f"{below(last, span(last)[0])}{_not_drawn(comparison, last)}{own_models(comparison)}",
         draw=partial(_pareto, comparison=comparison, last=last),
         height_in=2.2 + legend_in(list(last.method)),
@@ -364,10 +362,9 @@ def _pareto(figure: MplFigure, comparison: Comparison, last: DataFrame) -> None:
     percent_axis(_against(figure, comparison, quantities, list(last.method), draw), lowest, highest)
 
 
-def modalities(experiment: Experiment, slug: str) -> Figure | None:
+def modalities(comparison: Comparison, slug: str) -> Figure | None:
     """F1 of the canonical model seen through one sensor at a time; None where no method has such a model."""
-    comparison = experiment.main
-    if comparison is None or not comparison.sensors:
+    if not comparison.sensors:
         return None
     rows = [
         (row.label, sensor, stat.mean, stat.std, stat.num)
@@ -375,13 +372,13 @@ def modalities(experiment: Experiment, slug: str) -> Figure | None:
         for sensor in comparison.sensors
         if (stat := row.stats.get(f"f1_{sensor}_percent")) is not None
     ]
-    fig = "" if experiment.is_own_data else " (the paper's Fig. 6)"
+    fig = "" if comparison.is_own_data else " (the paper's Fig. 6)"
     lines = " over runs, lines: sample standard deviation" if any(row[3] is not None for row in rows) else ""
     has_owners = fleet_in(comparison) is not None
     owned = " The number of clients that own it stands under a modality's name." if has_owners else ""
     return Figure(
         slug=slug,
-        caption=f"F1 with one modality alone{fig}; {experiment.title}. Bars: mean{lines}.{owned}",
+        caption=f"F1 with one modality alone{fig}; {comparison.title}. Bars: mean{lines}.{owned}",
         draw=partial(_modalities, comparison=comparison, rows=rows),
         height_in=2.2,
         columns=("method", "modality", "f1_percent", "std", "num_runs"),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from relief_ray.report.comparison import Comparison, data_title, digests_of, is_own_method
+from relief_ray.report.comparison import Comparison, digests_of, is_own_method
 from relief_ray.report.document import TEXT_WIDTH_IN
 from relief_ray.report.paper import REPRESENTATIVE, VARIANT_ROWS
 from relief_ray.report.runs import Loaded
@@ -64,7 +64,7 @@ _UNDATED: Mapping[str, Mapping[str, None]] = {
 
 
 @contextmanager
-def sheet(height_in: float, width_in: float = TEXT_WIDTH_IN, *, outlines: bool = False) -> Iterator[MplFigure]:
+def sheet(height_in: float, *, outlines: bool = False) -> Iterator[MplFigure]:
     """An empty figure in our style; the style is gone when the block ends, so draw and ``save`` inside it.
 
     ``outlines``: letters of an SVG as shapes, for readers without the font.
@@ -79,7 +79,7 @@ def sheet(height_in: float, width_in: float = TEXT_WIDTH_IN, *, outlines: bool =
         raise UserError(f"figures need matplotlib; {install('server')}") from error
     style = {**_STYLE, **({"svg.fonttype": "path"} if outlines else {})}
     with matplotlib.rc_context(cast("dict[Any, Any]", style)):
-        yield MplFigure(figsize=(width_in, height_in), dpi=_DPI)
+        yield MplFigure(figsize=(TEXT_WIDTH_IN, height_in), dpi=_DPI)
 
 
 def save(figure: MplFigure, path: Path) -> Path:
@@ -167,7 +167,7 @@ def small_print(runs: Sequence[Loaded], clock: str | None = None) -> str:
         f"{machine.cpu}, {counted(machine.num_cores, 'core')}, {counted(machine.num_threads, 'thread')}",
         f"torch {machine.torch}",
         f"engine {run.engine}",
-        f"{data_title(run)} ({run.data_origin})",
+        f"{runs[0].data_title} ({run.data_origin})",
         f"sources {listed(d[:8] for d in digests_of(runs))}",
     ]
     return " | ".join(filter(None, parts))

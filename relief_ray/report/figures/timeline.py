@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relief_ray.core.messages import RoundCost
-from relief_ray.report.comparison import Comparison, Experiment, data_title, is_own_method
+from relief_ray.report.comparison import Comparison, is_own_method
 from relief_ray.report.document import Figure
 from relief_ray.report.figures.style import FAINT, FOOTER_IN, INK, LEGEND, footnote, save, sheet
 from relief_ray.report.remarks import mark
-from relief_ray.report.runs import Loaded, fleet_of, is_pooled, run_value
+from relief_ray.report.runs import Loaded, fleet_of, is_pooled
 from relief_ray.strategies import PRESETS, PROPOSED, REFERENCE, presets_of
 from relief_ray.support.errors import UserError, listed
 from relief_ray.support.text import percent, with_title
@@ -156,7 +156,7 @@ def panel(loaded: Loaded, clock: str, round_: int | None = None) -> Panel:
         bars=_bars_of(loaded, cost),
         cost=cost,
         deadline_s=record.deadline_s if clock == loaded.run.planning_model else None,
-        counts_groups=run_value(loaded.run, "strategy.fill") == "count",
+        counts_groups=loaded.value("strategy.fill") == "count",
     )
 
 
@@ -208,7 +208,7 @@ def draw_panels(figure: MplFigure, parts: Sequence[Panel], last: Loaded, clock: 
         )
         _marks(ax, part, parts[0].cost.round_s, longest)
     ax.set_xlabel(f"seconds since the round began ({'measured' if clock == 'measured' else 'simulated'})")
-    _legend(figure, f"{mark(last)}{data_title(last.run)}, clock {clock}", height)
+    _legend(figure, f"{mark(last)}{last.data_title}, clock {clock}", height)
 
 
 def _types(bars: Sequence[Bar]) -> list[tuple[int, int, str]]:
@@ -287,11 +287,9 @@ def _legend(figure: MplFigure, note: str, height: float) -> None:
     figure.text(0.012, 1 - 0.115 / height, note, ha="left", va="center", color=FAINT)
 
 
-def timeline_figure(experiment: Experiment, slug: str) -> Figure | None:
+def timeline_figure(comparison: Comparison, slug: str) -> Figure | None:
     """The last round of one run of each featured method."""
-    comparison = experiment.main
-    runs = [] if comparison is None else featured(comparison)
-    if comparison is None or not runs:
+    if not (runs := featured(comparison)):
         return None
     parts = [panel(loaded, comparison.clock) for loaded in runs]
     is_short = any(len(p.bars) < len(p.cost.clients) for p in parts)
@@ -299,7 +297,7 @@ def timeline_figure(experiment: Experiment, slug: str) -> Figure | None:
     return Figure(
         slug=slug,
         caption=f"The last round device by device: {listed(p.title for p in parts)} ({runs[0].draw}){stands}; "
-        f"{experiment.title}. Stages are sums over the round's mini-batches.",
+        f"{comparison.title}. Stages are sums over the round's mini-batches.",
         draw=partial(_draw, parts=parts, last=runs[-1], comparison=comparison),
         height_in=height_of(parts) + FOOTER_IN,
         columns=("panel", "device", "type", *(f"{name}_s" for name, _, _ in _STAGES)),

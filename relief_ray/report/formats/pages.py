@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 
-from relief_ray.report.document import TEXT_WIDTH_IN, Block, Document, Figure, Paragraphs, Section
+from relief_ray.report.document import Block, Document, Figure, Paragraphs, Section
 from relief_ray.support.table import Table, inline
 
-# Width of a figure as wide as the text of a page of LaTeX.
-_FULL_REM = 68
+# Width of a figure, which is as wide as the text of a page of LaTeX.
+_WIDTH_REM = 68
 
 
 def markdown(document: Document, figures: str = "figures") -> str:
@@ -84,7 +84,7 @@ def _block(block: Block, drawings: Mapping[str, str], numbers: Mapping[str, str]
     picture = own_ids(drawing, block.slug) if drawing else "<p class='note'>Not drawn: matplotlib is not installed.</p>"
     label = escape(block.caption.replace("`", ""), quote=True)
     return (
-        f"<figure id='{block.slug}' style='max-width: {_FULL_REM * block.width_in / TEXT_WIDTH_IN:.0f}rem'>"
+        f"<figure id='{block.slug}' style='max-width: {_WIDTH_REM}rem'>"
         f'<div role="img" aria-label="{label}">{picture}</div><figcaption><b>{numbers[block.slug]}.</b> '
         f"{inline(block.caption)} <span class='file'>figures/{block.slug}.csv</span></figcaption></figure>"
     )

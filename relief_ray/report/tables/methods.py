@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -9,7 +11,7 @@ from statistics import fmean
 
 from pydantic import JsonValue
 
-from relief_ray.report.comparison import Comparison, Experiment, MethodResult, bounds_last, stat
+from relief_ray.report.comparison import Comparison, MethodResult, bounds_last, stat
 from relief_ray.report.paper import PAPER_ROWS, PaperCell, beside, read_paper
 from relief_ray.report.remarks import (
     alike_pairs,
@@ -25,7 +27,6 @@ from relief_ray.report.statistics import interval_text
 from relief_ray.report.tables import columns as col
 from relief_ray.report.tables.columns import HEADLINE, OWN_F1, SPEEDUP, Column
 from relief_ray.report.tables.rows import (
-    TableSpec,
     figure_cell,
     gap,
     marked_names,
@@ -34,6 +35,7 @@ from relief_ray.report.tables.rows import (
     names_line,
     number_text,
     recorded,
+    table_of,
 )
 from relief_ray.strategies import REFERENCE, by_registry
 from relief_ray.support.errors import listed
@@ -52,52 +54,52 @@ STARRED = (
 TUNED = tuple(replace(column, label=f"{column.head}, tuned", unit="") for column in (HEADLINE, SPEEDUP))
 
 
-def main_table(experiment: Experiment, slug: str, known: Sequence[Experiment] = ()) -> Table:
+def main_table(comparison: Comparison, slug: str, known: Sequence[Comparison] = ()) -> Table:
     """F1, its difference to FedAvg's, speed, energy and upload of every method, by the clock that planned.
 
     Rows: presets in the registry's order, then a user's own methods and variants, bounds last. Methods of which nothing
     is done stand as gaps. ``known``: where one of these settings has the tuned cells, their F1 and speed come last.
     """
-    comparison, tuned = experiment.main, twin(experiment, known)
+    tuned = twin(comparison, known)
     change = _change_of_f1(comparison)
-    costs = (col.RARE_F1, SPEEDUP, col.JOULES, upload(experiment.backbone))
+    costs = (col.RARE_F1, SPEEDUP, col.JOULES, upload(comparison.backbone))
     columns: Sequence[Column] = (col.F1, change, *costs)
-    if comparison is not None:
+    if comparison.runs:
         columns = recorded(comparison, (col.F1, col.AT_ROUNDS_F1, change, *_OWN, *costs))
-    labels = [label for label in labels_of(experiment) if experiment.has(label)]
-    bounds = bounds_of(experiment, labels)
-    return TableSpec(
-        experiment=experiment,
-        where=comparison,
-        rows=labels,
-        columns=columns,
-        caption=f"Results: {experiment.title}.",
-        notes=(*_notes(experiment, columns), *_tuned_notes(tuned)),
+    labels = [label for label in labels_of(comparison) if comparison.has(label)]
+    bounds = bounds_of(comparison, labels)
+    return table_of(
+        slug,
+        comparison,
+        labels,
+        columns,
+        caption=f"Results: {comparison.title}.",
+        notes=(*_notes(comparison, columns), *_tuned_notes(tuned)),
         cell=_cell,
         more={} if tuned is None else {c.head: partial(_tuned, tuned, c) for c in TUNED},
-        names={} if comparison is None else marked_names(comparison),
+        names=marked_names(comparison),
         rules=bounds[:1],
         faint=bounds,
-    ).table(slug)
+    )
 
 
-def labels_of(experiment: Experiment) -> list[str]:
+def labels_of(comparison: Comparison) -> list[str]:
     """The paper's methods in its order, then ablations, then what else was run or planned, bounds last."""
-    ran = [m.label for m in experiment.main.rows] if experiment.main is not None else []
-    planned = [s.label for s in experiment.items if s.status != "done"]
-    labels = dict.fromkeys([*PAPER_ROWS, *ablations(experiment), *ran, *planned])
-    return bounds_last(list(labels), experiment.methods)
+    ran = [m.label for m in comparison.rows]
+    planned = [s.label for s in comparison.items if s.status != "done"]
+    labels = dict.fromkeys([*PAPER_ROWS, *ablations(comparison), *ran, *planned])
+    return bounds_last(list(labels), comparison.methods)
 
 
-def ablations(experiment: Experiment) -> list[str]:
+def ablations(comparison: Comparison) -> list[str]:
     """Labels of the ablations: presets in the registry's order, then variants of them and a user's own."""
-    methods = experiment.methods
+    methods = comparison.methods
     return by_registry(label for label, method in methods.items() if method.kind.startswith("ablation"))
 
 
-def bounds_of(experiment: Experiment, labels: Iterable[str]) -> list[str]:
+def bounds_of(comparison: Comparison, labels: Iterable[str]) -> list[str]:
     """The bounds among the methods."""
-    methods = experiment.methods
+    methods = comparison.methods
     return [label for label in labels if label in methods and methods[label].is_bound]
 
 
@@ -106,45 +108,41 @@ def upload(backbone: str) -> Column:
     return col.UP.get(backbone, col.UP["cnn"])
 
 
-def _change_of_f1(comparison: Comparison | None) -> Column:
+def _change_of_f1(comparison: Comparison) -> Column:
     """The differences to FedAvg."""
-    label = f"vs {REFERENCE} [95 %]" if comparison is None else versus(comparison)
-    return Column(label=label, gain=Comparison.gain)
+    return Column(label=versus(comparison), gain=Comparison.gain)
 
 
-def _cell(
-    experiment: Experiment, comparison: Comparison, method: MethodResult, column: Column, paper: PaperCell | None
-) -> Cell:
+def _cell(comparison: Comparison, method: MethodResult, column: Column, paper: PaperCell | None) -> Cell:
     """``method_cell``; below a speedup what it depends on: links, their share, and the paper's protocol."""
-    cell = method_cell(experiment, comparison, method, column)
+    cell = method_cell(comparison, method, column)
     if column is not SPEEDUP:
         return cell
-    known = [c for c in _CONTEXT if c.figure in method.stats and not (c is col.AT_PAPER and experiment.is_own_data)]
+    known = [c for c in _CONTEXT if c.figure in method.stats and not (c is col.AT_PAPER and comparison.is_own_data)]
     return replace(cell, below=", ".join(_CONTEXT[c].format(c.rounded(method.stats[c.figure].mean)) for c in known))
 
 
-def _notes(experiment: Experiment, columns: Sequence[Column]) -> Iterator[str]:
+def _notes(comparison: Comparison, columns: Sequence[Column]) -> Iterator[str]:
     """Notes that a reader needs before comparing rows."""
-    comparison = experiment.main
-    yield protocol(experiment)
+    yield protocol(comparison)
     yield from clock_note(comparison)
-    yield from ([] if comparison is None else (f"{text}." for text in taken_over(comparison)))
-    spread = "Mean ± sample standard deviation over runs; last" if len(experiment.runs) > 1 else "Last"
-    same = "same fold and seed" if any(has_folds(r.run.config) for r in experiment.runs) else "same seed"
-    paired = f"; differences are of paired runs ({same}), with their 95 % interval" if comparison else ""
+    yield from (f"{text}." for text in taken_over(comparison))
+    spread = "Mean ± sample standard deviation over runs; last" if len(comparison.runs) > 1 else "Last"
+    same = "same fold and seed" if any(has_folds(r.run.config) for r in comparison.runs) else "same seed"
+    paired = f"; differences are of paired runs ({same}), with their 95 % interval" if comparison.runs else ""
     yield f"{spread} evaluated round{paired}. `-`: undefined or never reached."
-    if comparison is not None and comparison.has(col.LINK.figure):
-        at_paper = "" if experiment.is_own_data else _AT_PAPER
+    if comparison.has_figure(col.LINK.figure):
+        at_paper = "" if comparison.is_own_data else _AT_PAPER
         yield (
             "Below a speedup: the same without links (uploads and downloads), the links' share of the slowest client's "
             f"round{at_paper}."
         )
     if meant := [f"`{c.head}`: {c.meaning}" for c in columns if c.meaning]:
         yield "; ".join(meant) + "."
-    if personalised(comparison):
+    if comparison.personalised:
         yield STARRED
-    yield from (f"{note}." for note in stand_in_note(experiment.runs))
-    if comparison is not None and (names := names_line(comparison)):
+    yield from (f"{note}." for note in stand_in_note(comparison.runs))
+    if names := names_line(comparison):
         yield f"{names}."
 
 
@@ -156,37 +154,32 @@ def taken_over(comparison: Comparison) -> list[str]:
     return [*filter(None, (equal_rounds(comparison), alike_pairs(comparison), whose_intervals(comparison)))]
 
 
-def personalised(comparison: Comparison | None) -> list[str]:
-    """Methods whose clients are tested on models of their own."""
-    return [m.label for m in (comparison.rows if comparison else ()) if m.personalised]
-
-
-def clocks_table(experiment: Experiment, slug: str) -> Table | None:
+def clocks_table(comparison: Comparison, slug: str) -> Table | None:
     """Speedup of every method by every clock that was recorded; None where there is one clock."""
-    clocks, main = experiment.comparisons, experiment.main
-    if len(clocks) < 2 or main is None:
+    clocks = comparison.clocks
+    if len(clocks) < 2:
         return None
-    by_clock = [(comparison, SPEEDUP) for comparison in clocks.values()] + [(main, col.SPEEDUP_TOTAL)]
+    by_clock = [(comparison.by(clock), SPEEDUP) for clock in clocks] + [(comparison, col.SPEEDUP_TOTAL)]
     rows = []
-    for method in main.rows:
+    for method in comparison.rows:
         if SPEEDUP.figure in method.stats:
             known = ((c, next(m for m in c.rows if m.label == method.label), column) for c, column in by_clock)
-            cells = tuple(method_cell(experiment, c, m, column) for c, m, column in known)
+            cells = tuple(method_cell(c, m, column) for c, m, column in known)
             rows.append(Row(name=name_of(method), cells=cells, faint=method.is_bound))
     note = (
-        f"Speedup over FedAvg by every time model of the same work; `{main.clock}` planned and stands in "
+        f"Speedup over FedAvg by every time model of the same work; `{comparison.clock}` planned and stands in "
         "the main table. The last column counts the bootstrap round."
     )
     return Table(
         slug=slug,
-        caption=f"Speedup by clock: {experiment.title}.",
-        head=("method", *(f"`{clock}`" for clock in clocks), f"`{main.clock}`, with bootstrap"),
+        caption=f"Speedup by clock: {comparison.title}.",
+        head=("method", *(f"`{clock}`" for clock in clocks), f"`{comparison.clock}`, with bootstrap"),
         rows=tuple(rows),
         notes=(note,),
     )
 
 
-def twin(usual: Experiment, others: Sequence[Experiment]) -> Experiment | None:
+def twin(usual: Comparison, others: Sequence[Comparison]) -> Comparison | None:
     """The tuned cells of a setting with the usual values."""
     if usual.choice:
         return None
@@ -194,17 +187,17 @@ def twin(usual: Experiment, others: Sequence[Experiment]) -> Experiment | None:
     return next((e for e, chosen in tuned if e.base(chosen) == usual.base(chosen)), None)
 
 
-def _tuned(tuned: Experiment, column: Column, label: str) -> Cell:
+def _tuned(tuned: Comparison, column: Column, label: str) -> Cell:
     """F1 with the values that a search chose, several (one per fold) side by side below it; the speed of these runs."""
-    is_score, comparison = column.figure == HEADLINE.figure, tuned.main
-    if comparison is None or (method := comparison.row(label)) is None:
+    is_score = column.figure == HEADLINE.figure
+    if (method := tuned.row(label)) is None:
         return gap(tuned.open_statuses(label)) if is_score else Cell(text="", tone="gap")
     chosen = dict.fromkeys(_values(s.config) for s in tuned.items if s.label == label)
-    cell = method_cell(tuned, comparison, method, column)
+    cell = method_cell(tuned, method, column)
     return replace(cell, below="; ".join(chosen)) if is_score else cell
 
 
-def _tuned_notes(tuned: Experiment | None) -> Iterator[str]:
+def _tuned_notes(tuned: Comparison | None) -> Iterator[str]:
     """What the tuned columns are; methods whose searched value also decides their speed, as they state it."""
     if tuned is None:
         return
@@ -238,24 +231,21 @@ def _shown(value: JsonValue) -> str:
 _LEARNING_RATE = "training.lr"
 
 
-def search_table(experiment: Experiment, slug: str) -> Table:
+def search_table(comparison: Comparison, slug: str) -> Table:
     """Table of a search: a row per method, fold and value of its own, a column per learning rate, validation F1."""
-    rates = sorted({_rate(s) for s in experiment.items})
+    rates, places, rows = sorted(set(map(_rate, comparison.items))), defaultdict(list), defaultdict(list)
     # Folds are never averaged: one validates on subjects that another tests.
-    places: dict[tuple[str, JsonValue], list[GridItem]] = {}
-    for item in experiment.items:
-        places.setdefault(_place(item), []).append(item)
-    has_folds = len({fold for _, fold in places}) > 1
-    has_rounds = any(item.status == "stopped" for item in experiment.items)
-    rows: dict[str, Row] = {}
-    for item in experiment.items:
-        same, others = places[_place(item)], _others(item)
-        fold = f"fold {_place(item)[1]}" if has_folds else ""
-        name = " ".join(filter(None, (item.label, fold, others)))
-        if name not in rows:
-            best = _best(same)
-            tried = ([s for s in same if _others(s) == others and _rate(s) == rate] for rate in rates)
-            rows[name] = Row(name=name, cells=tuple(_tries(items, best, has_rounds=has_rounds) for items in tried))
+    has_folds = len({_fold(item) for item in comparison.items}) > 1
+    for item in comparison.items:
+        places[item.label, _fold(item)].append(item)
+        rows[" ".join(filter(None, (item.label, f"fold {_fold(item)}" * has_folds, _others(item))))].append(item)
+    has_rounds = any(item.status == "stopped" for item in comparison.items)
+
+    def row(name: str, tries: Sequence[GridItem]) -> Row:
+        best = _best(places[tries[0].label, _fold(tries[0])])
+        of_rates = ([item for item in tries if _rate(item) == rate] for rate in rates)
+        return Row(name=name, cells=tuple(_tries(items, best, has_rounds=has_rounds) for items in of_rates))
+
     note = (
         "F1 of the validation part after the last round, of the clients' own models where they have such; mean over "
         "seeds, each fold for itself. Green: a method's best, which `grid freeze` keeps once all its tries are done."
@@ -266,15 +256,15 @@ def search_table(experiment: Experiment, slug: str) -> Table:
     )
     return Table(
         slug=slug,
-        caption=f"Search by validation F1 (%): {experiment.title}.",
+        caption=f"Search by validation F1 (%): {comparison.title}.",
         head=("method", *(f"lr {rate:g}" for rate in rates)),
-        rows=tuple(rows.values()),
-        notes=(protocol(experiment), note, *([stops] if has_rounds else [])),
+        rows=tuple(itertools.starmap(row, rows.items())),
+        notes=(protocol(comparison), note, *([stops] if has_rounds else [])),
     )
 
 
-def _place(item: GridItem) -> tuple[str, JsonValue]:
-    return item.label, config_value(item.config, "data.fold") or 0
+def _fold(item: GridItem) -> JsonValue:
+    return config_value(item.config, "data.fold") or 0
 
 
 def _rate(item: GridItem) -> float:
@@ -293,9 +283,9 @@ def _scores(items: Sequence[GridItem]) -> list[float]:
 
 def _best(items: Sequence[GridItem]) -> str:
     """The values of the best try, the first listed where several are; empty where none has a score."""
-    tries: dict[str, list[GridItem]] = {}
+    tries = defaultdict(list)
     for item in items:
-        tries.setdefault(_values(item.config), []).append(item)
+        tries[_values(item.config)].append(item)
     means = {values: fmean(scores) for values, group in tries.items() if (scores := _scores(group))}
     return max(means, key=lambda values: means[values], default="")
 
@@ -367,7 +357,7 @@ def costs_table(comparison: Comparison) -> Table:
 def wide_table(comparison: Comparison) -> Table:
     """Everything that stands in neither ``scores_table`` nor ``costs_table``; F1 at best validation if known."""
     changes = [Column(label=f"rare F1 vs {REFERENCE} [95 %]", gain=lambda _, method: method.rare)]
-    if personalised(comparison):
+    if comparison.personalised:
         changes.insert(0, Column(label=f"F1 % vs {REFERENCE} [95 %]", gain=lambda _, method: method.canonical))
     return _compared(comparison, "more", (*changes, col.BEST_F1, *_WIDE), always=_WIDE)
 
@@ -384,7 +374,7 @@ def _compared(
 
     Columns that no method has a figure for are left out, but ``always``. ``is_brief``: the paper's are left out too.
     """
-    shown = [c for c in columns if c in always or c.gain or comparison.has(c.figure)]
+    shown = [c for c in columns if c in always or c.gain or comparison.has_figure(c.figure)]
     texts: dict[str, list[str]] = {}
     for column in shown:
         texts[column.head] = [_text(comparison, method, column) for method in comparison.rows]

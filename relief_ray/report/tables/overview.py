@@ -8,7 +8,6 @@ from __future__ import annotations
 import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from statistics import mean
@@ -19,7 +18,7 @@ from relief_ray.records.cells import STATUS_TEXT
 from relief_ray.records.facts import ClientData, DataFacts, data_facts
 from relief_ray.records.identity import source_digest
 from relief_ray.records.schema import PhysicalRecord, Status
-from relief_ray.report.comparison import Comparison, Experiment, data_title, distinct
+from relief_ray.report.comparison import Comparison, distinct
 from relief_ray.report.document import ORIGINS
 from relief_ray.report.runs import (
     STATUSES,
@@ -27,13 +26,10 @@ from relief_ray.report.runs import (
     Inventory,
     Loaded,
     choice_kind,
-    config_int,
-    config_text,
     device_types,
     fleet_of,
     has_folds,
     is_pooled,
-    run_value,
     split_name,
 )
 from relief_ray.support.errors import UserError, counted, listed
@@ -43,9 +39,9 @@ from relief_ray.support.table import NONE, Cell, Number, Origin, Row, Table, Ton
 _FEW_SHARED = 0.05
 
 
-def overview(inventory: Inventory, experiments: Sequence[Experiment]) -> Iterator[Table]:
+def overview(inventory: Inventory, comparisons: Sequence[Comparison]) -> Iterator[Table]:
     """Counts, settings, programs and the meaning of origins."""
-    yield counts(inventory, experiments)
+    yield counts(inventory, comparisons)
     if inventory.done:
         rows = _settings_rows(inventory.done).items()
         yield word_table(["setting", "value"], rows, "settings", "Settings of the runs that count.")
@@ -59,9 +55,9 @@ def overview(inventory: Inventory, experiments: Sequence[Experiment]) -> Iterato
     yield word_table(["origin", "meaning"], ORIGINS.items(), "origins", "Where figures come from.")
 
 
-def counts(inventory: Inventory, experiments: Sequence[Experiment]) -> Table:
-    """A row per experiment: its cells by status."""
-    groups = [(e.title, e.items) for e in experiments]
+def counts(inventory: Inventory, comparisons: Sequence[Comparison]) -> Table:
+    """A row per setting: its cells by status."""
+    groups = [(e.title, e.items) for e in comparisons]
     lost = tuple(s for s in inventory.items if not s.config)
     groups += [("cells whose record cannot be read", lost)] if lost else []
     groups += [("all", inventory.items)] if len(groups) != 1 else []
@@ -138,19 +134,19 @@ def _settings_rows(runs: Sequence[Loaded]) -> dict[str, str]:
         for r in runs
     )
     rows: dict[str, Iterable[object]] = {
-        "data": (f"{data_title(r.run)} ({r.run.data_origin})" for r in runs),
-        "splits": (split_name(config_text(r.run, "data.split")) for r in runs),
+        "data": (f"{r.data_title} ({r.run.data_origin})" for r in runs),
+        "splits": (split_name(r.text("data.split")) for r in runs),
         "folds": [r.replicate[0] for r in runs if has_folds(r.run.config)],
-        "replicates": [n for r in runs if (n := run_value(r.run, "replicate")) is not None],
+        "replicates": [n for r in runs if (n := r.value("replicate")) is not None],
         "seeds": (r.replicate[2] for r in runs),
         "methods": (f"`{r.label}`" for r in runs),
         "rounds R": (r.planned for r in runs),
-        "local epochs E": (config_int(r.run, "training.epochs") for r in runs),
+        "local epochs E": (r.text("training.epochs") for r in runs),
         "optimizer": map(_optimizer, runs),
-        "clients": [len(clients) for r in runs if isinstance(clients := r.run.coverage.get("clients"), list)],
-        "window stride": (f"{config_text(r.run, 'data.stride_s')} s" for r in runs),
-        "missing modality": (config_text(r.run, "training.missing") for r in runs),
-        "rounds between evaluations": (config_text(r.run, "evaluation.every") for r in runs),
+        "clients": [number for r in runs if (number := r.covered("clients"))],
+        "window stride": (f"{r.text('data.stride_s')} s" for r in runs),
+        "missing modality": (r.text("training.missing") for r in runs),
+        "rounds between evaluations": (r.text("evaluation.every") for r in runs),
         "engine": (f"{r.run.engine}, planned by `{r.run.planning_model}`" for r in runs),
         "machine": (f"{_machine(r)} per run" for r in runs),
         "versions": versions,
@@ -162,7 +158,7 @@ def _settings_rows(runs: Sequence[Loaded]) -> dict[str, str]:
 def _optimizer(loaded: Loaded) -> str:
     """``adam, learning rate 0.001, batch 32``."""
     parts = (("", "optimizer"), ("learning rate ", "lr"), ("batch ", "batch_size"))
-    known = ((name, config_text(loaded.run, f"training.{key}")) for name, key in parts)
+    known = ((name, loaded.text(f"training.{key}")) for name, key in parts)
     return ", ".join(name + value for name, value in known if value)
 
 
@@ -180,15 +176,15 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def data_tables(experiment: Experiment, slug: str) -> tuple[Table, ...]:
+def data_tables(comparison: Comparison, slug: str) -> tuple[Table, ...]:
     """Windows by fold and part, and a row per client; empty where no run is done."""
-    runs = _one_of_each(experiment.runs)
+    runs = _one_of_each(comparison.runs)
     if not runs:
         return ()
     facts = [_facts(loaded) for loaded in runs]
     lacking = dict(pair for f in facts for pair in f.lacking)
-    windows = _windows_table(experiment, f"{slug}-windows", runs, facts)
-    clients = _clients_table(experiment, f"{slug}-clients", [row for f in facts for row in f.clients], lacking)
+    windows = _windows_table(comparison, f"{slug}-windows", runs, facts)
+    clients = _clients_table(comparison, f"{slug}-clients", [row for f in facts for row in f.clients], lacking)
     return (windows, clients) if clients.rows else (windows,)
 
 
@@ -219,35 +215,35 @@ def _facts(loaded: Loaded) -> DataFacts:
 
 def _window_s(loaded: Loaded) -> float | None:
     """Seconds of a window: as configured, else the data set's own where its code is here."""
-    if isinstance(set_s := run_value(loaded.run, "data.window_s"), int | float):
+    if isinstance(set_s := loaded.value("data.window_s"), int | float):
         return float(set_s)
     try:
-        return get_spec(str(run_value(loaded.run, "data.name"))).window_s
+        return get_spec(str(loaded.value("data.name"))).window_s
     except UserError:
         return None
 
 
-def _windows_table(experiment: Experiment, slug: str, runs: Sequence[Loaded], facts: Sequence[DataFacts]) -> Table:
+def _windows_table(comparison: Comparison, slug: str, runs: Sequence[Loaded], facts: Sequence[DataFacts]) -> Table:
     """A row per fold: who is tested on, and how many windows each part has."""
     rows = []
     for loaded, known in zip(runs, facts, strict=True):
-        place = str(loaded.replicate[0]) if has_folds(loaded.run.config) else split_name(experiment.text("data.split"))
+        place = str(loaded.replicate[0]) if has_folds(loaded.run.config) else split_name(comparison.text("data.split"))
         numbers = (known.test, known.train, known.validation, len(known.clients))
         row = [place, _sorted(_tested(loaded)), *(f"{n:,}" if n else NONE for n in numbers)]
         rows += [] if row in rows else [row]
     first = "fold" if has_folds(runs[0].run.config) else "split"
     head = [first, "tested on subjects", "test windows", "training windows", "validation windows", "clients"]
-    return word_table(head, rows, slug, _caption(experiment, facts[0])).without_blanks()
+    return word_table(head, rows, slug, _caption(comparison, facts[0])).without_blanks()
 
 
-def _caption(experiment: Experiment, facts: DataFacts) -> str:
+def _caption(comparison: Comparison, facts: DataFacts) -> str:
     """``Data: DSA; windows of 5.12 s, one every 5 s; 19 classes. F1 is taken over the test windows.``."""
-    stride = experiment.text("data.stride_s") or "1"
+    stride = comparison.text("data.stride_s") or "1"
     parts = [f"windows of {facts.window_s:g} s" if facts.window_s else "windows", f"one every {stride} s"]
     classes = f"; {facts.num_classes} classes" if facts.num_classes else ""
     shared = 0.0 if not facts.window_s else 1 - float(stride) / facts.window_s
     alike = f" Neighbouring windows share {shared:.0%} of their samples." if shared > _FEW_SHARED else ""
-    return f"Data: {experiment.title}; {', '.join(parts)}{classes}. F1 is taken over the test windows.{alike}"
+    return f"Data: {comparison.title}; {', '.join(parts)}{classes}. F1 is taken over the test windows.{alike}"
 
 
 def _tested(loaded: Loaded) -> Iterable[str]:
@@ -257,7 +253,7 @@ def _tested(loaded: Loaded) -> Iterable[str]:
 
 
 def _clients_table(
-    experiment: Experiment, slug: str, clients: Sequence[ClientData], lacking: Mapping[str, Sequence[str]]
+    comparison: Comparison, slug: str, clients: Sequence[ClientData], lacking: Mapping[str, Sequence[str]]
 ) -> Table:
     """A row per client; where folds or rotations change what a client is, its values stand side by side.
 
@@ -271,7 +267,7 @@ def _clients_table(
     is_varied = any(" / " in cell for row in rows for cell in row)
     changes = "; a / stands between values of folds or rotations that differ" if is_varied else ""
     lacks = "".join(f" Subject {s} lacks {listed(names)}." for s, names in lacking.items())
-    return word_table(head, rows, slug, f"Clients: {experiment.title}{changes}.{lacks}").without_blanks()
+    return word_table(head, rows, slug, f"Clients: {comparison.title}{changes}.{lacks}").without_blanks()
 
 
 def _client_row(number: int, same: Sequence[ClientData]) -> list[str]:
@@ -311,55 +307,47 @@ _NOTES = (
 )
 
 
-@dataclass(slots=True)
-class _Group:
-    """Devices of one type under one method: their rounds as measured and as simulated, and the runs' numbers."""
-
-    measured: list[PhysicalRecord] = field(default_factory=list)
-    simulated: list[ClientCost] = field(default_factory=list)
-    runs: set[int] = field(default_factory=set)
+_Measured = tuple[int, PhysicalRecord, ClientCost | None]
 
 
-def physical_table(experiment: Experiment, slug: str) -> Table | None:
+def physical_table(comparison: Comparison, slug: str) -> Table | None:
     """A row per method and device type; None where nothing was measured on devices (``runtime.physical``)."""
-    comparison = experiment.main
-    if comparison is None or not (groups := _groups(comparison)):
+    if not (groups := _measured(comparison)):
         return None
     order = [method.label for method in comparison.rows]
     known = sorted(groups.items(), key=lambda item: (order.index(item[0][0]), item[0][1]))
     pairs = [head for name, *_ in _PAIRS for head in (name, f"{name}, by `{comparison.clock}`")]
     return Table(
         slug=slug,
-        caption=f"Testbed as measured, beside the simulation: {experiment.title}.",
+        caption=f"Testbed as measured, beside the simulation: {comparison.title}.",
         head=("method, type", "runs", *pairs, "boards", "slowed, % of rounds"),
         rows=tuple(Row(name=f"{label}, type {kind}", cells=tuple(_cells(group))) for (label, kind), group in known),
         notes=_NOTES,
     )
 
 
-def _groups(comparison: Comparison) -> Mapping[tuple[str, str], _Group]:
-    """Measured devices by method and type; of a client that the clock left out only the measurement."""
-    groups: dict[tuple[str, str], _Group] = defaultdict(_Group)
+def _measured(comparison: Comparison) -> dict[tuple[str, str], list[_Measured]]:
+    """Rounds of devices by method and type: number of the run, as measured, as simulated where the clock has it."""
+    groups = defaultdict(list)
     for number, loaded in enumerate(comparison.runs):
         types = device_types(loaded)
         for record in loaded.trained:
             costs = {cost.client: cost for cost in record.costs[comparison.clock].clients}
             for client, measured in record.physical.items():
-                group = groups[loaded.label, types.get(client, "?")]
-                group.measured.append(measured)
-                group.simulated += [costs[client]] if client in costs else []
-                group.runs.add(number)
+                groups[loaded.label, types.get(client, "?")].append((number, measured, costs.get(client)))
     return groups
 
 
-def _cells(group: _Group) -> Iterator[Cell]:
-    yield Cell(text=str(len(group.runs)), numbers={"n": len(group.runs)})
-    for _, measured, simulated, decimals in _PAIRS:
-        yield _mean(map(attrgetter(measured), group.measured), decimals, "measured")
-        yield _mean(map(attrgetter(simulated), group.simulated), decimals, "simulated")
-    modes = {f"{m.device}, {m.power_mode}" if m.power_mode else m.device for m in group.measured}
+def _cells(group: Sequence[_Measured]) -> Iterator[Cell]:
+    runs, measured, costs = zip(*group, strict=True)
+    simulated = [cost for cost in costs if cost is not None]
+    yield Cell(text=str(len({*runs})), numbers={"n": len({*runs})})
+    for _, ours, theirs, decimals in _PAIRS:
+        yield _mean(map(attrgetter(ours), measured), decimals, "measured")
+        yield _mean(map(attrgetter(theirs), simulated), decimals, "simulated")
+    modes = {f"{m.device}, {m.power_mode}" if m.power_mode else m.device for m in measured}
     yield Cell(text="; ".join(sorted(modes)))
-    yield _mean((None if m.throttled is None else 100.0 * m.throttled for m in group.measured), 0, "measured")
+    yield _mean((None if m.throttled is None else 100.0 * m.throttled for m in measured), 0, "measured")
 
 
 def _mean(values: Iterable[float | None], decimals: int, origin: Origin) -> Cell:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import isclose
 
 from relief_ray.devices.time import CLOCKS
 from relief_ray.plugins.load import is_path
-from relief_ray.report.comparison import Comparison, Experiment, MethodResult, Stat
+from relief_ray.report.comparison import Comparison, MethodResult, Stat
 from relief_ray.report.paper import PaperCell, read_paper
 from relief_ray.report.remarks import STAND_IN, stand_ins
 from relief_ray.report.results import KEY
@@ -58,72 +58,71 @@ _SIMULATED = (
 _ORDINALS = {1: "1st", 2: "2nd", 3: "3rd"}
 
 
-def _nothing(label: str, column: Column) -> None:
-    """The default of ``TableSpec.beside``: no value of the paper stands below a figure."""
+def table_of(
+    slug: str,
+    comparison: Comparison,
+    labels: Sequence[str],
+    columns: Sequence[Column],
+    *,
+    caption: str,
+    notes: Iterable[str],
+    first: str = "method",
+    heads: Sequence[str] = (),
+    beside: Callable[[str, Column], PaperCell | None] = lambda label, column: None,
+    cell: Callable[[Comparison, MethodResult, Column, PaperCell | None], Cell] | None = None,
+    more: Mapping[str, Callable[[str], Cell]] | None = None,
+    names: Mapping[str, str],
+    rules: Collection[str] = (),
+    faint: Collection[str] = (),
+    second: str = "",
+) -> Table:
+    """Table of a setting: a row per method, a column per figure; a method without finished runs is a row of gaps.
+
+    Args:
+        slug: its name.
+        comparison: where the figures are from.
+        labels: the methods.
+        columns: the figures.
+        caption: what stands above it.
+        notes: what stands below it.
+        first: heading of the rows.
+        heads: headings of the columns; empty: their own.
+        beside: the paper's cell of a method's figure.
+        cell: how a figure is shown; None: as ``method_cell`` does.
+        more: columns of other runs behind these, by their headings: the cell of a method.
+        names: names of methods that do not stand under their own.
+        rules: the methods above which a line stands.
+        faint: the methods that are printed pale.
+        second: explains the cells' second lines.
+    """
+    show, others = cell or method_cell, more or {}
+
+    def shown(label: str, column: Column) -> Cell:
+        theirs = beside(label, column)
+        if method := comparison.row(label):
+            return show(comparison, method, column, theirs)
+        known = None if column.gain else theirs
+        numbers: dict[str, Number] = {"n": 0, "paper": None if known is None else known.value}
+        return Cell(text="", below=_paper_line(known, column), tone="gap", numbers=numbers)
+
+    def row(label: str) -> Row:
+        figures = (shown(label, column) for column in columns)
+        cells = (runs_cell(comparison, label), *figures, *(make(label) for make in others.values()))
+        return Row(name=names.get(label, label), cells=cells, rule=label in rules, faint=label in faint)
+
+    return Table(
+        slug=slug,
+        caption=caption,
+        head=(first, "runs", *(heads or [column.head for column in columns]), *others),
+        rows=tuple(map(row, labels)),
+        notes=tuple(notes),
+        second=second,
+    )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TableSpec:
-    """Table of a setting: a row per method, a column per figure; a method without finished runs is a row of gaps."""
-
-    experiment: Experiment
-    where: Comparison | None
-    """Where the figures are from; None: no run is done."""
-    rows: Sequence[str]
-    """The methods."""
-    columns: Sequence[Column]
-    caption: str
-    notes: Iterable[str]
-    first: str = "method"
-    """Heading of the rows."""
-    heads: Sequence[str] = ()
-    """Headings of the columns; empty: their own."""
-    beside: Callable[[str, Column], PaperCell | None] = _nothing
-    """The paper's cell of a method's figure."""
-    cell: Callable[[Experiment, Comparison, MethodResult, Column, PaperCell | None], Cell] | None = None
-    """How a figure is shown; None: as ``method_cell`` does."""
-    more: Mapping[str, Callable[[str], Cell]] = field(default_factory=dict)
-    """Columns of other runs behind these, by their headings: the cell of a method."""
-    names: Mapping[str, str] = field(default_factory=dict)
-    """Names of methods that do not stand under their own."""
-    rules: Collection[str] = ()
-    """The methods above which a line stands."""
-    faint: Collection[str] = ()
-    """The methods that are printed pale."""
-    second: str = ""
-    """Explains the cells' second lines."""
-
-    def table(self, slug: str) -> Table:
-        """The table under that name."""
-        heads = self.heads or [column.head for column in self.columns]
-        return Table(
-            slug=slug,
-            caption=self.caption,
-            head=(self.first, "runs", *heads, *self.more),
-            rows=tuple(map(self._row, self.rows)),
-            notes=tuple(self.notes),
-            second=self.second,
-        )
-
-    def _row(self, label: str) -> Row:
-        cells = [runs_cell(self.experiment, self.where, label)]
-        cells += [self._cell(label, column) for column in self.columns]
-        cells += [make(label) for make in self.more.values()]
-        name = self.names.get(label, label)
-        return Row(name=name, cells=tuple(cells), rule=label in self.rules, faint=label in self.faint)
-
-    def _cell(self, label: str, column: Column) -> Cell:
-        theirs = self.beside(label, column)
-        if self.where is None or (method := self.where.row(label)) is None:
-            shown = None if column.gain else theirs
-            below, value = _paper_line(shown, column), None if shown is None else shown.value
-            return Cell(text="", below=below, tone="gap", numbers={"n": 0, "paper": value})
-        return (self.cell or method_cell)(self.experiment, self.where, method, column, theirs)
-
-
-def headings(experiment: Experiment, columns: Sequence[Column], clock: str | None) -> list[str]:
+def headings(comparison: Comparison, columns: Sequence[Column]) -> list[str]:
     """Headings of the columns: simulated ones name their clock, numbers of rounds how often F1 was tested."""
-    heads, every = [], experiment.text("evaluation.every")
+    heads, every, clock = [], comparison.text("evaluation.every"), comparison.clock
     for column in columns:
         by = f", `{clock}`" if clock and column.figure in _SIMULATED and column is not AT_PAPER else ""
         if column is ROUNDS_TO_85 and every not in ("", "1"):
@@ -132,23 +131,23 @@ def headings(experiment: Experiment, columns: Sequence[Column], clock: str | Non
     return heads
 
 
-def is_comparable(experiment: Experiment, *, any_fleet: bool = False) -> bool:
+def is_comparable(comparison: Comparison, *, any_fleet: bool = False) -> bool:
     """True where a deviation from the paper has a meaning: its data, devices, learning rate and batch, real windows.
 
     Tables I to III are of one fleet (gap 55, a client per subject); ``any_fleet``: the row says which (Tables IV, V).
     """
     same = SAME if any_fleet else SAME | _USUAL_FLEET
     return (
-        experiment.is_on_papers_data
-        and experiment.is_real
-        and not experiment.choice
-        and all(experiment.text(key) in (value, "") for key, value in same.items())
+        comparison.is_on_papers_data
+        and comparison.is_real
+        and not comparison.choice
+        and all(comparison.text(key) in (value, "") for key, value in same.items())
     )
 
 
-def departures(experiment: Experiment) -> list[str]:
+def departures(comparison: Comparison) -> list[str]:
     """Settings that leave the paper's protocol: ``rounds 20 (paper: 200)``."""
-    here = {key: experiment.text(key) for key in _PROTOCOL if key not in experiment.searched}
+    here = {key: comparison.text(key) for key in _PROTOCOL if key not in comparison.searched}
     return [f"{k} {ours} (paper: {_PROTOCOL[k]})" for k, ours in here.items() if ours not in ("", _PROTOCOL[k])]
 
 
@@ -193,29 +192,23 @@ def _has_fedavgs_joules(comparison: Comparison, label: str) -> bool:
 
 def _has_fitted_width(comparison: Comparison, label: str) -> bool:
     """True where the whole model is sent on PAMAP2: Backbone 1's width was chosen to give FedAvg's 4.81 MiB there."""
-    mine, whole = (stat_of(comparison, name, "up_mib") for name in (label, REFERENCE))
+    mine, whole = (comparison.stat(name, "up_mib") for name in (label, REFERENCE))
     is_whole = mine is not None and whole is not None and mine.mean == whole.mean
     return comparison.backbone == "cnn" and comparison.dataset == "pamap2" and (label == REFERENCE or is_whole)
 
 
-def stat_of(comparison: Comparison, label: str, figure: str) -> Stat | None:
-    """Statistic of a method; None where it was not run or lacks the figure."""
-    method = comparison.row(label)
-    return None if method is None else method.stats.get(figure)
-
-
-def printed(experiment: Experiment, table: str, row: str, column: Column, prefix: str = "") -> PaperCell | None:
+def printed(comparison: Comparison, table: str, row: str, column: Column, prefix: str = "") -> PaperCell | None:
     """The paper's cell; None for a figure that it does not print of these data. ``prefix``: a backbone's, ``B1 ``."""
-    name = column.printed(experiment.dataset)
+    name = column.printed(comparison.dataset)
     return read_paper()[table].get(row, prefix + name) if name else None
 
 
-def second_line(experiment: Experiment) -> str:
+def second_line(comparison: Comparison) -> str:
     """Explanation of the cells' second line, for the heading; empty where there is none: not the paper's data."""
-    if not experiment.is_on_papers_data:
+    if not comparison.is_on_papers_data:
         return ""
-    change = ", ours minus it" if is_comparable(experiment) else ""
-    return f"second line: paper, {experiment.paper_data}{change}"
+    change = ", ours minus it" if is_comparable(comparison) else ""
+    return f"second line: paper, {comparison.paper_data}{change}"
 
 
 def name_of(method: MethodResult) -> str:
@@ -279,7 +272,6 @@ def figure_cell(
 
 
 def method_cell(
-    experiment: Experiment,
     comparison: Comparison,
     method: MethodResult,
     column: Column,
@@ -297,7 +289,7 @@ def method_cell(
         column,
         origin=origin_of(comparison, method.label, column.figure),
         paper=paper,
-        comparable=is_comparable(experiment) and not (column is F1 and method.personalised),
+        comparable=is_comparable(comparison) and not (column is F1 and method.personalised),
         num_runs=method.num_runs,
     )
     return replace(cell, text=f"{cell.text}*") if column is OWN_F1 and method.personalised else cell
@@ -318,9 +310,11 @@ def _difference_cell(ours: Paired | None, origin: Origin, theirs: float | None) 
     return Cell(text=interval_text(ours), below=below, origin=origin, numbers=numbers)
 
 
-def recorded(comparison: Comparison | None, columns: Sequence[Column]) -> tuple[Column, ...]:
+def recorded(comparison: Comparison, columns: Sequence[Column]) -> tuple[Column, ...]:
     """The columns without those that no run has a figure for; a target that none reached is a result and stays."""
-    return tuple(c for c in columns if comparison is None or c is ROUNDS_TO_85 or c.gain or comparison.has(c.figure))
+    if not comparison.runs:
+        return tuple(columns)
+    return tuple(c for c in columns if c is ROUNDS_TO_85 or c.gain or comparison.has_figure(c.figure))
 
 
 def gap(statuses: Sequence[str]) -> Cell:
@@ -329,12 +323,12 @@ def gap(statuses: Sequence[str]) -> Cell:
     return Cell(text=text, tone="gap", numbers={"n": 0, "status": text})
 
 
-def runs_cell(experiment: Experiment, comparison: Comparison | None, label: str) -> Cell:
+def runs_cell(comparison: Comparison, label: str) -> Cell:
     """Number of runs behind a row, of how many that were planned; runs of other code are marked."""
-    lacking = experiment.open_statuses(label)
-    if comparison is None or (method := comparison.row(label)) is None:
+    lacking = comparison.open_statuses(label)
+    if (method := comparison.row(label)) is None:
         return gap(lacking)
-    other, planned = experiment.of_other_code(label), method.num_runs + len(lacking)
+    other, planned = comparison.of_other_code(label), method.num_runs + len(lacking)
     text = f"{method.num_runs} of {planned}" if lacking else str(method.num_runs)
     below = f"{other} by other code" if other else ""
     numbers: dict[str, Number] = {"n": method.num_runs, "planned": planned, "other_code": other}

@@ -316,7 +316,7 @@ def distil(
             for step in range(recipe.steps):
                 _student_step(rungs, wanted, (weights, adam), recipe, (*draws, epoch * recipe.steps + step))
         kept = {f"generator.{r.model.depth}": to_vector(r.generator) for r in rungs[:-1]}
-        after = [_values(r) for r in rungs]
+        after = [r.network.params() for r in rungs]
     return after, {**memory, **kept, SCORES: to_vector(weights)}
 
 
@@ -416,8 +416,3 @@ def _pair_loss(
 def relational_loss(student_nD: Tensor, teacher_nD: Tensor) -> Tensor:
     """``5 distance + 10 angle``."""
     return DISTANCE * distance_loss(student_nD, teacher_nD) + ANGLE * angle_loss(student_nD, teacher_nD)
-
-
-def _values(rung: _Rung) -> dict[GroupId, Tensor]:
-    parameters = rung.network.parameters
-    return {j: torch.cat([p.detach().reshape(-1) for p in ps]) for j, ps in parameters.items()}

@@ -12,6 +12,7 @@ from relief_ray.core.groups import GroupId
 from relief_ray.core.messages import ClientInfo
 from relief_ray.core.protocols import Explanation, ExplanationSection
 from relief_ray.strategies.relief import budget
+from relief_ray.support.errors import counted
 
 VERDICTS = {"mandatory": "always", "chosen": "yes", "budget": "no: all slots are taken", "time": "no: too slow"}
 # A group that takes less is shown with six decimals, not three: a reader can compute the quotient beside it again.
@@ -47,14 +48,9 @@ class Reasons:
         forced: mandatory blocks are trained whatever they take.
         target_s: budget ``T*``.
         set_by: the client whose groups take longest and set ``T*``; None: it was configured, or raised by ``cover``.
-        overhead_s: ``T_o``, a round without training.
-        tau_s: ``tau_n``, mean seconds per group.
-        affordable: number of groups that ``T*`` has time for.
-        slots: ``k_n``.
-        mandatory: fusion blocks of the client's own sensors.
+        load: the client's budget problem, with ``T_o`` and ``tau_n``.
+        chosen: ``k_n`` and ``S_n``.
         offers: all groups that were offered.
-        groups: ``S_n`` in the order of choice.
-        planned_s: seconds of the client's round with ``S_n``.
         fedavg_s: seconds of its round under FedAvg.
     """
 
@@ -65,21 +61,21 @@ class Reasons:
     forced: bool
     target_s: float
     set_by: ClientInfo | None
-    overhead_s: float
-    tau_s: float
-    affordable: int
-    slots: int
-    mandatory: tuple[GroupId, ...]
+    load: budget.Load
+    chosen: budget.Allocation
     offers: tuple[Offer, ...]
-    groups: tuple[GroupId, ...]
-    planned_s: float
     fedavg_s: float
+
+    @property
+    def planned_s(self) -> float:
+        """Seconds of the client's round with ``S_n``."""
+        return self.load.seconds(self.chosen.groups)
 
 
 def explanation(reasons: Reasons) -> Explanation:
     """Four sections (budget, slots, choice, result) and the same figures for JSON."""
     sections = (_target(reasons), _slots(reasons), _choice(reasons), _result(reasons))
-    return Explanation(sections=sections, groups=reasons.groups, facts=_facts(reasons))
+    return Explanation(sections=sections, groups=reasons.chosen.groups, facts=_facts(reasons))
 
 
 def without_choice(client: ClientInfo, num_groups: int, round_: int) -> Explanation:
@@ -114,11 +110,6 @@ def offers(
     return tuple(reasons)
 
 
-def _counted(number: int) -> str:
-    """``1 group``, ``3 groups``."""
-    return f"{number} group{'' if number == 1 else 's'}"
-
-
 def _target(reasons: Reasons) -> ExplanationSection:
     """Section on the budget T* of a round."""
     setter = reasons.set_by
@@ -138,25 +129,27 @@ def _target(reasons: Reasons) -> ExplanationSection:
 
 def _slots(reasons: Reasons) -> ExplanationSection:
     """Section on the number of groups k_n that the client has time for."""
-    number, total = len(reasons.mandatory), len(reasons.offers) if reasons.select != "none" else reasons.slots
-    span = reasons.target_s - reasons.overhead_s
+    load, slots = reasons.load, reasons.chosen.budget
+    number, affordable = len(load.mandatory), budget.affordable(load, reasons.target_s)
+    total = len(reasons.offers) if reasons.select != "none" else slots
+    span = reasons.target_s - load.overhead_s
     overhead = {
-        "count": f"The fleet's slowest link takes {reasons.overhead_s:.3f} s for the whole model, down and up.",
-        "time": f"Without training it is busy for {reasons.overhead_s:.3f} s (receiving, and one pass over its data).",
+        "count": f"The fleet's slowest link takes {load.overhead_s:.3f} s for the whole model, down and up.",
+        "time": f"Without training it is busy for {load.overhead_s:.3f} s (receiving, and one pass over its data).",
     }[reasons.fill]
-    digits = 3 if reasons.tau_s >= _SHORT_S else 6
-    tau, target, fixed = (f"{x:.{digits}f}" for x in (reasons.tau_s, reasons.target_s, reasons.overhead_s))
-    fit = "fits" if reasons.affordable == 1 else "fit"
+    digits = 3 if load.tau_s >= _SHORT_S else 6
+    tau, target, fixed = (f"{x:.{digits}f}" for x in (load.tau_s, reasons.target_s, load.overhead_s))
+    fit = "fits" if affordable == 1 else "fit"
     lines = [
         overhead,
-        f"A group takes this client {tau} s on average: ({target} - {fixed}) / {tau} = {span / reasons.tau_s:.2f}, "
-        f"so {_counted(reasons.affordable)} {fit}.",
+        f"A group takes this client {tau} s on average: ({target} - {fixed}) / {tau} = {span / load.tau_s:.2f}, "
+        f"so {counted(affordable, 'group')} {fit}.",
     ]
-    if reasons.affordable < number:
+    if affordable < number:
         lines.append(f"That is less than its {number} mandatory blocks; these count anyway.")
-    elif reasons.affordable > total:
+    elif affordable > total:
         lines.append(f"Its sensors reach {total} groups only, so it may train all of them.")
-    return ExplanationSection(heading=f"2. This client has room for {_counted(reasons.slots)}", lines=tuple(lines))
+    return ExplanationSection(heading=f"2. This client has room for {counted(slots, 'group')}", lines=tuple(lines))
 
 
 def _choice(reasons: Reasons) -> ExplanationSection:
@@ -203,15 +196,15 @@ def _result(reasons: Reasons) -> ExplanationSection:
     left = reasons.target_s - reasons.planned_s
     spare = f"{left:.3f} s less than T*" if left > 0 else f"{-left:.3f} s more than T*"
     spare = "just T*" if abs(left) < 0.0005 else spare
-    trains = _counted(len(reasons.groups))
+    trains = counted(len(reasons.chosen.groups), "group")
     why = (
         "Time is left: slots were counted with the slowest link and the whole model's bytes; this client sends its "
         "groups alone."
     )
-    is_spare = reasons.fill == "count" and left >= 0.0005 and len(reasons.groups) < len(reasons.offers)
+    is_spare = reasons.fill == "count" and left >= 0.0005 and len(reasons.chosen.groups) < len(reasons.offers)
     return ExplanationSection(
         heading=f"4. It trains {trains} and is done after {reasons.planned_s:.3f} s, {spare}",
-        lines=(", ".join(reasons.groups), *([why] if is_spare else [])),
+        lines=(", ".join(reasons.chosen.groups), *([why] if is_spare else [])),
     )
 
 
@@ -221,13 +214,13 @@ def _facts(reasons: Reasons) -> dict[str, object]:
         "target_s": reasons.target_s,
         "fill": reasons.fill,
         "target_set_by": None if reasons.set_by is None else reasons.set_by.id,
-        "overhead_s": reasons.overhead_s,
-        "tau_s": reasons.tau_s,
-        "budget": reasons.slots,
-        "mandatory": list(reasons.mandatory),
+        "overhead_s": reasons.load.overhead_s,
+        "tau_s": reasons.load.tau_s,
+        "budget": reasons.chosen.budget,
+        "mandatory": list(reasons.load.mandatory),
         "offers": [
             {"group": o.group, "verdict": o.verdict, "seconds": o.seconds, "d_bar": o.d_bar} for o in reasons.offers
         ],
-        "groups": list(reasons.groups),
+        "groups": list(reasons.chosen.groups),
         "planned_s": reasons.planned_s,
     }

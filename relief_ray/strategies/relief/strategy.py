@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Decimal
 from functools import partial
 from typing import ClassVar, Literal
@@ -261,7 +261,7 @@ def aggregate(
     tensors = {D_BAR: to_tensor(d_bar, tools.layout)}
     if config.select == "oldest":
         tensors[LAST_ROUND] = trained_in(state, reduced.receipts, tools.round, tools.fleet, tools.layout)
-    return ServerState(models={"global": theta}, tensors=tensors, facts=state.facts)
+    return replace(state, models={"global": theta}, tensors=tensors)
 
 
 def fills_nothing(config: Relief, context: RoundContext) -> bool:
@@ -340,14 +340,9 @@ def explain(config: Relief, request: ExplainRequest) -> Explanation:
             forced=config.mandatory,
             target_s=target,
             set_by=_set_by(config, context, loads, target),
-            overhead_s=load.overhead_s,
-            tau_s=load.tau_s,
-            affordable=budget.affordable(load, target),
-            slots=chosen.budget,
-            mandatory=load.mandatory,
+            load=load,
+            chosen=chosen,
             offers=offers(load, chosen, order, d_bar),
-            groups=chosen.groups,
-            planned_s=load.seconds(chosen.groups),
             fedavg_s=request.fedavg_s,
         )
     )

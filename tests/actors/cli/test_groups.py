@@ -88,6 +88,7 @@ def test_model_describe_names_the_command_where_momentfm_is_absent(invoke, monke
     assert "pip install --no-deps momentfm==0.1.4" in " ".join(result.stderr.split())
 
 
+@pytest.mark.ci
 def test_fleet_show_agrees_with_the_runs_records(invoke, runs: Path) -> None:
     facts = json.loads(invoke("fleet", "show", runs / "fedavg-s0", "--json").stdout)
     record = read_rounds(runs / "fedavg-s0")[-1]

@@ -19,6 +19,7 @@ from actors.commands.cluster import as_facts, as_text, check, judge, need_of, tr
 from actors.runtime.session import MIB
 from actors.terminal.exit_codes import Stopped
 from relief_ray.support.errors import UserError
+from tests.plans import typed
 
 HEAD = {"CPU": 4.0, "memory": 8192.0 * MIB, "server": 1.0}
 ANSWER = NodeAnswer(
@@ -34,7 +35,7 @@ def node(letter, count=1, answer=ANSWER, why=""):
 
 
 def fit_of(target, settings=(), nodes=()):
-    return judge(target.split(), settings, [HEAD, *(n.resources for n in nodes)], "h:1")
+    return judge(target.split(), typed(*settings), [HEAD, *(n.resources for n in nodes)], "h:1")
 
 
 def test_a_preset_is_judged_as_if_placed_by_type():
@@ -56,13 +57,13 @@ def test_a_preset_fits_once_the_named_nodes_have_joined():
 
 
 def test_settings_choose_another_way_to_place():
-    need = need_of(["demo"], ["runtime.placement=virtual"], [HEAD])
+    need = need_of(["demo"], typed("runtime.placement=virtual"), [HEAD])
     assert not any(name.startswith("type_") for bundle in need.bundles for name in bundle)
     assert fit_of("demo", ["runtime.placement=virtual"]).fits
 
 
 def test_a_grid_is_judged_by_its_most_demanding_cell():
-    need = need_of(["main_cnn"], ["runtime.mode=actors", "runtime.placement=typed", "datasets=dsa_mini"], [HEAD])
+    need = need_of(["main_cnn"], typed("runtime.mode=actors", "runtime.placement=typed", "datasets=dsa_mini"), [HEAD])
     assert need.num_cells and need.num_cells > 1
     assert sum(name.startswith("type_") for bundle in need.bundles for name in bundle) >= 6
     assert not fit_of("main_cnn", ["runtime.mode=actors", "runtime.placement=typed", "datasets=dsa_mini"]).fits
@@ -146,11 +147,11 @@ def test_of_own_data_is_said_that_the_nodes_look_for_them():
 
 def test_only_nodes_that_may_train_need_data():
     head = replace(node("a", answer=BARE), is_head=True, resources=HEAD)
-    need = need_of(["demo"], ["runtime.physical=true"], [HEAD])
+    need = need_of(["demo"], typed("runtime.physical=true"), [HEAD])
     assert need.data == {"dsa_mini": "node"} and "mode actors, placement typed" in need.title
     other = replace(node("c"), resources={"CPU": 8.0})
     assert [n.name for n in trains([head, node("b"), other, node("a")], need)] == ["board-b", "board-a"]
-    grid = need_of(["grid", "smoke"], ["runtime.data=node"], [HEAD])
+    grid = need_of(["grid", "smoke"], typed("runtime.data=node"), [HEAD])
     assert set(grid.data.values()) == {"node"}
 
 
@@ -163,7 +164,8 @@ def test_a_run_that_the_data_rule_will_refuse_does_not_fit(monkeypatch, capsys, 
     monkeypatch.setattr(cluster_check, "ray_session", lambda options: contextlib.nullcontext())
     with contextlib.ExitStack() as stack:
         stopped = None if code is None else stack.enter_context(pytest.raises(Stopped))
-        check(["demo"], settings, "auto", as_json=False)
+        for result in check(["demo"], typed(*settings), "auto"):
+            result.show(as_json=False)
     shown = " ".join(capsys.readouterr().out.split())
     assert (stopped.value.code if stopped else None) == code
     assert ("FAULT: dsa_mini is not on board-c (type_c)" if code else "NOTE: dsa_mini is not on board-c") in shown

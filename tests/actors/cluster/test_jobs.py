@@ -65,12 +65,16 @@ def use(monkeypatch, head):
     monkeypatch.setattr(jobs, "connect", lambda url: head)
 
 
+def attach(job, address):
+    submit.submit(None, None, address, None, None, detach=False, dry_run=False, attach=job, stop=None)
+
+
 @pytest.mark.parametrize("error", GONE, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("method", ["list_jobs", "get_job_info"])
 def test_a_head_that_vanishes_is_no_fault_of_this_program(monkeypatch, capsys, method, error):
     use(monkeypatch, Head(method, error))
     with pytest.raises(Stopped) as stopped:
-        submit.attach_command("job-1", "head:8265")
+        attach("job-1", "head:8265")
     assert stopped.value.code == RAY_LOST
     said = str(stopped.value)
     assert said.startswith("the head does not answer (") and "job job-1 may go on" in said
@@ -82,7 +86,7 @@ def test_a_head_that_vanishes_is_no_fault_of_this_program(monkeypatch, capsys, m
 def test_a_head_that_stumbles_is_asked_again(monkeypatch, capsys, method, error):
     use(monkeypatch, Head(method, error, times=3))
     with pytest.raises(Stopped, match="job job-1 ended with exit code 5"):
-        submit.attach_command("job-1", None)
+        attach("job-1", None)
     assert capsys.readouterr().out == "first line\n"
 
 

@@ -194,6 +194,7 @@ app(["cluster", "join", "127.0.0.1:1", "--token", sys.argv[1]], standalone_mode=
 """
 
 
+@pytest.mark.ci
 def test_a_node_names_its_token_before_ray_reads_where_it_is(tmp_path):
     """Ray reads the variables once, when it is imported."""
     token = tmp_path / "token"

@@ -1,7 +1,8 @@
 """Test which targets the command `conformance` takes, and what it answers to others."""
 
-from relief_ray.config.experiment import override, parse
+from relief_ray.config.experiment import parse
 from relief_ray.conformance.runner import PROBLEM
+from tests.plans import override
 
 
 def test_a_file_without_the_name_in_it_is_answered_with_its_names(invoke, write):

@@ -53,6 +53,7 @@ def test_the_page_has_all_rules_and_settings() -> None:
         assert f"`data.{key}`" in PAGE
 
 
+@pytest.mark.ci
 def test_own_data_from_loader_to_run(shell) -> None:
     assert len([line for line in FILES["my_steps.py"].splitlines() if line]) <= 30
     printed = shell(OWN)

@@ -19,6 +19,7 @@ def profile(invoke, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str
     return path, result.stdout
 
 
+@pytest.mark.ci
 def test_it_shows_what_it_measured_and_how_to_use_it(profile: tuple[Path, str]) -> None:
     path, text = profile
     saved = load_profile(path)
@@ -52,6 +53,7 @@ def test_a_profile_of_another_shape_is_named(invoke, profile: tuple[Path, str], 
     assert "conv1" not in said
 
 
+@pytest.mark.ci
 def test_json_and_chosen_types(invoke, tmp_path: Path) -> None:
     result = invoke("device", "profile", "--turns=1", "--types=C", "--json", "--out", tmp_path / "c.json", *SMALL)
     printed = json.loads(result.stdout)

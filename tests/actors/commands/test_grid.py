@@ -15,7 +15,8 @@ from relief_ray.studies.plan import Plan, keep_error
 from tests.actors.conftest import SMALL, Invoke, Start
 from tests.actors.grids.tiny_plans import tiny_plan, tiny_search
 from tests.actors.trials import run_alone
-from tune_configs.registry import GRIDS, cells_of, load_grid
+from tests.plans import cells_of
+from tune_configs.registry import GRIDS, load_grid
 
 
 def test_a_dry_run_writes_nothing_and_says_where_its_figures_come_from(invoke: Invoke, tmp_path):

@@ -30,9 +30,9 @@ def test_a_budget_leaves_time_for_ray_to_start(tmp_path, capsys):
     entries = plan.look()
     todo = [e for e in entries if e.status == "planned"]
     assert len(todo) == 2
-    assert within_budget(plan, entries, todo, Options(jobs=None, budget_s=START_S - 1.0)) == []
+    assert within_budget(plan, entries, todo, Options(budget=f"{START_S - 1.0}s")) == []
     assert "0 of 2 cells to do fit; give it more" in capsys.readouterr().out
-    assert within_budget(plan, entries, todo, Options(jobs=None, budget_s=START_S + 60.0)) == todo
+    assert within_budget(plan, entries, todo, Options(budget=f"{START_S + 60.0}s")) == todo
     assert "2 of 2 cells to do fit" in capsys.readouterr().out
     assert within_budget(plan, entries, todo, Options()) == todo and math.isinf(Options().left_s())
 

@@ -10,7 +10,6 @@ import json
 import re
 import sys
 from contextlib import redirect_stdout
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,6 @@ from relief_ray.records.cells import look
 from relief_ray.records.facts import Alerts
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.sync.mlflow import ending_tags, exported_scalars
-from relief_ray.studies.progress import Facts
 from relief_ray.studies.spec import Cell
 from tests.actors.conftest import SMALL
 from tests.refusals import REASONS, SENDS_1E30, run_without
@@ -104,7 +102,7 @@ def show(title, rounds, stream=None):
         display, alerts = run_display(False, 1, 3), Alerts()
         config = ExperimentConfig(rounds=3)
         cell = Cell(name="x", label="relief", config=config, hash="", title=title)
-        display.begin(cell, Facts(folder=Path(), text="3 rounds"))
+        display.begin(cell, "3 rounds", None)
         for record in rounds:
             display.round(cell, record, alerts.of(record))
         display.close()
@@ -126,6 +124,7 @@ def warned(title, rule, text):
     return len(re.findall(told, plain(text)))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("seed", "name"), list(enumerate(REASONS)), ids=REASONS)
 def test_lines_name_client_and_reason(folders, seed, name, capsys):
     title = f"fedavg, seed {seed}"

@@ -52,6 +52,7 @@ def test_a_copy_becomes_a_folder_that_a_resume_completes_to_the_same_bits(invoke
     assert invoke("resume", back, "--out", back).exit_code == 2
 
 
+@pytest.mark.ci
 def test_a_single_run_goes_on_into_its_place_in_the_copy(invoke: Invoke, tmp_path):
     here, copy = tmp_path / "here", tmp_path / "copy"
     assert invoke(*RUN, "--out", here, "--mirror", f"file://{copy}").exit_code == 0

@@ -12,6 +12,7 @@ from actors.commands.plan_text import activation
 from tests.actors.conftest import SMALL, Invoke
 
 
+@pytest.mark.ci
 def test_a_run_ends_with_the_next_two_commands_which_work(invoke: Invoke, runs: Path):
     done = invoke("run", "quick", "--out", runs, "--strategies", "fedavg,relief,v1,v3", *SMALL,
                   "--set=costs.utilisation=3e-7")  # fmt: skip

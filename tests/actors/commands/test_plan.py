@@ -18,7 +18,7 @@ from relief_ray.studies.plan import Plan, load_spec
 from relief_ray.studies.presets import PRESETS, make_preset
 from relief_ray.support.errors import UserError
 from tests.own import METHOD, Write
-from tests.plans import cells_of, planned
+from tests.plans import cells_of, planned, typed
 from tests.sealed import page, put_page
 
 
@@ -127,13 +127,13 @@ def test_credentials_are_not_kept_and_a_resume_asks_for_them(tmp_path: Path) -> 
     assert "hunter2" not in (tmp_path / "plan.json").read_text()
     with pytest.raises(UserError, match=r"credentials of tracking.uri = https://\*\*\*@tracker.example are not kept"):
         Plan.read(tmp_path)
-    assert Plan.read(tmp_path, [secret]).cells[0].config.tracking.uri == secret.partition("=")[2]
-    assert not Plan.read(tmp_path, ["tracking.enabled=false"]).cells[0].config.tracking.enabled
+    assert Plan.read(tmp_path, typed(secret)).cells[0].config.tracking.uri == secret.partition("=")[2]
+    assert not Plan.read(tmp_path, typed("tracking.enabled=false")).cells[0].config.tracking.enabled
 
 
 def test_a_resume_may_not_change_the_number_of_threads(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="but num_threads, which decides bits"):
-        Plan.read(tmp_path, ["runtime.num_threads=2"])
+        Plan.read(tmp_path, typed("runtime.num_threads=2"))
 
 
 def test_settings_reach_into_a_strategy() -> None:
@@ -155,7 +155,7 @@ def test_a_begun_cell_keeps_its_hash_whatever_this_program_would_give_it(
     before.write()
     create(before.cells[0].config, tmp_path / "relief-s0")[1].close()
     monkeypatch.setattr("relief_ray.config.experiment.SCHEMA", 99)
-    begun, open_one = Plan.read(tmp_path, ["runtime.mode=inline"]).cells
+    begun, open_one = Plan.read(tmp_path, typed("runtime.mode=inline")).cells
     assert begun.hash == before.cells[0].hash and begun.config.runtime.mode == "inline"
     assert open_one.hash == config_hash(open_one.config.identity()) != before.cells[1].hash, "this program begins it"
     assert Plan.read(tmp_path / "relief-s0").cells[0].hash == before.cells[0].hash

@@ -36,6 +36,7 @@ def test_compare_fits_the_terminal_and_wide_shows_all(invoke, runs: Path, monkey
     assert "wall, s" in wide and "All columns" not in wide
 
 
+@pytest.mark.ci
 def test_compare_reads_committed_results(invoke, runs: Path, tmp_path: Path, monkeypatch) -> None:
     """One setting by itself; of several, each under its title, or the one that is named."""
     monkeypatch.setattr("relief_ray.report.build.draw", lambda plots, folder: {})

@@ -11,9 +11,10 @@ from actors.commands.run import overruled_mode, placed
 from actors.runtime.session import SessionOptions
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.studies.plan import Plan
+from relief_ray.studies.spec import as_typed
 from relief_ray.support.errors import UserError
 from tests.conformance.cases import after_rounds, drive
-from tests.plans import planned
+from tests.plans import planned, typed
 from tests.sealed import change_run
 
 # Stands for the folder of a single run among the words of a command.
@@ -68,6 +69,7 @@ def test_json_of_a_reused_run_keeps_to_the_vocabulary(invoke, runs: Path) -> Non
     assert (end["status"], end["why"]) == ("done", "reused, finished already")
 
 
+@pytest.mark.ci
 def test_the_advice_for_a_damaged_plan_loses_no_result(invoke, tmp_path: Path) -> None:
     """Two runs were planned; one has a round, the other was never begun, and the plan is damaged."""
     command = ["run", "quick", "--out", tmp_path, "--strategies", "fedavg,v1", *SMALL]
@@ -263,9 +265,10 @@ def flat(result) -> str:
     ],
 )
 def test_types_imply_an_actor_for_each_client_and_say_so(settings, jobs, first, instead_of) -> None:
-    assert placed(settings, jobs) == [*([] if first is None else [first]), *settings]
-    assert overruled_mode("demo", settings, jobs) == instead_of
-    assert overruled_mode("dsa", settings, 1) is None, "a preset without a mode of its own loses none"
+    given = typed(*settings)
+    assert as_typed(placed(given, jobs)) == [*([] if first is None else [first]), *settings]
+    assert overruled_mode("demo", given, jobs) == instead_of
+    assert overruled_mode("dsa", given, 1) is None, "a preset without a mode of its own loses none"
 
 
 @pytest.mark.ci

@@ -14,7 +14,7 @@ from relief_ray.studies.spec import Level
 from tests.actors.grids.test_scheduler import Log, ticking
 from tests.actors.grids.tiny_plans import tiny_grid
 from tests.actors.trials import run_alone
-from tune_configs.registry import cells_of
+from tests.plans import cells_of
 
 pytestmark = pytest.mark.ray
 # At the first rate the model learns within six rounds; at the others it stays where it began.

@@ -35,7 +35,8 @@ from tests.actors.conftest import Invoke
 from tests.actors.grids.test_search import SETTINGS
 from tests.actors.grids.tiny_plans import tiny_plan, tiny_search
 from tests.actors.trials import run_alone, trial_of, trials_of
-from tune_configs.registry import cells_of, load_grid
+from tests.plans import cells_of, typed
+from tune_configs.registry import load_grid
 from tune_configs.search import read_tuned
 
 RULE = EarlyStopping(scheduler="asha", grace_rounds=1, reduction_factor=2)
@@ -141,6 +142,7 @@ def test_a_try_is_judged_by_those_of_earlier_sessions_and_of_its_own_place_alone
     assert [e.why for e in plan.look() if e.status == "stopped"] == ["stopped early by ASHA at round 1"]
 
 
+@pytest.mark.ci
 def test_a_stopped_try_says_so_stays_stopped_and_cannot_win(tmp_path):
     plan = stopped_early(tiny_search(tmp_path / "s"), RULE).write()
     assert plan.title.endswith("ASHA judges tries after rounds 1 and 2 of 3 (reduction factor 2, evaluation.every = 1)")
@@ -191,7 +193,7 @@ def load_small():
 def test_a_suggested_search_keeps_its_rule_when_it_is_asked_again(tmp_path):
     from actors.grids.search import again
 
-    search = suggested_tries("search_lr", SETTINGS, tmp_path / "s", 4, seed=0)
+    search = suggested_tries("search_lr", typed(*SETTINGS), tmp_path / "s", 4, seed=0)
     search = search.with_stopping(asha(search.listed(), 1, 2))
     assert isinstance(search, SuggestedTries) and "suggested by Optuna (seed 0)" in search.plan.title
     plan = search.ask()

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from actors.commands.options import Options
 from actors.grids.estimate import (
     Estimate,
     estimates,
     finished_rates,
     fitting,
     head_of,
-    parse_hours,
     probe,
     probe_missing,
     shortened,
@@ -25,7 +25,7 @@ from relief_ray.studies.plan import Plan
 from relief_ray.support.errors import UserError
 from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan
 from tests.actors.trials import run_alone
-from tune_configs.registry import cells_of
+from tests.plans import cells_of
 
 
 def test_a_timed_round_leaves_nothing_behind(tmp_path, monkeypatch):
@@ -155,10 +155,10 @@ def test_a_budget_takes_the_first_cells_that_fit(tmp_path):
 
 @pytest.mark.parametrize(("text", "seconds"), [("8h", 28800), ("90m", 5400), ("1.5s", 1.5)])
 def test_budgets(text, seconds):
-    assert parse_hours(text) == seconds
+    assert Options(budget=text).budget_s == seconds
 
 
 @pytest.mark.parametrize("text", ["8", "h", "", "-1h", "0s", "8 days", "nanh"])
 def test_other_budgets_are_refused(text):
     with pytest.raises(UserError, match="expected a positive time such as 8h"):
-        parse_hours(text)
+        Options(budget=text)

@@ -12,8 +12,9 @@ from relief_ray.studies.plan import Plan
 from relief_ray.support.errors import UserError
 from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan, tiny_search
 from tests.actors.trials import run_alone
+from tests.plans import cells_of
 from tests.sealed import change_rounds, change_run
-from tune_configs.registry import cells_of, load_grid
+from tune_configs.registry import load_grid
 
 HELD_OUT = "dsa_mini_held_out"
 
@@ -66,11 +67,11 @@ def test_the_best_try_by_validation_is_frozen_and_used(tmp_path):
         cells_of(grid, [f"tuned={file}", "training.lr=0.5"])
 
 
-def test_that_it_was_tuned_is_a_fact_of_plan_and_record(tmp_path, capsys):
+@pytest.mark.ci
+def test_that_it_was_tuned_is_a_fact_of_plan_and_record(tmp_path):
     search, file = tiny_search(tmp_path / "g", rounds=1).write(), tmp_path / "tuned.json"
     run(search)
-    freeze_choices(search.out, file, as_json=True)
-    said = json.loads(capsys.readouterr().out)
+    said = freeze_choices(search.out, file).facts
     assert said["choices"] == json.loads(file.read_text())["choices"]
     assert said["written"] == str(file) and "fedprox" in said["methods"][0]
     (plain,), (tuned,) = (cells_of(tiny_grid(methods=("fedprox",)), given) for given in ([], [f"tuned={file}"]))

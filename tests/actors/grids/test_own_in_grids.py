@@ -10,7 +10,8 @@ from relief_ray.studies.spec import Spec, own_dataset
 from relief_ray.support.errors import UserError
 from tests.actors.conftest import Invoke
 from tests.actors.trials import run_alone
-from tune_configs.registry import cells_of, load_grid
+from tests.plans import cells_of
+from tune_configs.registry import load_grid
 
 HELD_OUT = "data.split=held_out_subject"
 OWN = ["datasets=[my_dataset:MY_DATASET]", "methods=[fedavg, my_method:MyMethod]", "backbones=[my_backbone:MyBackbone]"]

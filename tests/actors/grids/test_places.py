@@ -15,9 +15,11 @@ from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.schema import comparable
 from relief_ray.studies.plan import Plan
+from relief_ray.studies.spec import as_typed
 from relief_ray.support.errors import UserError
 from tests.actors.grids.tiny_plans import tiny_plan
 from tests.actors.trials import run_alone
+from tests.plans import typed
 
 HERE = {"CPU": 2.0, "memory": 8e9}
 ONE = Nodes(each=({**HERE, "type_a": 3.0, "type_b": 3.0, "type_c": 2.0},), here=HERE)
@@ -41,8 +43,8 @@ def test_what_the_user_says_stays():
     process, *hosts = bundles_of(config_of(mode="packed"), ONE)
     assert hosts == [{"CPU": 1.0}] * 2 and "CPU" not in process
     kinds = ["type_a"] * 3 + ["type_b"] * 3 + ["type_c"] * 2
-    for typed in (config_of(mode="actors"), config_of(placement="typed")):
-        process, *hosts = bundles_of(typed, ONE)
+    for chosen in (config_of(mode="actors"), config_of(placement="typed")):
+        process, *hosts = bundles_of(chosen, ONE)
         assert hosts == [{kind: 1.0} for kind in kinds] and num_at_once((process, *hosts), ONE) == 1
     _, *hosts = bundles_of(config_of(mode="actors"), Nodes(each=(HERE,), here=HERE))
     assert hosts == [{"CPU": 0.25}] * 8
@@ -77,9 +79,10 @@ def test_a_trial_takes_as_many_hosts_as_were_reserved_for_it(runtime, hosts, exp
 )
 def test_runs_side_by_side_on_a_cluster_go_to_all_nodes_too(monkeypatch, settings, added):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    assert placed(settings, jobs=2) == [*added, *settings] and placed(settings, jobs=1) == settings
+    given = typed(*settings)
+    assert as_typed(placed(given, jobs=2)) == [*added, *settings] and placed(given, jobs=1) == [*given]
     monkeypatch.setenv("RAY_ADDRESS", "h:6379")
-    assert placed([], jobs=2) == ["runtime.mode=auto"], "as in a Ray job"
+    assert as_typed(placed([], jobs=2)) == ["runtime.mode=auto"], "as in a Ray job"
 
 
 def test_the_choice_is_said_with_its_reason():

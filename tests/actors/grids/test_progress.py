@@ -15,7 +15,7 @@ from relief_ray.studies.progress import End
 from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan
 from tests.actors.trials import run_alone
 from tests.loaders import ODD, ODDITIES, write_lab
-from tune_configs.registry import cells_of
+from tests.plans import cells_of
 
 
 class Heard(GridLines):

@@ -17,7 +17,7 @@ from relief_ray.studies.loop import Loop
 from relief_ray.studies.progress import Callback
 from tests.actors.grids.tiny_plans import tiny_grid, tiny_plan
 from tests.actors.trials import run_alone
-from tune_configs.registry import cells_of
+from tests.plans import cells_of
 
 pytestmark = pytest.mark.ray
 
@@ -28,7 +28,7 @@ class Log(Callback):
     def __init__(self, on_begun=None):
         self.begun, self.ended, self.notes, self._on_begun = [], {}, [], on_begun
 
-    def begin(self, cell, facts):
+    def begin(self, cell, text, done):
         self.begun.append(cell.name)
         if self._on_begun:
             self._on_begun(cell.name)

@@ -16,6 +16,7 @@ from relief_ray.support.errors import UserError
 from tests.actors.conftest import Invoke
 from tests.actors.grids.tiny_plans import TINY
 from tests.actors.trials import run_alone
+from tests.plans import typed
 from tune_configs.registry import load_grid
 from tune_configs.search import read_tuned, tries
 
@@ -38,11 +39,11 @@ def carried_out(search, batches):
 
 @pytest.mark.ci
 def test_a_resumed_search_gets_the_same_tries_and_goes_on(tmp_path):
-    whole = carried_out(suggested_tries("search_lr", SETTINGS, tmp_path / "whole", 7, seed=3), 3)
-    carried_out(suggested_tries("search_lr", SETTINGS, tmp_path / "part", 7, seed=3), 1)
+    whole = carried_out(suggested_tries("search_lr", typed(*SETTINGS), tmp_path / "whole", 7, seed=3), 3)
+    carried_out(suggested_tries("search_lr", typed(*SETTINGS), tmp_path / "part", 7, seed=3), 1)
     part = carried_out(again(Plan.read(tmp_path / "part", kind="grid"), []), 3)
     assert [c.name for c in part.cells] == [c.name for c in whole.cells] and len(whole.cells) == 7
-    other = suggested_tries("search_lr", SETTINGS, tmp_path / "other", 7, seed=4).ask()
+    other = suggested_tries("search_lr", typed(*SETTINGS), tmp_path / "other", 7, seed=4).ask()
     assert not {c.name for c in other.cells} & {c.name for c in whole.cells}
     records = [record for entry in whole.look() for record in read_rounds(entry.folder)]
     assert records and all(r.metrics is None and r.validation is not None for r in records), "the test part stays shut"
@@ -52,7 +53,7 @@ def test_a_resumed_search_gets_the_same_tries_and_goes_on(tmp_path):
 
 
 def test_what_a_search_takes_is_told_of_all_its_tries(tmp_path):
-    plan = suggested_tries("search_lr", SETTINGS, tmp_path / "whole", 12, seed=3).ask()
+    plan = suggested_tries("search_lr", typed(*SETTINGS), tmp_path / "whole", 12, seed=3).ask()
     entries = plan.look()
     known = {e.cell.name: Estimate(seconds=4.0, num_bytes=2**20, origin="one timed round") for e in entries}
     forecast = Forecast(plan=plan, states=entries, known=known, num_places=2, start_s=20.0, share=3 / 12)
@@ -66,8 +67,9 @@ def test_what_a_search_takes_is_told_of_all_its_tries(tmp_path):
     assert f1_heading(entries) == "validation F1 %"
 
 
+@pytest.mark.ci
 def test_a_choice_is_frozen_once_all_tries_are_done_and_knows_the_edge_of_the_space(tmp_path):
-    search = suggested_tries("search_lr", SETTINGS, tmp_path / "s", 4, seed=0)
+    search = suggested_tries("search_lr", typed(*SETTINGS), tmp_path / "s", 4, seed=0)
     plan = carried_out(search, 1)
     with pytest.raises(UserError, match="no method has all of its tries done"):
         freeze(Plan.read(plan.out, kind="grid"), tmp_path / "tuned.json")
@@ -81,7 +83,7 @@ def test_a_choice_is_frozen_once_all_tries_are_done_and_knows_the_edge_of_the_sp
 
 
 def test_an_open_cell_is_waited_for(tmp_path):
-    search = suggested_tries("search_lr", SETTINGS, tmp_path / "s", 4, seed=0)
+    search = suggested_tries("search_lr", typed(*SETTINGS), tmp_path / "s", 4, seed=0)
     plan = search.ask()
     plan.out.mkdir()
     assert not search.tell(plan.write())

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from relief_ray.studies.plan import Plan
 from relief_ray.studies.spec import Level, Spec
-from tune_configs.registry import cells_of
+from tests.plans import cells_of
 
 TINY = {
     "rounds": 3,

@@ -73,6 +73,7 @@ with session.ray_session(session.SessionOptions(address="10.0.0.1:6379")):
 """
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("mode", [0o600, 0o644, None])
 def test_a_cluster_is_joined_with_the_token_that_is_there(tmp_path, mode):
     """As `run --address`, `grid`, `resume` and `conformance` do; Ray reads the variables once, when it is imported."""
@@ -101,6 +102,7 @@ def test_a_machine_too_busy_for_ray_is_told_to_the_user(tmp_path):
     assert done.returncode == 0 and "was not up within its 30 s" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.ci
 @pytest.mark.ray
 def test_a_signal_while_ray_starts_is_the_commands_own(tmp_path):
     """Ray's handler would end the process, or be lost where Python cannot raise: the run would go on."""

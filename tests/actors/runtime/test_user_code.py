@@ -30,6 +30,7 @@ print(sys.modules[sys.argv[1]].VALUE)
 """
 
 
+@pytest.mark.ci
 def test_another_process_gets_the_file_and_its_next_version(write, tmp_path):
     module = write("VALUE = 'first'\n")
     command = [sys.executable, "-c", PROBE, module, f"{Path.cwd() / module}.py"]

@@ -13,7 +13,7 @@ import pytest
 from actors.terminal.progress import Lines, round_line, run_display, seconds
 from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.records.run_folder import read_rounds
-from relief_ray.studies.progress import End, Facts, View
+from relief_ray.studies.progress import End, View
 from relief_ray.studies.spec import Cell
 
 ROOT = Path(__file__).parents[3]
@@ -39,7 +39,7 @@ def test_of_several_runs_a_round_is_shown_now_and_then_and_the_last_of_each(runs
         lines = Lines(num_runs, every_s)
         for title in ("relief, seed 0", "relief, seed 1"):
             cell = Cell(name="x", label="relief", config=ExperimentConfig(rounds=2), hash="", title=title)
-            lines.begin(cell, Facts(folder=Path(), text="2 rounds"))
+            lines.begin(cell, "2 rounds", None)
             for record in records:
                 lines.round(cell, record, ())
             lines.end(cell, End(status="done", record=records[-1], view=VIEW))

@@ -4,12 +4,12 @@ import re
 
 import pytest
 
-from relief_ray.config.experiment import override
 from relief_ray.plugins.blame import blamed
 from relief_ray.records.cells import read_error
 from relief_ray.records.run_folder import read_rounds, read_run
 from tests.actors.conftest import SMALL, Invoke
 from tests.own import METHOD
+from tests.plans import override
 
 BROKEN = {
     "divides": ("return 1 / 0", "ZeroDivisionError: division by zero"),

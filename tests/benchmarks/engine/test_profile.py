@@ -4,6 +4,7 @@ from benchmarks.engine import profile
 from benchmarks.engine.missed import PHASES
 
 
+@pytest.mark.ci
 def test_the_phases_of_a_round_add_up(scenario):
     figures = profile.measure(scenario)
     for name in ("full", "type_c_full", "type_c_reuse"):

@@ -65,6 +65,7 @@ def test_200_damaged_files_are_all_refused_by_name(
         mhealth.parse(SPEC, members_of({NAME: b"\n".join(lines)}), Path("here"), 2)
 
 
+@pytest.mark.ci
 def test_100_flipped_bytes_in_an_archive_are_refused_or_harmless(
     tmp_path: Path, as_text: Callable[[np.ndarray, str], bytes]
 ) -> None:

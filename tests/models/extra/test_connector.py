@@ -125,5 +125,5 @@ def test_a_feature_that_is_no_vector():
 
     wrong = [replace(s, spec=replace(s.spec, feature=s.spec.id == "encoder.acc.1")) for s in backbone.stages]
     backbone.stages = tuple(wrong)
-    with pytest.raises(ValueError, match=r"features \[\('encoder.acc.1', .* are not \(B, D\)"):
+    with pytest.raises(ValueError, match=r"stage 'encoder.acc.1' gives .* not \(B, D\): a stage marked `feature`"):
         with_extra_modules(backbone, [SPEC], 0)

@@ -131,6 +131,7 @@ def test_a_store_with_other_files_or_of_another_folder_is_refused(place, tmp_pat
         sent(tmp_path / "other", uri)
 
 
+@pytest.mark.ci
 def test_whoever_fetched_a_copy_goes_on_with_it_and_the_first_one_stops(place, tmp_path):
     here, uri = place
     notes: list[str] = []

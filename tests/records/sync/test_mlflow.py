@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from relief_ray.records.identity import flat_params
 from relief_ray.records.lock import FileLock
 from relief_ray.records.metrics import METRICS, round_scalars
 from relief_ray.records.run_folder import read_rounds, read_run
@@ -23,7 +24,6 @@ from relief_ray.records.sync.mlflow import (
     StudySummary,
     SyncState,
     exported_scalars,
-    flat_params,
     log_run,
     log_study,
     read_sync,
@@ -272,6 +272,7 @@ def test_cells_of_a_grid_share_one_parent(run):
     assert parents[0].info.end_time >= max(ends), "a grid lasts until its last cell's end"
 
 
+@pytest.mark.ci
 def test_sync_goes_to_the_runs_own_store_and_experiment(run, tmp_path):
     configured(run, uri=f"sqlite:///{tmp_path / 'own.db'}", experiment="mine")
     done = sync(run)

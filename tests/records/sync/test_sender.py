@@ -268,6 +268,7 @@ def test_short_rounds_travel_together(run, monkeypatch):
     assert sends == [False, True, False] and len(exports) == 1 and points(run) == expected(4)
 
 
+@pytest.mark.ci
 @needs_mlflow
 def test_a_store_gets_a_run_with_its_first_round_or_after_a_while(run, monkeypatch):
     """Importing MLflow takes cores that the processes starting with a run need."""
@@ -312,6 +313,7 @@ def hanging_store() -> Iterator[str]:
     server.server_close()
 
 
+@pytest.mark.ci
 @needs_mlflow
 def test_a_store_that_hangs_delays_no_mirror_and_no_run(run, tmp_path, hanging_store, notes):
     """Each in a thread of its own: what is committed is in the mirror within two seconds, as without the store."""

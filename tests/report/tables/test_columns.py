@@ -8,7 +8,7 @@ import pytest
 
 from relief_ray.core.messages import RoundCost
 from relief_ray.records.schema import Metrics, RoundRecord
-from relief_ray.report.comparison import compare_runs, experiments
+from relief_ray.report.comparison import by_setting, compare_runs
 from relief_ray.report.formats.text import flat
 from relief_ray.report.tables import columns
 from relief_ray.report.tables.columns import Column, modality_f1
@@ -36,7 +36,7 @@ def compared(family, make):
 
 def test_every_heading_is_explained_and_none_that_is_not_printed(compared, family, put_on, inventory_of):
     made = [table for c in compared for table in (*brief_tables(c), scores_table(c), costs_table(c), wide_table(c))]
-    (setting,) = experiments(inventory_of([put_on(run) for run in family]))
+    (setting,) = by_setting(inventory_of([put_on(run) for run in family]))
     made += [main_table(setting, "m"), ablation_table(setting, "a")]
     printed = {head for table in made for head in table.head if not head.startswith(OF_PAPER)}
     printed |= {c.head for c in ALL} | {c.head for c in TUNED}

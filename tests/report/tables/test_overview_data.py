@@ -4,7 +4,7 @@ import pytest
 
 from relief_ray.records.committed import condense, write_committed
 from relief_ray.records.facts import data_facts
-from relief_ray.report.comparison import experiments
+from relief_ray.report.comparison import by_setting
 from relief_ray.report.runs import take_inventory
 from relief_ray.report.tables.overview import data_tables
 
@@ -32,7 +32,7 @@ def runs(make, put_on):
 
 
 def shown(path):
-    (experiment,) = experiments(take_inventory([path]))
+    (experiment,) = by_setting(take_inventory([path]))
     tables = data_tables(experiment, "e1")
     return [t.caption for t in tables], [[r.name, *(c.text for c in r.cells)] for t in tables for r in t.rows]
 
@@ -100,5 +100,5 @@ def test_people_who_lack_a_sensor_are_named_also_where_cells_were_committed(runs
 
 
 def test_overlap_is_in_the_caption(make, put_on, inventory_of):
-    (experiment,) = experiments(inventory_of([put_on(make("fedavg"), data={"stride_s": 1.0})]))
+    (experiment,) = by_setting(inventory_of([put_on(make("fedavg"), data={"stride_s": 1.0})]))
     assert data_tables(experiment, "e1")[0].caption.endswith("Neighbouring windows share 80% of their samples.")

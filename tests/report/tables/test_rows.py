@@ -2,7 +2,7 @@
 
 import pytest
 
-from relief_ray.report.comparison import Stat, experiments
+from relief_ray.report.comparison import Stat, by_setting
 from relief_ray.report.paper import read_paper
 from relief_ray.report.tables import columns
 from relief_ray.report.tables.columns import HEADLINE, SPEEDUP
@@ -25,7 +25,7 @@ F1, JOULES = HEADLINE, columns.JOULES
 def pamap2(make, put_on, inventory_of):
     def build(*runs, **config):
         on = [put_on(r, data={"name": "pamap2", "stride_s": 1.0}, **config) for r in runs]
-        return experiments(inventory_of(on))[0]
+        return by_setting(inventory_of(on))[0]
 
     return build
 
@@ -74,7 +74,7 @@ def test_only_the_paper_s_data_fleet_and_coupling_compare(pamap2, make, inventor
     assert is_comparable(pamap2(make("fedavg")))
     assert not is_comparable(pamap2(make("fedavg", origin="SYNTHETIC")))
     assert not is_comparable(pamap2(make("fedavg"), fleet={"coupling": "inverted"}))
-    assert not is_comparable(experiments(inventory_of([make("fedavg")]))[0])
+    assert not is_comparable(by_setting(inventory_of([make("fedavg")]))[0])
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_only_the_paper_s_data_fleet_and_coupling_compare(pamap2, make, inventor
 )
 def test_a_varied_fleet_compares_with_the_row_of_its_own_alone(pamap2, make, put_on, inventory_of, config):
     """Tables I to III are of gap 55 and a client per subject; Tables IV and V name gap and clients."""
-    experiment = experiments(inventory_of([put_on(make("fedavg"), **({"data": {"name": "pamap2"}} | config))]))[0]
+    experiment = by_setting(inventory_of([put_on(make("fedavg"), **({"data": {"name": "pamap2"}} | config))]))[0]
     assert not is_comparable(experiment) and is_comparable(experiment, any_fleet=True)
 
 
@@ -123,9 +123,9 @@ def test_departures_from_the_protocol_are_named(pamap2, make):
 
 def test_no_value_of_the_paper_stands_under_other_data(pamap2, make, put_on, inventory_of):
     """Of PAMAP2 it prints all figures, of MHEALTH F1 alone, of DSA none."""
-    other = experiments(inventory_of([make("fedavg")]))[0]
+    other = by_setting(inventory_of([make("fedavg")]))[0]
     assert printed(other, "I", "FedAvg", F1) is None and second_line(other) == ""
-    mhealth = experiments(inventory_of([put_on(make("fedavg"), data={"name": "mhealth"})]))[0]
+    mhealth = by_setting(inventory_of([put_on(make("fedavg"), data={"name": "mhealth"})]))[0]
     assert printed(mhealth, "I", "FedAvg", F1) is not None
     assert printed(mhealth, "I", "FedAvg", SPEEDUP) is None
     assert printed(pamap2(make("fedavg")), "I", "FedAvg", SPEEDUP) is not None
@@ -135,6 +135,6 @@ def test_no_value_of_the_paper_stands_under_other_data(pamap2, make, put_on, inv
 
 def test_runs_are_counted_against_the_plan_and_other_code_is_marked(make, put_on, inventory_of):
     runs = [put_on(make("fedavg", seed=s), digest="b" if s == 2 else "a", where=f"w{s}") for s in range(3)]
-    experiment = experiments(inventory_of(runs, [(put_on(make("fedavg", seed=4)), "failed", "disk full")]))[0]
-    cell = runs_cell(experiment, experiment.main, "fedavg")
+    experiment = by_setting(inventory_of(runs, [(put_on(make("fedavg", seed=4)), "failed", "disk full")]))[0]
+    cell = runs_cell(experiment, "fedavg")
     assert (cell.text, cell.below, cell.tone) == ("3 of 4", "1 by other code", "warn")

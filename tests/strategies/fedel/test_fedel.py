@@ -347,6 +347,7 @@ def test_a_context_without_data_cannot_probe():
         no_probe(fedel.allocate(FedEL(), ServerState(models={}), context_of(LAYOUT))[0])
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("case", ["fedel", "fedel, moment"])
 @pytest.mark.usefixtures("run_cache")
 def test_prices_are_the_cost_models_own(case):
