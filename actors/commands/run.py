@@ -439,16 +439,17 @@ def placed(settings: Sequence[Setting], jobs: int | None) -> list[Setting]:
     """The settings, with the mode that follows from them unless the user names one.
 
     Clients that are placed by device type are an actor each; several runs at a time are a process each, and on a
-    cluster that is joined ``auto`` gives each of them a host on any node, where there are several.
+    cluster that is joined ``auto`` gives each of them a worker on any node, where there are several. A single run whose
+    cluster is named is computed there.
     """
     chosen = _chosen(settings)
     if _MODE in chosen:
         return list(settings)
     if _is_typed(chosen):
         return [Setting(_MODE, "actors"), *settings]
-    is_joined = "RAY_ADDRESS" in os.environ or "runtime.address" in chosen
-    mode = "auto" if is_joined else "inline"
-    return [*([] if jobs == 1 else [Setting(_MODE, mode)]), *settings]
+    is_named = chosen.get("runtime.address") is not None
+    mode = "auto" if is_named or "RAY_ADDRESS" in os.environ else "inline"
+    return [*([] if jobs == 1 and not is_named else [Setting(_MODE, mode)]), *settings]
 
 
 def overruled_mode(target: str, settings: Sequence[Setting], jobs: int | None) -> str | None:

@@ -261,6 +261,10 @@ def flat(result) -> str:
         (["runtime.placement=typed", "runtime.mode=actors"], 1, None, None),
         (["runtime.placement=typed", "runtime.placement=virtual"], 1, None, None),
         (["runtime.physical=true"], 1, "runtime.mode=actors", "packed"),
+        (["runtime.address=10.0.0.1:6379"], 1, "runtime.mode=auto", None),
+        (["runtime.address=10.0.0.1:6379"], 4, "runtime.mode=auto", None),
+        (["runtime.address=null"], 1, None, None),
+        (["runtime.address=10.0.0.1:6379", "runtime.mode=inline"], 1, None, None),
         (["runtime.physical=true", "runtime.physical=false"], 1, None, None),
     ],
 )
@@ -269,6 +273,14 @@ def test_types_imply_an_actor_for_each_client_and_say_so(settings, jobs, first, 
     assert as_typed(placed(given, jobs)) == [*([] if first is None else [first]), *settings]
     assert overruled_mode("demo", given, jobs) == instead_of
     assert overruled_mode("dsa", given, 1) is None, "a preset without a mode of its own loses none"
+
+
+def test_an_address_that_no_run_reads_is_refused(invoke, tmp_path: Path) -> None:
+    words = ["run", "quick", "--out", tmp_path, "--strategies", "fedavg", "--rounds", "1"]
+    refused = invoke(*words, "--set", "runtime.mode=inline", "--address", "10.0.0.1:6379")
+    assert refused.exit_code == 2, refused.output
+    assert "runtime.address=10.0.0.1:6379: a run with" in refused.stderr and "leave out the mode" in refused.stderr
+    assert not any(ledger.read_bytes() for ledger in tmp_path.rglob("rounds.jsonl"))
 
 
 @pytest.mark.ci
