@@ -58,7 +58,8 @@ class DataConfig(FrozenConfig):
     max_windows_per_client: int | None = Field(default=None, ge=1)
     """Limit of training windows, kept evenly over a client's recording."""
     seed: int = 0
-    """Seed of the random split and of the partitions that are drawn."""
+    """Seed of the random split and of the partitions that are drawn; in a study each replicate or seed draws its own
+    partition, by its number, unless this is set."""
 
     @field_validator("name")
     @classmethod

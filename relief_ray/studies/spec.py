@@ -790,12 +790,20 @@ def _cell_of(spec: Spec, point: Point, settings: Sequence[Setting], tuned: Tune 
 
 
 def _config_of(spec: Spec, point: Point, settings: Sequence[Setting]) -> ExperimentConfig:
-    """The checked configuration of a point with the user's settings on top."""
+    """The checked configuration of a point with the user's settings on top.
+
+    A partition that is drawn is drawn anew for each replicate, or seed, the same for all methods of it.
+    """
     # ``runtime.mode=auto`` of a grid: a process per cell on one node, and a host per cell where there are several.
     values = assign({"strategy": {"name": point.method}}, starmap(Setting, point.settings.items()))
     source = spec.title if Path(spec.title).suffix in (".yaml", ".yml", ".json") else spec.name
     where = f"{clipped(source)} ({clipped(point.method)})"
-    return parse(assign(values, settings), f"grid {where}" if spec.kind == "grid" else where)
+    config = parse(assign(values, settings), f"grid {where}" if spec.kind == "grid" else where)
+    if config.data.partition == "subject" or "seed" in config.data.model_fields_set:
+        return config
+    # With one partition for all, an interval over replicates would be one over seeds of training alone.
+    number = config.seed if config.replicate is None else config.replicate
+    return config.model_copy(update={"data": config.data.model_copy(update={"seed": number})})
 
 
 def _refuse_too_short(grid: str, point: Point, config: ExperimentConfig) -> None:

@@ -5,7 +5,9 @@ from itertools import groupby
 import pytest
 
 from relief_ray.report.paper import PAPER_METHODS
+from relief_ray.studies.plan import load_spec
 from relief_ray.studies.spec import BOUNDS, DATASETS, Axis, Level, Spec, points
+from tests.plans import cells_of
 from tune_configs.registry import GRIDS, load_grid
 
 
@@ -106,3 +108,24 @@ def test_seeds_that_a_grid_names_replace_replicates():
 def test_every_grid_runs_on_dsa_too():
     assert set(GRIDS) == {load_grid(name).name for name in GRIDS}
     assert DATASETS["dsa"].folds == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("partition", ["dirichlet", "quantity"])
+@pytest.mark.parametrize(
+    ("levels", "expected"),
+    [
+        (["replicates=[0, 3]"], [0, 3]),
+        (["seeds=[5, 7]"], [5, 7]),
+        (["seed=9"], [9]),
+        (["replicates=[0, 3]", "data.seed=4"], [4, 4]),
+    ],
+)
+def test_a_drawn_partition_is_drawn_anew_for_each_replicate(partition, levels, expected):
+    """An interval over replicates would otherwise be one over seeds of training alone."""
+    for_all = ["methods=[fedavg, relief]", f"data.partition={partition}", "data.split=within_subject"]
+    configs = [cell.config for cell in cells_of(load_spec("quick"), [*for_all, *levels])]
+    assert [config.data.seed for config in configs] == [seed for seed in expected for _ in "12"]
+
+
+def test_the_deal_of_people_stays_where_nothing_is_drawn():
+    assert {cell.config.data.seed for cell in cells_of(load_spec("quick"), ["replicates=[0, 3]"])} == {0}
