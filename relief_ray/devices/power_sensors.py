@@ -21,7 +21,7 @@ from pathlib import Path
 # Variable that names another root than `/` for everything that is read of a board.
 _ROOT_VARIABLE = "RELIEF_SYSFS"
 # JetPack by the release of L4T that it brings.
-_JETPACKS = {"32": "4", "35": "5", "36": "6", "38": "7"}
+_JETPACKS = {"32": "4", "35": "5", "36": "6", "38": "7", "39": "7"}
 _MILLI = 1e-3
 # Cooling devices that slow the processor down; a fan or an alert of a hot surface does not.
 _SLOWING = re.compile(r"throttle|^cpufreq|^devfreq|^Processor$")
@@ -133,6 +133,8 @@ def _number(file: Path) -> int | None:
 
 # Rails that carry a whole board's or module's input. The names are NVIDIA's, from Orin NX, Thor and Nano.
 _INPUT_RAILS = ("VDD_IN", "VIN", "POM_5V_IN")
+# Rails that another one feeds: its power is in that one's. NVIDIA, Jetson Linux Developer Guide r36, AGX Orin.
+_FED_BY = {"VDDQ_VDD2_1V8AO": "VIN_SYS_5V0"}
 # Label of a channel that is not connected.
 _UNUSED = "NC"
 _CHANNELS = range(1, 4)
@@ -206,9 +208,10 @@ def find_rails(root: Path) -> tuple[Rail, ...]:
 
 
 def total_rails(rails: Sequence[Rail]) -> tuple[Rail, ...]:
-    """The rails whose sum is the board's power: its input rail, or all of them where it has none."""
+    """The rails whose sum is the board's power: its input rail, or where it has none all that no other one feeds."""
     inputs = [rail for rail in rails if rail.is_input]
-    return tuple(inputs[:1] or rails)
+    labels = {rail.label for rail in rails}
+    return tuple(inputs[:1] or [rail for rail in rails if _FED_BY.get(rail.label) not in labels])
 
 
 def _hwmon(folder: Path, sys: Path) -> Iterator[Rail]:

@@ -10,6 +10,7 @@ import pytest
 
 from relief_ray.devices.meter import PERIOD_S, PowerMeter, Sample, energy_of, mean_w
 from relief_ray.devices.power_sensors import (
+    Rail,
     board_root,
     find_rails,
     heat,
@@ -60,7 +61,7 @@ WATTS = {
     "negative": {"VDD_GPU_SOC": None, "VDD_CPU_CV": 6.0, "VIN_SYS_5V0": 4.5, "VDDQ_VDD2_1V8AO": 0.5},
     "none": {},
 }
-TOTALS = {"agx_orin": 19.0, "orin_nx": 8.0, "jetpack_7": 23.0, "jetpack_4": 3.4, "negative": None}
+TOTALS = {"agx_orin": 18.5, "orin_nx": 8.0, "jetpack_7": 23.0, "jetpack_4": 3.4, "negative": None}
 
 
 @pytest.mark.parametrize("name", WATTS)
@@ -69,6 +70,34 @@ def test_rails_by_label_each_once(board, name):
     found = {rail.label: rail.read().watts for rail in rails}
     assert found == {label: None if w is None else pytest.approx(w) for label, w in WATTS[name].items()}
     assert len(rails) == len(found), "a sensor is shown in two folders, and read once"
+
+
+@pytest.mark.parametrize(
+    ("labels", "summed"),
+    [
+        (("VIN_SYS_5V0", "VDDQ_VDD2_1V8AO"), ("VIN_SYS_5V0",)),
+        (("VDDQ_VDD2_1V8AO",), ("VDDQ_VDD2_1V8AO",)),  # its feeder is not measured
+        (("VDD_GPU_SOC", "VDD_CPU_CV"), ("VDD_GPU_SOC", "VDD_CPU_CV")),
+        (("VDD_CPU_GPU_CV", "VDD_IN", "VDDQ_VDD2_1V8AO"), ("VDD_IN",)),
+    ],
+)
+def test_a_rail_that_another_one_feeds_is_not_added_to_it(labels, summed):
+    rails = [Rail(label=label, sensor="", files=(), unit_w=1.0) for label in labels]
+    assert tuple(rail.label for rail in total_rails(rails)) == summed
+
+
+@pytest.mark.parametrize(
+    ("l4t", "jetpack"),
+    [
+        ("36 (release), REVISION: 4.3", "6"),
+        ("38 (release), REVISION: 2.0", "7"),
+        ("39 (release), REVISION: 0.0", "7"),
+        ("99 (release), REVISION: 0.0", None),
+    ],
+)
+def test_the_jetpack_of_a_release(tmp_path, l4t, jetpack):
+    write(tmp_path / "etc", {"nv_tegra_release": f"# R{l4t}, GCID: 1, BOARD: generic"})
+    assert release(tmp_path).jetpack == jetpack
 
 
 @pytest.mark.parametrize("name", TOTALS)
