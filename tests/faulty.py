@@ -195,6 +195,14 @@ METHODS: dict[str, Fault] = {
     "no tensors": aggregate("return replace(sound, tensors=None)",
                             f"aggregate {UNCHECKED} (TypeError: 'NoneType' object is not iterable), expected what it "
                             "is declared as, Callable[[ServerState, Reduced, ServerTools], ServerState]"),
+    "a complex tensor": aggregate("return replace(sound, tensors={'m': torch.zeros(2, dtype=torch.complex64)})",
+                                  "tensors['m'] is torch.complex64, expected a dense tensor of torch.int64, "),
+    "a sparse tensor": aggregate("return replace(sound, tensors={'m': torch.eye(2).to_sparse()})",
+                                 "tensors['m'] is torch.float32, torch.sparse_coo, expected a dense tensor of"),
+    "a quantised tensor": aggregate("return replace(sound, tensors={'m': torch.quantize_per_tensor(torch.ones(2), 0.1,"
+                                    " 0, torch.qint8)})", "tensors['m'] is torch.qint8, expected a dense tensor of"),
+    "eight bits of a float": aggregate("return replace(sound, tensors={'m': torch.zeros(2).to(torch.float8_e5m2)})",
+                                       "tensors['m'] is torch.float8_e5m2, expected a dense tensor of"),
     "no groups are averaged": averaged("return {'global': None}",
                                        f"averaged {UNCHECKED} (TypeError: 'NoneType' object is not iterable)"),
     "another model is averaged": averaged("return {'x': ['head.1']}",

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
+import torch
 from torch import Tensor
 
 from relief_ray.core.groups import GroupId, ParamGroup, Params, Selection
@@ -119,6 +120,13 @@ class Fleet:
         """Modalities of the smallest cohort(s); none where all cohorts are equal."""
         sizes = {m: len(self.cohort(m)) for m in self.modalities}
         return tuple(m for m, size in sizes.items() if size == min(sizes.values()) < max(sizes.values()))
+
+
+# Types of tensors that a checkpoint can hold, in the order of the safetensors format: strictest alignment first.
+STORED_TYPES: Final = (
+    *(torch.int64, torch.float64, torch.float32, torch.int32, torch.bfloat16),
+    *(torch.float16, torch.int16, torch.int8, torch.uint8, torch.bool),
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,6 +23,7 @@ from relief_ray.core.extra_modules import Classifier, Connector, Experts
 from relief_ray.core.federated import Averaging, Insight, Strategy
 from relief_ray.core.groups import GroupId, GroupLayout, Params, Part, Selection, all_finite
 from relief_ray.core.messages import (
+    STORED_TYPES,
     Assignment,
     ClientId,
     EvalPlan,
@@ -178,10 +179,20 @@ def _vector_violation(value: object, numel: int) -> str:
     return ""
 
 
+def _tensor_violation(value: object) -> str:
+    """What is wrong with what should be a tensor that a checkpoint can hold."""
+    if not isinstance(value, Tensor):
+        return f"{_a(value)}, expected a tensor"
+    if value.layout != torch.strided or value.is_quantized or value.dtype not in STORED_TYPES:
+        layout = "" if value.layout == torch.strided else f", {value.layout}"
+        return f"{value.dtype}{layout}, expected a dense tensor of {', '.join(map(str, STORED_TYPES))}"
+    return ""
+
+
 def _extras_violation(state: ServerState) -> str:
     for name, value in dict[str, object](state.tensors).items():
-        if not isinstance(value, Tensor):
-            return f"tensors[{name!r}] is a {type(value).__name__}, expected a tensor"
+        if violation := _tensor_violation(value):
+            return f"tensors[{name!r}] is {violation}"
     try:
         again = json.loads(json.dumps(state.facts, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
@@ -368,8 +379,8 @@ def _payload_violation(sent: Update, layout: GroupLayout) -> str:
         if not _is(values, Mapping):
             return f"{name}: found {_a(values)}, expected tensors by name"
         for key, value in values.items():
-            if not _is(value, Tensor):
-                return f"{name}[{key!r}] is {_a(value)}, expected a tensor"
+            if violation := _tensor_violation(value):
+                return f"{name}[{key!r}] is {violation}"
     return ""
 
 

@@ -26,7 +26,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from relief_ray.core.groups import Params
-from relief_ray.core.messages import NO_STATE, ClientId, ClientState, ServerState
+from relief_ray.core.messages import NO_STATE, STORED_TYPES, ClientId, ClientState, ServerState
 from relief_ray.records.identity import state_sha256
 from relief_ray.records.schema import SCHEMA_VERSION, LeftOutRecord, Record, read_page
 from relief_ray.support import files
@@ -399,19 +399,9 @@ class Saver:
 # Writer of safetensors files: piece by piece, without a copy of the tensors in memory. The library's own writer takes
 # all tensors as one string of bytes first. Files are read by the library.
 
-# In the order of the safetensors format: types with the strictest alignment come first in a file.
-DTYPES: Mapping[torch.dtype, str] = {
-    torch.int64: "I64",
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.int32: "I32",
-    torch.bfloat16: "BF16",
-    torch.float16: "F16",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
+# Names of the types in a file's header.
+_NAMES = ("I64", "F64", "F32", "I32", "BF16", "F16", "I16", "I8", "U8", "BOOL")
+DTYPES: Mapping[torch.dtype, str] = dict(zip(STORED_TYPES, _NAMES, strict=True))
 
 _ALIGNMENT = 8
 
