@@ -148,7 +148,8 @@ def _facts(numbers: ReferenceNumbers) -> Mapping[str, object]:
 def strategies_command(bibtex: bool) -> Result:
     """List the methods, or their references."""
     if bibtex:
-        return Result(cite(p.config.citation for p in DESCRIBED.values() if p.config.citation is not None))
+        text = cite(p.config.citation for p in DESCRIBED.values() if p.config.citation is not None)
+        return Result(text, {"bibtex": text})
     described = {
         name: {"kind": p.kind, "about": p.about, "config": p.config.model_dump(mode="json")}
         for name, p in DESCRIBED.items()

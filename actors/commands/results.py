@@ -139,7 +139,8 @@ def compare_command(
     """
     if bibtex:
         citations = (read_run(folder).method.citation for folder in find_runs(folders))
-        yield Result(cite(citation for citation in citations if citation is not None))
+        text = cite(citation for citation in citations if citation is not None)
+        yield Result(text, {"bibtex": text})
         return
     for title, comparison in _comparisons(folders, setting):
         place = out if out is None or not title else out / _slug(title)

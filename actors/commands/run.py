@@ -473,7 +473,7 @@ def _is_typed(chosen: Mapping[str, object]) -> bool:
 
 
 def _is_physical(chosen: Mapping[str, object]) -> bool:
-    return str(chosen.get("runtime.physical")).lower() in ("true", "yes", "on")
+    return chosen.get("runtime.physical") is True
 
 
 _MIRROR = "runtime.mirror"

@@ -229,7 +229,8 @@ def configured(values: Mapping[str, object], key: str, base: type[_Config]) -> _
     loaded, fields = load_kind(str(values["name"]), key, base), {k: v for k, v in values.items() if k != "name"}
     if isinstance(loaded, type):
         return strictly(loaded, fields)
-    return strictly(type(loaded), loaded.model_dump(mode="json") | fields)
+    # Of an instance the other fields stay the objects that they are.
+    return type(loaded).model_validate(dict(loaded) | fields) if fields else loaded
 
 
 def fields_read(kind: type[BaseModel], base: type[BaseModel]) -> list[str]:

@@ -25,7 +25,7 @@ from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, is_
 from relief_ray.records.schema import MethodFacts, RoundRecord, RunRecord, Status, page_of, read_page
 from relief_ray.support.errors import UserError, nearest, option, shown
 from relief_ray.support.files import PAGE, disk_errors, stamp, unsealed, write_atomic
-from relief_ray.support.frozen import FrozenConfig
+from relief_ray.support.frozen import FrozenConfig, strictly
 from relief_ray.support.masking import mask_text
 from relief_ray.support.text import typed
 from relief_ray.support.user_yaml import read_bytes
@@ -405,7 +405,7 @@ def parse_claims(content: bytes, where: str) -> Claims:
         UserError: it is no YAML, has unknown keys, no or more than six claims, or one of them twice.
     """
     try:
-        return Claims.model_validate(read_bytes(content, where))
+        return strictly(Claims, read_bytes(content, where))
     except ValidationError as error:
         lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}".removeprefix(": ") for e in error.errors()]
         raise UserError("\n".join(f"{where}: {line.replace('Value error, ', '')}" for line in lines)) from error

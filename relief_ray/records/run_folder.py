@@ -107,6 +107,9 @@ class RunFolder:
         self._lock = lock
         for name in (RUN_FILE, ROUNDS_FILE):
             files.remove_parts(path / name)
+        ledger = path / ROUNDS_FILE
+        if ledger.exists() and ledger.stat().st_nlink > 1:  # a backup of hard links keeps the rounds that it has
+            files.write_atomic(ledger, files.pieces(ledger))
         self._format = LineFormat.of(run)
         lines, self.mended = _scan_and_mend(path / ROUNDS_FILE, self._format)
         self.repairs = (*self.mended, *([f"{ROUNDS_FILE}: {lines.torn}; it was cut off"] if lines.torn else []))
@@ -150,7 +153,7 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
         lock = lock_folder(path, "the run folder")
         try:
-            files.refuse_links(path)
+            files.refuse_links(path.iterdir())
             files.preflight(path, min_free_bytes)
             return cls(path, lock, run())
         except BaseException:
@@ -274,8 +277,6 @@ def _scan_and_mend(path: Path, line_format: LineFormat) -> tuple[Lines, tuple[st
 def _open_ledger(folder: Path) -> int:
     path = folder / ROUNDS_FILE
     with files.disk_errors(path, "open"):
-        if path.exists() and path.stat().st_nlink > 1:  # a backup of hard links keeps the rounds that it has
-            files.write_atomic(path, files.pieces(path))
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         os.fsync(descriptor)
         files.sync(folder)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar, cast, get_args
@@ -20,7 +21,7 @@ from pydantic_core import from_json, to_json
 from relief_ray.core.groups import WHOLE, Kind, Part, Selection
 from relief_ray.core.messages import Measured, Power, RoundCost, StageTimes
 from relief_ray.support.errors import Cause, UserError
-from relief_ray.support.files import PAGE, sealed, unsealed
+from relief_ray.support.files import PAGE, Unsealed, read_whole, sealed, unsealed
 from relief_ray.support.frozen import FrozenConfig
 from relief_ray.support.masking import mask_text, redact
 
@@ -72,6 +73,11 @@ def refuse_other_schema(version: JsonValue, where: Path) -> None:
 _Page = TypeVar("_Page", bound=BaseModel)
 
 
+def _refuse_other_version(content: object, kind: type[BaseModel], path: Path) -> None:
+    if "schema_version" in kind.model_fields:
+        refuse_other_schema(content.get("schema_version") if isinstance(content, dict) else None, path)
+
+
 def read_page(path: Path, kind: type[_Page]) -> _Page:
     """Read a sealed JSON file.
 
@@ -80,9 +86,16 @@ def read_page(path: Path, kind: type[_Page]) -> _Page:
         UserError: it is of another schema version.
         ValueError: it is no JSON, its bytes were changed, or a field is wrong: the first one is named.
     """
-    content = json.loads(unsealed(path.read_bytes(), PAGE))
-    if "schema_version" in kind.model_fields:
-        refuse_other_schema(content.get("schema_version") if isinstance(content, dict) else None, path)
+    data = read_whole(path)
+    try:
+        content = json.loads(unsealed(data, PAGE))
+    except Unsealed:
+        with suppress(ValueError, RecursionError):  # another release may have sealed otherwise
+            _refuse_other_version(json.loads(data), kind, path)
+        raise
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+    _refuse_other_version(content, kind, path)
     try:
         return kind.model_validate(content)
     except ValidationError as error:

@@ -28,7 +28,7 @@ from relief_ray.report.tables.paper import (
     text_table,
 )
 from relief_ray.support.errors import counted, listed
-from relief_ray.support.files import disk_errors, write_atomic
+from relief_ray.support.files import disk_errors, refuse_links, write_atomic
 from relief_ray.support.table import Table, Tone, as_csv
 
 
@@ -36,10 +36,12 @@ def write(document: Document, out: Path) -> list[Path]:
     """Write all files of the report; a file that is there already is replaced.
 
     Raises:
-        UserError: the folder cannot be written.
+        UserError: the folder cannot be written, or is a link.
     """
+    folders = (out, out / "tables", out / "figures")
+    refuse_links(folders)
     with disk_errors(out, "write the report"):
-        for folder in (out, out / "tables", out / "figures"):
+        for folder in folders:
             folder.mkdir(parents=True, exist_ok=True)
         drawings = draw(document.figures, out / "figures")
         texts = {

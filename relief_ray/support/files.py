@@ -119,13 +119,13 @@ def sha256_file(path: Path) -> str:
     return digest.hexdigest()
 
 
-def refuse_links(folder: Path) -> None:
-    """Check that nothing in a folder is a link: what is written there would go to a place of its maker's choice.
+def refuse_links(paths: Iterable[Path]) -> None:
+    """Check that no path is a link: what is written there would go to a place of its maker's choice.
 
     Raises:
-        UserError: something is; it is named, with the place that it leads to.
+        UserError: one is; it is named, with the place that it leads to.
     """
-    for path in sorted(folder.iterdir()):
+    for path in sorted(paths):
         if path.is_symlink():
             raise UserError(
                 f"{path}: is a link to {os.readlink(path)}, expected a file or folder of its own; put a copy of "

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic_core import to_jsonable_python
 
 # A switch, the value or the values that it must have, and the keys that are read only then.
 ReadWith = tuple[tuple[str, object, tuple[str, ...]], ...]
@@ -18,7 +19,17 @@ class FrozenConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
-def strictly(kind: type[_T] | TypeAdapter[_T], values: object, default: Callable[[object], object] | None = None) -> _T:
+def plain(value: object) -> object:
+    """What JSON has for a value that it does not know: numpy's numbers and arrays, paths, members of an Enum, sets.
+
+    Raises:
+        ValueError: nothing.
+    """
+    of_array = getattr(value, "tolist", None)
+    return of_array() if callable(of_array) else to_jsonable_python(value)
+
+
+def strictly(kind: type[_T] | TypeAdapter[_T], values: object, default: Callable[[object], object] = plain) -> _T:
     """A configuration or dataclass of plain values as YAML and JSON have them; lists are read as tuples.
 
     Each value has to be of its key's type: ``"3"``, ``3.0`` and ``true`` are no whole numbers, ``1`` is no truth
@@ -26,9 +37,14 @@ def strictly(kind: type[_T] | TypeAdapter[_T], values: object, default: Callable
 
     Raises:
         ValidationError: a value does not fit.
+        ValueError: nothing stands for a value, or a key is none that JSON has.
     """
     adapter = kind if isinstance(kind, TypeAdapter) else TypeAdapter(kind)
-    return adapter.validate_json(json.dumps(values, default=default), strict=True)
+    try:
+        text = json.dumps(values, default=default)
+    except TypeError as error:
+        raise ValueError(f"{error}, expected numbers, texts, lists and mappings by text") from error
+    return adapter.validate_json(text, strict=True)
 
 
 def all_read(config: _Config, section: str, read_with: ReadWith) -> _Config:

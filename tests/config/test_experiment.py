@@ -3,13 +3,14 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from relief_ray.config import experiment as module
-from relief_ray.config.experiment import SCHEMA, ExperimentConfig, explain, parse, preset
+from relief_ray.config.experiment import SCHEMA, ExperimentConfig, assign, explain, parse, preset, settings_of
 from relief_ray.models.registry import BACKBONES
 from relief_ray.records.identity import cell_id, config_hash
 from relief_ray.strategies import PRESETS
@@ -451,3 +452,44 @@ def test_a_setting_that_contradicts_a_physical_run_is_refused_by_name(key, value
 def test_clients_of_a_physical_run_share_no_steps():
     with pytest.raises(UserError, match=r"training.stack = 2.*host of its own"):
         parse({"runtime": {"physical": True}, "training": {"stack": 2}})
+
+
+def seed_and_mu(config):
+    return config.seed, config.strategy.mu
+
+
+@pytest.mark.parametrize(
+    ("values", "read"),
+    [
+        ({"training": {"epochs": np.int64(2), "lr": np.float32(0.5)}}, lambda c: (c.training.epochs, c.training.lr)),
+        ({"training": {"epochs": 2, "lr": np.array(0.5)}}, lambda c: (c.training.epochs, c.training.lr)),
+        (
+            {"strategy": {"name": "fedprox", "mu": np.float32(0.5)}, "seed": np.int64(2)},
+            lambda c: (c.seed, c.strategy.mu),
+        ),
+        ({"costs": {"profile": Path("p.json")}, "seed": 2}, lambda c: (c.seed, 0.5 * (c.costs.profile == "p.json"))),
+    ],
+)
+def test_numbers_of_numpy_and_paths_are_what_they_say(values, read):
+    """As Python gives them, at once and as settings."""
+    assert read(parse(values)) == read(parse(assign({}, settings_of(values)))) == (2, 0.5)
+
+
+def test_what_no_file_could_hold_is_refused_by_the_configuration():
+    for value in ({(1, 2): 3}, object()):
+        with pytest.raises(UserError, match=r"^configuration: .*(expected numbers|Unable to serialize)"):
+            parse({"data": value})
+
+
+def test_the_fields_of_a_users_instance_stay_the_objects_that_they_are(write):
+    module = write(
+        "from pydantic import ConfigDict, Field\nimport numpy as np\nimport relief_ray as rr\n"
+        "from relief_ray.strategies import PRESETS\n\n\n"
+        "class Mine(rr.StrategyConfig):\n    model_config = ConfigDict(arbitrary_types_allowed=True)\n"
+        "    table: np.ndarray = np.zeros(2)\n    hidden: float = Field(1.0, exclude=True)\n    mu: float = 0.1\n\n"
+        "    def build(self):\n        return PRESETS['fedavg'].build()\n\n\n"
+        "MINE = Mine(table=np.ones(3), hidden=7.0)\n"
+    )
+    for more, mu in (({}, 0.1), ({"mu": 0.5}, 0.5)):
+        strategy = parse({"strategy": {"name": f"{module}:MINE", **more}}).strategy
+        assert (strategy.table.tolist(), strategy.hidden, strategy.mu) == ([1.0] * 3, 7.0, mu)

@@ -2,10 +2,13 @@
 
 import re
 
+import pytest
+
 from relief_ray.records.schema import MethodFacts
-from relief_ray.report.build import build
-from relief_ray.report.document import Figure, Paragraphs
+from relief_ray.report.build import build, write
+from relief_ray.report.document import Document, Figure, Paragraphs
 from relief_ray.report.formats.pages import html, markdown
+from relief_ray.support.errors import UserError
 from relief_ray.support.table import Table
 
 
@@ -19,6 +22,16 @@ def texts(document):
 
 def row(table, name):
     return next(line for line in table.rows if line.name == name)
+
+
+@pytest.mark.parametrize("name", ["report", "report/tables", "report/figures"])
+def test_a_report_is_never_written_through_a_link(tmp_path, name):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=f"{name}: is a link to "):
+        write(Document(title="", lead="", sections=(), footer=""), tmp_path / "report")
+    assert not any((tmp_path / "elsewhere").iterdir())
 
 
 def test_a_full_family_has_its_tables_claims_and_figures(usual):
