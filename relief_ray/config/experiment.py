@@ -414,6 +414,8 @@ def parse(values: Mapping[str, object], where: str = "configuration") -> Experim
         causes = (fault.get("ctx", {}).get("error") for fault in error.errors())
         kind = UserCodeError if any(isinstance(cause, UserCodeError) for cause in causes) else UserError
         raise kind("\n".join(f"{where}: {line}" for line in explain(error, _own_keys(values)))) from error
+    except UserError:
+        raise
     except ValueError as error:
         raise UserError(f"{where}: {error}") from error
 

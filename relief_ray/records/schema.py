@@ -90,8 +90,11 @@ def read_page(path: Path, kind: type[_Page]) -> _Page:
     try:
         content = json.loads(unsealed(data, PAGE))
     except Unsealed:
-        with suppress(ValueError, RecursionError):  # another release may have sealed otherwise
-            _refuse_other_version(json.loads(data), kind, path)
+        unread: object = None
+        with suppress(ValueError, RecursionError):
+            unread = json.loads(data)
+        if isinstance(unread, dict) and "schema_version" in unread:  # another release may have sealed otherwise
+            _refuse_other_version(unread, kind, path)
         raise
     except RecursionError as error:
         raise ValueError("nested too deep") from error

@@ -67,6 +67,19 @@ def test_a_driver_removes_what_killed_writers_of_its_files_left(path):
     assert [part.exists() for part in left] == [False, False, True], "an export may be writing sync.json now"
 
 
+def test_a_record_of_another_release_says_so_even_where_its_seal_is_another(path):
+    record = json.loads((path / "run.json").read_text()) | {"schema_version": 99}
+    (path / "run.json").write_text(json.dumps(record))
+    with pytest.raises(UserError, match=r"schema_version is 99, expected \d+; upgrade relief-ray"):
+        read_run(path)
+
+
+def test_a_record_that_is_nested_without_end_is_damaged(path):
+    (path / "run.json").write_bytes(sealed(b'{"id": ' + b"[" * 200_000 + b"}", PAGE))
+    with pytest.raises(UserError, match=r"run\.json: unreadable \(nested too deep\)"):
+        read_run(path)
+
+
 @pytest.mark.parametrize("name", ["rounds.jsonl", "run.json", "checkpoints", "report", "driver.lock", "x"])
 def test_a_link_in_a_run_folder_is_refused_before_anything_is_written(path, tmp_path, name):
     target = tmp_path / "elsewhere"
