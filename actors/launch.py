@@ -35,7 +35,7 @@ from relief_ray.studies.request import (
     named_target,
 )
 from relief_ray.studies.study import Study
-from relief_ray.support.errors import Setting, UserError, in_python
+from relief_ray.support.errors import in_python
 from relief_ray.support.process import use_threads
 from relief_ray.training.job import Job
 
@@ -110,24 +110,10 @@ def run_experiment(
     mode = _mode(setup)
     use_threads(setup.job.num_threads)
     if mode == "inline":
-        _refuse_unread(setup.config.runtime, is_trial=hooks.on_round is not None)
         on_round = hooks.on_round or ignore
         return run_opened(setup, path, should_stop=hooks.should_stop, on_round=on_round, on_note=hooks.on_note)
     with ray_session(local_session(setup)):
         return _run_on_ray(setup, path, hooks, setup.config.runtime.model_copy(update={"mode": mode}), worker_cache)
-
-
-def _refuse_unread(config: RuntimeConfig, *, is_trial: bool) -> None:
-    """Refuse a cluster's address that nobody reads; a trial's process is on that cluster already.
-
-    Raises:
-        UserError: there is one.
-    """
-    if config.address is not None and not is_trial:
-        raise UserError(
-            f"{Setting('runtime.address', config.address)}: a run with {Setting('runtime.mode', 'inline')} is computed "
-            "in this process; expected one on workers: leave out the mode, or the address"
-        )
 
 
 def _run_on_ray(

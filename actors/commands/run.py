@@ -441,13 +441,21 @@ def placed(settings: Sequence[Setting], jobs: int | None) -> list[Setting]:
     Clients that are placed by device type are an actor each; several runs at a time are a process each, and on a
     cluster that is joined ``auto`` gives each of them a worker on any node, where there are several. A single run whose
     cluster is named is computed there.
+
+    Raises:
+        UserError: a single run in this process is given the address of a cluster.
     """
     chosen = _chosen(settings)
+    is_named = chosen.get("runtime.address") is not None
     if _MODE in chosen:
+        if is_named and jobs == 1 and chosen[_MODE] == "inline":
+            raise UserError(
+                f"{Setting('runtime.address', chosen['runtime.address'])}: a run with {Setting(_MODE, 'inline')} is "
+                "computed in this process; expected one on workers: leave out the mode, or the address"
+            )
         return list(settings)
     if _is_typed(chosen):
         return [Setting(_MODE, "actors"), *settings]
-    is_named = chosen.get("runtime.address") is not None
     mode = "auto" if is_named or "RAY_ADDRESS" in os.environ else "inline"
     return [*([] if jobs == 1 and not is_named else [Setting(_MODE, mode)]), *settings]
 

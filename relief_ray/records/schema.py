@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar, cast, get_args
@@ -21,7 +20,7 @@ from pydantic_core import from_json, to_json
 from relief_ray.core.groups import WHOLE, Kind, Part, Selection
 from relief_ray.core.messages import Measured, Power, RoundCost, StageTimes
 from relief_ray.support.errors import Cause, UserError
-from relief_ray.support.files import PAGE, Unsealed, read_whole, sealed, unsealed
+from relief_ray.support.files import PAGE, read_whole, sealed, unsealed
 from relief_ray.support.frozen import FrozenConfig
 from relief_ray.support.masking import mask_text, redact
 
@@ -73,11 +72,6 @@ def refuse_other_schema(version: JsonValue, where: Path) -> None:
 _Page = TypeVar("_Page", bound=BaseModel)
 
 
-def _refuse_other_version(content: object, kind: type[BaseModel], path: Path) -> None:
-    if "schema_version" in kind.model_fields:
-        refuse_other_schema(content.get("schema_version") if isinstance(content, dict) else None, path)
-
-
 def read_page(path: Path, kind: type[_Page]) -> _Page:
     """Read a sealed JSON file.
 
@@ -89,16 +83,10 @@ def read_page(path: Path, kind: type[_Page]) -> _Page:
     data = read_whole(path)
     try:
         content = json.loads(unsealed(data, PAGE))
-    except Unsealed:
-        unread: object = None
-        with suppress(ValueError, RecursionError):
-            unread = json.loads(data)
-        if isinstance(unread, dict) and "schema_version" in unread:  # another release may have sealed otherwise
-            _refuse_other_version(unread, kind, path)
-        raise
     except RecursionError as error:
         raise ValueError("nested too deep") from error
-    _refuse_other_version(content, kind, path)
+    if "schema_version" in kind.model_fields:
+        refuse_other_schema(content.get("schema_version") if isinstance(content, dict) else None, path)
     try:
         return kind.model_validate(content)
     except ValidationError as error:

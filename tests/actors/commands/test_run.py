@@ -264,7 +264,6 @@ def flat(result) -> str:
         (["runtime.address=10.0.0.1:6379"], 1, "runtime.mode=auto", None),
         (["runtime.address=10.0.0.1:6379"], 4, "runtime.mode=auto", None),
         (["runtime.address=null"], 1, None, None),
-        (["runtime.address=10.0.0.1:6379", "runtime.mode=inline"], 1, None, None),
         (["runtime.physical=true", "runtime.physical=false"], 1, None, None),
     ],
 )
