@@ -63,7 +63,7 @@ def run_command(
     if target in GRIDS and target not in PRESETS and not Path(target).exists():
         raise UserError(f"run {target}: is a grid, expected a preset or a file; type relief-ray grid {target}")
     spec, settings = load_spec(target), _with_short(settings, options)
-    plan = Plan.of(spec, out or Path("runs") / spec.name, placed(settings, options.jobs))
+    plan = Plan.of(spec, out or Path("runs") / spec.name, placed(settings, options.jobs, own_mode(spec)))
     refuse_begun(plan)
     if (mode := overruled_mode(target, settings, options.jobs)) is not None:
         cause = "runtime.physical=true" if _is_physical(_chosen(settings)) else "runtime.placement=typed"
@@ -85,7 +85,8 @@ def resume_command(
     """Run `relief-ray resume`."""
     options = replace(options, jobs=jobs)
     folder, settings = local_folder(target, out, settings)
-    plan = Plan.read(folder, placed(settings, options.jobs))
+    # Begun runs keep the mode that their plan has.
+    plan = Plan.read(folder, placed(settings, options.jobs, own=""))
     if options.rerun_stale:
         plan = plan.without_stale()
     elif not options.other_code:
@@ -435,12 +436,18 @@ def _refuse_unread(chosen: str | None, reader: str, numbers: Mapping[str, int | 
             raise UserError(f"{option} {number}: is read by {reader} alone; name it too, or leave {option} out")
 
 
-def placed(settings: Sequence[Setting], jobs: int | None) -> list[Setting]:
+def own_mode(spec: Spec) -> str:
+    """The ``runtime.mode`` of a preset or file."""
+    runtime = spec.settings.get("runtime")
+    return str(runtime.get("mode", "auto")) if isinstance(runtime, dict) else "auto"
+
+
+def placed(settings: Sequence[Setting], jobs: int | None, own: str = "inline") -> list[Setting]:
     """The settings, with the mode that follows from them unless the user names one.
 
     Clients that are placed by device type are an actor each; several runs at a time are a process each, and on a
     cluster that is joined ``auto`` gives each of them a worker on any node, where there are several. A single run whose
-    cluster is named is computed there.
+    cluster is named is computed there, also where ``own``, the mode of its preset or file, is ``inline``.
 
     Raises:
         UserError: a single run in this process is given the address of a cluster.
@@ -457,7 +464,8 @@ def placed(settings: Sequence[Setting], jobs: int | None) -> list[Setting]:
     if _is_typed(chosen):
         return [Setting(_MODE, "actors"), *settings]
     mode = "auto" if is_named or "RAY_ADDRESS" in os.environ else "inline"
-    return [*([] if jobs == 1 and not is_named else [Setting(_MODE, mode)]), *settings]
+    keeps_own = jobs == 1 and not (is_named and own == "inline")
+    return [*([] if keeps_own else [Setting(_MODE, mode)]), *settings]
 
 
 def overruled_mode(target: str, settings: Sequence[Setting], jobs: int | None) -> str | None:
@@ -465,8 +473,7 @@ def overruled_mode(target: str, settings: Sequence[Setting], jobs: int | None) -
     chosen = _chosen(settings)
     if _MODE in chosen or not _is_typed(chosen):
         return None
-    runtime = load_spec(target).settings.get("runtime")
-    mode = runtime.get("mode", "auto") if isinstance(runtime, dict) else "auto"
+    mode = own_mode(load_spec(target))
     return mode if mode in ("packed", "inline") else "a process for each run" if jobs != 1 else None
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from actors.commands.run import overruled_mode, placed
+from actors.commands.run import overruled_mode, own_mode, placed
 from actors.runtime.session import SessionOptions
 from relief_ray.records.run_folder import read_rounds, read_run
-from relief_ray.studies.plan import Plan
+from relief_ray.studies.plan import Plan, load_spec
 from relief_ray.studies.spec import as_typed
 from relief_ray.support.errors import UserError
 from tests.conformance.cases import after_rounds, drive
@@ -272,6 +272,13 @@ def test_types_imply_an_actor_for_each_client_and_say_so(settings, jobs, first, 
     assert as_typed(placed(given, jobs)) == [*([] if first is None else [first]), *settings]
     assert overruled_mode("demo", given, jobs) == instead_of
     assert overruled_mode("dsa", given, 1) is None, "a preset without a mode of its own loses none"
+
+
+@pytest.mark.parametrize(("preset", "added"), [("demo", []), ("quick", ["runtime.mode=auto"]), ("dsa", [])])
+def test_a_named_cluster_replaces_no_mode_but_that_of_this_process(preset, added) -> None:
+    """The demo is packed on a cluster, too: an actor for each client would be another way to run it."""
+    named = typed("runtime.address=10.0.0.1:6379")
+    assert as_typed(placed(named, 1, own_mode(load_spec(preset)))) == [*added, *as_typed(named)]
 
 
 def test_an_address_that_no_run_reads_is_refused(invoke, tmp_path: Path) -> None:
