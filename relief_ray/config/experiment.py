@@ -56,7 +56,7 @@ from relief_ray.strategies import PRESETS, REFERENCE, AnyStrategy, built_in_name
 from relief_ray.strategies.common import StrategyConfig
 from relief_ray.support.errors import Setting, UserCodeError, UserError, clipped, nearest, shown
 from relief_ray.support.files import read_whole
-from relief_ray.support.frozen import FrozenConfig, all_read, plain, strictly
+from relief_ray.support.frozen import FrozenConfig, all_read, numbers_or_text, strictly
 from relief_ray.support.user_yaml import read_setting
 from relief_ray.training.config import TrainingConfig
 
@@ -124,11 +124,6 @@ def assign(values: Mapping[str, object], settings: Iterable[Setting]) -> dict[st
     return result
 
 
-def _of_python(value: object) -> object:
-    """What stands for a value that no configuration file could hold: an array's numbers, else a text."""
-    return plain(value) if hasattr(value, "tolist") else str(value)
-
-
 def settings_of(values: Mapping[str, object], prefix: str = "") -> Iterator[Setting]:
     """Nested values as settings by dotted path: ``{"training": {"epochs": 2}}`` as ``training.epochs``.
 
@@ -141,7 +136,7 @@ def settings_of(values: Mapping[str, object], prefix: str = "") -> Iterator[Sett
             yield from settings_of(value, f"{path}.")
             continue
         try:
-            yield Setting(path, to_jsonable_python(value, fallback=_of_python))
+            yield Setting(path, to_jsonable_python(value, fallback=numbers_or_text))
         except (TypeError, ValueError) as error:
             raise UserError(f"{path}: found {shown(value)}, expected numbers, texts, lists or mappings") from error
 

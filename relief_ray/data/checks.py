@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from relief_ray.data.loader import DatasetSpec, Recording
 from relief_ray.support.errors import UserError, clipped, listed, several
-from relief_ray.support.frozen import strictly
+from relief_ray.support.frozen import numbers_or_text, strictly
 
 DataRule = Literal["description", "subjects", "labels", "channels", "rates", "finite", "bouts"]
 
@@ -97,19 +97,18 @@ def spec_faults(spec: DatasetSpec) -> list[Fault]:
     return wrong or [Fault(rule=rule, found=text) for rule, check in _OF_SPEC for text in check(spec)]
 
 
-def plain(spec: DatasetSpec) -> DatasetSpec:
-    """The description with Python's own numbers and tuples where numpy's and lists stand; it has no wrong type."""
-    return strictly(_SPEC, {key: getattr(spec, key) for key in _SPEC_FIELDS}, default=_plain)
+def with_own_types(spec: DatasetSpec) -> DatasetSpec:
+    """The description with Python's own numbers and tuples in place of numpy's numbers and of lists.
 
-
-def _plain(value: object) -> object:
-    """What JSON takes for a value of numpy; for any other object its text, which fits no number and no list."""
-    return value.tolist() if isinstance(value, np.generic | np.ndarray) else repr(value)
+    Raises:
+        ValidationError: a field holds a value of another type.
+    """
+    return strictly(_SPEC, {key: getattr(spec, key) for key in _SPEC_FIELDS}, default=numbers_or_text)
 
 
 def _types(spec: DatasetSpec) -> Iterator[str]:
     try:
-        plain(spec)
+        with_own_types(spec)
     except ValidationError as error:
         for fault in error.errors():
             name, *places = fault["loc"]

@@ -23,13 +23,13 @@ from relief_ray.data.source import MARKER, Source, find_source, narrow, open_sou
 from relief_ray.plugins.load import digests, is_path, line_in, modules_of
 from relief_ray.support.errors import UserCodeError, UserError
 from relief_ray.support.files import (
-    CHUNK_BYTES,
     PAGE,
     cache_root,
     digest_files,
     disk_errors,
     exclusive,
     folder_atomic,
+    read_pieces,
     sealed,
     sha256_file,
     sha256_json,
@@ -234,9 +234,8 @@ def _fix(folder: Path) -> str:
 
 def _crc32(path: Path) -> int:
     digest = 0
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            digest = zlib.crc32(chunk, digest)
+    for piece in read_pieces(path):
+        digest = zlib.crc32(piece, digest)
     return digest
 
 

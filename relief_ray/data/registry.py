@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from relief_ray.data.checks import plain, refuse, spec_faults
+from relief_ray.data.checks import refuse, spec_faults, with_own_types
 from relief_ray.data.formats.dsa import DSA
 from relief_ray.data.formats.dsa_mini import DSA_MINI
 from relief_ray.data.formats.mhealth import MHEALTH
@@ -63,4 +63,4 @@ def load_own(path: str) -> Loader:
 def _load(path: str) -> Loader:
     loader = load_own(path)
     refuse(f"data.name = {path!r}, its DatasetSpec", spec_faults(loader.spec))
-    return replace(loader, spec=plain(loader.spec))
+    return replace(loader, spec=with_own_types(loader.spec))

@@ -102,7 +102,7 @@ class FileLock:
 
 
 def _open(path: Path) -> int:
-    """Open a lock file, made if there is none; a link would lead to a file of somebody else's choice.
+    """Open a lock file, made if there is none; a link may lead to a file of somebody else.
 
     Raises:
         UserError: it is a link, or no regular file.

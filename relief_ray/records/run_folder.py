@@ -109,7 +109,7 @@ class RunFolder:
             files.remove_parts(path / name)
         ledger = path / ROUNDS_FILE
         if ledger.exists() and ledger.stat().st_nlink > 1:  # a backup of hard links keeps the rounds that it has
-            files.write_atomic(ledger, files.pieces(ledger))
+            files.write_atomic(ledger, files.read_pieces(ledger))
         self._format = LineFormat.of(run)
         lines, self.mended = _scan_and_mend(path / ROUNDS_FILE, self._format)
         self.repairs = (*self.mended, *([f"{ROUNDS_FILE}: {lines.torn}; it was cut off"] if lines.torn else []))

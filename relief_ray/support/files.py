@@ -104,7 +104,7 @@ def read_whole(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def pieces(path: Path) -> Iterator[bytes]:
+def read_pieces(path: Path) -> Iterator[bytes]:
     """The bytes of a file, one piece after the other."""
     with path.open("rb") as file:
         while piece := file.read(CHUNK_BYTES):
@@ -114,13 +114,13 @@ def pieces(path: Path) -> Iterator[bytes]:
 def sha256_file(path: Path) -> str:
     """Hash a file's bytes (sha256, hexadecimal)."""
     digest = hashlib.sha256()
-    for piece in pieces(path):
+    for piece in read_pieces(path):
         digest.update(piece)
     return digest.hexdigest()
 
 
 def refuse_links(paths: Iterable[Path]) -> None:
-    """Check that no path is a link: what is written there would go to a place of its maker's choice.
+    """Check that no path is a link: what is written through one goes to a place that the link's maker chose.
 
     Raises:
         UserError: one is; it is named, with the place that it leads to.

@@ -19,25 +19,30 @@ class FrozenConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
-def plain(value: object) -> object:
-    """What JSON has for a value that it does not know: numpy's numbers and arrays, paths, members of an Enum, sets.
+def numbers_or_text(value: object) -> object:
+    """Python's own numbers for those of an array's library, numpy's among them; the text of any other object."""
+    numbers = getattr(value, "tolist", None)
+    return numbers() if callable(numbers) else str(value)
+
+
+def _json_value(value: object) -> object:
+    """The JSON form of a value of Python: a number of numpy, a path, a member of an Enum, a set.
 
     Raises:
-        ValueError: nothing.
+        ValueError: it has none.
     """
-    of_array = getattr(value, "tolist", None)
-    return of_array() if callable(of_array) else to_jsonable_python(value)
+    return numbers_or_text(value) if hasattr(value, "tolist") else to_jsonable_python(value)
 
 
-def strictly(kind: type[_T] | TypeAdapter[_T], values: object, default: Callable[[object], object] = plain) -> _T:
+def strictly(kind: type[_T] | TypeAdapter[_T], values: object, default: Callable[[object], object] = _json_value) -> _T:
     """A configuration or dataclass of plain values as YAML and JSON have them; lists are read as tuples.
 
     Each value has to be of its key's type: ``"3"``, ``3.0`` and ``true`` are no whole numbers, ``1`` is no truth
-    value; a whole number is read where any number is expected. ``default``: what stands for a value that JSON lacks.
+    value; a whole number is read where any number is expected. ``default`` converts a value that JSON lacks.
 
     Raises:
         ValidationError: a value does not fit.
-        ValueError: nothing stands for a value, or a key is none that JSON has.
+        ValueError: a value or a key has no form in JSON.
     """
     adapter = kind if isinstance(kind, TypeAdapter) else TypeAdapter(kind)
     try:

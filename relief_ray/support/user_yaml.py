@@ -23,9 +23,9 @@ MAX_BYTES: Final = 256 * 1024
 _MAX_DEPTH: Final = 50
 _MAX_VALUES: Final = 100_000
 _MAX_DIGITS: Final = 100
-# Tags of plain scalars in the core schema of YAML 1.2, their patterns, and the characters that they can begin with.
+# Tags of plain scalars in the core schema of YAML 1.2, their patterns, and their first characters ("" of an empty one).
 _CORE: Final = (
-    ("null", r"~|null|Null|NULL|", "~nN\0"),
+    ("null", r"~|null|Null|NULL|", ("~", "n", "N", "")),
     ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
     ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
     ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
@@ -121,9 +121,7 @@ class _Loader(yaml.SafeLoader):
 
 _Loader.yaml_implicit_resolvers = {}  # without those of YAML 1.1
 for _tag, _pattern, _first in _CORE:
-    _Loader.add_implicit_resolver(
-        f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), ["" if c == "\0" else c for c in _first]
-    )
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), list(_first))
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 _Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
 
@@ -222,7 +220,7 @@ def _values(text: str, place: str) -> object:
             values = loader.get_single_data()
         finally:
             loader.dispose()
-        json.dumps(values, ensure_ascii=False).encode()
+        json.dumps(values, ensure_ascii=False).encode()  # raises for what JSON or UTF-8 cannot hold
         return values
     except UnicodeEncodeError as error:
         shown = place.encode("ascii", "backslashreplace").decode()
