@@ -49,6 +49,21 @@ def test_what_is_nested_too_deep_is_refused_before_all_of_it_is_scanned(text):
     assert time.process_time() - began_s < 0.1
 
 
+@pytest.mark.parametrize("depth", [300, 3000])
+def test_a_path_or_values_nested_too_deep_are_refused(depth):
+    values = {"x": 1}
+    for _ in range(depth):
+        values = {"data": values}
+    for given in (values, override({}, [".".join("a" * depth) + "=1"]), {"name": values}):
+        with pytest.raises(UserError, match=r"^configuration: nested too deep, expected a few levels; flatten it$"):
+            parse(given)
+
+
+def test_a_text_that_no_file_can_hold_is_refused():
+    with pytest.raises(UserError, match=r"^configuration: a text is no Unicode, expected one that UTF-8 can hold"):
+        parse({"name": "\ud800"})
+
+
 @pytest.mark.ci
 def test_command_lines_are_taken_or_refused(tmp_path):
     before = list(sys.path)

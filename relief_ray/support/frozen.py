@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 # A switch, the value or the values that it must have, and the keys that are read only then.
 ReadWith = tuple[tuple[str, object, tuple[str, ...]], ...]
+_TOO_DEEP: Final = "nested too deep, expected a few levels; flatten it"
+_NO_UNICODE: Final = "a text is no Unicode, expected one that UTF-8 can hold; type it anew"
 _Config = TypeVar("_Config", bound=BaseModel)
 _T = TypeVar("_T")
 
@@ -42,14 +44,22 @@ def strictly(kind: type[_T] | TypeAdapter[_T], values: object, default: Callable
 
     Raises:
         ValidationError: a value does not fit.
-        ValueError: a value or a key has no form in JSON.
+        ValueError: a value or a key has no form in JSON, or they are nested too deep.
     """
     adapter = kind if isinstance(kind, TypeAdapter) else TypeAdapter(kind)
     try:
         text = json.dumps(values, default=default)
     except TypeError as error:
         raise ValueError(f"{error}, expected numbers, texts, lists and mappings by text") from error
-    return adapter.validate_json(text, strict=True)
+    except RecursionError as error:
+        raise ValueError(_TOO_DEEP) from error
+    try:
+        return adapter.validate_json(text, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            raise ValueError(_TOO_DEEP if "recursion" in first["msg"] else _NO_UNICODE) from error
+        raise
 
 
 def all_read(config: _Config, section: str, read_with: ReadWith) -> _Config:
