@@ -217,7 +217,7 @@ def end_of(plan: Plan) -> Result:
         lines.append(f"\nGo on with  relief-ray grid resume {typed(plan.out)}")
     if rows:
         lines += ["", _next_step(plan), *where_to_look(plan.cells[0].config.tracking, plan.out)]
-    return Result("\n".join([*lines, "", *next_steps(plan)]), status_of(plan).facts)
+    return Result("\n".join([*lines, "", *next_steps(plan)]), _grid_facts(plan, states))
 
 
 def stale_advice(stale: Sequence[State], command: str) -> str:
@@ -259,8 +259,11 @@ def status_of(plan: Plan) -> Result:
         facts = (f"{state.num_rounds}/{state.cell.num_planned} rounds", state.why.split("\n")[0])
         tail = "".join(f"  {fact}" for fact in facts if fact)
         lines.append(shortened(f"{state.status:<12}", state.cell.name, tail))
-    grid = {"event": "grid", "grid": plan.name, "folder": str(plan.out), "cells": _cell_facts(states)}
-    return Result("\n".join(lines), grid)
+    return Result("\n".join(lines), _grid_facts(plan, states))
+
+
+def _grid_facts(plan: Plan, states: Sequence[State]) -> dict[str, object]:
+    return {"event": "grid", "grid": plan.name, "folder": str(plan.out), "cells": _cell_facts(states)}
 
 
 def _cell_facts(states: Sequence[State]) -> list[dict[str, object]]:

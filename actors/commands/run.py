@@ -65,7 +65,7 @@ def run_command(
     spec, settings = load_spec(target), _with_short(settings, options)
     plan = Plan.of(spec, out or Path("runs") / spec.name, placed(settings, options.jobs, own_mode(spec)))
     refuse_begun(plan)
-    if (mode := overruled_mode(target, settings, options.jobs)) is not None:
+    if (mode := overruled_mode(spec, settings, options.jobs)) is not None:
         cause = "runtime.physical=true" if _is_physical(_chosen(settings)) else "runtime.placement=typed"
         say(f"NOTE: {cause} takes an actor for each client: runtime.mode=actors instead of {mode}")
     _check_dashboard(plan, options)
@@ -468,12 +468,12 @@ def placed(settings: Sequence[Setting], jobs: int | None, own: str = "inline") -
     return [*([] if keeps_own else [Setting(_MODE, mode)]), *settings]
 
 
-def overruled_mode(target: str, settings: Sequence[Setting], jobs: int | None) -> str | None:
+def overruled_mode(spec: Spec, settings: Sequence[Setting], jobs: int | None) -> str | None:
     """The mode of the preset or file that ``placed`` replaces because clients are placed by type; None: none is."""
     chosen = _chosen(settings)
     if _MODE in chosen or not _is_typed(chosen):
         return None
-    mode = own_mode(load_spec(target))
+    mode = own_mode(spec)
     return mode if mode in ("packed", "inline") else "a process for each run" if jobs != 1 else None
 
 

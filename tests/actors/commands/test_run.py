@@ -270,8 +270,8 @@ def flat(result) -> str:
 def test_types_imply_an_actor_for_each_client_and_say_so(settings, jobs, first, instead_of) -> None:
     given = typed(*settings)
     assert as_typed(placed(given, jobs)) == [*([] if first is None else [first]), *settings]
-    assert overruled_mode("demo", given, jobs) == instead_of
-    assert overruled_mode("dsa", given, 1) is None, "a preset without a mode of its own loses none"
+    assert overruled_mode(load_spec("demo"), given, jobs) == instead_of
+    assert overruled_mode(load_spec("dsa"), given, 1) is None, "a preset without a mode of its own loses none"
 
 
 @pytest.mark.parametrize(("preset", "added"), [("demo", []), ("quick", ["runtime.mode=auto"]), ("dsa", [])])
