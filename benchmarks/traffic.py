@@ -1,7 +1,7 @@
 """Bytes that a round moves to and from the coordinator, by clients, workers and nodes; every layout gives equal bits.
 
-``python -m benchmarks.traffic [--clients 100 400] [--workers 2 5 8] [--nodes 1 4]`` runs three rounds of FedAvg for each
-combination, in which nothing is trained, on a Ray cluster of its own on this machine. It prints a line of JSON each:
+``python -m benchmarks.traffic [--clients 100 400] [--workers 2 5 8] [--nodes 1 4]`` runs three rounds of FedAvg for
+each combination, in which nothing is trained, on a Ray cluster of its own on this machine. It prints a line of JSON each:
 ``moved_mb``, of which the model takes ``model_mb`` a node, and the final model's digest. No data is needed.
 """
 
@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import ray
 from ray.cluster_utils import Cluster
@@ -37,7 +38,7 @@ def measure(folder: Path, num_clients: int, num_workers: int, num_nodes: int) ->
     common = {"object_store_memory": STORE_BYTES, "include_dashboard": False}
     head = {"num_cpus": cpus if num_nodes == 1 else 0, "resources": {"server": 1}, "temp_dir": str(short_folder())}
     Path("/tmp/ray").mkdir(mode=0o700, exist_ok=True)  # `Cluster` writes its address there
-    cluster = Cluster(initialize_head=True, head_node_args=head | common)
+    cluster: Any = Cluster(initialize_head=True, head_node_args=head | common)
     try:
         for _ in range(num_nodes if num_nodes > 1 else 0):
             cluster.add_node(num_cpus=cpus, **common)
