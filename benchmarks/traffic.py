@@ -1,7 +1,7 @@
 """Bytes that a round moves to and from the coordinator, by clients, workers and nodes; every layout gives equal bits.
 
 ``python -m benchmarks.traffic [--clients 100 400] [--workers 2 5 8] [--nodes 1 4]`` runs three rounds of FedAvg for
-each combination, in which nothing is trained, on a Ray cluster of its own on this machine. It prints a line of JSON each:
+each combination, in which nothing is trained, on a Ray cluster of its own here. It prints a line of JSON each:
 ``moved_mb``, of which the model takes ``model_mb`` a node, and the final model's digest. No data is needed.
 """
 
