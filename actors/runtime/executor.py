@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, permutations
 
@@ -23,15 +23,26 @@ from actors.runtime.physical import ModelBox, RoundLog
 from actors.runtime.placement import Resources, WorkerGroup, open_workers, slots_per_node
 from actors.runtime.scheduling import Scheduler
 from actors.runtime.serialization import Packed, pack, unpack
-from actors.runtime.worker import EvalAnswer, EvalRequest, Models, NeedsRows, TrainAnswer, TrainRequest, identify
+from actors.runtime.worker import (
+    EvalAnswer,
+    EvalRequest,
+    Models,
+    NeedsRows,
+    SumAnswer,
+    SumsRef,
+    TrainAnswer,
+    TrainRequest,
+    added_up,
+    identify,
+)
 from actors.runtime.worker_data import DataMode, JobBox, NodeData, refusal
 from actors.runtime.worker_pool import Call, Lost, Piece, RemoteWorker, WorkerPool, await_workers
 from relief_ray.config.runtime import RuntimeConfig
 from relief_ray.core.groups import Params
-from relief_ray.core.messages import Assignment, ClientId, ClientState, EvalTarget, Json, Trained
+from relief_ray.core.messages import Assignment, ClientId, ClientState, EvalTarget, Json, Trained, WeightedSum
 from relief_ray.data.window_set import WindowSet
 from relief_ray.experiment.experiment import ignore, never
-from relief_ray.server.reduction import Accumulator, Node, Sums, Tree, blocks
+from relief_ray.server.reduction import Accumulator, Node, Sums, Tree, blocks, evenly
 from relief_ray.support.errors import LeftOut, UserError
 from relief_ray.training.executor import CALIBRATION, Worker, client_windows, part_windows
 from relief_ray.training.job import BlockResult, Job, combine
@@ -182,23 +193,139 @@ class Gather:
         return replace(trained, reduced=replace(trained.reduced, sums=self._tree.settled()))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Part:
+    """An answer of clients of one block, whose sums lie on ``node`` until they are added up; empty: it has none."""
+
+    clients: Sequence[ClientId]
+    rest: BlockResult
+    sums: SumsRef | None
+    node: str
+
+
+@dataclass(kw_only=True, slots=True)
+class _Block:
+    """A block of a round whose sums stay on nodes."""
+
+    tasks: Mapping[ClientId, Assignment]
+    awaited: set[ClientId]
+    parts: dict[ClientId, _Part] = field(default_factory=dict)
+    """By their first client."""
+    total: SumsRef | None = None
+    is_sent: bool = False
+    """Whether a worker was asked to add up the parts."""
+    is_repeated: bool = False
+    """Whether its clients were trained once more because sums were lost."""
+
+
+class NodeSums:
+    """Collects a round whose sums stay where they are made: workers add up the blocks, and one of them their tree.
+
+    One sum reaches the driver, however many clients and workers there are. It has the bits of ``Gather``: blocks are
+    added up in client order and merged along the same tree.
+    """
+
+    def __init__(self, blocks: Sequence[tuple[Assignment, ...]], deadline: Deadline) -> None:
+        """``blocks`` in client order, as ``reduction.blocks`` cuts them."""
+        tasks = [{t.client: t for t in block} for block in blocks]
+        self._blocks = [_Block(tasks=by_client, awaited=set(by_client)) for by_client in tasks]
+        self._deadline, self._is_sent = deadline, False
+        self._sums: Sums | None = None
+
+    def add(
+        self, block: int, clients: Sequence[ClientId], rest: BlockResult, sums: SumsRef | None = None, node: str = ""
+    ) -> None:
+        """Take the answer of consecutive ``clients`` of a block; an answer that is no longer awaited is ignored."""
+        into = self._blocks[block]
+        if set(clients) <= into.awaited:
+            into.awaited -= set(clients)
+            into.parts[min(clients)] = _Part(clients=clients, rest=rest, sums=sums, node=node)
+
+    def calls(self) -> Iterator[Call]:
+        """What can be added up now: every block whose clients are in, and the tree once all blocks are."""
+        for number, block in enumerate(self._blocks):
+            if not block.awaited and not block.is_sent:
+                block.is_sent = True
+                parts = [part for _, part in sorted(block.parts.items()) if part.sums is not None]
+                nodes = Counter(part.node for part in parts).most_common(1)
+                yield self._call([part.sums for part in parts], ((number, ()),), nodes[0][0] if nodes else "")
+        totals = [block.total for block in self._blocks]
+        if None not in totals and not self._is_sent:
+            self._is_sent = True
+            yield self._call(totals, (), "")
+
+    def _call(self, addends: Sequence[SumsRef | None], pieces: tuple[Piece, ...], node: str) -> Call:
+        """A call for a block's sum, without a piece for that of all blocks."""
+        args = (addends, not pieces)
+        return Call(method="add_up", args=args, clients=(), deadline=self._deadline, pieces=pieces, node=node)
+
+    def take(self, call: Call, sums: Packed[tuple[Sums, ...]] | SumsRef | None) -> list[tuple[int, Assignment]]:
+        """Take the outcome of one of ``calls``; where there is none, this process adds up.
+
+        Returns the tasks that have to be trained once more, with their blocks, since their sums were lost.
+        """
+        addends, is_tree = call.args
+        assert isinstance(addends, list)
+        if sums is None:
+            sums = added_up(addends, bool(is_tree))
+        if sums is None:
+            self._is_sent = False
+            there = [added_up([total], False) is not None for total in addends] if is_tree else []
+            hit = [i for i, is_there in enumerate(there) if not is_there] if is_tree else [i for i, _ in call.pieces]
+            return [again for number in hit for again in self._repeat(number)]
+        if is_tree:
+            assert isinstance(sums, Packed)
+            (self._sums,) = unpack(sums, copy=True)
+        else:
+            block = self._blocks[call.pieces[0][0]]
+            block.total = ray.put(sums) if isinstance(sums, Packed) else sums
+            block.parts = {first: replace(part, sums=None) for first, part in block.parts.items()}
+        return []
+
+    def _repeat(self, number: int) -> list[tuple[int, Assignment]]:
+        """Await the clients of a block whose sums were lost once more; the second time, or too late, leave them out."""
+        block = self._blocks[number]
+        clients = [client for part in block.parts.values() if part.node for client in part.clients]
+        block.parts = {first: part for first, part in block.parts.items() if not part.node}
+        block.awaited, block.total, block.is_sent = set(clients), None, False
+        if block.is_repeated or time.monotonic() > self._deadline.at_s:
+            why = LeftOut(cause="lost", why="its update was lost with the process or node that held it")
+            self.add(number, clients, lost(clients, why))
+            return []
+        block.is_repeated = True
+        return [(number, block.tasks[client]) for client in clients]
+
+    def finish(self, moved_bytes: int) -> Trained:
+        """Result of the round, once all is added up."""
+        assert self._sums is not None, "the round is not added up"
+        parts = (part for block in self._blocks for _, part in sorted(block.parts.items()))
+        trained = combine((part.rest for part in parts), moved_bytes)
+        return replace(trained, reduced=replace(trained.reduced, sums=self._sums))
+
+
 # Name of a view of the server's models -> what a call brings its worker: the object itself, or a box with it.
 Supply = Callable[[str], "ray.ObjectRef[Packed[Models]] | ModelBox"]
 
 
-def add_answer(gather: Gather, call: Call, answer: TrainAnswer) -> float:
+def add_answer(gather: Gather | NodeSums, call: Call, answer: TrainAnswer) -> float:
     """Add a worker's answer to the round; return the compute seconds of its slowest client.
 
     Sums are views of the received arrays, all else gets memory of its own.
     """
-    sums: tuple[Sums, ...] = unpack(answer.sums)
     rest: tuple[BlockResult, ...] = unpack(answer.rest, copy=True)
-    if answer.nodes is not None:
-        numbers = (block for block, _ in call.pieces)
-        gather.add_whole(dict(zip(numbers, rest, strict=True)), dict(zip(answer.nodes, sums, strict=True)))
+    if isinstance(gather, NodeSums):
+        assert not isinstance(answer.sums, Packed)
+        ((block, part),), (result,) = call.pieces, rest
+        gather.add(block, [t.client for t in part], result, answer.sums, answer.identity.node)
     else:
-        for (block, part), result, summed in zip(call.pieces, rest, sums, strict=True):
-            gather.add(block, [t.client for t in part], replace(result, sums=summed))
+        assert isinstance(answer.sums, Packed)
+        sums: tuple[Sums, ...] = unpack(answer.sums)
+        if answer.nodes is not None:
+            numbers = (block for block, _ in call.pieces)
+            gather.add_whole(dict(zip(numbers, rest, strict=True)), dict(zip(answer.nodes, sums, strict=True)))
+        else:
+            for (block, part), result, summed in zip(call.pieces, rest, sums, strict=True):
+                gather.add(block, [t.client for t in part], replace(result, sums=summed))
     receipts = (r for result in rest for r in (*result.receipts, *result.refused))
     return max((r.work.measured.compute_s for r in receipts), default=0.0)
 
@@ -281,27 +408,33 @@ class RayExecutor:
             ClientFailed: code of a client raised; it is named.
         """
         cut, log = blocks(tasks), RoundLog()
-        gather, moved_before, busy_before_s = Gather(cut), self.pool.moved_bytes, self.pool.busy_s
+        moved_before, busy_before_s = self.pool.moved_bytes, self.pool.busy_s
         deadline = Deadline(limits=self._limits, began_s=time.monotonic(), num_turns=self._turns(tasks))
         self._limits.due_work = max((self._scheduler.work(task) for task in tasks), default=0.0)
         self._limits.due_types = frozenset(self._types(task.client for task in tasks))
-        call_for = partial(self._train_call, round_, self._supply(models), states, deadline)
+        calls = self._scheduler.calls(cut)
+        gather = NodeSums(cut, deadline) if self._keeps_sums(cut, calls) else Gather(cut)
+        near = self._near(tasks) if isinstance(gather, NodeSums) else None
+        call_for = partial(self._train_call, round_, self._supply(models), states, deadline, near)
         # Whole blocks in one call: the worker merges their sums as far as it can.
-        todo = deque(
-            call_for(pieces, num_blocks=len(cut) if len(pieces) > 1 else None) for pieces in self._scheduler.calls(cut)
-        )
+        todo = deque(call_for(pieces, num_blocks=len(cut) if len(pieces) > 1 else None) for pieces in calls)
         for call, outcome in self.pool.run(todo):
             if isinstance(outcome, TrainAnswer):
                 log.add(call.clients[0], outcome.on_device, self.pool.up_s, call.nbytes, outcome.nbytes)
                 self._note_seconds(call, outcome.busy_s, add_answer(gather, call, outcome))
             elif isinstance(outcome, NeedsRows):
                 todo.append(self._with_rows(call, outcome))
+            elif isinstance(gather, NodeSums) and call.method == "add_up":
+                sums = outcome.sums if isinstance(outcome, SumAnswer) else None
+                todo.extend(call_for(((block, (task,)),), attempt=1) for block, task in gather.take(call, sums))
             elif isinstance(outcome, Lost):
                 if _may_try_again(call) and (outcome.cause == "lost" or self._options.on_timeout == "retry"):
                     again = [(block, (task,)) for block, part in call.pieces for task in part]
                     todo.extend(call_for((piece,), attempt=call.attempt + 1) for piece in again)
                 else:
                     self._leave_out(gather, call, outcome)
+            if isinstance(gather, NodeSums):
+                todo.extend(gather.calls())
         trained = replace(gather.finish(self.pool.moved_bytes - moved_before), measured=log.finish())
         # What the next round's limits and order are made of.
         self._limits.end_round()
@@ -310,7 +443,25 @@ class RayExecutor:
         self._scheduler.note(trained.worked, self.pool.busy_s - busy_before_s)
         return trained
 
-    def _leave_out(self, gather: Gather, call: Call, outcome: Lost) -> None:
+    def _keeps_sums(self, cut: Sequence[tuple[Assignment, ...]], calls: Sequence[Sequence[Piece]]) -> bool:
+        """Whether sums stay on nodes until they are added up there: where each call would bring one of many.
+
+        On one node whole blocks are few sums, which the driver reads from shared memory.
+        """
+        if self._options.physical or not isinstance(self._job.reduction, WeightedSum):
+            return False
+        is_split = any(len(part) < len(cut[block]) for pieces in calls for block, part in pieces)
+        is_far = bool(self.pool.nodes - {self._data.box.home})
+        return all(len(pieces) == 1 for pieces in calls) and (is_split or is_far) and bool(cut)
+
+    def _near(self, tasks: Sequence[Assignment]) -> dict[ClientId, str]:
+        """The node that each client had better train on: of a block's clients as many as possible on one node."""
+        places = [node for node, number in self.pool.per_node.items() for _ in range(number)]
+        ordered = sorted(task.client for task in tasks)
+        runs = evenly(ordered, len(places)) if len(self.pool.nodes) > 1 and not self._worker_of else []
+        return {client: node for node, run in zip(places, runs, strict=False) for client in run}
+
+    def _leave_out(self, gather: Gather | NodeSums, call: Call, outcome: Lost) -> None:
         is_over = outcome.cause == "timeout" or time.monotonic() > call.until_s
         if call.worker is not None and is_over:
             self.pool.pass_over(call.worker)
@@ -347,6 +498,7 @@ class RayExecutor:
         supply: Supply,
         states: Mapping[ClientId, ClientState],
         deadline: Deadline,
+        near: Mapping[ClientId, str] | None,
         pieces: tuple[Piece, ...],
         attempt: int = 0,
         num_blocks: int | None = None,
@@ -360,6 +512,7 @@ class RayExecutor:
                 states={c: states[c] for c in clients if c in states},
                 whole_blocks=None if num_blocks is None else (tuple(block for block, _ in pieces), num_blocks),
                 least_s=self._limits.least_s,
+                keeps_sums=near is not None,
             )
         )
         model = supply(parts[0][0].view)
@@ -373,6 +526,7 @@ class RayExecutor:
             deadline=deadline,
             pieces=pieces,
             worker=self._worker_of.get(clients[0]),
+            node=(near or {}).get(clients[0], ""),
             attempt=attempt,
             work=sum(self._scheduler.work(task) for tasks in parts for task in tasks),
         )

@@ -12,6 +12,7 @@ from typing import Any
 
 import ray
 import torch
+from ray.exceptions import RayError
 from torch import Tensor
 
 from actors.runtime import serialization
@@ -23,7 +24,7 @@ from relief_ray import __version__
 from relief_ray.core.groups import Params
 from relief_ray.core.messages import Assignment, ClientId, ClientState, EvalTarget, OnDevice
 from relief_ray.records.identity import source_digest
-from relief_ray.server.reduction import Accumulator, Node, Sums, Tree
+from relief_ray.server.reduction import Accumulator, Node, Sums, Tree, merge_blocks
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import peak_mib
 from relief_ray.training.executor import Worker, client_windows
@@ -73,9 +74,15 @@ def check(mine: Identity, theirs: Identity) -> None:
         )
 
 
+# What stays on a node; its worker owns it, so it is lost with that process.
+SumsRef = ray.ObjectRef[Packed[tuple[Sums, ...]]]
+
 Models = Mapping[str, Params]
 
 States = Mapping[ClientId, ClientState]
+
+# Sums that do not come within this time lie on a node that is lost.
+_FETCH_S = 20.0
 
 # Ray types the methods of a handle as taking and giving nothing that a checker could use.
 Handle = Any
@@ -95,6 +102,8 @@ class TrainRequest:
     """Where the parts are complete blocks, their ascending numbers and the number of all blocks."""
     least_s: float | None = None
     """Seconds for which the worker is not ended; None: for ever."""
+    keeps_sums: bool = False
+    """Whether the sums stay on the worker's node until a worker adds them up."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,7 +125,7 @@ class TrainAnswer:
     """Seconds that it took."""
     peak_mib: float
     """The most memory (MiB) that the process has held since it began."""
-    sums: Packed[tuple[Sums, ...]]
+    sums: Packed[tuple[Sums, ...]] | SumsRef
     """Per part, or per node of the reduction tree; apart from ``rest``, since they are consumed at once."""
     nodes: tuple[Node, ...] | None
     """Nodes of the tree into which the sums of complete blocks were merged; None: sums are by part."""
@@ -129,8 +138,23 @@ class TrainAnswer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that travel."""
-        return self.sums.nbytes + self.rest.nbytes + self.fetched_bytes
+        """Bytes that travel to the driver, and those that the worker fetched."""
+        sums_nbytes = self.sums.nbytes if isinstance(self.sums, Packed) else 0
+        return sums_nbytes + self.rest.nbytes + self.fetched_bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SumAnswer:
+    """Sum of sums that lay on nodes."""
+
+    identity: Identity
+    sums: Packed[tuple[Sums, ...]] | SumsRef | None
+    """None where an addend was lost; a reference to what stays on this worker's node."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that travel to the driver."""
+        return self.sums.nbytes if isinstance(self.sums, Packed) else 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -226,11 +250,16 @@ class ClientWorker:
             identity=identify(),
             busy_s=busy_s,
             peak_mib=peak_mib(),
-            sums=packed,
+            sums=ray.put(packed) if request.keeps_sums else packed,
             nodes=nodes,
             rest=pack(rest),
             fetched_bytes=data.fetched_bytes,
         )
+
+    def add_up(self, addends: Sequence[SumsRef], are_blocks: bool) -> SumAnswer:
+        """Add up the sums of consecutive clients of a block, in their order; or of all blocks, along the tree."""
+        packed = added_up(addends, are_blocks)
+        return SumAnswer(identity=identify(), sums=packed if packed is None or are_blocks else ray.put(packed))
 
     @errno_travels()
     def evaluate(
@@ -260,6 +289,20 @@ class ClientWorker:
         if self._worker is None:
             self._worker = Worker(data.job.on_this_machine(), data.readable)
         return self._worker
+
+
+def added_up(addends: Sequence[SumsRef], are_blocks: bool) -> Packed[tuple[Sums, ...]] | None:
+    """The sum of sums on nodes, as ``add_up``; None where one of them is lost, or does not come in time."""
+    try:
+        parts = [sums for packed in ray.get(list(addends), timeout=_FETCH_S) for sums in unpack(packed)]
+    except RayError:
+        return None
+    if are_blocks:
+        return pack((merge_blocks(parts),))
+    running = Accumulator()
+    for part in parts:
+        running.add(part)
+    return pack((running.sums(),))
 
 
 def merge_whole(

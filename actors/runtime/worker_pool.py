@@ -17,7 +17,7 @@ from ray.exceptions import ActorDiedError, RayError, RayTaskError
 from actors.runtime.errors import Interrupted, hanging_in, raise_cause, reason
 from actors.runtime.limits import Deadline, Limits
 from actors.runtime.physical import AnswerBox
-from actors.runtime.worker import EvalAnswer, Handle, Identity, NeedsRows, TrainAnswer, check, identify
+from actors.runtime.worker import EvalAnswer, Handle, Identity, NeedsRows, SumAnswer, TrainAnswer, check, identify
 from relief_ray.core.messages import Assignment, ClientId
 from relief_ray.experiment.experiment import ignore
 from relief_ray.support.errors import Cause, UserError
@@ -26,7 +26,7 @@ from relief_ray.support.errors import Cause, UserError
 
 Piece = tuple[int, tuple[Assignment, ...]]
 
-Answer = TrainAnswer | EvalAnswer | NeedsRows
+Answer = TrainAnswer | EvalAnswer | SumAnswer | NeedsRows
 
 # A lost worker that was waited for already gets this long to answer the question whether it is back.
 _GLANCE_S = 0.5
@@ -64,6 +64,8 @@ class Call:
     """Parts of its answer, consecutive clients of one block each."""
     worker: int | None = None
     """Index of the only worker that may take it; None: any."""
+    node: str = ""
+    """Ray's id of the node whose workers take it first; others do where they have nothing else. Empty: no such node."""
     attempt: int = 0
     """0 for the first."""
     work: float = 0.0
@@ -137,6 +139,10 @@ class RemoteWorker:
     def usable(self) -> bool:
         """True where a call may be sent."""
         return not self.trouble and not self.gone
+
+    def serves(self, call: Call, is_near: bool) -> bool:
+        """True where it may take the call: one of its node, or one for any worker that has nothing to do."""
+        return self.usable and (call.node in ("", self.identity.node) if is_near else not self.flights)
 
     def is_absent(self, now_s: float) -> bool:
         """True where a lost worker was asked whether it is back, in this round or a while ago, and did not say so."""
@@ -294,15 +300,17 @@ class WorkerPool:
                     worker.suspect("its last call was given up")
 
     def _send(self, todo: deque[Call]) -> None:
-        for _ in range(len(todo)):
-            call = todo.popleft()
-            worker = self._worker_for(call)
-            if worker is None:
-                todo.append(call)
-            else:
-                worker.send(call)
+        """Send what has a place: every call on its node first, then what is left to workers that have nothing to do."""
+        for is_near in (True, False) if any(call.node for call in todo) else (True,):
+            for _ in range(len(todo)):
+                call = todo.popleft()
+                worker = self._worker_for(call, is_near)
+                if worker is None:
+                    todo.append(call)
+                else:
+                    worker.send(call)
 
-    def _worker_for(self, call: Call) -> RemoteWorker | None:
+    def _worker_for(self, call: Call, is_near: bool) -> RemoteWorker | None:
         """The worker that is expected to be free first, or None where the call has to wait."""
         working: dict[str, int] = {}
         for worker in self.workers:
@@ -314,7 +322,7 @@ class WorkerPool:
 
         now_s = time.monotonic()
         first = min(
-            (worker for worker in self._candidates(call) if worker.usable and has_place(worker)),
+            (worker for worker in self._candidates(call) if worker.serves(call, is_near) and has_place(worker)),
             key=lambda worker: worker.left_s(now_s),
             default=None,
         )

@@ -394,7 +394,7 @@ class Trained:
         rejected: reason by client that was left out: its update is missing or not used.
         refused: receipts of rejected clients that did answer.
         pairwise: updates of the fusion blocks that are compared in pairs.
-        moved_bytes: bytes that really travelled between processes.
+        moved_bytes: bytes that the process which runs the rounds sent and received, those of the model once a node.
         measured: measured rounds by client that answered, in a physical run.
     """
 

@@ -580,7 +580,7 @@ class RoundRecord(Record):
         speedup_paper: the same for this allocation at the paper's protocol, 1,900 windows a client and 5 epochs.
         fedavg: FedAvg's round by time model; empty where all clients took part (then ``RunRecord.budget`` has it).
         trained_fraction: mean over clients of trained values over all values of the plain backbone.
-        moved_bytes: bytes that really travelled between processes.
+        moved_bytes: bytes that the process which runs the rounds sent and received, those of the model once a node.
         server_s: real seconds of the aggregation.
         physical: measured rounds by client, where clients were computed on devices (``runtime.physical``).
         warnings: lines for the user about what happened by this round, e.g. groups that nobody trains.

@@ -101,7 +101,7 @@ class BlockResult:
 def combine(results: Iterable[BlockResult], moved_bytes: int = 0) -> Trained:
     """Merge all blocks of a round in block order, the same for every executor.
 
-    ``moved_bytes``: bytes that crossed process boundaries.
+    ``moved_bytes``: as in ``Trained``.
     """
     parts = list(results)
     reduced = Reduced(

@@ -1,3 +1,4 @@
+import time
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -7,10 +8,14 @@ import ray
 import torch
 
 from actors.runtime.errors import Interrupted
-from actors.runtime.worker import ClientWorker
+from actors.runtime.executor import Gather, NodeSums, lost
+from actors.runtime.limits import Deadline, Limits
+from actors.runtime.serialization import pack
+from actors.runtime.worker import ClientWorker, added_up
 from actors.runtime.worker_pool import DEPTH
 from actors.terminal.exit_codes import exit_code
 from relief_ray.core.client import ClientProgram
+from relief_ray.models.cnn import CnnConfig
 from relief_ray.server.reduction import blocks
 from relief_ray.support.errors import ClientFailed, UserCodeError, UserError
 from relief_ray.training.executor import SerialExecutor, Worker
@@ -49,6 +54,132 @@ def test_same_bits_as_the_serial_run(on_ray, twelve, options):
     same_counts(on_workers, serial, twelve)
     assert on_workers.facts()["num_lost_calls"] == 0
     assert on_workers.pool.peak_mib > 50, "a process with torch in it"
+
+
+WIDE = partial(CnnConfig(conv1=16, conv2=16, steps=8, fusion=64).build, federation.SHAPE, 0, fast=True)
+
+
+@pytest.mark.ci
+def test_one_sum_comes_back_where_many_workers_train_single_clients(on_warm_hosts, tmp_path):
+    """Of 24 and 48 clients on five workers: what travels does not grow by updates."""
+    moved = []
+    for number in (24, 48):
+        (folder := tmp_path / str(number)).mkdir()
+        job = make_job(folder, number, build=WIDE)
+        executor = on_warm_hosts(job, num_hosts=5)
+        for round_ in (1, 3):
+            trained = round_of(executor, job, round_)
+            assert same_round(trained, round_of(SerialExecutor(job), job, round_))
+        moved.append(trained.moved_bytes)
+        assert executor.pool.num_lost == 0
+    assert moved[1] - moved[0] < 0.2 * 24 * 4 * WIDE().layout.numel
+
+
+# Sums on nodes -----------------------------------------------------------------------------------------------------
+
+
+class Holder:
+    """A process that owns sums until it is killed."""
+
+    def __init__(self):
+        self._start()
+
+    def _start(self):
+        self._process = ray.remote(num_cpus=0)(ClientWorker).remote("holder")
+
+    def hold(self, sums):
+        """The sums, owned by that process."""
+        return self.add_up([ray.put(pack((sums,)))])
+
+    def add_up(self, addends):
+        """The sum of consecutive clients, owned by that process."""
+        self._owned = ray.get(self._process.add_up.remote(addends, False)).sums
+        return self._owned
+
+    def dies(self):
+        """End it; Ray drops what it owned a moment later."""
+        ray.kill(self._process)
+        until_s = time.monotonic() + 60.0
+        while added_up([self._owned], False) is not None:
+            assert time.monotonic() < until_s
+            time.sleep(0.1)
+        self._start()
+
+
+class Round:
+    """A round of twelve clients whose sums stay on nodes; clients 1 and 2 are block 1."""
+
+    def __init__(self, job):
+        tasks = make_tasks(job)
+        self.cut = blocks(tasks)
+        self.singles = list(Worker(job).train_blocks(2, start_models(job), [[t] for t in tasks], make_states(job)))
+        self.sums = NodeSums(self.cut, Deadline(limits=Limits(setting=60.0), began_s=time.monotonic()))
+
+    def answer(self, client, holder=None):
+        single = self.singles[client]
+        block = next(i for i, tasks in enumerate(self.cut) if client in [t.client for t in tasks])
+        kept = holder.hold(single.sums) if holder else ray.put(pack((single.sums,)))
+        self.sums.add(block, [client], replace(single, sums={}), kept, "node")
+
+    def add_up(self):
+        """Take what can be added up, in this process; the clients that have to be trained once more."""
+        return [task.client for call in self.sums.calls() for _, task in self.sums.take(call, None)]
+
+
+def test_sums_on_nodes_have_the_bits_of_the_plain_loop_in_any_order_of_arrival(cluster, twelve):
+    expected, round_ = round_of(SerialExecutor(twelve), twelve), Round(twelve)
+    for client in [11, 0, 2, 1, 3, 5, 4, 10, 9, 8, 7, 6, 6]:
+        round_.answer(client)
+        assert round_.add_up() == []
+    assert round_.add_up() == [] and same_round(round_.sums.finish(0), expected)
+
+
+@pytest.mark.ci
+def test_updates_that_are_lost_with_their_process_are_trained_once_more(cluster, twelve):
+    expected, round_, holder = round_of(SerialExecutor(twelve), twelve), Round(twelve), Holder()
+    for client in range(12):
+        round_.answer(client, holder if client == 2 else None)
+    holder.dies()
+    assert round_.add_up() == [1, 2]
+    round_.answer(1)
+    assert round_.add_up() == [], "client 2 is awaited"
+    round_.answer(2)
+    assert round_.add_up() == [] == round_.add_up() and same_round(round_.sums.finish(0), expected)
+
+
+@pytest.mark.ci
+def test_the_sum_of_a_block_that_is_lost_costs_its_clients_and_no_bit(cluster, twelve):
+    expected, round_, holder = round_of(SerialExecutor(twelve), twelve), Round(twelve), Holder()
+    for client in range(12):
+        round_.answer(client)
+    for call in list(round_.sums.calls()):
+        assert round_.sums.take(call, holder.add_up(call.args[0]) if call.pieces == ((1, ()),) else None) == []
+    holder.dies()
+    assert round_.add_up() == [1, 2]
+    round_.answer(1)
+    round_.answer(2)
+    assert round_.add_up() == [] == round_.add_up() and same_round(round_.sums.finish(0), expected)
+
+
+@pytest.mark.ci
+def test_clients_whose_sums_are_lost_twice_are_left_out(cluster, twelve):
+    round_, holder = Round(twelve), Holder()
+    for client in range(12):
+        round_.answer(client, holder if client == 2 else None)
+    holder.dies()
+    assert round_.add_up() == [1, 2]
+    round_.answer(1)
+    round_.answer(2, holder)
+    holder.dies()
+    assert round_.add_up() == [] == round_.add_up()
+    done = round_.sums.finish(0)
+    assert {client: why.cause for client, why in done.rejected.items()} == {1: "lost", 2: "lost"}
+    assert "lost with the process or node that held it" in done.rejected[1].why
+    gather = Gather(round_.cut)
+    for client, single in enumerate(round_.singles):
+        block = next(i for i, tasks in enumerate(round_.cut) if client in [t.client for t in tasks])
+        gather.add(block, [client], lost([client], done.rejected[client]) if client in (1, 2) else single)
+    assert same_round(done, gather.finish(0))
 
 
 def same_counts(on_workers, serial, job):
