@@ -1,6 +1,9 @@
 """Fixtures of all tests: a data cache, one Ray cluster; Hypothesis has no deadline."""
 
-from collections.abc import Iterator
+import gc
+import re
+from collections.abc import Generator, Iterator
+from functools import cache
 from pathlib import Path
 
 import hypothesis
@@ -36,6 +39,17 @@ LONG = (
 )
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Looks for no garbage while modules are imported, and never again among what they hold: a tenth of that time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Puts the longest files first where several processes share the tests: the cluster's, then ``LONG``.
 
@@ -47,15 +61,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Hands out files in the order of their tests, not those of many tests first; all files on the cluster as one."""
+    """Hands out files in the order of their tests, not those of many tests first.
+
+    All files on the cluster go to one process, and all that import momentfm, which takes seconds, to one.
+    """
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = super()._split_scope(nodeid)
-            return "cluster" if file.startswith(ON_CLUSTER) else file
+            return together(super()._split_scope(nodeid))
+
+    @cache
+    def together(file: str) -> str:
+        if file.startswith(ON_CLUSTER):
+            return "cluster"
+        return "momentfm" if re.search("momentfm|tiny_moment", (config.rootpath / file).read_text()) else file
 
     config.option.loadscopereorder = False
     return Scheduling(config, log)

@@ -219,9 +219,10 @@ class Comparison:
         known = [r.rounds[-1].costs for r in self.runs]
         return [clock for clock in known[0] if all(clock in costs for costs in known)] if known else []
 
-    def by(self, clock: str) -> Comparison:
-        """The same by another of ``clocks``."""
-        return self if clock == self.clock else replace(self, clock=clock)
+    @cached_property
+    def by(self) -> Callable[[str], Comparison]:
+        """The same by another of ``clocks``, made once: its tables take long."""
+        return cache(lambda clock: self if clock == self.clock else replace(self, clock=clock))
 
     @cached_property
     def shown(self) -> Comparison:

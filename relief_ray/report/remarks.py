@@ -279,12 +279,13 @@ def twins(comparison: Comparison) -> tuple[tuple[str, ...], ...]:
 
 def _by_method(comparison: Comparison, columns: list[str]) -> dict[str, dict[object, tuple[Any, ...]]]:
     """Values of the columns by method and replicate, None for undefined; without runs that lack the first."""
-    table = comparison.table.dropna(subset=columns[:1]).set_index(KEY)
-    values = table[columns].astype(object).where(table[columns].notna(), None)
-    return {
-        label: dict(zip(part.index, part.itertuples(index=False, name=None), strict=True))
-        for label, part in values.groupby(table["method"], sort=False)
-    }
+    found: dict[str, dict[object, tuple[Any, ...]]] = {}
+    table = comparison.table[["method", *KEY, *columns]]
+    for label, fold, rotation, seed, *values in table.itertuples(index=False, name=None):
+        known = tuple(value if value == value else None for value in values)
+        if known[0] is not None:
+            found.setdefault(label, {})[fold, rotation, seed] = known
+    return found
 
 
 def _grouped(values: Mapping[str, Mapping[object, tuple[Any, ...]]]) -> tuple[tuple[str, ...], ...]:

@@ -19,7 +19,7 @@ from relief_ray.strategies import PROPOSED, REFERENCE
 
 if TYPE_CHECKING:
     from numpy import ndarray
-    from pandas import DataFrame, Series
+    from pandas import DataFrame
 
     Curve = Mapping[str, ndarray]
 
@@ -78,26 +78,38 @@ def run_table(runs: Sequence[Loaded], rounds: DataFrame, clock: str | None = Non
     import numpy as np
     import pandas as pd
 
-    table = pd.DataFrame([{**_facts(run, i), **figures(run, clock)} for i, run in enumerate(map(condensed, runs))])
-    table = table.astype({name: float for name in table.columns if name not in FACTS})
-    is_small = pd.Series([run.committed is not None for run in runs]) & ~table["pooled"]
-    tested = curves(rounds)
-    fedavg = table[table["method"] == REFERENCE].drop_duplicates(KEY).set_index(KEY)
-    theirs = fedavg.reindex(pd.MultiIndex.from_frame(table[KEY])).set_axis(table.index)
-    for name, better in {"speedup": "round_s", "speedup_total": "total_s", "energy_saved_percent": "energy_j"}.items():
-        # Cells that keep no FedAvg round of their own.
-        ratio = theirs[better] / table[better]
-        against = 100 * (1 - 1 / ratio) if name == "energy_saved_percent" else ratio
-        table[name] = table[name].fillna(against.where(is_small))
-    table["up_saved_percent"] = 100 * (1 - table["up_mib"] / theirs["up_mib"].where(theirs["up_mib"] > 0))
-    for name, targets in {"tta85": [_TTA_PERCENT] * len(table), "tta95": _TTA_SHARE * theirs["f1_percent"]}.items():
-        reached = [_first(tested.get(run), target) for run, target in zip(table["run"], targets, strict=True)]
-        table[[f"{name}_rounds", f"{name}_s", f"{name}_j"]] = np.array(reached)
-    for cost, budgets in _budgets(table, rounds).items():
-        scores = [score_at(tested.get(run), cost, budget) for run, budget in zip(table["run"], budgets, strict=True)]
-        table[_AT_EQUAL[cost]] = np.array(scores, dtype=float)
-    # One block of memory: single columns are slow to filter.
-    return table.copy()
+    small = [condensed(run) for run in runs]
+    known = [figures(run, clock) for run in small]
+    # Arrays: pandas joins and groups few rows ten times as slowly.
+    names = dict.fromkeys(name for row in known for name in row)
+    table = {name: np.array([row.get(name) for row in known], dtype=float) for name in names}
+    fedavg = {run.replicate: i for i, run in reversed([*enumerate(small)]) if run.label == REFERENCE}
+    # Runs without FedAvg's find the empty place behind the last.
+    places = [fedavg.get(run.replicate, -1) for run in small]
+    theirs = {name: np.append(values, np.nan)[places] for name, values in table.items()}
+    is_small = np.array([run.committed is not None and not is_pooled(run) for run in runs])
+    tested = list(map(curves(rounds).get, range(len(runs))))
+    with np.errstate(all="ignore"):
+        for name, better in {
+            "speedup": "round_s",
+            "speedup_total": "total_s",
+            "energy_saved_percent": "energy_j",
+        }.items():
+            # Cells that keep no FedAvg round of their own.
+            ratio = theirs[better] / table[better]
+            against = 100 * (1 - 1 / ratio) if name == "energy_saved_percent" else ratio
+            table[name] = np.where(np.isnan(table[name]) & is_small, against, table[name])
+        saved = 100 * (1 - table["up_mib"] / theirs["up_mib"])
+        table["up_saved_percent"] = np.where(theirs["up_mib"] > 0, saved, np.nan)
+    for name, targets in {
+        "tta85": np.full(len(runs), _TTA_PERCENT),
+        "tta95": _TTA_SHARE * theirs["f1_percent"],
+    }.items():
+        reached = np.array(list(map(_first, tested, targets)))
+        table |= zip((f"{name}_rounds", f"{name}_s", f"{name}_j"), reached.T, strict=True)
+    for cost, budgets in _budgets(small, table, rounds).items():
+        table[_AT_EQUAL[cost]] = np.array([score_at(curve, cost, b) for curve, b in zip(tested, budgets, strict=True)])
+    return pd.DataFrame(map(_facts, small, range(len(runs)))).join(pd.DataFrame(table))
 
 
 def curves(rounds: DataFrame) -> dict[int, Curve]:
@@ -105,13 +117,12 @@ def curves(rounds: DataFrame) -> dict[int, Curve]:
     import numpy as np
 
     tested = rounds[rounds["f1_percent"].notna() & (rounds["round"] > 0)]
-    columns = {name: tested[name].to_numpy(dtype=float) for name in ("round", "f1_percent", *_AT_EQUAL)}
     numbers, starts = np.unique(tested["run"].to_numpy(dtype=int), return_index=True)
-    ends = [*starts[1:], len(tested)]
-    return {
-        int(run): {name: values[start:end] for name, values in columns.items()}
-        for run, start, end in zip(numbers, starts, ends, strict=True)
-    }
+    names = ("round", "f1_percent", *_AT_EQUAL)
+    columns = [np.split(tested[name].to_numpy(dtype=float), starts[1:]) for name in names]
+    # Of no evaluation at all there is one empty part, and no run.
+    runs = zip(numbers, *columns, strict=False)
+    return {int(run): dict(zip(names, parts, strict=True)) for run, *parts in runs}
 
 
 def _first(tested: Curve | None, target: float) -> list[float]:
@@ -121,23 +132,27 @@ def _first(tested: Curve | None, target: float) -> list[float]:
     return [float(tested[name][reached.argmax()]) for name in ("round", "time_s", "energy_j")]
 
 
-def _budgets(table: DataFrame, rounds: DataFrame) -> dict[str, Series]:
+def _budgets(runs: Sequence[Loaded], table: Mapping[str, ndarray], rounds: DataFrame) -> dict[str, ndarray]:
     """By cost, for each run: what the cheaper of FedAvg and RELIEF of its replicate spent in all.
 
     Without both of them it is the cheapest method but bounds. Of aggregations it is the least number of all methods,
     where these differ. NaN where nothing is compared.
     """
-    keys = [table[key] for key in KEY]
-    is_anchor = table["method"].isin(_ANCHORS)
-    has_anchors = is_anchor.groupby(keys).transform("sum") >= len(_ANCHORS)
-    used = is_anchor.where(has_anchors, ~table["is_bound"])
-    is_compared = used.groupby(keys).transform("sum") > 1
-    least = {
-        cost: table[total].where(used).groupby(keys).transform("min").where(is_compared)
-        for total, cost in COSTS.values()
-    }
-    counts = table["run"].map(rounds.groupby("run")["aggregations"].max()).groupby(keys)
-    return least | {"aggregations": counts.transform("min").where(counts.transform("nunique") > 1)}
+    import numpy as np
+
+    # Of a run's numbers the largest stands last.
+    most = dict(sorted(zip(rounds["run"], rounds["aggregations"], strict=True)))
+    found = {cost: np.full(len(runs), np.nan) for cost in _AT_EQUAL}
+    keys = [run.replicate for run in runs]
+    for replicate in set(keys):
+        places = [i for i, key in enumerate(keys) if key == replicate]
+        anchors = [i for i in places if runs[i].label in _ANCHORS]
+        used = anchors if len(anchors) >= len(_ANCHORS) else [i for i in places if not runs[i].run.method.is_bound]
+        for total, cost in COSTS.values() if len(used) > 1 else ():
+            found[cost][places] = np.fmin.reduce(table[total][used])
+        if len(counts := {most[i] for i in places}) > 1:
+            found["aggregations"][places] = min(counts)
+    return found
 
 
 def score_at(tested: Curve | None, cost: str, budget: float) -> float:
@@ -154,7 +169,6 @@ def score_at(tested: Curve | None, cost: str, budget: float) -> float:
 
 
 def _facts(loaded: Loaded, number: int) -> dict[str, object]:
-    fold, rotation, seed = loaded.replicate
     first, second = loaded.repetition
     replicate, metrics = loaded.value("replicate"), last_metrics(loaded)
     return {
@@ -163,9 +177,7 @@ def _facts(loaded: Loaded, number: int) -> dict[str, object]:
         "is_bound": loaded.run.method.is_bound,
         "personalised": metrics is not None and metrics.f1_fleet is not None,
         "pooled": is_pooled(loaded),
-        "fold": fold,
-        "rotation": rotation,
-        "seed": seed,
+        **dict(zip(KEY, loaded.replicate, strict=True)),
         # One number per replicate, in the order of the pairs.
         "repetition": first * 10**6 + second + 1,
         "replicate": replicate if isinstance(replicate, int) else None,

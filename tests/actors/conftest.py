@@ -5,9 +5,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+import typer.testing
 from typer.testing import CliRunner, Result
 
 from actors.cli.main import app
@@ -27,13 +29,16 @@ def own_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def invoke() -> Invoke:
+def invoke() -> Iterator[Invoke]:
     """Runs a command line in this process."""
 
     def run(*args: object) -> Result:
         return CliRunner().invoke(app, [str(a) for a in args], prog_name="relief-ray")
 
-    return run
+    with pytest.MonkeyPatch.context() as patch:
+        # Typer builds every command anew for each line, which takes longer than most lines themselves.
+        patch.setattr(typer.testing, "_get_command", cache(typer.testing._get_command))
+        yield run
 
 
 def hear_signals() -> None:

@@ -11,6 +11,7 @@ from relief_ray.core.messages import ClientCost, RoundCost, StageTimes
 from relief_ray.records.cells import Claim, Claims
 from relief_ray.records.committed import CommittedClaims
 from relief_ray.records.schema import ClientRecord, Machine, MethodFacts, Metrics, RoundRecord, RunRecord, Totals
+from relief_ray.report.build import build as build_report
 from relief_ray.report.claims import Registered, Registry
 from relief_ray.report.comparison import HEADLINE_CLOCK
 from relief_ray.report.runs import GridItem, Inventory, Loaded
@@ -262,6 +263,12 @@ def inventory_of():
 def usual(family, put_on, inventory_of):
     """The family of methods with both clocks."""
     return inventory_of([put_on(r) for r in family])
+
+
+@pytest.fixture(scope="session")
+def usual_report(usual):
+    """Their report, without claims."""
+    return build_report(usual)
 
 
 def named(*claims, planned=None, at="2025-01-01T00:00:00Z", **file):

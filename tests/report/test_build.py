@@ -34,26 +34,25 @@ def test_a_report_is_never_written_through_a_link(tmp_path, name):
     assert not any((tmp_path / "elsewhere").iterdir())
 
 
-def test_a_full_family_has_its_tables_claims_and_figures(usual):
-    document = build(usual)
-    assert {s.slug for s in document.tables} >= {
+def test_a_full_family_has_its_tables_claims_and_figures(usual_report):
+    assert {s.slug for s in usual_report.tables} >= {
         "cells",
         "settings",
         "origins",
         "e1-main",
         "e1-ablation",
     }
-    assert {p.slug for p in document.figures} >= {
+    assert {p.slug for p in usual_report.figures} >= {
         "e1-convergence",
         "e1-pareto",
         "e1-allocation",
         "e1-devices",
         "e1-round",
     }
-    main = sheet(document, "e1-main")
+    main = sheet(usual_report, "e1-main")
     assert [line.name for line in main.rows] == ["fedavg", "relief", "v1", "v2", "v3", "v2_mandatory"]
     assert row(main, "relief").cells[1].text == "59.5" and not any(e.below for e in row(main, "relief").cells[:2])
-    assert document.lead == "a grid: 6 cells, all done, 1 setting." and document.title == "Results on DSA"
+    assert usual_report.lead == "a grid: 6 cells, all done, 1 setting." and usual_report.title == "Results on DSA"
 
 
 def test_results_come_first_and_what_they_rest_on_last(usual, registry):
@@ -71,18 +70,17 @@ def test_results_come_first_and_what_they_rest_on_last(usual, registry):
     assert places == sorted(places)
 
 
-def test_tables_and_figures_are_numbered_in_order(usual):
-    document = build(usual)
-    page, text = html(document, {}), markdown(document)
-    for kind, blocks in (("Table", document.tables), ("Figure", document.figures)):
+def test_tables_and_figures_are_numbered_in_order(usual_report):
+    page, text = html(usual_report, {}), markdown(usual_report)
+    for kind, blocks in (("Table", usual_report.tables), ("Figure", usual_report.figures)):
         places = [page.index(f"<b>{kind} {i}.</b>") for i in range(1, len(blocks) + 1)]
         assert places == sorted(places) and f"{kind} {len(blocks) + 1}." not in page
         assert f"{kind} 1. {blocks[0].caption}" in text
 
 
-def test_the_main_table_says_what_equal_rounds_mean(usual):
+def test_the_main_table_says_what_equal_rounds_mean(usual_report):
     """RELIEF's first round follows its bootstrap: after two aggregations it stands where FedAvg is after two rounds."""
-    main = sheet(build(usual), "e1-main")
+    main = sheet(usual_report, "e1-main")
     place = main.head.index("F1 at equal rounds %") - 1
     assert [row(main, m).cells[place].text for m in ("fedavg", "relief")] == ["54.5", "53.0"]
     assert any("aggregate once more than the others, in a bootstrap round" in note for note in main.notes)
@@ -90,9 +88,8 @@ def test_the_main_table_says_what_equal_rounds_mean(usual):
     assert row(main, "relief").cells[3].text == "-1.5 (1 run)", "53.0 after one round and its bootstrap, not 59.5"
 
 
-def test_one_speedup_stands_in_the_main_table_with_what_it_depends_on(usual):
-    document = build(usual)
-    main, clocks = sheet(document, "e1-main"), sheet(document, "e1-clocks")
+def test_one_speedup_stands_in_the_main_table_with_what_it_depends_on(usual_report):
+    main, clocks = sheet(usual_report, "e1-main"), sheet(usual_report, "e1-clocks")
     assert [head for head in main.head if "speedup" in head] == ["speedup"]
     cell = row(main, "relief").cells[main.head.index("speedup") - 1]
     assert (cell.text, cell.below, cell.origin) == ("2.00", "without links 3.60, link 50 %", "simulated")
@@ -149,8 +146,8 @@ def test_own_models_stand_beside_the_canonical_one_and_lead(make, put_on, invent
     assert any(note.startswith("* Clients are tested on models of their own: the headline is") for note in main.notes)
 
 
-def test_the_ablation_is_paired_with_v0(usual):
-    table = sheet(build(usual), "e1-ablation")
+def test_the_ablation_is_paired_with_v0(usual_report):
+    table = sheet(usual_report, "e1-ablation")
     entry = row(table, "v1: RELIEF without elastic training (V1)").cells[2]
     assert entry.text == "+5.0 (1 run)" and entry.below == "", "the paper's +3.9 is of PAMAP2"
     assert row(table, "relief: RELIEF (V0)").cells[2].text == "-"
@@ -176,17 +173,16 @@ def test_a_claim_and_a_row_name_a_method_alike_and_its_title_stands_below(usual,
     assert "`relief`" not in table.notes[-1], "RELIEF is its name in other letters"
 
 
-def test_the_page_says_on_how_many_windows_an_f1_rests_and_what_each_client_has(usual):
-    windows, clients = sheet(build(usual), "e1-windows"), sheet(build(usual), "e1-clients")
+def test_the_page_says_on_how_many_windows_an_f1_rests_and_what_each_client_has(usual_report):
+    windows, clients = sheet(usual_report, "e1-windows"), sheet(usual_report, "e1-clients")
     assert "windows of 5.12 s, one every 5 s. F1 is taken over the test windows." in windows.caption
     assert [c.text for c in row(windows, "0").cells] == ["1, 2, 3, 4, 5, 6, 7, 8", "40", "3"]
     assert [line.name for line in clients.rows] == ["0", "1", "2"]
 
 
-def test_without_claims_the_page_says_that_nothing_was_tested(usual):
-    document = build(usual)
-    assert not any(s.slug == "e1-verdicts" for s in document.tables)
-    assert any(line.startswith("No claim was named before these runs") for line in texts(document))
+def test_without_claims_the_page_says_that_nothing_was_tested(usual_report):
+    assert not any(s.slug == "e1-verdicts" for s in usual_report.tables)
+    assert any(line.startswith("No claim was named before these runs") for line in texts(usual_report))
 
 
 def test_a_failed_and_a_missing_cell_are_marked_and_counted(make, family, put_on, inventory_of):
@@ -326,10 +322,9 @@ def test_table_vi_stands_with_the_testbed(make, put_on, inventory_of):
     assert [row[1][0] for row in entries] == ["acc + gyro + mag + hr", "acc + gyro", "acc"]
 
 
-def test_the_page_is_one_file_without_any_outside_resource(usual):
-    document = build(usual)
+def test_the_page_is_one_file_without_any_outside_resource(usual_report):
     drawing = '<svg xmlns="http://www.w3.org/2000/svg" width="1"><g id="a"><use href="#a"/></g></svg>'
-    page = html(document, {p.slug: drawing for p in document.figures})
+    page = html(usual_report, {p.slug: drawing for p in usual_report.figures})
     addresses = re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?([^"')\s>]+)""", page)
     assert addresses and all(f.startswith("#") for f in addresses)
     assert "<script" not in page and "@import" not in page
@@ -337,21 +332,20 @@ def test_the_page_is_one_file_without_any_outside_resource(usual):
     assert len(ids) == len(set(ids)), "ids are unique although every figure uses the same"
 
 
-def test_every_link_of_the_contents_has_its_target(usual):
-    page = html(build(usual), {})
+def test_every_link_of_the_contents_has_its_target(usual_report):
+    page = html(usual_report, {})
     targets = re.findall(r"href='#([^']+)'", page)
     assert targets and all(f"id='{t}'" in page for t in targets)
 
 
-def test_each_figure_and_table_has_a_caption_and_own_files(usual):
-    document = build(usual)
-    slugs = [b.slug for b in document.blocks if isinstance(b, Table | Figure)]
+def test_each_figure_and_table_has_a_caption_and_own_files(usual_report):
+    slugs = [b.slug for b in usual_report.blocks if isinstance(b, Table | Figure)]
     assert len(slugs) == len(set(slugs)) and all(re.fullmatch(r"[a-z0-9-]+", s) for s in slugs)
-    assert all(b.caption.endswith(".") for b in document.blocks if isinstance(b, Table | Figure))
+    assert all(b.caption.endswith(".") for b in usual_report.blocks if isinstance(b, Table | Figure))
 
 
-def test_other_formats_hold_the_same_tables(usual):
-    text = markdown(build(usual))
+def test_other_formats_hold_the_same_tables(usual_report):
+    text = markdown(usual_report)
     assert "59.5" in text and "RELIEF without elastic training (V1)" in text
 
 
@@ -366,18 +360,17 @@ def test_a_reconstructed_method_stands_in_its_row_whether_run_or_planned(make, p
     assert preset[1].below.startswith("87.6 ± 0.62") and preset[main.head.index("up, MiB") - 1].origin == "FITTED"
 
 
-def test_on_other_data_the_papers_table_holds_what_was_run(usual):
-    paper = sheet(build(usual), "e1-paper")
+def test_on_other_data_the_papers_table_holds_what_was_run(usual_report):
+    paper = sheet(usual_report, "e1-paper")
     assert [line.name for line in paper.rows] == ["fedavg", "relief"]
     assert not any(cell.below for line in paper.rows for cell in line.cells) and paper.second == ""
     assert paper.caption.startswith("Our figures in the columns of the paper's Table I: ")
     assert any(note.startswith("The paper prints nothing about these data") for note in paper.notes)
 
 
-def test_the_tables_name_their_clock_and_who_planned(usual):
+def test_the_tables_name_their_clock_and_who_planned(usual_report):
     """The main table and claims go by the planner's clock, the table beside the paper by the paper's."""
-    document = build(usual)
-    main, paper = sheet(document, "e1-main"), sheet(document, "e1-paper")
+    main, paper = sheet(usual_report, "e1-main"), sheet(usual_report, "e1-paper")
     clock = "`flop_proportional`"
     assert [h for h in paper.head if h.startswith(("speedup", "compute", "link"))] == [
         f"speedup, {clock}", f"compute, {clock}", f"link %, {clock}",

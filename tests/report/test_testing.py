@@ -18,9 +18,9 @@ def scores(difference, rng):
     """Scores of two methods by (fold, replicate) with large effects of fold and run that pairing removes."""
     folds, replicates = difference.shape
     level = 70 + 6 * rng.normal(size=(folds, 1)) + 3 * rng.normal(size=(folds, replicates))
-    places = [(f, r) for f in range(folds) for r in range(replicates)]
-    rows = [(f, r, level[f, r] + difference[f, r] / 2, level[f, r] - difference[f, r] / 2) for f, r in places]
-    return pd.DataFrame(rows, columns=["fold", "repetition", "first", "second"])
+    fold, replicate = (place.ravel() for place in np.indices(difference.shape))
+    first, second = ((level + half).ravel() for half in (difference / 2, -difference / 2))
+    return pd.DataFrame({"fold": fold, "repetition": replicate, "first": first, "second": second})
 
 
 def rate(make_difference, test, seed):

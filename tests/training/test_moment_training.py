@@ -8,7 +8,6 @@ from itertools import combinations
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
-from transformers.models.t5.modeling_t5 import T5LayerNorm
 
 from relief_ray.core.client import ClientContext, ClientProgram, task_loss
 from relief_ray.core.groups import WHOLE, Part
@@ -120,6 +119,7 @@ def float64(monkeypatch):
 
     Encoders of their own: what is cast here must not be found in the cache afterwards.
     """
+    from transformers.models.t5.modeling_t5 import T5LayerNorm
 
     def forward(self, x):
         return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))

@@ -21,6 +21,7 @@ from relief_ray.core.groups import GroupId, GroupLayout, Params
 from relief_ray.core.messages import ClientInfo
 from relief_ray.core.protocols import Network
 from relief_ray.core.streams import Streams
+from relief_ray.models.backbone import seeded
 from relief_ray.server.reduction import one_thread
 from relief_ray.strategies.common import batch_sizes
 from relief_ray.strategies.early_exits import EXIT
@@ -148,13 +149,6 @@ class Generator(nn.Module):
         """Split latent values into windows: modality -> (B, C, T)."""
         parts = torch.split(latent, [c * self.window for c in self.channels.values()], dim=1)
         return {m: x.view(len(x), c, self.window) for (m, c), x in zip(self.channels.items(), parts, strict=True)}
-
-
-def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """Build a module with torch's default initialisation from ``seed``; the global random state is left alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return build()
 
 
 def to_vector(module: nn.Module) -> Tensor:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ray.scripts.scripts import start
 
 from actors.cluster.start_line import HEALTH_CHECK, Capacity, NodeOptions, Versions, head_line, join_line, refuse_other
 from actors.runtime import tokens
@@ -36,6 +35,8 @@ def a_head(**changes):
 
 def options_of(line):
     """The options as Ray's own command reads them: an option that it does not know is an error."""
+    from ray.scripts.scripts import start
+
     context = start.make_context("start", list(line.arguments[2:]))
     return context.params
 

@@ -5,8 +5,6 @@ import re
 import cloudpickle
 import pytest
 import torch
-from momentfm import MOMENTPipeline
-from peft import PeftModel
 
 from relief_ray.config.experiment import parse
 from relief_ray.core.extra_modules import Classifier
@@ -32,6 +30,8 @@ def small(run_cache):
 
 def plain(weights="random"):
     """momentfm's own pipeline on the same files."""
+    from momentfm import MOMENTPipeline
+
     folder = weights_folder("tiny", weights, 0)
     pipeline = MOMENTPipeline.from_pretrained(folder, model_kwargs={"task_name": "embedding"})
     pipeline.init()
@@ -157,6 +157,8 @@ def test_padded_encoder_is_moments_embedding_under_its_mask():
 
 
 def test_saved_adapters_load_in_plain_peft(tmp_path):
+    from peft import PeftModel
+
     backbone, x = tiny(), windows()
     before = feature(backbone, "gyro", x["gyro"])
     moved = stirred(backbone)
@@ -169,6 +171,8 @@ def test_saved_adapters_load_in_plain_peft(tmp_path):
 
 
 def test_mdlora_is_one_peft_lora_on_the_concatenated_features(tmp_path):
+    from peft import PeftModel
+
     backbone, x = tiny(), windows()
     save_adapters(TINY, backbone.layout, stirred(backbone), tmp_path)
     modules = {s.spec.id: s.module for s in backbone.stages}

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from momentfm import MOMENTPipeline
 
 from relief_ray.models.moment.encoder import SIZES, plain_config, read_config
 from relief_ray.models.moment.weights import load_frozen
@@ -32,6 +31,8 @@ PUBLISHED_T5 = {
 @pytest.fixture
 def saved(tmp_path):
     """A folder as momentfm writes one, with all the keys that published files have."""
+    from momentfm import MOMENTPipeline
+
     config = plain_config(SIZES["tiny"]) | PUBLISHED
     config["t5_config"] |= PUBLISHED_T5
     MOMENTPipeline(config, model_kwargs={}).save_pretrained(tmp_path)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from momentfm import MOMENTPipeline
 from safetensors.torch import load_file, save_file
 
 from relief_ray.models.moment import encoder
@@ -23,6 +22,8 @@ pytestmark = pytest.mark.usefixtures("run_cache")
 @pytest.fixture
 def saved(tmp_path):
     """A folder as momentfm itself writes one, with token table and reconstruction head."""
+    from momentfm import MOMENTPipeline
+
     config = plain_config(SIZES["tiny"])
     config["t5_config"] |= {"vocab_size": 50}
     with torch.random.fork_rng(devices=[]):

@@ -7,7 +7,6 @@ import shutil
 import stat
 
 import pytest
-from momentfm import MOMENTPipeline
 from safetensors.torch import load_file, save_file
 
 from relief_ray.models.moment import weights as moment_random
@@ -63,6 +62,8 @@ def test_a_random_encoder_is_called_random_by_whatever_name_it_comes(tmp_path):
 
 
 def test_the_mark_changes_neither_the_encoder_nor_what_momentfm_reads():
+    from momentfm import MOMENTPipeline
+
     folder, x = random_folder("tiny", 1), windows()["acc"]
     before = load_frozen("tiny", "random", 1)
     plain = MOMENTPipeline.from_pretrained(folder, model_kwargs={"task_name": "embedding"})

@@ -10,7 +10,7 @@ from torch.nn import functional
 from relief_ray.core.extra_modules import Classifier
 from relief_ray.core.protocols import Reading
 from relief_ray.core.streams import Streams
-from relief_ray.models.backbone import BackboneNetwork
+from relief_ray.models.backbone import BackboneNetwork, seeded
 from relief_ray.models.extra import with_extra_modules
 from relief_ray.strategies.darkdistill import distillation
 from relief_ray.strategies.darkdistill.distillation import (
@@ -24,7 +24,6 @@ from relief_ray.strategies.darkdistill.distillation import (
     from_vector,
     generator_loss,
     relational_loss,
-    seeded,
     to_vector,
 )
 from tests.training.scenario import SHAPE, TINY

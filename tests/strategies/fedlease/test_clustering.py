@@ -6,9 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.spatial.distance import squareform
-from sklearn.metrics import silhouette_score
 
 from relief_ray.strategies.fedlease import (
     average_linkage,
@@ -58,6 +55,10 @@ def test_clusters_are_a_partition_of_two_to_most(number, most, seed):
 @given(number=st.integers(3, 9), seed=st.integers(0, 500), data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_linkage_and_silhouette_are_scipys_and_scikit_learns(number, seed, data):
+    from scipy.cluster.hierarchy import fcluster, linkage
+    from scipy.spatial.distance import squareform
+    from sklearn.metrics import silhouette_score
+
     distance = random_distance(number, seed)
     k = data.draw(st.integers(2, number - 1))
     labels = average_linkage(distance, k)
