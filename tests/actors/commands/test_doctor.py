@@ -291,8 +291,14 @@ def test_disks_without_room_without_inodes_and_for_reading_only(tmp_path):
 LIES = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
 #include <time.h>
-int flock(int descriptor, int operation) { return 0; }
+int flock(int descriptor, int operation) {
+    if (getenv("NO_LOCKS") == NULL) return 0;
+    errno = ENOLCK;
+    return -1;
+}
 int clock_gettime(clockid_t which, struct timespec *now) {
     static int (*real)(clockid_t, struct timespec *);
     if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
@@ -303,17 +309,30 @@ int clock_gettime(clockid_t which, struct timespec *now) {
 """
 
 
+@pytest.fixture(scope="module")
+def lies(tmp_path_factory):
+    """A library that answers in the place of the system's: every lock is given, or none, and it is 1970."""
+    place = tmp_path_factory.mktemp("lies")
+    (place / "lies.c").write_text(LIES)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", "lies.so", "lies.c", "-ldl"], cwd=place, check=True)
+    return str(place / "lies.so")
+
+
 @pytest.mark.ci
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no compiler")
-def test_a_file_system_that_gives_two_processes_one_lock_and_a_clock_of_1970(tmp_path):
-    (tmp_path / "lies.c").write_text(LIES)
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", "lies.so", "lies.c", "-ldl"], cwd=tmp_path, check=True)
-    out = tmp_path / "runs"
-    out.mkdir()
-    lies = str(tmp_path / "lies.so")
-    done = run(sys.executable, "-m", "actors.cli.main", "doctor", "--out", out, "--json", cwd=tmp_path, LD_PRELOAD=lies)
-    seen = {check["part"]: check for check in json.loads(done.stdout)["checks"]}
+@pytest.mark.parametrize(
+    ("variables", "seen", "fix"),
+    [
+        ({}, "two processes get one lock at once; two commands may then write one run", "mount it with locks"),
+        ({"NO_LOCKS": "1"}, "this file system locks nothing (No locks available)", "choose another folder (--out DIR)"),
+    ],
+    ids=["everybody gets the lock", "no locks"],
+)
+def test_a_file_system_that_does_not_lock_and_a_clock_of_1970(tmp_path, lies, variables, seen, fix):
+    words = [sys.executable, "-m", "actors.cli.main", "doctor", "--out", tmp_path, "--json"]
+    done = run(*words, cwd=tmp_path, LD_PRELOAD=lies, **variables)
+    shown = {check["part"]: check for check in json.loads(done.stdout)["checks"]}
     assert done.returncode == PROBLEM and "not ready: clock, locks" in done.stderr
-    assert "two processes get one lock at once; two commands may then write one run" in seen["locks"]["seen"]
-    assert "mount it with locks" in seen["locks"]["fix"] and seen["clock"]["seen"].startswith("1970-01-02 ")
-    assert not list(out.iterdir())
+    assert seen in shown["locks"]["seen"] and fix in shown["locks"]["fix"]
+    assert shown["clock"]["seen"].startswith("1970-01-02 00:00:00 UTC, ")
+    assert not list(tmp_path.iterdir())
