@@ -87,11 +87,16 @@ AHEAD = """
 #include <errno.h>
 #include <string.h>
 #include <time.h>
+static int is_python;
+/* Later a worker of Ray changes its name. */
+__attribute__((constructor)) static void look(void) {
+    is_python = strstr(program_invocation_short_name, "python") != NULL;
+}
 int clock_gettime(clockid_t which, struct timespec *now) {
     static int (*real)(clockid_t, struct timespec *);
     if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
     int code = real(which, now);
-    if (which == CLOCK_REALTIME && strstr(program_invocation_short_name, "python")) now->tv_sec += 7200;
+    if (which == CLOCK_REALTIME && is_python) now->tv_sec += 7200;
     return code;
 }
 """
