@@ -71,7 +71,7 @@ NOT_RUN = (
     ("docs/cluster.md", "sudo ", "needs root: `tests/cluster` has the same commands"),
     ("docs/jetson.md", "sh bootstrap.sh", _INSTALLS),
     ("docs/jetson.md", "relief-ray cluster join", _CLUSTER),
-    ("docs/jetson.md", "relief-ray device doctor --address", _CLUSTER),
+    ("docs/jetson.md", "relief-ray doctor --address", _CLUSTER),
     ("docs/jetson.md", "relief-ray conformance --address", _CLUSTER),
     ("docs/jetson.md", "relief-ray device monitor --idle", "needs a GPU"),
     ("docs/jetson.md", "relief-ray run dsa --address", _CLUSTER),

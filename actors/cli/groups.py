@@ -105,7 +105,7 @@ def submit(
         use_token(token)
 
 
-# `relief-ray device doctor|monitor|profile`.
+# `relief-ray doctor` and `relief-ray device monitor|profile`.
 
 Sysfs = Annotated[
     SomePath,
@@ -113,17 +113,20 @@ Sysfs = Annotated[
 ]
 
 
-@device.command("doctor")
 @runs("device:doctor")
-def device_doctor(
-    address: Annotated[SomeText, typer.Option(metavar="HOST[:PORT]", help="The head that it shall join.")] = None,
-    token: Annotated[SomePath, typer.Option(metavar="FILE", help="The cluster's token.")] = None,
+def doctor(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder for runs.")] = Path("runs"),
+    uri: Annotated[SomeText, typer.Option(help="The MLflow store; by default the file beside the runs.")] = None,
+    address: Annotated[
+        SomeText, typer.Option(metavar="HOST[:PORT]", help="The head of a cluster; default: RAY_ADDRESS, else none.")
+    ] = None,
+    token: Token = None,
     sysfs: Sysfs = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check what a device needs: release, Python, Ray, torch with a kernel that is run, power mode, rails, disk, head.
+    """Check what runs need here: torch, data, folders, locks, clock, MLflow; a cluster's nodes; a board's parts.
 
-    Exit code 2 where a part has failed; each line that is not ok has its fix.
+    Exit code 2 where something is a problem; each line that is not ok has its fix. Nothing is started or kept.
     """
 
 

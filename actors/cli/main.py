@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from actors.cli.groups import cluster, data, device, fleet, model, submit
+from actors.cli.groups import cluster, data, device, doctor, fleet, model, submit
 from actors.cli.options import Main, runs
 from actors.commands.options import (
     AsJson,
@@ -141,6 +141,7 @@ app.add_typer(model, name="model")
 app.add_typer(data, name="data")
 app.add_typer(grid, name="grid")
 app.add_typer(cluster, name="cluster")
+app.command("doctor")(doctor)
 app.command("submit")(submit)
 
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, Final, TypeVar, cast, get_args
 
+import psutil
+
+from actors.cluster import start_line
 from actors.cluster.start_line import DeviceLetter
 from actors.runtime.placement import GRAIN, total_of
-from actors.runtime.session import MIB
+from actors.runtime.session import MIB, SessionOptions, ray_session
 from relief_ray.plugins.load import is_path
-from relief_ray.support.errors import listed, several
+from relief_ray.support.errors import UserError, listed, several
 
 T = TypeVar("T")
 Bundle = Mapping[str, float]
@@ -145,6 +150,14 @@ class NodeAnswer:
     """Datasets that it has parsed already."""
     shards: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """By dataset, the clients whose shards it has."""
+    clock_s: float = field(default_factory=time.time)
+    """Its clock when it answered, seconds since 1970."""
+
+    def versions(self) -> str:
+        """Its versions for people."""
+        return (
+            f"Python {self.python}, Ray {self.ray}, torch {self.torch}, RELIEF-Ray {self.version} ({self.digest[:8]})"
+        )
 
     def data(self) -> list[str]:
         """Its data for people: ``dsa (parsed)``, ``the shard of client 3 of dsa``."""
@@ -162,6 +175,8 @@ class NodeFacts:
     resources: Mapping[str, float] = field(default_factory=dict)
     answer: NodeAnswer | None = None
     why: str = ""
+    clock_off_s: float | None = None
+    """Seconds that its clock is ahead of this machine's, less what the question may have taken; None: no answer."""
 
     @property
     def name(self) -> str:
@@ -222,8 +237,35 @@ def _describe_here() -> NodeAnswer:
     )
 
 
+def head_at(address: str | None) -> str:
+    """Address of a head that this machine may join: the one that is named, or that ``RAY_ADDRESS`` names.
+
+    Raises:
+        UserError: it does not answer, refuses the token, or has other versions.
+    """
+    place = address or os.environ.get("RAY_ADDRESS") or "127.0.0.1"
+    if place != "auto":
+        place = start_line.with_port(place)
+        start_line.joinable(place)
+    return place
+
+
+def survey_at(place: str) -> list[NodeFacts]:
+    """Join the cluster of a head and ask all of its nodes.
+
+    Raises:
+        UserError: it cannot be joined, or this machine is no node of it: Ray itself would wait for a minute.
+    """
+    if not any(process.info["name"] == "raylet" for process in psutil.process_iter(["name"])):
+        raise UserError(f"{place}: this machine is no node of it; relief-ray cluster join {place}, or ask on the head")
+    with ray_session(SessionOptions(address=place)):
+        return survey()
+
+
 def survey(wait_s: float = _ANSWER_S) -> list[NodeFacts]:
     """Ask all living nodes of the cluster that this process has joined, the head first, then by type and address."""
+    asked_s = time.time()
+    answers, heard_s = list(ask_nodes(_describe_here, wait_s)), time.time()
     facts = [
         NodeFacts(
             node=node["NodeID"],
@@ -232,8 +274,10 @@ def survey(wait_s: float = _ANSWER_S) -> list[NodeFacts]:
             resources={name: amount for name, amount in node["Resources"].items() if not name.startswith(_OWN)},
             answer=answer,
             why=why,
+            # Its clock told a moment between question and answer.
+            clock_off_s=answer.clock_s - min(max(answer.clock_s, asked_s), heard_s) if answer else None,
         )
-        for node, answer, why in ask_nodes(_describe_here, wait_s)
+        for node, answer, why in answers
     ]
     return sorted(facts, key=lambda f: (not f.is_head, min(types_of(f.resources), default="~"), f.address, f.node))
 
@@ -295,11 +339,20 @@ def _lacking(nodes: Sequence[NodeFacts], dataset: str) -> list[str]:
 
 
 def warnings_of(nodes: Sequence[NodeFacts]) -> list[str]:
-    """Differences that a run would take, but its user should know of."""
+    """Differences that a run would take, but its user should know of; each with the fix."""
+    notes = [
+        f"the clock of {_place(node)} is {node.clock_off_s:+,.0f} s from this machine's, and so are dates in its logs; "
+        "there: timedatectl set-ntp true"
+        for node in nodes
+        if abs(node.clock_off_s or 0) > 1.0
+    ]
     torches = sorted({node.answer.torch.partition("+")[0] for node in nodes if node.answer is not None})
-    if len(torches) < 2:
-        return []
-    return [f"versions of torch differ ({listed(torches)}): so may the last bits of what nodes compute"]
+    if len(torches) > 1:
+        notes.append(
+            f"versions of torch differ ({listed(torches)}): so may the last bits of what nodes compute; install one on "
+            "all of them"
+        )
+    return notes
 
 
 def _place(node: NodeFacts) -> str:

@@ -18,12 +18,11 @@ from typer.core import TyperGroup
 
 from actors.cluster import DASHBOARD_PORT, jobs, start_line
 from actors.cluster import survey as nodes_of
-from actors.cluster.survey import Bundle, NodeFacts, in_words, survey
+from actors.cluster.survey import Bundle, NodeFacts, in_words
 from actors.commands.options import NodeChoice
 from actors.launch import choose_mode
 from actors.runtime import tokens
 from actors.runtime.placement import Nodes, total_of
-from actors.runtime.session import SessionOptions, ray_session
 from actors.terminal.exit_codes import BAD_INPUT, INTERRUPTED, RAY_LOST, Result, Stopped, say
 from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.studies.plan import target_config
@@ -83,12 +82,8 @@ def check(
         Stopped: something does not fit, with exit code 2.
         UserError: the cluster cannot be joined, or the target is none.
     """
-    place = address or os.environ.get("RAY_ADDRESS") or "127.0.0.1"
-    if place != "auto":
-        place = start_line.with_port(place)
-        start_line.joinable(place)
-    with ray_session(SessionOptions(address=place)):
-        nodes = survey()
+    place = nodes_of.head_at(address)
+    nodes = nodes_of.survey_at(place)
     fit = judge(target, settings, [node.resources for node in nodes], place) if target else None
     faults, notes = nodes_of.faults_of(nodes), nodes_of.warnings_of(nodes)
     if fit is not None:
@@ -191,10 +186,7 @@ def as_text(
         if (answer := node.answer) is None:
             lines += wrapped(f"does not answer: {node.why}", "  ", "    ")
             continue
-        lines.append(
-            f"  Python {answer.python}, Ray {answer.ray}, torch {answer.torch}, RELIEF-Ray {answer.version} "
-            f"({answer.digest[:8]})"
-        )
+        lines.append(f"  {answer.versions()}")
         lines += wrapped(f"{answer.device}; data: {', '.join(answer.data()) or 'none'}", "  ", "    ")
     if fit is not None:
         lines += ["", *_fit_lines(fit)]

@@ -1,36 +1,44 @@
-"""`relief-ray device doctor|monitor|profile`: this machine as a device: what it lacks, its power, its speed."""
+"""`relief-ray doctor` and `device monitor|profile`: this machine: what it lacks, its power, its speed."""
 
 from __future__ import annotations
 
+import os
 import platform
-import shutil
-import socket
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
-from statistics import median
-from time import perf_counter
+from tempfile import NamedTemporaryFile
 from typing import Any, Literal
 
+import psutil
+import requests
 import typer
 
-from actors.cluster import start_line
 from actors.runtime.tokens import use_token
 from actors.terminal.exit_codes import BAD_INPUT, Result, Stopped, figure
 from relief_ray.config.experiment import assign, parse
+from relief_ray.data.describe import list_datasets
+from relief_ray.data.source import search_roots
 from relief_ray.devices import power_sensors
 from relief_ray.devices.fleet import TYPES
 from relief_ray.devices.meter import PERIOD_S, PowerMeter, RailEnergy
 from relief_ray.devices.time import Profile, profile_text
 from relief_ray.models.registry import BACKBONES, backbone_name
 from relief_ray.profiling.profile import profile_device
-from relief_ray.support.errors import Setting, UserError, counted
-from relief_ray.support.files import cache_root, disk_errors, write_atomic
-from relief_ray.support.text import pip, si, table, typed, wrapped
+from relief_ray.records.lock import FileLock
+from relief_ray.records.sync.mlflow import Store, store_uri
+from relief_ray.support.errors import Setting, UserError
+from relief_ray.support.files import cache_root, disk_errors, preflight, write_atomic
+from relief_ray.support.masking import mask_text
+from relief_ray.support.process import memory_bytes
+from relief_ray.support.text import install, pip, si, table, typed, wrapped
 
 _NOT_AVAILABLE = "n/a"
 
@@ -47,14 +55,23 @@ def _root_of(sysfs: Path | None) -> Path:
     return root
 
 
-# `relief-ray device doctor`: is this machine ready to be a device of a cluster? A line for each part, with the fix.
+# `relief-ray doctor`: is this machine ready for runs, as a node of a cluster, as a board? A line a part, with the fix.
 
 _GIB = 2**30
 # torch and Ray unpacked take some 5 GiB; parsed data and logs need some more.
 _LEAST_GIB, _SHORT_GIB = 1.0, 5.0
+# Options of mounts whose locks no other machine sees.
+_LOCAL_LOCKS = {"nolock", "local_lock=all", "local_lock=flock", "localflock", "nobrl"}
+# A process that says so where it gets a lock that another one holds.
+_SECOND = """import fcntl, sys
+try:
+    fcntl.flock(open(sys.argv[1]), fcntl.LOCK_SH | fcntl.LOCK_NB)
+    print("both")
+except BlockingIOError:
+    pass
+"""
 _TOO_OLD = ("4", "5")
 _KNOWN = ("6", "7")
-_KNOCKS, _KNOCK_S = 5, 5.0
 # Side of the matrices of a trial kernel.
 _SIDE = 64
 _VENDOR = (
@@ -65,7 +82,7 @@ _VENDOR = (
 
 @dataclass(frozen=True, slots=True)
 class DoctorLine:
-    """One part of the machine."""
+    """One part of what runs need here."""
 
     part: str
     seen: str
@@ -73,14 +90,14 @@ class DoctorLine:
     fix: str = ""
     """What to do; empty where the part is ok."""
     is_needed: bool = False
-    """Whether the machine is no device until that is done."""
+    """Whether runs fail, or the machine is no node, until that is done."""
 
     @property
-    def status(self) -> Literal["ok", "warning", "failed"]:
-        """``failed`` where a part that is needed has something to be done, ``warning`` where another one has."""
+    def status(self) -> Literal["ok", "warning", "problem"]:
+        """``problem`` where a part that is needed has something to be done, ``warning`` where another one has."""
         if not self.fix:
             return "ok"
-        return "failed" if self.is_needed else "warning"
+        return "problem" if self.is_needed else "warning"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,8 +114,6 @@ class TorchFacts:
     """Compute capability of that GPU, ``sm_87``."""
     arch_list: tuple[str, ...] = ()
     """Architectures for which torch has kernels."""
-    ran: str = ""
-    """The kernel that was run, in words."""
     fault: str = ""
     """Why it could not be imported, or why the kernel failed."""
 
@@ -125,49 +140,88 @@ def torch_here() -> TorchFacts:
         gpu=gpu,
         arch=arch,
         arch_list=arch_list,
-        ran="" if fault else f"a matrix product ran on the {'GPU' if gpu else 'CPU'}",
         fault=fault,
     )
 
 
-def doctor(sysfs: Path | None, address: str | None, token: Path | None) -> Iterator[Result]:
-    """Check everything and give a line for each part, what to do below those that are not ok, and how many these are.
+def doctor(out: Path, uri: str | None, address: str | None, token: Path | None, sysfs: Path | None) -> Iterator[Result]:
+    """Check everything and give a line for each part, with what to do below those that are not ok.
 
     Raises:
-        Stopped: a part has failed, with exit code 2.
+        Stopped: a part is a problem, with exit code 2.
         UserError: the root is no folder.
     """
-    lines = doctor_lines(_root_of(sysfs), torch_here(), address, token)
-    failed = [line.part for line in lines if line.status == "failed"]
-    num_warnings = sum(line.status == "warning" for line in lines)
-    texts: list[str] = []
-    for line in lines:
-        texts += wrapped(line.seen, f"{line.status:<8} {line.part:<12} ") + wrapped(line.fix, " " * 22 + "fix: ")
-    texts += ["", f"{len(failed)} failed, {counted(num_warnings, 'warning')}"]
-    names = ("part", "status", "seen", "fix")
-    checks = [{name: getattr(line, name) for name in names} for line in lines]
-    yield Result("\n".join(texts), {"ready": not failed, "checks": checks})
-    if failed:
-        raise Stopped(BAD_INPUT, f"not ready: {', '.join(failed)}")
+    lines = doctor_lines(_root_of(sysfs), torch_here(), out, uri, address, token)
+    problems = [line.part for line in lines if line.status == "problem"]
+    texts = [
+        text
+        for line in lines
+        for text in wrapped(line.seen, f"{line.status:<8} {line.part:<12} ") + wrapped(line.fix, " " * 22 + "fix: ")
+    ]
+    yield Result(
+        "\n".join(texts),
+        {"ready": not problems, "checks": [{**asdict(line), "status": line.status} for line in lines]},
+    )
+    if problems:
+        raise Stopped(BAD_INPUT, f"not ready: {', '.join(problems)}")
 
 
 def doctor_lines(
-    root: Path, torch: TorchFacts, address: str | None = None, token: Path | None = None
+    root: Path, torch: TorchFacts, out: Path, uri: str | None, address: str | None, token: Path | None
 ) -> list[DoctorLine]:
-    """All parts in order; ``torch``: what torch does here, ``token``: file of the token of ``address``."""
+    """All parts in order.
+
+    Args:
+        root: folder that holds ``sys``, ``etc``, ``proc`` and ``var``.
+        torch: what torch does here.
+        out: folder for runs.
+        uri: MLflow store; None: the file beside the runs.
+        address: head of a cluster; None: the one that ``RAY_ADDRESS`` names, if any.
+        token: file of its token.
+    """
     is_jetson = power_sensors.release(root) is not None
+    runs = _nearest(out)
+    looks = {
+        "memory": _memory(root),
+        "data": _data(),
+        # The date of the folder is looked at before a trial changes it.
+        "clock": _clock(runs),
+        "cache": _folder("cache", _nearest(cache_root()), "point RELIEF_CACHE to a larger disk"),
+        "runs": _folder("runs", runs, "choose a folder on a larger disk with --out"),
+        "locks": _locks(runs),
+        "MLflow": _store(Store(uri=store_uri(out / "run", uri))),
+        "head": _cluster(address, token),
+    }
     return [
         _board(root),
         # The head's minor version is compared under `head`.
         DoctorLine("Python", f"{platform.python_version()} in {sys.prefix}"),
         _ray(),
         _torch(torch, is_jetson),
-        _power_mode(root, is_jetson),
-        _rails(root, is_jetson),
-        _heat(root, is_jetson),
-        _disk(cache_root()),
-        _head(address, token),
+        *([_power_mode(root), _rails(root), _heat(root)] if is_jetson else ()),
+        *(line for part, look in looks.items() for line in _told(part, look)),
     ]
+
+
+def _told(part: str, lines: Iterator[DoctorLine], is_needed: bool = True) -> Iterator[DoctorLine]:
+    """The lines of a part; the last one is what was refused, or that it cannot be looked at, which hides no other."""
+    try:
+        yield from lines
+    except UserError as error:
+        yield _fault(part, str(error), is_needed)
+    except Exception as error:
+        yield _fault(part, f"n/a: cannot be looked at ({type(error).__name__}: {error}); look at it yourself", False)
+
+
+def _fault(part: str, text: str, is_needed: bool) -> DoctorLine:
+    """The line of a sentence that ends with its fix."""
+    seen, _, fix = text.rpartition("; ")
+    return DoctorLine(part, seen, fix, is_needed)
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder, or the first one above it that is there: nothing is made."""
+    return next(place for place in (folder, *folder.absolute().parents) if os.path.exists(place))
 
 
 def _board(root: Path) -> DoctorLine:
@@ -179,8 +233,7 @@ def _board(root: Path) -> DoctorLine:
         fix = "flash JetPack 6 or 7: this one has an older Python than Ray needs"
     elif known.jetpack not in _KNOWN:
         fix = "expected JetPack 6 or 7; others were never looked at"
-    name = power_sensors.model_name(root) or "a Jetson"
-    seen = f"{name}, L4T {known.l4t}, JetPack {known.jetpack or 'unknown'}"
+    seen = f"{power_sensors.model_name(root) or 'a Jetson'}, L4T {known.l4t}, JetPack {known.jetpack or 'unknown'}"
     return DoctorLine("board", seen, fix, is_needed=known.jetpack in _TOO_OLD)
 
 
@@ -204,22 +257,27 @@ def _torch(torch: TorchFacts, is_jetson: bool) -> DoctorLine:
         fix = _VENDOR if torch.gpu else "install torch again"
     elif torch.gpu and torch.arch not in torch.arch_list:
         fix = f"a kernel ran all the same; a torch that is built for {torch.arch} starts faster"
-    return DoctorLine("torch", f"{seen}; {torch.fault or torch.ran}", fix, is_needed=bool(torch.fault))
+    ran = f"a matrix product ran on the {'GPU' if torch.gpu else 'CPU'}"
+    return DoctorLine("torch", f"{seen}; {torch.fault or ran}", fix, is_needed=bool(torch.fault))
 
 
-def _power_mode(root: Path, is_jetson: bool) -> DoctorLine:
+def _power_mode(root: Path) -> DoctorLine:
     mode = power_sensors.power_mode(root)
-    if mode is not None or not is_jetson:
-        return DoctorLine("power mode", mode or "n/a: this machine has none")
-    fix = "see `sudo nvpmodel -q`; boards that shall be compared need the same one"
-    return DoctorLine("power mode", "n/a: /var/lib/nvpmodel/status tells none", fix)
+    return DoctorLine(
+        "power mode",
+        mode or "n/a: /var/lib/nvpmodel/status tells none",
+        "" if mode else "see `sudo nvpmodel -q`; boards that shall be compared need the same one",
+    )
 
 
-def _rails(root: Path, is_jetson: bool) -> DoctorLine:
+def _rails(root: Path) -> DoctorLine:
     rails = power_sensors.find_rails(root)
     if not rails:
-        fix = "look for ina3221 in sys/class/hwmon; without it plug a meter between" if is_jetson else ""
-        return DoctorLine("power rails", "n/a: no power sensor; so are joules", fix)
+        return DoctorLine(
+            "power rails",
+            "n/a: no power sensor; so are joules",
+            "look for ina3221 in sys/class/hwmon; without it plug a meter between",
+        )
     readings = {rail.label: rail.read() for rail in rails}
     seen = ", ".join(f"{name} {'n/a' if r.watts is None else f'{r.watts:.2f} W'}" for name, r in readings.items())
     summed = [rail.label for rail in power_sensors.total_rails(rails)]
@@ -235,61 +293,120 @@ def _rails(root: Path, is_jetson: bool) -> DoctorLine:
     return DoctorLine("power rails", seen, fix)
 
 
-def _heat(root: Path, is_jetson: bool) -> DoctorLine:
+def _heat(root: Path) -> DoctorLine:
     now = power_sensors.heat(root)
     if now.hottest_c is None:
-        fix = "look for thermal zones in sys/class/thermal" if is_jetson else ""
-        return DoctorLine("heat", "n/a: no zone tells a temperature", fix)
+        return DoctorLine("heat", "n/a: no zone tells a temperature", "look for thermal zones in sys/class/thermal")
     seen = f"hottest zone {now.hottest_c:.1f} °C"
     if not now.slowed:
         return DoctorLine("heat", f"{seen}, not slowed down" if now.slowed is not None else seen)
-    fix = "cool it, or take a lower power mode, before anything is timed"
-    return DoctorLine("heat", f"{seen}, slowed down by {', '.join(now.slowed)}", fix)
+    return DoctorLine("heat", f"{seen}, slowed down by {', '.join(now.slowed)}", "cool it, or lower its power mode")
 
 
-def _disk(cache: Path) -> DoctorLine:
-    there = next(folder for folder in (cache, *cache.parents) if folder.exists())
-    free_gib = shutil.disk_usage(there).free / _GIB
-    fix = "remove something, or point RELIEF_CACHE to a larger disk" if free_gib < _SHORT_GIB else ""
-    return DoctorLine("disk", f"{free_gib:.1f} GiB free for {cache}", fix, is_needed=free_gib < _LEAST_GIB)
+def _memory(root: Path) -> Iterator[DoctorLine]:
+    free_gib = min(psutil.virtual_memory().available, memory_bytes(root)) / _GIB
+    yield DoctorLine(
+        "memory",
+        f"{free_gib:.1f} GiB for processes of this user",
+        "end something else, or raise the limit of this container" if free_gib < _LEAST_GIB else "",
+    )
 
 
-def _head(address: str | None, token: Path | None) -> DoctorLine:
-    """The link to the head: seconds of a connection, the token, the versions."""
-    if address is None:
-        return DoctorLine("head", "n/a: no address was given", "name it: --address HEAD[:PORT]")
-    place = start_line.with_port(address)
+def _data() -> Iterator[DoctorLine]:
+    """Datasets that are here; a folder that is named and is not there hides all that it should hold."""
+    for named in search_roots(None)[:-1]:
+        if not named.is_dir():
+            raise UserError(f"RELIEF_DATA: {named} is no folder; name the one that holds the datasets, or unset it")
+    yield DoctorLine("data", ", ".join(f"{d['name']} ({d['path']})" for d in list_datasets() if d["path"]))
+
+
+def _folder(part: str, folder: Path, instead: str) -> Iterator[DoctorLine]:
+    """Room for bytes and for files, and whether these can be written, forced to the disk and renamed."""
+    preflight(folder, 0)
+    room = os.statvfs(folder)
+    free_gib = room.f_bavail * room.f_frsize / _GIB
+    # A run has some dozens of files. Some file systems count no inodes: they have none, and none are free.
+    is_short = free_gib < _SHORT_GIB or room.f_favail < min(room.f_files, 1000)
+    yield DoctorLine(
+        part,
+        f"{folder}: {free_gib:.1f} GiB, {room.f_favail:,} of {room.f_files:,} inodes free",
+        f"remove something, or {instead}" if is_short else "",
+        free_gib < _LEAST_GIB,
+    )
+
+
+def _locks(folder: Path) -> Iterator[DoctorLine]:
+    """Whether a lock in the folder keeps a second process out, and a second machine."""
+    with NamedTemporaryFile(dir=folder, prefix=".doctor-") as file, FileLock(Path(file.name), "the lock of this check"):
+        both_here = subprocess.check_output([sys.executable, "-c", _SECOND, file.name])
+    above = (part for part in psutil.disk_partitions(all=True) if folder.resolve().is_relative_to(part.mountpoint))
+    # Of several mounts at one place the last one is seen.
+    mount = sorted(above, key=lambda part: len(part.mountpoint))[-1]
+    if both_here:
+        raise UserError(
+            f"{mount.fstype}: two processes get one lock at once; two commands may then write one run, and damage its "
+            "records; mount it with locks (Lustre: -o flock), or choose a folder elsewhere with --out"
+        )
+    yield DoctorLine(
+        "locks",
+        f"{mount.fstype} ({mount.opts}): a lock keeps a second process out",
+        "two machines may write one run: mount it without nolock or local_lock, or use one machine"
+        if _LOCAL_LOCKS.intersection(mount.opts.split(","))
+        else "",
+    )
+
+
+def _clock(folder: Path) -> Iterator[DoctorLine]:
+    """This machine's clock beside the last changes of this program and of the folder."""
+    newest = max((Path(__file__), folder), key=os.path.getmtime)
+    now_s = time.time()
+    seen, behind_s = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now_s)), os.path.getmtime(newest) - now_s
+    if behind_s > 60.0:  # clocks of file servers differ by seconds
+        raise UserError(f"{seen}, {behind_s:,.0f} s before {newest} was changed; set it: timedatectl set-ntp true")
+    yield DoctorLine("clock", seen)
+
+
+def _store(store: Store) -> Iterator[DoctorLine]:
+    """The MLflow store that runs are copied to; it is asked without MLflow, which takes seconds to import."""
+    seen, database = mask_text(store.uri), store.database
     try:
-        delay_s = _connect_s(place)
-        # Ray reads its variables once, when it is imported.
-        use_token(token)
-        there = start_line.joinable(place)
-    except UserError as error:
-        first, _, fix = str(error).partition("; ")
-        return DoctorLine("head", first, fix or "see docs/cluster.md", is_needed=True)
-    delay = f"a connection takes {1000 * delay_s:.1f} ms"
-    return DoctorLine("head", f"{place}: Ray {there.ray}, Python {there.python}; {delay}")
+        if store.uri.startswith("http"):
+            requests.get(f"{store.uri}/health", timeout=2.0).raise_for_status()
+        elif database and database.exists():
+            with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as opened:
+                opened.execute("SELECT 1 FROM experiments")
+        else:
+            seen += ": n/a, not asked before a run"
+    except (OSError, sqlite3.Error) as error:
+        raise UserError(f"{seen}: no MLflow store ({mask_text(str(error))}); start it, or name another") from error
+    yield DoctorLine("MLflow", seen, "" if find_spec("mlflow") else install("server"))
 
 
-def _connect_s(place: str) -> float:
-    """Median seconds of a TCP connection.
+def _cluster(address: str | None, token: Path | None) -> Iterator[DoctorLine]:
+    """Whether the head answers, takes the token and has these versions; then all nodes."""
+    if not (address or "RAY_ADDRESS" in os.environ):
+        yield DoctorLine("head", "n/a: neither --address nor RAY_ADDRESS names one")
+        return
+    # Ray reads its variables once, when it is imported: below.
+    use_token(token)
+    from actors.cluster.survey import head_at
 
-    Raises:
-        UserError: nothing answers there, or the address is none.
-    """
-    host, _, port = place.rpartition(":")
-    seconds = []
-    for _ in range(_KNOCKS):
-        began = perf_counter()
-        try:
-            socket.create_connection((host, int(port)), timeout=_KNOCK_S).close()
-        except (OSError, ValueError) as error:
-            raise UserError(
-                f"{place}: nothing answers ({error}); on the head: relief-ray cluster head; between them: "
-                "docs/cluster.md lists the ports that a firewall has to let through"
-            ) from error
-        seconds.append(perf_counter() - began)
-    return median(seconds)
+    place = head_at(address)
+    yield DoctorLine("head", f"{place} answers, and has this Ray and this Python")
+    # A machine asks before it joins, too.
+    yield from _told("nodes", _nodes(place), is_needed=False)
+
+
+def _nodes(place: str) -> Iterator[DoctorLine]:
+    from actors.cluster.survey import faults_of, survey_at, warnings_of
+
+    nodes = survey_at(place)
+    for node in nodes:
+        yield DoctorLine("node", f"{node.name}: {node.answer.versions() if node.answer else node.why}")
+    for fault in faults_of(nodes):
+        yield _fault("nodes", fault, True)
+    for note in warnings_of(nodes):
+        yield _fault("nodes", note, False)
 
 
 # `relief-ray device monitor`: power and energy of this board by rail, while it works or while a command runs.

@@ -301,9 +301,11 @@ def disk_errors(path: Path, what: str) -> Iterator[None]:
         if path.absolute().is_relative_to(cache_root().absolute()):
             fix = "set RELIEF_CACHE to a folder of yours with room"
         elif error.errno in _FULL:
-            fix = "free some space, then resume: everything before this write is intact"
+            fix = "free some space (or inodes: df -i), then resume: everything before this write is intact"
         elif error.errno == errno.EROFS:  # what Linux makes of a disk that begins to fail, a board's SD card say
             fix = f"choose another folder ({option('out', 'DIR')}), or make this one writable again, then resume"
+        elif error.errno == errno.EACCES and os.geteuid() == 0:
+            fix = "root may not, as with NFS's root_squash: work as the user that the folder belongs to"
         elif error.errno in _DENIED:
             fix = f"choose a folder that you may write to ({option('out', 'DIR')}) or change its permissions"
         else:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,22 @@ import pytest
 
 from relief_ray.support import files
 from relief_ray.support.errors import UserError
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root, and setpriv")
+def test_root_without_its_rights_is_told_as_on_a_server_that_takes_them(tmp_path):
+    """As NFS's root_squash does: the folder belongs to another user, and root may not write into it."""
+    place = tmp_path / "theirs"
+    place.mkdir(mode=0o755)
+    os.chown(place, 65534, 65534)
+    program = (
+        "import pathlib, sys; from relief_ray.support.files import preflight; preflight(pathlib.Path(sys.argv[1]), 0)"
+    )
+    words = ["setpriv", "--inh-caps=-all", "--bounding-set=-all", sys.executable, "-c", program, str(place)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert (
+        "Permission denied; expected a writable place; root may not, as with NFS's root_squash: work as" in done.stderr
+    )
 
 
 def test_write_atomic_writes_and_leaves_nothing_else(tmp_path):

@@ -160,8 +160,7 @@ def test_a_run_that_the_data_rule_will_refuse_does_not_fit(monkeypatch, capsys, 
     import contextlib
 
     nodes = [node("a", 2), node("b", 2), node("c", 2, answer=BARE)]
-    monkeypatch.setattr(cluster_check, "survey", lambda: nodes)
-    monkeypatch.setattr(cluster_check, "ray_session", lambda options: contextlib.nullcontext())
+    monkeypatch.setattr(cluster_check.nodes_of, "survey_at", lambda place: nodes)
     with contextlib.ExitStack() as stack:
         stopped = None if code is None else stack.enter_context(pytest.raises(Stopped))
         for result in check(["demo"], typed(*settings), "auto"):
@@ -178,6 +177,14 @@ def test_other_versions_of_torch_are_said():
     assert "2.13.0 and 2.5.0" in note
     builds = [node("a"), node("b", answer=replace(ANSWER, torch="2.13.0+cu130"))]
     assert warnings_of(builds) == [], "builds of one version agree but for the last bits"
+
+
+def test_a_clock_that_is_off_is_said_and_one_that_did_not_answer_is_not():
+    nodes = [node("a"), replace(node("b"), clock_off_s=-7200.4), replace(node("c"), clock_off_s=0.9)]
+    assert warnings_of(nodes) == [
+        "the clock of board-b (type_b) is -7,200 s from this machine's, and so are dates in its logs; "
+        "there: timedatectl set-ntp true"
+    ]
 
 
 def test_text_has_80_columns_and_json_the_same_facts():
