@@ -285,7 +285,9 @@ def test_systemd_takes_the_units(name, tmp_path):
 
 def test_containers_say_what_our_command_line_takes(capsys):
     lines = [s["command"] for s in load("docker/compose.yaml")["services"].values()]
-    lines.append(load("kuberay/rayjob.yaml")["spec"]["entrypoint"])
+    by_shell, _, command = load("kuberay/rayjob.yaml")["spec"]["entrypoint"].partition(" ")
+    assert by_shell == "exec", "a shell that stays keeps the job from being stopped"
+    lines.append(command)
     for program, *words in map(shlex.split, lines):
         assert program == "relief-ray" and accepted(words, capsys) == "", words
 

@@ -47,12 +47,13 @@ class Cluster:
             "RAY_worker_niceness": "0",
         }  # fmt: skip
 
-    def start(self, name, *words):
+    def start(self, name, *words, before=()):
+        """Start a node; ``before``: a program that becomes it, such as `unshare`."""
         words = [*words, "--token", self.token, "--ports", self.next_port, "--temp-dir", self.temp / name]
         words += ["--num-cpus", 2, "--memory-mib", 4000, "--object-store-mib", 100]
         self.next_port += NUM_PORTS
         with (self.folder / f"{name}.log").open("wb") as log:
-            command = [sys.executable, "-m", "actors.cli.main", "cluster", *map(str, words)]
+            command = [*before, sys.executable, "-m", "actors.cli.main", "cluster", *map(str, words)]
             process = subprocess.Popen(command, env=self.env, stdout=log, stderr=log, start_new_session=True)
         self.processes.append(process)
         return process
