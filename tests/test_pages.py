@@ -69,6 +69,7 @@ NOT_RUN = (
     ("docs/cluster.md", "relief-ray submit --token", _LOOPBACK),
     ("docs/cluster.md", "ray job submit", _LOOPBACK),
     ("docs/cluster.md", "export RAY_AUTH_MODE", _CLUSTER),
+    ("docs/cluster.md", "prometheus --config", "keeps a terminal: tests/actors/cluster/test_monitor.py runs it"),
     ("docs/cluster.md", "sudo ", "needs root: `tests/cluster` has the same commands"),
     ("docs/jetson.md", "sh bootstrap.sh", _INSTALLS),
     ("docs/jetson.md", "relief-ray cluster join", _CLUSTER),

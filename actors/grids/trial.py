@@ -21,7 +21,7 @@ from ray.tune.execution import tune_controller
 from actors.grids.places import settled
 from actors.launch import Hooks, run_experiment
 from actors.runtime import serialization
-from actors.runtime.coordinator import Gauges
+from actors.runtime.gauges import Gauges
 from actors.runtime.warm_pool import WorkerCache
 from relief_ray.experiment.experiment import open_cell
 from relief_ray.experiment.setup import Setup
