@@ -263,24 +263,55 @@ def submit(
     attach: str | None,
     stop: str | None,
 ) -> None:
-    """Start a job of ``arguments``, or follow or stop the one that is named."""
+    """Start a job of ``arguments`` and follow it; or follow the one that is named, or ask it to stop.
+
+    A job that is asked to stop ends within seconds, and its run or grid can be resumed.
+
+    Args:
+        context: of this command, which knows all others.
+        arguments: the command line, with or without `relief-ray`.
+        address: the head's dashboard; None: ``RAY_API_SERVER_ADDRESS``, or this machine's.
+        token: the cluster's token, which is not uploaded.
+        folder: folder to upload.
+        variables: ``NAME=VALUE``, set for the job and all its processes.
+        detach: do not follow the job.
+        dry_run: only list the files.
+        attach: the job to follow.
+        stop: the job to stop.
+
+    Raises:
+        UserError: no command, too much to upload, or a head that does not answer.
+        Stopped: with the job's exit code, unless it is 0.
+    """
     again = _command_of(address, token)
     if attach is not None:
-        _follow(_connect(address), attach, again)
-    elif stop is not None:
-        stop_command(stop, address, again)
-    else:
-        words = list(arguments[1:] if arguments[0] == "relief-ray" else arguments)
-        root = context.find_root().command
-        assert isinstance(root, TyperGroup)
-        refuse_wrong(root, words)
-        files = jobs.files_to_upload(folder, words, tokens.token_path(token))
-        chosen = jobs.variables_of(variables)
-        if dry_run:
-            print(jobs.headline(folder, files), *(file.path.as_posix() for file in files), sep="\n")
-            return
-        say("\n".join([jobs.headline(folder, files), *jobs.summary(files)]))
-        submit_command(words, files, chosen, address=address, folder=folder, detach=detach, again=again)
+        return _follow(_connect(address), attach, again)
+    if stop is not None:
+        client = _connect(address)
+        with _silence_ends(stop, again):
+            print(f"job {stop} {'is asked to stop' if jobs.stop(client, stop) else 'has ended already'}")
+        return None
+    root = context.find_root().command
+    assert isinstance(root, TyperGroup)
+    words = list(arguments[1:] if arguments[0] == "relief-ray" else arguments)
+    refuse_wrong(root, words)
+    files, chosen = jobs.files_to_upload(folder, words, tokens.token_path(token)), jobs.variables_of(variables)
+    if dry_run:
+        print(jobs.headline(folder, files), *(file.path.as_posix() for file in files), sep="\n")
+        return None
+    say("\n".join([jobs.headline(folder, files), *jobs.summary(files)]))
+    plain = [re.sub(r"[^\w.-]+", "-", Path(word).name) for word in words[:2] if not word.startswith("-")]
+    # A name that is used once: `grid-smoke-1f2e3d`.
+    client, job = _connect(address), "-".join([*plain, secrets.token_hex(3)])
+    command = jobs.entrypoint(words, job)
+    with TemporaryDirectory(prefix="relief-ray-") as place:
+        jobs.stage(folder, files, Path(place))
+        with _silence_ends(job, again):
+            jobs.submit(client, command, Path(place), job, chosen)
+    say(f"job {job}: {command}")
+    if detach:
+        return say(_how_to_go_on(job, again))
+    return _follow(client, job, again)
 
 
 def refuse_wrong(root: TyperGroup, words: Sequence[str]) -> None:
@@ -299,53 +330,6 @@ def refuse_wrong(root: TyperGroup, words: Sequence[str]) -> None:
         assert command is not None
         context = command.make_context(name, rest, parent=context)
     read_settings(context.params.get("settings") or ())
-
-
-def submit_command(
-    words: Sequence[str],
-    files: Sequence[jobs.UploadFile],
-    variables: Mapping[str, str],
-    *,
-    address: str | None,
-    folder: Path,
-    detach: bool,
-    again: str,
-) -> None:
-    """Upload, start the job, follow it.
-
-    Args:
-        words: the command line without `relief-ray`.
-        files: what is uploaded of ``folder``.
-        variables: set for the job and all its processes.
-        address: the head's dashboard; None: ``RAY_API_SERVER_ADDRESS``, or this machine's.
-        folder: folder to upload.
-        detach: do not follow the job.
-        again: `relief-ray submit` with the options that reach this head.
-
-    Raises:
-        UserError: a head that does not answer.
-        Stopped: with the job's exit code, unless it is 0.
-    """
-    plain = [re.sub(r"[^\w.-]+", "-", Path(word).name) for word in words[:2] if not word.startswith("-")]
-    # A name that is used once: `grid-smoke-1f2e3d`.
-    client, job = _connect(address), "-".join([*plain, secrets.token_hex(3)])
-    command = jobs.entrypoint(words, job)
-    with TemporaryDirectory(prefix="relief-ray-") as place:
-        jobs.stage(folder, files, Path(place))
-        with _silence_ends(job, again):
-            jobs.submit(client, command, Path(place), job, variables)
-    say(f"job {job}: {command}")
-    if detach:
-        say(_how_to_go_on(job, again))
-    else:
-        _follow(client, job, again)
-
-
-def stop_command(job: str, address: str | None, again: str) -> None:
-    """Ask a job to stop: its run or grid ends within seconds, and can be resumed."""
-    client = _connect(address)
-    with _silence_ends(job, again):
-        print(f"job {job} {'is asked to stop' if jobs.stop(client, job) else 'has ended already'}")
 
 
 def _connect(address: str | None) -> JobSubmissionClient:

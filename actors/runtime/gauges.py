@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from statistics import median
 from typing import Final
 
@@ -11,23 +12,28 @@ from relief_ray.experiment.setup import Setup
 from relief_ray.records.schema import RoundRecord
 from relief_ray.studies.progress import View
 
+# Labels of gauges, and by their names, without `ray_relief_`, what they show.
 _RUN: Final = ("cell", "strategy", "dataset", "seed")
 _BOARD: Final = (*_RUN, "host")
-# Name, without `ray_relief_`: its labels and what it shows.
-GAUGES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
-    "round": (_RUN, "Rounds committed."),
-    "f1": (_RUN, "Macro-F1 of the last evaluation (of own models where there is no other), 0 to 1."),
-    "simulated_seconds": (_RUN, "Simulated seconds so far, by the clock that plans."),
-    "wall_seconds": (_RUN, "Wall seconds of the rounds that this process ran."),
-    "energy_joules": (_RUN, "Simulated joules so far, by the clock that plans."),
-    "bytes_up": (_RUN, "Bytes that clients sent so far."),
-    "bytes_down": (_RUN, "Bytes that clients were sent so far."),
-    "stragglers": (_RUN, "Clients of the round whose own work lasts longer than twice the median."),
-    "host_peak_mib": (_RUN, "Most resident memory that a host's process has held, MiB; from `run` alone."),
-    "board_watts": (_BOARD, "Mean power of a board while it was computing in the last round, W; of physical runs."),
-    "board_celsius": (_BOARD, "Temperature of a board's hottest zone after that, degrees Celsius."),
-    "board_throttled": (_BOARD, "1 where the board slowed itself down meanwhile, else 0."),
-    "cells": (("grid", "state"), "Cells of a grid by state: done, failed, stopped, running, waiting."),
+_GRID: Final = ("grid", "state")
+GAUGES: Final[dict[tuple[str, ...], dict[str, str]]] = {
+    _RUN: {
+        "round": "Rounds committed.",
+        "f1": "Macro-F1 of the last evaluation (of own models where there is no other), 0 to 1.",
+        "simulated_seconds": "Simulated seconds so far, by the clock that plans.",
+        "wall_seconds": "Wall seconds of the rounds that this process ran.",
+        "energy_joules": "Simulated joules so far, by the clock that plans.",
+        "bytes_up": "Bytes that clients sent so far.",
+        "bytes_down": "Bytes that clients were sent so far.",
+        "stragglers": "Clients of the round whose own work lasts longer than twice the median.",
+        "host_peak_mib": "Most resident memory that a host's process has held, MiB; from `run` alone.",
+    },
+    _BOARD: {
+        "board_watts": "Mean power of a board while it was computing in the last round, W; of physical runs.",
+        "board_celsius": "Temperature of a board's hottest zone after that, degrees Celsius.",
+        "board_throttled": "1 where the board slowed itself down meanwhile, else 0.",
+    },
+    _GRID: {"cells": "Cells of a grid by state: done, failed, stopped, running, waiting."},
 }
 _STRAGGLER_FACTOR = 2.0
 
@@ -78,9 +84,12 @@ def cells_by_state(view: View) -> dict[str, int]:
     return states | {"waiting": view.num_cells - sum(states.values())}
 
 
-def _gauge(name: str) -> Gauge:
-    labels, text = GAUGES[name]
-    return Gauge(f"relief_{name}", text, labels)
+def gauges(labels: tuple[str, ...], given: Mapping[str, str]) -> dict[str, Gauge]:
+    """The gauges with these labels, by name, at this process' node; ``given``: values of labels from now on."""
+    made = {name: Gauge(f"relief_{name}", text, labels) for name, text in GAUGES[labels].items()}
+    for gauge in made.values():
+        gauge.set_default_tags(dict(given))
+    return made
 
 
 class Gauges:
@@ -91,9 +100,7 @@ class Gauges:
         config = setup.config
         tags = {"cell": cell, "strategy": config.label(), "dataset": config.data.name, "seed": str(config.seed)}
         self._clock, self._wall_s = config.costs.planning_time, 0.0
-        self._gauges = {name: _gauge(name) for name, (labels, _) in GAUGES.items() if labels in (_RUN, _BOARD)}
-        for gauge in self._gauges.values():
-            gauge.set_default_tags(tags)
+        self._gauges = gauges(_RUN, tags) | gauges(_BOARD, tags)
 
     def show(self, record: RoundRecord, host_peak_mib: float | None = None) -> None:
         """Set the gauges to a committed round."""
@@ -113,8 +120,7 @@ class GridGauge:
 
     def __init__(self, grid: str) -> None:
         """Register the gauge with this process' node."""
-        self._cells = _gauge("cells")
-        self._cells.set_default_tags({"grid": grid})
+        (self._cells,) = gauges(_GRID, {"grid": grid}).values()
 
     def show(self, view: View) -> None:
         """Set it to how the grid stands."""

@@ -92,18 +92,19 @@ def test_a_head_that_stumbles_is_asked_again(monkeypatch, capsys, method, error)
 
 
 @pytest.mark.parametrize("method", ["list_jobs", "stop_job"])
-def test_a_stop_that_the_head_did_not_take_says_how_to_go_on(monkeypatch, method):
+def test_a_stop_that_the_head_did_not_take_says_how_to_go_on(monkeypatch, invoke, method):
     use(monkeypatch, Head(method, GONE[0]))
-    with pytest.raises(Stopped, match=r"may go on(.|\n)*relief-ray submit --token t --stop job-1"):
-        submit.stop_command("job-1", None, "relief-ray submit --token t")
+    done = invoke("submit", "--stop", "job-1")
+    assert done.exit_code == RAY_LOST
+    assert re.search(r"may go on(.|\n)*relief-ray submit --stop job-1", done.stderr), done.stderr
 
 
 @pytest.mark.parametrize("error", GONE[:3], ids=lambda error: type(error).__name__)
-def test_a_head_that_vanishes_while_it_takes_a_job_may_have_begun_it(monkeypatch, tmp_path, error):
+def test_a_head_that_vanishes_while_it_takes_a_job_may_have_begun_it(monkeypatch, tmp_path, invoke, error):
     use(monkeypatch, Head("submit_job", error))
-    options = {"address": None, "folder": tmp_path, "detach": True, "again": "relief-ray submit"}
-    with pytest.raises(Stopped, match=r"job data-list-\w+ may go on(.|\n)*--attach data-list-"):
-        submit.submit_command(["data", "list"], [], {}, **options)
+    done = invoke("submit", "--working-dir", tmp_path, "--detach", "--", "data", "list")
+    assert done.exit_code == RAY_LOST
+    assert re.search(r"job data-list-\w+ may go on(.|\n)*--attach data-list-", done.stderr), done.stderr
 
 
 ODD = "my token's file"
