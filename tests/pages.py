@@ -89,6 +89,7 @@ def make_place(folder: Path) -> Path:
     script = f"import sys\nsys.path[0] = {str(ROOT)!r}\nfrom actors.cli.main import main\nmain()\n"
     _program(programs / "relief-ray", f"#!{sys.executable}\n{script}")
     _program(programs / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    _program(programs / "ray", f'#!/bin/sh\nexec {Path(sys.executable).parent}/ray "$@"\n')
     (programs / "activate").write_text(f"PATH={programs}:$PATH\n")
     (folder / "results").symlink_to(ROOT / "results")
     return folder

@@ -67,7 +67,9 @@ NOT_RUN = (
     ("docs/cluster.md", "relief-ray cluster check --address 127", _LOOPBACK),
     ("docs/cluster.md", "relief-ray submit -- ", _CLUSTER),
     ("docs/cluster.md", "relief-ray submit --token", _LOOPBACK),
+    ("docs/cluster.md", "ray job submit", _LOOPBACK),
     ("docs/cluster.md", "export RAY_AUTH_MODE", _CLUSTER),
+    ("docs/cluster.md", "prometheus --config", "keeps a terminal: tests/actors/cluster/test_monitor.py runs it"),
     ("docs/cluster.md", "sudo ", "needs root: `tests/cluster` has the same commands"),
     ("docs/jetson.md", "sh bootstrap.sh", _INSTALLS),
     ("docs/jetson.md", "relief-ray cluster join", _CLUSTER),
@@ -320,6 +322,8 @@ def test_the_blocks_for_a_cluster_on_one_machine_run_together(tmp_path):
     """docs/cluster.md: head and node keep their terminals, the check and the job work, Ctrl-C ends both."""
     (block,) = (b for b in blocks("docs/cluster.md") if "cluster head --bind 127" in b.text)
     head, join, check, job = commands(block.text)
+    (by_hand,) = (c for b in blocks("docs/cluster.md") for c in commands(b.text) if c.startswith("ray job submit"))
+    token = "export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=/tmp/relief-token/token"
     with socket.socket() as door:
         if door.connect_ex(("127.0.0.1", 6379)) == 0:
             pytest.skip("another Ray has port 6379 here")
@@ -330,7 +334,7 @@ def test_the_blocks_for_a_cluster_on_one_machine_run_together(tmp_path):
         return subprocess.run(["sh", "-ec", command], cwd=place, env=env, text=True, capture_output=True, timeout=500)
 
     with contextlib.ExitStack() as stack:
-        for folder in re.findall(r"/tmp/(?:rr-c|relief-token)", block.text):
+        for folder in re.findall(r"/tmp/(?:rr-c|relief-token|relief-by-hand)", block.text + by_hand):
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
         terminals = []
         for command in (head, join):
@@ -338,10 +342,11 @@ def test_the_blocks_for_a_cluster_on_one_machine_run_together(tmp_path):
             terminals.append(stack.enter_context(terminal(f"exec {command}", place, env, log)))
             while (seen := num_nodes(run(f"{check} --json").stdout)) < len(terminals):
                 assert terminals[-1].poll() is None, f"{command}: ended, {seen} nodes"
-        for command in (check, job):
+        for command, end in ((check, "nodes"), (job, "12 done"), (f"{token}; {by_hand}", "succeeded")):
             done = run(command)
             assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
-        assert "12 done" in done.stdout
+            assert end in done.stdout
+        assert Path("/tmp/relief-by-hand/relief-s0/run.json").is_file()
         for process in reversed(terminals):
             process.send_signal(signal.SIGINT)
             process.wait(timeout=60)  # its code is Ray's own

@@ -90,6 +90,10 @@ def submit(
     ] = None,
     token: Token = None,
     folder: Annotated[Path, typer.Option("--working-dir", metavar="DIR", help="Folder to upload.")] = Path(),
+    variables: Annotated[
+        list[str] | None,
+        typer.Option("--env", metavar="NAME=VALUE", help="Variable of all the job's processes; repeatable."),
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the end.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the files that would be uploaded.")] = False,
     attach: Annotated[SomeText, typer.Option(metavar="JOB", help="Follow a job that was submitted.")] = None,

@@ -8,7 +8,7 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from actors.runtime.tokens import holds_token
 from relief_ray.records.sync.mirror import is_uri
-from relief_ray.support.errors import UserError
+from relief_ray.support.errors import UserError, clipped
 
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient
@@ -173,9 +173,16 @@ _TALKATIVE = (
 # Commands that write run folders. In a job, the current folder is a copy that Ray removes.
 _WRITING = ("run", "grid")
 _READING_GRIDS = ("resume", "status", "freeze")
-_ONLY_TELLING = ("--dry-run", "--help", "-h")
 # `~/x` and `--out=~/x`: the head's home, which quotes would hide from its shell.
 _AT_HOME = re.compile(r"(--[\w-]+=)?~(/.*)?", re.DOTALL)
+# Variables of a job.
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_EXPANDED = re.compile(r"\$[\w{]")
+_RESERVED = {
+    "RELIEF_RAY_THREADS": "it says how Ray was started",
+    "CUDA_VISIBLE_DEVICES": "Ray gives each process its GPUs; use --set training.device",
+    "OMP_NUM_THREADS": "threads decide the last bits of sums; use --set runtime.num_threads",
+}
 
 
 class HeadSilent(Exception):
@@ -221,11 +228,15 @@ def connect(url: str) -> JobSubmissionClient:
 def entrypoint(arguments: Sequence[str], job: str) -> str:
     """The command line that the head's shell runs for ``relief-ray ARGUMENTS``.
 
+    The shell becomes the command (``exec``). A shell that waits for it would be ended by the signal that stops the job,
+    and leave it to the first process of the container: where that one takes in no ended children, Ray counts the
+    command as running for ``RAY_JOB_STOP_WAIT_TIME_S``.
+
     Records, and a copy that `resume URI` brings, go to the head's home folder unless the command names a place. A run
     uses the cluster that it is on.
     """
-    command = " ".join(_quoted(word) for word in ["relief-ray", *arguments])
-    if set(arguments) & set(_ONLY_TELLING):
+    command = " ".join(_quoted(word) for word in ["exec", "relief-ray", *arguments])
+    if "--dry-run" in arguments:
         return command
     verb, following = arguments[0], arguments[1] if len(arguments) > 1 else ""
     is_new = verb in _WRITING and not (verb == "grid" and following in _READING_GRIDS)
@@ -238,6 +249,29 @@ def entrypoint(arguments: Sequence[str], job: str) -> str:
     if verb == "resume":
         command += " --set runtime.address=auto"
     return command
+
+
+def variables_of(texts: Iterable[str]) -> dict[str, str]:
+    """A job's variables, each given as ``NAME=VALUE``.
+
+    Raises:
+        UserError: one has no name, a name that Ray or a setting decides, or a value that Ray would change.
+    """
+    variables: dict[str, str] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or not _NAME.fullmatch(name):
+            raise UserError(f"--env {clipped(name)}: expected NAME=VALUE, the name of letters, digits and _")
+        if name.startswith("RAY_") or name in _RESERVED:
+            why = _RESERVED.get(name, "Ray's own; set it where the node is started")
+            raise UserError(f"--env {name}: a job cannot choose it: {why}")
+        if _EXPANDED.search(value):
+            raise UserError(
+                f"--env {name}: its value has a $ before a name, which Ray replaces by a variable of the node; "
+                "expected the value itself: put one that needs a $ into a file there"
+            )
+        variables[name] = value
+    return variables
 
 
 def _quoted(word: str) -> str:
@@ -253,8 +287,8 @@ def _has(arguments: Sequence[str], option: str) -> bool:
     return any(word == option or word.startswith(f"{option}=") for word in arguments)
 
 
-def submit(client: JobSubmissionClient, command: str, folder: Path, job: str) -> None:
-    """Start a job whose working folder is a copy of ``folder``.
+def submit(client: JobSubmissionClient, command: str, folder: Path, job: str, variables: Mapping[str, str]) -> None:
+    """Start a job whose working folder is a copy of ``folder``; all its processes have ``variables``.
 
     No resources are asked for: Ray puts such a driver on the head, and what it writes stays there.
 
@@ -263,10 +297,11 @@ def submit(client: JobSubmissionClient, command: str, folder: Path, job: str) ->
         HeadSilent: it does not answer; the job may have begun.
     """
     until_s = time.monotonic() + _READY_S
+    environment = {"working_dir": str(folder), "env_vars": dict(variables)}
     while True:
         try:
             with asking_head():
-                client.submit_job(entrypoint=command, submission_id=job, runtime_env={"working_dir": str(folder)})
+                client.submit_job(entrypoint=command, submission_id=job, runtime_env=environment)
             return
         except HeadSilent as silent:
             refusal = silent.__cause__

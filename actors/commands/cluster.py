@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from actors.launch import choose_mode
 from actors.runtime import tokens
 from actors.runtime.placement import Nodes, total_of
 from actors.terminal.exit_codes import BAD_INPUT, INTERRUPTED, RAY_LOST, Result, Stopped, say
-from relief_ray.config.experiment import ExperimentConfig
+from relief_ray.config.experiment import ExperimentConfig, read_settings
 from relief_ray.studies.plan import target_config
 from relief_ray.studies.presets import PRESETS
 from relief_ray.studies.spec import Cell
@@ -249,56 +249,48 @@ def submit(
     address: str | None,
     token: Path | None,
     folder: Path,
+    variables: Sequence[str],
     detach: bool,
     dry_run: bool,
     attach: str | None,
     stop: str | None,
 ) -> None:
-    """Start a job of ``arguments``, or follow or stop the one that is named."""
-    if attach is not None:
-        _follow(_connect(address), attach, address)
-    elif stop is not None:
-        stop_command(stop, address)
-    else:
-        root = context.find_root().command
-        assert isinstance(root, TyperGroup)
-        commands = sorted({*root.commands} - {"submit", "cluster"})
-        place = tokens.token_path(token)
-        submit_command(arguments, commands, address=address, folder=folder, detach=detach, dry_run=dry_run, token=place)
+    """Start a job of ``arguments`` and follow it; or follow the one that is named, or ask it to stop.
 
-
-def submit_command(
-    arguments: Sequence[str],
-    commands: Collection[str],
-    *,
-    address: str | None,
-    folder: Path,
-    detach: bool,
-    dry_run: bool,
-    token: Path,
-) -> None:
-    """Upload, start the job, follow it.
+    A job that is asked to stop ends within seconds, and its run or grid can be resumed.
 
     Args:
+        context: of this command, which knows all others.
         arguments: the command line, with or without `relief-ray`.
-        commands: names of the commands that a job can run.
         address: the head's dashboard; None: ``RAY_API_SERVER_ADDRESS``, or this machine's.
+        token: the cluster's token, which is not uploaded.
         folder: folder to upload.
+        variables: ``NAME=VALUE``, set for the job and all its processes.
         detach: do not follow the job.
         dry_run: only list the files.
-        token: the cluster's token, which is not uploaded.
+        attach: the job to follow.
+        stop: the job to stop.
 
     Raises:
         UserError: no command, too much to upload, or a head that does not answer.
         Stopped: with the job's exit code, unless it is 0.
     """
+    again = _command_of(address, token)
+    if attach is not None:
+        return _follow(_connect(address), attach, again)
+    if stop is not None:
+        client = _connect(address)
+        with _silence_ends(stop, again):
+            print(f"job {stop} {'is asked to stop' if jobs.stop(client, stop) else 'has ended already'}")
+        return None
+    root = context.find_root().command
+    assert isinstance(root, TyperGroup)
     words = list(arguments[1:] if arguments[0] == "relief-ray" else arguments)
-    if words[0] not in commands:
-        raise UserError(f"submit -- {words[0]}: no command for a job; expected one of {', '.join(commands)}")
-    files = jobs.files_to_upload(folder, words, token)
+    refuse_wrong(root, words)
+    files, chosen = jobs.files_to_upload(folder, words, tokens.token_path(token)), jobs.variables_of(variables)
     if dry_run:
         print(jobs.headline(folder, files), *(file.path.as_posix() for file in files), sep="\n")
-        return
+        return None
     say("\n".join([jobs.headline(folder, files), *jobs.summary(files)]))
     plain = [re.sub(r"[^\w.-]+", "-", Path(word).name) for word in words[:2] if not word.startswith("-")]
     # A name that is used once: `grid-smoke-1f2e3d`.
@@ -306,20 +298,30 @@ def submit_command(
     command = jobs.entrypoint(words, job)
     with TemporaryDirectory(prefix="relief-ray-") as place:
         jobs.stage(folder, files, Path(place))
-        with _silence_ends(job, address):
-            jobs.submit(client, command, Path(place), job)
+        with _silence_ends(job, again):
+            jobs.submit(client, command, Path(place), job, chosen)
     say(f"job {job}: {command}")
     if detach:
-        say(_how_to_go_on(job, address))
-    else:
-        _follow(client, job, address)
+        return say(_how_to_go_on(job, again))
+    return _follow(client, job, again)
 
 
-def stop_command(job: str, address: str | None) -> None:
-    """Ask a job to stop: its run or grid ends within seconds, and can be resumed."""
-    client = _connect(address)
-    with _silence_ends(job, address):
-        print(f"job {job} {'is asked to stop' if jobs.stop(client, job) else 'has ended already'}")
+def refuse_wrong(root: TyperGroup, words: Sequence[str]) -> None:
+    """Read the command line of a job as the head will; nothing of it is carried out.
+
+    Raises:
+        UserError: no job can run this command, or a setting is none.
+        typer's own errors: an option or argument that it does not have; and its end where `--help` was asked for.
+    """
+    known = sorted({*root.commands} - {"submit", "cluster"})
+    if not {*words[:1]} & {*known}:
+        raise UserError(f"submit -- {' '.join(words[:1])}: no command for a job; expected one of {', '.join(known)}")
+    context = root.make_context("relief-ray", list(words))
+    while isinstance(group := context.command, TyperGroup):
+        name, command, rest = group.resolve_command(context, [*context._protected_args, *context.args])
+        assert command is not None
+        context = command.make_context(name, rest, parent=context)
+    read_settings(context.params.get("settings") or ())
 
 
 def _connect(address: str | None) -> JobSubmissionClient:
@@ -328,24 +330,24 @@ def _connect(address: str | None) -> JobSubmissionClient:
     return jobs.connect(url if "://" in url else f"http://{url}")
 
 
-def _follow(client: JobSubmissionClient, job: str, address: str | None) -> None:
+def _follow(client: JobSubmissionClient, job: str, again: str) -> None:
     """Show a job's output until it ends.
 
     Raises:
         Stopped: with the job's exit code; or 130 after Ctrl-C, and 9 where the head is gone: the job goes on.
     """
     try:
-        with _silence_ends(job, address):
+        with _silence_ends(job, again):
             code = jobs.follow(client, job, lambda text: print(text, end="", flush=True))
     except KeyboardInterrupt:
-        raise Stopped(INTERRUPTED, f"job {job} goes on\n{_how_to_go_on(job, address)}") from None
+        raise Stopped(INTERRUPTED, f"job {job} goes on\n{_how_to_go_on(job, again)}") from None
     if code:
         raise Stopped(code, f"job {job} ended with exit code {code}")
     say(f"job {job} is done")
 
 
 @contextmanager
-def _silence_ends(job: str, address: str | None) -> Iterator[None]:
+def _silence_ends(job: str, again: str) -> Iterator[None]:
     """Ask a head about a job inside the block.
 
     Raises:
@@ -354,12 +356,18 @@ def _silence_ends(job: str, address: str | None) -> Iterator[None]:
     try:
         yield
     except jobs.HeadSilent as error:
-        raise Stopped(RAY_LOST, f"{error}; job {job} may go on\n{_how_to_go_on(job, address)}") from error
+        raise Stopped(RAY_LOST, f"{error}; job {job} may go on\n{_how_to_go_on(job, again)}") from error
 
 
-def _how_to_go_on(job: str, address: str | None) -> str:
-    command = "relief-ray submit" + ("" if address is None else f" --address {address}")
-    return f"follow it with: {command} --attach {job}\nstop it with:   {command} --stop {job}"
+def _command_of(address: str | None, token: Path | None) -> str:
+    """`relief-ray submit` with the options with which it reached the head."""
+    options = {"--address": address, "--token": token}
+    given = [word for name, value in options.items() if value is not None for word in (name, str(value))]
+    return shlex.join(["relief-ray", "submit", *given])
+
+
+def _how_to_go_on(job: str, again: str) -> str:
+    return f"follow it with: {again} --attach {job}\nstop it with:   {again} --stop {job}"
 
 
 # `relief-ray cluster head` and `join`: check what can be checked, say what comes next, become `ray start`.

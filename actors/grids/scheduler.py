@@ -38,6 +38,7 @@ from actors.grids.search import mark_stopped, rivals, rungs, scores_at
 from actors.grids.trial import F1, ROUND, CellTrial, Trials, low_memory_ends_one_trial
 from actors.runtime import serialization
 from actors.runtime.errors import count_kills, describe_death
+from actors.runtime.gauges import GridGauge
 from actors.runtime.placement import Nodes, look_around, total_of
 from actors.runtime.session import SessionOptions, ray_session
 from relief_ray.records.cells import CellState, EarlyStopping
@@ -141,16 +142,20 @@ class _TuneCallback(_StaysHere, tune.Callback):
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._kills_before = count_kills()
+        self._gauge = GridGauge(loop.plan.name)
+        self._gauge.show(loop.view())
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: object) -> None:
         self._loop.begin(trial.config["cell"])
+        self._gauge.show(self._loop.view())
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: object) -> None:
         self._loop.end(trial.config["cell"])
+        self._gauge.show(self._loop.view())
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: object) -> None:
         keep_death(self._loop, trial.config["cell"], _words_of(trial), self._kills_before)
-        self._loop.end(trial.config["cell"])
+        self.on_trial_complete(iteration, trials, trial)
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: object) -> None:
         self._loop.tick()

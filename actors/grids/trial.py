@@ -21,7 +21,7 @@ from ray.tune.execution import tune_controller
 from actors.grids.places import settled
 from actors.launch import Hooks, run_experiment
 from actors.runtime import serialization
-from actors.runtime.coordinator import Gauges
+from actors.runtime.gauges import Gauges
 from actors.runtime.warm_pool import WorkerCache
 from relief_ray.experiment.experiment import open_cell
 from relief_ray.experiment.setup import Setup
@@ -63,14 +63,14 @@ class CellTrial(tune.Trainable):
     def setup(self, config: dict[str, str], trials: Sequence[ray.ObjectRef[Trials]] = ()) -> None:
         """Initialise a process that has just started; ``trials``: one reference, with the user's own files."""
         self._trials = serialization.get(trials[0])
-        parent, name = self._trials.parent, config["cell"]
-        self._title = name if parent is None else f"{parent}/{name}"
+        # Not a cell's name: Ray never renames an actor, and this process with its workers serves many cells.
+        self._title = f"{self._trials.parent or 'run'}/process-{os.getpid()}"
         self._worker_cache = WorkerCache(self._title)
-        self._trial = Trial(self._trials, name, self._worker_cache)
+        self._trial = Trial(self._trials, config["cell"], self._worker_cache)
 
     def __repr__(self) -> str:
-        """Name in Ray's dashboard, which keeps that of the process's first cell."""
-        return f"{self._title} and later cells"
+        """Name in Ray's dashboard."""
+        return self._title
 
     def reset_config(self, new_config: dict[str, str]) -> bool:
         """Take another cell into the same process, with the same worker processes."""

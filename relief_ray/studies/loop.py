@@ -218,6 +218,7 @@ class Loop:
         saved = generations(state.folder)
         done = round_of(saved[0]) if saved else None
         self._running[name] = _Followed(state=state, last=-1 if done is None else done)
+        self._statuses[name] = "running"
         self.callback.begin(state.cell, text, done)
 
     def give_up(self, name: str) -> _Followed | None:

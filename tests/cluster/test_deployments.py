@@ -29,6 +29,7 @@ FILES = {
     "kuberay/raycluster.yaml": "ray.io_rayclusters.yaml",
     "kuberay/rayjob.yaml": "ray.io_rayjobs.yaml",
     "docker/compose.yaml": "compose-spec.json",
+    "docker/gpu.yaml": "compose-spec.json",
 }
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -76,11 +77,12 @@ def test_the_file_is_valid_and_its_mutants_are_not(name, validators):
     for part in ["spec"] if "spec" in content else ["services"]:
         mutants = list(mutants_of(content, (part,), free=FREE))
         unnoticed = [where for where, mutant in mutants if check.is_valid(mutant)]
-        assert len(mutants) > 30 and not unnoticed
+        assert len(mutants) > (5 if name == "docker/gpu.yaml" else 30) and not unnoticed
 
 
 # Whose keys or values are anyone's choice.
 FREE = {"labels", "rayStartParams", "environment", "services", "resources", "requests", "limits", "build", "x-node"}
+FREE |= {"args"}
 
 
 def mutants_of(content: dict, path: tuple, free: set) -> Iterator[tuple[tuple, dict]]:
@@ -126,8 +128,14 @@ def ray_up() -> list[dict[str, float]]:
     return [t["resources"] for t in types.values() for _ in range(t.get("max_workers", 1))]
 
 
+def our_services() -> dict[str, dict]:
+    """The nodes: services of our image; the others are of a profile that one asks for."""
+    services = load("docker/compose.yaml")["services"]
+    return {name: s for name, s in services.items() if "profiles" not in s}
+
+
 def compose() -> list[dict[str, float]]:
-    lines = [shlex.split(s["command"]) for s in load("docker/compose.yaml")["services"].values()]
+    lines = [shlex.split(s["command"]) for s in our_services().values()]
     typed = [line for line in lines if "--type" in line]
     assert len(typed) == len(lines) - 1
     return [{f"type_{w[w.index('--type') + 1]}": float(w[w.index("--count") + 1])} for w in typed]
@@ -158,13 +166,120 @@ def test_a_job_and_a_cluster_are_the_same_cluster():
 
 
 def test_records_of_a_job_lie_on_the_claimed_volume():
-    claim = load("kuberay/volumes.yaml")
-    pod = load("kuberay/rayjob.yaml")["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
-    (volume,), (mount,) = pod["volumes"], pod["containers"][0]["volumeMounts"]
-    assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
-    assert volume["name"] == mount["name"]
+    mounts = mounts_of(pods()[0])
     words = shlex.split(load("kuberay/rayjob.yaml")["spec"]["entrypoint"])
-    assert words[words.index("--out") + 1].startswith(mount["mountPath"] + "/")
+    (place,) = (path for path in mounts if words[words.index("--out") + 1].startswith(path + "/"))
+    assert mounts[place] == ("relief-records", False)
+
+
+def pods() -> list[dict]:
+    """The pods of the job's cluster, its head first."""
+    spec = load("kuberay/rayjob.yaml")["spec"]["rayClusterSpec"]
+    return [group["template"]["spec"] for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"])]
+
+
+def mounts_of(pod: dict) -> dict[str, tuple[str, bool]]:
+    """By path in the pod's container, the claim behind it and whether it is for reading."""
+    claims = list(yaml.safe_load_all((CLUSTER / "kuberay/volumes.yaml").read_text()))
+    names = {claim["metadata"]["name"] for claim in claims}
+    behind = {v["name"]: v["persistentVolumeClaim"]["claimName"] for v in pod["volumes"]}
+    (container,) = pod["containers"]
+    mounts = {m["mountPath"]: (behind[m["name"]], m.get("readOnly", False)) for m in container["volumeMounts"]}
+    assert {claim for claim, _ in mounts.values()} == set(behind.values()) <= names
+    return mounts
+
+
+def dockerfile() -> list[str]:
+    """The instructions of the image."""
+    text = (CLUSTER / "docker/Dockerfile").read_text().replace("\\\n", " ")
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def test_every_node_has_the_data_sets_for_reading_where_the_image_looks_for_them():
+    (env,) = (line for line in dockerfile() if line.startswith("ENV "))
+    (place,) = (word.partition("=")[2] for word in env.split() if word.startswith("RELIEF_DATA="))
+    assert all(mounts_of(pod)[place] == ("relief-data", True) for pod in pods())
+    assert all(f"${{RELIEF_DATA:-./data}}:{place}:ro" in s["volumes"] for s in our_services().values())
+
+
+def test_the_image_runs_as_a_user_who_owns_what_it_writes_and_keeps_no_downloads():
+    lines = dockerfile()
+    assert lines[0].startswith("ARG PYTHON=") and lines[1] == "FROM python:${PYTHON}-slim"
+    kinds = [line.partition(" ")[0] for line in lines]
+    assert lines[len(kinds) - 1 - kinds[::-1].index("USER")] == "USER relief"
+    installing = next(i for i, line in enumerate(lines) if "pip install" in line)
+    assert lines.index("ARG PIP_NO_CACHE_DIR=1") < installing
+    (user,) = (line for line in lines if "useradd" in line)
+    number = next(line.partition("=")[2] for line in lines if line.startswith("ARG USER_ID="))
+    written = {"/records", *(v.split(":")[1] for v in our_services()["head"]["volumes"] if not v.endswith(":ro"))}
+    assert written <= set(user.split())
+    for pod in pods():
+        rights = pod["securityContext"]
+        assert rights == {"runAsNonRoot": True, "runAsUser": int(number), "fsGroup": int(number)}
+    assert {s["build"]["args"]["USER_ID"] for s in our_services().values()} == {f"${{USER_ID:-{number}}}"}
+
+
+def test_the_ports_of_containers_are_this_machines_alone():
+    published = {p for s in load("docker/compose.yaml")["services"].values() for p in s.get("ports", [])}
+    assert published == {"127.0.0.1:8265:8265", "127.0.0.1:3000:3000"}
+    words = shlex.split(our_services()["head"]["command"])
+    assert words[words.index("--dashboard-host") + 1] == "0.0.0.0", "else nothing answers at the published port"
+
+
+def test_a_gpu_is_asked_for_where_it_is_wished():
+    assert set(load("docker/gpu.yaml")["services"]) == {"type-a"}
+    cluster = load("kuberay/raycluster.yaml")
+    for step in load("kuberay/gpu.yaml"):
+        *parents, last = (part.replace("~1", "/") for part in step["path"].strip("/").split("/"))
+        place = cluster
+        for part in parents:
+            place = place[int(part) if isinstance(place, list) else part]
+        assert step["op"] == "add" and last not in place
+        place[last] = step["value"]
+    group = cluster["spec"]["workerGroupSpecs"][0]
+    (container,) = group["template"]["spec"]["containers"]
+    assert group["groupName"] == "type-a"
+    assert [container["resources"][kind]["nvidia.com/gpu"] for kind in ("limits", "requests")] == [1, 1]
+    assert (
+        "GPU"
+        in next(t for name, t in load("ray-up.yaml")["available_node_types"].items() if name == "type_a")["resources"]
+    )
+
+
+def test_prometheus_and_grafana_find_what_the_head_and_the_image_have():
+    """The files behind each path in a container, and names that several of them give."""
+    services = load("docker/compose.yaml")["services"]
+    head, prometheus, grafana = (services[name] for name in ("head", "prometheus", "grafana"))
+    mounted = {}
+    for volume in (*prometheus["volumes"], *grafana["volumes"]):
+        source, place, mode = volume.split(":")
+        assert mode == "ro"
+        if source.startswith("."):
+            assert (CLUSTER / "docker" / source).is_file(), source
+            mounted[place] = CLUSTER / "docker" / source
+    providers = yaml.safe_load((CLUSTER / "monitoring/provider.yml").read_text())["providers"]
+    ours, rays = (provider["options"]["path"] for provider in providers)
+    assert [path.name for place, path in mounted.items() if place.startswith(f"{ours}/")] == ["dashboard.json"]
+    (scrape,) = yaml.safe_load((CLUSTER / "monitoring/prometheus.yml").read_text())["scrape_configs"]
+    (listed,) = scrape["file_sd_configs"][0]["files"]
+    shared = "ray:/tmp/ray"
+    assert shared in head["volumes"] and rays.startswith("/tmp/ray/") and listed.startswith("/tmp/ray/")
+    assert f"{shared}:ro" in prometheus["volumes"] and f"{shared}:ro" in grafana["volumes"]
+    (source,) = yaml.safe_load((CLUSTER / "monitoring/datasource.yml").read_text())["datasources"]
+    asked = head["environment"]
+    assert source["url"] == "$PROMETHEUS_URL" and source["name"] == asked.get("RAY_PROMETHEUS_NAME", "Prometheus")
+    assert asked["RAY_PROMETHEUS_HOST"] == grafana["environment"]["PROMETHEUS_URL"] == "http://prometheus:9090"
+    assert asked["RAY_GRAFANA_HOST"] == "http://grafana:3000"
+    assert asked["RAY_GRAFANA_IFRAME_HOST"].removeprefix("http://") + ":3000" in grafana["ports"]
+    assert "GF_SECURITY_ALLOW_EMBEDDING" in grafana["environment"], "Ray's dashboard shows Grafana in a frame"
+
+
+def test_the_variables_that_point_to_prometheus_and_grafana_are_rays():
+    from ray.dashboard.modules.metrics import metrics_head
+
+    known = {v for name, v in vars(metrics_head).items() if name.endswith("_ENV_VAR")}
+    given = {name for name in our_services()["head"]["environment"] if "PROMETHEUS" in name or "GRAFANA" in name}
+    assert len(given) == 3 and given <= known
 
 
 # Ray's own checks ---------------------------------------------------------------------------------------------------
@@ -284,8 +399,10 @@ def test_systemd_takes_the_units(name, tmp_path):
 
 
 def test_containers_say_what_our_command_line_takes(capsys):
-    lines = [s["command"] for s in load("docker/compose.yaml")["services"].values()]
-    lines.append(load("kuberay/rayjob.yaml")["spec"]["entrypoint"])
+    lines = [s["command"] for s in our_services().values()]
+    by_shell, _, command = load("kuberay/rayjob.yaml")["spec"]["entrypoint"].partition(" ")
+    assert by_shell == "exec", "a shell that stays keeps the job from being stopped"
+    lines.append(command)
     for program, *words in map(shlex.split, lines):
         assert program == "relief-ray" and accepted(words, capsys) == "", words
 
@@ -296,5 +413,5 @@ def test_one_image_and_one_version_of_ray():
     assert {s["rayVersion"] for s in specs} == {pin.removeprefix("ray==")}
     pods = [g["template"]["spec"] for s in specs for g in (s["headGroupSpec"], *s["workerGroupSpecs"])]
     images = {c["image"] for pod in pods for c in pod["containers"]}
-    images |= {s["image"] for s in load("docker/compose.yaml")["services"].values()}
+    images |= {s["image"] for s in our_services().values()}
     assert len(images) == 1 and f"-t {images.pop()}" in (CLUSTER / "docker" / "Dockerfile").read_text()

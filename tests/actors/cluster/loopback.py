@@ -36,7 +36,8 @@ def free_range(number):
 class Cluster:
     """Processes of a head and its devices, and a user's shell beside them."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, **variables):
+        """``variables``: of all its processes."""
         self.folder, self.temp = folder, Path(tempfile.mkdtemp(prefix="rc-", dir="/tmp"))
         first = free_range(NUM_PORTS)
         self.port, self.dashboard, self.next_port = first, first + 1, first + 2
@@ -44,15 +45,16 @@ class Cluster:
         self.url = f"http://127.0.0.1:{self.dashboard}"
         self.env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {
             "PYTHONPATH": str(ROOT), "HOME": str(folder), "RELIEF_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1",
-            "RAY_worker_niceness": "0",
+            "RAY_worker_niceness": "0", **variables,
         }  # fmt: skip
 
-    def start(self, name, *words):
+    def start(self, name, *words, before=()):
+        """Start a node; ``before``: a program that becomes it, such as `unshare`."""
         words = [*words, "--token", self.token, "--ports", self.next_port, "--temp-dir", self.temp / name]
         words += ["--num-cpus", 2, "--memory-mib", 4000, "--object-store-mib", 100]
         self.next_port += NUM_PORTS
         with (self.folder / f"{name}.log").open("wb") as log:
-            command = [sys.executable, "-m", "actors.cli.main", "cluster", *map(str, words)]
+            command = [*before, sys.executable, "-m", "actors.cli.main", "cluster", *map(str, words)]
             process = subprocess.Popen(command, env=self.env, stdout=log, stderr=log, start_new_session=True)
         self.processes.append(process)
         return process
@@ -92,19 +94,16 @@ class Cluster:
         """Port of a node's gauges."""
         return self.port + 2 + {"head": 0, "device": 1}[name] * NUM_PORTS + 6
 
+    def running(self, folder, *more):
+        """A run of two clients without end, an actor each; prints to ``run.log``."""
+        return self.going(folder, "run", "quick", "--set=runtime.mode=actors", *SMALL, *FLEET, *more)
+
     @contextmanager
-    def running(self, folder):
-        """A run of two clients without end, an actor each, for as long as the block lasts; prints to ``run.log``."""
-        words = [
-            "run",
-            "quick",
-            "--address",
-            f"127.0.0.1:{self.port}",
-            "--set=runtime.mode=actors",
-            "--set=rounds=100000",
-        ]
-        command = [sys.executable, "-m", "actors.cli.main", *words, *SMALL, *FLEET]
-        with (folder / "run.log").open("wb") as log:
+    def going(self, folder, *words):
+        """A command of 100,000 rounds on the cluster, for as long as the block lasts; prints to ``COMMAND.log``."""
+        words = [*words, "--address", f"127.0.0.1:{self.port}", "--set=rounds=100000"]
+        command = [sys.executable, "-m", "actors.cli.main", *words]
+        with (folder / f"{words[0]}.log").open("wb") as log:
             process = subprocess.Popen(command, env=self.env, cwd=folder, stdout=log, stderr=log)
         try:
             yield process
@@ -126,9 +125,9 @@ class Cluster:
 
 
 @contextmanager
-def loopback(folder: Path) -> Iterator[Cluster]:
+def loopback(folder: Path, **variables: str) -> Iterator[Cluster]:
     """Both of them, up; they end with the block."""
-    it = Cluster(folder)
+    it = Cluster(folder, **variables)
     try:
         head = it.start("head", "head", "--port", it.port, "--dashboard-port", it.dashboard)
         until = time.monotonic() + 240

@@ -15,25 +15,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.actors.cluster.loopback import ROOT, Cluster, free_range, loopback
+from tests.actors.cluster.loopback import ROOT, SMALL, Cluster, free_range, loopback
+from tests.devices.boards import BOARDS
 
 PROGRAM = shutil.which("prometheus")
 pytestmark = [
     pytest.mark.slow, pytest.mark.ray, pytest.mark.skipif(PROGRAM is None, reason="prometheus is not on PATH")
 ]  # fmt: skip
-DASHBOARD = json.loads((ROOT / "cluster" / "grafana-dashboard.json").read_text())
+MONITORING = ROOT / "cluster" / "monitoring"
+DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text())
 
 
 class Prometheus:
-    """A Prometheus that scrapes the nodes which Ray's head lists in a file."""
+    """A Prometheus with the project's configuration, but for the folder and port of the head beside it."""
 
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
-        port = free_range(20) + 19
-        listed = cluster.temp / "head" / "prom_metrics_service_discovery.json"
-        (folder / "prometheus.yml").write_text(
-            "global: {scrape_interval: 2s}\nscrape_configs:\n  - job_name: ray\n    file_sd_configs:\n"
-            f"      - files: [{listed}]\n        refresh_interval: 2s\n"
-        )
+    def __init__(self, cluster: Cluster, folder: Path, port: int) -> None:
+        text = (MONITORING / "prometheus.yml").read_text()
+        assert text.count("/tmp/ray/") == 1
+        text = text.replace("/tmp/ray/", f"{cluster.temp / 'head'}/").replace("interval: 10s", "interval: 2s")
+        (folder / "prometheus.yml").write_text(text)
         self.url = f"http://127.0.0.1:{port}/api/v1"
         words = [f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
         with (folder / "prometheus.log").open("wb") as log:
@@ -57,19 +57,29 @@ class Prometheus:
         return values if isinstance(values, list) else []
 
 
+# A gauge of each kind: of a run, a board and a grid; and two samples of a rate. Ray exports every ten seconds.
+WANTED = (
+    "ray_relief_f1", "rate(ray_relief_round[2m]) > 0", "ray_relief_board_watts",
+    'ray_relief_cells{state="running"} > 0', 'ray_relief_f1{strategy="fedavg"}',
+)  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
-    """A cluster with a run on it, and a Prometheus that has seen some rounds of it."""
-    with loopback(tmp_path_factory.mktemp("cluster")) as cluster:
-        folder = tmp_path_factory.mktemp("run")
-        prometheus = Prometheus(cluster, folder)
+    """A cluster of boards with a physical run and a grid on it, and a Prometheus that has seen some rounds of both."""
+    folder, port = tmp_path_factory.mktemp("run"), free_range(20) + 19
+    board = BOARDS["orin_nx"](tmp_path_factory.mktemp("board") / "root")
+    variables = {"RELIEF_SYSFS": str(board), "RAY_PROMETHEUS_HOST": f"http://127.0.0.1:{port}"}
+    with loopback(tmp_path_factory.mktemp("cluster"), **variables) as cluster:
+        prometheus = Prometheus(cluster, folder, port)
+        grid = ["grid", "smoke", "--set=methods=[fedavg]", "--set=tracking.enabled=false", "--jobs=1", *SMALL]
         try:
-            with cluster.running(folder) as process:
-                until = time.monotonic() + 150
-                # Two samples of a rate; Ray exports every ten seconds.
-                while not all(prometheus.query(text) for text in ("ray_relief_f1", "rate(ray_relief_round[2m]) > 0")):
-                    log = (folder / "run.log").read_text()[-2000:]
-                    assert process.poll() is None and time.monotonic() < until, log
+            with cluster.running(folder, "--set=runtime.physical=true") as run, cluster.going(folder, *grid) as cells:
+                until = time.monotonic() + 240
+                while not all(prometheus.query(text) for text in WANTED):
+                    log = "".join((folder / name).read_text()[-2000:] for name in ("run.log", "grid.log"))
+                    is_up = run.poll() is None and cells.poll() is None
+                    assert is_up and time.monotonic() < until, log
                     time.sleep(1)
                 yield cluster, prometheus
         finally:
@@ -99,7 +109,7 @@ def test_every_node_is_scraped(seen):
 def test_every_query_of_the_dashboard_has_a_series(seen):
     _, prometheus = seen
     chosen = choices(prometheus)
-    assert chosen == {"strategy": "(relief)", "dataset": "(dsa_mini)"}
+    assert chosen == {"strategy": "(fedavg|relief)", "dataset": "(dsa_mini)"}
     targets = {(p["title"], t["expr"]) for p in DASHBOARD["panels"] for t in p["targets"]}
     without = []
     for title, text in sorted(targets):
@@ -109,4 +119,26 @@ def test_every_query_of_the_dashboard_has_a_series(seen):
         if not prometheus.query(text):
             without.append((title, text))
     print(f"{len(targets)} queries of {len(DASHBOARD['panels'])} panels, {len(targets) - len(without)} with a series")
-    assert len(targets) >= 14 and not without
+    assert len(targets) >= 23 and not without
+
+
+def test_boards_and_grids_have_the_values_of_their_records(seen):
+    _, prometheus = seen
+
+    def value(text):
+        (row,) = prometheus.query(text)
+        return float(row["value"][1])
+
+    # What the files of the board say: 5 V x 1.6 A, the hottest zone, no alert.
+    assert value("max(ray_relief_board_watts)") == pytest.approx(8.0, rel=0.05)
+    assert value("max(ray_relief_board_celsius)") == 51.0 and value("max(ray_relief_board_throttled)") == 0.0
+    states = {row["metric"]["state"]: float(row["value"][1]) for row in prometheus.query("ray_relief_cells")}
+    assert states["running"] == 1 and states["done"] == states["failed"] == 0
+    assert states["waiting"] == sum(states.values()) - 1 > 1
+    grids = {row["metric"]["grid"] for row in prometheus.query("ray_relief_cells")}
+    assert grids == {"smoke"}
+
+
+def test_rays_dashboard_finds_the_prometheus_that_it_was_told_of(seen):
+    cluster, _ = seen
+    assert "prometheus running" in cluster.get("/api/prometheus_health", cluster.token.read_text())

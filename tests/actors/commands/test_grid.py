@@ -187,20 +187,25 @@ def test_a_budget_in_which_a_round_fits_begins_a_cell(start: Start, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_the_dashboard_opens_with_its_token_and_names_the_trials(start: Start, tmp_path):
-    tiny_plan(tmp_path, methods=("fedavg",), rounds=100_000).write()
+def test_the_dashboard_opens_with_its_token_and_names_no_finished_cell(start: Start, tmp_path):
+    """A process and its workers serve one cell after the other, and Ray never renames them."""
+    hosts = {"runtime.mode": "packed", "runtime.num_hosts": 1}
+    tiny_plan(tmp_path, methods=("fedavg",), rounds=100_000, **hosts).write()
     process = start("grid", "resume", tmp_path, "--dashboard")
     assert process.stdout is not None
     said = next(line for line in process.stdout if line.startswith("dashboard: "))
     url, token = re.fullmatch(r"dashboard: (http://\S+) \(its token: (\w+)\)\n", said).groups()
     request = urllib.request.Request(f"{url}/api/v0/actors?detail=true", headers={"Authorization": f"Bearer {token}"})
     until, shown = time.monotonic() + 90, ""
-    names = re.compile(r'"class_name": "tiny/cell".*"repr_name": "tiny/dsa_mini-fedavg-s0-\w+ and later cells"')
-    while not names.search(shown):
+    names: set[str] = set()
+    while len(names) < 3:
         assert time.monotonic() < until, shown[-2000:]
         time.sleep(0.5)
         with suppress(urllib.error.URLError):
             shown = urllib.request.urlopen(request, timeout=10).read().decode()
+        names = set(re.findall(r'"repr_name": "([^"]+)"', shown))
+    (cell,) = re.findall(r'"class_name": "tiny/cell".*?"repr_name": "([^"]+)"', shown)
+    assert re.fullmatch(r"tiny/process-\d+", cell) and names == {cell, f"{cell}/host-0", f"{cell}/coordinator"}
     with pytest.raises(urllib.error.HTTPError, match="Unauthorized"):
         urllib.request.urlopen(f"{url}/api/v0/actors", timeout=10)
     process.send_signal(signal.SIGINT)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.runtime.coordinator import FIGURES
+from actors.runtime.gauges import GAUGES
 from relief_ray.records.run_folder import read_run
 from relief_ray.studies.plan import Plan
 
@@ -103,4 +103,5 @@ def test_the_smoke_grid_as_a_job(head, tmp_path):
     assert {e.status for e in Plan.read(out, kind="grid").look()} == {"done"}
     assert {read_run(e.folder).parent for e in Plan.read(out, kind="grid").look()} == {"smoke"}
     assert "smoke: 12 done of 12 cells" in said and "Traceback" not in said
-    assert seen == set(FIGURES) - {"host_peak_mib"}, "processes of hosts are those of a `run`"
+    names = {name for labels, gauges in GAUGES.items() if "host" not in labels for name in gauges}
+    assert seen == names - {"host_peak_mib"}, "of hosts in a `run`, of boards in a physical one"

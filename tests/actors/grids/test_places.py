@@ -53,7 +53,7 @@ def test_what_the_user_says_stays():
 def test_processes_of_trials_are_as_many_as_this_node_has_memory_for():
     small = Nodes(each=({"CPU": 2.0, "memory": 2e9},) * 32, here={"CPU": 2.0, "memory": 2e9})
     bundles = bundles_of(config_of(), small)
-    assert num_at_once(bundles, small) == int(2e9 / bundles[0]["memory"]) == 4
+    assert num_at_once(bundles, small) == int(2e9 / bundles[0]["memory"]) == 5
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,12 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
+from actors.grids.places import bundles_of
 from actors.grids.scheduler import STOP_FILE, fit
+from actors.runtime.placement import Nodes
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.records.schema import comparable
 from relief_ray.studies.loop import Loop
@@ -92,6 +95,23 @@ def hosts():
             if is_host and (raylet / "comm").read_text().strip() == "raylet" and parent_of(raylet) == os.getpid():
                 pids.add(process.name)
     return pids
+
+
+@pytest.mark.slow
+def test_a_trials_process_takes_what_is_reserved_for_it(cluster, tmp_path):
+    plan = tiny_plan(tmp_path, methods=("relief",), **{"runtime.mode": "packed", "runtime.num_hosts": 1}).write()
+    (cell,) = plan.look()
+    taken = [0]
+
+    def look(name):
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.cmdline()[:1] and process.cmdline()[0].startswith("ray::tiny/cell"):
+                    taken.append(process.memory_full_info().uss)
+
+    run_all(plan, Log(look))
+    reserved = bundles_of(cell.cell.config, Nodes(each=({"CPU": 2.0},), here={"CPU": 2.0}))[0]["memory"]
+    assert 0.6 * reserved < max(taken) < reserved, (max(taken), reserved)
 
 
 @pytest.mark.slow
