@@ -286,7 +286,7 @@ def submit(
     root = context.find_root().command
     assert isinstance(root, TyperGroup)
     words = list(arguments[1:] if arguments[0] == "relief-ray" else arguments)
-    refuse_wrong(root, words)
+    _refuse_wrong(root, words)
     files, chosen = jobs.files_to_upload(folder, words, tokens.token_path(token)), jobs.variables_of(variables)
     if dry_run:
         print(jobs.headline(folder, files), *(file.path.as_posix() for file in files), sep="\n")
@@ -306,7 +306,7 @@ def submit(
     return _follow(client, job, again)
 
 
-def refuse_wrong(root: TyperGroup, words: Sequence[str]) -> None:
+def _refuse_wrong(root: TyperGroup, words: Sequence[str]) -> None:
     """Read the command line of a job as the head will; nothing of it is carried out.
 
     Raises:
