@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relief_ray.config.experiment import ExperimentConfig, parse
+from relief_ray.config.experiment import ExperimentConfig, parse_recorded
 from relief_ray.core.groups import GroupLayout, Params
 from relief_ray.core.messages import ClientId, ClientState, ClientView, EvalPlan, EvalTarget, Fleet, ServerState
 from relief_ray.data.window_set import WindowSet
@@ -216,7 +216,8 @@ def evaluate_run(path: Path, more: Iterable[Sensors] = (), part: Part = "test", 
         UserError: no checkpoint, a damaged one, other data or encoder than the run's, or an unknown sensor.
     """
     run = read_run(path)
-    setup = as_begun(run, path, parse(run.config, str(path / "run.json")), root)
+    config = parse_recorded(run.config, str(path / "run.json"), own_sources=run.own_sources, begun_is_enough=True)
+    setup = as_begun(run, path, config, root)
     newest = max(map(checkpoint.round_of, checkpoint.generations(path)), default=None)
     point = checkpoint.load(path, binding_of(setup, run), newest)
     if point is None:

@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from safetensors.torch import save_file
 from torch import Tensor, cat
 
-from relief_ray.config.experiment import parse
+from relief_ray.config.experiment import parse_recorded
 from relief_ray.core.groups import Params
 from relief_ray.experiment.evaluation import evaluation_inputs, served
 from relief_ray.experiment.lifecycle import as_begun
@@ -186,7 +186,9 @@ def export_model(
     run = read_run(run_folder)
     _refuse_full(out)
     saved = saved_round(run_folder, run, round_)
-    setup = as_begun(run, run_folder, parse(run.config, str(run_folder / RUN_FILE)))
+    where = str(run_folder / RUN_FILE)
+    config = parse_recorded(run.config, where, own_sources=run.own_sources, begun_is_enough=True)
+    setup = as_begun(run, run_folder, config)
     point = load(run_folder, binding_of(setup, run), saved)
     assert point is not None
     params = common_model(setup, point, run_folder)

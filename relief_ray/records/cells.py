@@ -22,7 +22,7 @@ from relief_ray.records.identity import other_program
 from relief_ray.records.ledger import LineFormat, Lines, Rounds, scan
 from relief_ray.records.lock import is_folder_locked
 from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, is_done, other_model, read_rounds, read_run
-from relief_ray.records.schema import MethodFacts, RoundRecord, RunRecord, Status, page_of, read_page
+from relief_ray.records.schema import MethodFacts, RecordedConfig, RoundRecord, RunRecord, Status, page_of, read_page
 from relief_ray.support.errors import UserError, nearest, option, shown
 from relief_ray.support.files import PAGE, disk_errors, stamp, unsealed, write_atomic
 from relief_ray.support.frozen import FrozenConfig, strictly
@@ -247,7 +247,7 @@ class PlannedCell(FrozenConfig):
     setting: str = ""
     hash: str = ""
     method: MethodFacts
-    config: dict[str, JsonValue]
+    config: RecordedConfig
 
 
 class SuggestedSearch(FrozenConfig):
@@ -268,6 +268,12 @@ class SuggestedSearch(FrozenConfig):
     target: str
     settings: tuple[str, ...] = ()
     bounds: dict[str, dict[str, tuple[float, float]]] = Field(default_factory=dict)
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """Sha256 of the target's file as it is now, by its name; empty where the target is no file."""
+        file = Path(self.target)
+        return {self.target: hashlib.sha256(file.read_bytes()).hexdigest()} if file.is_file() else {}
 
 
 class EarlyStopping(FrozenConfig):

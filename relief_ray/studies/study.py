@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
-from relief_ray.config.experiment import ExperimentConfig, as_read, parse
+from relief_ray.config.experiment import ExperimentConfig, as_read, parse, parse_recorded
 from relief_ray.plugins.load import import_path, is_path
 from relief_ray.records.cells import PLAN_FILE
 from relief_ray.records.run_folder import RUN_FILE
@@ -276,7 +276,8 @@ class Run:
         Raises:
             UserError: this version cannot read it, or a module of the user's is not there.
         """
-        return parse(self.record.config, self._loaded.where)
+        run = self.record
+        return parse_recorded(run.config, self._loaded.where, own_sources=run.own_sources, begun_is_enough=True)
 
     @property
     def record(self) -> RunRecord:

@@ -13,7 +13,7 @@ from math import isclose
 
 from pydantic import ValidationError
 
-from relief_ray.config.experiment import ExperimentConfig, assign, parse, settings_of
+from relief_ray.config.experiment import ExperimentConfig, parse_recorded, settings_of
 from relief_ray.core.messages import Assignment, ClientId, Fleet, Receipt, RoundCost, StageTimes, Work
 from relief_ray.core.stages import Engine
 from relief_ray.devices.fleet import with_windows
@@ -68,14 +68,14 @@ def what_if(
         UserError: the run is pooled or its work is not fully recorded; the other fleet has other clients or sensors.
     """
     run, where = loaded.run, loaded.where
-    config = parse(run.config, where)
+    config = parse_recorded(run.config, where, own_sources=run.own_sources)
     if config.strategy.pooled:
         raise UserError(f"{where}: pooled data have no fleet; name a federated run")
     # Key by key: a type keeps the figures that are not named.
     others = [*settings_of({"fleet": fleet})] if fleet else []
     others += [] if profile is None else [Setting("costs.profile", profile)]
     others += [] if epochs is None else [Setting("training.epochs", epochs)]
-    changed = parse(assign(run.config, others), f"{where}, other fleet")
+    changed = parse_recorded(run.config, f"{where}, other fleet", others, own_sources=run.own_sources)
     profiled = {} if profile is None else {n: c for n, c in run_clocks(changed).items() if c.needs_profile}
     before, after = _hardware(loaded, config, {}), _hardware(loaded, changed, profiled, windows)
     _refuse_other_sensors(before.fleet, after.fleet)
