@@ -224,10 +224,8 @@ METHODS: dict[str, Fault] = {
     "no loss": objective("return None", "client.objective returned None, expected a Tensor"),
     "a loss per window": objective("return step.logits.sum(1)", "returned torch.float32 of shape (8,), expected"),
     "a loss of NaN": objective("return sound * float('nan')", "client.objective returned nan for finite logits,"),
-    "parameters in place": objective("[x.detach().add_(1) for x in step.params.values()]",
-                                     "client.objective changed group 'fusion.A.acc' in place, expected a loss alone"),
-    "the received model in place": objective("next(iter(step.start.values())).mul_(2)",
-                                             "client.objective changed group "),
+    "the received model in place": objective("step.start['fusion.A.acc'].mul_(2)", "client.objective: changed the "
+                                             "received model in place, group 'fusion.A.acc'; expected a loss alone"),
     "another default type": objective("torch.set_default_dtype(torch.float64)",
                                       "client.objective left torch's default type at torch.float64, expected that it"),
     "a loss without gradient": objective("return sound.detach()", "the loss does not depend on the model (it has"),

@@ -553,11 +553,12 @@ def _call(name: str, function: _Function, *arguments: object) -> object:
 
 
 def _objective(name: str, function: _Function, step: LocalStep) -> object:
-    versions = [(j, x, x._version) for vectors in (step.params, step.start) for j, x in vectors.items()]
+    versions = {j: x._version for j, x in step.start.items()}
     loss = _call(name, function, step)
-    changed = next((j for j, x, before in versions if x._version != before), None)
+    changed = next((j for j, x in step.start.items() if x._version != versions[j]), None)
     if changed is not None:
-        _require(name, function, "finishes", lambda: f"changed group {changed!r} in place, expected a loss alone")
+        said = f"changed the received model in place, group {changed!r}; expected a loss alone"
+        _require(name, function, "finishes", lambda: said)
     return loss
 
 

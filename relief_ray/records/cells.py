@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Generic, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, JsonValue, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from relief_ray.records.checkpoint import generations, newest_model, round_of
 from relief_ray.records.identity import other_program
@@ -413,8 +414,41 @@ def parse_claims(content: bytes, where: str) -> Claims:
     try:
         return strictly(Claims, read_bytes(content, where))
     except ValidationError as error:
-        lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}".removeprefix(": ") for e in error.errors()]
-        raise UserError("\n".join(f"{where}: {line.replace('Value error, ', '')}" for line in lines)) from error
+        raise UserError("\n".join(f"{where}: {_said(fault)}" for fault in error.errors())) from error
+
+
+def _said(fault: ErrorDetails) -> str:
+    """A fault of a claims file in words: the key, what was found, what was expected."""
+    key, found = ".".join(map(str, fault["loc"])), shown(fault["input"])
+    match fault["type"]:
+        case "missing":
+            return f"{key}: found no value, expected one; set it"
+        case "extra_forbidden":
+            known = Claim.model_fields if "." in key else Claims.model_fields
+            name = key.rpartition(".")[2]
+            return f"unknown key {key!r}{nearest(name, known)}; expected one of {', '.join(known)}"
+        case "value_error":
+            return f"{key}: {fault['ctx']['error']}".removeprefix(": ")
+        case "too_short":
+            return f"{key}: found an empty list, expected at least one claim"
+        case "tuple_type":
+            return f"{key} = {found}: expected a list"
+        case "model_type" | "dict_type":
+            return f"{key} = {found}: expected a mapping".removeprefix(" = ")
+        case "greater_than":
+            return f"{key} = {found}: expected points, above 0"
+        case kind:
+            fits = _FITS.get(kind) or fault["msg"].replace("Input should be", "expected")
+            return f"{key} = {found}: {fits}"
+
+
+_FITS = {
+    "string_type": "expected a text",
+    "string_too_short": "expected the name of a method",
+    "float_type": "expected a number",
+    "float_parsing": "expected a number",
+    "bool_type": "expected true or false",
+}
 
 
 def read_claims(path: Path) -> tuple[Claims, bytes]:

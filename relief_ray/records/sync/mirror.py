@@ -74,11 +74,6 @@ class MirrorStore:
                 f"runtime.mirror = {self.name!r}: cannot be used ({str(error).splitlines()[0]}); expected {_EXAMPLES}, "
                 "with the library for that kind of store installed in this environment"
             ) from error
-        if "memory" in self._fs.protocol:
-            raise UserError(
-                f"runtime.mirror = {self.name!r}: is gone when this process ends, expected a store that stays, "
-                f"{_EXAMPLES}"
-            )
         self._root = str(root).rstrip("/")
         self._puts_whole = uri.partition("://")[0] in _OBJECT_STORES
 
