@@ -52,7 +52,7 @@ from relief_ray.plugins.load import (
     path_of,
     what_to_type,
 )
-from relief_ray.records.identity import NOT_DECIDING, why_closed
+from relief_ray.records.identity import NOT_DECIDING
 from relief_ray.records.schema import Recorded
 from relief_ray.server.optimizer import ServerConfig
 from relief_ray.strategies import PRESETS, REFERENCE, AnyStrategy, built_in_name
@@ -67,7 +67,7 @@ from relief_ray.training.config import TrainingConfig
 # A setting that is added leaves it as it is: its default is not part of an identity.
 SCHEMA: Final = 2
 # More would run for years; the numbers of rounds are listed.
-MAX_ROUNDS: Final = 1_000_000
+_MAX_ROUNDS: Final = 1_000_000
 
 
 class Choice(FrozenConfig):
@@ -213,7 +213,7 @@ class ExperimentConfig(FrozenConfig):
     """Provenance of tuned hyperparameters; None: they were not searched."""
     replicate: int | None = Field(default=None, ge=0)
     """Number of the repetition that ``seed`` and ``fleet.rotation`` were derived from; None: of none."""
-    rounds: int = Field(default=200, ge=1, le=MAX_ROUNDS)
+    rounds: int = Field(default=200, ge=1, le=_MAX_ROUNDS)
     """Number of rounds R, without the bootstrap."""
     seed: int = Field(default=0, ge=0)
     """Seed of all random streams."""
@@ -403,14 +403,17 @@ _BASES: Final[Mapping[str, type[StrategyConfig] | type[BackboneConfig]]] = {
 }
 
 
-def parse(values: Mapping[str, object], where: str = "configuration") -> ExperimentConfig:
-    """Check plain values and return the configuration; what a record has (``Recorded``) imports nothing.
+def parse(values: Mapping[str, object], where: str = "configuration", why: str = ONLY_A_RECORD) -> ExperimentConfig:
+    """Check plain values and return the configuration.
+
+    ``why``: why nothing is imported that a record's values name (``Recorded``); empty: it is.
 
     Raises:
         UserError: one line per fault: key, what was found, what was expected.
     """
     if isinstance(values, Recorded):
-        return parse_recorded(values, where)
+        with closed(why):
+            return parse(dict(values), where)
     try:
         return strictly(ExperimentConfig, dict(values))
     except ValidationError as error:
@@ -421,26 +424,6 @@ def parse(values: Mapping[str, object], where: str = "configuration") -> Experim
         raise
     except ValueError as error:
         raise UserError(f"{where}: {error}") from error
-
-
-def parse_recorded(
-    recorded: Mapping[str, JsonValue],
-    where: str,
-    settings: Iterable[Setting] = (),
-    *,
-    own_sources: Mapping[str, str] | None = None,
-    begun_is_enough: bool = False,
-    other_code: bool = False,
-    otherwise: str = "",
-) -> ExperimentConfig:
-    """Check a record's values, so changed; its own code is imported where ``records.identity.why_closed`` lets it be.
-
-    Raises:
-        UserError: as ``parse``, or the record names code that is not to be imported.
-    """
-    why = why_closed(recorded, own_sources, begun_is_enough=begun_is_enough, other_code=other_code, otherwise=otherwise)
-    with closed(why):
-        return parse(dict(assign(recorded, settings)), where)
 
 
 def as_read(values: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:

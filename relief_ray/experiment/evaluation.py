@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relief_ray.config.experiment import ExperimentConfig, parse_recorded
+from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.core.groups import GroupLayout, Params
 from relief_ray.core.messages import ClientId, ClientState, ClientView, EvalPlan, EvalTarget, Fleet, ServerState
 from relief_ray.data.window_set import WindowSet
@@ -21,6 +21,7 @@ from relief_ray.experiment.recording import binding_of
 from relief_ray.experiment.setup import Setup
 from relief_ray.records import checkpoint
 from relief_ray.records.checkpoint import Averages
+from relief_ray.records.identity import why_closed
 from relief_ray.records.metrics import macro_f1, on_own_subjects
 from relief_ray.records.run_folder import read_run
 from relief_ray.server.aggregation import mean_personal
@@ -216,7 +217,8 @@ def evaluate_run(path: Path, more: Iterable[Sensors] = (), part: Part = "test", 
         UserError: no checkpoint, a damaged one, other data or encoder than the run's, or an unknown sensor.
     """
     run = read_run(path)
-    config = parse_recorded(run.config, str(path / "run.json"), own_sources=run.own_sources, begun_is_enough=True)
+    why = why_closed(run.config, run.own_sources, begun_is_enough=True)
+    config = parse(run.config, str(path / "run.json"), why)
     setup = as_begun(run, path, config, root)
     newest = max(map(checkpoint.round_of, checkpoint.generations(path)), default=None)
     point = checkpoint.load(path, binding_of(setup, run), newest)

@@ -419,35 +419,24 @@ def parse_claims(content: bytes, where: str) -> Claims:
 
 def _said(fault: ErrorDetails) -> str:
     """A fault of a claims file in words: the key, what was found, what was expected."""
-    key, found = ".".join(map(str, fault["loc"])), shown(fault["input"])
-    match fault["type"]:
-        case "missing":
-            return f"{key}: found no value, expected one; set it"
-        case "extra_forbidden":
-            known = Claim.model_fields if "." in key else Claims.model_fields
-            name = key.rpartition(".")[2]
-            return f"unknown key {key!r}{nearest(name, known)}; expected one of {', '.join(known)}"
-        case "value_error":
-            return f"{key}: {fault['ctx']['error']}".removeprefix(": ")
-        case "too_short":
-            return f"{key}: found an empty list, expected at least one claim"
-        case "tuple_type":
-            return f"{key} = {found}: expected a list"
-        case "model_type" | "dict_type":
-            return f"{key} = {found}: expected a mapping".removeprefix(" = ")
-        case "greater_than":
-            return f"{key} = {found}: expected points, above 0"
-        case kind:
-            fits = _FITS.get(kind) or fault["msg"].replace("Input should be", "expected")
-            return f"{key} = {found}: {fits}"
+    key, kind, found = ".".join(map(str, fault["loc"])), fault["type"], f" = {shown(fault['input'])}"
+    if kind == "extra_forbidden":
+        known = Claim.model_fields if "." in key else Claims.model_fields
+        return f"unknown key {key!r}{nearest(key.rpartition('.')[2], known)}; expected one of {', '.join(known)}"
+    fits = _FITS.get(kind) or fault["msg"].replace("Input should be", "expected").removeprefix("Value error, ")
+    return f"{key}{'' if kind in ('missing', 'value_error') else found}: {fits}".removeprefix(": ")
 
 
 _FITS = {
+    "missing": "found no value, expected one; set it",
     "string_type": "expected a text",
     "string_too_short": "expected the name of a method",
     "float_type": "expected a number",
-    "float_parsing": "expected a number",
     "bool_type": "expected true or false",
+    "tuple_type": "expected a list",
+    "too_short": "expected at least one claim",
+    "model_type": "expected a mapping",
+    "dict_type": "expected a mapping",
 }
 
 

@@ -116,8 +116,7 @@ def why_closed(
     *,
     here: Mapping[str, str] | None = None,
     begun_is_enough: bool = False,
-    other_code: bool = False,
-    otherwise: str = "",
+    otherwise: str | None = "",
 ) -> str:
     """Why the code that a record names is not imported; empty where it may be.
 
@@ -128,14 +127,14 @@ def why_closed(
         own_sources: sha256 by file of the code as it has them; None: it has none.
         here: those of the files of today, by default of the modules that ``settings`` name.
         begun_is_enough: whether it may be where this user began a run with these settings and files.
-        other_code: whether the user takes other files than the record's.
-        otherwise: what to type for that, as the end of a sentence; empty: there is nothing.
+        otherwise: what to type so that other files are taken, as the end of a sentence; empty: there is nothing; None:
+            they are taken.
     """
     here = digests(modules_of(_names(settings))) if here is None else here
     there = here if own_sources is None else own_sources
     for file in sorted({*there, *here}):
         old, new = there.get(file, "nothing")[:12], here.get(file, "nothing")[:12]
-        if old != new and not other_code:
+        if old != new and otherwise is not None:
             return f"the record has other code in {file}: {old} there, {new} here; put that file back{otherwise}"
     if here and (OWN_CODE.get() or (begun_is_enough and _note_of(settings, there).exists())):
         return ""
@@ -143,18 +142,9 @@ def why_closed(
 
 
 def changed_files(run: RunRecord | CommittedCell) -> tuple[str, ...]:
-    """Return the user's own files that have changed since the run was begun; files that are not here are not judged.
-
-    They are looked for where Python would import them from, without importing them.
-    """
-    return tuple(name for name, digest in run.own_sources.items() if _sha256_here(name) not in (None, digest))
-
-
-def _sha256_here(name: str) -> str | None:
-    """Hash of the first file of that name below the current folder or on Python's path; None: there is none."""
-    places = (Path(root) / name for root in (".", *sys.path))
-    file = next((place for place in places if place.is_file()), None)
-    return None if file is None else hashlib.sha256(file.read_bytes()).hexdigest()
+    """Return the user's own files that have changed since the run was begun; files that are not here are not judged."""
+    here = digests(modules_of(_names(run.config)))
+    return tuple(name for name, digest in run.own_sources.items() if here.get(name, digest) != digest)
 
 
 def other_processor(run: RunRecord | CommittedCell) -> str | None:

@@ -16,7 +16,7 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from relief_ray.config.experiment import ExperimentConfig, parse, parse_recorded
+from relief_ray.config.experiment import ExperimentConfig, assign, parse
 from relief_ray.experiment.lifecycle import stored_engine
 from relief_ray.experiment.recording import now
 from relief_ray.experiment.setup import Setup, prepare
@@ -38,10 +38,10 @@ from relief_ray.records.cells import (
     register_claims,
     write_plan_file,
 )
-from relief_ray.records.identity import flat_params, note_begun
+from relief_ray.records.identity import flat_params, note_begun, why_closed
 from relief_ray.records.lock import LOCK_FILE, FileLock, lock_folder
 from relief_ray.records.run_folder import ERROR_FILE, RUN_FILE, read_rounds, read_run
-from relief_ray.records.schema import RunRecord
+from relief_ray.records.schema import Recorded, RunRecord
 from relief_ray.strategies import REFERENCE, facts_of
 from relief_ray.studies.presets import PRESETS, make_preset
 from relief_ray.studies.spec import (
@@ -202,8 +202,8 @@ class Plan:
             raise UserError(f"{folder}: no {PLAN_FILE}; expected a folder that `relief-ray grid` made")
         else:
             run = read_run(folder)
-            where = str(folder / RUN_FILE)
-            config = _gone_on(run.config, folder, where, settings, folder, other_code=other_code)
+            why = _why(run.config, folder, folder, other_code=other_code)
+            config = parse(assign(run.config, settings), str(folder / RUN_FILE), why)
             cell = make_cell(_SINGLE, run.strategy, config, stored_hash=run.config_hash)
             plan = cls(kind=kind, name=run.name, out=folder, cells=(cell,))
         for cell in plan.cells:
@@ -348,8 +348,8 @@ def _parsed(
     """
     parsed = []
     for row in rows:
-        place = path.parent / row.folder
-        config = _gone_on(row.config, place, str(path), settings, path.parent, other_code=other_code)
+        why = _why(row.config, path.parent / row.folder, path.parent, other_code=other_code)
+        config = parse(assign(row.config, settings), str(path), why)
         cell = make_cell(row.folder, row.label, config, row.setting)
         # The folder is read only where it can matter: most cells have today's hash.
         if row.hash and row.hash != cell.hash and _began_under(row.hash, path.parent / row.folder, cell.config):
@@ -358,29 +358,15 @@ def _parsed(
     return tuple(parsed)
 
 
-def _gone_on(
-    recorded: Mapping[str, JsonValue],
-    place: Path,
-    where: str,
-    settings: Sequence[Setting],
-    folder: Path,
-    *,
-    other_code: bool,
-) -> ExperimentConfig:
-    """The configuration of a run that is gone on with in ``place``, a folder of the plan's ``folder``."""
+def _why(settings: Mapping[str, JsonValue], place: Path, folder: Path, *, other_code: bool) -> str:
+    """Why the code of a run that is gone on with in ``place``, of a plan's ``folder``, is not imported; else empty."""
     run = None
     with suppress(UserError):  # not begun, or damaged: ``look`` says so
         run = read_run(place)
     ways = f"--rerun-stale (the old run is kept), or take it as it is with `{resumed(folder, 'other_code')}`"
-    return parse_recorded(
-        recorded,
-        where,
-        settings,
-        own_sources=None if run is None else run.own_sources,
-        begun_is_enough=True,
-        other_code=other_code,
-        otherwise=f", compute it again with {ways}",
-    )
+    otherwise = None if other_code else f", compute it again with {ways}"
+    there = None if run is None else run.own_sources
+    return why_closed(settings, there, begun_is_enough=True, otherwise=otherwise)
 
 
 def _began_under(stored_hash: str, folder: Path, config: ExperimentConfig) -> bool:
@@ -545,7 +531,8 @@ def target_config(target: str, settings: Sequence[Setting], reads: Sequence[str]
     if (folder / RUN_FILE).exists():
         run = read_run(folder)
         config = run.config if reads is None else {key: run.config[key] for key in reads if key in run.config}
-        return parse_recorded(config, str(folder / RUN_FILE), settings, own_sources=run.own_sources)
+        why = why_closed(run.config, run.own_sources)
+        return parse(assign(Recorded(config), settings), str(folder / RUN_FILE), why)
     return next(each_cell(load_spec(target), settings)).config
 
 
@@ -556,5 +543,5 @@ def open_run(folder: Path) -> Setup:
         UserError: no run is there, or its data are gone.
     """
     run = read_run(folder)
-    config = parse_recorded(run.config, str(folder / RUN_FILE), own_sources=run.own_sources)
+    config = parse(run.config, str(folder / RUN_FILE), why_closed(run.config, run.own_sources))
     return prepare(config, engine=stored_engine(run))

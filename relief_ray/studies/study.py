@@ -12,9 +12,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
-from relief_ray.config.experiment import ExperimentConfig, as_read, parse, parse_recorded
+from relief_ray.config.experiment import ExperimentConfig, as_read, parse
 from relief_ray.plugins.load import import_path, is_path
 from relief_ray.records.cells import PLAN_FILE
+from relief_ray.records.identity import why_closed
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.records.schema import RoundRecord, RunRecord, Status
 from relief_ray.report.claims import JudgedClaim, Registry, judge, last_line, registry_of, verdict_table
@@ -277,7 +278,8 @@ class Run:
             UserError: this version cannot read it, or a module of the user's is not there.
         """
         run = self.record
-        return parse_recorded(run.config, self._loaded.where, own_sources=run.own_sources, begun_is_enough=True)
+        why = why_closed(run.config, run.own_sources, begun_is_enough=True)
+        return parse(run.config, self._loaded.where, why)
 
     @property
     def record(self) -> RunRecord:
