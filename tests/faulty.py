@@ -148,6 +148,9 @@ METHODS: dict[str, Fault] = {
     "allocate raises": allocate("raise KeyError('x' * 9)", "KeyError: 'xxxxxxxxx'"),
     "allocate exits": allocate("sys.exit(0)", "allocate ended the process (sys.exit(0)), expected that it returns"),
     "allocate returns nothing": allocate("return None", "allocate returned None, expected a tuple of relief_"),
+    "nobody": allocate("return ()", "allocate returned no assignment, expected one for at least one participant"),
+    "epochs for days": allocate("return tuple(replace(t, epochs=10**18) for t in sound)",
+                                "trains 1000000000000000000 epochs, expected at least 1 and at most 100000"),
     "a client twice": allocate("return (*sound, sound[0])", "allocate: client 0 has two assignments"),
     "an unknown client": allocate("return (replace(sound[0], client=99),)", "allocate: client 99 does not take"),
     "a client of another type": allocate("return (replace(sound[0], client='0'),)", "client '0': found a str,"),
@@ -170,6 +173,8 @@ METHODS: dict[str, Fault] = {
     "facts that are no JSON": aggregate("return replace(sound, facts={'x': {1, 2}})", "aggregate: facts are no JSON ("),
     "a weight of NaN": method("weight", "*_", "return float('nan')", "reduction.weight returned nan for client",
                               "uniform(*_)"),
+    "weights of zero": method("weight", "*_", "return 0", "reduction.weight returned 0 for every client that sent group"
+                              " 'fusion.A.acc', expected a weight above 0", "uniform(*_)"),
     "a bucket without a name": method("bucket", "task", "return None", "reduction.bucket returned None, expected",
                                       "one_bucket(task)"),
     "evaluate names another model": evaluate(
@@ -219,6 +224,10 @@ METHODS: dict[str, Fault] = {
     "no loss": objective("return None", "client.objective returned None, expected a Tensor"),
     "a loss per window": objective("return step.logits.sum(1)", "returned torch.float32 of shape (8,), expected"),
     "a loss of NaN": objective("return sound * float('nan')", "client.objective returned nan for finite logits,"),
+    "the received model in place": objective("step.start['fusion.A.acc'].mul_(2)", "client.objective: changed the "
+                                             "received model in place, group 'fusion.A.acc'; expected a loss alone"),
+    "another default type": objective("torch.set_default_dtype(torch.float64)",
+                                      "client.objective left torch's default type at torch.float64, expected that it"),
     "a loss without gradient": objective("return sound.detach()", "the loss does not depend on the model (it has"),
     "observe returns numbers": method("observe", "step", "return {'x': 1.0}", "'x' is a float, expected", "{}"),
     "after raises": after("raise RuntimeError('y' * 10**6)", "RuntimeError: yyyy"),

@@ -1,5 +1,6 @@
 """Users' code at fault is named: function, file, line, what was found and expected; nothing of it is committed."""
 
+import io
 import re
 import sys
 from dataclasses import replace
@@ -19,7 +20,7 @@ from relief_ray.experiment.lifecycle import create, reopen
 from relief_ray.experiment.setup import context_of, prepare
 from relief_ray.experiment.update_filter import Accepting
 from relief_ray.plugins import contract as guarded
-from relief_ray.plugins.blame import blamed, take_as_users, users_function
+from relief_ray.plugins.blame import blamed, called, take_as_users, users_function
 from relief_ray.records.checkpoint import CheckpointStateStore
 from relief_ray.records.run_folder import read_rounds, read_run
 from relief_ray.server.aggregation import one_bucket
@@ -71,6 +72,14 @@ def one_round(ready, name):
     done = federated.run_round(strategy, state, context_of(ready, 2), executor, store, ready.accountant)
     strategy.averaging.identities(done.state)
     strategy.evaluate(done.state, ready.fleet)
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_a_function_that_closes_the_terminal_is_named(name, monkeypatch):
+    monkeypatch.setattr(sys, name, io.StringIO())
+    with pytest.raises(UserCodeFailed, match=rf"aggregate closed sys.{name}, .*test_faulty_plugins.py, line \d+"):
+        called(lambda: getattr(sys, name).close(), "aggregate")
+    assert not getattr(sys, name).closed, "what follows can be printed"
 
 
 def test_none_of_the_faults_was_lost():

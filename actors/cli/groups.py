@@ -11,6 +11,7 @@ from actors.commands.options import (
     AsJson,
     Dataset,
     NodeChoice,
+    OwnCode,
     Set,
     SomeNumber,
     SomePath,
@@ -68,6 +69,7 @@ def cluster_check(
     settings: Set = None,
     address: Annotated[SomeText, typer.Option(metavar="HOST:PORT", help="The head; default: RAY_ADDRESS.")] = None,
     token: Token = None,
+    own_code: OwnCode = False,
     as_json: AsJson = False,
 ) -> None:
     """List the nodes and their versions, devices and data; say what TARGET needs and what would make it fit.
@@ -170,7 +172,9 @@ def device_profile(
 
 @fleet.command("show")
 @runs("fleet:show")
-def fleet_show(target: Target = "demo", settings: Set = None, as_json: AsJson = False) -> None:
+def fleet_show(
+    target: Target = "demo", settings: Set = None, own_code: OwnCode = False, as_json: AsJson = False
+) -> None:
     """Show device types, clients, their sensors, RELIEF's deadline and predicted seconds under each clock."""
 
 
@@ -184,6 +188,7 @@ def fleet_whatif(
     ] = None,
     windows: Annotated[int | None, typer.Option(min=1, help="Training windows a client; the paper: 1900.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Local epochs; the paper has 5.")] = None,
+    own_code: OwnCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Recompute time, energy and speedup of finished runs on other hardware; who trained what stays as it was."""
@@ -191,7 +196,9 @@ def fleet_whatif(
 
 @model.command("describe")
 @runs("model:describe")
-def model_describe(target: Target = "demo", settings: Set = None, as_json: AsJson = False) -> None:
+def model_describe(
+    target: Target = "demo", settings: Set = None, own_code: OwnCode = False, as_json: AsJson = False
+) -> None:
     """Show the parameter groups: role, shape, values, MiB, FLOPs per window, clients that can train them."""
 
 
@@ -203,6 +210,7 @@ def model_evaluate(
         list[str] | None, typer.Option("--sensors", metavar="A+B", help="Also through these sensors; repeatable.")
     ] = None,
     part: Annotated[Literal["test", "validation"], typer.Option(help="Which windows.")] = "test",
+    own_code: OwnCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Test the last model of runs again: through all sensors, those of every client, each alone, and any others."""
@@ -220,6 +228,7 @@ def model_export(
     with_encoder: Annotated[
         bool, typer.Option("--with-encoder", help="Copy the frozen encoder's files too (random ones always are).")
     ] = False,
+    own_code: OwnCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a run's model for use elsewhere: PEFT adapters or plain tensors, with code that loads them."""
@@ -289,6 +298,7 @@ def data_describe(
         typer.Option(help="Seconds from one window to the next; by default those of a run.", show_default=False),
     ] = None,
     settings: Set = None,
+    own_code: OwnCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what is in a dataset: source, licence, ranges, activities, and the windows that a run cuts.

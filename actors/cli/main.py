@@ -17,6 +17,7 @@ from actors.commands.options import (
     FetchTo,
     Jobs,
     Options,
+    OwnCode,
     Set,
     SomePath,
     SomeText,
@@ -97,6 +98,7 @@ def grid_resume(
     options: Options,
     settings: Set = None,
     out: FetchTo = None,
+    own_code: OwnCode = False,
 ) -> None:
     """Run exactly what is missing of a grid; `--set` may change runtime.* and tracking.* only.
 
@@ -106,7 +108,7 @@ def grid_resume(
 
 @grid.command("status")
 @runs("run:show_status")
-def grid_status(folder: GridFolder, as_json: AsJson = False) -> None:
+def grid_status(folder: GridFolder, own_code: OwnCode = False, as_json: AsJson = False) -> None:
     """List every cell with its status."""
 
 
@@ -115,6 +117,7 @@ def grid_status(folder: GridFolder, as_json: AsJson = False) -> None:
 def grid_freeze(
     folder: GridFolder,
     out: Annotated[SomePath, typer.Option(metavar="FILE", help="Default: results/tuned.json.")] = None,
+    own_code: OwnCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Write every method's best try of a search, by validation F1, for `--set tuned=FILE`."""
@@ -199,6 +202,7 @@ def resume(
     settings: Set = None,
     out: FetchTo = None,
     jobs: Jobs = 1,
+    own_code: OwnCode = False,
 ) -> None:
     """Go on where runs were stopped or killed: the same bits as without the break.
 
@@ -264,6 +268,7 @@ def reproduce(
     ],
     out: Annotated[SomePath, typer.Option(metavar="DIR", help="Keep the rerun there.")] = None,
     tolerance: Annotated[float, typer.Option(help="Points of F1 that may differ in an evaluated round.")] = 1.0,
+    own_code: OwnCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Compute a committed cell again and say: equal bits, within tolerance, or different (exit code 6)."""
@@ -275,6 +280,7 @@ def explain(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     round_: Annotated[int, typer.Option("--round", help="The round.")],
     client: Annotated[int, typer.Option("--client", help="The client's number.")],
+    own_code: OwnCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Say in words why a client trained what it trained: deadline, budget, ranking, cut-off."""
@@ -296,6 +302,7 @@ def config(
     ] = None,
     key: Annotated[SomeText, typer.Argument(metavar="[KEY]", help="A key, a section or a method.")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="The page docs/configuration.md.")] = False,
+    own_code: OwnCode = False,
     as_json: AsJson = False,
 ) -> None:
     """List every configuration key with its type, default, value and meaning: `config`, `config demo training`."""

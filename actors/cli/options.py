@@ -122,6 +122,8 @@ def runs(target: str, *names: str) -> Callable[[Callable[..., None]], Callable[.
             for place, options in chosen.items():
                 values[place] = records[place](**{name: values.pop(name) for name in options})
             command(**values)
+            if (may_run := values.pop("own_code", None)) is not None:
+                import_module("relief_ray.plugins.load").OWN_CODE.set(may_run)
             values.pop("as_json", None)
             made = getattr(import_module(f"actors.commands.{module}"), function)(**values)
             for result in [made] if isinstance(made, Result) else made or ():

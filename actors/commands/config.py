@@ -12,13 +12,14 @@ from pathlib import Path
 from string import Template
 from typing import Final, Literal
 
+from pydantic import JsonValue
+
 from actors.commands.folders import refuse_several
 from actors.terminal.exit_codes import Result
-from relief_ray.config.experiment import ExperimentConfig, all_keys, own_keys
+from relief_ray.config.experiment import all_keys, own_keys
 from relief_ray.config.keys import CHOSEN, Key, unknown_key
-from relief_ray.models.registry import backbone_name
-from relief_ray.plugins.load import is_own, load, path_of
-from relief_ray.strategies import built_in_name
+from relief_ray.plugins.load import OWN_CODE, is_path, load
+from relief_ray.records.run_folder import RUN_FILE, read_run
 from relief_ray.studies.plan import target_config
 from relief_ray.studies.presets import PRESETS
 from relief_ray.studies.reasons import reasons_for
@@ -212,25 +213,44 @@ def _of_target(target: str, wanted: str | None) -> _Shown:
     if wanted is None and target not in PRESETS and not is_file:
         presets = ", ".join(PRESETS)
         raise UserError(f"config {target}: no preset ({presets}), no file, and {unknown_key(target, known)}")
-    config = target_config(target, [])
-    read_by = {"", built_in_name(config.strategy), backbone_name(config.backbone)}
-    values = _values_of(config)
-    for chosen in (config.strategy, config.backbone):
-        if is_own(type(chosen)):
-            known += own_keys(type(chosen), path_of(type(chosen)))
-            read_by.add(path_of(type(chosen)))
+    is_record = (Path(target) / RUN_FILE).exists() and not OWN_CODE.get()
+    if is_record:
+        run = read_run(Path(target))
+        label, values = run.strategy, _values_of(run.config)
+    else:
+        config = target_config(target, [])
+        label, values = config.label(), _values_of(config.model_dump(mode="json"))
+    chosen = {section: str(values[section]) for section in CHOSEN}
+    for section, name in chosen.items():
+        if is_path(name):
+            known += _unread(section, name, values) if is_record else _keys_at(name)
+    read_by = {"", *chosen.values()}
     keys = _wanted(wanted, [key for key in known if key.of in read_by and key.key in values], known, target)
-    return keys, values, f"{target}: values of its first run ({config.label()}); {_MARK} differs from the default"
+    return keys, values, f"{target}: values of its first run ({label}); {_MARK} differs from the default"
+
+
+def _unread(section: str, name: str, values: Mapping[str, object]) -> list[Key]:
+    """Keys of a method or backbone whose code is not let in: a record has their values alone."""
+    meaning = f"Of {name}, which is read with --own-code alone."
+    return [
+        Key(key=key, of=name, type="not known", default=value, meaning=meaning)
+        for key, value in values.items()
+        if key.startswith(f"{section}.") and key != f"{section}.name"
+    ]
+
+
+def _keys_at(path: str) -> Sequence[Key]:
+    """Keys of the user's method or backbone at an import path."""
+    found = load(path, "config")
+    return own_keys(found if isinstance(found, type) else type(found), path)
 
 
 def _of_own(path: str, wanted: str | None) -> _Shown:
-    """Keys of the user's method or backbone at an import path."""
-    found = load(path, "config")
-    keys = own_keys(found if isinstance(found, type) else type(found), path)
+    keys = _keys_at(path)
     return _wanted(wanted, keys, keys, path), {}, ""
 
 
-def _values_of(config: ExperimentConfig) -> dict[str, object]:
+def _values_of(settings: Mapping[str, JsonValue]) -> dict[str, object]:
     """Every value by its dotted key; a method and a backbone also by their names."""
     values: dict[str, object] = {}
 
@@ -240,8 +260,8 @@ def _values_of(config: ExperimentConfig) -> dict[str, object]:
             if isinstance(value, Mapping):
                 walk(value, f"{prefix}{name}.")
 
-    walk(config.model_dump(mode="json"), "")
-    return values | {section: values[f"{section}.name"] for section in CHOSEN}
+    walk(settings, "")
+    return values | {section: values.get(f"{section}.name", "") for section in CHOSEN}
 
 
 def _lines(key: Key, values: Mapping[str, object]) -> str:

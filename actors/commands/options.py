@@ -30,6 +30,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 Target = Annotated[str, typer.Argument(metavar="[PRESET|FILE|RUN]", help="A preset, a configuration or a run folder.")]
 Dataset = Annotated[str, typer.Argument(metavar="NAME", help="A dataset; see `relief-ray data list`.")]
 FetchTo = Annotated[SomePath, typer.Option("--out", metavar="DIR", help="For the copy at a URI; by default runs/NAME.")]
+OwnCode = Annotated[
+    bool, typer.Option("--own-code", help="Let code that the run's record names run; it may do whatever you may.")
+]
 Jobs = Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time, a process each; 1: one after the other.")]
 Token = Annotated[
     SomePath,

@@ -86,7 +86,8 @@ def resume_command(
     options = replace(options, jobs=jobs)
     folder, settings = local_folder(target, out, settings)
     # Begun runs keep the mode that their plan has.
-    plan = Plan.read(folder, placed(settings, options.jobs, own=""))
+    takes_other = options.other_code or options.rerun_stale
+    plan = Plan.read(folder, placed(settings, options.jobs, own=""), other_code=takes_other)
     if options.rerun_stale:
         plan = plan.without_stale()
     elif not options.other_code:
@@ -131,7 +132,7 @@ def _title(grid: Spec, settings: Sequence[Setting]) -> str:
 def resume_grid(target: str, settings: Sequence[Setting], out: Path | None, options: Options) -> Iterator[Result]:
     """Run `relief-ray grid resume DIR|URI`."""
     folder, settings = local_folder(target, out, _with_short(settings, options))
-    plan = Plan.read(folder.absolute(), settings, "grid")
+    plan = Plan.read(folder.absolute(), settings, "grid", other_code=options.rerun_stale)
     return _run_grid(plan, options) if plan.search is None else _run_search(again(plan, settings), options)
 
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, cast
 
 from relief_ray.config.experiment import Choice, ExperimentConfig, read_settings
 from relief_ray.records.cells import CellState, EarlyStopping, SuggestedSearch
+from relief_ray.records.identity import why_closed
 from relief_ray.records.run_folder import RUN_FILE, RunFolder, read_rounds
 from relief_ray.report.runs import config_value
 from relief_ray.studies.plan import Plan
@@ -618,6 +619,10 @@ def again(plan: Plan, settings: Sequence[Setting]) -> SuggestedTries:
     """The search of a plan, asked again from its beginning: the same scores give the same tries."""
     assert plan.search is not None
     known = plan.search
+    if files := known.sources:
+        why = why_closed(known.model_dump(mode="json"), None, here=files, begun_is_enough=True)
+        if why:
+            raise UserError(f"{plan.out}: its plan names the grid {known.target}: {why}")
     search = suggested_tries(
         known.target, [*read_settings(known.settings), *settings], plan.out, known.tries, known.seed
     )

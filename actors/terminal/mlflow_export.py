@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -10,7 +11,7 @@ from statistics import fmean
 from relief_ray.config.runtime import TrackingConfig
 from relief_ray.records.cells import look
 from relief_ray.records.run_folder import RUN_FILE, read_run
-from relief_ray.records.sync.mlflow import DATABASE, Store, StudySummary, log_run, log_study, store_uri
+from relief_ray.records.sync.mlflow import DATABASE, Store, StudySummary, log_run, log_study, sqlite_address, store_uri
 from relief_ray.records.sync.sender import brief
 from relief_ray.studies.progress import headline_f1
 from relief_ray.support.errors import counted
@@ -25,7 +26,7 @@ def where_to_look(config: TrackingConfig, out: Path) -> list[str]:
     """Lines that tell the user how to see the curves in MLflow; empty without a local export in ``out``."""
     database = out / DATABASE
     is_ours = config.enabled and config.uri is None and database.exists()
-    command = f"MLFLOW_DISABLE_TELEMETRY=true mlflow ui --backend-store-uri sqlite:///{database}"
+    command = f"MLFLOW_DISABLE_TELEMETRY=true mlflow ui --backend-store-uri {shlex.quote(sqlite_address(database))}"
     return [f"MLflow  {command}", f"        {PAGE}"] if is_ours else []
 
 

@@ -41,6 +41,8 @@ from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.registry import BACKBONES, backbone_name, choose_backbone
 from relief_ray.plugins.blame import call_users, with_line
 from relief_ray.plugins.load import (
+    ONLY_A_RECORD,
+    closed,
     configured,
     fields_read,
     is_own,
@@ -51,6 +53,7 @@ from relief_ray.plugins.load import (
     what_to_type,
 )
 from relief_ray.records.identity import NOT_DECIDING
+from relief_ray.records.schema import Recorded
 from relief_ray.server.optimizer import ServerConfig
 from relief_ray.strategies import PRESETS, REFERENCE, AnyStrategy, built_in_name
 from relief_ray.strategies.common import StrategyConfig
@@ -63,6 +66,8 @@ from relief_ray.training.config import TrainingConfig
 # Raised by one when the default of a deciding setting changes, so that the same settings get other ids from then on.
 # A setting that is added leaves it as it is: its default is not part of an identity.
 SCHEMA: Final = 2
+# More would run for years; the numbers of rounds are listed.
+_MAX_ROUNDS: Final = 1_000_000
 
 
 class Choice(FrozenConfig):
@@ -105,7 +110,8 @@ def assign(values: Mapping[str, object], settings: Iterable[Setting]) -> dict[st
     Raises:
         UserError: a path leads through something that is no section.
     """
-    result, listed = copy.deepcopy(dict(values)), list(settings)
+    # What comes from a record stays marked as such (``Recorded``).
+    result, listed = copy.deepcopy(values if isinstance(values, dict) else dict(values)), list(settings)
     above = {path[:end] for path, *_ in listed for end, sign in enumerate(path) if sign == "."}
     for setting in sorted(listed, key=lambda s: (s.path not in above, s.path in above and s.path.count("."))):
         *parents, last = setting.path.split(".")
@@ -207,7 +213,7 @@ class ExperimentConfig(FrozenConfig):
     """Provenance of tuned hyperparameters; None: they were not searched."""
     replicate: int | None = Field(default=None, ge=0)
     """Number of the repetition that ``seed`` and ``fleet.rotation`` were derived from; None: of none."""
-    rounds: int = Field(default=200, ge=1)
+    rounds: int = Field(default=200, ge=1, le=_MAX_ROUNDS)
     """Number of rounds R, without the bootstrap."""
     seed: int = Field(default=0, ge=0)
     """Seed of all random streams."""
@@ -397,12 +403,17 @@ _BASES: Final[Mapping[str, type[StrategyConfig] | type[BackboneConfig]]] = {
 }
 
 
-def parse(values: Mapping[str, object], where: str = "configuration") -> ExperimentConfig:
+def parse(values: Mapping[str, object], where: str = "configuration", why: str = ONLY_A_RECORD) -> ExperimentConfig:
     """Check plain values and return the configuration.
+
+    ``why``: why nothing is imported that a record's values name (``Recorded``); empty: it is.
 
     Raises:
         UserError: one line per fault: key, what was found, what was expected.
     """
+    if isinstance(values, Recorded):
+        with closed(why):
+            return parse(dict(values), where)
     try:
         return strictly(ExperimentConfig, dict(values))
     except ValidationError as error:
@@ -416,12 +427,13 @@ def parse(values: Mapping[str, object], where: str = "configuration") -> Experim
 
 
 def as_read(values: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
-    """Settings as this program reads them, so that equal identities are equal values.
+    """A record's settings as this program reads them, so that equal identities are equal values.
 
-    A configuration that it cannot read, such as one with a user's backbone that is not here, is returned as it stands.
+    A configuration that it cannot read, such as one that names code which is not imported, is returned as it stands.
     """
     try:
-        return parse(values).model_dump(mode="json")
+        with closed(ONLY_A_RECORD):
+            return parse(values).model_dump(mode="json")
     except UserError:
         return values
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
-from relief_ray.support.errors import clipped, shown, value_text
+from relief_ray.support.errors import clipped, listed, shown, value_text
 
 # The sections whose keys depend on which method and which backbone is chosen.
 CHOSEN: Final = ("strategy", "backbone")
@@ -221,5 +221,12 @@ def nearest_keys(path: str, keys: Iterable[Key]) -> list[str]:
 
 def unknown_key(path: str, keys: Iterable[Key]) -> str:
     """Return ``unknown key 'lr' (did you mean 'training.lr' or 'server.lr'?)``."""
-    near = " or ".join(repr(p) for p in nearest_keys(path, keys))
+    known = list(keys)
+    near = " or ".join(f"{p!r}{_of(p, path, known)}" for p in nearest_keys(path, known))
     return f"unknown key {shown(path)}" + (f" (did you mean {near}?)" if near else "")
+
+
+def _of(meant: str, path: str, keys: Iterable[Key]) -> str:
+    """`` of pilot`` where a key of another section than the written one is of some methods or backbones alone."""
+    owners = [key.of for key in keys if key.key == meant and key.of]
+    return f" of {listed(owners)}" if owners and meant.partition(".")[0] != path.partition(".")[0] else ""

@@ -53,6 +53,15 @@ class RuntimeConfig(FrozenConfig):
     mirror: str | None = None
     """URI to which records are copied while they are written, ``s3://bucket/folder``; None: no copy."""
 
+    @field_validator("mirror")
+    @classmethod
+    def _stays(cls, uri: str | None) -> str | None:
+        if uri is not None and uri.partition(":")[0] == "memory":
+            raise ValueError(
+                f"mirror = {uri!r} ends with this process; expected a store that stays, file:///mnt/disk/copy"
+            )
+        return uri
+
     @field_validator("mode", "placement", "data")
     @classmethod
     def _as_on_devices(cls, value: str, info: ValidationInfo) -> str:

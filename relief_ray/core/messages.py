@@ -122,6 +122,8 @@ class Fleet:
         return tuple(m for m, size in sizes.items() if size == min(sizes.values()) < max(sizes.values()))
 
 
+# Local epochs of a round: more would run for days.
+MAX_EPOCHS: Final = 100_000
 # Types of tensors that a checkpoint can hold, in the order of the safetensors format: strictest alignment first.
 STORED_TYPES: Final = (
     *(torch.int64, torch.float64, torch.float32, torch.int32, torch.bfloat16),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -11,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from relief_ray.core.messages import ClientInfo, Fleet, Power
 from relief_ray.core.streams import Streams
-from relief_ray.support.errors import Setting, UserError, counted, listed, several
+from relief_ray.support.errors import Setting, UserError, counted, listed, several, value_text
 from relief_ray.support.frozen import FrozenConfig
 
 # Device types: speed, power and link; presets A, B and C of the paper (Sections VI-A and VII).
@@ -255,8 +256,8 @@ def owners_lines(modalities: Sequence[str], counts: TypeCounts) -> list[str]:
     Where the defaults do not fit these ``modalities``, the first line says so. ``counts``: clients of type A, B and C.
     """
     number_of = {name: number for name, number in zip(TYPES, counts, strict=True) if number}
-    example = ", ".join(f"{name}: [{', '.join(_likely(name, modalities))}]" for name in number_of)
-    setting = f"  --set 'fleet.owned={{{example}}}'"
+    example = value_text({name: list(_likely(name, modalities)) for name in number_of})
+    setting = f"  --set {shlex.quote(f'fleet.owned={example}')}"
     try:
         owned = owned_modalities(FleetConfig(), modalities, tuple(number_of))
     except UserError:

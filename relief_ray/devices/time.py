@@ -22,7 +22,7 @@ from relief_ray.devices.throughput import Stagewise
 from relief_ray.devices.workload import Workload
 from relief_ray.plugins.blame import call_users, called, require, users_function, with_line
 from relief_ray.plugins.contract import kind_violation, times_violation
-from relief_ray.plugins.load import import_path, is_path, load_kind
+from relief_ray.plugins.load import ONLY_A_RECORD, closed, import_path, is_path, load_kind
 from relief_ray.support.errors import UserCodeError, UserError, nearest, shown
 from relief_ray.support.files import read_whole
 from relief_ray.support.frozen import FrozenConfig
@@ -422,5 +422,6 @@ def restore_clock(name: str, parameters: object) -> TimeModel:
         UserError: there is no such clock.
         ValidationError: the parameters do not fit.
     """
-    clock = _find_clock(name)
+    with closed(ONLY_A_RECORD):
+        clock = _find_clock(name)
     return (clock if isinstance(clock, type) else type(clock)).model_validate(parameters)

@@ -21,6 +21,7 @@ from relief_ray.experiment.recording import binding_of
 from relief_ray.experiment.setup import Setup
 from relief_ray.records import checkpoint
 from relief_ray.records.checkpoint import Averages
+from relief_ray.records.identity import why_closed
 from relief_ray.records.metrics import macro_f1, on_own_subjects
 from relief_ray.records.run_folder import read_run
 from relief_ray.server.aggregation import mean_personal
@@ -216,7 +217,9 @@ def evaluate_run(path: Path, more: Iterable[Sensors] = (), part: Part = "test", 
         UserError: no checkpoint, a damaged one, other data or encoder than the run's, or an unknown sensor.
     """
     run = read_run(path)
-    setup = as_begun(run, path, parse(run.config, str(path / "run.json")), root)
+    why = why_closed(run.config, run.own_sources, begun_is_enough=True)
+    config = parse(run.config, str(path / "run.json"), why)
+    setup = as_begun(run, path, config, root)
     newest = max(map(checkpoint.round_of, checkpoint.generations(path)), default=None)
     point = checkpoint.load(path, binding_of(setup, run), newest)
     if point is None:

@@ -24,7 +24,7 @@ from relief_ray.models.moment.backbone import MomentConfig
 from relief_ray.models.moment.weights import FILES, hub_id, is_random, weights_folder
 from relief_ray.models.registry import backbone_name
 from relief_ray.records.checkpoint import Checkpoint, generations, load, round_of
-from relief_ray.records.identity import commit, other_program, source_digest, tensors_sha256
+from relief_ray.records.identity import commit, other_program, source_digest, tensors_sha256, why_closed
 from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import RunRecord
 from relief_ray.support.errors import UserError
@@ -186,7 +186,9 @@ def export_model(
     run = read_run(run_folder)
     _refuse_full(out)
     saved = saved_round(run_folder, run, round_)
-    setup = as_begun(run, run_folder, parse(run.config, str(run_folder / RUN_FILE)))
+    why = why_closed(run.config, run.own_sources, begun_is_enough=True)
+    config = parse(run.config, str(run_folder / RUN_FILE), why)
+    setup = as_begun(run, run_folder, config)
     point = load(run_folder, binding_of(setup, run), saved)
     assert point is not None
     params = common_model(setup, point, run_folder)

@@ -8,16 +8,16 @@ from math import isclose, isfinite
 from pathlib import Path
 from typing import Literal, cast
 
-from relief_ray.config.experiment import parse
+from relief_ray.config.experiment import assign, parse
 from relief_ray.core.stages import Engine
 from relief_ray.experiment.experiment import Experiment, OnRound, ignore
 from relief_ray.experiment.recording import run_record
 from relief_ray.experiment.setup import prepare
 from relief_ray.records.committed import CommittedCell, condense
-from relief_ray.records.identity import other_processor, other_program
+from relief_ray.records.identity import other_processor, other_program, why_closed
 from relief_ray.records.run_folder import RunFolder, read_rounds, read_run
-from relief_ray.records.schema import Metrics, section
-from relief_ray.support.errors import UserError
+from relief_ray.records.schema import Metrics
+from relief_ray.support.errors import Setting, UserError
 from relief_ray.support.process import use_threads
 from relief_ray.training.executor import SerialExecutor
 
@@ -63,12 +63,10 @@ def _run_again(cell: CommittedCell, folder: Path, on_round: OnRound) -> None:
     Raises:
         UserError: its data are not here, or this version cannot read its configuration.
     """
-    values = {
-        **cell.config,
-        "runtime": section(cell.config, "runtime") | {"mode": "inline", "address": None},
-        "tracking": section(cell.config, "tracking") | {"enabled": False, "uri": None},
-    }
-    config = parse(values, "the committed cell")
+    here = {"runtime.mode": "inline", "runtime.address": None, "tracking.enabled": False, "tracking.uri": None}
+    settings = [Setting(key, value) for key, value in here.items()]
+    why = why_closed(cell.config, cell.own_sources, begun_is_enough=True)
+    config = parse(assign(cell.config, settings), "the committed cell", why)
     use_threads(cell.machine.num_threads)
     setup = prepare(config, engine=cast(Engine, cell.engine))
     if setup.data.digest != cell.data_digest:

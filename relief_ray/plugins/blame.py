@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import linecache
+import os
+import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -121,16 +123,27 @@ def with_line(function: Callable[..., object], text: str) -> str:
 
 
 def called(function: Callable[..., T], step: str, *arguments: object) -> T:
-    """Call a user's function in a run; one that ends the process instead of returning is named by its ``step``.
+    """Call a user's function in a run; one that ends or spoils the process is named by its ``step``.
 
     Raises:
-        UserCodeFailed: it called ``sys.exit``.
+        UserCodeFailed: it called ``sys.exit``, closed the terminal, or left torch with another default type.
     """
+    torch = sys.modules.get("torch")  # without it there is nothing to leave
+    before, spoiled = torch and torch.get_default_dtype(), ""
     try:
-        return function(*arguments)
+        value = function(*arguments)
     except SystemExit as error:
-        text = f"{step} ended the process (sys.exit({error.code!r})), expected that it returns"
-        raise UserCodeFailed(with_line(function, text) + _INTACT) from None
+        spoiled = f"ended the process (sys.exit({error.code!r})), expected that it returns"
+    if torch and (left := torch.get_default_dtype()) != before:
+        torch.set_default_dtype(before)
+        spoiled = f"left torch's default type at {left}, expected that it stays {before}"
+    for name in ("stdout", "stderr"):
+        if getattr(getattr(sys, name), "closed", False):
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
+            spoiled = f"closed sys.{name}, expected that it stays open"
+    if spoiled:
+        raise UserCodeFailed(with_line(function, f"{step} {spoiled}") + _INTACT)
+    return value
 
 
 def require(

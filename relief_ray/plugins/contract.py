@@ -23,6 +23,7 @@ from relief_ray.core.extra_modules import Classifier, Connector, Experts
 from relief_ray.core.federated import Averaging, Insight, Strategy
 from relief_ray.core.groups import GroupId, GroupLayout, Params, Part, Selection, all_finite
 from relief_ray.core.messages import (
+    MAX_EPOCHS,
     STORED_TYPES,
     Assignment,
     ClientId,
@@ -79,6 +80,8 @@ def _tasks_violation(
     """What is wrong with a round's assignments: wrong kind, client, model, group, or flow of a group."""
     if not isinstance(tasks, Sequence) or isinstance(tasks, str):
         return f"returned {_a(tasks)}, expected a tuple of relief_ray.core.messages.Assignment"
+    if not tasks:
+        return "returned no assignment, expected one for at least one participant"
     clients: set[ClientId] = set()
     for task in tasks:
         if violation := kind_violation(task, Assignment):
@@ -103,8 +106,8 @@ def _task_violation(task: Assignment, models: Collection[str], layout: GroupLayo
     for name in _SELECTIONS:
         if violation := _selection_violation(getattr(task, name), layout, layout.ids):
             return f"{who}, {name}: {violation}"
-    if not _is(task.epochs, int) or task.epochs < 1:
-        return f"{who} trains {shown(task.epochs)} epochs, expected at least 1"
+    if not _is(task.epochs, int) or not 1 <= task.epochs <= MAX_EPOCHS:
+        return f"{who} trains {shown(task.epochs)} epochs, expected at least 1 and at most {MAX_EPOCHS}"
     for name in ("lr_scale", "args"):
         if wrong := _first_no_number(getattr(task, name)):
             return f"{who}, {name}: {wrong}, expected finite numbers by name"
@@ -511,9 +514,13 @@ def guarded(strategy: Strategy) -> Strategy:
 
     A violation raises ``UserCodeFailed``: function, file and line, what it returned, what was expected.
     """
-    return with_functions(
+    checked = with_functions(
         strategy, lambda name, function: held(name, function) if users_function(function) else function
     )
+    weight = getattr(strategy.reduction, "weight", None)
+    if weight is None or not users_function(weight):
+        return checked
+    return replace(checked, aggregate=partial(_weighed, "reduction.weight", weight, checked.aggregate))
 
 
 def with_functions(strategy: Strategy, wrap: Callable[[str, _Function], _Function]) -> Strategy:
@@ -533,7 +540,8 @@ def _wrapped(record: T, prefix: str, wrap: Callable[[str, _Function], _Function]
 
 def held(name: str, function: _Function) -> _Function:
     """The function, which is held to ``_CONTRACT[name]`` whenever it is called."""
-    return partial(_after if name == "client.after" else _call, name, function)
+    own: Mapping[str, _Function] = {"client.after": _after, "client.objective": _objective}
+    return partial(own.get(name, _call), name, function)
 
 
 def _call(name: str, function: _Function, *arguments: object) -> object:
@@ -542,6 +550,26 @@ def _call(name: str, function: _Function, *arguments: object) -> object:
     for rule, check in expected.checks:
         _require(name, function, rule, check, value, *arguments)
     return value if expected.convert is None else expected.convert(value)
+
+
+def _objective(name: str, function: _Function, step: LocalStep) -> object:
+    versions = {j: x._version for j, x in step.start.items()}
+    loss = _call(name, function, step)
+    changed = next((j for j, x in step.start.items() if x._version != versions[j]), None)
+    if changed is not None:
+        said = f"changed the received model in place, group {changed!r}; expected a loss alone"
+        _require(name, function, "finishes", lambda: said)
+    return loss
+
+
+def _weighed(name: str, weight: _Function, aggregate: _Function, *arguments: Any) -> Any:
+    """Aggregate, after it was seen that no group's weights add up to 0."""
+    sums = arguments[1].sums
+    zero = next((j for b in sums for j, part in sums[b].items() if part.weight == 0.0), None)
+    if zero is not None:
+        said = f"returned 0 for every client that sent group {zero!r}, expected a weight above 0 for one at least"
+        _require(name, weight, "finishes", lambda: said)
+    return aggregate(*arguments)
 
 
 def _after(name: str, function: _Function, context: ClientContext, made: Update) -> object:

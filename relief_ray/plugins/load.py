@@ -15,7 +15,10 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import TypeVar
@@ -32,6 +35,14 @@ _NO_PLUGIN = re.compile(r"test|conftest$|setup$|__|\W")
 _MOST_NAMES = 5
 # Longest name of a file that Linux takes.
 _LONGEST_NAME = 255
+# Why nothing is imported now but what this process has already; empty: all that is named.
+_CLOSED: ContextVar[str] = ContextVar("closed", default="")
+# Whether the user of this command lets a record's own code run (``--own-code``).
+OWN_CODE: ContextVar[bool] = ContextVar("own_code", default=False)
+ONLY_A_RECORD = (
+    "only a record names this code, which may do whatever you may; read the file, then let it run with --own-code (in "
+    "Python: import it first)"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,7 +186,19 @@ def _elsewhere(file: Path, attribute: str) -> str:
     )
 
 
+@contextmanager
+def closed(why: str) -> Iterator[None]:
+    """Import no module of a user's in this block that is not imported already; ``why`` not: empty, and all are."""
+    before = _CLOSED.set(why)
+    try:
+        yield
+    finally:
+        _CLOSED.reset(before)
+
+
 def _import(name: str, place: str, attribute: str = "") -> ModuleType:
+    if (why := _CLOSED.get()) and name not in sys.modules:
+        raise UserError(f"{place}: {why}")
     take_as_users([name])
     here = str(Path.cwd())
     if here not in sys.path:
@@ -289,11 +312,15 @@ def line_in(error: BaseException, module: str) -> str:
 
 
 def sources(modules: Iterable[str]) -> tuple[SourceFile, ...]:
-    """Read the files of imported ``modules`` and of their imports from the same folder, by name."""
+    """Read the files of ``modules`` and of their imports from the same folder, by name; nothing is imported.
+
+    Those of a module that is not imported yet are where Python would find them.
+    """
     files: dict[str, SourceFile] = {}
     for name in modules:
         is_script = name not in sys.modules and name == importable_name("__main__")
-        file = getattr(sys.modules.get("__main__" if is_script else name), "__file__", None)
+        loaded = sys.modules.get("__main__" if is_script else name)
+        file = _found(name) if loaded is None else getattr(loaded, "__file__", None)
         if file is None or name.partition(".")[0] in PROJECT:
             continue
         path = Path(file)
@@ -302,6 +329,18 @@ def sources(modules: Iterable[str]) -> tuple[SourceFile, ...]:
             origin = original(str(root / place))
             files[place] = SourceFile(name=place, content=(root / place).read_bytes(), origin=origin)
     return tuple(files[place] for place in sorted(files))
+
+
+def _found(module: str) -> str | None:
+    """File that importing a module would read, if that is one of Python's sources."""
+    path, name = [*sys.path, str(Path.cwd())], ""
+    for part in module.split("."):
+        name = f"{name}.{part}".strip(".")
+        spec = PathFinder.find_spec(name, path)
+        if spec is None:
+            return None
+        path = list(spec.submodule_search_locations or ())
+    return spec.origin if spec is not None and str(spec.origin).endswith(".py") else None
 
 
 def digests(modules: Iterable[str]) -> dict[str, str]:

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Annotated, Generic, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, JsonValue, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from relief_ray.records.checkpoint import generations, newest_model, round_of
 from relief_ray.records.identity import other_program
 from relief_ray.records.ledger import LineFormat, Lines, Rounds, scan
 from relief_ray.records.lock import is_folder_locked
 from relief_ray.records.run_folder import ERROR_FILE, ROUNDS_FILE, RUN_FILE, is_done, other_model, read_rounds, read_run
-from relief_ray.records.schema import MethodFacts, RoundRecord, RunRecord, Status, page_of, read_page
+from relief_ray.records.schema import MethodFacts, RecordedConfig, RoundRecord, RunRecord, Status, page_of, read_page
 from relief_ray.support.errors import UserError, nearest, option, shown
 from relief_ray.support.files import PAGE, disk_errors, stamp, unsealed, write_atomic
 from relief_ray.support.frozen import FrozenConfig, strictly
@@ -247,7 +248,7 @@ class PlannedCell(FrozenConfig):
     setting: str = ""
     hash: str = ""
     method: MethodFacts
-    config: dict[str, JsonValue]
+    config: RecordedConfig
 
 
 class SuggestedSearch(FrozenConfig):
@@ -268,6 +269,12 @@ class SuggestedSearch(FrozenConfig):
     target: str
     settings: tuple[str, ...] = ()
     bounds: dict[str, dict[str, tuple[float, float]]] = Field(default_factory=dict)
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """Sha256 of the target's file as it is now, by its name; empty where the target is no file."""
+        file = Path(self.target)
+        return {self.target: hashlib.sha256(file.read_bytes()).hexdigest()} if file.is_file() else {}
 
 
 class EarlyStopping(FrozenConfig):
@@ -407,8 +414,30 @@ def parse_claims(content: bytes, where: str) -> Claims:
     try:
         return strictly(Claims, read_bytes(content, where))
     except ValidationError as error:
-        lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}".removeprefix(": ") for e in error.errors()]
-        raise UserError("\n".join(f"{where}: {line.replace('Value error, ', '')}" for line in lines)) from error
+        raise UserError("\n".join(f"{where}: {_said(fault)}" for fault in error.errors())) from error
+
+
+def _said(fault: ErrorDetails) -> str:
+    """A fault of a claims file in words: the key, what was found, what was expected."""
+    key, kind, found = ".".join(map(str, fault["loc"])), fault["type"], f" = {shown(fault['input'])}"
+    if kind == "extra_forbidden":
+        known = Claim.model_fields if "." in key else Claims.model_fields
+        return f"unknown key {key!r}{nearest(key.rpartition('.')[2], known)}; expected one of {', '.join(known)}"
+    fits = _FITS.get(kind) or fault["msg"].replace("Input should be", "expected").removeprefix("Value error, ")
+    return f"{key}{'' if kind in ('missing', 'value_error') else found}: {fits}".removeprefix(": ")
+
+
+_FITS = {
+    "missing": "found no value, expected one; set it",
+    "string_type": "expected a text",
+    "string_too_short": "expected the name of a method",
+    "float_type": "expected a number",
+    "bool_type": "expected true or false",
+    "tuple_type": "expected a list",
+    "too_short": "expected at least one claim",
+    "model_type": "expected a mapping",
+    "dict_type": "expected a mapping",
+}
 
 
 def read_claims(path: Path) -> tuple[Claims, bytes]:

@@ -20,15 +20,16 @@ from relief_ray.records.facts import DataFacts, data_facts, left_out_of, sentenc
 from relief_ray.records.metrics import chance_f1
 from relief_ray.records.schema import (
     SCHEMA_VERSION,
-    Facts,
     FedAvgRecord,
     Machine,
     MethodFacts,
     Metrics,
     Origin,
     Record,
+    RecordedConfig,
     RoundRecord,
     RunRecord,
+    Share,
     refuse_other_schema,
 )
 from relief_ray.support.errors import UserError, nearest
@@ -51,7 +52,7 @@ class RoundRow(Record):
     """
 
     round: int
-    f1: float | None
+    f1: Share | None
     time_s: float
     energy_j: float
     bytes_up: int
@@ -84,7 +85,7 @@ class Means(Record):
     client_bytes_up: float | None = None
     client_bytes_down: float | None = None
     wall_s: float
-    rare: dict[int, float] = Field(default_factory=dict)
+    rare: dict[int, Share] = Field(default_factory=dict)
 
 
 class CommittedCell(Record):
@@ -119,7 +120,7 @@ class CommittedCell(Record):
     cell: str
     strategy: str
     method: MethodFacts
-    config: Facts
+    config: RecordedConfig
     config_hash: str
     data_digest: str
     data_origin: Origin
@@ -136,7 +137,7 @@ class CommittedCell(Record):
     warnings: tuple[str, ...] = ()
     means: Means | None = None
     created: str = ""
-    chance: float | None = None
+    chance: Share | None = None
     work_sha256: str = ""
     data: DataFacts | None = None
 

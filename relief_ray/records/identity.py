@@ -9,6 +9,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,9 +21,10 @@ from torch import Tensor
 
 from relief_ray.core.groups import GroupLayout
 from relief_ray.core.messages import ServerState
-from relief_ray.plugins.load import digests, modules_of
+from relief_ray.plugins.load import ONLY_A_RECORD, OWN_CODE, digests, modules_of
 from relief_ray.records.schema import Machine, RunRecord, section
 from relief_ray.support.errors import UserError
+from relief_ray.support.files import cache_root
 from relief_ray.support.masking import redact
 from relief_ray.support.process import num_cores
 
@@ -94,19 +96,55 @@ def other_program(run: RunRecord | CommittedCell) -> str | None:
     return "; ".join(lines) or None
 
 
-def changed_files(run: RunRecord | CommittedCell) -> tuple[str, ...]:
-    """Return the user's own files that have changed since the run was begun; files that are not here are not judged.
+def note_begun(settings: Mapping[str, JsonValue], own_sources: Mapping[str, str]) -> None:
+    """Note in the cache that this user began a run with these settings and files of code (sha256 by name)."""
+    path = _note_of(settings, own_sources)
+    with suppress(OSError):  # a resume then asks for `--own-code`
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
 
-    They are looked for where Python would import them from, without importing them.
+
+def _note_of(settings: Mapping[str, JsonValue], own_sources: Mapping[str, str]) -> Path:
+    deciding: JsonValue = {key: value for key, value in redact(settings).items() if key not in NOT_DECIDING}
+    text = _canonical_json([deciding, dict(own_sources)])
+    return cache_root() / "begun" / hashlib.sha256(text.encode()).hexdigest()
+
+
+def why_closed(
+    settings: Mapping[str, JsonValue],
+    own_sources: Mapping[str, str] | None,
+    *,
+    here: Mapping[str, str] | None = None,
+    begun_is_enough: bool = False,
+    otherwise: str | None = "",
+) -> str:
+    """Why the code that a record names is not imported; empty where it may be.
+
+    A right hash proves nothing by itself, since whoever sent the record wrote it too.
+
+    Args:
+        settings: the record's.
+        own_sources: sha256 by file of the code as it has them; None: it has none.
+        here: those of the files of today, by default of the modules that ``settings`` name.
+        begun_is_enough: whether it may be where this user began a run with these settings and files.
+        otherwise: what to type so that other files are taken, as the end of a sentence; empty: there is nothing; None:
+            they are taken.
     """
-    return tuple(name for name, digest in run.own_sources.items() if _sha256_here(name) not in (None, digest))
+    here = digests(modules_of(_names(settings))) if here is None else here
+    there = here if own_sources is None else own_sources
+    for file in sorted({*there, *here}):
+        old, new = there.get(file, "nothing")[:12], here.get(file, "nothing")[:12]
+        if old != new and otherwise is not None:
+            return f"the record has other code in {file}: {old} there, {new} here; put that file back{otherwise}"
+    if here and (OWN_CODE.get() or (begun_is_enough and _note_of(settings, there).exists())):
+        return ""
+    return ONLY_A_RECORD
 
 
-def _sha256_here(name: str) -> str | None:
-    """Hash of the first file of that name below the current folder or on Python's path; None: there is none."""
-    places = (Path(root) / name for root in (".", *sys.path))
-    file = next((place for place in places if place.is_file()), None)
-    return None if file is None else hashlib.sha256(file.read_bytes()).hexdigest()
+def changed_files(run: RunRecord | CommittedCell) -> tuple[str, ...]:
+    """Return the user's own files that have changed since the run was begun; files that are not here are not judged."""
+    here = digests(modules_of(_names(run.config)))
+    return tuple(name for name, digest in run.own_sources.items() if here.get(name, digest) != digest)
 
 
 def other_processor(run: RunRecord | CommittedCell) -> str | None:

@@ -33,8 +33,29 @@ WALL_FIELDS = frozenset(
 )
 
 Origin = Literal["real", "SYNTHETIC"]
+
+
+def _share(value: float) -> float:
+    if value < 0.0 or value > 1.0 + 1e-9:
+        raise ValueError(f"found {value:g}, expected a share, 0 to 1")
+    return value
+
+
 Text = Annotated[str, AfterValidator(mask_text)]
+# F1 and other parts of a whole; NaN where it is undefined, a hair above 1 where floats were added up.
+Share = Annotated[float, AfterValidator(_share)]
 Facts = Annotated[dict[str, JsonValue], AfterValidator(redact)]
+
+
+class Recorded(dict[str, JsonValue]):
+    """A configuration out of a record: code that it names is somebody else's word (``config.experiment.parse``)."""
+
+
+def _recorded(values: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    return Recorded(redact(values))
+
+
+RecordedConfig = Annotated[dict[str, JsonValue], AfterValidator(_recorded)]
 
 
 class Record(FrozenConfig):
@@ -145,8 +166,8 @@ class Totals(Record):
 
     time_s: float = 0.0
     energy_j: float = 0.0
-    bytes_up: int = 0
-    bytes_down: int = 0
+    bytes_up: int = Field(default=0, ge=0)
+    bytes_down: int = Field(default=0, ge=0)
 
 
 class FedAvgRecord(Record):
@@ -385,7 +406,7 @@ class RunRecord(Record):
     strategy: str
     method: MethodFacts
     created: str
-    config: Facts
+    config: RecordedConfig
     config_hash: str
     data_digest: str
     data_origin: Origin
@@ -532,19 +553,19 @@ class Metrics(Record):
         confusion: the canonical model's counts (subjects, K, K), rows true.
     """
 
-    f1: float | None
-    f1_fleet: float | None = None
-    f1_rare: float | None = None
-    accuracy: float | None = None
+    f1: Share | None
+    f1_fleet: Share | None = None
+    f1_rare: Share | None = None
+    accuracy: Share | None = None
     num_windows: int = 0
-    f1_by_modality: dict[str, float] = Field(default_factory=dict)
-    f1_by_class: tuple[float, ...] = ()
-    f1_by_subject: dict[str, float] = Field(default_factory=dict)
-    f1_rare_by_subject: dict[str, float] = Field(default_factory=dict)
-    f1_fleet_by_subject: dict[str, float] = Field(default_factory=dict)
-    f1_by_client: dict[int, float] = Field(default_factory=dict)
-    f1_own_sensors: float | None = None
-    f1_own_subjects: float | None = None
+    f1_by_modality: dict[str, Share] = Field(default_factory=dict)
+    f1_by_class: tuple[Share, ...] = ()
+    f1_by_subject: dict[str, Share] = Field(default_factory=dict)
+    f1_rare_by_subject: dict[str, Share] = Field(default_factory=dict)
+    f1_fleet_by_subject: dict[str, Share] = Field(default_factory=dict)
+    f1_by_client: dict[int, Share] = Field(default_factory=dict)
+    f1_own_sensors: Share | None = None
+    f1_own_subjects: Share | None = None
     scores: dict[str, float] = Field(default_factory=dict)
     confusion: tuple[tuple[tuple[int, ...], ...], ...] = ()
 

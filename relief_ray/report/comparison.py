@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
-from relief_ray.data.registry import get_spec
+from relief_ray.data.registry import recorded_spec
 from relief_ray.plugins.load import is_path
 from relief_ray.records.schema import MethodFacts, RunRecord
 from relief_ray.report.paper import PAPER_DATA
@@ -274,7 +274,7 @@ class Comparison:
         names = dict.fromkeys(m for run in self.runs if (last := last_metrics(run)) for m in last.f1_by_modality)
         known = self.first.fleet.get("modalities")
         try:
-            order = list(map(str, known)) if isinstance(known, list) else list(get_spec(self.dataset).names)
+            order = list(map(str, known)) if isinstance(known, list) else list(recorded_spec(self.dataset).names)
         except UserError:
             order = []
         return tuple(sorted(names, key=lambda name: order.index(name) if name in order else len(order)))
@@ -356,7 +356,7 @@ class Comparison:
         if self.runs and (number := self.runs[0].covered("clients")):
             return number
         try:
-            return sum(get_spec(self.dataset).type_counts)
+            return sum(recorded_spec(self.dataset).type_counts)
         except UserError:
             return 0
 

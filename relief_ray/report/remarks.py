@@ -39,7 +39,8 @@ GROWTH = 1.1
 
 _FULL = "full_only (FedAvg of the clients with all sensors)"
 _FAILURES = (
-    "Training diverged (the last loss is not finite, or above ln K and 10 % above the first of its phase)",
+    "Training diverged (the last loss is not finite, or above ln K and 10 % above the first of its phase; lower "
+    "training.lr or set training.clip_norm)",
     "Nothing was learned (the last loss is above ln K, and F1 is no better than guessing)",
 )
 

@@ -18,7 +18,7 @@ from relief_ray.data.config import DataConfig
 from relief_ray.data.partition import lacking
 from relief_ray.data.registry import get_spec
 from relief_ray.devices.fleet import FleetConfig, build_fleet
-from relief_ray.plugins.load import is_path
+from relief_ray.plugins.load import ONLY_A_RECORD, closed, is_path
 from relief_ray.records import cells
 from relief_ray.records.cells import PLAN_FILE, STATUS_TEXT, PlannedCell, read_plan_file
 from relief_ray.records.committed import FILE as COMMITTED_FILE
@@ -656,7 +656,8 @@ def fleet_of(loaded: Loaded) -> Fleet | None:
     if not number:
         return None
     try:
-        data = DataConfig.model_validate(loaded.run.config.get("data"))
+        with closed(ONLY_A_RECORD):
+            data = DataConfig.model_validate(loaded.run.config.get("data"))
         config, spec = FleetConfig.model_validate(loaded.run.config.get("fleet")), get_spec(data.name)
         fleet, _ = build_fleet(config, spec.names, spec.type_counts, number, lacking=lacking(data, number))
     except (UserError, ValidationError):

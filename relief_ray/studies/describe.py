@@ -345,7 +345,7 @@ def _config_of(name: str, stride_s: float | None, settings: Sequence[Setting]) -
     if not is_run or name in DATASETS:
         return data_config(name, DataConfig().stride_s if stride_s is None else stride_s, settings)
     given = [] if stride_s is None else [Setting("data.stride_s", stride_s)]
-    return target_config(name, [*settings, *given]).data
+    return target_config(name, [*settings, *given], ("data",)).data
 
 
 def data_config(name: str, stride_s: float, settings: Sequence[Setting] = ()) -> DataConfig:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -21,6 +22,7 @@ from relief_ray.experiment.recording import now
 from relief_ray.experiment.setup import Setup, prepare
 from relief_ray.models.backbone import frozen_mismatch
 from relief_ray.plugins.blame import reason
+from relief_ray.plugins.load import digests
 from relief_ray.records.cells import (
     PLAN_FILE,
     CellState,
@@ -36,10 +38,10 @@ from relief_ray.records.cells import (
     register_claims,
     write_plan_file,
 )
-from relief_ray.records.identity import flat_params
+from relief_ray.records.identity import flat_params, note_begun, why_closed
 from relief_ray.records.lock import LOCK_FILE, FileLock, lock_folder
 from relief_ray.records.run_folder import ERROR_FILE, RUN_FILE, read_rounds, read_run
-from relief_ray.records.schema import RunRecord
+from relief_ray.records.schema import Recorded, RunRecord
 from relief_ray.strategies import REFERENCE, facts_of
 from relief_ray.studies.presets import PRESETS, make_preset
 from relief_ray.studies.spec import (
@@ -175,8 +177,12 @@ class Plan:
         return plan
 
     @classmethod
-    def read(cls, folder: Path, settings: Sequence[Setting] = (), kind: KindName = "run") -> Plan:
+    def read(
+        cls, folder: Path, settings: Sequence[Setting] = (), kind: KindName = "run", *, other_code: bool = False
+    ) -> Plan:
         """The plan of a folder, or of a single run's folder; ``settings`` may change how, not what is computed.
+
+        ``other_code``: own code that has changed since is taken.
 
         Raises:
             UserError: neither a plan of this kind nor a run is there, or it cannot be read or gone on with.
@@ -190,13 +196,14 @@ class Plan:
                     f"{folder}: {_holds(file)}, expected a folder that `relief-ray {kind}` made; go on with this one: "
                     f"{KINDS[file.kind].resume} {typed(folder)}"
                 )
-            parsed = _parsed(file.cells, path, settings)
+            parsed = _parsed(file.cells, path, settings, other_code=other_code)
             plan = cls(out=folder, cells=parsed, **{k: getattr(file, k) for k in PlanFile.model_fields if k != "cells"})
         elif kind == "grid":
             raise UserError(f"{folder}: no {PLAN_FILE}; expected a folder that `relief-ray grid` made")
         else:
             run = read_run(folder)
-            config = parse(assign(run.config, settings), str(folder / RUN_FILE))
+            why = _why(run.config, folder, folder, other_code=other_code)
+            config = parse(assign(run.config, settings), str(folder / RUN_FILE), why)
             cell = make_cell(_SINGLE, run.strategy, config, stored_hash=run.config_hash)
             plan = cls(kind=kind, name=run.name, out=folder, cells=(cell,))
         for cell in plan.cells:
@@ -250,6 +257,11 @@ class Plan:
         else:
             rows = _merged(known, mine)
         begun = count_begun(self.out, [row.folder for row in rows])
+        for cell in self.cells:
+            if modules := cell.config.modules():
+                note_begun(mine[cell.name].config, digests(modules))
+        if self.search is not None:
+            note_begun(self.search.model_dump(mode="json"), self.search.sources)
         claims = None if earlier is None else earlier.claims
         claims = register_claims(self.out, self.claims_file, claims or self.claims, begun=begun, now=now())
         write_plan_file(
@@ -324,7 +336,9 @@ def row_of(cell: Cell) -> PlannedCell:
     )
 
 
-def _parsed(rows: Iterable[PlannedCell], path: Path, settings: Sequence[Setting] = ()) -> tuple[Cell, ...]:
+def _parsed(
+    rows: Iterable[PlannedCell], path: Path, settings: Sequence[Setting] = (), *, other_code: bool = False
+) -> tuple[Cell, ...]:
     """Cells of rows with checked configurations; ``settings`` may change how they are carried out.
 
     A cell that was begun keeps its stored hash, though this program's schema or defaults gave it another one.
@@ -334,12 +348,25 @@ def _parsed(rows: Iterable[PlannedCell], path: Path, settings: Sequence[Setting]
     """
     parsed = []
     for row in rows:
-        cell = make_cell(row.folder, row.label, parse(assign(row.config, settings), str(path)), row.setting)
+        why = _why(row.config, path.parent / row.folder, path.parent, other_code=other_code)
+        config = parse(assign(row.config, settings), str(path), why)
+        cell = make_cell(row.folder, row.label, config, row.setting)
         # The folder is read only where it can matter: most cells have today's hash.
         if row.hash and row.hash != cell.hash and _began_under(row.hash, path.parent / row.folder, cell.config):
             cell = replace(cell, hash=row.hash)
         parsed.append(cell)
     return tuple(parsed)
+
+
+def _why(settings: Mapping[str, JsonValue], place: Path, folder: Path, *, other_code: bool) -> str:
+    """Why the code of a run that is gone on with in ``place``, of a plan's ``folder``, is not imported; else empty."""
+    run = None
+    with suppress(UserError):  # not begun, or damaged: ``look`` says so
+        run = read_run(place)
+    ways = f"--rerun-stale (the old run is kept), or take it as it is with `{resumed(folder, 'other_code')}`"
+    otherwise = None if other_code else f", compute it again with {ways}"
+    there = None if run is None else run.own_sources
+    return why_closed(settings, there, begun_is_enough=True, otherwise=otherwise)
 
 
 def _began_under(stored_hash: str, folder: Path, config: ExperimentConfig) -> bool:
@@ -492,15 +519,20 @@ def await_quiet(states: Iterable[CellState[Cell]], wait_s: float = _GONE_S) -> N
             lock_folder(state.folder, "the cell", wait_s=wait_s).release()
 
 
-def target_config(target: str, settings: Sequence[Setting]) -> ExperimentConfig:
+def target_config(target: str, settings: Sequence[Setting], reads: Sequence[str] | None = None) -> ExperimentConfig:
     """Configuration of the first run that `relief-ray run TARGET` would make, or of the run in a folder, so changed.
+
+    ``reads``: the sections that the caller needs, where others of a run may name code that is not here.
 
     Raises:
         UserError: the target is neither.
     """
     folder = Path(target)
     if (folder / RUN_FILE).exists():
-        return parse(assign(read_run(folder).config, settings), str(folder / RUN_FILE))
+        run = read_run(folder)
+        config = run.config if reads is None else {key: run.config[key] for key in reads if key in run.config}
+        why = why_closed(run.config, run.own_sources)
+        return parse(assign(Recorded(config), settings), str(folder / RUN_FILE), why)
     return next(each_cell(load_spec(target), settings)).config
 
 
@@ -511,4 +543,5 @@ def open_run(folder: Path) -> Setup:
         UserError: no run is there, or its data are gone.
     """
     run = read_run(folder)
-    return prepare(parse(run.config, str(folder / RUN_FILE)), engine=stored_engine(run))
+    config = parse(run.config, str(folder / RUN_FILE), why_closed(run.config, run.own_sources))
+    return prepare(config, engine=stored_engine(run))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from relief_ray.config.experiment import ExperimentConfig, as_read, parse
 from relief_ray.plugins.load import import_path, is_path
 from relief_ray.records.cells import PLAN_FILE
+from relief_ray.records.identity import why_closed
 from relief_ray.records.run_folder import RUN_FILE
 from relief_ray.records.schema import RoundRecord, RunRecord, Status
 from relief_ray.report.claims import JudgedClaim, Registry, judge, last_line, registry_of, verdict_table
@@ -276,7 +277,9 @@ class Run:
         Raises:
             UserError: this version cannot read it, or a module of the user's is not there.
         """
-        return parse(self.record.config, self._loaded.where)
+        run = self.record
+        why = why_closed(run.config, run.own_sources, begun_is_enough=True)
+        return parse(run.config, self._loaded.where, why)
 
     @property
     def record(self) -> RunRecord:

@@ -21,6 +21,7 @@ from relief_ray.devices.time import TimeModel, restore_clock
 from relief_ray.experiment.lifecycle import stored_engine
 from relief_ray.experiment.recording import LocalRound, as_json, fedavg_records, resized, totals_after
 from relief_ray.experiment.setup import Model, configured_fleet, model_of, run_clocks
+from relief_ray.records.identity import why_closed
 from relief_ray.records.schema import ClientRecord, ProbeRecord, RoundRecord, Totals, selection
 from relief_ray.report.runs import Loaded
 from relief_ray.support.errors import Setting, UserError
@@ -68,14 +69,15 @@ def what_if(
         UserError: the run is pooled or its work is not fully recorded; the other fleet has other clients or sensors.
     """
     run, where = loaded.run, loaded.where
-    config = parse(run.config, where)
+    why = why_closed(run.config, run.own_sources)
+    config = parse(run.config, where, why)
     if config.strategy.pooled:
         raise UserError(f"{where}: pooled data have no fleet; name a federated run")
     # Key by key: a type keeps the figures that are not named.
     others = [*settings_of({"fleet": fleet})] if fleet else []
     others += [] if profile is None else [Setting("costs.profile", profile)]
     others += [] if epochs is None else [Setting("training.epochs", epochs)]
-    changed = parse(assign(run.config, others), f"{where}, other fleet")
+    changed = parse(assign(run.config, others), f"{where}, other fleet", why)
     profiled = {} if profile is None else {n: c for n, c in run_clocks(changed).items() if c.needs_profile}
     before, after = _hardware(loaded, config, {}), _hardware(loaded, changed, profiled, windows)
     _refuse_other_sensors(before.fleet, after.fleet)

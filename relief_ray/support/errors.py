@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import json
+import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -105,6 +107,13 @@ def option(name: str, value: object = None) -> str:
     return word if value is None or value is True else f"{word} {value}"
 
 
+# Texts that are something else in YAML 1.2, or end a plain text there.
+_MISREAD = re.compile(
+    r"""(~|null|true|false)?|[-+]?[.\d].*|[-?:]|[-?:] .*|[&*!|>'"%@`#{}\[\],].*|.*(: |:$| #|[,\[\]{}?\n\t]).*|<<""",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
 def value_text(value: object) -> str:
     """A value as YAML on a line: what `--set` and configuration files take."""
     if isinstance(value, bool):
@@ -114,9 +123,11 @@ def value_text(value: object) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(value_text, value))}]"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{k}: {value_text(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{value_text(k)}: {value_text(v)}" for k, v in value.items()) + "}"
     if value is None or value is ...:
         return "null" if value is None else ".."
+    if isinstance(value, str) and (value.strip() != value or _MISREAD.fullmatch(value)):
+        return json.dumps(value, ensure_ascii=False)
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -218,14 +218,31 @@ def remove_parts(path: Path) -> None:
 
 
 def digest_files(files: Mapping[str, Path], memory: Path) -> dict[str, str]:
-    """Hash each file; those whose size and time of change are noted in `memory` (JSON) are not read again."""
+    """Hash each file; those whose size and time of change are noted in `memory` (JSON) are not read again.
+
+    Raises:
+        UserError: one cannot be read.
+    """
     known = _remembered(memory)
-    stamps = {name: stamp(path) for name, path in files.items()}
-    fresh = {n: known[n][1] if n in known and known[n][0] == s else sha256_file(files[n]) for n, s in stamps.items()}
+    with _readable():
+        stamps = {name: stamp(path) for name, path in files.items()}
+        old = {name: known[name][1] for name, s in stamps.items() if name in known and known[name][0] == s}
+        fresh = {name: old.get(name) or sha256_file(path) for name, path in files.items()}
     if any(known.get(name, ("", ""))[0] != stamp for name, stamp in stamps.items()):
         content = json.dumps({name: [stamps[name], fresh[name]] for name in files})
         write_atomic(memory, sealed(content.encode(), PAGE))
     return fresh
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{error.filename}: cannot be read ({error.strerror}), expected a file that you may read; mend the link or "
+            "the permissions, put the file back, or leave it out"
+        ) from error
 
 
 def stamp(path: Path) -> str:

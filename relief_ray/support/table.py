@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
+from itertools import zip_longest
 from textwrap import wrap
 from typing import Literal
 
@@ -166,17 +167,18 @@ class Table:
     def markdown(self, number: str = "") -> str:
         """GitHub's Markdown: caption after its ``number`` (``Table 1``), rows and notes."""
         origins = self.origins
-        first = f"{self.head[0]}<br><sub>{self.second}</sub>" if self.second else self.head[0]
-        heads = (f"{head} ({origin})" if origin else head for head, origin in zip(self.head[1:], origins, strict=True))
+        first, *names = map(marked, self.head)
+        first = f"{first}<br><sub>{marked(self.second)}</sub>" if self.second else first
+        heads = (f"{head} ({origin})" if origin else head for head, origin in zip(names, origins, strict=True))
         lines = [[first, *heads], ["---", *("---" if self.is_text else "---:" for _ in origins)]]
         for row in self.rows:
             cells = (
-                f"{_with_origin(cell, origin)}{f'<br><sub>{cell.below}</sub>' if cell.below else ''}"
+                f"{marked(_with_origin(cell, origin))}{f'<br><sub>{marked(cell.below)}</sub>' if cell.below else ''}"
                 for cell, origin in zip(row.cells, origins, strict=True)
             )
-            lines.append([row.name, *(cell.removeprefix("<br>").replace("|", "\\|") for cell in cells)])
-        body = "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n\n" + "\n\n".join(self.notes)
-        caption = f"{number}. {self.caption}" if number else self.caption
+            lines.append([cell.removeprefix("<br>").replace("|", "\\|") for cell in (marked(row.name), *cells)])
+        body = "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n\n" + "\n\n".join(map(marked, self.notes))
+        caption = marked(f"{number}. {self.caption}" if number else self.caption)
         return (f"**{caption}**\n\n{body}" if caption else body).rstrip("\n") + "\n"
 
     def html(self, number: str = "") -> str:
@@ -247,6 +249,13 @@ def inline(text: str) -> str:
     safe = re.sub(r"(?<![\w.`])-(?=\d)", MINUS, escape(text))
     safe = re.sub(r"(?<=\d) (?=%)", "&nbsp;", safe)
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", safe)
+
+
+def marked(text: str) -> str:
+    """GitHub's Markdown of a text: what would be HTML, a link or a picture there stands as it is; ``code`` stays."""
+    parts = re.split(r"((?<!`)`[^`]+`(?!`))", text)
+    plain = (re.sub(r"<(?=[A-Za-z/!?])", "&lt;", part).replace("](", "]\\(") for part in parts[::2])
+    return "".join(part for pair in zip_longest(plain, parts[1::2], fillvalue="") for part in pair)
 
 
 def latex(text: str) -> str:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from relief_ray.core.messages import MAX_EPOCHS
 from relief_ray.core.stages import Engine, Missing
 from relief_ray.devices.workload import optimizer_flops_per_value
 from relief_ray.support.frozen import FrozenConfig, all_read
@@ -20,7 +21,7 @@ ScheduleName = Literal["constant", "cosine", "linear", "step"]
 class TrainingConfig(FrozenConfig):
     """Local training of all clients."""
 
-    epochs: int = Field(default=5, ge=1)
+    epochs: int = Field(default=5, ge=1, le=MAX_EPOCHS)
     """Local epochs per round, E."""
     batch_size: int = Field(default=32, ge=1)
     """Windows per optimizer step."""

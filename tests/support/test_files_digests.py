@@ -23,6 +23,18 @@ def test_digests_follow_changes_only(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert digest_files({"file": file}, memory) == {"file": hashlib.sha256(b"longer").hexdigest()}
 
 
+@pytest.mark.parametrize("kind", ["link to nothing", "link to itself", "folder", "gone"])
+def test_a_file_that_cannot_be_hashed_is_named(tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "raw"
+    if kind == "folder":
+        file.mkdir()
+    elif kind != "gone":
+        file.symlink_to(file if kind == "link to itself" else "/nowhere/raw")
+    with pytest.raises(UserError, match=f"{file}: cannot be read \\(.*\\), expected a file"):
+        digest_files({"raw": file}, tmp_path / "memory.json")
+    assert not (tmp_path / "memory.json").exists()
+
+
 @pytest.mark.parametrize("damage", [b"", b"{", b"[1]", b'{"file": 3}'])
 def test_a_damaged_memory_is_made_again(tmp_path: Path, damage: bytes) -> None:
     file, memory = tmp_path / "file", tmp_path / "memory.json"

@@ -3,6 +3,7 @@
 import math
 import random
 import re
+import shlex
 from functools import cache
 
 import pytest
@@ -10,8 +11,28 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from relief_ray.config.experiment import assign, parse, read_settings
-from relief_ray.support.errors import UserError
+from relief_ray.devices.fleet import owners_lines
+from relief_ray.support.errors import Setting, UserError, value_text
 from relief_ray.support.user_yaml import read_setting
+
+# Names that are something else where they stand plain in YAML, alone, in a list or as a key.
+NAMES = (
+    "no", "on", "true", "Null", "~", "", "10", "1e3", ".5", "-.5", "0x1F", "0o7", ".inf", "a: b", "x:", "a,b", "[x]",
+    "a]b", "{", " x", "x ", "#a", "a #b", "a#b", "*x", "-", "- a", "?", "? a", "a?b", "<<", "'q'", '"q"', "%a", "@a",
+    "`a", "!a", "|", "2026-01-02", "1:30", "acc+gyro", "mine:Mine", "new\nline", "tab\tx", "back\\slash", "é", "漢",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_value_that_is_advised_is_read_back_as_it_was(name):
+    for value in (name, [name, "z"], {"A": [name], name: 1}):
+        assert read_setting(value_text(value), "x") == value
+        _, typed = shlex.split(str(Setting("fleet.owned", value)))
+        assert [(s.path, s.value) for s in read_settings([typed])] == [("fleet.owned", value)]
+    line = owners_lines([name, f"{name}2"], (1, 1, 1))[-1]
+    (read,) = read_settings(shlex.split(line)[1:])
+    assert read.value == {"A": [name, f"{name}2"], "B": [name], "C": [name]}
+
 
 # A key of each kind: whole numbers, numbers, truth values, texts, choices, lists; alone or with null.
 KEYS = {

@@ -156,11 +156,13 @@ class Memory(Record):
 
     @classmethod
     def read(cls, root: Path) -> Memory:
-        """Read it; a new one where there is none or it cannot be read, since it can be made again by copying."""
+        """Read it; a new one where there is none, one without an id where it is damaged: the store knows that."""
         try:
             return read_page(root / MEMORY_FILE, cls)
-        except (OSError, ValueError):
+        except FileNotFoundError:
             return cls()
+        except (OSError, ValueError):
+            return cls(id="")
 
     def write(self, root: Path) -> None:
         """Write it; what is lost of it is copied once more."""
@@ -230,8 +232,14 @@ class Mirror(Target):
             self._refuse_taken()
             return
         sizes = self.store.sizes()
-        if others := [name for name in sizes if not MirrorStore.is_left_over(name)]:
-            claim = Claim.read(self.store) if MIRROR_FILE in sizes else None
+        here, place = socket.gethostname(), str(self._root.absolute())
+        others = [name for name in sizes if not MirrorStore.is_left_over(name)]
+        claim = Claim.read(self.store) if MIRROR_FILE in sizes else None
+        if not self._memory.id:
+            is_ours = claim is not None and (claim.host, claim.folder) == (here, place)
+            known = claim.id if claim is not None and is_ours else Memory().id
+            self._memory = self._memory.model_copy(update={"id": known})
+        if others:
             if claim is None or claim.id != self._memory.id:
                 there = f"other files ({min(others) or 'a file of that name'})"
                 whose = f"the copy of {claim.host}:{claim.folder}" if claim else there
@@ -245,8 +253,8 @@ class Mirror(Target):
         claim = Claim(
             id=self._memory.id,
             writer=self._token,
-            host=socket.gethostname(),
-            folder=str(self._root.absolute()),
+            host=here,
+            folder=place,
             since=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         )
         self.store.write(MIRROR_FILE, claim.model_dump_json(indent=1).encode())

@@ -17,6 +17,7 @@ from datetime import datetime
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
 
 from pydantic import Field
 
@@ -76,14 +77,19 @@ class Store:
     @property
     def database(self) -> Path | None:
         """Path of the SQLite file; None for servers."""
-        return Path(self.uri.removeprefix(_SQLITE)) if self.uri.startswith(_SQLITE) else None
+        return Path(unquote(self.uri.removeprefix(_SQLITE))) if self.uri.startswith(_SQLITE) else None
 
 
 def store_uri(folder: Path, uri: str | None = None) -> str:
     """Return ``uri`` with an absolute path if it is a SQLite file; by default ``mlflow.db`` beside the run folder."""
     if uri is None:
-        return f"{_SQLITE}{folder.resolve().parent / DATABASE}"
-    return f"{_SQLITE}{Path(uri.removeprefix(_SQLITE)).absolute()}" if uri.startswith(_SQLITE) else uri
+        return sqlite_address(folder.resolve().parent / DATABASE)
+    return sqlite_address(Path(unquote(uri.removeprefix(_SQLITE))).absolute()) if uri.startswith(_SQLITE) else uri
+
+
+def sqlite_address(database: Path) -> str:
+    """Address of a SQLite file: in one a question mark would begin its options, a percent sign a character."""
+    return _SQLITE + quote(str(database), safe="/ ")
 
 
 class Exported(Record):
@@ -390,7 +396,7 @@ def _connect(store: Store) -> MlflowClient:
         leftover.unlink()
     if database is not None and not database.exists():
         beside = database.with_name(f".{database.name}.{time.time_ns()}.new")
-        MlflowClient(tracking_uri=f"{_SQLITE}{beside}").search_experiments(max_results=1)
+        MlflowClient(tracking_uri=sqlite_address(beside)).search_experiments(max_results=1)
         move(beside, database)
     return MlflowClient(tracking_uri=store.uri)
 

@@ -8,7 +8,7 @@ from html import escape
 from importlib.resources import files
 
 from relief_ray.report.document import Block, Document, Figure, Paragraphs, Section
-from relief_ray.support.table import Table, inline
+from relief_ray.support.table import Table, inline, marked
 
 # Width of a figure, which is as wide as the text of a page of LaTeX.
 _WIDTH_REM = 68
@@ -16,21 +16,21 @@ _WIDTH_REM = 68
 
 def markdown(document: Document, figures: str = "figures") -> str:
     """The page; figures are linked, not drawn, from the folder ``figures``."""
-    numbers, parts = document.numbers, [f"# {document.title}", document.lead]
+    numbers, parts = document.numbers, [f"# {marked(document.title)}", marked(document.lead)]
     for section in document.sections:
-        parts.append(f"{'#' * section.level} {section.title}")
+        parts.append(f"{'#' * section.level} {marked(section.title)}")
         for block in section.blocks:
             if isinstance(block, Table):
                 parts.append(block.markdown(numbers.get(block.slug, "")))
             elif isinstance(block, Figure):
-                caption = f"{numbers[block.slug]}. {block.caption}"
+                caption = marked(f"{numbers[block.slug]}. {block.caption}")
                 parts.append(f"![{caption}]({figures}/{block.slug}.png)\n\n{caption}")
             else:
                 mark = "> " if block.tone else "- " if block.is_list else ""
                 # Without a line between them, those of a quotation would flow together.
                 between = "\n>\n" if block.tone else "\n" if block.is_list else "\n\n"
-                parts.append(between.join(f"{mark}{line}" for line in block.lines))
-    parts.append(f"<sub>{document.footer}</sub>")
+                parts.append(between.join(f"{mark}{marked(line)}" for line in block.lines))
+    parts.append(f"<sub>{marked(document.footer)}</sub>")
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 

@@ -18,7 +18,7 @@ from relief_ray.report.tables.methods import (
 )
 from relief_ray.report.tables.rows import names_line
 from relief_ray.support.errors import UserError
-from relief_ray.support.table import Number, Table
+from relief_ray.support.table import Number, Table, marked
 from relief_ray.support.table import as_csv as write_csv
 
 # Characters of a line: with all figures; of a usual terminal; and the fewest that hold a table.
@@ -57,8 +57,8 @@ def markdown(comparison: Comparison) -> str:
     """Caption, all tables and remarks."""
     made = [table(comparison) for table in (scores_table, costs_table, wide_table)]
     tables = (table.markdown() for table in made)
-    notes = "\n".join(f"- {note}" for note in _notes(comparison, made))
-    return "\n\n".join(p.rstrip("\n") for p in (caption(comparison), *tables, notes) if p) + "\n"
+    notes = "\n".join(f"- {marked(note)}" for note in _notes(comparison, made))
+    return "\n\n".join(p.rstrip("\n") for p in (marked(caption(comparison)), *tables, notes) if p) + "\n"
 
 
 def flat(comparison: Comparison) -> list[dict[str, Number]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import mean
 
 from relief_ray.core.messages import ClientCost
-from relief_ray.data.registry import get_spec
+from relief_ray.data.registry import recorded_spec
 from relief_ray.records.cells import STATUS_TEXT
 from relief_ray.records.facts import ClientData, DataFacts, data_facts
 from relief_ray.records.identity import source_digest
@@ -218,7 +218,7 @@ def _window_s(loaded: Loaded) -> float | None:
     if isinstance(set_s := loaded.value("data.window_s"), int | float):
         return float(set_s)
     try:
-        return get_spec(str(loaded.value("data.name"))).window_s
+        return recorded_spec(str(loaded.value("data.name"))).window_s
     except UserError:
         return None
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from relief_ray.data.registry import get_spec
+from relief_ray.data.registry import recorded_spec
 from relief_ray.devices.fleet import FleetConfig, device_types, owned_modalities
 from relief_ray.report.comparison import BACKBONES, Comparison, MethodResult, Stat, stat
 from relief_ray.report.paper import (
@@ -344,7 +344,7 @@ def device_table(comparison: Comparison, slug: str) -> Table | None:
     if comparison.text("fleet.preset") != "testbed":
         return None
     fleet = FleetConfig.model_validate(config_value(comparison.items[0].config, "fleet"))
-    sensors, types = owned_modalities(fleet, get_spec(comparison.dataset).names), device_types(fleet)
+    sensors, types = owned_modalities(fleet, recorded_spec(comparison.dataset).names), device_types(fleet)
     # The name of a row ends with its type.
     devices = {row.name[-1]: row for row in read_paper()["VI"].rows}
     rows = [_device(row, " + ".join(sensors[kind]), types[kind].active_power_w) for kind, row in devices.items()]

@@ -227,6 +227,22 @@ def test_a_damaged_checkpoint_is_left_out_by_name(scenario, place, tmp_path, dam
     assert (fetched.folder / MEMORY_FILE).exists() and fetched.num_runs == 1
 
 
+@pytest.mark.parametrize("at", [0, 40, -3])
+def test_a_damaged_memory_is_taken_for_missing_by_the_folder_itself_alone(place, tmp_path, at):
+    here, uri = place
+    sent(here, uri)
+    data = bytearray((here / MEMORY_FILE).read_bytes())
+    data[at] ^= 1
+    (here / MEMORY_FILE).write_bytes(data)
+    shutil.copytree(here, tmp_path / "other")
+    sent(here, uri)
+    with pytest.raises(TakenOver, match="expected an empty folder or the copy of"):
+        sent(tmp_path / "other", uri)
+    (here / MEMORY_FILE).unlink()
+    with pytest.raises(TakenOver):
+        sent(here, uri)
+
+
 def test_what_cannot_be_fetched_is_refused_and_leaves_nothing(place, tmp_path):
     here, uri = place
     with pytest.raises(UserError, match=r"there: no mirror.json there; expected the URI that --mirror named"):
