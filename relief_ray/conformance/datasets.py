@@ -19,6 +19,7 @@ from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import Dataset, locate, parse_subject, read_entry, store
 from relief_ray.data.describe import without_windows
 from relief_ray.data.federated_data import Coverage, federate, num_clients
+from relief_ray.data.figures import measure
 from relief_ray.data.loader import DatasetSpec, Floats, Loader, Mask, Recording, require_members
 from relief_ray.data.partition import available
 from relief_ray.data.source import Source, open_source
@@ -138,11 +139,9 @@ def _recordings(bench: _Bench) -> _Violations:
 def _constant(bench: _Bench) -> _Violations:
     still: dict[tuple[str, int], list[int]] = {}
     for subject, recording in bench.recordings.items():
-        same = (recording.signal == recording.signal[:1]).all(axis=0)
-        here = [column for column in bench.spec.columns() if column[0] in bench.spec.sensors_of(subject)]
-        for name, first, stop in here:
-            for column in np.flatnonzero(same[first:stop]).tolist():
-                still.setdefault((name, first + column), []).append(subject)
+        for row in measure(bench.spec, recording):
+            for column, _ in row["still"]:
+                still.setdefault((row["sensor"], column), []).append(subject)
     texts = [f"{name}, column {column}, of subjects {listed(subjects)}" for (name, column), subjects in still.items()]
     return {"constant": f"one value in all rows: {'; '.join(texts)}"} if texts else {}
 
