@@ -258,20 +258,19 @@ def structure(spec: DatasetSpec, recording: Recording) -> list[Fault]:
     lengths_s = [float((recording.labels == code).sum()) / spec.rate_hz for code in spec.labels]
     rows = measure(spec, recording)
     filled = [row for row in rows if row["filled"] > spec.max_nan_share]
+    most = f"; expected at most {spec.max_nan_share:.0%} (max_nan_share)"
     return [
         *length_faults(spec, recording.subject, lengths_s),
-        *sensor_faults("finite", filled, lambda row: filled_text(row) + f"; expected at most {spec.max_nan_share:.0%}"),
-        *sensor_faults("channels", rows, lambda row: range_text(spec, row)),
+        *(Fault(rule="finite", found=filled_text(row) + most, subject=recording.subject) for row in filled),
+        *sensor_faults(spec, rows, range_text),
     ]
 
 
 def sensor_faults(
-    rule: DataRule, rows: Iterable[SensorFigures], text: Callable[[SensorFigures], str]
-) -> Iterator[Fault]:
+    spec: DatasetSpec, rows: Iterable[SensorFigures], text: Callable[[DatasetSpec, SensorFigures], str]
+) -> list[Fault]:
     """The sensors of which there is a text."""
-    for row in rows:
-        if found := text(row):
-            yield Fault(rule=rule, found=found, subject=row["subject"])
+    return [Fault(rule="channels", found=found, subject=row["subject"]) for row in rows if (found := text(spec, row))]
 
 
 def filled_text(row: SensorFigures) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -31,9 +32,9 @@ from relief_ray.data.loader import (
     require_members,
 )
 from relief_ray.data.registry import get_loader, get_spec
-from relief_ray.data.source import MARKER, Source, find_source, narrow, open_source
+from relief_ray.data.source import MARKER, Source, find_source, narrow, noting_unnamed, open_source
 from relief_ray.plugins.load import digests, is_path, line_in, modules_of
-from relief_ray.support.errors import UserCodeError, UserError
+from relief_ray.support.errors import UserCodeError, UserError, listed
 from relief_ray.support.files import (
     PAGE,
     cache_root,
@@ -397,13 +398,22 @@ def parse_subject(loader: Loader, members: Members, path: Path, subject: int) ->
         names.append(name)
         return members.read(name)
 
+    code = sys.modules[loader.spec.name.partition(":")[0]].__file__
     try:
-        return loader.parse(loader.spec, replace(members, read=read), path, subject)
+        with noting_unnamed(members, path, Path(code or "")) as unnamed:
+            recording = loader.parse(loader.spec, replace(members, read=read), path, subject)
     except UserError:
         raise
     except Exception as error:
         fix = f"; it had read {path / names[-1]}: mend that file or the loader" if names else "; mend the loader"
         raise _fault_in(loader.spec, f"parse() of subject {subject}", error, fix) from error
+    if unnamed:
+        raise UserCodeError(
+            f"{loader.spec.name}: parse() of subject {subject} opens {listed(unnamed)}, expected files that files() "
+            "names: a change in another one would go unnoticed, since parsed data are kept. Let `member` match it and "
+            "files() name it, for every person where all share it, and read it with members.read(name)"
+        )
+    return recording
 
 
 # A parsed dataset by name: what another machine needs to find the same values among its own files.

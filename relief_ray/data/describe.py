@@ -9,7 +9,7 @@ from typing import Literal, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from relief_ray.data.checks import Fault, filled_text, in_words, length_faults, range_text, sensor_faults, structure
+from relief_ray.data.checks import filled_text, in_words, length_faults, range_text, sensor_faults, structure
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import (
     BOUTS,
@@ -61,11 +61,12 @@ def data_warnings(dataset: Dataset, config: DataConfig, data: FederatedData) -> 
     """
     spec, seconds = dataset.spec, activity_s(dataset)
     recorded = [name for name, all_s in zip(spec.classes, seconds.sum(0), strict=True) if all_s]
+    sensors, texts = sensors_of(dataset, config), (_gap_text, range_text, _code_text, _line_text, _leap_text)
     kinds = (
         _of_channels(dataset, config),
-        *([*in_words(faults)] for faults in _of_sensors(spec, sensors_of(dataset, config))),
+        *(in_words(sensor_faults(spec, sensors, text)) for text in texts),
         _of_people(dataset, config),
-        _unlike_others(sensors_of(dataset, config)),
+        _unlike_others(sensors),
         _of_lengths(spec, config, seconds),
         _of_windows(config, data, people_of(dataset, config, data)),
         _of_classes(dataset, seconds),
@@ -85,41 +86,30 @@ def sensors_of(dataset: Dataset, config: DataConfig) -> list[SensorFigures]:
     return [row for row in dataset.sensors if row["subject"] in config.subject_ids()]
 
 
-def _of_sensors(spec: DatasetSpec, sensors: Sequence[SensorFigures]) -> Iterator[Iterator[Fault]]:
-    """What is odd about a sensor of one person, kind by kind."""
-    gaps = [row for row in sensors if row["filled"] > _MANY_GAPS or row["longest_gap_s"] > spec.window_s]
-    yield sensor_faults("finite", gaps, filled_text)
-    yield sensor_faults("channels", sensors, lambda row: range_text(spec, row))
-    yield sensor_faults(
-        "finite",
-        [row for row in sensors if row["code_rows"]],
-        lambda row: (
-            f"{row['sensor']} is {row['code']:g} in {row['code_rows']} rows, far from all its other values: if "
-            "that stands for no reading, read it as missing"
-        ),
-    )
-    yield sensor_faults(
-        "finite",
-        [row for row in sensors if row["longest_line_s"] >= spec.window_s],
-        lambda row: (
-            f"{row['sensor']} runs along a straight line for {row['longest_line_s']:.1f} s: if readings were "
-            "filled in there, return where as Recording.filled"
-        ),
-    )
-    yield sensor_faults(
-        "bouts",
-        [row for row in sensors if row["step"] > _LEAP],
-        lambda row: (
-            f"{row['sensor']} leaps within a bout, to row {row['step_row']}, {row['step']:.0f} times as far as in "
-            "99.9% of its steps: a faulty reading, or another recording, which bouts_of(labels, recording) keeps apart"
-        ),
-    )
+def _gap_text(spec: DatasetSpec, row: SensorFigures) -> str:
+    return filled_text(row) if row["filled"] > _MANY_GAPS or row["longest_gap_s"] > spec.window_s else ""
+
+
+def _code_text(spec: DatasetSpec, row: SensorFigures) -> str:
+    odd = f"{row['sensor']} is {row['code']:g} {row['code_rows']} times, far from all its other values: if that stands "
+    return odd + "for no reading, read it as missing" if row["code_rows"] else ""
+
+
+def _line_text(spec: DatasetSpec, row: SensorFigures) -> str:
+    odd = f"{row['sensor']} runs along a straight line for {row['longest_line_s']:.1f} s: if readings were filled in "
+    return odd + "there, return where as Recording.filled" if row["longest_line_s"] >= spec.window_s else ""
+
+
+def _leap_text(spec: DatasetSpec, row: SensorFigures) -> str:
+    odd = f"{row['sensor']} leaps within a bout, to row {row['step_row']}, {row['step']:.0f} times as far as in 99.9% "
+    fix = "of its steps: a faulty reading, or another recording, which bouts_of(labels, recording) keeps apart"
+    return odd + fix if row["step"] > _LEAP else ""
 
 
 def _unlike_others(sensors: Sequence[SensorFigures]) -> Iterator[str]:
     """People whose readings of a sensor are larger, or change faster, than everybody else's."""
     for name in dict.fromkeys(row["sensor"] for row in sensors):
-        rows = [row for row in sensors if row["sensor"] == name and not row["code_rows"]]
+        rows = [row for row in sensors if row["sensor"] == name and not (row["code_rows"] or row["still"])]
         for who, ratio in _apart([[row["level"]] for row in rows], _OTHER_UNIT).items():
             yield f"subject {rows[who]['subject']}: {name} is {ratio:.3g} times that of the others: in another unit?"
         for who, ratio in _apart([row["pace"] for row in rows], _OTHER_PACE).items():
@@ -395,7 +385,7 @@ def verify_source(spec: DatasetSpec, source: Source) -> VerifyReport:
     problems = [
         f"subject {fault.subject}: {fault.found}" for recording in recordings for fault in structure(spec, recording)
     ]
-    problems += _cache_problems(spec, source, recordings)
+    problems += cache_problems(spec, source, recordings)
     return {
         "name": spec.name,
         "path": str(source.path),
@@ -408,7 +398,7 @@ def verify_source(spec: DatasetSpec, source: Source) -> VerifyReport:
     }
 
 
-def _cache_problems(spec: DatasetSpec, source: Source, recordings: Sequence[Recording]) -> Iterator[str]:
+def cache_problems(spec: DatasetSpec, source: Source, recordings: Sequence[Recording]) -> Iterator[str]:
     """Damaged cache entries of the dataset, and arrays of these files' entry that are not what was just parsed."""
     here = entry_folder(spec, source_digest(spec, source, trust_stamps=False))
     for folder in entries(spec.name):

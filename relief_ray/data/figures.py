@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from relief_ray.data.loader import DatasetSpec, Mask, Recording, bouts_of
 
 _STEP_QUANTILE: Final = 0.999
-# A value that stands for "no reading" recurs, and readings have more values than a channel of a few states.
-_RECURS, _STATES = 3, 10
+# A value that stands for "no reading" recurs, and is so many times farther from the median than all others.
+_RECURS, _FAR = 3, 3.0
 # Interpolated values are on their line but for float32's rounding.
 _STRAIGHT = 2.0**-21
 
@@ -29,7 +29,7 @@ class SensorFigures(TypedDict):
         mean: mean of all channels.
         still: channels that never change: column, value.
         code: a value that recurs, far from all others of its channel; 0 where there is none.
-        code_rows: in so many rows.
+        code_rows: so often.
         step: the longest step from row to row within a bout, as a multiple of the 99.9th percentile of all steps
             (Euclidean, over the channels).
         step_row: the row of the person's recording that it leads to.
@@ -70,7 +70,11 @@ def measure(spec: DatasetSpec, recording: Recording) -> list[SensorFigures]:
         bends = np.abs(np.diff(moves, axis=0, prepend=np.nan)) > _STRAIGHT * np.abs(values)
         steps = np.where(begins, 0.0, np.linalg.norm(moves, axis=1))
         usual = np.quantile(steps[steps > 0], _STEP_QUANTILE, method="lower") if steps.any() else 1.0
-        code, code_rows = max((_code(channel) for channel in values.T), key=lambda found: found[1])
+        off = np.abs(values - np.median(values, axis=0))
+        ends = off == off.max(axis=0)
+        near = np.where(ends, 0.0, off).max(axis=0)
+        is_code = (ends.sum(axis=0) >= _RECURS) & (near > 0) & (off.max(axis=0) > _FAR * near)
+        codes_at = np.argwhere(ends & is_code)
         figures.append(
             {
                 "subject": recording.subject,
@@ -83,8 +87,8 @@ def measure(spec: DatasetSpec, recording: Recording) -> list[SensorFigures]:
                 "high": float(values.max()),
                 "mean": float(values.mean()),
                 "still": [(first + i, float(channel[0])) for i, channel in enumerate(values.T) if not np.ptp(channel)],
-                "code": code,
-                "code_rows": code_rows,
+                "code": float(values[tuple(codes_at[0])]) if len(codes_at) else 0.0,
+                "code_rows": len(codes_at),
                 "step": float(steps.max() / usual),
                 "step_row": int(rows[steps.argmax()]),
                 "level": float(np.sqrt((values**2).mean())),
@@ -103,15 +107,3 @@ def _longest(mask: Mask, begins: Mask) -> int:
 def _pace(values: NDArray[np.float64], steps: NDArray[np.float64]) -> float:
     spread = values.var(axis=0).sum() if len(values) else 0.0
     return float(np.sqrt((steps**2).mean() / spread)) if spread else 0.0
-
-
-def _code(values: NDArray[np.float64]) -> tuple[float, int]:
-    """The smallest or largest value, and its rows, where it recurs farther from all others than these lie apart."""
-    for end in (values.min(), values.max()):
-        others = values[values != end]
-        rows = len(values) - len(others)
-        if _RECURS <= rows < len(values):
-            low, high = np.quantile(others, (0.005, 0.995))
-            if np.abs(others - end).min() > high - low and len(np.unique(others)) > _STATES:
-                return float(end), rows
-    return 0.0, 0

@@ -182,9 +182,9 @@ MINE = replace(GOOD, parse=mine, spec=replace(SPEC, MORE))
     ("change", "more", "said"),
     [
         # A number for "no reading", within the rules for ranges or without any, in one channel or in all.
-        ("signal[::100, 0] = -999", "max_abs=(2000.0, 20.0, 20.0)", "subject 2: wrist is -999 in 12 rows, far from"),
-        ("signal[1::50] = 32767", "", "subject 2: ankle is 32767 in 24 rows, far from all its other values"),
-        ("signal[5:9, 2] = 1e6", "", "subject 2: hip is 1e+06 in 4 rows, far from"),
+        ("signal[::100, 0] = -999", "max_abs=(2000.0, 20.0, 20.0)", "subject 2: wrist is -999 12 times, far from"),
+        ("signal[1::50] = 32767", "", "subject 2: ankle is 32767 48 times, far from all its other values"),
+        ("signal[5:9, 2] = 1e6", "", "subject 2: hip is 1e+06 4 times, far from"),
         # Rules that `verify` and `conformance` know.
         ("signal[7, 2] = -30", "max_abs=(9.0, 9.0, 9.0)", "subject 2: hip reaches 30, expected at most 9 in absolute"),
         ("labels[:395] = 0; bouts = bouts_of(labels)[1:]", "activity_s=(10.0, 60.0)", "subject 2: wave lasts 0 s, exp"),
