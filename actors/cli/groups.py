@@ -282,6 +282,7 @@ def data_describe(
         typer.Option(help="Seconds from one window to the next; by default those of a run.", show_default=False),
     ] = None,
     settings: Set = None,
+    html: Annotated[SomePath, typer.Option(metavar="FILE", help="A page of it too, with pictures.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what is in a dataset: source, licence, ranges, activities, and the windows that a run cuts.

@@ -29,7 +29,7 @@ from relief_ray.data.dataset import (
 )
 from relief_ray.data.federated_data import Coverage, FederatedData, federate, num_clients
 from relief_ray.data.figures import SensorFigures
-from relief_ray.data.loader import DatasetSpec, Recording
+from relief_ray.data.loader import DatasetSpec, Floats, Recording
 from relief_ray.data.partition import available, chosen_positions, held_out, left_out_text
 from relief_ray.data.registry import DATASETS, get_loader, get_spec
 from relief_ray.data.source import Source, find_source, open_source
@@ -142,6 +142,20 @@ def _of_lengths(spec: DatasetSpec, config: DataConfig, seconds: NDArray[np.float
         )
 
 
+def strips(dataset: Dataset, config: DataConfig, parts: int = 400) -> dict[str, Floats]:
+    """Lowest and highest value of each person's sensors in so many parts of the recording: (2, parts) by name."""
+    signal, spec, strips = dataset.signal(), dataset.spec, {}
+    for position in chosen_positions(config):
+        bouts = dataset.bouts[dataset.bouts[:, 0] == position, 1:]
+        values = np.concatenate([signal[first:stop] for first, stop in bouts])
+        pieces = np.array_split(values, min(parts, len(values)))
+        for name, first, stop in spec.columns():
+            if name in spec.sensors_of(spec.subjects[position]):
+                ends = [(piece[:, first:stop].min(), piece[:, first:stop].max()) for piece in pieces]
+                strips[f"{spec.subjects[position]} {name}"] = np.array(ends).T
+    return strips
+
+
 class PersonFigures(TypedDict):
     """Rows, bouts and windows of one person; JSON-able.
 
@@ -151,6 +165,7 @@ class PersonFigures(TypedDict):
         bouts: their number.
         shortest_s: seconds of the shortest bout.
         longest_s: seconds of the longest bout.
+        classes: number of classes with rows in them.
         windows: windows of all parts.
         tested: those of the test part.
         mixed: share of windows with rows of two activities, or of one and none.
@@ -162,6 +177,7 @@ class PersonFigures(TypedDict):
     bouts: int
     shortest_s: float
     longest_s: float
+    classes: int
     windows: int
     tested: int
     mixed: float
@@ -175,6 +191,7 @@ def people_of(dataset: Dataset, config: DataConfig, data: FederatedData) -> list
     changes = np.cumsum(np.diff(dataset.labels, prepend=dataset.labels[:1]) != 0)
     mixed = changes[windows.starts + windows.window - 1] != changes[windows.starts]
     people: list[PersonFigures] = []
+    seconds = activity_s(dataset)
     for position in chosen_positions(config):
         subject, own = dataset.spec.subjects[position], windows.subjects == position
         rows = np.diff(dataset.bouts[dataset.bouts[:, 0] == position, 1:])
@@ -185,6 +202,7 @@ def people_of(dataset: Dataset, config: DataConfig, data: FederatedData) -> list
                 "bouts": len(rows),
                 "shortest_s": int(rows.min()) / dataset.spec.rate_hz,
                 "longest_s": int(rows.max()) / dataset.spec.rate_hz,
+                "classes": int(np.count_nonzero(seconds[position])),
                 "windows": int(own.sum()),
                 "tested": sum(int((part.subjects == position).sum()) for part in tests),
                 "mixed": float(mixed[own].mean()) if own.any() else 0.0,
