@@ -423,7 +423,7 @@ def left_out_text(left_out: Mapping[str, int], config: DataConfig) -> str:
     """Who lost windows to gaps, and the settings that mend it; empty where nobody did."""
     people = ", ".join(f"{number} of subject {subject}" for subject, number in left_out.items())
     return people and (
-        f"windows left out, since readings were filled in in more than {config.max_filled:.0%} of their rows "
+        f"windows left out, since more than {config.max_filled:.0%} of their rows have a filled-in reading "
         f"(data.max_filled): {people}; set data.max_filled=1 to take them, or leave people out with data.subjects"
     )
 

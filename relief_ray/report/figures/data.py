@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relief_ray.report.document import Figure
-from relief_ray.report.figures.style import look
+from relief_ray.report.figures.style import COLOURS, look
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as MplFigure
@@ -41,7 +41,8 @@ def classes_figure(seconds: Mapping[str, Mapping[str, float]]) -> Figure:
         axes, ends = canvas.subplots(), np.zeros(len(seconds))
         for number, name in enumerate(next(iter(seconds.values()))):
             lengths = [own_s[name] for own_s in seconds.values()]
-            axes.barh(list(seconds), lengths, left=ends, color=look(number).colour, label=name, edgecolor="white")
+            colour, hatch = look(number).colour, "//" * (number // len(COLOURS))
+            axes.barh(list(seconds), lengths, left=ends, color=colour, hatch=hatch, label=name, edgecolor="white")
             ends += lengths
         axes.set(xlabel="seconds", ylabel="person")
         axes.invert_yaxis()

@@ -56,5 +56,5 @@ MINE = replace(GOOD, parse=mine, spec=replace(SPEC, lacks={3: ("ankle",)}, max_a
 
 def test_a_page_that_cannot_be_written_is_refused(lab, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="data.html: cannot write"):
+    with pytest.raises(UserError, match=r"data\.html: cannot write"):
         look(lab(), 5.0, [], tmp_path / "file" / "data.html")
