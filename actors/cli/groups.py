@@ -298,6 +298,7 @@ def data_describe(
         typer.Option(help="Seconds from one window to the next; by default those of a run.", show_default=False),
     ] = None,
     settings: Set = None,
+    html: Annotated[SomePath, typer.Option(metavar="FILE", help="A page of it too, with pictures.")] = None,
     own_code: OwnCode = False,
     as_json: AsJson = False,
 ) -> None:

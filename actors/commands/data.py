@@ -16,7 +16,7 @@ from actors.terminal.progress import is_interactive, make_console
 from relief_ray import __version__
 from relief_ray.config.experiment import assign, parse
 from relief_ray.data import DataConfig, get_spec, open_dataset
-from relief_ray.data.describe import VerifyReport, describe, list_datasets, verify
+from relief_ray.data.describe import VerifyReport, describe, list_datasets, strips, verify
 from relief_ray.data.fetch import FetchReport, fetch, import_from, synth
 from relief_ray.data.loader import how_to_bring
 from relief_ray.data.shard import write_shard
@@ -26,7 +26,7 @@ from relief_ray.plugins.load import is_path
 from relief_ray.records.identity import machine_facts, source_digest
 from relief_ray.records.run_folder import read_rounds
 from relief_ray.strategies import PRESETS
-from relief_ray.studies.describe import data_config, data_description
+from relief_ray.studies.describe import DataDescription, data_config, data_description, quality_tables
 from relief_ray.studies.spec import as_typed
 from relief_ray.support.errors import Setting, UserError
 from relief_ray.support.files import write_atomic
@@ -114,10 +114,37 @@ def make(name: str, out: Path | None, seed: int, scale: float) -> Result:
     return Result("\n".join(lines))
 
 
-def look(name: str, stride_s: float | None, settings: Sequence[Setting]) -> Result:
+def look(name: str, stride_s: float | None, settings: Sequence[Setting], html: Path | None) -> Result:
     """Run `data describe`; ``stride_s`` None: that of the preset, file or run, else the default."""
     description = data_description(name, stride_s, settings)
+    if html is not None:
+        _write_page(description, html)
     return Result(description, description.facts)
+
+
+def _write_page(description: DataDescription, path: Path) -> None:
+    """Write warnings, tables and pictures of a dataset as one page."""
+    from relief_ray.report.build import draw
+    from relief_ray.report.document import Document, Paragraphs, Section
+    from relief_ray.report.figures.data import classes_figure, strips_figure
+    from relief_ray.report.formats.pages import html
+
+    facts, config = description.facts, description.config
+    told = Paragraphs(lines=tuple(facts["warnings"]) or ("Nothing is odd.",), is_list=True)
+    people, sensors = quality_tables(facts)
+    pictures = strips_figure(strips(open_dataset(config), config)), classes_figure(facts["activity_s"])
+    page = Document(
+        title=f"Data: {facts['title']}",
+        lead=f"{facts['origin']}, {facts['num_rows']:,} rows at {facts['rate_hz']} Hz, {len(facts['people'])} people.",
+        sections=(
+            Section(title="Warnings", slug="warnings", blocks=(told,)),
+            Section(title="People", slug="of-people", blocks=(people, pictures[1])),
+            Section(title="Sensors", slug="of-sensors", blocks=(sensors, pictures[0])),
+        ),
+        footer=f"{facts['path']}, sha256 {facts['digest']}",
+    )
+    with tempfile.TemporaryDirectory(prefix="relief-ray-") as folder:
+        write_atomic(path, html(page, draw(pictures, Path(folder))).encode())
 
 
 def shard(name: str, client: int, out: Path, settings: Sequence[Setting]) -> Result:

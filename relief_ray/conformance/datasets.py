@@ -17,8 +17,9 @@ from relief_ray.conformance.rules import Check, Rule, Verdict, judge
 from relief_ray.data.checks import FIXES, Fault, content_digest, faults_of_all, in_words, spec_faults, structure
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import Dataset, locate, parse_subject, read_entry, store
-from relief_ray.data.describe import without_windows
+from relief_ray.data.describe import cache_problems, without_windows
 from relief_ray.data.federated_data import Coverage, federate, num_clients
+from relief_ray.data.figures import measure
 from relief_ray.data.loader import DatasetSpec, Floats, Loader, Mask, Recording, require_members
 from relief_ray.data.partition import available
 from relief_ray.data.source import Source, open_source
@@ -44,7 +45,8 @@ DATA_RULES: Mapping[str, Rule] = {
         "person has no such sensor, say so in DatasetSpec.lacks",
     ),
     "repeats": Rule(
-        says="a second parse gives the same bits", fix="use no clock, no random numbers and no order of a set"
+        says="a second parse gives the same bits, and so does the cache",
+        fix="use no clock, no random numbers and no order of a set; read files through members.read(name) alone",
     ),
     "place": Rule(
         says="parsing does not depend on the working directory",
@@ -138,11 +140,9 @@ def _recordings(bench: _Bench) -> _Violations:
 def _constant(bench: _Bench) -> _Violations:
     still: dict[tuple[str, int], list[int]] = {}
     for subject, recording in bench.recordings.items():
-        same = (recording.signal == recording.signal[:1]).all(axis=0)
-        here = [column for column in bench.spec.columns() if column[0] in bench.spec.sensors_of(subject)]
-        for name, first, stop in here:
-            for column in np.flatnonzero(same[first:stop]).tolist():
-                still.setdefault((name, first + column), []).append(subject)
+        for row in measure(bench.spec, recording):
+            for column, _ in row["still"]:
+                still.setdefault((row["sensor"], column), []).append(subject)
     texts = [f"{name}, column {column}, of subjects {listed(subjects)}" for (name, column), subjects in still.items()]
     return {"constant": f"one value in all rows: {'; '.join(texts)}"} if texts else {}
 
@@ -162,6 +162,12 @@ def _repeats(bench: _Bench, rule: str = "repeats") -> _Violations:
     before = bench.recordings
     other = [s for s, recording in bench.parse().items() if content_digest(recording) != content_digest(before[s])]
     return {rule: f"subjects {listed(other)} of {len(before)} have other bits"} if other else {}
+
+
+def _kept(bench: _Bench) -> _Violations:
+    """Parse anew, and compare the first recordings with what the cache has of these files."""
+    kept = "; ".join(cache_problems(bench.spec, bench.sources[0], list(bench.recordings.values())))
+    return _repeats(bench) or ({"repeats": kept} if kept else {})
 
 
 def _windows(bench: _Bench) -> _Violations:
@@ -236,7 +242,7 @@ _CHECKS: tuple[Check[_Bench], ...] = (
     Check(rules=("parses",), run=_parses, needs=("files",)),
     Check(rules=_RECORDED, run=_recordings, needs=("parses",), apart=frozenset(_RECORDED) - {"finite"}),
     Check(rules=("constant",), run=_constant, needs=_RECORDED),
-    Check(rules=("repeats",), run=_repeats, needs=_RECORDED),
+    Check(rules=("repeats",), run=_kept, needs=_RECORDED),
     Check(rules=("place",), run=_place, needs=("repeats",)),
     # An error here is one of the settings.
     Check(rules=("windows", "leakage"), run=_windows, needs=_RECORDED, lets_through=(UserError,)),

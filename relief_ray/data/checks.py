@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
+from relief_ray.data.figures import SensorFigures, measure
 from relief_ray.data.loader import DatasetSpec, Recording
-from relief_ray.support.errors import UserError, clipped, listed, several
+from relief_ray.support.errors import UserError, clipped, listed, several, shown
 from relief_ray.support.frozen import numbers_or_text, strictly
 
 DataRule = Literal["description", "subjects", "labels", "channels", "rates", "finite", "bouts"]
@@ -29,8 +30,9 @@ FIXES: Mapping[DataRule, str] = {
     "channels": "let modalities name the signal's columns in order: (name, number of columns); where it is some "
     "subjects alone, look for a missing column in their files",
     "rates": "give samples per second: rate_hz after parsing, raw_rate_hz in the files; resample in parse()",
-    "finite": "fill gaps in parse() (relief_ray.data.loader.fill_linear, fill_forward) or leave the rows out; "
-    "DatasetSpec.max_nan_share says how many filled readings are acceptable; a sensor that a person does not have "
+    "finite": "fill gaps in parse() (relief_ray.data.loader.fill_linear, fill_forward) and return where, as "
+    "Recording.filled, or leave the rows out; DatasetSpec.max_nan_share says how many filled readings are acceptable; "
+    "a sensor that a person does not have "
     'is named in DatasetSpec.lacks, e.g. lacks={3: ("gyro",)}, and may be NaN',
     "bouts": "return bouts as (n, 2) rows [first, one past the last], ascending, none overlapping "
     "(relief_ray.data.loader.bouts_of makes them)",
@@ -252,8 +254,57 @@ def recording_faults(spec: DatasetSpec, subject: int, recording: object) -> list
 
 
 def structure(spec: DatasetSpec, recording: Recording) -> list[Fault]:
-    """Implausible facts about one subject: activity lengths (absent ones aside), NaN shares, value ranges."""
-    return _found(_OF_STRUCTURE, spec, recording)
+    """Implausible facts about one subject: activity lengths (absent ones aside), filled readings, value ranges."""
+    lengths_s = [float((recording.labels == code).sum()) / spec.rate_hz for code in spec.labels]
+    rows = measure(spec, recording)
+    filled = [row for row in rows if row["filled"] > spec.max_nan_share]
+    most = f"; expected at most {spec.max_nan_share:.0%} (max_nan_share)"
+    return [
+        *length_faults(spec, recording.subject, lengths_s),
+        *(Fault(rule="finite", found=filled_text(row) + most, subject=recording.subject) for row in filled),
+        *sensor_faults(spec, rows, range_text),
+    ]
+
+
+def sensor_faults(
+    spec: DatasetSpec, rows: Iterable[SensorFigures], text: Callable[[DatasetSpec, SensorFigures], str]
+) -> list[Fault]:
+    """The sensors of which there is a text."""
+    return [Fault(rule="channels", found=found, subject=row["subject"]) for row in rows if (found := text(spec, row))]
+
+
+def filled_text(row: SensorFigures) -> str:
+    """What was filled in of a sensor."""
+    return (
+        f"{row['sensor']}: {row['filled']:.1%} of a channel's readings were missing and filled in, the longest gap "
+        f"within a bout lasts {row['longest_gap_s']:.1f} s"
+    )
+
+
+def range_text(spec: DatasetSpec, row: SensorFigures) -> str:
+    """How far a sensor reaches beyond ``max_abs``; empty where it does not."""
+    if not row["outside"]:
+        return ""
+    limit = spec.max_abs[spec.names.index(row["sensor"])]
+    return (
+        f"{row['sensor']} reaches {max(-row['low'], row['high']):g}, expected at most {limit:g} in absolute value; "
+        f"{row['outside']:.2%} of its values are beyond"
+    )
+
+
+def length_faults(spec: DatasetSpec, subject: int, lengths_s: Iterable[float]) -> list[Fault]:
+    """Activities of a person that last far shorter or longer than ``activity_s`` says; absent ones are none."""
+    shortest, longest = spec.activity_s[0] / _SLACK, spec.activity_s[1] * _SLACK
+    return [
+        Fault(
+            rule="rates",
+            found=f"{name} lasts {length_s:.0f} s, expected {shortest:.0f} to {longest:.0f} s (or none)",
+            subject=subject,
+        )
+        for name, length_s in zip(spec.classes, lengths_s, strict=True)
+        # Some descriptions say nothing about lengths.
+        if longest and length_s and not shortest <= length_s <= longest
+    ]
 
 
 def _found(checks: _Checks, spec: DatasetSpec, recording: Recording) -> list[Fault]:
@@ -345,6 +396,12 @@ def _rows_of_labels(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
         yield f"labels have shape {labels.shape} for {rows} rows of signal, expected ({rows},)"
 
 
+def _mask(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
+    filled, shape = recording.filled, recording.signal.shape
+    if filled is not None and (not isinstance(filled, np.ndarray) or (filled.dtype.kind, filled.shape) != ("b", shape)):
+        yield f"filled is {shown(filled)}, expected None or a numpy array of bool with the shape {shape} of the signal"
+
+
 def _stretches(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
     bouts, rows = np.asarray(recording.bouts), len(recording.signal)
     if bouts.ndim != 2 or bouts.shape[1] != 2:
@@ -381,26 +438,8 @@ def _gaps(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
 
 
 def _filled(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
-    for key in ("nan_share", "nan_share_imu"):
-        share = recording.facts.get(key)
-        if isinstance(share, float) and share > spec.max_nan_share:
-            yield f"{key} is {share:.2f}, expected at most {spec.max_nan_share:g} (max_nan_share)"
-
-
-def _lengths(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
-    shortest, longest = spec.activity_s[0] / _SLACK, spec.activity_s[1] * _SLACK
-    for code, name in zip(spec.labels, spec.classes, strict=True):
-        length_s = float((recording.labels == code).sum()) / spec.rate_hz
-        # Some descriptions say nothing about lengths.
-        if longest and length_s and not shortest <= length_s <= longest:
-            yield f"{name} lasts {length_s:.0f} s, expected {shortest:.0f} to {longest:.0f} s (or none)"
-
-
-def _ranges(spec: DatasetSpec, recording: Recording) -> Iterator[str]:
-    for (name, first, stop), limit in zip(spec.columns(), spec.max_abs, strict=False):
-        largest = float(np.abs(recording.signal[:, first:stop]).max())
-        if largest > limit and name in spec.sensors_of(recording.subject):
-            yield f"{name} reaches {largest:g}, expected at most {limit:g} in absolute value"
+    if recording.filled is not None and (share := float(recording.filled.mean())) > spec.max_nan_share:
+        yield f"{share:.0%} of all readings were filled in, expected at most {spec.max_nan_share:.0%} (max_nan_share)"
 
 
 _OF_KINDS: _Checks = (
@@ -414,9 +453,9 @@ _OF_ARRAYS: _Checks = (
     ("channels", _shape),
     ("labels", _rows_of_labels),
     ("bouts", _stretches),
+    ("finite", _mask),
 )
 _OF_VALUES: _Checks = (("finite", _gaps), ("finite", _filled), ("subjects", _labelled))
-_OF_STRUCTURE: _Checks = (("rates", _lengths), ("finite", _filled), ("channels", _ranges))
 
 
 def content_digest(recording: Recording) -> str:

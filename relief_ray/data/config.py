@@ -18,7 +18,9 @@ PartitionName = Literal["subject", "dirichlet", "quantity"]
 MAX_CLIENTS: Final = 1_000_000
 
 # Added after results were computed: left out of the data's digest where they have their defaults.
-_ADDED: Final = frozenset({"window_s", "partition", "dirichlet_alpha", "min_partition_size", "self_balancing"})
+_ADDED: Final = frozenset(
+    {"window_s", "max_filled", "partition", "dirichlet_alpha", "min_partition_size", "self_balancing"}
+)
 
 
 class DataConfig(FrozenConfig):
@@ -34,6 +36,8 @@ class DataConfig(FrozenConfig):
     """Seconds of a window; None: the dataset's own (5.12 of the built-in ones)."""
     stride_s: float = Field(default=1.0, gt=0.0, le=60.0)
     """Seconds between the starts of neighbouring windows."""
+    max_filled: float = Field(default=0.5, ge=0.0, le=1.0)
+    """Windows with filled-in readings in more than this share of their rows are left out; 1.0: none is."""
     num_clients: int | None = Field(default=None, ge=1, le=MAX_CLIENTS)
     """Number of clients; None: one per training subject."""
     partition: PartitionName = "subject"

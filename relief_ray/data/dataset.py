@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -16,12 +17,24 @@ from pydantic import JsonValue
 
 from relief_ray.data.checks import faults_of_all, refuse
 from relief_ray.data.config import DataConfig
+from relief_ray.data.figures import SensorFigures, measure
 from relief_ray.data.formats.dsa import unit_columns, with_units
-from relief_ray.data.loader import NULL, Codes, DatasetSpec, Floats, Ints, Loader, Members, Recording, require_members
+from relief_ray.data.loader import (
+    NULL,
+    Codes,
+    DatasetSpec,
+    Floats,
+    Ints,
+    Loader,
+    Mask,
+    Members,
+    Recording,
+    require_members,
+)
 from relief_ray.data.registry import get_loader, get_spec
-from relief_ray.data.source import MARKER, Source, find_source, narrow, open_source
+from relief_ray.data.source import MARKER, Source, find_source, narrow, noting_unnamed, open_source
 from relief_ray.plugins.load import digests, is_path, line_in, modules_of
-from relief_ray.support.errors import UserCodeError, UserError
+from relief_ray.support.errors import UserCodeError, UserError, listed
 from relief_ray.support.files import (
     PAGE,
     cache_root,
@@ -51,8 +64,8 @@ from relief_ray.support.files import (
 
 PARSER_VERSION = 1
 # End of an entry's folder: the form of its files, not their contents, by which versions leave each other's alone.
-_FORM = ".2"
-SIGNAL, LABELS, BOUTS = "signal.npy", "labels.npy", "bouts.npy"
+_FORM = ".3"
+SIGNAL, LABELS, BOUTS, FILLED = "signal.npy", "labels.npy", "bouts.npy", "filled.npy"
 _META = "meta.json"
 _KEY_CHARS = 32
 Origin = Literal["real", "SYNTHETIC"]
@@ -72,6 +85,10 @@ class Entry:
     """(rows,) class index, -1 without a known activity."""
     bouts: Ints
     """(num_bouts, 3) subject position, first row, one past the last."""
+    filled: Mask
+    """(rows,) whether `parse` filled in a reading."""
+    sensors: Sequence[SensorFigures]
+    """Figures of every sensor of every person."""
     facts: Mapping[str, Mapping[str, object]]
     """The parser's findings by subject."""
     signal_sha256: str
@@ -139,6 +156,7 @@ def assemble(spec: DatasetSpec, recordings: Sequence[Recording]) -> Arrays:
         SIGNAL: np.concatenate([_present(spec, rec) for rec in recordings]).astype(np.float32, copy=False),
         LABELS: np.concatenate([_classes(spec, recording.labels) for recording in recordings]),
         BOUTS: np.concatenate(bouts).astype(np.int64, copy=False),
+        FILLED: np.concatenate([_filled(spec, recording) for recording in recordings]),
     }
 
 
@@ -150,31 +168,45 @@ def _classes(spec: DatasetSpec, codes: NDArray[np.integer[Any]]) -> NDArray[np.i
     return index
 
 
+def _has(spec: DatasetSpec, recording: Recording) -> Mask:
+    """Columns of sensors that its subject has: (channels,)."""
+    sensors = spec.sensors_of(recording.subject)
+    return np.repeat([name in sensors for name in spec.names], [number for _, number in spec.modalities])
+
+
 def _present(spec: DatasetSpec, recording: Recording) -> Floats:
     """The signal with NaN in the columns of sensors that its subject lacks."""
-    absent = [column for column in spec.columns() if column[0] not in spec.sensors_of(recording.subject)]
-    if not absent:
-        return recording.signal
-    signal = recording.signal.astype(np.float32)
-    for _, first, stop in absent:
-        signal[:, first:stop] = np.nan
-    return signal
+    has = _has(spec, recording)
+    return recording.signal if has.all() else np.where(has, recording.signal, np.float32(np.nan))
+
+
+def _filled(spec: DatasetSpec, recording: Recording) -> Mask:
+    """Rows in which a reading of a sensor that its subject has was filled in."""
+    filled = False if recording.filled is None else recording.filled[:, _has(spec, recording)].any(axis=1)
+    return np.broadcast_to(filled, len(recording.labels))
 
 
 def store(spec: DatasetSpec, recordings: Sequence[Recording], source: Source, folder: Path) -> None:
     """Write the recordings of all subjects as one entry."""
     synthetic = source.synthetic or any(recording.synthetic for recording in recordings)
     facts = {str(recording.subject): recording.facts for recording in recordings}
-    write_entry(folder, assemble(spec, recordings), "SYNTHETIC" if synthetic else "real", facts)
+    sensors = [row for recording in recordings for row in measure(spec, recording)]
+    write_entry(folder, assemble(spec, recordings), "SYNTHETIC" if synthetic else "real", facts, sensors)
 
 
-def write_entry(folder: Path, arrays: Arrays, origin: Origin, facts: Mapping[str, Mapping[str, object]]) -> None:
+def write_entry(
+    folder: Path,
+    arrays: Arrays,
+    origin: Origin,
+    facts: Mapping[str, Mapping[str, object]],
+    sensors: Sequence[SensorFigures],
+) -> None:
     """Write one entry atomically."""
     with disk_errors(folder, "write the parsed data"), folder_atomic(folder) as part:
         for name, array in arrays.items():
             np.save(part / name, np.ascontiguousarray(array))
         written = {name: {"sha256": sha256_file(part / name), "crc32": _crc32(part / name)} for name in arrays}
-        meta = {"origin": origin, "facts": facts, "arrays": written}
+        meta = {"origin": origin, "facts": facts, "arrays": written, "sensors": sensors}
         (part / _META).write_bytes(sealed(json.dumps(meta, sort_keys=True).encode(), PAGE))
         if origin == "SYNTHETIC":
             (part / MARKER).write_text(json.dumps({"origin": origin}))
@@ -194,12 +226,14 @@ def read_entry(folder: Path, *, again: bool = False) -> Entry:
         meta = json.loads(unsealed((folder / _META).read_bytes(), PAGE))
     except (OSError, ValueError) as error:
         raise DamagedEntry(f"{folder / _META}: damaged cache entry ({error}); {_fix(folder)}") from None
-    for name in (SIGNAL, LABELS, BOUTS):
+    for name in (SIGNAL, LABELS, BOUTS, FILLED):
         _check(folder / name, meta["arrays"][name]["crc32"], again)
     return Entry(
         signal_path=folder / SIGNAL,
         labels=np.load(folder / LABELS, allow_pickle=False),
         bouts=np.load(folder / BOUTS, allow_pickle=False),
+        filled=np.load(folder / FILLED, allow_pickle=False),
+        sensors=meta["sensors"],
         origin="real" if meta["origin"] == "real" else "SYNTHETIC",
         facts=meta["facts"],
         signal_sha256=meta["arrays"][SIGNAL]["sha256"],
@@ -325,8 +359,14 @@ def _fill(spec: DatasetSpec, source: Source, digest: str, folder: Path, progress
         store(spec, parse_source(spec, source, progress), source, folder)
         return
     full = read_entry(_parsed(full_spec, source, digest, progress))
-    chosen: Arrays = {SIGNAL: full.signal()[:, unit_columns(spec.units)], LABELS: full.labels, BOUTS: full.bouts}
-    write_entry(folder, chosen, full.origin, full.facts)
+    recordings = []
+    for position, subject in enumerate(spec.subjects):
+        bouts = full.bouts[full.bouts[:, 0] == position, 1:]
+        rows = slice(bouts.min(), bouts.max())
+        chosen = full.signal()[rows, unit_columns(spec.units)]
+        codes = np.array(spec.labels, np.int16)[full.labels[rows]]
+        recordings.append(Recording(subject=subject, signal=chosen, labels=codes, bouts=bouts - rows.start))
+    store(spec, recordings, replace(source, synthetic=full.origin != "real"), folder)
 
 
 def parse_source(spec: DatasetSpec, source: Source, progress: Progress | None = None) -> list[Recording]:
@@ -358,13 +398,22 @@ def parse_subject(loader: Loader, members: Members, path: Path, subject: int) ->
         names.append(name)
         return members.read(name)
 
+    code = sys.modules[loader.spec.name.partition(":")[0]].__file__
     try:
-        return loader.parse(loader.spec, replace(members, read=read), path, subject)
+        with noting_unnamed(members, path, Path(code or "")) as unnamed:
+            recording = loader.parse(loader.spec, replace(members, read=read), path, subject)
     except UserError:
         raise
     except Exception as error:
         fix = f"; it had read {path / names[-1]}: mend that file or the loader" if names else "; mend the loader"
         raise _fault_in(loader.spec, f"parse() of subject {subject}", error, fix) from error
+    if unnamed:
+        raise UserCodeError(
+            f"{loader.spec.name}: parse() of subject {subject} opens {listed(unnamed)}, expected files that files() "
+            "names: a change in another one would go unnoticed, since parsed data are kept. Let `member` match it and "
+            "files() name it, for every person where all share it, and read it with members.read(name)"
+        )
+    return recording
 
 
 # A parsed dataset by name: what another machine needs to find the same values among its own files.

@@ -3,17 +3,17 @@
 import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path
 from typing import Literal, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from relief_ray.data.checks import structure
+from relief_ray.data.checks import filled_text, in_words, length_faults, range_text, sensor_faults, structure
 from relief_ray.data.config import DataConfig
 from relief_ray.data.dataset import (
     BOUTS,
+    FILLED,
     LABELS,
     SIGNAL,
     Arrays,
@@ -27,11 +27,13 @@ from relief_ray.data.dataset import (
     read_entry,
     source_digest,
 )
-from relief_ray.data.federated_data import Coverage, federate, num_clients
+from relief_ray.data.federated_data import Coverage, FederatedData, federate, num_clients
+from relief_ray.data.figures import SensorFigures
 from relief_ray.data.loader import DatasetSpec, Floats, Recording
-from relief_ray.data.partition import available, chosen_positions, held_out
+from relief_ray.data.partition import available, chosen_positions, held_out, left_out_text
 from relief_ray.data.registry import DATASETS, get_loader, get_spec
 from relief_ray.data.source import Source, find_source, open_source
+from relief_ray.data.window_set import pool
 from relief_ray.plugins.load import is_path
 from relief_ray.support.errors import UserError, listed, several
 from relief_ray.support.files import sha256_file
@@ -41,26 +43,192 @@ from relief_ray.support.files import sha256_file
 
 # A class with less data than so many windows side by side is too small to be learned or tested.
 _FEW_WINDOWS = 10
-# Rows that are read at once.
-_CHUNK = 1 << 16
 # Share of missing readings from which filling them in decides what a model sees.
 _MANY_GAPS = 0.05
+# Share of a person's windows with rows of two activities; a step as a multiple of the usual ones.
+_MANY_MIXED, _LEAP = 0.25, 10.0
+# A person is apart from all others by so many times their median deviation, and by at least this factor: of values
+# (metres per second squared and g differ by 9.8), of changes from row to row, and of seconds.
+_DEVIATIONS, _OTHER_UNIT, _OTHER_PACE, _OTHER_LENGTH = 6.0, 3.0, 1.6, 1.5
+# Sentences of a kind; the tables of `data describe` have all.
+_SHOWN = 8
 
 
-def data_warnings(dataset: Dataset, config: DataConfig, coverage: Coverage) -> tuple[str, ...]:
+def data_warnings(dataset: Dataset, config: DataConfig, data: FederatedData) -> tuple[str, ...]:
     """Sentences on channels, rows, classes, subjects and clients that may not be as their owner thinks.
 
-    ``coverage``: windows by client and class, as the configuration cuts them. Empty where nothing is odd.
+    ``data``: the windows as the configuration cuts them. Empty where nothing is odd.
     """
-    seconds = activity_s(dataset)
-    recorded = [name for name, all_s in zip(dataset.spec.classes, seconds.sum(0), strict=True) if all_s]
-    return (
-        *_of_channels(dataset),
-        *_of_people(dataset, config),
-        *_of_classes(dataset, seconds),
-        *without_windows(coverage, recorded),
-        *_of_clients(config, coverage),
+    spec, seconds = dataset.spec, activity_s(dataset)
+    recorded = [name for name, all_s in zip(spec.classes, seconds.sum(0), strict=True) if all_s]
+    sensors, texts = sensors_of(dataset, config), (_gap_text, range_text, _code_text, _line_text, _leap_text)
+    kinds = (
+        _of_channels(dataset, config),
+        *(in_words(sensor_faults(spec, sensors, text)) for text in texts),
+        _of_people(dataset, config),
+        _unlike_others(sensors),
+        _of_lengths(spec, config, seconds),
+        _of_windows(config, data, people_of(dataset, config, data)),
+        _of_classes(dataset, seconds),
+        without_windows(data.coverage, recorded),
+        _of_clients(config, data.coverage),
     )
+    return tuple(line for kind in kinds for line in _first([*kind]))
+
+
+def _first(lines: Sequence[str]) -> list[str]:
+    more = len(lines) - _SHOWN
+    return [*lines[:_SHOWN], *([f"and {more} more like the last: see `relief-ray data describe`"] if more > 0 else [])]
+
+
+def sensors_of(dataset: Dataset, config: DataConfig) -> list[SensorFigures]:
+    """The figures of every sensor of the people who take part, person by person."""
+    return [row for row in dataset.sensors if row["subject"] in config.subject_ids()]
+
+
+def _gap_text(spec: DatasetSpec, row: SensorFigures) -> str:
+    return filled_text(row) if row["filled"] > _MANY_GAPS or row["longest_gap_s"] > spec.window_s else ""
+
+
+def _code_text(spec: DatasetSpec, row: SensorFigures) -> str:
+    odd = f"{row['sensor']} is {row['code']:g} {row['code_rows']} times, far from all its other values: if that stands "
+    return odd + "for no reading, read it as missing" if row["code_rows"] else ""
+
+
+def _line_text(spec: DatasetSpec, row: SensorFigures) -> str:
+    odd = f"{row['sensor']} runs along a straight line for {row['longest_line_s']:.1f} s: if readings were filled in "
+    return odd + "there, return where as Recording.filled" if row["longest_line_s"] >= spec.window_s else ""
+
+
+def _leap_text(spec: DatasetSpec, row: SensorFigures) -> str:
+    odd = f"{row['sensor']} leaps within a bout, to row {row['step_row']}, {row['step']:.0f} times as far as in 99.9% "
+    fix = "of its steps: a faulty reading, or another recording, which bouts_of(labels, recording) keeps apart"
+    return odd + fix if row["step"] > _LEAP else ""
+
+
+def _unlike_others(sensors: Sequence[SensorFigures]) -> Iterator[str]:
+    """People whose readings of a sensor are larger, or change faster, than everybody else's."""
+    for name in dict.fromkeys(row["sensor"] for row in sensors):
+        rows = [row for row in sensors if row["sensor"] == name and not (row["code_rows"] or row["still"])]
+        for who, ratio in _apart([[row["level"]] for row in rows], _OTHER_UNIT).items():
+            yield f"subject {rows[who]['subject']}: {name} is {ratio:.3g} times that of the others: in another unit?"
+        for who, ratio in _apart([row["pace"] for row in rows], _OTHER_PACE).items():
+            yield f"subject {rows[who]['subject']}: {name} changes {ratio:.3g} times as fast: at another rate?"
+
+
+def _apart(values: Sequence[Sequence[float]], least: float) -> dict[int, float]:
+    """People (rows) who are apart from the others in every column, by place, with their ratio; none of fewer than 3."""
+    table = np.array(values)
+    logs = np.log(table[:, table.all(axis=0)]) if len(table) > 2 else np.empty((0, 0))
+    apart = {}
+    for who in range(len(logs) if logs.size else 0):
+        others = np.delete(logs, who, axis=0)
+        off, spread = logs[who] - np.median(others, axis=0), np.abs(others - np.median(others, axis=0))
+        if np.abs(off).min() > max(np.log(least), _DEVIATIONS * np.median(spread)) and abs(np.sign(off).mean()) == 1:
+            apart[who] = float(np.exp(off.mean()))
+    return apart
+
+
+def _of_lengths(spec: DatasetSpec, config: DataConfig, seconds: NDArray[np.float64]) -> Iterator[str]:
+    """Activities of unusual length, and people with whom every activity is longer or shorter than with the others."""
+    chosen = chosen_positions(config)
+    yield from in_words(
+        fault for who in chosen for fault in length_faults(spec, spec.subjects[who], seconds[who].tolist())
+    )
+    for who, ratio in _apart(seconds[[*chosen]].tolist(), _OTHER_LENGTH).items():
+        yield (
+            f"subject {spec.subjects[chosen[who]]}: every activity lasts about {ratio:.2g} times as long as with the "
+            "others: recorded at another rate?"
+        )
+
+
+def strips(dataset: Dataset, config: DataConfig, parts: int = 400) -> dict[str, Floats]:
+    """Lowest and highest value of each person's sensors in so many parts of the recording: (2, parts) by name."""
+    signal, spec, strips = dataset.signal(), dataset.spec, {}
+    for position in chosen_positions(config):
+        bouts = dataset.bouts[dataset.bouts[:, 0] == position, 1:]
+        values = np.concatenate([signal[first:stop] for first, stop in bouts])
+        pieces = np.array_split(values, min(parts, len(values)))
+        for name, first, stop in spec.columns():
+            if name in spec.sensors_of(spec.subjects[position]):
+                ends = [(piece[:, first:stop].min(), piece[:, first:stop].max()) for piece in pieces]
+                strips[f"{spec.subjects[position]} {name}"] = np.array(ends).T
+    return strips
+
+
+class PersonFigures(TypedDict):
+    """Rows, bouts and windows of one person; JSON-able.
+
+    Attributes:
+        subject: the person's number.
+        rows: rows in bouts.
+        bouts: their number.
+        shortest_s: seconds of the shortest bout.
+        longest_s: seconds of the longest bout.
+        classes: number of classes with rows in them.
+        windows: windows of all parts.
+        tested: those of the test part.
+        mixed: share of windows with rows of two activities, or of one and none.
+        left_out: windows that were filled in too much (``data.max_filled``).
+    """
+
+    subject: int
+    rows: int
+    bouts: int
+    shortest_s: float
+    longest_s: float
+    classes: int
+    windows: int
+    tested: int
+    mixed: float
+    left_out: int
+
+
+def people_of(dataset: Dataset, config: DataConfig, data: FederatedData) -> list[PersonFigures]:
+    """Rows, bouts and windows of the people who take part."""
+    tests = [] if data.test_or_none is None else [data.test_or_none]
+    windows = pool([*data.clients, data.validation, *tests])
+    changes = np.cumsum(np.diff(dataset.labels, prepend=dataset.labels[:1]) != 0)
+    mixed = changes[windows.starts + windows.window - 1] != changes[windows.starts]
+    people: list[PersonFigures] = []
+    seconds = activity_s(dataset)
+    for position in chosen_positions(config):
+        subject, own = dataset.spec.subjects[position], windows.subjects == position
+        rows = np.diff(dataset.bouts[dataset.bouts[:, 0] == position, 1:])
+        people.append(
+            {
+                "subject": subject,
+                "rows": int(rows.sum()),
+                "bouts": len(rows),
+                "shortest_s": int(rows.min()) / dataset.spec.rate_hz,
+                "longest_s": int(rows.max()) / dataset.spec.rate_hz,
+                "classes": int(np.count_nonzero(seconds[position])),
+                "windows": int(own.sum()),
+                "tested": sum(int((part.subjects == position).sum()) for part in tests),
+                "mixed": float(mixed[own].mean()) if own.any() else 0.0,
+                "left_out": data.coverage.get("left_out", {}).get(str(subject), 0),
+            }
+        )
+    return people
+
+
+def _of_windows(config: DataConfig, data: FederatedData, people: Sequence[PersonFigures]) -> Iterator[str]:
+    """Windows left out, windows that hold two activities, and people on whom nobody is tested."""
+    if "left_out" in data.coverage:
+        yield left_out_text(data.coverage["left_out"], config)
+    if mixed := {row["subject"]: row["mixed"] for row in people if row["mixed"] > _MANY_MIXED}:
+        yield (
+            f"{several('subject', mixed)}: up to {max(mixed.values()):.0%} of the windows hold rows of two activities; "
+            "end bouts where the activity changes, or set data.window_s lower"
+        )
+    if config.split == "held_out_subject" and len(people) % 2:
+        yield (
+            f"subject {people[-1]['subject']} is in no fold, as a fold tests two people: nobody is tested on it; leave "
+            "one person out with data.subjects, or bring one more"
+        )
+    elif config.split != "held_out_subject" and data.test_or_none is not None:
+        without = [row["subject"] for row in people if not row["tested"]]
+        yield from [f"no test window of {several('subject', without)}"] if without else []
 
 
 def activity_s(dataset: Dataset) -> NDArray[np.float64]:
@@ -73,56 +241,31 @@ def activity_s(dataset: Dataset) -> NDArray[np.float64]:
     return rows / spec.rate_hz
 
 
-def _of_channels(dataset: Dataset) -> Iterator[str]:
+def _of_channels(dataset: Dataset, config: DataConfig) -> Iterator[str]:
     """Channels that have one value in all rows, then those that move for some people but not for one."""
-    spec, signal = dataset.spec, dataset.signal()
-    everywhere = _still(dataset.signal_path, dataset.signal_sha256)
-    for name, first, stop in spec.columns():
-        for column, value in everywhere.items():
-            if first <= column < stop:
-                yield f"{name}: column {column} is {value:g} in all {len(dataset.labels)} rows"
-    for position, subject in enumerate(spec.subjects):
-        values = _still_in(signal, [(start, stop) for who, start, stop in dataset.bouts.tolist() if who == position])
-        for name, first, stop in spec.columns():
-            columns = [column for column in values if first <= column < stop and column not in everywhere]
-            if columns:
-                which = ", ".join(f"column {column} is {values[column]:g}" for column in columns)
-                remedy = f"; if that person has no {name}, say so in its DatasetSpec: lacks={{{subject}: ({name!r},)}}"
-                whole = f"{name} of subject {subject}: {which} in all its bouts"
-                yield whole + remedy if is_path(spec.name) else whole
-
-
-@lru_cache(maxsize=16)
-def _still(signal_path: Path, sha256: str) -> Mapping[int, float]:
-    """Columns of a signal that never change, with their value; read once for all runs of a process."""
-    signal = np.load(signal_path, mmap_mode="r", allow_pickle=False)
-    return _still_in(signal, [(first, first + _CHUNK) for first in range(0, len(signal), _CHUNK)])
-
-
-def _still_in(signal: Floats, bouts: Sequence[tuple[int, int]]) -> dict[int, float]:
-    """Columns that never change in these bouts, with their value; a sensor that somebody lacks (NaN) is none."""
-    if not bouts:
-        return {}
-    value = signal[bouts[0][0]]
-    columns = np.flatnonzero(~np.isnan(value))
-    for start, stop in bouts:
-        columns = columns[(signal[start:stop, columns] == value[columns]).all(axis=0)]
-        if not len(columns):
-            break
-    return {int(column): float(value[column]) for column in columns}
+    everywhere: dict[str, set[tuple[int, float]]] = {}
+    for row in dataset.sensors:
+        still = {(column, value) for column, value in row["still"]}
+        everywhere[row["sensor"]] = still & everywhere.get(row["sensor"], still)
+    for name, columns in everywhere.items():
+        for column, value in sorted(columns):
+            yield f"{name}: column {column} is {value:g} in all {len(dataset.labels)} rows"
+    for row in sensors_of(dataset, config):
+        name, subject = row["sensor"], row["subject"]
+        which = [f"column {c} is {value:g}" for c, value in row["still"] if (c, value) not in everywhere[name]]
+        remedy = f"; if that person has no {name}, say so in its DatasetSpec: lacks={{{subject}: ({name!r},)}}"
+        if which:
+            end = remedy if is_path(dataset.spec.name) else ""
+            yield f"{name} of subject {subject}: {', '.join(which)} in all its bouts{end}"
 
 
 def _of_people(dataset: Dataset, config: DataConfig) -> Iterator[str]:
-    """People who are tested without a sensor, or whose readings were mostly filled in; rows that no window can hold."""
+    """People who are tested without a sensor; rows that no window can hold."""
     spec, chosen = dataset.spec, chosen_positions(config)
     for position in held_out(config, chosen) or chosen:
         subject = spec.subjects[position]
         if lacks := spec.lacks.get(subject):
             yield f"subject {subject} lacks {listed(lacks)}: its test windows count, and are read with that missing"
-    known = {int(subject): facts.get("nan_share") for subject, facts in dataset.facts.items()}
-    filled = {s: share for s, share in known.items() if isinstance(share, float) and share > _MANY_GAPS}
-    if filled:
-        yield f"{several('subject', filled)}: up to {max(filled.values()):.0%} of the readings were missing"
     in_bout = np.zeros(len(dataset.labels), bool)
     for _, start, stop in dataset.bouts:
         in_bout[start:stop] = True
@@ -260,7 +403,7 @@ def verify_source(spec: DatasetSpec, source: Source) -> VerifyReport:
     problems = [
         f"subject {fault.subject}: {fault.found}" for recording in recordings for fault in structure(spec, recording)
     ]
-    problems += _cache_problems(spec, source, recordings)
+    problems += cache_problems(spec, source, recordings)
     return {
         "name": spec.name,
         "path": str(source.path),
@@ -273,7 +416,7 @@ def verify_source(spec: DatasetSpec, source: Source) -> VerifyReport:
     }
 
 
-def _cache_problems(spec: DatasetSpec, source: Source, recordings: Sequence[Recording]) -> Iterator[str]:
+def cache_problems(spec: DatasetSpec, source: Source, recordings: Sequence[Recording]) -> Iterator[str]:
     """Damaged cache entries of the dataset, and arrays of these files' entry that are not what was just parsed."""
     here = entry_folder(spec, source_digest(spec, source, trust_stamps=False))
     for folder in entries(spec.name):
@@ -282,7 +425,7 @@ def _cache_problems(spec: DatasetSpec, source: Source, recordings: Sequence[Reco
         except DamagedEntry as error:
             yield str(error)
             continue
-        cached: Arrays = {SIGNAL: entry.signal(), LABELS: entry.labels, BOUTS: entry.bouts}
+        cached: Arrays = {SIGNAL: entry.signal(), LABELS: entry.labels, BOUTS: entry.bouts, FILLED: entry.filled}
         for name, fresh in assemble(spec, recordings).items() if folder == here else ():
             # Bit by bit: NaN equals NaN, and -0 is not 0.
             if not np.array_equal(cached[name].view(np.uint8), np.ascontiguousarray(fresh).view(np.uint8)):
@@ -293,7 +436,7 @@ def _cache_problems(spec: DatasetSpec, source: Source, recordings: Sequence[Reco
 
 
 class Range(TypedDict):
-    """Smallest, largest and mean value of a modality in raw units."""
+    """Smallest and largest value of a modality in raw units, and the mean of people's means."""
 
     min: float
     max: float
@@ -324,6 +467,8 @@ class Description(TypedDict):
         facts: the parser's findings by subject.
         windows: number of windows by part.
         coverage: windows per client, part and class.
+        people: rows, bouts and windows of each person.
+        quality: figures of each person's sensors.
         null_rows: a sentence on the rows of ``null_labels``; empty where there are none.
         warnings: oddities of its content (``relief_ray.data.describe``).
     """
@@ -349,6 +494,8 @@ class Description(TypedDict):
     windows: dict[str, int]
     coverage: Coverage
     null_rows: str
+    people: list[PersonFigures]
+    quality: list[SensorFigures]
     warnings: list[str]
 
 
@@ -376,7 +523,12 @@ def list_datasets(root: str | Path | None = None) -> list[Listing]:
 def describe(dataset: Dataset, config: DataConfig) -> Description:
     """Figures of the dataset and of its windows under a configuration, clients having all that their subjects have."""
     spec = dataset.spec
-    data = federate(dataset, config, available(config, num_clients(dataset, config)))
+    owned, refused = available(config, num_clients(dataset, config)), []
+    try:
+        data = federate(dataset, config, owned)
+    except UserError as error:  # where gaps are behind it, the figures still show whose they are
+        data = federate(dataset, config.model_copy(update={"max_filled": 1.0}), owned)
+        refused = [f"a run is refused: {error}"]
     return {
         "name": spec.name,
         "title": spec.title,
@@ -406,19 +558,16 @@ def describe(dataset: Dataset, config: DataConfig) -> Description:
         },
         "coverage": data.coverage,
         "null_rows": null_rows(dataset),
-        "warnings": list(data_warnings(dataset, config, data.coverage)),
+        "people": people_of(dataset, config, data),
+        "quality": sensors_of(dataset, config),
+        "warnings": [*refused, *data_warnings(dataset, config, data)],
     }
 
 
 def _ranges(dataset: Dataset) -> dict[str, Range]:
-    signal = dataset.signal()
-    chunks = [signal[first : first + _CHUNK] for first in range(0, len(signal), _CHUNK)]
-    # NaN, where a subject lacks a sensor, counts for nothing.
-    low = np.fmin.reduce([np.fmin.reduce(chunk) for chunk in chunks])
-    high = np.fmax.reduce([np.fmax.reduce(chunk) for chunk in chunks])
-    total = np.sum([np.nansum(chunk, axis=0, dtype=np.float64) for chunk in chunks], axis=0)
-    mean = total / np.sum([(~np.isnan(chunk)).sum(axis=0) for chunk in chunks], axis=0)
-    return {
-        name: {"min": float(low[a:b].min()), "max": float(high[a:b].max()), "mean": float(mean[a:b].mean())}
-        for name, a, b in dataset.spec.columns()
-    }
+    ranges: dict[str, Range] = {}
+    for name in dataset.spec.names:
+        rows = [row for row in dataset.sensors if row["sensor"] == name]
+        low, high = min(row["low"] for row in rows), max(row["high"] for row in rows)
+        ranges[name] = {"min": low, "max": high, "mean": float(np.mean([row["mean"] for row in rows]))}
+    return ranges

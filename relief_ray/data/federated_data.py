@@ -75,9 +75,10 @@ class ClientCoverage(TypedDict):
 
 
 class _Lacking(TypedDict, total=False):
-    """Sensors that people who take part lack, by subject; absent where nobody lacks one."""
+    """Sensors that people who take part lack, by subject, and windows that were filled in too much; absent if none."""
 
     lacking: dict[str, list[str]]
+    left_out: dict[str, int]
 
 
 class Coverage(_Lacking):
@@ -264,6 +265,8 @@ def _cover(spec: DatasetSpec, config: DataConfig, split: Split) -> Coverage:
     }
     if lacks := {str(s): sorted(spec.lacks[s]) for s in config.subject_ids() if spec.lacks.get(s)}:
         coverage["lacking"] = lacks
+    if split.left_out:
+        coverage["left_out"] = split.left_out
     return coverage
 
 

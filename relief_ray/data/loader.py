@@ -54,8 +54,8 @@ class DatasetSpec:
         window_s: seconds of a window; ``data.window_s`` of a configuration takes its place.
         null_labels: raw codes of rows without an activity, which no window is labelled with. A code of the files that
             is neither here nor in ``labels``, or in both, is refused, so that no class is left out without an error.
-        max_nan_share: largest share of missing readings (``nan_share`` in a recording's facts), 0 to 1. The parsed
-            signal itself holds no NaN.
+        max_nan_share: largest share of readings that `parse` filled in (``Recording.filled``), 0 to 1: of all, and of
+            each channel for `relief-ray data verify`. The parsed signal itself holds no NaN.
         lacks: sensors that a person does not have, by subject: ``{3: ("gyro",)}``. What `parse` returns in their
             columns is not read, so NaN may stand there.
     """
@@ -132,7 +132,8 @@ class Recording:
         labels: (rows,) int16 raw codes.
         bouts: (n, 2) int64 first row and one past the last of every unbroken stretch.
         synthetic: whether the file is marked as SYNTHETIC.
-        facts: the parser's findings, e.g. the share of gaps.
+        facts: the parser's findings, e.g. activities that are absent.
+        filled: (rows, channels) bool, True where the files have no reading and `parse` made one up; None: nowhere.
     """
 
     subject: int
@@ -141,6 +142,7 @@ class Recording:
     bouts: Ints
     synthetic: bool = False
     facts: Facts = field(default_factory=dict)
+    filled: Mask | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -210,16 +212,13 @@ def bouts_between(edges: Sequence[int]) -> Ints:
     return np.stack([edges[:-1], edges[1:]], axis=1).astype(np.int64)
 
 
-def fill_linear(column: Floats) -> tuple[Floats, int]:
-    """Interpolate NaN linearly between neighbours (ends: nearest value); also the longest gap in rows."""
+def fill_linear(column: Floats) -> Floats:
+    """Interpolate NaN linearly between neighbours (ends: nearest value); ``Recording.filled`` says where it was."""
     missing = np.isnan(column)
     if not missing.any():
-        return column, 0
-    gaps = bouts_of(missing)
-    longest = max(int(stop - start) for start, stop in gaps if missing[start])
+        return column
     rows = np.arange(len(column))
-    filled = np.interp(rows, rows[~missing], column[~missing]).astype(np.float32)
-    return filled, longest
+    return np.interp(rows, rows[~missing], column[~missing]).astype(np.float32)
 
 
 def fill_forward(column: Floats) -> Floats:
@@ -227,8 +226,3 @@ def fill_forward(column: Floats) -> Floats:
     known = np.where(np.isnan(column), -1, np.arange(len(column)))
     last = np.maximum.accumulate(known)
     return np.where(last >= 0, column[np.maximum(last, 0)], np.float32(np.nan)).astype(np.float32)
-
-
-def nan_share(table: Floats) -> float:
-    """Share of NaN over all cells, 0 to 1."""
-    return float(np.isnan(table).mean()) if table.size else 0.0

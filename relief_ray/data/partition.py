@@ -15,7 +15,7 @@ otherwise leave nothing for 100 clients. `dirichlet` and `quantity` deal the sam
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -297,12 +297,16 @@ def notes(parts: Sequence[BoutWindows]) -> dict[str, int]:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Split:
-    """Windows as (n, 3) tables (first row, class index, subject position): per client, and the pooled test."""
+    """Windows as (n, 3) tables (first row, class index, subject position): per client, and the pooled test.
+
+    ``left_out``: number of windows by subject that were filled in too much (``data.max_filled``).
+    """
 
     train: tuple[Table, ...]
     validation: tuple[Table, ...]
     test: Table
     notes: dict[str, int]
+    left_out: dict[str, int]
 
 
 def training_positions(config: DataConfig) -> tuple[int, ...]:
@@ -351,10 +355,19 @@ def split_windows(dataset: Dataset, config: DataConfig, num_clients: int) -> Spl
     spec = dataset.spec
     stride = stride_rows(config.stride_s, spec.rate_hz)
     bouts = list(split_bouts(dataset.bouts, config, chosen_positions(config), spec.window, stride))
+    filled: Ints = np.cumsum(np.insert(dataset.filled, 0, False))
+    left_out = Counter[int]()
+
+    def table_of(starts: Starts, subject: int) -> Table:
+        windows = tabulate(dataset.labels, starts, spec.window, subject)
+        lost = filled[windows[:, 0] + spec.window] - filled[windows[:, 0]]
+        kept: Table = windows[lost <= config.max_filled * spec.window]
+        left_out[spec.subjects[subject]] += len(windows) - len(kept)
+        return kept
+
     # The windows of every part, a table per bout.
     trained, validated, tested = (
-        [tabulate(dataset.labels, getattr(bout, part), spec.window, bout.subject) for bout in bouts]
-        for part in ("train", "validation", "test")
+        [table_of(getattr(bout, part), bout.subject) for bout in bouts] for part in ("train", "validation", "test")
     )
     if config.partition == "subject":
         positions = training_positions(config)
@@ -372,6 +385,7 @@ def split_windows(dataset: Dataset, config: DataConfig, num_clients: int) -> Spl
         validation=validation,
         test=np.concatenate(tested),
         notes=notes(bouts),
+        left_out={str(subject): number for subject, number in left_out.items() if number},
     )
     longest = max((stop - start for _, start, stop in dataset.bouts.tolist()), default=0)
     _require_windows(split, config, longest / spec.rate_hz)
@@ -389,18 +403,29 @@ def _assign(bouts: Sequence[Table], cohorts: Sequence[range], num_clients: int) 
 
 def _require_windows(split: Split, config: DataConfig, longest_s: float) -> None:
     empty = [client for client, table in enumerate(split.train) if not len(table)]
+    gaps = left_out_text(split.left_out, config)
     if empty:
         some = ", ".join(map(str, empty[:8])) + (", ..." if len(empty) > 8 else "")
         raise UserError(
             f"{len(empty)} of {len(split.train)} clients ({some}) have no training window under "
             f"data.name={config.name}, data.split={config.split}, data.stride_s={config.stride_s:g} and windows of "
-            f"{config.spec().window_s:g} s; lower data.num_clients, data.window_s, data.stride_s or data.test_fraction"
+            f"{config.spec().window_s:g} s; "
+            + (gaps or "lower data.num_clients, data.window_s, data.stride_s or data.test_fraction")
         )
     if not len(split.test) or not any(map(len, split.validation)):
         raise UserError(
             f"data.name={config.name}, data.split={config.split}: no test or no validation windows of "
-            f"{config.spec().window_s:g} s; {_shorter(config, longest_s)}"
+            f"{config.spec().window_s:g} s; {gaps or _shorter(config, longest_s)}"
         )
+
+
+def left_out_text(left_out: Mapping[str, int], config: DataConfig) -> str:
+    """Who lost windows to gaps, and the settings that mend it; empty where nobody did."""
+    people = ", ".join(f"{number} of subject {subject}" for subject, number in left_out.items())
+    return people and (
+        f"windows left out, since more than {config.max_filled:.0%} of their rows have a filled-in reading "
+        f"(data.max_filled): {people}; set data.max_filled=1 to take them, or leave people out with data.subjects"
+    )
 
 
 def _shorter(config: DataConfig, longest_s: float) -> str:

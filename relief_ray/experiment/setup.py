@@ -325,7 +325,7 @@ def prepare(
     setup = assemble(
         config, data, with_windows(fleet, [len(c) for c in data.clients]), types, engine or choose_engine(config)
     )
-    setup = replace(setup, data_warnings=data_warnings(dataset, config.data, data.coverage))
+    setup = replace(setup, data_warnings=data_warnings(dataset, config.data, data))
     if config.strategy.pooled:
         return _pool_clients(setup)
     planned = PlannedRun(

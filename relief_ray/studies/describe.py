@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, overload
 
+import numpy as np
 from pydantic import ValidationError
 
 from relief_ray.config.experiment import ExperimentConfig, assign, explain, settings_of
@@ -36,7 +37,7 @@ from relief_ray.studies.request import (
 )
 from relief_ray.studies.study import as_frame
 from relief_ray.support.errors import Setting, UserError, counted, in_python, listed, value_text
-from relief_ray.support.table import word_table
+from relief_ray.support.table import Table, word_table
 from relief_ray.support.text import WIDTH, Printed, filled, si, table, tables, wrapped
 
 if TYPE_CHECKING:
@@ -302,10 +303,12 @@ class DataDescription(Printed):
     Attributes:
         text: what `relief-ray data describe` prints.
         facts: the same for programs, as with `--json`.
+        config: the settings that cut the windows.
     """
 
     text: str
     facts: DataFacts
+    config: DataConfig
 
     def __str__(self) -> str:
         """Return the text."""
@@ -336,7 +339,7 @@ def data_description(name: str, stride_s: float | None, settings: Sequence[Setti
     """
     config = _config_of(name, stride_s, settings)
     facts = data_facts(open_dataset(config), config)
-    return DataDescription(text=_data_text(facts, config), facts=facts)
+    return DataDescription(text=_data_text(facts, config), facts=facts, config=config)
 
 
 def _config_of(name: str, stride_s: float | None, settings: Sequence[Setting]) -> DataConfig:
@@ -395,9 +398,33 @@ def _data_text(description: DataFacts, config: DataConfig) -> str:
             _activity_table(description),
             *([] if config.partition == "subject" else ["", *_client_table(description["coverage"], config)]),
             "",
+            *(line for quality in quality_tables(description) for line in [quality.caption, quality.text(), ""]),
             *owners_of(get_spec(description["name"]), len(description["coverage"]["clients"])),
         ]
     )
+
+
+def quality_tables(description: DataFacts) -> tuple[Table, Table]:
+    """Rows, bouts and windows of each person, and the figures of each person's sensors."""
+    people = "Each person: rows in bouts, windows of all parts and of tests, shares of windows with two activities"
+    sensors = "Each person's sensors: shares of the worst channel, channels that never change, level beside the others'"
+    usual = {
+        name: [r["level"] for r in description["quality"] if r["sensor"] == name] for name in description["ranges"]
+    }
+    rows = [
+        {
+            **{key: row[key] for key in ("subject", "sensor", "filled", "longest_gap_s", "outside", "code_rows")},
+            "dead": len(row["still"]),
+            "level": row["level"] / (np.median(usual[row["sensor"]]) or 1.0),
+        }
+        for row in description["quality"]
+    ]
+    return _as_table("people", people, description["people"]), _as_table("sensors", sensors, rows)
+
+
+def _as_table(slug: str, caption: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    texts = [[f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()] for row in rows]
+    return word_table([key.replace("_", " ") for key in rows[0]], texts, slug, caption)
 
 
 def owners_of(spec: DatasetSpec, num_clients: int | None = None) -> list[str]:

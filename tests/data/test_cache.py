@@ -27,7 +27,8 @@ def recording(subject: int, rows: int, *, synthetic: bool = False) -> Recording:
         labels=np.where(np.arange(rows) < 10, 0, 12).astype(np.int16),
         bouts=np.array([[0, rows // 2], [rows // 2, rows]]),
         synthetic=synthetic,
-        facts={"nan_share": 0.5},
+        facts={"longest_walk_s": 0.5},
+        filled=np.arange(rows)[:, None] < np.full(23, 3),
     )
 
 
@@ -39,7 +40,8 @@ def test_subjects_are_joined(tmp_path: Path) -> None:
     np.testing.assert_array_equal(signal, np.concatenate([r.signal for r in recordings]))
     assert entry.bouts.tolist() == [[0, 0, 20], [0, 20, 40], [1, 40, 70], [1, 70, 100]]
     assert entry.labels.tolist() == [-1] * 10 + [11] * 30 + [-1] * 10 + [11] * 50
-    assert (entry.origin, entry.facts["2"]) == ("real", {"nan_share": 0.5})
+    assert (entry.origin, entry.facts["2"]) == ("real", {"longest_walk_s": 0.5})
+    assert np.flatnonzero(entry.filled).tolist() == [0, 1, 2, 40, 41, 42]
 
 
 @pytest.mark.parametrize(("marked", "watermarked"), [(True, False), (False, True)])
@@ -57,7 +59,7 @@ def test_an_unknown_origin_counts_as_synthetic(tmp_path: Path) -> None:
     assert cached.read_entry(tmp_path / "entry").origin == "SYNTHETIC"
 
 
-@pytest.mark.parametrize("file", ["signal.npy", "labels.npy", "bouts.npy", "meta.json"])
+@pytest.mark.parametrize("file", ["signal.npy", "labels.npy", "bouts.npy", "filled.npy", "meta.json"])
 @pytest.mark.parametrize("damage", ["cut", "gone", "pickle"])
 def test_damage_names_the_folder(tmp_path: Path, mini: Dataset, file: str, damage: str) -> None:
     folder = shutil.copytree(mini.signal_path.parent, tmp_path / "entry")

@@ -144,7 +144,11 @@ def changed_signal(value: float) -> np.ndarray:
             "finite",
             "values that are NaN or infinite as float32, the first in",
         ),
-        ({"facts": {"nan_share": 0.3}}, "finite", "nan_share is 0.30, expected at most 0.2 (max_nan_share)"),
+        ({"filled": np.arange(600).reshape(100, 6) % 10 < 3}, "finite", "30% of all readings were filled in, expected"),
+        *(
+            ({"filled": wrong}, "finite", "filled is ")
+            for wrong in (np.zeros(100, bool), np.zeros((100, 6)), [[False] * 6] * 100, np.ones((6, 100), bool), "no")
+        ),
     ],
 )
 def test_contradictions_of_a_recording(sound: Recording, changed: dict[str, object], rule: str, said: str) -> None:

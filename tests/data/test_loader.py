@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from relief_ray.data.loader import bouts_of, fill_forward, fill_linear, nan_share
+from relief_ray.data.loader import bouts_of, fill_forward, fill_linear
 
 
 @given(arrays(np.int16, st.integers(0, 60), elements=st.integers(0, 2)))
@@ -18,9 +18,8 @@ def test_runs_are_the_maximal_constant_stretches(key: np.ndarray) -> None:
 
 def test_linear_filling_looks_both_ways() -> None:
     nan = np.nan
-    filled, longest = fill_linear(np.array([nan, 1, nan, nan, 4, nan], np.float32))
+    filled = fill_linear(np.array([nan, 1, nan, nan, 4, nan], np.float32))
     np.testing.assert_allclose(filled, [1, 1, 2, 3, 4, 4])
-    assert longest == 2
 
 
 def test_forward_filling_never_looks_ahead() -> None:
@@ -34,7 +33,3 @@ def test_forward_filling_is_causal(column: np.ndarray, cut: int) -> None:
     changed = column.copy()
     changed[cut:] = 7.0
     np.testing.assert_array_equal(fill_forward(column)[:cut], fill_forward(changed)[:cut])
-
-
-def test_nan_share() -> None:
-    assert nan_share(np.array([[np.nan, 1.0], [2.0, 3.0]], np.float32)) == 0.25

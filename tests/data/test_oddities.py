@@ -3,13 +3,16 @@
 import warnings
 from functools import partial
 
+import numpy as np
 import pytest
 
 import relief_ray as rr
 from relief_ray.data import DataConfig, Dataset, open_dataset
 from relief_ray.data.describe import describe, null_rows
+from relief_ray.data.federated_data import federate
 from relief_ray.records.run_folder import read_run
 from relief_ray.report.runs import load_runs
+from relief_ray.support.errors import UserError
 from tests.loaders import ODD, ODDITIES, write_lab
 
 SETTINGS = {"data.stride_s": 5.0, "fleet.owned": {t: ["wrist", "hip", "ankle"] for t in "ABC"}, "training.epochs": 1}
@@ -85,3 +88,195 @@ def test_a_quiet_study_warns_at_the_users_line(lab, run_cache) -> None:
     mine = [w for w in caught if str(w.message).startswith("data own_")]
     assert tuple(str(w.message) for w in mine) == done.data_warnings
     assert {w.filename for w in mine} == {__file__}
+
+
+LOST = """
+def mine(spec, members, path, subject):
+    made = parse(spec, members, path, subject)
+    filled = np.zeros(made.signal.shape, bool)
+    if subject in WHO:
+        filled[ROWS, COLUMNS] = True
+        made.signal[filled] = 0.5
+    return replace(made, filled=filled)
+SPEC = replace(SPEC, max_nan_share=0.5)
+MINE = replace(GOOD, parse=mine, spec=SPEC)
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "said", "left_out"),
+    [
+        # Rows 0 to 399 are walking, 450 to 849 clapping, 900 to 1299 pointing; a window has 51 rows.
+        (
+            "WHO, ROWS, COLUMNS = (2,), slice(450, 1217), slice(0, 2)",
+            "subject 2: wrist: 59.8% of a channel's readings were missing and filled in, the longest gap within a bout "
+            "lasts 40.0 s",
+            {"2"},
+        ),
+        (
+            "WHO, ROWS, COLUMNS = (1, 3), slice(0, 180), 2",
+            "subjects 1 and 3: hip: 15.0% of a channel's readings were missing and filled in, the longest gap within a "
+            "bout lasts 18.0 s",
+            {"1", "3"},
+        ),
+        (
+            "WHO, ROWS, COLUMNS = (4,), slice(0, None, 5), 3",
+            "subject 4: ankle: 20.0% of a channel's readings were missing and filled in, the longest gap within a bout "
+            "lasts 0.1 s",
+            set(),
+        ),
+        ("WHO, ROWS, COLUMNS = (4,), slice(0, 25), 3", "", set()),
+    ],
+)
+def test_gaps_are_told_by_person_and_sensor_and_their_windows_left_out(lab, where, said, left_out) -> None:
+    path = lab(where + LOST)
+    config = DataConfig(name=path)
+    dataset = open_dataset(config)
+    told = describe(dataset, config)
+    assert [line for line in told["warnings"] if "filled in, " in line] == ([said] if said else [])
+    assert {who: number for who, number in told["coverage"].get("left_out", {}).items()}.keys() == left_out
+    whole = config.model_copy(update={"max_filled": 1.0})
+    clients = federate(dataset, config, [dataset.spec.names] * 4).clients
+    for client, (kept, all_) in enumerate(
+        zip(clients, federate(dataset, whole, [dataset.spec.names] * 4).clients, strict=True)
+    ):
+        lost = np.array([dataset.filled[start : start + 51].mean() for start in all_.starts])
+        assert kept.starts.tolist() == all_.starts[lost <= 0.5].tolist()
+        assert (len(kept) < len(all_)) == (str(client + 1) in left_out)
+
+
+def test_a_person_of_whom_gaps_leave_no_window_is_named(lab) -> None:
+    """A run is refused by person and setting; the description still shows the sensor."""
+    path = lab("WHO, ROWS, COLUMNS = (2,), slice(None), 2" + LOST)
+    config = DataConfig(name=path)
+    dataset = open_dataset(config)
+    with pytest.raises(UserError, match=r"1 of 4 clients \(1\) .* \(data.max_filled\): \d+ of subject 2; set data.max"):
+        federate(dataset, config, [dataset.spec.names] * 4)
+    first, second, *_ = described(path, stride_s=1.0)
+    assert first.startswith("a run is refused: 1 of 4 clients (1) have no training window")
+    assert "hip of subject 2: column 2 is 0.5 in all its bouts" in second
+    assert not [line for line in described(path, subjects=[1, 3, 4]) if "subject 2" in line]
+
+
+def test_gaps_of_a_lacking_sensor_are_none(lab) -> None:
+    path = lab(
+        "WHO, ROWS, COLUMNS = (2,), slice(None), 2"
+        + LOST
+        + 'MINE = replace(MINE, spec=replace(SPEC, lacks={2: ("hip",)}))'
+    )
+    assert described(path) == ["subject 2 lacks hip: its test windows count, and are read with that missing"]
+
+
+CHANGED = """
+def mine(spec, members, path, subject):
+    made = parse(spec, members, path, subject)
+    signal, labels, bouts = made.signal, made.labels, made.bouts
+    if subject in WHO:
+        CHANGE
+    return recording(subject, np.column_stack([signal, labels]), bouts=bouts)
+MINE = replace(GOOD, parse=mine, spec=replace(SPEC, MORE))
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "said"),
+    [
+        # A number for "no reading", within the rules for ranges or without any, in one channel or in all.
+        ("signal[::100, 0] = -999", "max_abs=(2000.0, 20.0, 20.0)", "subject 2: wrist is -999 12 times, far from"),
+        ("signal[1::50] = 32767", "", "subject 2: ankle is 32767 48 times, far from all its other values"),
+        ("signal[5:9, 2] = 1e6", "", "subject 2: hip is 1e+06 4 times, far from"),
+        # Rules that `verify` and `conformance` know.
+        ("signal[7, 2] = -30", "max_abs=(9.0, 9.0, 9.0)", "subject 2: hip reaches 30, expected at most 9 in absolute"),
+        ("labels[:395] = 0; bouts = bouts_of(labels)[1:]", "activity_s=(10.0, 60.0)", "subject 2: wave lasts 0 s, exp"),
+        # Another unit, another rate.
+        ("signal[:, 2] *= 9.81", "", "subject 2: hip is 9.9 times that of the others: in another unit?"),
+        ("signal[:, 3:] /= 1000", "", "subject 2: ankle is 0.000984 times that of the others: in another unit?"),
+        ("signal[:, :2] += 30", "", "subject 2: wrist is 39 times that of the others: in another unit?"),
+        (
+            "signal, labels = signal[::2], labels[::2]; bouts = bouts_of(labels)[[0, 2, 4]]",
+            "",
+            "subject 2: every activity lasts about 0.5 times as long as with the others: recorded at another rate?",
+        ),
+        (
+            "signal, labels = np.repeat(signal, 3, 0), np.repeat(labels, 3); bouts = bouts_of(labels)[[0, 2, 4]]",
+            "",
+            "subject 2: hip changes 0.554 times as fast: at another rate?",
+        ),
+        # Two recordings in one bout; interpolated without saying so.
+        ("signal[200:, :2] += 80", "", "subject 2: wrist leaps within a bout, to row 200, "),
+        ("signal[1000, 2] = 99", "", "subject 2: hip leaps within a bout, to row "),
+        ("signal[500:600, 2] = np.linspace(-1, 2, 100)", "", "subject 2: hip runs along a straight line for 9."),
+    ],
+)
+def test_what_is_odd_about_one_person_is_told(lab, change, more, said) -> None:
+    body = CHANGED.replace("CHANGE", change).replace("MORE", more)
+    assert [line for line in described(lab("WHO = (2,)" + body)) if line.startswith(said)]
+    assert not any(said[:20] in line for line in described(lab("WHO = ()" + body)))
+
+
+def test_two_recordings_that_are_passed_to_bouts_of_are_two_bouts(lab) -> None:
+    change = "signal[200:, :2] += 80; bouts = bouts_of(labels, np.arange(len(labels)) >= 200)"
+    path = lab("WHO = (2,)" + CHANGED.replace("CHANGE", change).replace("MORE", ""))
+    assert not any("leaps" in line for line in described(path))
+    config = DataConfig(name=path)
+    people = {row["subject"]: row for row in describe(open_dataset(config), config)["people"]}
+    assert [(row["bouts"], row["shortest_s"], row["longest_s"]) for row in people.values()] == [
+        (3, 40.0, 40.0),
+        (6, 5.0, 40.0),
+        (3, 40.0, 40.0),
+        (3, 40.0, 40.0),
+    ]
+
+
+def test_windows_of_two_activities_are_told(lab) -> None:
+    """A bout that covers activities of 2 s and of 30 s; windows take 5.12 s."""
+    for length, share in ((20, "100%"), (60, "83%"), (300, "")):
+        change = f"labels[:] = np.arange(len(labels)) // {length} % 3 + 1; bouts = np.array([[0, len(labels)]])"
+        said = described(
+            lab("WHO = (1, 2, 3, 4)" + CHANGED.replace("CHANGE", change).replace("MORE", "")), stride_s=1.0
+        )
+        mixed = [line for line in said if "hold rows of two activities" in line]
+        assert len(mixed) == bool(share) and all(f"subjects 1, 2, 3 and 4: up to {share} of" in line for line in mixed)
+
+
+def test_people_on_whom_nobody_is_tested_are_told(lab) -> None:
+    """An odd one of held-out subjects, and one whose bouts are too short for a test part."""
+    path = lab(
+        "WHO = (3,)" + CHANGED.replace("CHANGE", "bouts = bouts_of(labels, np.arange(1300) // 70)").replace("MORE", "")
+    )
+    assert "no test window of subject 3" in described(path, stride_s=1.0)
+    path = lab()
+    for subjects, odd in (([1, 2, 3], 3), ([1, 2, 4], 4)):
+        said = described(path, split="held_out_subject", subjects=subjects)
+        assert [line for line in said if line.startswith(f"subject {odd} is in no fold")]
+    assert not any("no fold" in line or "no test" in line for line in described(path, split="held_out_subject"))
+
+
+def test_many_sentences_of_a_kind_are_cut_short(lab) -> None:
+    """Twelve sensors of four people with gaps that differ: twelve sentences, of which eight are said."""
+    body = """
+def mine(*given):
+    made = parse(*given)
+    rows, channels = np.indices(made.signal.shape)
+    return replace(made, filled=rows % 100 < 6 + channels + given[3])
+MINE = replace(GOOD, parse=mine)
+"""
+    told = [line for line in described(lab(body)) if "filled in, " in line or "more like the last" in line]
+    assert len(told) == 9 and told[-1] == "and 4 more like the last: see `relief-ray data describe`"
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", ["mhealth", "pamap2"])
+def test_synthetic_files_raise_no_false_warning(name: str, request: pytest.FixtureRequest) -> None:
+    config = DataConfig(name=name, window_s=1.28)
+    said = describe(open_dataset(config, request.getfixturevalue(f"{name}_root")), config)["warnings"]
+    assert not [
+        line for line in said if "no data of" not in line and "fewer than 10" not in line and "lasts" not in line
+    ]
+
+
+def test_dsa_has_one_faulty_reading(dsa_zip) -> None:
+    """A magnetometer's axis changes its sign for one row."""
+    config = DataConfig(name="dsa")
+    (said,) = describe(open_dataset(config, dsa_zip.parent), config)["warnings"]
+    assert said.startswith("subject 5: mag leaps within a bout, to row 81201, 14 times as far")

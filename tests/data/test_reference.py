@@ -101,7 +101,7 @@ def test_each_array_is_read_through_once_by_a_process(
     monkeypatch.setattr(cached, "_CHECKED", {})
     monkeypatch.setattr(cached, "_crc32", counted)
     assert find_signal(reference_of(mini), "board") == find_signal(reference_of(mini), "board") == path
-    assert digests == ["signal.npy", "labels.npy", "bouts.npy"], "by no other digest, and not again"
+    assert digests == ["signal.npy", "labels.npy", "bouts.npy", "filled.npy"], "by no other digest, and not again"
 
 
 def test_one_of_several_at_once_parses(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from relief_ray.data import Dataset, load_dataset
 from relief_ray.data.checks import structure
-from relief_ray.data.dataset import BOUTS, LABELS, SIGNAL, write_entry
+from relief_ray.data.dataset import BOUTS, FILLED, LABELS, SIGNAL, write_entry
 from relief_ray.data.describe import verify
 from relief_ray.data.loader import Recording
 from relief_ray.data.registry import get_spec
@@ -41,7 +41,7 @@ def plausible() -> Recording:
         signal=np.ones((len(labels), 23), np.float32),
         labels=labels,
         bouts=np.array([[0, len(labels)]]),
-        facts={"nan_share": 0.01},
+        filled=np.arange(len(labels))[:, None] % 100 < np.ones(23),
     )
 
 
@@ -55,12 +55,13 @@ def test_implausible_facts_are_named(plausible: Recording) -> None:
     signal[5, 10] = 9999.0
     labels = plausible.labels.copy()
     labels[: 50 * 59] = 2
-    broken = replace(plausible, signal=signal, labels=labels, facts={"nan_share": 0.6})
+    lost = np.arange(len(labels))[:, None] % 10 < 6 * (np.arange(23) == 22)  # one channel of 23
+    broken = replace(plausible, signal=signal, labels=labels, filled=lost)
     problems = structure(SPEC, broken)
     assert len(problems) == 3
     assert all(problem.subject == 3 for problem in problems)
     assert problems[0].rule == "rates" and "standing lasts 1 s" in problems[0].found
-    assert problems[1].rule == "finite" and "nan_share is 0.60" in problems[1].found
+    assert problems[1].rule == "finite" and "ecg: 60.0% of a channel's readings" in problems[1].found
     assert problems[2].rule == "channels" and "gyro reaches 9999" in problems[2].found
 
 
@@ -91,8 +92,8 @@ def test_swapped_labels_in_the_cache_are_noticed(
     labels[labels == 3] = 5
     if resealed:
         shutil.rmtree(folder)
-        arrays = {SIGNAL: mini.signal(), LABELS: labels, BOUTS: dataset.bouts}
-        write_entry(folder, arrays, "real", dict(dataset.facts))
+        arrays = {SIGNAL: mini.signal(), LABELS: labels, BOUTS: dataset.bouts, FILLED: dataset.filled}
+        write_entry(folder, arrays, "real", dict(dataset.facts), dataset.sensors)
         assert (load_dataset("dsa_mini").labels == labels).all()
     else:
         np.save(folder / "labels.npy", labels)

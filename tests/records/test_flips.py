@@ -142,15 +142,15 @@ def of_cache(entry: Path, root: Path) -> list[File]:
         cached._CHECKED.clear()  # as a new process has it
         read = cached.read_entry(entry)
         signal = np.load(read.signal_path, allow_pickle=False)
-        arrays = [a.tobytes() for a in (signal, read.labels, read.bouts)]
-        return arrays, read.origin, read.facts, read.signal_sha256
+        arrays = [a.tobytes() for a in (signal, read.labels, read.bouts, read.filled)]
+        return arrays, read.origin, read.facts, read.sensors, read.signal_sha256
 
     def digests() -> object:
         return digest_files({"raw": root / "raw"}, root / "stamps.json")
 
     (root / "raw").write_bytes(bytes(1000))
     digests()
-    names = ("signal.npy", "labels.npy", "bouts.npy", "meta.json")
+    names = ("signal.npy", "labels.npy", "bouts.npy", "filled.npy", "meta.json")
     return [*(File(path=entry / name, read=arrays) for name in names), File(path=root / "stamps.json", read=digests)]
 
 
@@ -198,8 +198,8 @@ def test_a_sample_of_flips_and_cuts_is_never_silent(finished, tmp_path):
     change_run(run, config=read_run(run).config | {"rounds": 3})
     signal = np.arange(120, dtype=np.float32).reshape(40, 3)
     labels, bouts = np.arange(40, dtype=np.int16), np.array([[0, 0, 40]])
-    arrays = {cached.SIGNAL: signal, cached.LABELS: labels, cached.BOUTS: bouts}
-    cached.write_entry(tmp_path / "entry", arrays, "real", {"1": {"nan_share": 0.5}})
+    arrays = {cached.SIGNAL: signal, cached.LABELS: labels, cached.BOUTS: bouts, cached.FILLED: labels > 30}
+    cached.write_entry(tmp_path / "entry", arrays, "real", {"1": {"longest_walk_s": 0.5}}, [])
     files = [*of_run(run), *of_plan(tmp_path, run), *of_cache(tmp_path / "entry", tmp_path)]
     files += [of_interrupted(Path(shutil.copytree(run, tmp_path / "interrupted")))]
     verdicts = sweep(files, 60, 20, seed=1)

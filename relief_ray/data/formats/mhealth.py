@@ -17,7 +17,6 @@ from relief_ray.data.loader import (
     bouts_between,
     bouts_of,
     fill_linear,
-    nan_share,
 )
 from relief_ray.data.synthetic import ecg, make_person, record, write_table
 
@@ -69,25 +68,22 @@ def files(spec: DatasetSpec, subject: int) -> list[str]:
 
 
 def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Recording:
-    """One subject; facts: NaN share, longest gap (s), absent activities."""
+    """One subject; facts: absent activities."""
     (end,) = files(spec, subject)
     _, table, labels, synthetic = read_subject(
         spec, members, path, end, columns=24, label=_LABEL, sensors=_COLUMN_ORDER, ramp=slice(0, _LABEL)
     )
-    filled = [fill_linear(table[:, column]) for column in _COLUMN_ORDER]
+    filled = np.stack([fill_linear(table[:, column]) for column in _COLUMN_ORDER], axis=1)
     bouts = keep_bouts(bouts_of(labels), labels > 0)
     rows = np.concatenate([np.arange(start, stop) for start, stop in bouts])
     return Recording(
         subject=subject,
-        signal=np.stack([column for column, _ in filled], axis=1)[rows],
+        signal=filled[rows],
         labels=labels[rows],
         bouts=bouts_between(np.cumsum([0, *(bouts[:, 1] - bouts[:, 0])]).tolist()),
         synthetic=synthetic,
-        facts={
-            "nan_share": nan_share(table[:, list(_COLUMN_ORDER)]),
-            "longest_gap_s": max(gap for _, gap in filled) / spec.rate_hz,
-            "missing_labels": missing_classes(labels, spec),
-        },
+        facts={"missing_labels": missing_classes(labels, spec)},
+        filled=np.isnan(table[rows][:, _COLUMN_ORDER]),
     )
 
 

@@ -28,7 +28,6 @@ from relief_ray.data.loader import (
     bouts_of,
     fill_forward,
     fill_linear,
-    nan_share,
 )
 from relief_ray.data.synthetic import Array, make_person, record, write_table
 from relief_ray.support.errors import UserError
@@ -38,6 +37,8 @@ _HEART_RATE = 2
 NUM_TAPS = 63
 _CUTOFF = 0.43
 _IMUS = (3, 20, 37)
+# The heart rate has about nine readings a second; one is held for so long before it counts as missing.
+_HELD_S = 1.0
 
 SPEC = DatasetSpec(
     name="pamap2",
@@ -111,15 +112,17 @@ def files(spec: DatasetSpec, subject: int) -> list[str]:
 
 
 def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Recording:
-    """One subject; facts: NaN share, longest gap (s), rows without heart rate, absent activities."""
+    """One subject; facts: rows without heart rate, absent activities."""
     (end,), columns, rest = files(spec, subject), _imu_columns(), slice(_HEART_RATE, None)
     name, table, labels, synthetic = read_subject(
         spec, members, path, end, columns=NUM_COLUMNS, label=1, sensors=(*columns, _HEART_RATE), ramp=rest
     )
-    filled, longest = _fill(table, columns)
+    filled = _fill(table, columns)
+    lost = np.column_stack([np.isnan(table[:, columns]), _overdue(table[:, _HEART_RATE], spec.raw_rate_hz)])
     started = ~np.isnan(filled[:, -1])
     bouts = _bouts(table[:, 0], labels, started, name)
-    signal, kept = _halve(filled, bouts, spec.raw_rate_hz // spec.rate_hz)
+    factor = spec.raw_rate_hz // spec.rate_hz
+    signal, kept = _halve(filled, bouts, factor)
     return Recording(
         subject=subject,
         signal=signal,
@@ -127,20 +130,24 @@ def parse(spec: DatasetSpec, members: Members, path: Path, subject: int) -> Reco
         bouts=kept,
         synthetic=synthetic,
         facts={
-            "nan_share_imu": nan_share(table[:, list(columns)]),
-            "nan_share_hr": nan_share(table[:, [_HEART_RATE]]),
-            "longest_gap_s": longest / spec.raw_rate_hz,
             "labelled_rows_before_first_hr": int((~started & (labels > 0)).sum()),
             "missing_labels": missing_classes(labels[started], spec),
         },
+        filled=np.concatenate([lost[start:stop:factor] for start, stop in bouts]),
     )
 
 
-def _fill(table: Floats, columns: tuple[int, ...]) -> tuple[Floats, int]:
-    """Signal (rows, 28) without IMU gaps, heart rate last, and the longest gap in rows."""
+def _fill(table: Floats, columns: tuple[int, ...]) -> Floats:
+    """Signal (rows, 28) without IMU gaps, heart rate last."""
     filled = [fill_linear(table[:, column]) for column in columns]
-    heart_rate = fill_forward(table[:, _HEART_RATE])
-    return np.stack([*(column for column, _ in filled), heart_rate], axis=1), max(gap for _, gap in filled)
+    return np.stack([*filled, fill_forward(table[:, _HEART_RATE])], axis=1)
+
+
+def _overdue(heart_rate: Floats, rate_hz: int) -> Mask:
+    """Rows whose last reading is older than ``_HELD_S``: (rows,)."""
+    rows = np.arange(len(heart_rate))
+    read = np.maximum.accumulate(np.where(np.isnan(heart_rate), -len(rows), rows))
+    return rows - read > _HELD_S * rate_hz
 
 
 def _bouts(time_s: Floats, labels: Codes, started: Mask, name: str) -> Ints:

@@ -82,11 +82,12 @@ def _block(block: Block, drawings: Mapping[str, str], numbers: Mapping[str, str]
         return block.html(numbers.get(block.slug, ""))
     drawing = drawings.get(block.slug)
     picture = own_ids(drawing, block.slug) if drawing else "<p class='note'>Not drawn: matplotlib is not installed.</p>"
+    table = f" <span class='file'>figures/{block.slug}.csv</span>" if block.columns else ""
     label = escape(block.caption.replace("`", ""), quote=True)
     return (
         f"<figure id='{block.slug}' style='max-width: {_WIDTH_REM}rem'>"
         f'<div role="img" aria-label="{label}">{picture}</div><figcaption><b>{numbers[block.slug]}.</b> '
-        f"{inline(block.caption)} <span class='file'>figures/{block.slug}.csv</span></figcaption></figure>"
+        f"{inline(block.caption)}{table}</figcaption></figure>"
     )
 
 

@@ -54,7 +54,7 @@ def test_gaps_are_interpolated(parse: Callable[[np.ndarray], Recording]) -> None
     table[100:140, 4:13] = np.nan
     recording = parse(table)
     np.testing.assert_allclose(recording.signal[:, 0], 4.0, rtol=1e-5)
-    assert recording.facts["longest_gap_s"] == 0.4
+    assert np.flatnonzero(recording.filled[:, 0]).tolist() == list(range(50, 70))
 
 
 def test_heart_rate_is_filled_forward_and_rows_before_it_dropped(parse: Callable[[np.ndarray], Recording]) -> None:
@@ -65,6 +65,8 @@ def test_heart_rate_is_filled_forward_and_rows_before_it_dropped(parse: Callable
     assert recording.bouts.tolist() == [[0, 100], [100, 225]]
     assert recording.facts["labelled_rows_before_first_hr"] == 50
     np.testing.assert_array_equal(recording.signal[:, -1], [90.0] * 125 + [120.0] * 100)
+    # A reading is held for a second, which is 50 rows, before it is missing.
+    assert np.flatnonzero(recording.filled[:, -1]).tolist() == [*range(51, 125), *range(125 + 51, 225)]
 
 
 def test_a_pause_in_the_clock_ends_a_bout(parse: Callable[[np.ndarray], Recording]) -> None:

@@ -1,0 +1,131 @@
+"""A file that a loader opens by itself is refused by name: the cache would not notice a change of it."""
+
+import sqlite3
+import sys
+import zipfile
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from relief_ray.conformance.datasets import check_loader
+from relief_ray.data import load_dataset
+from relief_ray.data.registry import get_loader
+from relief_ray.support.errors import UserError
+from tests.loaders import write_lab
+
+BESIDE = """
+import csv, os, sqlite3, tempfile
+HERE = Path(__file__).parent
+def mine(spec, members, path, subject):
+    made = parse(spec, members, path, subject)
+    OPEN
+    return made
+MINE = replace(GOOD, parse=mine)
+"""
+
+
+@pytest.fixture
+def lab(write, tmp_path, monkeypatch):
+    return partial(write_lab, write, tmp_path, monkeypatch)
+
+
+def folder_of(path: str) -> Path:
+    get_loader(path)
+    return Path(sys.modules[path.partition(":")[0]].__file__ or "").parent
+
+
+@pytest.mark.parametrize(
+    "opening",
+    [
+        '(path / "labels.csv").read_text()',
+        'list(csv.DictReader(open(path / "labels.csv")))',
+        'np.fromfile(str(path / "labels.csv"), np.uint8)',
+        'os.close(os.open(path / "labels.csv", os.O_RDONLY))',
+        'os.chdir(path); open("labels.csv").read()',
+        '(path / "deep" / "labels.csv").read_bytes()',
+        'open(HERE / "labels.csv").read()',
+        'open(path / ".." / "lab" / "labels.csv").read()',
+    ],
+)
+def test_it_is_refused_by_name(lab, tmp_path: Path, monkeypatch, opening: str) -> None:
+    monkeypatch.chdir(Path.cwd())  # and back, after the loader left it
+    path = lab(BESIDE.replace("OPEN", opening))
+    module = folder_of(path)
+    for folder in (tmp_path / "lab", tmp_path / "lab" / "deep", module):
+        folder.mkdir(exist_ok=True)
+        (folder / "labels.csv").write_text("first,stop,code\n0,400,1\n")
+    with pytest.raises(UserError, match=r"parse\(\) of subject 1 opens .*labels\.csv, expected files that files\(\)"):
+        load_dataset(path)
+
+
+@pytest.mark.parametrize(
+    "opening",
+    [
+        'np.load(path / f"person{subject}.npy")',
+        'open(HERE / "written.txt", "w").close()',
+        "tempfile.TemporaryFile().close()",
+        "import turtle_of_mine",
+        "import json.tool; open(os.__file__).read()",
+        'Path("/proc/self/status").read_text()',
+        '(path / "missing.csv").exists()',
+    ],
+)
+def test_members_code_and_files_elsewhere_are_not(lab, opening: str) -> None:
+    path = lab(BESIDE.replace("OPEN", opening))
+    module = folder_of(path)
+    (module / "turtle_of_mine.py").write_text("FACTOR = 2\n")
+    assert len(load_dataset(path).labels) == 5200
+
+
+def test_labels_that_a_loader_names_are_read_anew_when_they_change(lab, tmp_path: Path) -> None:
+    body = """
+import csv
+def files(spec, subject):
+    return [f"person{subject}.npy", "labels.csv"]
+def mine(spec, members, path, subject):
+    names = require_members(spec, members.names, files(spec, subject), path)
+    table = np.load(io.BytesIO(members.read(names[0])))
+    table[:, 5] = 0
+    for row in csv.DictReader(io.StringIO(members.read(names[1]).decode())):
+        table[int(row["first"]) : int(row["stop"]), 5] = int(row["code"])
+    return recording(subject, table)
+MINE = Loader(spec=replace(SPEC, member=r"(^|/)(person\\d\\.npy|labels\\.csv)$"), files=files, parse=mine)
+"""
+    path, labels, seconds = lab(body), tmp_path / "lab" / "labels.csv", []
+    for stop in (200, 500):
+        labels.write_text(f"first,stop,code\n0,{stop},1\n600,800,2\n800,1000,3\n")
+        seconds.append(int((load_dataset(path).labels == 0).sum()) / 10)
+    assert seconds == [80.0, 200.0]
+
+
+def test_a_file_beside_an_archive_counts_too(lab, tmp_path: Path, monkeypatch) -> None:
+    path = lab(BESIDE.replace("OPEN", '(path.parent / "labels.csv").read_text()'))
+    root = tmp_path / "zipped"
+    root.mkdir()
+    (root / "labels.csv").write_text("0")
+    with zipfile.ZipFile(root / "lab.zip", "w") as archive:
+        for file in (tmp_path / "lab").iterdir():
+            archive.write(file, file.name)
+    spec = 'MINE = replace(MINE, spec=replace(SPEC, hints=("lab",)))'
+    path = lab(BESIDE.replace("OPEN", '(path.parent / "labels.csv").read_text()') + spec)
+    monkeypatch.setenv("RELIEF_DATA", str(root))
+    with pytest.raises(UserError, match=r"zipped/labels\.csv, expected files that files"):
+        load_dataset(path)
+
+
+def test_what_is_opened_in_c_is_seen_by_conformance(lab, tmp_path: Path) -> None:
+    """A database that SQLite opens: its old values are used until somebody compares a fresh parse with the cache."""
+    opening = 'made.signal[:, 0] *= sqlite3.connect(path / "scale.db").execute("select value from scale").fetchone()[0]'
+    path = lab(BESIDE.replace("OPEN", opening))
+    with sqlite3.connect(tmp_path / "lab" / "scale.db") as scale:
+        scale.execute("create table scale (value real)")
+        scale.execute("insert into scale values (2.0)")
+    before = load_dataset(path)
+    assert all(verdict.status == "kept" for verdict in check_loader(get_loader(path), {}))
+    with sqlite3.connect(tmp_path / "lab" / "scale.db") as scale:
+        scale.execute("update scale set value = 4.0")
+    np.testing.assert_array_equal(load_dataset(path).signal(), before.signal())
+    (broken,) = [verdict for verdict in check_loader(get_loader(path), {}) if verdict.status == "broken"]
+    assert broken.rule == "repeats" and "signal.npy: not what the raw files say when they are parsed" in broken.found
