@@ -23,6 +23,7 @@ from actors.commands.options import (
     SomeText,
     StudyQuestion,
 )
+from actors.runtime.tokens import use_token
 from actors.terminal.exit_codes import EXIT_CODES
 from actors.terminal.signals import end_on_signals
 from relief_ray.studies.presets import PRESETS
@@ -327,6 +328,9 @@ def conformance(
 
     With --address: whether every node of a cluster reproduces reference numbers, to the bit on equal processors.
     """
+    if address:
+        # Ray reads the variables once, when it is imported.
+        use_token(None)
 
 
 @app.command()

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from actors.cluster import FIRST_PORT
+from actors.runtime.tokens import use_token
 from relief_ray.support.errors import UserError
 
 SomePath = Path | None
@@ -118,8 +119,10 @@ class Options:
     """Monotonic clock at the start of the command."""
 
     def __post_init__(self) -> None:
-        """Read the budget before anything is begun."""
+        """Before anything is begun, read the budget; before Ray is imported, let it show a cluster's token."""
         self.left_s()
+        if self.address:
+            use_token(None)
 
     @property
     def budget_s(self) -> float:
