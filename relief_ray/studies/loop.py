@@ -7,30 +7,35 @@ callback, after each round of a cell that this process computes, else twice a se
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from relief_ray.config.experiment import ExperimentConfig
 from relief_ray.core.federated import RoundVoid
 from relief_ray.data import federate, num_clients, open_dataset
 from relief_ray.data.partition import available
 from relief_ray.experiment.experiment import never, open_cell, run_opened
 from relief_ray.experiment.setup import Setup
-from relief_ray.plugins.blame import blamed
-from relief_ray.plugins.load import is_path, sources
+from relief_ray.experiment.verify import is_verified, verify
+from relief_ray.plugins.blame import blamed, has_users_code, take_as_users, unchanged
+from relief_ray.plugins.load import importable_name, is_path, sources
 from relief_ray.records.cells import CellState
 from relief_ray.records.checkpoint import generations, round_of
 from relief_ray.records.facts import Alerts
 from relief_ray.records.ledger import LedgerEnd, LineFormat, scan
 from relief_ray.records.lock import is_folder_locked
 from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_run
-from relief_ray.records.schema import RoundRecord, RunRecord, Status
+from relief_ray.records.schema import VERIFIED, RoundRecord, RunRecord, Status
 from relief_ray.records.sync.sender import Senders
 from relief_ray.report.runs import variant_names
 from relief_ray.strategies import facts_of, method_name
@@ -48,7 +53,8 @@ from relief_ray.studies.request import (
 )
 from relief_ray.studies.spec import Cell
 from relief_ray.studies.study import Study
-from relief_ray.support.errors import UserError, counted, in_python, listed, option
+from relief_ray.support.errors import UserCodeFailed, UserError, counted, in_python, keywords, listed, option
+from relief_ray.support.fresh import Asker, Died, call_fresh
 from relief_ray.support.process import threads
 
 if TYPE_CHECKING:
@@ -83,10 +89,14 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _REFRESH_S = 0.5
 Stop = Callable[[], bool]
+Tell = Callable[..., None]
 
 
 class Computer(Protocol):
     """Computes a cell that was opened: in this process (``Here``), or on Ray (``actors.launch.OnRay``)."""
+
+    lost: Callable[[str], None] | None
+    """Called where Ray does not answer any more."""
 
     def where(self, setup: Setup) -> str:
         """Where its clients are computed, in words."""
@@ -94,9 +104,17 @@ class Computer(Protocol):
     def compute(self, setup: Setup, path: Path, stop: Stop, on_note: Callable[[str], None]) -> RunRecord:
         """Compute the missing rounds of the run in ``path``; ``stop`` is asked between rounds, and often."""
 
+    def unopened(self) -> Computer:
+        """The same for another process, without what is open in this one."""
+
+    def opened(self, tell: Tell) -> AbstractContextManager[object]:
+        """In that process: compute inside the block, and ``tell`` what concerns the asker (``note``, ``lost``)."""
+
 
 class Here:
     """Computes cells in this process."""
+
+    lost: Callable[[str], None] | None = None
 
     def where(self, setup: Setup) -> str:
         """Say so."""
@@ -106,6 +124,14 @@ class Here:
         """Compute the missing rounds of the run in ``path``."""
         with threads(setup.job.num_threads):
             return run_opened(setup, path, should_stop=stop, on_note=on_note)
+
+    def unopened(self) -> Here:
+        """Return itself."""
+        return self
+
+    def opened(self, tell: Tell) -> AbstractContextManager[object]:
+        """Open nothing."""
+        return nullcontext()
 
 
 @dataclass(kw_only=True)
@@ -209,16 +235,23 @@ class Loop:
             self._follow_all()
             self.callback.refresh(self.view())
 
-    def begin(self, name: str, text: str = "") -> None:
-        """Follow a cell that begins; ``text``: facts on it."""
+    def begin(self, name: str, text: str = "", last: int | None = None) -> None:
+        """Follow a cell that begins; ``text``: facts on it; ``last``: the round that it goes on after, None: look."""
         if name in self._running:
             return
         self._first_s = self._first_s or time.monotonic()
         state = self._by_name[name]
-        saved = generations(state.folder)
-        done = round_of(saved[0]) if saved else None
-        self._running[name] = _Followed(state=state, last=-1 if done is None else done)
-        self.callback.begin(state.cell, text, done)
+        last = _last_saved(state.folder) if last is None else last
+        self._running[name] = _Followed(state=state, last=last)
+        self.callback.begin(state.cell, text, None if last < 0 else last)
+
+    def note(self, name: str, text: str, *, matters: bool = False) -> None:
+        """Tell something of a cell, or warn of it."""
+        head = f"{self._by_name[name].cell.title}: "
+        if matters:
+            self.callback.warn(text, head)
+        else:
+            self.callback.note(head + text)
 
     def give_up(self, name: str) -> _Followed | None:
         """Stop following a cell whose computation is over, after the callback has heard of its last rounds."""
@@ -315,6 +348,12 @@ class Loop:
         )
 
 
+def _last_saved(folder: Path) -> int:
+    """The last round that a run has a checkpoint of; -1 without one."""
+    saved = generations(folder)
+    return round_of(saved[0]) if saved else -1
+
+
 How = Callable[[Loop], None]
 
 
@@ -342,34 +381,137 @@ def compute(
 
 
 def one_after_another(computer: Computer, *, other_code: bool = False) -> How:
-    """A loop over all cells in this process; the first error ends it. ``other_code``: other programs' runs go on."""
+    """A loop over all cells; the first error ends it. ``other_code``: other programs' runs go on.
+
+    Cells are computed in this process, unless users' code takes part. Then each cell with such code has a process of
+    its own, and those without have others, which none has touched.
+    """
 
     def how(loop: Loop) -> None:
+        take_as_users(module for state in loop.states for module in state.cell.config.modules())
         todo = {state.cell.name for state in loop.todo}
-        for state in loop.states:
+        hearing = _Hearing(loop=loop, computer=computer)
+        for _, group in groupby(loop.states, key=_process_of):
+            states = [state for state in group if state.is_finished or state.cell.name in todo]
             if loop.stop():
                 return
-            if state.is_finished:
-                loop.reuse(state)
-            elif state.cell.name in todo:
-                _compute_one(loop, state, computer, other_code)
+            if states and states[0].is_finished:
+                for state in states:
+                    loop.reuse(state)
+                continue
+            cells = tuple((state.cell.name, state.cell.config, state.folder) for state in states)
+            try:
+                if cells and has_users_code():
+                    _in_another_process(hearing, cells, other_code)
+                else:
+                    _compute(hearing, loop.stop, computer, cells, other_code)
+            except BaseException:
+                loop.give_up(hearing.name)
+                raise
 
     return how
 
 
-def _compute_one(loop: Loop, state: CellState[Cell], computer: Computer, other_code: bool) -> None:
-    cell = state.cell
-    setup = open_cell(cell.config, state.folder, other_code=other_code)
-    loop.begin(cell.name, _facts_text(setup, computer.where(setup)))
-    loop.warn_once(setup.data_notes)
-    for warning in setup.warnings:
-        loop.callback.note(f"{cell.title}: NOTE: {warning}")
+def _process_of(state: CellState[Cell]) -> tuple[bool, str]:
+    """What neighbours must have in common to be computed in one process."""
+    return state.is_finished, state.cell.name if state.cell.config.modules() else ""
+
+
+@dataclass(kw_only=True)
+class _Hearing:
+    """Hears how cells are computed, here or in another process; ``name``: the last one that began."""
+
+    loop: Loop
+    computer: Computer
+    name: str = ""
+
+    def __call__(self, event: str, *arguments: Any) -> None:
+        """Take one event in, by the name of its method."""
+        getattr(self, event)(*arguments)
+
+    def begin(self, name: str, text: str, last: int, data_notes: Sequence[str], warnings: Sequence[str]) -> None:
+        """A cell begins."""
+        self.name = name
+        self.loop.begin(name, text, last)
+        self.loop.warn_once(data_notes)
+        for warning in warnings:
+            self.note(f"NOTE: {warning}")
+
+    def note(self, text: str) -> None:
+        """Something is to be said of the cell."""
+        self.loop.note(self.name, text)
+
+    def warn(self, text: str) -> None:
+        """The user is to be warned of the cell."""
+        self.loop.note(self.name, text, matters=True)
+
+    def end(self, name: str, status: Status) -> None:
+        """A cell has ended."""
+        self.loop.end(name, status)
+
+    def lost(self, why: str) -> None:
+        """Ray does not answer any more."""
+        if self.computer.lost is not None:
+            self.computer.lost(why)
+
+
+_Cells = Sequence[tuple[str, ExperimentConfig, Path]]
+
+
+def _compute(tell: Tell, stop: Stop, computer: Computer, cells: _Cells, other_code: bool) -> None:
+    """Compute cells in this process, one after the other; ``tell``: a ``_Hearing``."""
+    for name, config, folder in cells:
+        if stop():
+            return
+        setup = open_cell(config, folder, other_code=other_code)
+        text, last = _facts_text(setup, computer.where(setup)), _last_saved(folder)
+        tell("begin", name, text, last, setup.data_notes, setup.warnings)
+        status = computer.compute(setup, folder, stop, partial(tell, "note")).status
+        if status == "done" and is_verified(config):
+            _verify(tell, folder, stop)
+        tell("end", name, status)
+
+
+def _verify(tell: Tell, folder: Path, stop: Stop) -> None:
+    began_s = time.monotonic()
+    verdict = verify(folder, stop)
+    text = f"own code: {verdict} (its last round was computed once more, {time.monotonic() - began_s:.1f} s)"
+    tell("note" if verdict == VERIFIED else "warn", text)
+
+
+def _in_another_process(hearing: _Hearing, cells: _Cells, other_code: bool) -> None:
+    """Compute cells in a fresh process.
+
+    Raises:
+        UserCodeFailed: it ended by itself.
+    """
+    with unchanged():
+        environment = dict(os.environ)
     try:
-        run = computer.compute(setup, state.folder, loop.stop, lambda text: loop.callback.note(f"{cell.title}: {text}"))
-    except BaseException:
-        loop.give_up(cell.name)
-        raise
-    loop.end(cell.name, run.status)
+        call_fresh(
+            _compute_for,
+            hearing.computer.unopened(),
+            cells,
+            other_code,
+            keywords(),
+            hear=hearing,
+            stop=hearing.loop.stop,
+            environment=environment,
+            main=importable_name("__main__"),
+        )
+    except Died as error:
+        raise UserCodeFailed(
+            f"{error}, expected that it ends with its run; code of your own that ends the process does that, and so "
+            "does the system where memory is short; what was recorded is intact; mend it, and go on with "
+            "`relief-ray resume DIR --other-code`"
+        ) from error
+
+
+def _compute_for(
+    asker: Asker, computer: Computer, cells: _Cells, other_code: bool, keywords: Collection[str] | None
+) -> None:
+    with in_python(keywords), naming_users_code(), computer.opened(asker.tell):
+        _compute(asker.tell, asker.stopping.is_set, computer, cells, other_code)
 
 
 def _facts_text(setup: Setup, where: str) -> str:
@@ -520,7 +662,7 @@ def compute_study(request: Request, place: Place, computer: Computer) -> Study:
         UserError: bad input.
         UserCodeFailed: a file of the user's raised an error; the message names it, function and line.
     """
-    with in_python(request.keywords), _naming_users_code():
+    with in_python(request.keywords), naming_users_code():
         temporary = TemporaryDirectory(prefix="relief-ray-") if request.out is None else None
         folder = Path(request.out if temporary is None else temporary.name).expanduser()  # type: ignore[arg-type]
         try:
@@ -550,7 +692,7 @@ def _computed(plan: Plan, computer: Computer, request: Request) -> None:
 
 
 @contextmanager
-def _naming_users_code() -> Iterator[None]:
+def naming_users_code() -> Iterator[None]:
     """Raise an error of a user's own file, on the server too, as ``UserCodeFailed``.
 
     Raises:
