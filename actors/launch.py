@@ -210,7 +210,7 @@ class OnRay:
 
     def opened(self, tell: Tell) -> AbstractContextManager[object]:
         """Return the session; what it has to say is told."""
-        self.on_note, self.lost = partial(tell, "note"), self.lost and partial(tell, "lost")
+        self.on_note, self.lost = partial(tell, "note", ""), self.lost and partial(tell, "lost")
         return self.session
 
 

@@ -28,7 +28,7 @@ from actors.runtime.coordinator import Gauges
 from actors.runtime.warm_pool import WorkerCache
 from relief_ray.experiment.experiment import open_cell
 from relief_ray.experiment.setup import Setup
-from relief_ray.experiment.verify import is_verified, verify
+from relief_ray.experiment.verify import verified
 from relief_ray.records.run_folder import forget_error
 from relief_ray.records.schema import RoundRecord, RunStatus
 from relief_ray.studies.plan import keep_error, look_at
@@ -147,8 +147,7 @@ class Trial:
             is_paused=lambda: bool(paused),
         )
         run = run_experiment(setup, self._folder, hooks, self._worker_cache)
-        if run.status == "done" and is_verified(setup.config):
-            verify(self._folder, stop_file.exists)
+        run = verified(run, setup, self._folder, stop_file.exists)
         return run.status, paused[-1] if paused and not stop_file.exists() else None
 
 

@@ -5,81 +5,68 @@ What then differs depends on the process, the time or the order of clients: no r
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import perf_counter
 
-from relief_ray.config.experiment import ExperimentConfig, parse
+from relief_ray.config.experiment import parse
 from relief_ray.experiment.experiment import ignore, run_opened
 from relief_ray.experiment.lifecycle import reopen
-from relief_ray.plugins.blame import reason, unchanged
-from relief_ray.plugins.load import importable_name
-from relief_ray.records.checkpoint import FOLDER, generations, round_of
-from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, RunFolder, read_rounds, read_run
-from relief_ray.records.schema import VERIFIED, RoundRecord, page_of
+from relief_ray.experiment.setup import Setup
+from relief_ray.plugins.blame import reason
+from relief_ray.plugins.fresh import Asker, call_fresh
+from relief_ray.records.checkpoint import generations
+from relief_ray.records.run_folder import RunFolder, read_rounds, read_run
+from relief_ray.records.schema import VERIFIED, RoundRecord, RunRecord
 from relief_ray.support.errors import UserError
-from relief_ray.support.files import write_atomic
-from relief_ray.support.fresh import Asker, call_fresh
 from relief_ray.training.executor import SerialExecutor
 
 
-def is_verified(config: ExperimentConfig) -> bool:
-    """Whether the runs of a configuration are computed once more at their end (``runtime.verify_own``)."""
-    return bool(config.modules()) and config.runtime.verify_own and not config.runtime.physical
+def verified(run: RunRecord, setup: Setup, folder: Path, stop: Callable[[], bool]) -> RunRecord:
+    """Compute the last round of a finished run with a user's code once more (``runtime.verify_own``).
 
-
-def verify(folder: Path, stop: Callable[[], bool]) -> str:
-    """Compute the last round of a finished run once more; keep in ``run.json`` what came of it, and return it."""
-    last = read_rounds(folder)[-1]
+    Returns the record with what came of it, as ``run.json`` has it.
+    """
+    runtime = setup.config.runtime
+    if run.status != "done" or not setup.config.modules() or not runtime.verify_own or runtime.physical:
+        return run
+    began = perf_counter()
     try:
-        again = _in_fresh_process(folder, last, stop)
-        verdict = VERIFIED if again is None else next(_differences(last, again), VERIFIED)
+        verdict = _verdict(run, folder, stop)
     except Exception as error:
         verdict = f"not verified: {reason(error)}"
     with RunFolder.resume(folder) as opened:
-        opened.update(own_code=verdict)
-    return verdict
+        return opened.update(own_code=verdict, own_code_s=perf_counter() - began)
 
 
-def _in_fresh_process(folder: Path, last: RoundRecord, stop: Callable[[], bool]) -> RoundRecord:
-    """The last round, computed there.
+def _verdict(run: RunRecord, folder: Path, stop: Callable[[], bool]) -> str:
+    """What differs first, or that nothing does.
 
     Raises:
-        UserError: it cannot be compared.
+        UserError: the round cannot be computed once more.
     """
+    last = read_rounds(folder)[-1]
     if any(left.cause != "update" for left in last.left_out.values()):
         raise UserError(f"round {last.round} went on without a client that was lost")
-    with unchanged():
-        environment = dict(os.environ)
-    again = call_fresh(
-        _once_more, folder.resolve(), hear=ignore, stop=stop, environment=environment, main=importable_name("__main__")
-    )
+    if len(generations(folder)) == 1 and last.round > run.first_round:
+        raise UserError(f"there is no checkpoint of round {last.round - 1}")
+    again = call_fresh(_once_more, folder.resolve(), hear=ignore, stop=stop)
     if again.round != last.round:
         raise UserError("it was stopped")
-    return again
+    return next(_differences(last, again), VERIFIED)
 
 
 def _once_more(asker: Asker, folder: Path) -> RoundRecord:
-    """Compute the last round of a copy of the run.
-
-    Raises:
-        UserError: the run's state before it is not there.
-    """
-    run, last = read_run(folder), read_rounds(folder).numbers[-1]
-    before = [saved for saved in generations(folder) if round_of(saved) == last - 1]
-    if not before and last > run.first_round:
-        raise UserError(f"{folder}: no checkpoint of round {last - 1}, which the last round goes on from")
+    """Compute the last round of a copy of the run."""
     with TemporaryDirectory(prefix="relief-verify-") as place:
         copy = Path(place) / "run"
-        for saved in before:
-            shutil.copytree(saved, copy / FOLDER / saved.name)
-        write_atomic(copy / RUN_FILE, page_of(run.model_copy(update={"status": "interrupted"})))
-        shutil.copy(folder / ROUNDS_FILE, copy)
-        runtime = parse(run.config, str(folder)).runtime.model_copy(update={"mode": "inline", "address": None})
-        setup, opened = reopen(copy, runtime=runtime, other_code=True)
+        shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(generations(folder)[0].name))
+        runtime = parse(read_run(copy).config, str(copy)).runtime
+        here = runtime.model_copy(update={"mode": "inline", "address": None})
+        setup, opened = reopen(copy, runtime=here, other_code=True)
         opened.close()
         run_opened(setup, copy, partial(SerialExecutor, backwards=True), asker.stopping.is_set)
         return read_rounds(copy)[-1]
@@ -90,16 +77,12 @@ def _differences(there: RoundRecord, here: RoundRecord) -> Iterator[str]:
     by_client = {client.client: client for client in here.clients}
     for one in there.clients:
         other = by_client.get(one.client)
-        where = f"differs in client {one.client}"
-        if other is None or one.sq_norm.keys() != other.sq_norm.keys():
-            yield f"{where}, which trained or sent something else"
-            continue
-        for group, squares in one.sq_norm.items():
-            if squares != other.sq_norm[group]:
-                yield f"{where}, group {group}"
-        if repr(one.loss) != repr(other.loss):
-            yield f"{where}, its loss"
+        squares = {} if other is None else other.sq_norm
+        for group in (group for group, square in one.sq_norm.items() if square != squares.get(group)):
+            yield f"differs in client {one.client}, group {group}"
+        if other is None or repr(one.loss) != repr(other.loss):
+            yield f"differs in client {one.client}, its loss"
     if there.model_sha256 != here.model_sha256:
-        yield "differs on the server: the clients' updates are the same, the model is not"
+        yield "differs on the server, after equal updates"
     if there.metrics != here.metrics:
-        yield "differs in the test: the model is the same, its F1 is not"
+        yield "differs in F1, of equal models"

@@ -381,6 +381,7 @@ class RunRecord(Record):
             ends or stops.
         own_code: what came of computing the last round of a run with a user's own code once more: ``verified``,
             ``differs in ..``, ``not verified: ..``; empty where nobody has done it.
+        own_code_s: seconds that this took.
     """
 
     schema_version: Literal[4] = SCHEMA_VERSION
@@ -419,6 +420,7 @@ class RunRecord(Record):
     num_resumes: int = 0
     left_out: tuple[LeftOutRecord, ...] = ()
     own_code: Text = ""
+    own_code_s: float = 0.0
 
     @property
     def data_notes(self) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ callback, after each round of a cell that this process computes, else twice a se
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import time
 import weakref
@@ -18,17 +17,18 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from relief_ray.config.experiment import ExperimentConfig
+from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.core.federated import RoundVoid
 from relief_ray.data import federate, num_clients, open_dataset
 from relief_ray.data.partition import available
 from relief_ray.experiment.experiment import never, open_cell, run_opened
 from relief_ray.experiment.setup import Setup
-from relief_ray.experiment.verify import is_verified, verify
-from relief_ray.plugins.blame import blamed, has_users_code, take_as_users, unchanged
-from relief_ray.plugins.load import importable_name, is_path, sources
+from relief_ray.experiment.verify import verified
+from relief_ray.plugins.blame import blamed, has_users_code, take_as_users
+from relief_ray.plugins.fresh import Asker, call_fresh
+from relief_ray.plugins.load import is_path, sources
 from relief_ray.records.cells import CellState
 from relief_ray.records.checkpoint import generations, round_of
 from relief_ray.records.facts import Alerts
@@ -53,8 +53,7 @@ from relief_ray.studies.request import (
 )
 from relief_ray.studies.spec import Cell
 from relief_ray.studies.study import Study
-from relief_ray.support.errors import UserCodeFailed, UserError, counted, in_python, keywords, listed, option
-from relief_ray.support.fresh import Asker, Died, call_fresh
+from relief_ray.support.errors import UserError, counted, in_python, keywords, listed, option
 from relief_ray.support.process import threads
 
 if TYPE_CHECKING:
@@ -235,8 +234,23 @@ class Loop:
             self._follow_all()
             self.callback.refresh(self.view())
 
-    def begin(self, name: str, text: str = "", last: int | None = None) -> None:
-        """Follow a cell that begins; ``text``: facts on it; ``last``: the round that it goes on after, None: look."""
+    def begin(
+        self,
+        name: str,
+        text: str = "",
+        last: int | None = None,
+        data_notes: Iterable[str] = (),
+        warnings: Iterable[str] = (),
+    ) -> None:
+        """Follow a cell that begins.
+
+        Args:
+            name: its name.
+            text: facts on it.
+            last: the round that it goes on after; None: look.
+            data_notes: what is odd about its data.
+            warnings: what else is to be said of it.
+        """
         if name in self._running:
             return
         self._first_s = self._first_s or time.monotonic()
@@ -244,14 +258,13 @@ class Loop:
         last = _last_saved(state.folder) if last is None else last
         self._running[name] = _Followed(state=state, last=last)
         self.callback.begin(state.cell, text, None if last < 0 else last)
+        self.warn_once(data_notes)
+        for warning in warnings:
+            self.note(name, f"NOTE: {warning}")
 
-    def note(self, name: str, text: str, *, matters: bool = False) -> None:
-        """Tell something of a cell, or warn of it."""
-        head = f"{self._by_name[name].cell.title}: "
-        if matters:
-            self.callback.warn(text, head)
-        else:
-            self.callback.note(head + text)
+    def note(self, name: str, text: str) -> None:
+        """Tell something of a cell; of none where the name is empty."""
+        self.callback.note(f"{self._by_name[name].cell.title}: {text}" if name else text)
 
     def give_up(self, name: str) -> _Followed | None:
         """Stop following a cell whose computation is over, after the callback has heard of its last rounds."""
@@ -262,6 +275,11 @@ class Loop:
             self.senders.end(running.state.folder)
         return running
 
+    def give_up_all(self) -> None:
+        """Stop following all cells."""
+        for name in tuple(self._running):
+            self.give_up(name)
+
     def end(self, name: str, status: Status | None = None) -> None:
         """A cell has ended; ``status``: of its run, which this process computed; None: that of its folder."""
         running = self.give_up(name)
@@ -269,6 +287,14 @@ class Loop:
         self._statuses[name] = state.status
         self._left.pop(name, None)
         self.disk_full = self.disk_full or is_disk_full(state)
+        if state.run is not None and state.run.own_code:
+            text = (
+                f"own code: {state.run.own_code} (its last round, computed once more in {state.run.own_code_s:.1f} s)"
+            )
+            if state.run.own_code == VERIFIED:
+                self.note(name, text)
+            else:
+                self.callback.warn(text, f"{state.cell.title}: ")
         is_done = state.status == "done"
         record = state.last_tested() if is_done or status is not None else None
         if is_done:
@@ -390,24 +416,28 @@ def one_after_another(computer: Computer, *, other_code: bool = False) -> How:
     def how(loop: Loop) -> None:
         take_as_users(module for state in loop.states for module in state.cell.config.modules())
         todo = {state.cell.name for state in loop.todo}
-        hearing = _Hearing(loop=loop, computer=computer)
-        for _, group in groupby(loop.states, key=_process_of):
-            states = [state for state in group if state.is_finished or state.cell.name in todo]
-            if loop.stop():
-                return
-            if states and states[0].is_finished:
-                for state in states:
-                    loop.reuse(state)
-                continue
-            cells = tuple((state.cell.name, state.cell.config, state.folder) for state in states)
-            try:
-                if cells and has_users_code():
-                    _in_another_process(hearing, cells, other_code)
+
+        def hear(event: str, *arguments: object) -> None:
+            getattr(computer if event == "lost" else loop, event)(*arguments)
+
+        try:
+            for (is_finished, _), group in groupby(loop.states, key=_process_of):
+                if loop.stop():
+                    return
+                states = [state for state in group if is_finished or state.cell.name in todo]
+                if is_finished:
+                    for state in states:
+                        loop.reuse(state)
+                elif has_users_code():
+                    there, words = computer.unopened(), keywords()
+                    cells = [(s.cell.name, s.cell.config.model_dump(mode="json"), s.folder) for s in states]
+                    call_fresh(_compute_for, there, cells, other_code, words, hear=hear, stop=loop.stop)
                 else:
-                    _compute(hearing, loop.stop, computer, cells, other_code)
-            except BaseException:
-                loop.give_up(hearing.name)
-                raise
+                    here = ((s.cell.name, s.cell.config, s.folder) for s in states)
+                    _compute(hear, loop.stop, computer, here, other_code)
+        except BaseException:
+            loop.give_up_all()
+            raise
 
     return how
 
@@ -417,101 +447,31 @@ def _process_of(state: CellState[Cell]) -> tuple[bool, str]:
     return state.is_finished, state.cell.name if state.cell.config.modules() else ""
 
 
-@dataclass(kw_only=True)
-class _Hearing:
-    """Hears how cells are computed, here or in another process; ``name``: the last one that began."""
-
-    loop: Loop
-    computer: Computer
-    name: str = ""
-
-    def __call__(self, event: str, *arguments: Any) -> None:
-        """Take one event in, by the name of its method."""
-        getattr(self, event)(*arguments)
-
-    def begin(self, name: str, text: str, last: int, data_notes: Sequence[str], warnings: Sequence[str]) -> None:
-        """A cell begins."""
-        self.name = name
-        self.loop.begin(name, text, last)
-        self.loop.warn_once(data_notes)
-        for warning in warnings:
-            self.note(f"NOTE: {warning}")
-
-    def note(self, text: str) -> None:
-        """Something is to be said of the cell."""
-        self.loop.note(self.name, text)
-
-    def warn(self, text: str) -> None:
-        """The user is to be warned of the cell."""
-        self.loop.note(self.name, text, matters=True)
-
-    def end(self, name: str, status: Status) -> None:
-        """A cell has ended."""
-        self.loop.end(name, status)
-
-    def lost(self, why: str) -> None:
-        """Ray does not answer any more."""
-        if self.computer.lost is not None:
-            self.computer.lost(why)
-
-
-_Cells = Sequence[tuple[str, ExperimentConfig, Path]]
-
-
-def _compute(tell: Tell, stop: Stop, computer: Computer, cells: _Cells, other_code: bool) -> None:
-    """Compute cells in this process, one after the other; ``tell``: a ``_Hearing``."""
+def _compute(
+    tell: Tell, stop: Stop, computer: Computer, cells: Iterable[tuple[str, ExperimentConfig, Path]], other_code: bool
+) -> None:
+    """Compute cells in this process, one after the other; ``tell`` names the methods of ``Loop`` that hear of it."""
     for name, config, folder in cells:
         if stop():
             return
         setup = open_cell(config, folder, other_code=other_code)
-        text, last = _facts_text(setup, computer.where(setup)), _last_saved(folder)
-        tell("begin", name, text, last, setup.data_notes, setup.warnings)
-        status = computer.compute(setup, folder, stop, partial(tell, "note")).status
-        if status == "done" and is_verified(config):
-            _verify(tell, folder, stop)
-        tell("end", name, status)
-
-
-def _verify(tell: Tell, folder: Path, stop: Stop) -> None:
-    began_s = time.monotonic()
-    verdict = verify(folder, stop)
-    text = f"own code: {verdict} (its last round was computed once more, {time.monotonic() - began_s:.1f} s)"
-    tell("note" if verdict == VERIFIED else "warn", text)
-
-
-def _in_another_process(hearing: _Hearing, cells: _Cells, other_code: bool) -> None:
-    """Compute cells in a fresh process.
-
-    Raises:
-        UserCodeFailed: it ended by itself.
-    """
-    with unchanged():
-        environment = dict(os.environ)
-    try:
-        call_fresh(
-            _compute_for,
-            hearing.computer.unopened(),
-            cells,
-            other_code,
-            keywords(),
-            hear=hearing,
-            stop=hearing.loop.stop,
-            environment=environment,
-            main=importable_name("__main__"),
-        )
-    except Died as error:
-        raise UserCodeFailed(
-            f"{error}, expected that it ends with its run; code of your own that ends the process does that, and so "
-            "does the system where memory is short; what was recorded is intact; mend it, and go on with "
-            "`relief-ray resume DIR --other-code`"
-        ) from error
+        text = _facts_text(setup, computer.where(setup))
+        tell("begin", name, text, _last_saved(folder), setup.data_notes, setup.warnings)
+        run = computer.compute(setup, folder, stop, partial(tell, "note", name))
+        tell("end", name, verified(run, setup, folder, stop).status)
 
 
 def _compute_for(
-    asker: Asker, computer: Computer, cells: _Cells, other_code: bool, keywords: Collection[str] | None
+    asker: Asker,
+    computer: Computer,
+    cells: Iterable[tuple[str, Mapping[str, object], Path]],
+    other_code: bool,
+    keywords: Collection[str] | None,
 ) -> None:
+    """Compute cells in this fresh process."""
+    read = ((name, parse(values, name), folder) for name, values, folder in cells)
     with in_python(keywords), naming_users_code(), computer.opened(asker.tell):
-        _compute(asker.tell, asker.stopping.is_set, computer, cells, other_code)
+        _compute(asker.tell, asker.stopping.is_set, computer, read, other_code)
 
 
 def _facts_text(setup: Setup, where: str) -> str:

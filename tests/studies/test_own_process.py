@@ -2,15 +2,14 @@
 
 import json
 import os
-import sys
 from contextlib import nullcontext
 
 import pytest
 
 import relief_ray as rr
 from relief_ray.plugins import blame
+from relief_ray.plugins.fresh import Asker, call_fresh
 from relief_ray.records.run_folder import read_rounds, read_run
-from relief_ray.support.fresh import Asker, Died, call_fresh
 from tests import leaky
 from tests.own import METHOD
 from tests.studies.conftest import SMALL
@@ -89,8 +88,7 @@ def refuse(asker: Asker) -> None:
 
 
 def call(function, *arguments, hear=lambda *_: None, stop=lambda: False):
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    return call_fresh(function, *arguments, hear=hear, stop=stop, environment=environment, main="__main__")
+    return call_fresh(function, *arguments, hear=hear, stop=stop)
 
 
 @pytest.mark.ci
@@ -99,7 +97,7 @@ def test_a_fresh_process_answers_tells_stops_and_says_how_it_ended():
     assert call(pid_of, {"a": 1}, hear=lambda *words: heard.append(words)) == {"a": 1}
     assert heard[0][0] == "here" and heard[0][1] != os.getpid()
     assert call(wait, stop=lambda: True) == "stopped"
-    with pytest.raises(Died, match=r"exit code 3"):
+    with pytest.raises(rr.UserCodeFailed, match=r"exit code 3"):
         call(end, 3)
     with pytest.raises(rr.UserError, match=r"^no$") as caught:
         call(refuse)
@@ -109,7 +107,7 @@ def test_a_fresh_process_answers_tells_stops_and_says_how_it_ended():
 @pytest.mark.ci
 def test_code_that_ends_its_process_ends_neither_the_others_nor_the_command(write, run_cache, tmp_path):
     name = write(leaky.text_of(objective="os._exit(0)"))
-    with pytest.raises(rr.UserCodeFailed, match=r"exit code 0.*expected that it ends with its run"):
+    with pytest.raises(rr.UserCodeFailed, match=r"exit code 0.*expected that it ends with the run"):
         rr.run("quick", strategies=["fedavg", f"{name}:Mine"], out=tmp_path / "s", **WORDS)
     assert read_run(tmp_path / "s" / "fedavg-s0").status == "done"
     assert not read_rounds(tmp_path / "s" / f"{name}.Mine-s0")

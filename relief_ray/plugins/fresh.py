@@ -7,7 +7,6 @@ has the terminal of its asker, hears of a stop from the asker alone, and ends wi
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
 import signal
@@ -15,25 +14,22 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe
 from types import FrameType
-from typing import Literal, TypeVar, cast
+from typing import TypeVar, cast
 
+from relief_ray.plugins.blame import unchanged
+from relief_ray.support.errors import UserCodeFailed
 from relief_ray.support.masking import mask_logs
 
 T = TypeVar("T")
 _POLL_S = 0.05
 # How long an interrupted call is waited for, and a process whose connection was closed.
 _LEAVE_S = 3.0
-_START = "import sys; sys.path[:] = sys.argv[3:]; from relief_ray.support.fresh import serve; serve(*sys.argv[1:3])"
-_Word = Literal["stop", "interrupt"]
-
-
-class Died(RuntimeError):
-    """A fresh process ended before its work was done; the message says how."""
+_START = "import sys; sys.path[:] = sys.argv[2:]; from relief_ray.plugins.fresh import serve; serve(int(sys.argv[1]))"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,12 +47,7 @@ class _There(Exception):
 
 
 def call_fresh(
-    function: Callable[..., T],
-    *arguments: object,
-    hear: Callable[..., object],
-    stop: Callable[[], bool],
-    environment: Mapping[str, str],
-    main: str,
+    function: Callable[..., T], *arguments: object, hear: Callable[..., object], stop: Callable[[], bool]
 ) -> T:
     """Call ``function(asker, *arguments)`` in a fresh process.
 
@@ -65,18 +56,15 @@ def call_fresh(
         arguments: what can be pickled.
         hear: called with the arguments of each ``asker.tell``.
         stop: polled; from True on ``asker.stopping`` is set.
-        environment: its variables.
-        main: name under which it can import this process's script.
 
     Raises:
-        Died: the process ended.
+        UserCodeFailed: the process ended by itself.
         BaseException: what the function raised. A KeyboardInterrupt here is raised there as well.
     """
     ours, theirs = Pipe()
-    number = theirs.fileno()
-    process = subprocess.Popen(
-        [sys.executable, "-c", _START, str(number), main, *sys.path], pass_fds=[number], env=environment
-    )
+    with unchanged():
+        words = [sys.executable, "-c", _START, str(theirs.fileno()), *sys.path]
+        process = subprocess.Popen(words, pass_fds=[theirs.fileno()])
     theirs.close()
     try:
         ours.send_bytes(pickle.dumps((function, arguments)))
@@ -90,7 +78,11 @@ def call_fresh(
     except (EOFError, ConnectionError) as error:
         code = process.wait()
         how = f"exit code {code}" if code >= 0 else f"signal {-code}"
-        raise Died(f"process {process.pid} ended before its work was done ({how})") from error
+        raise UserCodeFailed(
+            f"process {process.pid} of this run ended by itself ({how}), expected that it ends with the run; code of "
+            "your own that ends the process does that, and so does the system where memory is short; what was recorded "
+            "is intact; mend it, and go on with `relief-ray resume DIR --other-code`"
+        ) from error
     finally:
         ours.close()  # where it is still at work, it ends with that
         with suppress(subprocess.TimeoutExpired):
@@ -135,11 +127,7 @@ class Asker:
     _is_interrupted: bool = False
 
     def tell(self, *message: object) -> None:
-        """Tell the asker something; it is not waited for."""
-        self.send(message)
-
-    def send(self, message: object) -> None:
-        """Send a message, from any thread."""
+        """Tell the asker something, from any thread; it is not waited for."""
         with self._telling:
             self.connection.send(message)
 
@@ -147,7 +135,7 @@ class Asker:
         """Hear the asker; where it is gone, this process ends at once."""
         try:
             while True:
-                word: _Word = self.connection.recv()
+                word = self.connection.recv()
                 self.stopping.set()
                 if word == "interrupt":
                     self._is_interrupted = True
@@ -165,46 +153,26 @@ class Asker:
             raise KeyboardInterrupt
 
 
-class _Reader(pickle.Unpickler):
-    """Reads a call; classes of the asker's script come from its file, under the name that imports it."""
-
-    def __init__(self, body: bytes, main: str) -> None:
-        super().__init__(io.BytesIO(body))
-        self._main = main
-
-    def find_class(self, module: str, name: str) -> object:
-        """The object of that name."""
-        found: object = super().find_class(self._main if module == "__main__" else module, name)
-        return found
-
-
-def serve(descriptor: str, main: str) -> None:
+def serve(descriptor: int) -> None:
     """Be a fresh process: answer the call that comes over a connection, and end."""
-    asker = Asker(connection=Connection(int(descriptor)))
+    asker = Asker(connection=Connection(descriptor))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, asker.take_signal)
     mask_logs()
     body = asker.connection.recv_bytes()
     threading.Thread(target=asker.listen, name="asker", daemon=True).start()
     try:
-        function, arguments = _Reader(body, main).load()
+        function, arguments = pickle.loads(body)
         answer = _Answer(value=function(asker, *arguments))
     except BaseException as error:
-        cause = error.__cause__
-        errno = cause.errno if isinstance(cause, OSError) else None
-        trace = "".join(traceback.format_exception(error)).rstrip()
-        answer = _Answer(error=error, errno=errno, trace=trace)
-    asker.send(_sendable(answer))
+        cause, trace = error.__cause__, "".join(traceback.format_exception(error)).rstrip()
+        answer = _Answer(error=error, errno=cause.errno if isinstance(cause, OSError) else None, trace=trace)
+    try:
+        pickle.loads(pickle.dumps(answer))
+    except Exception:  # an error of a class that cannot be pickled travels in words
+        answer = _Answer(error=RuntimeError(answer.trace.rpartition("\n")[2]), trace=answer.trace)
+    asker.connection.send(answer)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
     os._exit(0)
-
-
-def _sendable(answer: _Answer) -> _Answer:
-    """The answer; an error of a class that cannot be pickled travels in words."""
-    try:
-        pickle.loads(pickle.dumps(answer))
-    except Exception:
-        return _Answer(error=RuntimeError(answer.trace.rpartition("\n")[2]), errno=answer.errno, trace=answer.trace)
-    return answer
