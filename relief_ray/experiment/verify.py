@@ -37,7 +37,7 @@ def verified(run: RunRecord, setup: Setup, folder: Path, stop: Callable[[], bool
     try:
         verdict = _verdict(run, folder, stop)
     except Exception as error:
-        verdict = f"not verified: {reason(error)}"
+        verdict = f"not verified: {reason(error).splitlines()[0]}"
     with RunFolder.resume(folder) as opened:
         return opened.update(own_code=verdict, own_code_s=perf_counter() - began)
 
