@@ -7,6 +7,7 @@ has the terminal of its asker, hears of a stop from the asker alone, and ends wi
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
 import signal
@@ -29,6 +30,7 @@ T = TypeVar("T")
 _POLL_S = 0.05
 # How long an interrupted call is waited for, and a process whose connection was closed.
 _LEAVE_S = 3.0
+_PR_SET_PDEATHSIG = 1
 _START = "import sys; sys.path[:] = sys.argv[2:]; from relief_ray.plugins.fresh import serve; serve(int(sys.argv[1]))"
 
 
@@ -158,6 +160,8 @@ def serve(descriptor: int) -> None:
     asker = Asker(connection=Connection(descriptor))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, asker.take_signal)
+    with suppress(AttributeError, OSError):  # Linux: at once, whatever runs here
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     mask_logs()
     body = asker.connection.recv_bytes()
     threading.Thread(target=asker.listen, name="asker", daemon=True).start()
