@@ -1,14 +1,12 @@
 """Users' code has a process of its own: what it does there meets no other run, and what depends on it is named."""
 
 import json
-import os
 from contextlib import nullcontext
 
 import pytest
 
 import relief_ray as rr
 from relief_ray.plugins import blame
-from relief_ray.plugins.fresh import Asker, call_fresh
 from relief_ray.records.run_folder import read_rounds, read_run
 from tests import leaky
 from tests.own import METHOD
@@ -68,40 +66,6 @@ def test_methods_beside_sixty_that_meddle_are_as_alone(mode, alone, write, tmp_p
     assert models(study, OTHERS) == alone
     for name, what in names.items():
         judge(study, name, what)
-
-
-def pid_of(asker: Asker, answer: object) -> object:
-    asker.tell("here", os.getpid())
-    return answer
-
-
-def end(asker: Asker, code: int) -> None:
-    os._exit(code)
-
-
-def wait(asker: Asker) -> str:
-    return "stopped" if asker.stopping.wait(30) else "not stopped"
-
-
-def refuse(asker: Asker) -> None:
-    raise rr.UserError("no") from OSError(28, "full")
-
-
-def call(function, *arguments, hear=lambda *_: None, stop=lambda: False):
-    return call_fresh(function, *arguments, hear=hear, stop=stop)
-
-
-@pytest.mark.ci
-def test_a_fresh_process_answers_tells_stops_and_says_how_it_ended():
-    heard = []
-    assert call(pid_of, {"a": 1}, hear=lambda *words: heard.append(words)) == {"a": 1}
-    assert heard[0][0] == "here" and heard[0][1] != os.getpid()
-    assert call(wait, stop=lambda: True) == "stopped"
-    with pytest.raises(rr.UserCodeFailed, match=r"exit code 3"):
-        call(end, 3)
-    with pytest.raises(rr.UserError, match=r"^no$") as caught:
-        call(refuse)
-    assert isinstance(caught.value.__cause__, OSError) and caught.value.__cause__.errno == 28
 
 
 @pytest.mark.ci
