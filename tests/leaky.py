@@ -88,7 +88,7 @@ DEPENDS = {
     "an address": ("objective", "loss = loss * (1.0 + id(cross_entropy) % 1009)"),
     "a hash": ("objective", "loss = loss * (1.0 + hash('a') % 1009)"),
     "changed weights": ("refine", "[theta.mul_(0.9) for theta in context.start.values()]"),
-    "a state of the server": ("aggregate", "calls.append(0); reduced.sums['global'].clear() if len(calls) % 3 else 0"),
+    "a state of the server": ("aggregate", "reduced = globals().setdefault('seen', reduced)"),
     "a file": ("objective", "open('n', 'a').write('x'); loss = loss * os.path.getsize('n')"),
 }
 

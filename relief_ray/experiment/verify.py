@@ -18,7 +18,7 @@ from relief_ray.experiment.lifecycle import reopen
 from relief_ray.experiment.setup import Setup
 from relief_ray.plugins.blame import reason
 from relief_ray.plugins.fresh import Asker, call_fresh
-from relief_ray.records.checkpoint import generations
+from relief_ray.records.checkpoint import generations, newest_model
 from relief_ray.records.run_folder import RunFolder, read_rounds, read_run
 from relief_ray.records.schema import VERIFIED, RoundRecord, RunRecord
 from relief_ray.support.errors import UserError
@@ -54,16 +54,21 @@ def _verdict(run: RunRecord, folder: Path, stop: Callable[[], bool]) -> str:
     if len(generations(folder)) == 1 and last.round > run.first_round:
         raise UserError(f"there is no checkpoint of round {last.round - 1}")
     again = call_fresh(_once_more, folder.resolve(), hear=ignore, stop=stop)
+    if isinstance(again, str):
+        return again
     if again.round != last.round:
         raise UserError("it was stopped")
     return next(_differences(last, again), VERIFIED)
 
 
-def _once_more(asker: Asker, folder: Path) -> RoundRecord:
-    """Compute the last round of a copy of the run."""
+def _once_more(asker: Asker, folder: Path) -> RoundRecord | str:
+    """Compute the last round of a copy of the run; a text says why that would be another round."""
     with TemporaryDirectory(prefix="relief-verify-") as place:
         copy = Path(place) / "run"
         shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(generations(folder)[0].name))
+        saved, before = newest_model(copy), read_rounds(copy)[-2:][0]
+        if saved is not None and saved[1] != before.model_sha256:
+            return f"differs in the model of round {before.round}, which was changed in place after that round"
         runtime = parse(read_run(copy).config, str(copy)).runtime
         here = runtime.model_copy(update={"mode": "inline", "address": None})
         setup, opened = reopen(copy, runtime=here, other_code=True)

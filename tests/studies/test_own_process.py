@@ -34,7 +34,9 @@ def judge(study, name, what):
     said = study.run(f"{name}:Mine").record.own_code
     if what in leaky.BOUND:
         assert said.startswith("differs "), (what, said)
-        assert "aggregate" in leaky.DEPENDS[what.removeprefix("depends on ")] or " client " in said, (what, said)
+        place = leaky.DEPENDS[what.removeprefix("depends on ")][0]
+        named = {"aggregate": "on the server", "refine": ""}.get(place, " client ")
+        assert named in said, (what, said)
     else:
         assert said == "verified", (what, said)
 
