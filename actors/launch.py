@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from actors.runtime.warm_pool import WorkerCache
-    from relief_ray.studies.loop import Settings
+    from relief_ray.studies.loop import Settings, Tell
 
 RunMode = Literal["inline", "packed", "actors"]
 _WHERE: Mapping[RunMode, str] = {
@@ -202,6 +203,15 @@ class OnRay:
             self.workers = WorkerCache(self.name or setup.config.name)
             self.session.callback(self.workers.close)
         return run_experiment(setup, path, Hooks(on_note=on_note, should_stop=stop), self.workers)
+
+    def unopened(self) -> OnRay:
+        """Return one without session and listeners."""
+        return OnRay(name=self.name, dashboard=self.dashboard, lost=self.lost and ignore)
+
+    def opened(self, tell: Tell) -> AbstractContextManager[object]:
+        """Return the session; what it has to say is told."""
+        self.on_note, self.lost = partial(tell, "note", ""), self.lost and partial(tell, "lost")
+        return self.session
 
 
 def _mode(setup: Setup) -> RunMode:

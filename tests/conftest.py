@@ -9,6 +9,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from relief_ray.plugins import blame
 from tests.own import write as write
 
 # The first call into torch takes longer than Hypothesis' 0.2 s, and a busy machine is no bug.
@@ -81,6 +82,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
     config.option.loadscopereorder = False
     return Scheduling(config, log)
+
+
+@pytest.fixture(autouse=True)
+def _no_users_code() -> Iterator[None]:
+    """A test that ran users' code here leaves the next one a process that counts as free of it."""
+    yield
+    blame._CONFIGURED.clear()
+    blame._CHANGED.clear()
 
 
 @pytest.fixture(scope="session")

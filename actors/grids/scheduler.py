@@ -14,7 +14,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -253,9 +253,13 @@ def _tuner(loop: Loop, places: _Places, trials: Trials, jobs: int | None) -> tun
     def name_of(trial: Any) -> str:
         return str(trial.config["cell"])
 
-    # Each trial finds the files of users' methods, data and backbones.
-    modules = {module for cell in trials.cells.values() for module in cell.config.modules()}
-    parameters = tune.with_parameters(CellTrial, trials=[serialization.put(trials, tuple(sorted(modules)))])
+    # Each trial finds the files of its own cell's users' methods, data and backbones, and loads no other's.
+    alone = {
+        name: serialization.put(replace(trials, cells={name: cell}), cell.config.modules())
+        for name, cell in trials.cells.items()
+    }
+    is_own = any(cell.config.modules() for cell in trials.cells.values())
+    parameters = tune.with_parameters(CellTrial, trials=alone)
     trainable = tune.with_resources(parameters, places)
     # Ray's dashboard shows this name as the class of a trial's process.
     trainable.__qualname__ = trainable.__name__ = f"{trials.parent or 'run'}/cell"
@@ -264,7 +268,7 @@ def _tuner(loop: Loop, places: _Places, trials: Trials, jobs: int | None) -> tun
         trainable,
         param_space={"cell": tune.grid_search(list(trials.cells))},
         tune_config=tune.TuneConfig(
-            reuse_actors=True,
+            reuse_actors=not is_own,
             max_concurrent_trials=jobs,
             # None: Tune's own, which runs each trial to its end.
             scheduler=None if stopping is None else SearchScheduler(loop.states, stopping),

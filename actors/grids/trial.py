@@ -1,15 +1,18 @@
 """One cell as a Ray Tune trial. Its process and worker processes serve the next cell with the same needs.
 
+Where a cell of the command has code of a user's own, each cell has processes of its own.
+
 A cell that may be stopped early is run in parts: it pauses after the rounds at which a scheduler judges it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import ray
@@ -25,6 +28,7 @@ from actors.runtime.gauges import Gauges
 from actors.runtime.warm_pool import WorkerCache
 from relief_ray.experiment.experiment import open_cell
 from relief_ray.experiment.setup import Setup
+from relief_ray.experiment.verify import verified
 from relief_ray.records.run_folder import forget_error
 from relief_ray.records.schema import RoundRecord, RunStatus
 from relief_ray.studies.plan import keep_error, look_at
@@ -36,10 +40,10 @@ ROUND, F1 = "round", "f1"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trials:
-    """All trials of a command.
+    """Trials of a command.
 
     Attributes:
-        cells: what to run, by name.
+        cells: what to run, by name; where a process reads it, its own cell alone.
         out: folder of their folders, absolute.
         parent: name of the grid that they are cells of; None: of none.
         stop_file: exists once a stop was requested.
@@ -60,13 +64,14 @@ class Trials:
 class CellTrial(tune.Trainable):
     """Carries out one cell per trial; Tune resets it for the next one instead of starting a process anew."""
 
-    def setup(self, config: dict[str, str], trials: Sequence[ray.ObjectRef[Trials]] = ()) -> None:
-        """Initialise a process that has just started; ``trials``: one reference, with the user's own files."""
-        self._trials = serialization.get(trials[0])
+    def setup(self, config: dict[str, str], trials: Mapping[str, ray.ObjectRef[Trials]] = MappingProxyType({})) -> None:
+        """Initialise a process that has just started; ``trials``: references by cell, with the user's own files."""
+        self._trials, name = trials, config["cell"]
+        trial = serialization.get(trials[name])
         # Not a cell's name: Ray never renames an actor, and this process with its workers serves many cells.
-        self._title = f"{self._trials.parent or 'run'}/process-{os.getpid()}"
+        self._title = f"{trial.parent or 'run'}/process-{os.getpid()}"
         self._worker_cache = WorkerCache(self._title)
-        self._trial = Trial(self._trials, config["cell"], self._worker_cache)
+        self._trial = Trial(trial, name, self._worker_cache)
 
     def __repr__(self) -> str:
         """Name in Ray's dashboard."""
@@ -74,7 +79,8 @@ class CellTrial(tune.Trainable):
 
     def reset_config(self, new_config: dict[str, str]) -> bool:
         """Take another cell into the same process, with the same worker processes."""
-        self._trial = Trial(self._trials, new_config["cell"], self._worker_cache)
+        name = new_config["cell"]
+        self._trial = Trial(serialization.get(self._trials[name]), name, self._worker_cache)
         return True
 
     def step(self) -> dict[str, object]:
@@ -142,6 +148,7 @@ class Trial:
             is_paused=lambda: bool(paused),
         )
         run = run_experiment(setup, self._folder, hooks, self._worker_cache)
+        run = verified(run, setup, self._folder, stop_file.exists)
         return run.status, paused[-1] if paused and not stop_file.exists() else None
 
 

@@ -22,6 +22,7 @@ from typing import Any
 import psutil
 
 from actors.runtime.tokens import use_token
+from relief_ray.plugins.blame import unchanged
 from relief_ray.support.errors import UserError
 
 # Processes of a private Ray cluster: what signals they hear, which there are, and how they are ended.
@@ -303,7 +304,7 @@ def _start(folder: Path, options: SessionOptions) -> str | None:
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     os.environ[_INHERITED] = os.environ.setdefault(_THREADS, "1")
     try:
-        with shielded():
+        with shielded(), unchanged():
             context = ray.init(
                 address="local",
                 num_cpus=options.num_cpus or num_cores(),

@@ -20,6 +20,7 @@ from relief_ray.core.codec import encoded_nbytes
 from relief_ray.core.federated import Strategy
 from relief_ray.core.groups import GroupLayout
 from relief_ray.core.messages import Receipt, ServerState, Update
+from relief_ray.plugins.blame import PROJECT
 from relief_ray.plugins.contract import held, least_nbytes, with_functions
 from relief_ray.plugins.load import sources
 from relief_ray.records.identity import state_sha256
@@ -43,7 +44,7 @@ def _watched(name: str, function: Callable[..., object], *arguments: object) -> 
     before, generators = _inputs_sha256(arguments), _generators()
     value = function(*arguments)
     if _inputs_sha256(arguments) != before:
-        changed = "the model or the client's state" if name.startswith("client.") else "the state"
+        changed = "the model or the client's state, or the labels" if name.startswith("client.") else "the state"
         raise Broken("purity", f"{name} changed {changed} that it was given")
     now = _generators()
     if drawn := sorted(each for each in generators if now[each] != generators[each]):
@@ -54,7 +55,7 @@ def _watched(name: str, function: Callable[..., object], *arguments: object) -> 
 
 
 def _inputs_sha256(arguments: Iterable[object]) -> list[str]:
-    """Hashes of the models and states among a function's arguments."""
+    """Hashes of the models, states and labels among a function's arguments."""
     states: list[ServerState] = []
     for each in arguments:
         if isinstance(each, ServerState):
@@ -62,7 +63,7 @@ def _inputs_sha256(arguments: Iterable[object]) -> list[str]:
         elif isinstance(each, ClientContext):
             states.append(ServerState(models={"start": each.start}, tensors=each.state))
         elif isinstance(each, LocalStep):
-            states.append(ServerState(models={"start": each.start}))
+            states.append(ServerState(models={"start": each.start}, tensors={"labels": each.labels}))
         elif isinstance(each, Mapping):  # the model that `init` begins with
             states.append(ServerState(models={"start": each}))
     return [state_sha256(state) for state in states]
@@ -115,6 +116,23 @@ def global_state(config: ExperimentConfig) -> _Snapshot:
             except Exception:
                 continue
     return snapshot
+
+
+def replaced(config: ExperimentConfig) -> list[str]:
+    """Names of functions of this project, torch and NumPy in whose place the user's modules have put their own."""
+    own = set(config.modules())
+    # By ``type``: some objects of torch warn where they are asked for their class.
+    return sorted(
+        f"{place}.{key}"
+        for name, module in tuple(sys.modules.items())
+        if name.partition(".")[0] in (*PROJECT, "torch", "numpy", "random")
+        for place, owner in (
+            (name, module),
+            *((f"{name}.{key}", each) for key, each in tuple(vars(module).items()) if issubclass(type(each), type)),
+        )
+        for key, value in tuple(vars(owner).items())
+        if type(value) is FunctionType and value.__module__ in own
+    )
 
 
 def _variables(owner: object, place: str) -> Iterable[tuple[str, object]]:

@@ -56,7 +56,7 @@ RULES: Mapping[str, Rule] = {
         fix="build selections with context.layout.select(..) and assignments from context.participants",
     ),
     "purity": Rule(
-        says="every function, the client's too, leaves the models and states that it is given as they are",
+        says="every function, the client's too, leaves the models, states and labels that it is given as they are",
         fix="return a new ServerState or update; write theta + step, not theta.add_(step)",
     ),
     "bytes": Rule(
@@ -76,7 +76,7 @@ RULES: Mapping[str, Rule] = {
         fix="draw from context.streams.numpy(purpose, round, client) or .torch(..)",
     ),
     "globals": Rule(
-        says="variables of modules and classes and the settings of torch stay as they are",
+        says="variables of modules and classes, the settings of torch and functions of others stay as they are",
         fix="carry it in ServerState.facts, ServerState.tensors or the client's state",
     ),
     "moves": Rule(

@@ -23,7 +23,7 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from relief_ray.config.experiment import ExperimentConfig, assign, parse, settings_of
-from relief_ray.conformance.instrumented import global_state, instrument
+from relief_ray.conformance.instrumented import global_state, instrument, replaced
 from relief_ray.conformance.rules import Broken, Check, NotJudged, Verdict, judge
 from relief_ray.core.federated import Strategy
 from relief_ray.core.groups import GroupLayout, Params
@@ -166,6 +166,8 @@ def _first_run(bench: _Bench) -> None:
         changed = [name for (kind, name), value in before.items() if kind == rule and after.get((kind, name)) != value]
         if changed or (changed := [name for kind, name in after.keys() - before.keys() if kind == rule]):
             raise Broken(rule, f"{', '.join(sorted(changed))}: changed while clients trained")
+    if functions := replaced(bench.config):
+        raise Broken("globals", f"{', '.join(functions)}: replaced by a function of the method's module")
 
 
 def _moves(bench: _Bench) -> None:

@@ -155,11 +155,14 @@ class Experiment:
                 deadline_s=self.target_s,
                 speedup_paper=speedup_at_paper(setup, result.charged, context.participants),
                 left_out=self.left_out.facts(round_, result.trained.rejected, setup.fleet),
-                warnings=self.untrained.add(
-                    round_,
-                    context.participants,
-                    [j for r in result.trained.worked for j in r.assignment.train],
-                    setup.strategy.insight.rests(context),
+                warnings=(
+                    *self.untrained.add_updates(round_, [s for r in result.trained.worked for s in r.sq_norm.values()]),
+                    *self.untrained.add(
+                        round_,
+                        context.participants,
+                        [j for r in result.trained.worked for j in r.assignment.train],
+                        setup.strategy.insight.rests(context),
+                    ),
                 ),
             )
             self.folder.append(record)
@@ -171,7 +174,10 @@ class Experiment:
         self.left_out.add(record)
         self.state, self.averages = result.state, averages
         self.totals, self.next_round = record.totals, round_ + 1
-        if round_ % setup.config.record.checkpoint_every == 0 or round_ == setup.config.rounds:
+        last = setup.config.rounds
+        # `experiment.verify` begins before the last round.
+        is_needed = round_ == last or (round_ == last - 1 and bool(setup.config.modules()))
+        if round_ % setup.config.record.checkpoint_every == 0 or is_needed:
             self._save()
         return record
 

@@ -127,6 +127,8 @@ def speedup_at_paper(setup: Setup, charged: Sequence[Receipt], participants: Seq
 
 
 NUM_ROUNDS = 5
+# Counts rounds in which no group moved, beside those that count by group.
+_ALL = ""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -166,6 +168,24 @@ class UntrainedGroups:
         return (
             f"round {round_}: {', '.join(stale)} {verb} not been trained by any client for {NUM_ROUNDS} rounds, "
             f"although participants own the sensors ({self.name}); docs/allocation.md says why and what to set",
+        )
+
+    def add_updates(self, round_: int, squares: Collection[float]) -> tuple[str, ...]:
+        """Return one warning where all updates of a round are zero, unless those of the round before were, or none.
+
+        ``squares``: ``|Delta_j|^2`` of each client and group.
+        """
+        num_before = self.missed.pop(_ALL, 0)
+        if not squares or any(squares):
+            return ()
+        self.missed[_ALL] = num_before + 1
+        return (
+            ()
+            if num_before
+            else (
+                f"round {round_}: the update of every client is exactly zero in every group, nothing was trained "
+                f"({self.name}); look for what switches gradients off, or sets the learning rate or the loss to 0",
+            )
         )
 
 

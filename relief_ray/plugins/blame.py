@@ -7,7 +7,8 @@ import os
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -19,6 +20,8 @@ PROJECT = ("relief_ray", "actors", "tune_configs")
 INSTALLED = frozenset({"site-packages", "dist-packages"})
 # Top modules of the import paths of methods, backbones and data that this process works with.
 _CONFIGURED: set[str] = set()
+# Variables of the environment that users' code has changed here while it was loaded, as they were before.
+_CHANGED: dict[str, str | None] = {}
 # Files that this process imports as copies, by path, and where the user has each: there it is to be mended.
 _ORIGINALS: dict[str, str] = {}
 _PYTHON = frozenset(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
@@ -38,6 +41,39 @@ class ContractViolated(UserCodeFailed):
 def take_as_users(modules: Iterable[str]) -> None:
     """Count the files of these modules' packages as a user's from now on, also where pip has installed them."""
     _CONFIGURED.update(module.partition(".")[0] for module in modules)
+
+
+def has_users_code() -> bool:
+    """Whether this process works with users' code, which may have changed anything of it."""
+    return bool(_CONFIGURED)
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Inside the block users' code is loaded; what it changes of environment and folder is this process's alone.
+
+    The folder is that of before the block, after it; variables stay, and ``unchanged`` leaves them out.
+    """
+    before, folder = dict(os.environ), os.getcwd()
+    try:
+        yield
+    finally:
+        os.chdir(folder)
+        for name in before.keys() | os.environ.keys():
+            if before.get(name) != os.environ.get(name):
+                _CHANGED.setdefault(name, before.get(name))
+
+
+@contextmanager
+def unchanged() -> Iterator[None]:
+    """Inside the block the environment is as if no user's code had been loaded: for processes that are started."""
+    now = dict(os.environ)
+    for name, value in _CHANGED.items():
+        os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+    try:
+        yield
+    finally:
+        os.environ.update(now)
 
 
 def take_as_copies(originals: Mapping[str, str]) -> None:
@@ -93,7 +129,8 @@ def call_users(function: Callable[..., T], *arguments: object) -> T:
         UserError: as it raised it.
     """
     try:
-        return function(*arguments)
+        with loading():
+            return function(*arguments)
     except UserError:
         raise
     except (Exception, SystemExit) as error:

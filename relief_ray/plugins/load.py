@@ -25,7 +25,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from relief_ray.plugins.blame import INSTALLED, PROJECT, original, take_as_users, text_of, user_line
+from relief_ray.plugins.blame import INSTALLED, PROJECT, loading, original, take_as_users, text_of, user_line
 from relief_ray.support.errors import UserCodeError, UserError, nearest, shown
 from relief_ray.support.frozen import strictly
 
@@ -205,7 +205,8 @@ def _import(name: str, place: str, attribute: str = "") -> ModuleType:
         # Last, so that a user's file can never replace an installed module.
         sys.path.append(here)
     try:
-        return importlib.import_module(name)
+        with loading():
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             rest = name.removeprefix(error.name) + (f":{attribute}" if attribute else "")

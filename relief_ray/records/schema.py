@@ -351,6 +351,9 @@ class MethodFacts(Record):
         return self.kind.endswith("FITTED")
 
 
+VERIFIED = "verified"
+
+
 def _new_id() -> str:
     """Return the id of a run that begins: no other one has it."""
     return uuid4().hex
@@ -397,6 +400,9 @@ class RunRecord(Record):
         num_resumes: how often the run was resumed.
         left_out: clients that rounds went on without, or that a void last round lacked, by cause; written when the run
             ends or stops.
+        own_code: what came of computing the last round of a run with a user's own code once more: ``verified``,
+            ``differs in ..``, ``not verified: ..``; empty where nobody has done it.
+        own_code_s: seconds that this took.
     """
 
     schema_version: Literal[4] = SCHEMA_VERSION
@@ -434,6 +440,8 @@ class RunRecord(Record):
     note: Text = ""
     num_resumes: int = 0
     left_out: tuple[LeftOutRecord, ...] = ()
+    own_code: Text = ""
+    own_code_s: float = 0.0
 
     @property
     def data_notes(self) -> tuple[str, ...]:

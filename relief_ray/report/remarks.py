@@ -223,6 +223,15 @@ def _edited(comparison: Comparison) -> Words:
         yield file, listed(names), "was" if len(names) == 1 else "were"
 
 
+def _own_code(comparison: Comparison) -> Words:
+    """What came of computing the last rounds of runs with users' code once more."""
+    titles: dict[str, list[str]] = {}
+    for loaded in comparison.runs:
+        if loaded.run.own_sources and loaded.committed is None:
+            titles.setdefault(loaded.run.own_code or "never verified", []).append(loaded.title)
+    yield from ((verdict, listed(names)) for verdict, names in titles.items())
+
+
 def _failed(comparison: Comparison) -> Words:
     failures = {r.label: failure for r in comparison.runs if (failure := _failure(r))}
     for why in _FAILURES:
@@ -352,6 +361,7 @@ _REMARKS = (
         _edited,
         "{} has changed since {} {} computed: the rows show the old results; compute them again (--rerun-stale)",
     ),
+    Remark(_own_code, "Own code: {} ({}): whether the last round, computed once more elsewhere, is the same"),
     Remark(_failed, "{}: {}"),
     Remark(
         _uneven,

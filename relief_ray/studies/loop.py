@@ -10,19 +10,24 @@ import logging
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Protocol
 
+from relief_ray.config.experiment import ExperimentConfig, parse
 from relief_ray.core.federated import RoundVoid
 from relief_ray.data import federate, num_clients, open_dataset
 from relief_ray.data.partition import available
 from relief_ray.experiment.experiment import never, open_cell, run_opened
 from relief_ray.experiment.setup import Setup
-from relief_ray.plugins.blame import blamed
+from relief_ray.experiment.verify import verified
+from relief_ray.plugins.blame import blamed, has_users_code, take_as_users
+from relief_ray.plugins.fresh import Asker, call_fresh
 from relief_ray.plugins.load import is_path, sources
 from relief_ray.records.cells import CellState
 from relief_ray.records.checkpoint import generations, round_of
@@ -30,7 +35,7 @@ from relief_ray.records.facts import Alerts
 from relief_ray.records.ledger import LedgerEnd, LineFormat, scan
 from relief_ray.records.lock import is_folder_locked
 from relief_ray.records.run_folder import ROUNDS_FILE, RUN_FILE, read_run
-from relief_ray.records.schema import RoundRecord, RunRecord, Status
+from relief_ray.records.schema import VERIFIED, RoundRecord, RunRecord, Status
 from relief_ray.records.sync.sender import Senders
 from relief_ray.report.runs import variant_names
 from relief_ray.strategies import facts_of, method_name
@@ -48,7 +53,7 @@ from relief_ray.studies.request import (
 )
 from relief_ray.studies.spec import Cell
 from relief_ray.studies.study import Study
-from relief_ray.support.errors import UserError, counted, in_python, listed, option
+from relief_ray.support.errors import UserError, counted, in_python, keywords, listed, option
 from relief_ray.support.process import threads
 
 if TYPE_CHECKING:
@@ -83,10 +88,14 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _REFRESH_S = 0.5
 Stop = Callable[[], bool]
+Tell = Callable[..., None]
 
 
 class Computer(Protocol):
     """Computes a cell that was opened: in this process (``Here``), or on Ray (``actors.launch.OnRay``)."""
+
+    lost: Callable[[str], None] | None
+    """Called where Ray does not answer any more."""
 
     def where(self, setup: Setup) -> str:
         """Where its clients are computed, in words."""
@@ -94,9 +103,17 @@ class Computer(Protocol):
     def compute(self, setup: Setup, path: Path, stop: Stop, on_note: Callable[[str], None]) -> RunRecord:
         """Compute the missing rounds of the run in ``path``; ``stop`` is asked between rounds, and often."""
 
+    def unopened(self) -> Computer:
+        """The same for another process, without what is open in this one."""
+
+    def opened(self, tell: Tell) -> AbstractContextManager[object]:
+        """In that process: compute inside the block, and ``tell`` what concerns the asker (``note``, ``lost``)."""
+
 
 class Here:
     """Computes cells in this process."""
+
+    lost: Callable[[str], None] | None = None
 
     def where(self, setup: Setup) -> str:
         """Say so."""
@@ -106,6 +123,14 @@ class Here:
         """Compute the missing rounds of the run in ``path``."""
         with threads(setup.job.num_threads):
             return run_opened(setup, path, should_stop=stop, on_note=on_note)
+
+    def unopened(self) -> Here:
+        """Return itself."""
+        return self
+
+    def opened(self, tell: Tell) -> AbstractContextManager[object]:
+        """Open nothing."""
+        return nullcontext()
 
 
 @dataclass(kw_only=True)
@@ -209,17 +234,38 @@ class Loop:
             self._follow_all()
             self.callback.refresh(self.view())
 
-    def begin(self, name: str, text: str = "") -> None:
-        """Follow a cell that begins; ``text``: facts on it."""
+    def begin(
+        self,
+        name: str,
+        text: str = "",
+        last: int | None = None,
+        data_notes: Iterable[str] = (),
+        warnings: Iterable[str] = (),
+    ) -> None:
+        """Follow a cell that begins.
+
+        Args:
+            name: its name.
+            text: facts on it.
+            last: the round that it goes on after; None: look.
+            data_notes: what is odd about its data.
+            warnings: what else is to be said of it.
+        """
         if name in self._running:
             return
         self._first_s = self._first_s or time.monotonic()
         state = self._by_name[name]
-        saved = generations(state.folder)
-        done = round_of(saved[0]) if saved else None
-        self._running[name] = _Followed(state=state, last=-1 if done is None else done)
+        last = _last_saved(state.folder) if last is None else last
+        self._running[name] = _Followed(state=state, last=last)
         self._statuses[name] = "running"
-        self.callback.begin(state.cell, text, done)
+        self.callback.begin(state.cell, text, None if last < 0 else last)
+        self.warn_once(data_notes)
+        for warning in warnings:
+            self.note(name, f"NOTE: {warning}")
+
+    def note(self, name: str, text: str) -> None:
+        """Tell something of a cell; of none where the name is empty."""
+        self.callback.note(f"{self._by_name[name].cell.title}: {text}" if name else text)
 
     def give_up(self, name: str) -> _Followed | None:
         """Stop following a cell whose computation is over, after the callback has heard of its last rounds."""
@@ -230,6 +276,11 @@ class Loop:
             self.senders.end(running.state.folder)
         return running
 
+    def give_up_all(self) -> None:
+        """Stop following all cells."""
+        for name in tuple(self._running):
+            self.give_up(name)
+
     def end(self, name: str, status: Status | None = None) -> None:
         """A cell has ended; ``status``: of its run, which this process computed; None: that of its folder."""
         running = self.give_up(name)
@@ -237,6 +288,14 @@ class Loop:
         self._statuses[name] = state.status
         self._left.pop(name, None)
         self.disk_full = self.disk_full or is_disk_full(state)
+        if state.run is not None and state.run.own_code:
+            text = (
+                f"own code: {state.run.own_code} (its last round, computed once more in {state.run.own_code_s:.1f} s)"
+            )
+            if state.run.own_code == VERIFIED:
+                self.note(name, text)
+            else:
+                self.callback.warn(text, f"{state.cell.title}: ")
         is_done = state.status == "done"
         record = state.last_tested() if is_done or status is not None else None
         if is_done:
@@ -316,6 +375,12 @@ class Loop:
         )
 
 
+def _last_saved(folder: Path) -> int:
+    """The last round that a run has a checkpoint of; -1 without one."""
+    saved = generations(folder)
+    return round_of(saved[0]) if saved else -1
+
+
 How = Callable[[Loop], None]
 
 
@@ -343,34 +408,71 @@ def compute(
 
 
 def one_after_another(computer: Computer, *, other_code: bool = False) -> How:
-    """A loop over all cells in this process; the first error ends it. ``other_code``: other programs' runs go on."""
+    """A loop over all cells; the first error ends it. ``other_code``: other programs' runs go on.
+
+    Cells are computed in this process, unless users' code takes part. Then each cell with such code has a process of
+    its own, and those without have others, which none has touched.
+    """
 
     def how(loop: Loop) -> None:
+        take_as_users(module for state in loop.states for module in state.cell.config.modules())
         todo = {state.cell.name for state in loop.todo}
-        for state in loop.states:
-            if loop.stop():
-                return
-            if state.is_finished:
-                loop.reuse(state)
-            elif state.cell.name in todo:
-                _compute_one(loop, state, computer, other_code)
+
+        def hear(event: str, *arguments: object) -> None:
+            getattr(computer if event == "lost" else loop, event)(*arguments)
+
+        try:
+            for (is_finished, _), group in groupby(loop.states, key=_process_of):
+                if loop.stop():
+                    return
+                states = [state for state in group if is_finished or state.cell.name in todo]
+                if is_finished:
+                    for state in states:
+                        loop.reuse(state)
+                elif has_users_code():
+                    there, words = computer.unopened(), keywords()
+                    cells = [(s.cell.name, s.cell.config.model_dump(mode="json"), s.folder) for s in states]
+                    call_fresh(_compute_for, there, cells, other_code, words, hear=hear, stop=loop.stop)
+                else:
+                    here = ((s.cell.name, s.cell.config, s.folder) for s in states)
+                    _compute(hear, loop.stop, computer, here, other_code)
+        except BaseException:
+            loop.give_up_all()
+            raise
 
     return how
 
 
-def _compute_one(loop: Loop, state: CellState[Cell], computer: Computer, other_code: bool) -> None:
-    cell = state.cell
-    setup = open_cell(cell.config, state.folder, other_code=other_code)
-    loop.begin(cell.name, _facts_text(setup, computer.where(setup)))
-    loop.warn_once(setup.data_notes)
-    for warning in setup.warnings:
-        loop.callback.note(f"{cell.title}: NOTE: {warning}")
-    try:
-        run = computer.compute(setup, state.folder, loop.stop, lambda text: loop.callback.note(f"{cell.title}: {text}"))
-    except BaseException:
-        loop.give_up(cell.name)
-        raise
-    loop.end(cell.name, run.status)
+def _process_of(state: CellState[Cell]) -> tuple[bool, str]:
+    """What neighbours must have in common to be computed in one process."""
+    return state.is_finished, state.cell.name if state.cell.config.modules() else ""
+
+
+def _compute(
+    tell: Tell, stop: Stop, computer: Computer, cells: Iterable[tuple[str, ExperimentConfig, Path]], other_code: bool
+) -> None:
+    """Compute cells in this process, one after the other; ``tell`` names the methods of ``Loop`` that hear of it."""
+    for name, config, folder in cells:
+        if stop():
+            return
+        setup = open_cell(config, folder, other_code=other_code)
+        text = _facts_text(setup, computer.where(setup))
+        tell("begin", name, text, _last_saved(folder), setup.data_notes, setup.warnings)
+        run = computer.compute(setup, folder, stop, partial(tell, "note", name))
+        tell("end", name, verified(run, setup, folder, stop).status)
+
+
+def _compute_for(
+    asker: Asker,
+    computer: Computer,
+    cells: Iterable[tuple[str, Mapping[str, object], Path]],
+    other_code: bool,
+    keywords: Collection[str] | None,
+) -> None:
+    """Compute cells in this fresh process."""
+    read = ((name, parse(values, name), folder) for name, values, folder in cells)
+    with in_python(keywords), naming_users_code(), computer.opened(asker.tell):
+        _compute(asker.tell, asker.stopping.is_set, computer, read, other_code)
 
 
 def _facts_text(setup: Setup, where: str) -> str:
@@ -521,7 +623,7 @@ def compute_study(request: Request, place: Place, computer: Computer) -> Study:
         UserError: bad input.
         UserCodeFailed: a file of the user's raised an error; the message names it, function and line.
     """
-    with in_python(request.keywords), _naming_users_code():
+    with in_python(request.keywords), naming_users_code():
         temporary = TemporaryDirectory(prefix="relief-ray-") if request.out is None else None
         folder = Path(request.out if temporary is None else temporary.name).expanduser()  # type: ignore[arg-type]
         try:
@@ -551,7 +653,7 @@ def _computed(plan: Plan, computer: Computer, request: Request) -> None:
 
 
 @contextmanager
-def _naming_users_code() -> Iterator[None]:
+def naming_users_code() -> Iterator[None]:
     """Raise an error of a user's own file, on the server too, as ``UserCodeFailed``.
 
     Raises:

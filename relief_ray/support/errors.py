@@ -56,9 +56,14 @@ def counted(number: int, noun: str) -> str:
 _KEYWORDS: ContextVar[Collection[str] | None] = ContextVar("keywords", default=None)
 
 
+def keywords() -> Collection[str] | None:
+    """Keywords of the call in Python that messages are worded for; None: for the command line."""
+    return _KEYWORDS.get()
+
+
 @contextmanager
-def in_python(keywords: Collection[str] = ()) -> Iterator[None]:
-    """Word the messages of this block for a call in Python; ``keywords``: those of the call."""
+def in_python(keywords: Collection[str] | None = ()) -> Iterator[None]:
+    """Word the messages of this block for a call in Python; ``keywords``: those of the call; None: of none."""
     before = _KEYWORDS.set(keywords)
     try:
         yield

@@ -69,10 +69,11 @@ def _as_they_are(name: str, windows: WindowSet) -> WindowSet:
 class Worker:
     """Trains and evaluates a job's clients in one process; stateless between rounds but for caches."""
 
-    def __init__(self, job: Job, readable: Readable = _as_they_are) -> None:
+    def __init__(self, job: Job, readable: Readable = _as_they_are, *, backwards: bool = False) -> None:
         """Build the backbone on its device and pin the thread count, which the last bits of sums depend on.
 
-        ``readable`` turns windows into the same ones where this process can read them.
+        ``readable`` turns windows into the same ones where this process can read them; ``backwards``: the last client
+        is trained first, and sums are added up in client order all the same.
         """
         use_threads(job.num_threads)
         use_device(job.trainer.device)
@@ -81,6 +82,7 @@ class Worker:
         self.trainer = Trainer(self.backbone, job.trainer)
         self._cache, self._readable = InputCache(job.cache_limit_mib), readable
         self._runs = ClientRuns(job, self.trainer, self._client_inputs)
+        self._backwards = backwards
 
     def train_blocks(
         self,
@@ -99,7 +101,12 @@ class Worker:
         job, is_watched = self.job, bool(self.job.pairwise_every) and round_ % self.job.pairwise_every == 0
         # Deltas that only the sums read need no memory of their own, which is faster.
         reuses_memory = isinstance(job.reduction, WeightedSum) and job.program.after is send_all and not is_watched
-        updates = self._runs.updates(round_, models, blocks, states, reuses_memory=reuses_memory)
+        if self._backwards:
+            alone = [[task] for block in reversed(blocks) for task in reversed(block)]
+            done = list(self._runs.updates(round_, models, alone, states, reuses_memory=False))
+            updates = iter(done[::-1])
+        else:
+            updates = self._runs.updates(round_, models, blocks, states, reuses_memory=reuses_memory)
         return (self._sum_block(islice(updates, len(block)), states, is_watched) for block in blocks)
 
     def _sum_block(
@@ -323,9 +330,9 @@ def subject_index(windows: WindowSet) -> NDArray[np.int64]:
 class SerialExecutor:
     """Runs blocks of clients one after another in this process (an ``Executor``)."""
 
-    def __init__(self, job: Job) -> None:
-        """Build the one worker."""
-        self._worker = Worker(job)
+    def __init__(self, job: Job, *, backwards: bool = False) -> None:
+        """Build the one worker; ``backwards``: its last client is trained first."""
+        self._worker = Worker(job, backwards=backwards)
 
     def train(
         self,

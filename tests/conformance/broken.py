@@ -224,6 +224,33 @@ BROKEN: dict[str, tuple[str, tuple[str, str], str]] = {
     "a variable of the class": (
         "globals", _aggregate("Mine.last = tools.round\nreturn after"), ".Mine.last: changed",
     ),
+    "a patched loss": (
+        "globals",
+        (
+            "import torch.nn.functional as F\nCROSS = F.cross_entropy\n\n"
+            "def ours(*a, **k):\n    return CROSS(*a, **k)\n\nF.cross_entropy = ours\n",
+            _build("plain()"),
+        ),
+        "torch.nn.functional.cross_entropy: replaced by",
+    ),
+    "a patched class, later": (
+        "globals",
+        _aggregate(
+            "before = torch.nn.Module.extra_repr\n"
+            "torch.nn.Module.extra_repr = lambda self: before(self)\nreturn after"
+        ),
+        "torch.nn.modules.module.Module.extra_repr",
+    ),
+    "changed labels": (
+        "purity",
+        (
+            "from torch.nn.functional import cross_entropy\n\n"
+            "def objective(step):\n    loss = cross_entropy(step.logits, step.labels.clone())\n"
+            "    step.labels.zero_()\n    return loss\n",
+            _build("change(client=ClientProgram(objective=objective))"),
+        ),
+        "client.objective changed the model or the client's state, or the labels",
+    ),
     "counts updates that are not kept": (
         "finishes",
         _aggregate("for update in reduced.updates:\n    pass\nreturn after"),

@@ -8,9 +8,11 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from relief_ray.records.run_folder import read_rounds, read_run
+from tests.own import METHOD
 
 SMALL = [f"--set=backbone.{key}=2" for key in ("conv1", "conv2", "steps", "fusion")]
 
@@ -44,6 +46,26 @@ def test_ctrl_c_stops_after_the_round_and_resume_gives_the_same_bits(start, invo
         cut, whole = (read_rounds(tmp_path / place / cell) for place in ("cut", "whole"))
         assert [r.model_sha256 for r in cut] == [r.model_sha256 for r in whole]
         assert [r.metrics for r in cut] == [r.metrics for r in whole]
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_run_in_a_process_of_its_own_ends_with_its_command_and_resumes_to_equal_bits(
+    start, invoke, write, tmp_path: Path, number: signal.Signals
+) -> None:
+    name = write(METHOD)
+    args = [*SMALL, "--set=rounds=12", f"--strategies={name}:Mine", "--set=runtime.verify_own=false"]
+    process = start("run", "quick", "--out", tmp_path / "cut", "--json", *args)
+    wait_for_rounds(process, 3)
+    (child,) = psutil.Process(process.pid).children()
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    code = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -signal.SIGKILL}[number]
+    assert process.returncode == code and "Traceback" not in errors, errors
+    assert invoke("resume", tmp_path / "cut").exit_code == 0 and not child.is_running()
+    assert invoke("run", "quick", "--out", tmp_path / "whole", *args).exit_code == 0
+    cut, whole = (read_rounds(tmp_path / place / f"{name}.Mine-s0") for place in ("cut", "whole"))
+    assert [r.model_sha256 for r in cut] == [r.model_sha256 for r in whole] and len(cut) == 12
 
 
 @pytest.mark.ci
