@@ -268,11 +268,10 @@ MINE = replace(GOOD, parse=mine)
 @pytest.mark.ci
 @pytest.mark.parametrize("name", ["mhealth", "pamap2"])
 def test_synthetic_files_raise_no_false_warning(name: str, request: pytest.FixtureRequest) -> None:
+    """Activities of these short files last a few seconds: that is said, and that some have no window."""
     config = DataConfig(name=name, window_s=1.28)
     said = describe(open_dataset(config, request.getfixturevalue(f"{name}_root")), config)["warnings"]
-    assert not [
-        line for line in said if "no data of" not in line and "fewer than 10" not in line and "lasts" not in line
-    ]
+    assert not [line for line in said if line.startswith(("subject", "windows", "a run")) and " lasts " not in line]
 
 
 def test_dsa_has_one_faulty_reading(dsa_zip) -> None:
