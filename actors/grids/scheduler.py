@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from ray.tune.experiment import Trial
 
 STOP_FILE = ".stop"
+_SHOW_S = 5.0
 _FEWER = "run fewer cells at a time (--jobs N)"
 _ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",
@@ -142,16 +144,13 @@ class _TuneCallback(_StaysHere, tune.Callback):
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._kills_before = count_kills()
-        self._gauge = GridGauge(loop.plan.name)
-        self._gauge.show(loop.view())
+        self._gauge, self._shown_s = GridGauge(loop.plan.name), 0.0
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: object) -> None:
         self._loop.begin(trial.config["cell"])
-        self._gauge.show(self._loop.view())
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: object) -> None:
         self._loop.end(trial.config["cell"])
-        self._gauge.show(self._loop.view())
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: object) -> None:
         keep_death(self._loop, trial.config["cell"], _words_of(trial), self._kills_before)
@@ -159,6 +158,10 @@ class _TuneCallback(_StaysHere, tune.Callback):
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: object) -> None:
         self._loop.tick()
+        # Ray forgets a gauge that is not set again.
+        if time.monotonic() - self._shown_s > _SHOW_S:
+            self._shown_s = time.monotonic()
+            self._gauge.show(self._loop.view())
         if self._loop.disk_full or self._loop.stop_requested():
             (self._loop.plan.out.absolute() / STOP_FILE).touch()
 

@@ -100,15 +100,17 @@ class Gauges:
         config = setup.config
         tags = {"cell": cell, "strategy": config.label(), "dataset": config.data.name, "seed": str(config.seed)}
         self._clock, self._wall_s = config.costs.planning_time, 0.0
+        # Ray forgets a gauge that is not set again, and not every round is evaluated.
+        self._shown: dict[str, float] = {}
         self._gauges = gauges(_RUN, tags) | gauges(_BOARD, tags)
 
     def show(self, record: RoundRecord, host_peak_mib: float | None = None) -> None:
         """Set the gauges to a committed round."""
         self._wall_s += record.wall_s
-        values = figures(record, self._clock) | {"wall_seconds": self._wall_s}
+        self._shown |= figures(record, self._clock) | {"wall_seconds": self._wall_s}
         if host_peak_mib is not None:
-            values["host_peak_mib"] = host_peak_mib
-        for name, value in values.items():
+            self._shown["host_peak_mib"] = host_peak_mib
+        for name, value in self._shown.items():
             self._gauges[name].set(value)
         for host, told in boards(record).items():
             for name, value in told.items():
