@@ -29,6 +29,7 @@ from relief_ray.records.run_folder import RUN_FILE, read_rounds, read_run
 from relief_ray.records.schema import RunRecord
 from relief_ray.support.errors import UserError
 from relief_ray.support.files import disk_errors, folder_atomic
+from relief_ray.support.table import marked
 from relief_ray.support.text import typed
 from relief_ray.training.evaluation import calibrate
 from relief_ray.training.inputs import prepare
@@ -156,6 +157,7 @@ def readme(name: str, facts: Mapping[str, JsonValue], place: str = "", revision:
 
     ``place``, ``revision``: how its loader finds the frozen encoder.
     """
+    facts = {**facts, "name": marked(str(facts["name"]))}
     if name not in _LEADS:
         return f"# {facts['name']}: round {facts['round']}, {facts['strategy']} on {facts['dataset']}\n\n{OWN}\n"
     code = (CNN if name == "cnn" else MOMENT).replace("@ENCODER@", place).replace("@REVISION@", repr(revision))

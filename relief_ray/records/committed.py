@@ -294,7 +294,7 @@ def _read(file: Path, stamped: str) -> Committed:
         return Committed.model_validate(content)
     except UserError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{file}: damaged ({error}); restore it, or write it anew with `relief-ray report`") from error
 
 

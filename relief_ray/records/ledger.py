@@ -535,6 +535,8 @@ def _scan(path: Path, line_format: LineFormat, end: LedgerEnd) -> Lines:
     """
     places: list[Place] = []
     is_partial, torn, damage = end != line_format.begin, None, None
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path}: is no file (a pipe has no end), expected the rounds of a run; restore it")
     with suppress(FileNotFoundError), path.open("rb", buffering=_BUFFER_BYTES) as file:
         if is_partial and (file.seek(end.num_bytes - 1), file.read(1)) != (end.num_bytes - 1, b"\n"):
             raise _Rewound

@@ -49,7 +49,7 @@ def test_a_file_in_words(tmp_path):
         (HEAD + "  - {first: v1, second: v2, same_work: on}\n", "claims.0.same_work"),
         (HEAD + "  - {first: v1, second: v2, figure: f2}\n", "claims.0.figure"),
         (HEAD + "  - {first: v1, second: v2, why: no}\n", "claims.0.why"),
-        ("data: dsa\nsplit: x\nclaims: []\n", "claims: "),
+        ("data: dsa\nsplit: x\nclaims: []\n", "claims = []: expected at least one claim"),
         ("data: [", "cannot be read as YAML"),
         ("- 1\n", "c.yaml: "),
     ],
