@@ -72,16 +72,7 @@ def seen(tmp_path_factory):
     variables = {"RELIEF_SYSFS": str(board), "RAY_PROMETHEUS_HOST": f"http://127.0.0.1:{port}"}
     with loopback(tmp_path_factory.mktemp("cluster"), **variables) as cluster:
         prometheus = Prometheus(cluster, folder, port)
-        grid = [
-            "grid",
-            "smoke",
-            "--set=methods=[fedavg]",
-            "--set=tracking.enabled=false",
-            "--jobs=1",
-            "--set=seeds=[0]",
-            "--set=folds=[0]",
-            *SMALL,
-        ]
+        grid = ["grid", "smoke", "--set=methods=[fedavg]", "--set=tracking.enabled=false", "--jobs=1", *SMALL]
         try:
             physical = cluster.running(folder, "--set=runtime.physical=true")
             with physical as run, cluster.going(folder, *grid) as cells:
