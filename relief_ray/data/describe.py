@@ -68,7 +68,7 @@ def data_warnings(dataset: Dataset, config: DataConfig, data: FederatedData) -> 
         _of_people(dataset, config),
         _unlike_others(sensors),
         _of_lengths(spec, config, seconds),
-        _of_windows(config, data, people_of(dataset, config, data)),
+        _of_windows(config, data, _people_of(dataset, config, data)),
         _of_classes(dataset, seconds),
         without_windows(data.coverage, recorded),
         _of_clients(config, data.coverage),
@@ -184,7 +184,7 @@ class PersonFigures(TypedDict):
     left_out: int
 
 
-def people_of(dataset: Dataset, config: DataConfig, data: FederatedData) -> list[PersonFigures]:
+def _people_of(dataset: Dataset, config: DataConfig, data: FederatedData) -> list[PersonFigures]:
     """Rows, bouts and windows of the people who take part."""
     tests = [] if data.test_or_none is None else [data.test_or_none]
     windows = pool([*data.clients, data.validation, *tests])
@@ -558,7 +558,7 @@ def describe(dataset: Dataset, config: DataConfig) -> Description:
         },
         "coverage": data.coverage,
         "null_rows": null_rows(dataset),
-        "people": people_of(dataset, config, data),
+        "people": _people_of(dataset, config, data),
         "quality": sensors_of(dataset, config),
         "warnings": [*refused, *data_warnings(dataset, config, data)],
     }
