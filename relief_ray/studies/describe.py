@@ -406,11 +406,19 @@ def _data_text(description: DataFacts, config: DataConfig) -> str:
 
 def quality_tables(description: DataFacts) -> tuple[Table, Table]:
     """Rows, bouts and windows of each person, and the figures of each person's sensors."""
-    people = "Each person: rows in bouts, windows of all parts and of tests, shares of windows with two activities"
-    sensors = "Each person's sensors: shares of the worst channel, channels that never change, level beside the others'"
+    people = "Each person: rows in bouts, windows, those of tests, share with two activities"
+    sensors = "Each person's sensors: shares of the worst channel, dead ones, relative level"
     usual = {
         name: [r["level"] for r in description["quality"] if r["sensor"] == name] for name in description["ranges"]
     }
+    persons = [
+        {
+            **{key: row[key] for key in ("subject", "rows", "bouts")},
+            "bout_s": "-".join(dict.fromkeys(f"{row[key]:.3g}" for key in ("shortest_s", "longest_s"))),
+            **{key: row[key] for key in ("classes", "windows", "tested", "mixed", "left_out")},
+        }
+        for row in description["people"]
+    ]
     rows = [
         {
             **{key: row[key] for key in ("subject", "sensor", "filled", "longest_gap_s", "outside", "code_rows")},
@@ -419,7 +427,7 @@ def quality_tables(description: DataFacts) -> tuple[Table, Table]:
         }
         for row in description["quality"]
     ]
-    return _as_table("people", people, description["people"]), _as_table("sensors", sensors, rows)
+    return _as_table("people", people, persons), _as_table("sensors", sensors, rows)
 
 
 def _as_table(slug: str, caption: str, rows: Sequence[Mapping[str, Any]]) -> Table:

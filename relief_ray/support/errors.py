@@ -114,7 +114,8 @@ def option(name: str, value: object = None) -> str:
 
 # Texts that are something else in YAML 1.2, or end a plain text there.
 _MISREAD = re.compile(
-    r"""(~|null|true|false)?|[-+]?[.\d].*|[-?:]|[-?:] .*|[&*!|>'"%@`#{}\[\],].*|.*(: |:$| #|[,\[\]{}?\n\t]).*|<<""",
+    r"(~|null|true|false)?|[-+]?(\.?\d+|\d+\.\d*)(e[-+]?\d+)?|0o[0-7]+|0x[\da-f]+|[-+]?\.inf|\.nan|<<|"
+    r"""[-?:]|[-?:] .*|[&*!|>'"%@`#{}\[\],].*|.*(: |:$| #|[,\[\]{}?\n\t]).*""",
     re.IGNORECASE | re.DOTALL,
 )
 

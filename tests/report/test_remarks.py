@@ -30,7 +30,7 @@ def test_a_loss_that_rose_above_guessing_or_is_no_number_is_named(make):
         with_losses(make("central"), 0.5, float("inf")),
     ]
     (line,) = lines("diverged", *runs)
-    assert line.endswith("of its phase): fedavg, local and central")
+    assert line.endswith("training.clip_norm): fedavg, local and central")
 
 
 def test_a_sum_of_losses_that_falls_or_changes_with_the_phase_is_no_divergence(make):
@@ -134,7 +134,8 @@ def test_methods_whose_own_file_has_changed_are_named(make, tmp_path, monkeypatc
 
     def own(**files):
         loaded = make("trimmed")
-        return replace(loaded, run=loaded.run.model_copy(update={"own_sources": files}))
+        config = {**loaded.run.config, "strategy": {"name": "trim_k:Trimmed"}}
+        return replace(loaded, run=loaded.run.model_copy(update={"own_sources": files, "config": config}))
 
     run = own(**{"trim_k.py": digest, "gone_k.py": "0" * 64})
     assert not lines("has changed", make("fedavg"), run), "a file that is not here is not judged"

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from actors.cli.main import app
 from actors.commands.device import DoctorLine, TorchFacts, doctor_lines
+from relief_ray.records.sync.mlflow import sqlite_address
 from tests.devices.boards import write
 
 NOBODY = 65534
@@ -188,11 +189,11 @@ def test_a_broken_mlflow_address_is_a_problem(tmp_path, uri):
 def test_an_mlflow_file(tmp_path):
     database = tmp_path / "a?b %20.db"
     database.write_text("no database, but text that is longer than the head of one " * 20)
-    assert "not a database" in lines(tmp_path, f"sqlite:///{database}")["MLflow"].seen
+    assert "not a database" in lines(tmp_path, sqlite_address(database))["MLflow"].seen
     database.unlink()
     with closing(sqlite3.connect(database)) as opened:
         opened.execute("CREATE TABLE others (id INTEGER)")
-    assert "no such table: experiments" in lines(tmp_path, f"sqlite:///{database}")["MLflow"].seen
+    assert "no such table: experiments" in lines(tmp_path, sqlite_address(database))["MLflow"].seen
     assert [path.name for path in tmp_path.iterdir()] == [database.name]
 
 
