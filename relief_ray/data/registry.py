@@ -10,7 +10,7 @@ from relief_ray.data.formats.mhealth import MHEALTH
 from relief_ray.data.formats.pamap2 import PAMAP2
 from relief_ray.data.loader import DatasetSpec, Loader
 from relief_ray.plugins.load import ONLY_A_RECORD, closed, import_path, is_path, load, what_to_type
-from relief_ray.support.errors import UserError, nearest
+from relief_ray.support.errors import UserError, nearest, shown
 
 _BUILT_IN = (
     PAMAP2,
@@ -31,10 +31,10 @@ def get_loader(name: str) -> Loader:
     if is_path(name):
         return _load(import_path(name))
     if name not in DATASETS and (hint := what_to_type(name, Loader)):
-        raise UserError(f"dataset {name!r} is unknown: {hint}")
+        raise UserError(f"dataset {shown(name)} is unknown: {hint}")
     if name not in DATASETS:
         raise UserError(
-            f"dataset {name!r} is unknown{nearest(name, DATASETS)}; known: {', '.join(sorted(DATASETS))}; "
+            f"dataset {shown(name)} is unknown{nearest(name, DATASETS)}; known: {', '.join(sorted(DATASETS))}; "
             "one of your own goes by its import path, my.module:LOADER"
         )
     return DATASETS[name]

@@ -197,7 +197,8 @@ def closed(why: str) -> Iterator[None]:
 
 
 def _import(name: str, place: str, attribute: str = "") -> ModuleType:
-    if (why := _CLOSED.get()) and name not in sys.modules:
+    # The script that runs is there under another name.
+    if (why := _CLOSED.get()) and name not in sys.modules and name != importable_name("__main__"):
         raise UserError(f"{place}: {why}")
     take_as_users([name])
     here = str(Path.cwd())

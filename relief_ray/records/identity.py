@@ -132,6 +132,11 @@ def why_closed(
     """
     here = digests(modules_of(_names(settings))) if here is None else here
     there = here if own_sources is None else own_sources
+    if gone := [file for file in there if not here]:
+        return (
+            f"no module {Path(gone[0]).stem!r} in the current folder ({Path.cwd()}) or on PYTHONPATH; start from the "
+            "folder that holds it, or set PYTHONPATH to that folder"
+        )
     for file in sorted({*there, *here}):
         old, new = there.get(file, "nothing")[:12], here.get(file, "nothing")[:12]
         if old != new and otherwise is not None:

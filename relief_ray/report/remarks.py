@@ -16,6 +16,7 @@ from relief_ray.core.messages import Fleet
 from relief_ray.models.registry import BACKBONES
 from relief_ray.plugins.load import is_path
 from relief_ray.records.identity import changed_files
+from relief_ray.records.schema import VERIFIED
 from relief_ray.report.comparison import Comparison, MethodResult, is_own_method
 from relief_ray.report.paper import PAPER_ROWS, TABLES, Paper, PaperCell
 from relief_ray.report.results import KEY, client_table
@@ -229,7 +230,8 @@ def _own_code(comparison: Comparison) -> Words:
     for loaded in comparison.runs:
         if loaded.run.own_sources and loaded.committed is None:
             titles.setdefault(loaded.run.own_code or "never verified", []).append(loaded.title)
-    yield from ((verdict, listed(names)) for verdict, names in titles.items())
+    for verdict, names in titles.items():
+        yield verdict, counted(len(names), "run") if verdict == VERIFIED else listed(names)
 
 
 def _failed(comparison: Comparison) -> Words:
@@ -361,7 +363,9 @@ _REMARKS = (
         _edited,
         "{} has changed since {} {} computed: the rows show the old results; compute them again (--rerun-stale)",
     ),
-    Remark(_own_code, "Own code: {} ({}): whether the last round, computed once more elsewhere, is the same"),
+    Remark(
+        _own_code, "Own code: {} ({}); the last round of a run is computed once more in another process"
+    ),
     Remark(_failed, "{}: {}"),
     Remark(
         _uneven,

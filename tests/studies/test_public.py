@@ -1,6 +1,7 @@
 """Test the package's public names: lazy, typed, complete, and enough for what is one's own."""
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 import relief_ray as rr
 from relief_ray.core.extra_modules import ExtraModule
+from relief_ray.support.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "ray", "pandas", "numpy", "pydantic", "rich")
@@ -117,6 +119,9 @@ def test_a_method_of_the_script_that_runs_is_found_again(tmp_path, monkeypatch):
     assert "my_script:Mine ['my_script.py']" in script(tmp_path, 'if __name__ == "__main__":')
     monkeypatch.syspath_prepend(str(tmp_path))
     run = rr.load(tmp_path / "study").runs[0]
+    with pytest.raises(UserError, match=r"only a record names this code.*import it first"):
+        print(run.config)
+    importlib.import_module("my_script")
     assert run.config.strategy.share == 0.25 and type(run.config.strategy).__module__ == "my_script"
 
 

@@ -195,7 +195,7 @@ def test_a_variable_that_a_job_cannot_have_is_refused_by_name(tmp_path, monkeypa
         ("grid resume", "Missing argument"),
         ("data fetchh dsa", "No such command 'fetchh'"),
         ("run demo fedavg", "unexpected extra argument"),
-        ("trian demo", "no command for a job; expected one of"),
+        ("runs demo", "no command for a job; expected one of"),
         ("submit -- run demo", "no command for a job"),
         ("relief-ray", "no command for a job"),
     ],
