@@ -302,13 +302,16 @@ class WorkerPool:
     def _send(self, todo: deque[Call]) -> None:
         """Send what has a place: every call on its node first, then what is left to workers that have nothing to do."""
         for is_near in (True, False) if any(call.node for call in todo) else (True,):
-            for _ in range(len(todo)):
+            kept: list[Call] = []
+            # A look at every call after each answer would take seconds of a round with a thousand clients.
+            while todo and any(worker.usable and len(worker.flights) < DEPTH for worker in self.workers):
                 call = todo.popleft()
                 worker = self._worker_for(call, is_near)
                 if worker is None:
-                    todo.append(call)
+                    kept.append(call)
                 else:
                     worker.send(call)
+            todo.extendleft(reversed(kept))
 
     def _worker_for(self, call: Call, is_near: bool) -> RemoteWorker | None:
         """The worker that is expected to be free first, or None where the call has to wait."""

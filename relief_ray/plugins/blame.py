@@ -69,7 +69,10 @@ def unchanged() -> Iterator[None]:
     """Inside the block the environment is as if no user's code had been loaded: for processes that are started."""
     now = dict(os.environ)
     for name, value in _CHANGED.items():
-        os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
     try:
         yield
     finally:

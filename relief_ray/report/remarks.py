@@ -363,9 +363,7 @@ _REMARKS = (
         _edited,
         "{} has changed since {} {} computed: the rows show the old results; compute them again (--rerun-stale)",
     ),
-    Remark(
-        _own_code, "Own code: {} ({}); the last round of a run is computed once more in another process"
-    ),
+    Remark(_own_code, "Own code: {} ({}); the last round of a run is computed once more in another process"),
     Remark(_failed, "{}: {}"),
     Remark(
         _uneven,
