@@ -135,48 +135,42 @@ APART void product(int how, long rows, long columns, long depth, const R *a, lon
 
 /* Local optimizers ----------------------------------------------------------------------------------------------- */
 
-/* A step's numbers; `kind`: Adam with kept moments, its first and only step, SGD, SGD with a velocity in `m`. */
-enum { ADAM, ADAM_ONCE, SGD, SGD_VELOCITY };
-typedef struct { long kind; R rate, keep1, new1, keep2, new2, root, eps, decay, shrink; } Rule;
+/* A step's numbers. `kind`: Adam, SGD with a velocity in `m`, SGD; `first`: moments are zero, and m and v are not read;
+ * `kept`: they are written. */
+enum { ADAM, VELOCITY, SGD };
+typedef struct { int32_t kind, first, kept; R rate, keep1, new1, keep2, new2, root, eps, decay, shrink; } Rule;
 
 /* g' = g + decay p, p' = shrink p; Adam: m = keep1 m + new1 g', v = keep2 v + new2 g'^2, p' - rate m / (sqrt(v) root + eps);
  * SGD: m = keep1 m + g', p' - rate m. */
 INLINE void step8(const Rule *r, V g, R *p, R *m, R *v) {
-  V old = LOAD(p);
-  g = FMA(SPLAT(r->decay), old, g);
-  V shrunk = MUL(SPLAT(r->shrink), old);
-  if (r->kind >= SGD) {
-    if (r->kind == SGD_VELOCITY) { g = FMA(SPLAT(r->keep1), LOAD(m), g); STORE(m, g); }
-    STORE(p, SUB(shrunk, MUL(SPLAT(r->rate), g)));
-    return;
+  V old = LOAD(p), move = g = FMA(SPLAT(r->decay), old, g);
+  old = MUL(SPLAT(r->shrink), old);
+  if (r->kind != SGD) {
+    if (r->kind == ADAM) move = MUL(SPLAT(r->new1), g);
+    if (!r->first) move = FMA(SPLAT(r->keep1), LOAD(m), move);
+    if (r->kept) STORE(m, move);
   }
-  V first = MUL(SPLAT(r->new1), g), second = MUL(MUL(SPLAT(r->new2), g), g);
+  move = MUL(SPLAT(r->rate), move);
   if (r->kind == ADAM) {
-    first = FMA(SPLAT(r->keep1), LOAD(m), first);
-    second = FMA(SPLAT(r->keep2), LOAD(v), second);
-    STORE(m, first);
-    STORE(v, second);
+    V squares = MUL(MUL(SPLAT(r->new2), g), g);
+    if (!r->first) squares = FMA(SPLAT(r->keep2), LOAD(v), squares);
+    if (r->kept) STORE(v, squares);
+    move = DIV(move, FMA(ROOT(squares), SPLAT(r->root), SPLAT(r->eps)));
   }
-  V root = FMA(ROOT(second), SPLAT(r->root), SPLAT(r->eps));
-  STORE(p, SUB(shrunk, DIV(MUL(SPLAT(r->rate), first), root)));
+  STORE(p, SUB(old, move));
 }
 
-/* n values of p take a step along g; m and v are read where the rule keeps them. */
+/* n values of p take a step along g. */
 INLINE void step_n(const Rule *r, long n, const R *g, R *p, R *m, R *v) {
-  const int has_m = r->kind == ADAM || r->kind == SGD_VELOCITY, has_v = r->kind == ADAM;
   long i = 0;
   for (; i + 8 <= n; i += 8) step8(r, LOAD(g + i), p + i, m + i, v + i);
-  if (i == n) return;
-  R t[4][8] = {{0}};
-  const size_t rest = (size_t)(n - i) * sizeof(R);
-  memcpy(t[0], g + i, rest);
-  memcpy(t[1], p + i, rest);
-  if (has_m) memcpy(t[2], m + i, rest);
-  if (has_v) memcpy(t[3], v + i, rest);
-  step8(r, LOAD(t[0]), t[1], t[2], t[3]);
-  memcpy(p + i, t[1], rest);
-  if (has_m) memcpy(m + i, t[2], rest);
-  if (has_v) memcpy(v + i, t[3], rest);
+  R *to[3] = {p + i, m + i, v + i}, rest[4][8] = {{0}};
+  const size_t bytes = (size_t)(n - i) * sizeof(R);
+  if (!bytes) return;
+  memcpy(rest[3], g + i, bytes);
+  for (int q = 0; q < 3; q++) if (q <= 2 - r->kind && (!q || !r->first)) memcpy(rest[q], to[q], bytes);
+  step8(r, LOAD(rest[3]), rest[0], rest[1], rest[2]);
+  for (int q = 0; q < 3; q++) if (q <= 2 - r->kind && (!q || r->kept)) memcpy(to[q], rest[q], bytes);
 }
 
 PUBLIC void relief_step(const Rule *r, long n, const R *g, R *p, R *m, R *v) {
@@ -243,7 +237,7 @@ PUBLIC void relief_linear_back(long batch, long outputs, long n, const R *g, con
       for (long q = dw ? num : 0; q < num; q++) { /* on their way from memory while this tile is computed */
         const long at = (i + q) * n + j;
         __builtin_prefetch(w + at, 1);
-        if (r->kind == ADAM) { __builtin_prefetch(m + at, 1); __builtin_prefetch(v + at, 1); }
+        if (r->kind == ADAM && r->kept) { __builtin_prefetch(m + at, 1); __builtin_prefetch(v + at, 1); }
       }
       product(ZERO, num, 16, batch, g + i, 1, outputs, work + j * batch, 16, 0, rows + j, wide);
     }

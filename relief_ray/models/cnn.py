@@ -7,6 +7,7 @@ trained on absent inputs must not carry their statistics. The widths are FITTED 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
@@ -243,11 +244,39 @@ def _build(config: CnnConfig, shape: InputShape, seed: int, fast: bool) -> Backb
         source, block = parts[-1][0].spec.id, ColumnBlock(columns_FD[i])
         parts.append(trained_stage(f"fusion.A.{modality}", (source,), block, "fusion_a", modality=modality))
     blocks = tuple(f"fusion.A.{modality}" for modality in shape.modalities)
+    if fast and os.environ.get("RELIEF_FUSED"):
+        return _fused(config, shape, fusion, head, seed)
     total = FusionSum(nn.Parameter(fusion.bias.detach().clone()), nn.ReLU())
     parts.append(trained_stage("fusion", blocks, total, "fusion_b", group="fusion.B"))
     parts.append(trained_stage("head", ("fusion",), head, "head", group="head.1", layer=1))
     stages, groups = apart(parts)
     return Backbone(shape, stages, in_order(groups), columns if fast else raw_windows)
+
+
+def _fused(config, shape, fusion, head, seed):
+    from relief_ray.models import fused as F
+    from relief_ray.core.stages import StageSpec
+    parts, joined = [], []
+    width = config.conv2 * config.steps
+    columns_FD = torch.split(fusion.weight.detach(), width, dim=1)
+    for i, (modality, channels) in enumerate(shape.channels):
+        first, second = _conv(config, channels, seed + 2 + i)
+        below, name = (f"encoder.{modality}.{layer}" for layer in (1, 2))
+        parts.append(trained_stage(below, (RAW + modality,), F.FusedConv1(first), "encoder", of=first, modality=modality, layer=1))
+        parts.append(trained_stage(name, (below,), F.FusedConv2(second, config.steps), "encoder", of=second, modality=modality, layer=2, feature=True))
+        block = F.FusedLinear(nn.Parameter(columns_FD[i].clone()), None)
+        parts.append(trained_stage(f"fusion.A.{modality}", (name,), block, "fusion_a", modality=modality, of=(("weight", block.weight, "weight"),)))
+        spec = StageSpec(id=f"fusion.A.{modality}", inputs=(RAW + modality,), groups=frozenset([below, name, f"fusion.A.{modality}"]), modality=modality)
+        joined.append(Stage(spec=spec, module=F.Sensor(first, second, config.steps, block)))
+    blocks = tuple(f"fusion.A.{modality}" for modality in shape.modalities)
+    total = F.FusedSum(nn.Parameter(fusion.bias.detach().clone()))
+    parts.append(trained_stage("fusion", blocks, total, "fusion_b", group="fusion.B"))
+    h = F.FusedLinear(head.weight, head.bias)
+    parts.append(trained_stage("head", ("fusion",), h, "head", group="head.1", layer=1))
+    stages, groups = apart(parts)
+    out = Backbone(shape, stages, in_order(groups), F.time_major)
+    out.joined = joined
+    return out
 
 
 def _conv(config: CnnConfig, channels: int, seed: int) -> tuple[nn.Conv1d, nn.Conv1d]:

@@ -86,6 +86,7 @@ def plan_forward(
     if reuse and zeroed:
         live -= _above_zeros(steps, zeroed, wanted)
     every = [s for s in steps if s.spec.id in live]
+    every = _joined(backbone, every, trained, wanted)
     sources = tuple(sorted(({i for s in every for i in s.spec.inputs} | wanted) - live))
     before = stages_for(backbone, {s for s in sources if not s.startswith(RAW)}, zeroed if reuse else frozenset())
     return ForwardPlan(
@@ -97,6 +98,17 @@ def plan_forward(
         shared_absent=reuse,
         step_bytes=sum(s.step_bytes for s in every if s.spec.id in (moved - absent if reuse else moved)),
     )
+
+
+def _joined(backbone, steps, trained, wanted):
+    for whole in getattr(backbone, "joined", ()):
+        inner = ancestors(backbone.specs, {whole.spec.id}) 
+        kept = [s for s in steps if s.spec.id not in inner]
+        read = {i for s in kept for i in s.spec.inputs} | set(wanted)
+        if len(steps) - len(kept) == len(inner) and whole.spec.groups <= set(trained) and not (inner - {whole.spec.id}) & read:
+            at = next(i for i, s in enumerate(steps) if s.spec.id == whole.spec.id)
+            steps = [whole if s.spec.id == whole.spec.id else s for s in steps if s.spec.id == whole.spec.id or s.spec.id not in inner]
+    return steps
 
 
 def _above_zeros(steps: Sequence[Stage], zeroed: frozenset[str], wanted: Collection[str]) -> frozenset[str]:

@@ -8,6 +8,7 @@ With gradient ``g`` of tensor ``theta``, learning rate ``a``, decay ``l`` and mo
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,6 +21,8 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
+
+from relief_ray.kernels.library import Rule, call
 
 OptimizerName = Literal["adam", "adamw", "sgd"]
 
@@ -120,6 +123,12 @@ class LocalOptimizer:
             for p in parameters:
                 p.grad = torch.zeros_like(p) if p.grad is None else p.grad
         live = [p for p in parameters if p.grad is not None]
+        if os.environ.get("RELIEF_FUSED"):
+            for p in live:
+                rule, moments = self.begin(p, lr)
+                call("step", rule, p.numel(), p.grad.contiguous(), p, *moments)
+                p.grad = None
+            return
         if self._is_once and self._is_direct and self._rule.name != "sgd":
             live = [p for p in live if not self._single_step(p, lr)]
         if not live:
@@ -134,6 +143,17 @@ class LocalOptimizer:
             self._adam_step(live, gradients, slots, lr)
         for p in live:
             p.grad = None
+
+    def begin(self, p, lr):
+        slot = self._slots[id(p)]
+        first = id(p) in self._stale
+        if first:
+            self._stale.discard(id(p)); slot.count = 0
+        slot.count += 1
+        t = slot.count
+        b1, b2 = 0.9, 0.999
+        rule = Rule(0, int(first), int(not self._is_once), lr / (1 - b1**t), b1, 1 - b1, b2, 1 - b2, (1 - b2**t) ** -0.5, 1e-8, 0.0, 1.0)
+        return rule, slot.buffers
 
     def _adam_step(self, live: list[Tensor], gradients: list[Tensor], slots: Sequence[_Slot], lr: float) -> None:
         moved = live, gradients, [s.buffers[0] for s in slots], [s.buffers[1] for s in slots], list[Tensor]()

@@ -348,6 +348,19 @@ def _fused_steps(run: LoadedRun, optimizer: LocalOptimizer, batch_size: int) -> 
     if has_parts or run.program.objective is not task_loss:
         yield
         return
+    from relief_ray.models.fused import FusedLinear
+    blocks = {id(s.module.weight): s.module for s in run.plan.every_step for s in [s] if isinstance(s.module, FusedLinear)}
+    from relief_ray.models.fused import Sensor
+    blocks |= {id(s.module.block.weight): s.module.block for s in run.plan.every_step if isinstance(s.module, Sensor)}
+    if blocks:
+        for lr, parameters in run.parameters.items():
+            for p in parameters:
+                if id(p) in blocks and p.numel() >= LARGE:
+                    blocks[id(p)].take_step = partial(_taken, optimizer, lr)
+        yield
+        for b in blocks.values():
+            b.take_step = None
+        return
     with ExitStack() as hooks:
         for lr, parameters in run.parameters.items():
             for p in parameters:
@@ -372,3 +385,7 @@ def _mean(losses: Sequence[tuple[Tensor, int]], num_windows: int) -> float:
     for loss, num in losses:  # not sum(), which adds up in other ways since Python 3.12
         total += float(loss) * num
     return total / num_windows
+
+
+def _taken(optimizer, lr, p):
+    return optimizer.begin(p, lr)

@@ -1,0 +1,131 @@
+"""Builds the C library at its first use and calls it: ``call(name, ...)`` with tensors, numbers and rules.
+
+One library for each source, set of flags and instruction level lies in the cache, named by their sha256 and renamed into
+place whole. The level is named in the flags and never "native": what a library computes is known from its name alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+
+from torch import Tensor
+
+from relief_ray.support.files import cache_root
+
+SOURCE = Path(__file__).with_name("kernels.c")
+# Contraction and reassociation would let a compiler choose bits; nothing is linked but memcpy and memset.
+FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden", "-fPIC", "-shared")
+LEVELS = {"x86_64": ("-mavx2", "-mfma"), "aarch64": ()}
+_NEEDED = {"x86_64": {"avx2", "fma"}, "aarch64": {"asimd"}}
+_COMPILE_S = 120.0
+
+
+class Rule(ctypes.Structure):
+    """The numbers of one optimizer step, as ``kernels.c`` has them."""
+
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("kind", "first", "kept")),
+        *((name, ctypes.c_float) for name in ("rate", "keep1", "new1", "keep2", "new2", "root", "eps", "decay", "shrink")),
+    )
+
+
+ADAM, VELOCITY, SGD = range(3)
+
+
+class Missing(Exception):
+    """Why there is no library on this machine."""
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The library of this machine.
+
+    Raises:
+        Missing: another processor or system, no compiler, or one that fails; the reason is named.
+    """
+    machine = platform.machine()
+    if sys.platform != "linux" or machine not in LEVELS:
+        raise Missing(f"{sys.platform} on {machine}: kernels are for Linux on x86_64 with AVX2 and aarch64")
+    if lacking := _NEEDED[machine] - _cpu_flags():
+        raise Missing(f"this processor lacks {', '.join(sorted(lacking))}")
+    flags = (*FLAGS, *LEVELS[machine])
+    digest = sha256(SOURCE.read_bytes() + " ".join(flags).encode()).hexdigest()[:16]
+    name = f"kernels-{machine}-{digest}.so"
+    loaded = ctypes.CDLL(str(_built(name, flags)))
+    loaded.relief_loss.restype = loaded.relief_leave.restype = ctypes.c_double
+    return loaded
+
+
+def why_missing() -> str:
+    """Why this machine has no library; empty: it has one."""
+    try:
+        library()
+    except (Missing, OSError) as error:
+        return str(error)
+    return ""
+
+
+def _cpu_flags() -> set[str]:
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    return {word for line in lines if line.startswith(("flags", "Features")) for word in line.split(":")[1].split()}
+
+
+def _built(name: str, flags: tuple[str, ...]) -> Path:
+    """The library's file, compiled where it is not there yet; any number of processes may do so at once."""
+    folder = cache_root() / "kernels"
+    path = folder / name
+    if path.exists():
+        return path
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        folder = Path(tempfile.mkdtemp(prefix="relief-kernels-"))
+        path = folder / name
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        made = Path(place) / name
+        command = [*_compiler(), *flags, "-o", str(made), str(SOURCE)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_S, check=False)
+        if done.returncode:
+            raise Missing(f"`{shlex.join(command[:1])}` failed: {done.stderr.strip().splitlines()[-1:]}")
+        made.replace(path)
+    return path
+
+
+def _compiler() -> list[str]:
+    """``$CC``, or the first of cc, gcc, clang, or the compiler that Zig's wheel brings.
+
+    Raises:
+        Missing: there is none.
+    """
+    if named := os.environ.get("CC"):
+        return shlex.split(named)
+    found = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
+    if found:
+        return [found]
+    if find_spec("ziglang"):
+        return [sys.executable, "-m", "ziglang", "cc"]
+    raise Missing("no C compiler (looked for $CC, cc, gcc, clang, the package ziglang); install one of them")
+
+
+def call(name: str, *arguments: Tensor | ctypes.Structure | int | None) -> float:
+    """Call ``relief_<name>``: tensors by their address, whole numbers as long, rules by reference, None as null."""
+    words = [
+        ctypes.c_void_p(a.data_ptr()) if isinstance(a, Tensor)
+        else ctypes.byref(a) if isinstance(a, Rule)
+        else None if a is None
+        else ctypes.c_long(a)
+        for a in arguments
+    ]  # fmt: skip
+    result: float = library()[f"relief_{name}"](*words)
+    return result

@@ -1,0 +1,289 @@
+"""Backbone 1's stages for the engine ``fused``: the layers of ``cnn`` by the C library, float32 on a CPU.
+
+Windows and activations are time-major, (B, T, C), with two steps of zeros at both ends and channels padded to a multiple
+of eight (``kernels.c``). Where a sensor's encoder and block of the fusion all train, they are one node of autograd, whose
+backward pass takes the block's optimizer step while its gradient is in the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import local
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from relief_ray.kernels.library import Rule, call
+
+# (the parameter) -> the rule of its step and the moments that it keeps.
+TakeStep = Callable[[Tensor], tuple[Rule, tuple[Tensor | None, Tensor | None]]]
+
+_MARGIN = 2
+_here = local()
+
+
+def time_major(modality: str, windows_BCT: Tensor) -> Tensor:
+    """Windows as the first convolution reads them: (B, C, T) -> (B, T + 4, C)."""
+    return nn.functional.pad(windows_BCT.transpose(1, 2), (0, 0, _MARGIN, _MARGIN)).contiguous()
+
+
+def _work(numel: int) -> Tensor:
+    """This thread's memory for a kernel's own use."""
+    if getattr(_here, "work", None) is None or _here.work.numel() < numel:
+        _here.work = torch.empty(numel)
+    work: Tensor = _here.work
+    return work
+
+
+def _up(number: int, to: int = 8) -> int:
+    return -(-number // to) * to
+
+
+def _half(steps: int) -> int:
+    return (steps + 1) // 2
+
+
+def _conv1(x: Tensor, conv: nn.Conv1d) -> Tensor:
+    batch, samples, ins = len(x), x.shape[1] - 2 * _MARGIN, x.shape[2]
+    outs = conv.out_channels
+    y = torch.empty(batch, _half(samples) + 2 * _MARGIN, _up(outs))
+    call("conv1", batch, samples, ins, outs, x, None, conv.weight, conv.bias, y, _work((5 * ins + 1) * _up(outs)))
+    return y
+
+
+def _conv1_back(grad: Tensor, y: Tensor, x: Tensor, conv: nn.Conv1d) -> tuple[Tensor, Tensor]:
+    """Gradients of weight and bias; ``grad`` (B, Q, c1) is overwritten."""
+    batch, samples, ins = len(x), x.shape[1] - 2 * _MARGIN, x.shape[2]
+    outs = conv.out_channels
+    dw, db = torch.empty(conv.weight.shape), torch.empty(outs)
+    call("conv1_back", batch, samples, ins, outs, grad, y, x, None, dw, db, _work((5 * ins + 1) * _up(outs)))
+    return dw, db
+
+
+def _conv2(y1: Tensor, conv: nn.Conv1d, pooled: int, keep: bool) -> tuple[Tensor, Tensor]:
+    """The convolution's output (B, S, c2), of the last window where not kept, and the features (B, C2 P)."""
+    batch, steps = len(y1), y1.shape[1] - 2 * _MARGIN
+    ins, outs = conv.in_channels, conv.out_channels
+    y2 = torch.empty(batch if keep else 1, _half(steps), _up(outs))
+    features = torch.empty(batch, outs * pooled)
+    work = _work((5 * _up(ins) + 1) * _up(outs))
+    call(
+        "conv2", batch, steps, ins, outs, pooled, y1, conv.weight, conv.bias, y2, int(keep), features,
+        features.shape[1], work,
+    )  # fmt: skip
+    return y2, features
+
+
+def _conv2_back(
+    grad: Tensor, y2: Tensor, y1: Tensor, conv: nn.Conv1d, pooled: int, below: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Gradients of weight and bias, and by the input (B, Q, c1) where there is one ``below``."""
+    batch, steps = len(y1), y1.shape[1] - 2 * _MARGIN
+    ins, outs = conv.in_channels, conv.out_channels
+    dw, db = torch.empty(conv.weight.shape), torch.empty(outs)
+    dy1 = torch.empty(batch, steps, _up(ins)) if below else None
+    work = _work((10 * _up(ins) + _half(steps) + 4) * _up(outs))
+    call(
+        "conv2_back", batch, steps, ins, outs, pooled, grad, grad.stride(0), y2, y1, conv.weight, dw, db, dy1, work
+    )  # fmt: skip
+    return dw, db, dy1
+
+
+def _linear(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    y = torch.empty(len(h), len(weight))
+    call("linear", len(h), len(weight), h.shape[1], h, h.stride(0), weight, bias, y)
+    return y
+
+
+def _linear_back(
+    grad: Tensor, h: Tensor, weight: Tensor, below: bool, train: bool, take: TakeStep | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients by the input (B, N; rows padded to 16) and the weight; with ``take`` the weight takes its step."""
+    batch, outs, ins = len(h), len(weight), h.shape[1]
+    dh = torch.empty(batch, _up(ins, 16)) if below else None
+    dw = torch.empty(weight.shape) if train and take is None else None
+    rule, (mean, square) = take(weight) if train and take else (None, (None, None))
+    work = _work(16 * max(outs, (batch + 6) * _up(ins, 16) // 16))
+    call(
+        "linear_back", batch, outs, ins, grad, h, h.stride(0), weight, dh, _up(ins, 16), dw, rule, mean, square, work
+    )  # fmt: skip
+    return None if dh is None else dh[:, :ins], dw
+
+
+class _First(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, conv: nn.Conv1d) -> Tensor:
+        ctx.conv, y = conv, _conv1(x, conv)
+        ctx.save_for_backward(x, y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, y = ctx.saved_tensors
+        inner = grad[:, _MARGIN:-_MARGIN].clone(memory_format=torch.contiguous_format)
+        return None, *_conv1_back(inner, y, x, ctx.conv), None
+
+
+class _Second(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y1: Tensor, weight: Tensor, bias: Tensor, conv: nn.Conv1d, pooled: int) -> Tensor:
+        ctx.conv, ctx.pooled = conv, pooled
+        y2, features = _conv2(y1, conv, pooled, keep=any(ctx.needs_input_grad))
+        ctx.save_for_backward(y1, y2)
+        return features
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        y1, y2 = ctx.saved_tensors
+        dw, db, inner = _conv2_back(grad.contiguous(), y2, y1, ctx.conv, ctx.pooled, ctx.needs_input_grad[0])
+        dy1 = None if inner is None else nn.functional.pad(inner, (0, 0, _MARGIN, _MARGIN))
+        return dy1, dw, db, None, None
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, weight: Tensor, bias: Tensor | None, take: TakeStep | None) -> Tensor:
+        ctx.take = take
+        h = h.contiguous()
+        ctx.save_for_backward(h, weight)
+        return _linear(h, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        h, weight = ctx.saved_tensors
+        grad = grad.contiguous()
+        dh, dw = _linear_back(grad, h, weight, ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.take)
+        db = None
+        if ctx.needs_input_grad[2]:
+            call("columns", *grad.shape, grad, db := torch.empty(grad.shape[1]))
+        return dh, dw, db, None
+
+
+class _Sensor(torch.autograd.Function):
+    """A sensor's two convolutions and its block of the fusion, all of them trained."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, w: Tensor, of: Sensor) -> Tensor:
+        ctx.of, y1 = of, _conv1(x, of.first)
+        y2, features = _conv2(y1, of.second, of.pooled, keep=True)
+        ctx.save_for_backward(x, y1, y2, features)
+        return _linear(features, w, None)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, y1, y2, features = ctx.saved_tensors
+        of: Sensor = ctx.of
+        df, dw = _linear_back(grad.contiguous(), features, of.block.weight, True, True, of.block.take_step)
+        assert df is not None
+        dw2, db2, dy1 = _conv2_back(df, y2, y1, of.second, of.pooled, below=True)
+        assert dy1 is not None
+        return None, *_conv1_back(dy1, y1, x, of.first), dw2, db2, dw, None
+
+
+class _Fuse(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, bias: Tensor, *blocks: Tensor) -> Tensor:
+        held = [block.expand(len(blocks[-1]), -1).contiguous() for block in blocks]
+        y = torch.empty_like(held[0])
+        call("fuse", *y.shape, len(held), torch.tensor([block.data_ptr() for block in held]), bias, y)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (y,) = ctx.saved_tensors
+        masked, db = torch.empty_like(y), torch.empty(y.shape[1])
+        call("fuse_back", *y.shape, grad.contiguous(), y, masked, db)
+        return db, *(masked if needed else None for needed in ctx.needs_input_grad[1:])
+
+
+class _Loss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
+        grad = torch.empty_like(logits)
+        loss = call("loss", *logits.shape, logits, labels, grad)
+        ctx.save_for_backward(grad)
+        return torch.tensor(loss, dtype=torch.float32)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return ctx.saved_tensors[0] * grad, None
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross-entropy of logits (B, K) at labels (B,) int64."""
+    apply: Callable[..., Tensor] = _Loss.apply
+    return apply(logits.contiguous(), labels)
+
+
+class FusedSum(nn.Module):
+    """``ReLU(sum_m A_m h_m + b)``."""
+
+    def __init__(self, bias: nn.Parameter) -> None:
+        """Share the parameter."""
+        super().__init__()
+        self.bias = bias
+
+    def forward(self, *blocks_BD: Tensor) -> Tensor:
+        """M tensors (B, D) -> (B, D), summed in modality order."""
+        apply: Callable[..., Tensor] = _Fuse.apply
+        return apply(self.bias, *blocks_BD)
+
+
+class FusedConv1(nn.Module):
+    """ReLU(conv1) on ``time_major`` windows."""
+
+    def __init__(self, conv: nn.Conv1d) -> None:
+        """Share ``conv``'s parameters."""
+        super().__init__()
+        self.conv = conv
+
+    def forward(self, x_BTC: Tensor) -> Tensor:
+        """(B, T + 4, C) -> (B, Q + 4, c1)."""
+        apply: Callable[..., Tensor] = _First.apply
+        return apply(x_BTC, self.conv.weight, self.conv.bias, self.conv)
+
+
+class FusedConv2(nn.Module):
+    """ReLU(conv2), average pool and flatten."""
+
+    def __init__(self, conv: nn.Conv1d, pooled: int) -> None:
+        """Share ``conv``'s parameters; ``pooled`` time steps are left."""
+        super().__init__()
+        self.conv, self.pooled = conv, pooled
+
+    def forward(self, y_BTC: Tensor) -> Tensor:
+        """(B, Q + 4, c1) -> (B, out * pooled), channel-major like the reference."""
+        apply: Callable[..., Tensor] = _Second.apply
+        return apply(y_BTC, self.conv.weight, self.conv.bias, self.conv, self.pooled)
+
+
+class FusedLinear(nn.Module):
+    """``x W^T + b``; ``take_step``: its weight takes its optimizer step in the backward pass."""
+
+    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None) -> None:
+        """Share the parameters."""
+        super().__init__()
+        self.weight, self.bias = weight, bias
+        self.take_step: TakeStep | None = None
+
+    def forward(self, x_BD: Tensor) -> Tensor:
+        """(B, D) -> (B, outputs)."""
+        apply: Callable[..., Tensor] = _Linear.apply
+        return apply(x_BD, self.weight, self.bias, self.take_step)
+
+
+class Sensor(nn.Module):
+    """All stages of a sensor, for steps in which they all train."""
+
+    def __init__(self, first: nn.Conv1d, second: nn.Conv1d, pooled: int, block: FusedLinear) -> None:
+        """Share the parameters of the three stages."""
+        super().__init__()
+        self.first, self.second, self.pooled, self.block = first, second, pooled, block
+
+    def forward(self, x_BTC: Tensor) -> Tensor:
+        """(B, T + 4, C) -> (B, fusion)."""
+        apply: Callable[..., Tensor] = _Sensor.apply
+        first, second = self.first, self.second
+        return apply(x_BTC, first.weight, first.bias, second.weight, second.bias, self.block.weight, self)
