@@ -294,7 +294,7 @@ BACKBONES: dict[str, Fault] = {
     ),
     "a model beyond memory": net("return nn.Linear(10**9, 10**9)", "module", "can't allocate memory"),
     "build returns a number": Fault(
-        text=f"{NET_HEAD}\nclass Mine(BackboneConfig):\n    def build(self, shape, seed, fast=0):\n        return 1",
+        text=f"{NET_HEAD}\nclass Mine(BackboneConfig):\n    def build(self, shape, seed, engine=0):\n        return 1",
         function="build", said="build returned a int, expected a relief_ray.models.backbone.Backbone", round=0,
     ),
 }  # fmt: skip

@@ -71,7 +71,7 @@ def test_a_profile_of_another_backbone_is_refused(tmp_path):
         drive(config_of("fedavg", **named), tmp_path / "run")
 
 
-@pytest.mark.parametrize("engine", ["naive", "reuse", "gemm"])
+@pytest.mark.parametrize("engine", ["naive", "reuse", "gemm", "fused"])
 def test_fedavg_is_exactly_as_fast_as_itself_under_every_clock(tmp_path, engine):
     config = {
         "costs": {"profile": str(profile(tmp_path / "p.json", 1e9)), "planning_time": "measured"},

@@ -85,7 +85,7 @@ def make_client(scenario: Scenario, present: tuple[str, ...]) -> Client:
 
 def make_backbone(scenario: Scenario, engine: Engine) -> Backbone:
     """Backbone 1 for the scenario; the same initial values for every engine."""
-    return CnnConfig().build(input_shape(federated(scenario).spec), 0, fast=engine == "gemm")
+    return CnnConfig().build(input_shape(federated(scenario).spec), 0, engine=engine)
 
 
 def eager_round(client: Client) -> Callable[[], Tensor]:

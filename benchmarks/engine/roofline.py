@@ -144,7 +144,7 @@ class Fusion:
         self.blocks = [nn.Parameter(torch.randn(FUSION, width) * 0.01) for _ in range(num_modalities)]
         self.nbytes = sum(4 * b.numel() for b in self.blocks)
         self.flops = 2.0 * BATCH * sum(b.numel() for b in self.blocks)
-        self._adam = LocalOptimizer(self.blocks, fused=True)
+        self._adam = LocalOptimizer(self.blocks, "torch_fused")
         self._adam.reset(self.blocks)
 
     def forward(self) -> Tensor:

@@ -250,7 +250,7 @@ def _train(
     missing: Missing = "zero_input",
 ) -> Update:
     """Two epochs of SGD on noise by a client with the sensors ``present``."""
-    backbone = bench.config.backbone.build(bench.shape, 0, fast=engine == "gemm")
+    backbone = bench.config.backbone.build(bench.shape, 0, engine)
     config = TrainerConfig(lr=0.05, batch_size=_BATCH_SIZE, missing=missing, engine=engine, rule=UpdateRule(name="sgd"))
     windows = {m: x for m, x in bench.inputs(backbone, _NUM_WINDOWS).items() if m in present}
     labels = torch.arange(_NUM_WINDOWS) % bench.shape.num_classes
@@ -300,7 +300,7 @@ def _engines(bench: _Bench) -> None:
     layout = bench.build().layout
     last = [g.id for g in layout if g.role == "head"][-1:] or [layout.ids[-1]]
     present = bench.shape.modalities[:-1] or bench.shape.modalities
-    engines: tuple[Engine, ...] = ("reuse", "gemm") if bench.config.backbone.has_gemm else ("reuse",)
+    engines: tuple[Engine, ...] = ("reuse", *bench.config.backbone.engines)
     for trained in (None, last):
         expected = _train(bench, present, trained, "naive")
         for engine in engines:

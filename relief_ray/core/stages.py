@@ -16,7 +16,7 @@ from relief_ray.core.groups import GroupId
 RAW = "x."
 # How local training is carried out: every stage in every step (reference); unchanged outputs computed once; the latter
 # with convolutions as matrix products.
-Engine = Literal["naive", "reuse", "gemm"]
+Engine = Literal["naive", "reuse", "gemm", "fused"]
 FLOAT_BYTES = 4
 # Largest memory for the outputs that no step changes, per client and round; else they are computed in every step.
 MAX_KEPT_BYTES = 2**30

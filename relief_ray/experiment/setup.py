@@ -28,11 +28,12 @@ from relief_ray.devices.calibration import utilisations
 from relief_ray.devices.fleet import DeviceType, build_fleet, device_types, with_windows
 from relief_ray.devices.time import ClockContext, Measured, Profile, TimeModel, build_clocks, load_profile
 from relief_ray.devices.workload import ADAM_FLOPS_PER_VALUE
+from relief_ray.kernels.library import why_missing
 from relief_ray.models.backbone import Backbone, BackboneNetwork, InputShape, build_verified
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.costs import count_costs
 from relief_ray.models.extra import with_extra_modules
-from relief_ray.models.registry import backbone_name, build_checked, require_gemm
+from relief_ray.models.registry import backbone_name, build_checked, require_engine
 from relief_ray.plugins.blame import take_as_users
 from relief_ray.plugins.contract import guarded
 from relief_ray.plugins.load import is_path
@@ -230,9 +231,9 @@ def model_of(
         UserError: backbone or costs are wrong; place and fix are named.
     """
     strategy, shape = guarded(build(config.strategy)), input_shape(spec)
-    plain = build_backbone(config, shape, engine)
+    plain = build_backbone(config, shape, "naive")  # costs are counted on torch's own operations
     additions = strategy.adapt(plain.layout, fleet)
-    backbone = build_backbone(config, shape, engine, additions) if additions else plain
+    backbone = build_backbone(config, shape, "naive", additions) if additions else plain
     costs = make_costs(config, fleet, types, plain, backbone, engine, clocks or run_clocks(config, engine))
     return Model(
         config=config,
@@ -302,11 +303,29 @@ class Setup:
 
 
 def choose_engine(config: ExperimentConfig) -> Engine:
-    """Choose the engine: GEMMs where the backbone has them (Backbone 1), else reuse, or as ``training.engine`` says."""
-    if config.training.engine == "gemm":
-        require_gemm(config.backbone)
-    automatic: Engine = "gemm" if config.backbone.has_gemm else "reuse"
-    return automatic if config.training.engine == "auto" else config.training.engine
+    """Choose the engine: the backbone's fastest that works here, else reuse, or as ``training.engine`` says.
+
+    Raises:
+        UserError: the one that is named does not work with this backbone or here.
+    """
+    chosen = config.training.engine
+    if chosen == "auto":
+        able: tuple[Engine, ...] = (*config.backbone.engines, "reuse")
+        return next(engine for engine in able if engine != "fused" or not why_not_fused(config))
+    require_engine(config.backbone, chosen)
+    if chosen == "fused" and (why := why_not_fused(config)):
+        raise UserError(f"training.engine = 'fused': {why}; take 'auto'")
+    return chosen
+
+
+def why_not_fused(config: ExperimentConfig) -> str:
+    """Why a run cannot use the kernels here; empty: it can."""
+    training = config.training
+    if training.device != "cpu":
+        return f"its kernels are for a CPU, expected training.device=cpu, found {training.device}"
+    if training.autocast != "none" or training.stack > 1:
+        return "its kernels are float32 and of one client, expected training.autocast=none and training.stack=1"
+    return why_missing()
 
 
 def prepare(
@@ -478,7 +497,7 @@ def build_backbone(
 ) -> Backbone:
     """Build the backbone with the run's initialisation and the strategy's additions."""
     seed = int(Streams(seed=config.seed).numpy("model").integers(2**31))
-    return with_extra_modules(build_checked(config.backbone, shape, seed, engine == "gemm"), additions, seed)
+    return with_extra_modules(build_checked(config.backbone, shape, seed, engine), additions, seed)
 
 
 def _build_network(

@@ -1,7 +1,7 @@
 """Builds the C library at its first use and calls it: ``call(name, ...)`` with tensors, numbers and rules.
 
-One library for each source, set of flags and instruction level lies in the cache, named by their sha256 and renamed into
-place whole. The level is named in the flags and never "native": what a library computes is known from its name alone.
+One library for each source, set of flags and instruction level lies in the cache, named by their sha256 and renamed
+into place whole. The level is named in the flags and never "native": a library's name says what it computes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from enum import IntEnum
 from functools import cache
 from hashlib import sha256
 from importlib.util import find_spec
@@ -21,6 +22,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from relief_ray.support.errors import UserError
 from relief_ray.support.files import cache_root
 
 SOURCE = Path(__file__).with_name("kernels.c")
@@ -36,14 +38,28 @@ class Rule(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_int32) for name in ("kind", "first", "kept")),
-        *((name, ctypes.c_float) for name in ("rate", "keep1", "new1", "keep2", "new2", "root", "eps", "decay", "shrink")),
+        *(
+            (name, ctypes.c_float)
+            for name in ("rate", "keep1", "new1", "keep2", "new2", "root", "eps", "decay", "shrink")
+        ),
     )
 
 
-ADAM, VELOCITY, SGD = range(3)
+class Conv(ctypes.Structure):
+    """The shape of a convolution, as ``kernels.c`` has it."""
+
+    _fields_ = tuple((name, ctypes.c_long) for name in ("batch", "samples", "ins", "outs", "pooled"))
 
 
-class Missing(Exception):
+class Kind(IntEnum):
+    """How a step is computed: Adam, SGD with a velocity, SGD."""
+
+    ADAM = 0
+    VELOCITY = 1
+    SGD = 2
+
+
+class Missing(UserError):
     """Why there is no library on this machine."""
 
 
@@ -63,7 +79,7 @@ def library() -> ctypes.CDLL:
     digest = sha256(SOURCE.read_bytes() + " ".join(flags).encode()).hexdigest()[:16]
     name = f"kernels-{machine}-{digest}.so"
     loaded = ctypes.CDLL(str(_built(name, flags)))
-    loaded.relief_loss.restype = loaded.relief_leave.restype = ctypes.c_double
+    loaded.relief_loss.restype = ctypes.c_double
     return loaded
 
 
@@ -122,7 +138,7 @@ def call(name: str, *arguments: Tensor | ctypes.Structure | int | None) -> float
     """Call ``relief_<name>``: tensors by their address, whole numbers as long, rules by reference, None as null."""
     words = [
         ctypes.c_void_p(a.data_ptr()) if isinstance(a, Tensor)
-        else ctypes.byref(a) if isinstance(a, Rule)
+        else ctypes.byref(a) if isinstance(a, ctypes.Structure)
         else None if a is None
         else ctypes.c_long(a)
         for a in arguments

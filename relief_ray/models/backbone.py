@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from relief_ray.core.groups import GroupId, GroupLayout, Params
 from relief_ray.core.protocols import Reading
-from relief_ray.core.stages import RAW, Missing, StageSpec, ancestors
+from relief_ray.core.stages import RAW, Engine, Missing, StageSpec, ancestors
 from relief_ray.models.checks import DeclarationError, check_modules, check_owners
 from relief_ray.models.modes import Statistics, in_test_mode
 from relief_ray.models.stage import GroupParameters as GroupParameters
@@ -52,6 +52,7 @@ class Backbone:
         facts: identity of frozen parts, recorded with every run.
         warnings: recorded with every run.
         output: the stage whose output is the logits (B, K).
+        joined: stages that compute several of ``stages`` together, from the first one's inputs, called as the last one.
         adapter_scales: ``set_scale(adapter, factor)`` of every LoRA layer.
         statistics: running statistics of its BatchNorm layers, which are every client's own.
     """
@@ -66,6 +67,7 @@ class Backbone:
         facts: Facts = _NO_FACTS,
         warnings: tuple[str, ...] = (),
         output: str | None = None,
+        joined: Sequence[Stage] = (),
     ) -> None:
         """Check that stages are topologically ordered and that groups and stages fit; put all layers into test mode.
 
@@ -79,6 +81,7 @@ class Backbone:
         self.shape, self.stages, self.prepare = shape, in_test_mode(stages), prepare
         self.chunk, self.facts, self.warnings = chunk, facts, warnings
         self.declared, self.output = declared, output or self.stages[-1].spec.id
+        self.joined = tuple(joined)
         self.layout = GroupLayout(g.group() for g in declared)
         self.parameters = {g.id: tuple(p for _, p, _ in g.tensors) for g in declared}
         known = {RAW + m for m in shape.modalities}
@@ -132,6 +135,7 @@ class Backbone:
             self.facts,
             self.warnings,
             self.output,
+            self.joined,
         )
 
 
@@ -252,17 +256,17 @@ class BackboneNetwork:
 class BackboneConfig(FrozenConfig):
     """Base of every backbone's configuration: frozen, no unknown keys. A subclass has at least ``build``.
 
-    ``has_gemm``: whether ``build`` obeys ``fast``; without it the engine ``gemm`` is refused.
+    ``engines``: those for which ``build`` has stages of its own, beside ``naive`` and ``reuse``; others are refused.
     ``has_lora``: whether clients train LoRA factors of frozen weights; without them methods for LoRA are stand-ins.
     ``same_speed``: keys that change what is computed and not how long it takes; device profiles hold for all of them.
     """
 
-    has_gemm: ClassVar[bool] = False
+    engines: ClassVar[tuple[Engine, ...]] = ()
     has_lora: ClassVar[bool] = False
     same_speed: ClassVar[frozenset[str]] = frozenset()
 
-    def build(self, shape: InputShape, seed: int, fast: bool = False) -> Backbone:
-        """The backbone, initialised from ``seed`` alone; ``fast``: for the engine ``gemm``, same values and layout.
+    def build(self, shape: InputShape, seed: int, engine: Engine = "naive") -> Backbone:
+        """The backbone, initialised from ``seed`` alone: same values, layout and function for every ``engine``.
 
         Raises:
             UserError: the class has no ``build`` of its own.

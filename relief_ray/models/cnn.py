@@ -7,7 +7,6 @@ trained on absent inputs must not carry their statistics. The widths are FITTED 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
@@ -15,7 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from relief_ray.core.stages import RAW
+from relief_ray.core.stages import RAW, Engine, StageSpec
 from relief_ray.models.backbone import (
     Backbone,
     BackboneConfig,
@@ -25,6 +24,15 @@ from relief_ray.models.backbone import (
     raw_windows,
     require_memory,
     seeded,
+)
+from relief_ray.models.fused import (
+    KernelChannelsFirst,
+    KernelConv1,
+    KernelConv2,
+    KernelLinear,
+    KernelSensor,
+    KernelSum,
+    time_major,
 )
 from relief_ray.models.stage import apart, in_order, trained_stage
 
@@ -201,7 +209,7 @@ class _Unfold(torch.autograd.Function):
 class CnnConfig(BackboneConfig):
     """Widths of Backbone 1."""
 
-    has_gemm: ClassVar[bool] = True
+    engines: ClassVar[tuple[Engine, ...]] = ("fused", "gemm")
     name: Literal["cnn"] = "cnn"
     conv1: int = Field(default=16, ge=1)
     """Channels after the first convolution of an encoder."""
@@ -212,14 +220,14 @@ class CnnConfig(BackboneConfig):
     fusion: int = Field(default=304, ge=1)
     """Outputs of the fusion layer."""
 
-    def build(self, shape: InputShape, seed: int, fast: bool = False) -> Backbone:
-        """The backbone with seeded default initialisation; ``fast``: same layout, values and function with GEMMs.
+    def build(self, shape: InputShape, seed: int, engine: Engine = "naive") -> Backbone:
+        """The backbone with seeded default initialisation: same layout, values and function for every engine.
 
         Raises:
             UserError: a model of these widths does not fit into this machine's memory.
         """
         require_memory(self, _num_values(self, shape))
-        return _build(self, shape, seed, fast)
+        return _build(self, shape, seed, engine)
 
 
 def _num_values(config: CnnConfig, shape: InputShape) -> int:
@@ -232,51 +240,33 @@ def _num_values(config: CnnConfig, shape: InputShape) -> int:
     return encoders + config.fusion * (width + 1) + shape.num_classes * (config.fusion + 1)
 
 
-def _build(config: CnnConfig, shape: InputShape, seed: int, fast: bool) -> Backbone:
+def _build(config: CnnConfig, shape: InputShape, seed: int, engine: Engine) -> Backbone:
     width = config.conv2 * config.steps
     fusion = seeded(lambda: nn.Linear(width * len(shape.channels), config.fusion), seed)
     head = seeded(lambda: nn.Linear(config.fusion, shape.num_classes), seed + 1)
     assert isinstance(fusion, nn.Linear) and isinstance(head, nn.Linear)
     columns_FD = torch.split(fusion.weight.detach(), width, dim=1)
+    is_fused, bias = engine == "fused", nn.Parameter(fusion.bias.detach().clone())
     parts: list[tuple[Stage, GroupParameters]] = []
+    joined: list[Stage] = []
     for i, (modality, channels) in enumerate(shape.channels):
-        parts += _encoder(config, modality, _conv(config, channels, seed + 2 + i), fast)
-        source, block = parts[-1][0].spec.id, ColumnBlock(columns_FD[i])
-        parts.append(trained_stage(f"fusion.A.{modality}", (source,), block, "fusion_a", modality=modality))
+        convs = _conv(config, channels, seed + 2 + i)
+        parts += _encoder(config, modality, convs, engine)
+        source, name = parts[-1][0].spec.id, f"fusion.A.{modality}"
+        block = KernelLinear(nn.Parameter(columns_FD[i].clone()), None) if is_fused else ColumnBlock(columns_FD[i])
+        parts.append(trained_stage(name, (source,), block, "fusion_a", modality=modality))
+        if isinstance(block, KernelLinear):
+            groups = frozenset(group.id for _, group in parts[-3:])
+            spec = StageSpec(id=name, inputs=(RAW + modality,), groups=groups, modality=modality)
+            joined.append(Stage(spec=spec, module=KernelSensor(*convs, config.steps, block)))
     blocks = tuple(f"fusion.A.{modality}" for modality in shape.modalities)
-    if fast and os.environ.get("RELIEF_FUSED"):
-        return _fused(config, shape, fusion, head, seed)
-    total = FusionSum(nn.Parameter(fusion.bias.detach().clone()), nn.ReLU())
+    total = KernelSum(bias) if is_fused else FusionSum(bias, nn.ReLU())
     parts.append(trained_stage("fusion", blocks, total, "fusion_b", group="fusion.B"))
-    parts.append(trained_stage("head", ("fusion",), head, "head", group="head.1", layer=1))
-    stages, groups = apart(parts)
-    return Backbone(shape, stages, in_order(groups), columns if fast else raw_windows)
-
-
-def _fused(config, shape, fusion, head, seed):
-    from relief_ray.models import fused as F
-    from relief_ray.core.stages import StageSpec
-    parts, joined = [], []
-    width = config.conv2 * config.steps
-    columns_FD = torch.split(fusion.weight.detach(), width, dim=1)
-    for i, (modality, channels) in enumerate(shape.channels):
-        first, second = _conv(config, channels, seed + 2 + i)
-        below, name = (f"encoder.{modality}.{layer}" for layer in (1, 2))
-        parts.append(trained_stage(below, (RAW + modality,), F.FusedConv1(first), "encoder", of=first, modality=modality, layer=1))
-        parts.append(trained_stage(name, (below,), F.FusedConv2(second, config.steps), "encoder", of=second, modality=modality, layer=2, feature=True))
-        block = F.FusedLinear(nn.Parameter(columns_FD[i].clone()), None)
-        parts.append(trained_stage(f"fusion.A.{modality}", (name,), block, "fusion_a", modality=modality, of=(("weight", block.weight, "weight"),)))
-        spec = StageSpec(id=f"fusion.A.{modality}", inputs=(RAW + modality,), groups=frozenset([below, name, f"fusion.A.{modality}"]), modality=modality)
-        joined.append(Stage(spec=spec, module=F.Sensor(first, second, config.steps, block)))
-    blocks = tuple(f"fusion.A.{modality}" for modality in shape.modalities)
-    total = F.FusedSum(nn.Parameter(fusion.bias.detach().clone()))
-    parts.append(trained_stage("fusion", blocks, total, "fusion_b", group="fusion.B"))
-    h = F.FusedLinear(head.weight, head.bias)
-    parts.append(trained_stage("head", ("fusion",), h, "head", group="head.1", layer=1))
-    stages, groups = apart(parts)
-    out = Backbone(shape, stages, in_order(groups), F.time_major)
-    out.joined = joined
-    return out
+    last = KernelLinear(head.weight, head.bias) if is_fused else head
+    parts.append(trained_stage("head", ("fusion",), last, "head", group="head.1", layer=1))
+    stages, declared = apart(parts)
+    prepare = {"fused": time_major, "gemm": columns}.get(engine, raw_windows)
+    return Backbone(shape, stages, in_order(declared), prepare, joined=joined)
 
 
 def _conv(config: CnnConfig, channels: int, seed: int) -> tuple[nn.Conv1d, nn.Conv1d]:
@@ -290,12 +280,15 @@ def _conv(config: CnnConfig, channels: int, seed: int) -> tuple[nn.Conv1d, nn.Co
 
 
 def _encoder(
-    config: CnnConfig, modality: str, convs: tuple[nn.Conv1d, nn.Conv1d], fast: bool
+    config: CnnConfig, modality: str, convs: tuple[nn.Conv1d, nn.Conv1d], engine: Engine
 ) -> list[tuple[Stage, GroupParameters]]:
     modules: tuple[nn.Module, nn.Module]
     pool: nn.Module = nn.Sequential(nn.AdaptiveAvgPool1d(config.steps), nn.Flatten())
     first, second = convs
-    if fast:
+    if engine == "fused":
+        modules = (KernelConv1(first), KernelConv2(second, config.steps))
+        pool = nn.Sequential(KernelChannelsFirst(first.out_channels), pool)
+    elif engine == "gemm":
         modules = (FusedConv1(first), FusedConv2(second, config.steps))
         pool = nn.Sequential(ChannelsFirst(), pool)
     else:

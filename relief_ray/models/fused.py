@@ -1,23 +1,24 @@
 """Backbone 1's stages for the engine ``fused``: the layers of ``cnn`` by the C library, float32 on a CPU.
 
-Windows and activations are time-major, (B, T, C), with two steps of zeros at both ends and channels padded to a multiple
-of eight (``kernels.c``). Where a sensor's encoder and block of the fusion all train, they are one node of autograd, whose
-backward pass takes the block's optimizer step while its gradient is in the cache.
+Windows and activations are time-major, (B, T, C), with two steps of zeros at both ends and channels padded to a
+multiple of eight (``kernels.c``). Where a sensor's encoder and block of the fusion all train, they are one node of
+autograd, whose backward pass takes the block's optimizer step while its gradient is in the cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import local
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from relief_ray.kernels.library import Rule, call
+from relief_ray.kernels.library import Conv, Rule, call
 
-# (the parameter) -> the rule of its step and the moments that it keeps.
-TakeStep = Callable[[Tensor], tuple[Rule, tuple[Tensor | None, Tensor | None]]]
+# (the parameter) -> the numbers of its next step, and the moments that it keeps.
+TakeStep = Callable[[Tensor], tuple[Rule, Tensor | None, Tensor | None]]
 
 _MARGIN = 2
 _here = local()
@@ -44,34 +45,37 @@ def _half(steps: int) -> int:
     return (steps + 1) // 2
 
 
+def _first(conv: nn.Conv1d, x: Tensor) -> Conv:
+    return Conv(batch=len(x), samples=x.shape[1] - 2 * _MARGIN, ins=x.shape[2], outs=conv.out_channels)
+
+
+def _second(conv: nn.Conv1d, y1: Tensor, pooled: int) -> Conv:
+    samples = y1.shape[1] - 2 * _MARGIN
+    return Conv(batch=len(y1), samples=samples, ins=conv.in_channels, outs=conv.out_channels, pooled=pooled)
+
+
 def _conv1(x: Tensor, conv: nn.Conv1d) -> Tensor:
-    batch, samples, ins = len(x), x.shape[1] - 2 * _MARGIN, x.shape[2]
-    outs = conv.out_channels
-    y = torch.empty(batch, _half(samples) + 2 * _MARGIN, _up(outs))
-    call("conv1", batch, samples, ins, outs, x, None, conv.weight, conv.bias, y, _work((5 * ins + 1) * _up(outs)))
+    shape, wide = _first(conv, x), _up(conv.out_channels)
+    y = torch.empty(shape.batch, _half(shape.samples) + 2 * _MARGIN, wide)
+    call("conv1", shape, x, conv.weight, conv.bias, y, _work((5 * shape.ins + 1) * wide))
     return y
 
 
 def _conv1_back(grad: Tensor, y: Tensor, x: Tensor, conv: nn.Conv1d) -> tuple[Tensor, Tensor]:
     """Gradients of weight and bias; ``grad`` (B, Q, c1) is overwritten."""
-    batch, samples, ins = len(x), x.shape[1] - 2 * _MARGIN, x.shape[2]
-    outs = conv.out_channels
-    dw, db = torch.empty(conv.weight.shape), torch.empty(outs)
-    call("conv1_back", batch, samples, ins, outs, grad, y, x, None, dw, db, _work((5 * ins + 1) * _up(outs)))
+    shape, wide = _first(conv, x), _up(conv.out_channels)
+    dw, db = torch.empty(conv.weight.shape), torch.empty(conv.out_channels)
+    call("conv1_back", shape, grad, y, x, dw, db, _work((5 * shape.ins + 1) * wide))
     return dw, db
 
 
 def _conv2(y1: Tensor, conv: nn.Conv1d, pooled: int, keep: bool) -> tuple[Tensor, Tensor]:
     """The convolution's output (B, S, c2), of the last window where not kept, and the features (B, C2 P)."""
-    batch, steps = len(y1), y1.shape[1] - 2 * _MARGIN
-    ins, outs = conv.in_channels, conv.out_channels
-    y2 = torch.empty(batch if keep else 1, _half(steps), _up(outs))
-    features = torch.empty(batch, outs * pooled)
-    work = _work((5 * _up(ins) + 1) * _up(outs))
-    call(
-        "conv2", batch, steps, ins, outs, pooled, y1, conv.weight, conv.bias, y2, int(keep), features,
-        features.shape[1], work,
-    )  # fmt: skip
+    shape, wide = _second(conv, y1, pooled), _up(conv.out_channels)
+    y2 = torch.empty(shape.batch if keep else 1, _half(shape.samples), wide)
+    features = torch.empty(shape.batch, shape.outs * pooled)
+    work = _work((5 * _up(shape.ins) + 1) * wide)
+    call("conv2", shape, y1, conv.weight, conv.bias, y2, int(keep), features, work)
     return y2, features
 
 
@@ -79,14 +83,11 @@ def _conv2_back(
     grad: Tensor, y2: Tensor, y1: Tensor, conv: nn.Conv1d, pooled: int, below: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Gradients of weight and bias, and by the input (B, Q, c1) where there is one ``below``."""
-    batch, steps = len(y1), y1.shape[1] - 2 * _MARGIN
-    ins, outs = conv.in_channels, conv.out_channels
-    dw, db = torch.empty(conv.weight.shape), torch.empty(outs)
-    dy1 = torch.empty(batch, steps, _up(ins)) if below else None
-    work = _work((10 * _up(ins) + _half(steps) + 4) * _up(outs))
-    call(
-        "conv2_back", batch, steps, ins, outs, pooled, grad, grad.stride(0), y2, y1, conv.weight, dw, db, dy1, work
-    )  # fmt: skip
+    shape, narrow, wide = _second(conv, y1, pooled), _up(conv.in_channels), _up(conv.out_channels)
+    dw, db = torch.empty(conv.weight.shape), torch.empty(conv.out_channels)
+    dy1 = torch.empty(shape.batch, shape.samples, narrow) if below else None
+    work = _work((10 * narrow + _half(shape.samples) + 3) * wide)
+    call("conv2_back", shape, grad, grad.stride(0), y2, y1, conv.weight, dw, db, dy1, work)
     return dw, db, dy1
 
 
@@ -103,7 +104,7 @@ def _linear_back(
     batch, outs, ins = len(h), len(weight), h.shape[1]
     dh = torch.empty(batch, _up(ins, 16)) if below else None
     dw = torch.empty(weight.shape) if train and take is None else None
-    rule, (mean, square) = take(weight) if train and take else (None, (None, None))
+    rule, mean, square = take(weight) if train and take else (None, None, None)
     work = _work(16 * max(outs, (batch + 6) * _up(ins, 16) // 16))
     call(
         "linear_back", batch, outs, ins, grad, h, h.stride(0), weight, dh, _up(ins, 16), dw, rule, mean, square, work
@@ -164,21 +165,22 @@ class _Sensor(torch.autograd.Function):
     """A sensor's two convolutions and its block of the fusion, all of them trained."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, w: Tensor, of: Sensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, of: KernelSensor, *parameters: Tensor) -> Tensor:
         ctx.of, y1 = of, _conv1(x, of.first)
         y2, features = _conv2(y1, of.second, of.pooled, keep=True)
         ctx.save_for_backward(x, y1, y2, features)
-        return _linear(features, w, None)
+        return _linear(features, parameters[-1], None)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, y1, y2, features = ctx.saved_tensors
-        of: Sensor = ctx.of
-        df, dw = _linear_back(grad.contiguous(), features, of.block.weight, True, True, of.block.take_step)
+        of: KernelSensor = ctx.of
+        block = of.block
+        df, dw = _linear_back(grad.contiguous(), features, block.weight, True, ctx.needs_input_grad[6], block.take_step)
         assert df is not None
         dw2, db2, dy1 = _conv2_back(df, y2, y1, of.second, of.pooled, below=True)
         assert dy1 is not None
-        return None, *_conv1_back(dy1, y1, x, of.first), dw2, db2, dw, None
+        return None, None, *_conv1_back(dy1, y1, x, of.first), dw2, db2, dw
 
 
 class _Fuse(torch.autograd.Function):
@@ -194,7 +196,8 @@ class _Fuse(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (y,) = ctx.saved_tensors
         masked, db = torch.empty_like(y), torch.empty(y.shape[1])
-        call("fuse_back", *y.shape, grad.contiguous(), y, masked, db)
+        call("fuse_back", y.numel(), grad.contiguous(), y, masked)
+        call("columns", *y.shape, masked, db)
         return db, *(masked if needed else None for needed in ctx.needs_input_grad[1:])
 
 
@@ -217,7 +220,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return apply(logits.contiguous(), labels)
 
 
-class FusedSum(nn.Module):
+class KernelSum(nn.Module):
     """``ReLU(sum_m A_m h_m + b)``."""
 
     def __init__(self, bias: nn.Parameter) -> None:
@@ -231,7 +234,7 @@ class FusedSum(nn.Module):
         return apply(self.bias, *blocks_BD)
 
 
-class FusedConv1(nn.Module):
+class KernelConv1(nn.Module):
     """ReLU(conv1) on ``time_major`` windows."""
 
     def __init__(self, conv: nn.Conv1d) -> None:
@@ -245,7 +248,20 @@ class FusedConv1(nn.Module):
         return apply(x_BTC, self.conv.weight, self.conv.bias, self.conv)
 
 
-class FusedConv2(nn.Module):
+class KernelChannelsFirst(nn.Module):
+    """Turns ``KernelConv1``'s output into torch's order, for an early exit's pooling."""
+
+    def __init__(self, channels: int) -> None:
+        """``channels``: without the padded ones."""
+        super().__init__()
+        self.channels = channels
+
+    def forward(self, y_BTC: Tensor) -> Tensor:
+        """(B, Q + 4, c1) -> (B, channels, Q)."""
+        return y_BTC[:, _MARGIN:-_MARGIN, : self.channels].transpose(1, 2)
+
+
+class KernelConv2(nn.Module):
     """ReLU(conv2), average pool and flatten."""
 
     def __init__(self, conv: nn.Conv1d, pooled: int) -> None:
@@ -259,8 +275,8 @@ class FusedConv2(nn.Module):
         return apply(y_BTC, self.conv.weight, self.conv.bias, self.conv, self.pooled)
 
 
-class FusedLinear(nn.Module):
-    """``x W^T + b``; ``take_step``: its weight takes its optimizer step in the backward pass."""
+class KernelLinear(nn.Module):
+    """``x W^T + b``."""
 
     def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None) -> None:
         """Share the parameters."""
@@ -273,11 +289,20 @@ class FusedLinear(nn.Module):
         apply: Callable[..., Tensor] = _Linear.apply
         return apply(x_BD, self.weight, self.bias, self.take_step)
 
+    @contextmanager
+    def stepping(self, take_step: TakeStep) -> Iterator[None]:
+        """Let the weight take its optimizer steps in the backward pass."""
+        self.take_step = take_step
+        try:
+            yield
+        finally:
+            self.take_step = None
 
-class Sensor(nn.Module):
+
+class KernelSensor(nn.Module):
     """All stages of a sensor, for steps in which they all train."""
 
-    def __init__(self, first: nn.Conv1d, second: nn.Conv1d, pooled: int, block: FusedLinear) -> None:
+    def __init__(self, first: nn.Conv1d, second: nn.Conv1d, pooled: int, block: KernelLinear) -> None:
         """Share the parameters of the three stages."""
         super().__init__()
         self.first, self.second, self.pooled, self.block = first, second, pooled, block
@@ -286,4 +311,4 @@ class Sensor(nn.Module):
         """(B, T + 4, C) -> (B, fusion)."""
         apply: Callable[..., Tensor] = _Sensor.apply
         first, second = self.first, self.second
-        return apply(x_BTC, first.weight, first.bias, second.weight, second.bias, self.block.weight, self)
+        return apply(x_BTC, self, first.weight, first.bias, second.weight, second.bias, self.block.weight)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from relief_ray.core.groups import GroupId, Kind, Role
-from relief_ray.core.stages import RAW, StageSpec
+from relief_ray.core.stages import RAW, Engine, StageSpec
 from relief_ray.models.backbone import Backbone, BackboneConfig, GroupParameters, InputShape, Stage, seeded
 from relief_ray.models.checks import DeclarationError
 from relief_ray.models.cnn import ColumnBlock, FusionSum
@@ -46,7 +46,7 @@ class ModuleBackbone(BackboneConfig):
         """
         raise UserError(f"class {type(self).__name__} has no module(); define one that returns an nn.Module")
 
-    def build(self, shape: InputShape, seed: int, fast: bool = False) -> Backbone:
+    def build(self, shape: InputShape, seed: int, engine: Engine = "naive") -> Backbone:
         """The backbone of the module, initialised from ``seed`` alone."""
         module = seeded(lambda: self.module(shape), seed)
         if not isinstance(module, nn.Module):

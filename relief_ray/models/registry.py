@@ -10,6 +10,7 @@ import torch
 from pydantic import Field, TypeAdapter
 
 from relief_ray.core.groups import all_finite
+from relief_ray.core.stages import Engine
 from relief_ray.models.backbone import Backbone, BackboneConfig, InputShape
 from relief_ray.models.cnn import CnnConfig
 from relief_ray.models.module import ModuleBackbone
@@ -54,20 +55,20 @@ def backbone_name(config: BackboneConfig) -> str:
     return path_of(type(config)) if is_own(type(config)) else str(config.model_dump()["name"])
 
 
-def require_gemm(config: BackboneConfig) -> None:
-    """Refuse the engine ``gemm`` for a backbone without stages for it.
+def require_engine(config: BackboneConfig, engine: Engine) -> None:
+    """Refuse an engine for which a backbone has no stages.
 
     Raises:
-        UserError: the backbone has no stages for it.
+        UserError: it has none.
     """
-    if not config.has_gemm:
+    if engine not in ("naive", "reuse", *config.engines):
         raise UserError(
-            f"training.engine = 'gemm': backbone {backbone_name(config)} has no stages for it; take 'reuse' or "
-            "'naive' (a backbone whose build() obeys `fast` says so by has_gemm = True)"
+            f"training.engine = {engine!r}: backbone {backbone_name(config)} has no stages for it; take 'reuse' or "
+            "'naive' (a backbone whose build() has some says so by `engines`)"
         )
 
 
-def build_checked(config: BackboneConfig, shape: InputShape, seed: int, fast: bool) -> Backbone:
+def build_checked(config: BackboneConfig, shape: InputShape, seed: int, engine: Engine) -> Backbone:
     """Build the backbone; one of a user's own is also tried on two windows of noise.
 
     Raises:
@@ -76,10 +77,10 @@ def build_checked(config: BackboneConfig, shape: InputShape, seed: int, fast: bo
         UserError: as ``build`` raised it.
     """
     if not is_own(type(config)):
-        return config.build(shape, seed, fast=fast)
+        return config.build(shape, seed, engine)
     function = config.module if isinstance(config, ModuleBackbone) else config.build
     try:
-        backbone = call_users(partial(config.build, shape, seed, fast=fast))
+        backbone = call_users(partial(config.build, shape, seed, engine))
         fault = _fault_of(backbone, shape)
     except UserError as error:
         if isinstance(error, UserCodeError) or not isinstance(config, ModuleBackbone):

@@ -85,8 +85,7 @@ def plan_forward(
         live |= frozenset(below) - absent if not keep else cheap_reads(specs, live) - absent
     if reuse and zeroed:
         live -= _above_zeros(steps, zeroed, wanted)
-    every = [s for s in steps if s.spec.id in live]
-    every = _joined(backbone, every, trained, wanted)
+    every = _joined(backbone, [s for s in steps if s.spec.id in live], trained, wanted)
     sources = tuple(sorted(({i for s in every for i in s.spec.inputs} | wanted) - live))
     before = stages_for(backbone, {s for s in sources if not s.startswith(RAW)}, zeroed if reuse else frozenset())
     return ForwardPlan(
@@ -100,15 +99,17 @@ def plan_forward(
     )
 
 
-def _joined(backbone, steps, trained, wanted):
-    for whole in getattr(backbone, "joined", ()):
-        inner = ancestors(backbone.specs, {whole.spec.id}) 
-        kept = [s for s in steps if s.spec.id not in inner]
-        read = {i for s in kept for i in s.spec.inputs} | set(wanted)
-        if len(steps) - len(kept) == len(inner) and whole.spec.groups <= set(trained) and not (inner - {whole.spec.id}) & read:
-            at = next(i for i, s in enumerate(steps) if s.spec.id == whole.spec.id)
-            steps = [whole if s.spec.id == whole.spec.id else s for s in steps if s.spec.id == whole.spec.id or s.spec.id not in inner]
-    return steps
+def _joined(
+    backbone: Backbone, steps: Sequence[Stage], trained: Collection[GroupId], wanted: Collection[str]
+) -> list[Stage]:
+    """``steps``, with one stage for several where the backbone has it, all of them train and no other reads within."""
+    for whole in backbone.joined:
+        within = ancestors(backbone.specs, {whole.spec.id}) - ancestors(backbone.specs, set(whole.spec.inputs))
+        inner, others = within - {whole.spec.id}, [s for s in steps if s.spec.id not in within]
+        read = {i for s in others for i in s.spec.inputs} | set(wanted)
+        if len(steps) - len(others) == len(within) and whole.spec.groups <= set(trained) and not inner & read:
+            steps = [whole if s.spec.id == whole.spec.id else s for s in steps if s.spec.id not in inner]
+    return list(steps)
 
 
 def _above_zeros(steps: Sequence[Stage], zeroed: frozenset[str], wanted: Collection[str]) -> frozenset[str]:

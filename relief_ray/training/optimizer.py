@@ -8,7 +8,6 @@ With gradient ``g`` of tensor ``theta``, learning rate ``a``, decay ``l`` and mo
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,9 +21,10 @@ from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
-from relief_ray.kernels.library import Rule, call
+from relief_ray.kernels.library import Kind, Rule, call
 
 OptimizerName = Literal["adam", "adamw", "sgd"]
+Kernel = Literal["torch", "torch_fused", "own"]
 
 _ADAM: Mapping[str, Any] = MappingProxyType(
     {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "amsgrad": False, "maximize": False}
@@ -76,13 +76,14 @@ class _Slot:
 class LocalOptimizer:
     """Take the steps of one client's training; its buffers live as long as the worker.
 
-    ``fused`` on a CPU calls torch's kernel directly. The function around it sorts tensors by device and counts steps in
-    tensors, which takes noticeable time with small models. The numbers are the same.
+    ``kernel``: torch's functions, torch's fused kernels, or ours (``kernels.c``), whose bits no processor changes.
+    ``torch_fused`` on a CPU calls torch's kernel directly. The function around it sorts tensors by device and counts
+    steps in tensors, which takes noticeable time with small models. The numbers are the same.
     """
 
-    def __init__(self, parameters: Sequence[Tensor], fused: bool, rule: UpdateRule = ADAM) -> None:
+    def __init__(self, parameters: Sequence[Tensor], kernel: Kernel, rule: UpdateRule = ADAM) -> None:
         """Keep the rule's buffers and a step counter per parameter."""
-        self._rule = rule
+        self._rule, self._is_own, fused = rule, kernel == "own", kernel == "torch_fused"
         self._fused, self._is_direct = fused, fused and all(p.device.type == "cpu" for p in parameters)
         self._stale: set[int] = set()
         self._is_once = False
@@ -123,10 +124,9 @@ class LocalOptimizer:
             for p in parameters:
                 p.grad = torch.zeros_like(p) if p.grad is None else p.grad
         live = [p for p in parameters if p.grad is not None]
-        if os.environ.get("RELIEF_FUSED"):
+        if self._is_own:
             for p in live:
-                rule, moments = self.begin(p, lr)
-                call("step", rule, p.numel(), p.grad.contiguous(), p, *moments)
+                call("step", *self.begin(p, lr), p.numel(), p.grad, p)
                 p.grad = None
             return
         if self._is_once and self._is_direct and self._rule.name != "sgd":
@@ -144,16 +144,29 @@ class LocalOptimizer:
         for p in live:
             p.grad = None
 
-    def begin(self, p, lr):
-        slot = self._slots[id(p)]
-        first = id(p) in self._stale
-        if first:
-            self._stale.discard(id(p)); slot.count = 0
-        slot.count += 1
-        t = slot.count
-        b1, b2 = 0.9, 0.999
-        rule = Rule(0, int(first), int(not self._is_once), lr / (1 - b1**t), b1, 1 - b1, b2, 1 - b2, (1 - b2**t) ** -0.5, 1e-8, 0.0, 1.0)
-        return rule, slot.buffers
+    def begin(self, p: Tensor, lr: float) -> tuple[Rule, Tensor | None, Tensor | None]:
+        """Begin a tensor's next step by our kernels: the step's numbers, and the moments that it keeps."""
+        slot, is_first = self._slots[id(p)], id(p) in self._stale
+        assert is_first or not self._is_once, "a second step where one at most was announced"
+        self._stale.discard(id(p))
+        slot.count = t = 1 if is_first else slot.count + 1
+        mean, square = (*slot.buffers, None, None)[:2]
+        name, momentum, decay = self._rule.name, self._rule.momentum, self._rule.weight_decay
+        decoupled = name == "adamw"
+        rule = Rule(
+            kind=Kind.SGD if mean is None else Kind.VELOCITY if name == "sgd" else Kind.ADAM,
+            first=is_first,
+            kept=not self._is_once,
+            decay=0.0 if decoupled else decay,
+            shrink=1.0 - lr * decay if decoupled else 1.0,
+        )
+        if name == "sgd":
+            rule.rate, rule.keep1 = lr, momentum
+        else:
+            beta1, beta2 = _ADAM["beta1"], _ADAM["beta2"]
+            rule.rate, rule.root, rule.eps = lr / (1.0 - beta1**t), (1.0 - beta2**t) ** -0.5, _ADAM["eps"]
+            rule.keep1, rule.new1, rule.keep2, rule.new2 = beta1, 1.0 - beta1, beta2, 1.0 - beta2
+        return rule, mean, square
 
     def _adam_step(self, live: list[Tensor], gradients: list[Tensor], slots: Sequence[_Slot], lr: float) -> None:
         moved = live, gradients, [s.buffers[0] for s in slots], [s.buffers[1] for s in slots], list[Tensor]()

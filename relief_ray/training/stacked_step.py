@@ -418,7 +418,7 @@ class StackedTrainer:
         """Allocate nothing yet: memory is reserved for the largest stack that occurs."""
         self._trainer, self._max_clients = trainer, max_clients
         self._models = StackedModels(trainer.backbone, 0)
-        self._optimizer = LocalOptimizer([], fused=True)
+        self._optimizer = LocalOptimizer([], "torch_fused")
 
     def train(self, runs: Sequence[ClientRun]) -> list[Update]:
         """The clients' updates in their order; a client that can share its steps with no other is trained alone."""
@@ -451,7 +451,7 @@ class StackedTrainer:
         if self._models.size < len(runs):
             self._models = StackedModels(self._trainer.backbone, len(runs))
             tensors = [x for row in self._models.rows for x in row.values()]
-            self._optimizer = LocalOptimizer(tensors, fused=True, rule=self._trainer.config.rule)
+            self._optimizer = LocalOptimizer(tensors, "torch_fused", rule=self._trainer.config.rule)
         order = sorted(range(len(runs)), key=lambda i: -len(runs[i].data.labels))
         stacked = _begin_stacked_round(self._trainer, self._models, self._optimizer, plan, [runs[i] for i in order])
         self._epochs(stacked)

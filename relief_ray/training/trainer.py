@@ -7,7 +7,7 @@ optimizer state; outputs that no trained group can change are computed once per 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -15,13 +15,14 @@ from functools import lru_cache, partial
 import torch
 from torch import Tensor
 
-from relief_ray.core.client import ClientContext, ClientProgram, Probed, task_loss
+from relief_ray.core.client import ClientContext, ClientProgram, LocalStep, Probed, task_loss
 from relief_ray.core.codec import cut, encoded_nbytes
 from relief_ray.core.groups import GroupId, GroupLayout, Params, Part, Selection
 from relief_ray.core.messages import Assignment, Receipt, Update, Work
-from relief_ray.core.stages import MAX_KEPT_BYTES, missing_mode, most_windows
+from relief_ray.core.stages import MAX_KEPT_BYTES, Engine, missing_mode, most_windows
 from relief_ray.devices.workload import num_steps
 from relief_ray.models.backbone import Backbone, move_frozen
+from relief_ray.models.fused import KernelLinear, cross_entropy
 from relief_ray.models.modes import TrainingMode, of_statistics, without_statistics
 from relief_ray.support.errors import UserError
 from relief_ray.support.process import casting, seconds_between
@@ -43,7 +44,9 @@ from relief_ray.training.local_step import (
     accumulate_gradients,
     observed_rows,
 )
-from relief_ray.training.optimizer import LARGE, LocalOptimizer, clip_gradients
+from relief_ray.training.optimizer import LARGE, Kernel, LocalOptimizer, clip_gradients
+
+_KERNELS: Mapping[Engine, Kernel] = {"naive": "torch", "reuse": "torch_fused", "gemm": "torch_fused", "fused": "own"}
 
 
 class Trainer:
@@ -72,7 +75,7 @@ class Trainer:
         # Clients differ in a few ways only.
         self._plan_forward = lru_cache(maxsize=256)(partial(plan_forward, backbone))
         tensors = [p for parameters in backbone.parameters.values() for p in parameters]
-        self._optimizer = LocalOptimizer(tensors, fused=config.engine != "naive", rule=config.rule)
+        self._optimizer = LocalOptimizer(tensors, _KERNELS[config.engine], config.rule)
 
     def train(self, context: ClientContext, task: Assignment, data: ClientInputs, program: ClientProgram) -> Update:
         """Run one client's round: refine, E epochs, update, report.
@@ -116,6 +119,7 @@ class Trainer:
             statistics=run.statistics,
             plan=plan,
             output=task.output or self.backbone.output,
+            objective=self._objective(run.program),
             parameters=self._enable_gradients(context.round, task, once=is_once),
             vectors=GroupVectors(
                 self.backbone.parameters, tuple(j for j in self.backbone.layout.ids if j in task.train)
@@ -125,6 +129,10 @@ class Trainer:
             autocast=self.config.autocast,
             mode=self._mode(context, plan),
         )
+
+    def _objective(self, program: ClientProgram) -> Callable[[LocalStep], Tensor]:
+        is_ours = self.config.engine == "fused" and program.objective is task_loss
+        return (lambda step: cross_entropy(step.logits, step.labels)) if is_ours else program.objective
 
     def _mode(self, context: ClientContext, plan: ForwardPlan) -> TrainingMode:
         """Training mode of the stages that read a sensor of the client's; the other ones stay in test mode."""
@@ -206,14 +214,14 @@ class Trainer:
         return batches
 
     def _steps_in_backward(self, run: LoadedRun) -> AbstractContextManager[None]:
-        """Enable ``_fused_steps`` for the engine ``gemm`` on a CPU, whose backward reads a parameter only once.
+        """Enable ``_fused_steps`` for the engines whose backward pass reads a parameter only once, on a CPU.
 
         On a GPU there is no cache that would be worth it. Clipping needs all gradients before the first step, and
         weight decay a step of all tensors at once.
         """
         config = self.config
         is_apart = config.clip_norm is None and not config.rule.weight_decay
-        if config.engine != "gemm" or self.device.type != "cpu" or not is_apart:
+        if config.engine not in ("gemm", "fused") or self.device.type != "cpu" or not is_apart:
             return nullcontext()
         return _fused_steps(run, self._optimizer, config.batch_size)
 
@@ -348,23 +356,14 @@ def _fused_steps(run: LoadedRun, optimizer: LocalOptimizer, batch_size: int) -> 
     if has_parts or run.program.objective is not task_loss:
         yield
         return
-    from relief_ray.models.fused import FusedLinear
-    blocks = {id(s.module.weight): s.module for s in run.plan.every_step for s in [s] if isinstance(s.module, FusedLinear)}
-    from relief_ray.models.fused import Sensor
-    blocks |= {id(s.module.block.weight): s.module.block for s in run.plan.every_step if isinstance(s.module, Sensor)}
-    if blocks:
-        for lr, parameters in run.parameters.items():
-            for p in parameters:
-                if id(p) in blocks and p.numel() >= LARGE:
-                    blocks[id(p)].take_step = partial(_taken, optimizer, lr)
-        yield
-        for b in blocks.values():
-            b.take_step = None
-        return
+    modules = [m for stage in run.plan.every_step for m in stage.module.modules()]
+    linear = {id(m.weight): m for m in modules if isinstance(m, KernelLinear)}
     with ExitStack() as hooks:
         for lr, parameters in run.parameters.items():
             for p in parameters:
-                if p.numel() >= LARGE:
+                if p.numel() >= LARGE and (module := linear.get(id(p))):
+                    hooks.enter_context(module.stepping(partial(optimizer.begin, lr=lr)))
+                elif p.numel() >= LARGE:
                     step = partial(_step_in_backward, optimizer, lr, run.clock)
                     hooks.callback(p.register_post_accumulate_grad_hook(step).remove)  # type: ignore[no-untyped-call]
         yield
@@ -385,7 +384,3 @@ def _mean(losses: Sequence[tuple[Tensor, int]], num_windows: int) -> float:
     for loss, num in losses:  # not sum(), which adds up in other ways since Python 3.12
         total += float(loss) * num
     return total / num_windows
-
-
-def _taken(optimizer, lr, p):
-    return optimizer.begin(p, lr)

@@ -33,7 +33,7 @@ MASKS = [frozenset(SHAPE.modalities), frozenset(["gyro"])]
 
 
 def cnn(engine):
-    return TINY.build(SHAPE, 0, fast=engine == "gemm")
+    return TINY.build(SHAPE, 0, engine=engine)
 
 
 def tiny_moment(engine):

@@ -54,7 +54,7 @@ def precision(dtype: torch.dtype) -> Iterator[None]:
 def build(engine: str = "naive", dtype: torch.dtype = torch.float32, seed: int = 0) -> Backbone:
     """The backbone; the same initial values in every precision."""
     with precision(torch.float32):
-        backbone = TINY.build(SHAPE, seed, fast=engine == "gemm")
+        backbone = TINY.build(SHAPE, seed, engine=engine)
     for stage in backbone.stages:
         stage.module.to(dtype)
     return backbone

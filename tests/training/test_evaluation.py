@@ -21,7 +21,7 @@ def plain(backbone, raw, mask, missing):
     return values["head"]
 
 
-@pytest.mark.parametrize("engine", ["naive", "gemm"])
+@pytest.mark.parametrize("engine", ["naive", "gemm", "fused"])
 @pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])
 def test_masked_predictions_are_those_of_zeroed_sensors(engine, missing):
     """More windows than one chunk holds."""

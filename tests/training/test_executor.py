@@ -140,7 +140,7 @@ def test_training_after_an_evaluation_is_unharmed(job):
 
 @pytest.mark.ci
 @pytest.mark.parametrize("missing", ["zero_input", "zero_feature"])
-@pytest.mark.parametrize("engine", ["naive", "reuse", "gemm"])
+@pytest.mark.parametrize("engine", ["naive", "reuse", "gemm", "fused"])
 @pytest.mark.parametrize("groups", [None, ("head.1",), ("fusion.A.acc", "encoder.acc.2")], ids=str)
 def test_windows_read_batch_by_batch_give_the_same_bits(job, engine, missing, groups):
     trainer = TrainerConfig(lr=1e-2, batch_size=8, missing=missing, engine=engine)

@@ -37,7 +37,7 @@ def test_naive_runs_everything_in_every_step(calls):
         assert rows(seen, stage.spec.id) == {16: 2 * EPOCHS, 13: EPOCHS}, stage.spec.id
 
 
-@pytest.mark.parametrize("engine", ["reuse", "gemm"])
+@pytest.mark.parametrize("engine", ["reuse", "gemm", "fused"])
 def test_frozen_prefix_runs_once_per_window_and_round(calls, engine):
     seen = calls(engine, "zero_input", ("fusion.A.acc", "fusion.B", "head.1"))
     assert rows(seen, "encoder.acc.1") == rows(seen, "encoder.acc.2") == {NUM_WINDOWS: 1}
@@ -45,7 +45,7 @@ def test_frozen_prefix_runs_once_per_window_and_round(calls, engine):
     assert rows(seen, "fusion.A.acc") == rows(seen, "head") == {16: 2 * EPOCHS, 13: EPOCHS}
 
 
-@pytest.mark.parametrize("engine", ["reuse", "gemm"])
+@pytest.mark.parametrize("engine", ["reuse", "gemm", "fused"])
 def test_absent_modality_is_one_window(calls, engine):
     seen = calls(engine, "zero_input", None)
     for stage in ("encoder.hr.1", "encoder.hr.2", "fusion.A.hr"):
@@ -88,7 +88,7 @@ def test_what_no_sensor_reaches_is_the_same_for_any_chunk(missing):
     assert all(torch.equal(x, constants[1][name]) for name, x in constants[0].items())
 
 
-@pytest.mark.parametrize("engine", ["reuse", "gemm"])
+@pytest.mark.parametrize("engine", ["reuse", "gemm", "fused"])
 def test_zero_feature_never_runs_absent_encoders_in_a_step(calls, engine):
     seen = calls(engine, "zero_feature", None)
     assert rows(seen, "encoder.hr.1") == {1: 1}, "once, for the feature's shape"

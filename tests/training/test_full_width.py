@@ -22,7 +22,7 @@ def trained(engine, dtype, spec, present, groups, *, num=NUM_WINDOWS, epochs=1, 
         prototypes = torch.randn(len(spec.classes), c, spec.window, generator=make)
         raw[m] = (prototypes[labels] + torch.randn(num, c, spec.window, generator=make)).to(dtype)
     shape = InputShape(channels=spec.modalities, window=spec.window, num_classes=len(spec.classes))
-    backbone = CnnConfig().build(shape, 0, fast=engine == "gemm")
+    backbone = CnnConfig().build(shape, 0, engine=engine)
     for stage in backbone.stages:
         stage.module.to(dtype)
     scenario = Scenario(engine, missing, dtype, lr=TRAINING.lr, backbone=backbone, batch=TRAINING.batch_size)

@@ -59,7 +59,7 @@ def one_batch(program, taps, most, engine="reuse", autocast="none", groups=None)
     """Gradient by group, loss and observed rows of one batch of 16, in float64 unless it is cast."""
     dtype = torch.float64 if autocast == "none" else torch.float32
     with precision(torch.float32):
-        backbone = with_connector(TINY.build(SHAPE, 0, fast=engine == "gemm"), CONNECTOR, 0)
+        backbone = with_connector(TINY.build(SHAPE, 0, engine=engine), CONNECTOR, 0)
         raw, labels = windows(BATCH)
     for stage in backbone.stages:
         stage.module.to(dtype)
@@ -100,7 +100,7 @@ def test_gradient_is_the_whole_batch_s(name, most):
     assert max(float((parts[j] - g).abs().max()) for j, g in whole.items()) < 1e-12 * max(1.0, scale)
 
 
-@pytest.mark.parametrize("engine", ["reuse", "gemm"])
+@pytest.mark.parametrize("engine", ["reuse", "gemm", "fused"])
 @pytest.mark.parametrize("groups", [None, ("fusion.A.acc", "encoder.acc.2", "head.1")], ids=["everything", "some"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_objective_has_the_naive_engine_s_gradient(name, groups, engine):
@@ -126,7 +126,7 @@ def test_only_what_is_declared_or_known_adds_up():
     assert not is_mean_over_windows(ClientProgram(objective=near))
 
 
-@pytest.mark.parametrize("engine", ["reuse", "gemm"])
+@pytest.mark.parametrize("engine", ["reuse", "gemm", "fused"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_bfloat16_is_near_and_is_used(name, engine):
     """Objectives see float32; eight bits of mantissa leave a few per cent of a gradient."""

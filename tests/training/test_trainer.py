@@ -29,7 +29,7 @@ from tests.training.scenario import (
     windows,
 )
 
-ENGINES = ("naive", "reuse", "gemm")
+ENGINES = ("naive", "reuse", "gemm", "fused")
 MISSING = ("zero_input", "zero_feature")
 everywhere = pytest.mark.parametrize("engine", ENGINES)
 in_both_modes = pytest.mark.parametrize("missing", MISSING)
@@ -383,7 +383,7 @@ def test_stage_times_are_measured(engine):
     assert work.measured.link_s == 0.0
 
 
-@pytest.mark.parametrize("engine", ["naive", "reuse", "gemm"])
+@pytest.mark.parametrize("engine", ["naive", "reuse", "gemm", "fused"])
 def test_a_group_may_learn_slower_than_the_others(engine):
     """Adam's first step is the learning rate's size whatever the gradient: a tenth of it is a tenth of the way."""
     scenario = Scenario(engine)
@@ -479,7 +479,7 @@ def test_a_round_that_was_broken_off_leaves_nothing_to_the_next(engine, micro_ba
     assert all(torch.equal(delta, fresh.delta[j]) for j, delta in again.delta.items())
 
 
-@pytest.mark.parametrize("engine", ["naive", "reuse", "gemm"])
+@pytest.mark.parametrize("engine", ["naive", "reuse", "gemm", "fused"])
 def test_the_learning_rate_follows_the_schedule(engine):
     """One step of SGD on one batch, a factor of 1/4 every two rounds: round 3 moves a quarter as far as round 1."""
     schedule = Schedule(name="step", num_rounds=4, every=2, factor=0.25)

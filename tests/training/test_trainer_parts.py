@@ -62,7 +62,7 @@ def test_full_rank_is_the_whole_group():
 @pytest.mark.parametrize(
     "rule", [ADAM, UpdateRule(name="adamw", weight_decay=0.1), UpdateRule(weight_decay=0.1)], ids=str
 )
-@pytest.mark.parametrize("engine", ["naive", "reuse", "gemm"])
+@pytest.mark.parametrize("engine", ["naive", "reuse", "gemm", "fused"])
 def test_first_rows_alone_move(engine, rule):
     """Of every dense weight and bias, of convolutions by output channel; other rows do not decay either."""
     scenario, part = Scenario(engine, rule=rule), Part(rows=0.5)

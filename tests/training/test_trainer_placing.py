@@ -17,7 +17,7 @@ NAMES = (*ROUNDS, "a probe", "a forgotten move")
 
 
 def cnn(engine):
-    return TINY.build(SHAPE, 0, fast=engine == "gemm")
+    return TINY.build(SHAPE, 0, engine=engine)
 
 
 @pytest.fixture(scope="module")

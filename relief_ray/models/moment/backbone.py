@@ -16,7 +16,7 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 
-from relief_ray.core.stages import FLOAT_BYTES, RAW, StageSpec
+from relief_ray.core.stages import FLOAT_BYTES, RAW, Engine, StageSpec
 from relief_ray.models.backbone import (
     SHA256,
     Backbone,
@@ -168,14 +168,14 @@ class MomentConfig(BackboneConfig):
             )
         return value
 
-    def build(self, shape: InputShape, seed: int, fast: bool = False) -> Backbone:
+    def build(self, shape: InputShape, seed: int, engine: Engine = "naive") -> Backbone:
         """The backbone on its (shared) frozen encoder; adapters, fusion and head are seeded.
 
         Raises:
             UserError: weights, window length, engine or this machine's memory do not fit.
         """
-        if fast:
-            raise UserError("training.engine='gemm' is Backbone 1's; take 'reuse' or 'naive' for moment_lora")
+        if engine not in ("naive", "reuse"):
+            raise UserError(f"training.engine={engine!r} is Backbone 1's; take 'reuse' or 'naive' for moment_lora")
         require_memory(self, _num_values(self, shape))
         return _build(self, shape, seed, observed(shape.window, samples(shape.window, self.pad_to)))
 

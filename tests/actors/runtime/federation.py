@@ -61,7 +61,7 @@ def make_job(folder: Path, num_clients: int = 4, **changes) -> Job:
 
     fleet = make_fleet(num_clients)
     job = Job(
-        build=partial(TINY.build, SHAPE, 0, fast=True),
+        build=partial(TINY.build, SHAPE, 0, "gemm"),
         trainer=TrainerConfig(lr=1e-2, batch_size=4, missing="zero_input", engine="gemm"),
         fleet=fleet,
         clients=tuple(windows(c.num_windows) for c in fleet.clients),

@@ -56,7 +56,7 @@ def test_same_bits_as_the_serial_run(on_ray, twelve, options):
     assert on_workers.pool.peak_mib > 50, "a process with torch in it"
 
 
-WIDE = partial(CnnConfig(conv1=16, conv2=16, steps=8, fusion=64).build, federation.SHAPE, 0, fast=True)
+WIDE = partial(CnnConfig(conv1=16, conv2=16, steps=8, fusion=64).build, federation.SHAPE, 0, "gemm")
 
 
 @pytest.mark.ci

@@ -31,8 +31,8 @@ def read(backbone, output, raw, missing="zero_input"):
 
 @pytest.mark.parametrize("fast", [False, True])
 def test_the_backbone_keeps_its_values_order_and_logits(fast):
-    plain = TINY.build(SHAPE, 0, fast=fast)
-    more = with_extra_modules(TINY.build(SHAPE, 0, fast=fast), [EARLY, ACC], 0)
+    plain = TINY.build(SHAPE, 0, "gemm" if fast else "naive")
+    more = with_extra_modules(TINY.build(SHAPE, 0, "gemm" if fast else "naive"), [EARLY, ACC], 0)
     assert more.layout.ids == (*plain.layout.ids, "exit.1", "unimodal.acc")
     assert all(torch.equal(x, more.params()[j]) for j, x in plain.params().items())
     raw = {m: plain.prepare(m, x) for m, x in windows().items()}
@@ -42,7 +42,7 @@ def test_the_backbone_keeps_its_values_order_and_logits(fast):
 
 @pytest.mark.parametrize("fast", [False, True])
 def test_an_exit_reads_the_pooled_layer_of_every_modality(fast):
-    backbone = with_extra_modules(TINY.build(SHAPE, 0, fast=fast), [EARLY], 0)
+    backbone = with_extra_modules(TINY.build(SHAPE, 0, "gemm" if fast else "naive"), [EARLY], 0)
     plain, raw = TINY.build(SHAPE, 0), windows()
     first = [s.module(raw[s.spec.modality]) for s in plain.stages if s.spec.id.endswith(".1") and s.spec.modality]
     pooled = [torch.nn.functional.adaptive_avg_pool1d(x, TINY.steps).flatten(1) for x in first]
@@ -53,7 +53,7 @@ def test_an_exit_reads_the_pooled_layer_of_every_modality(fast):
 
 def test_both_engines_start_from_the_same_exit():
     states = [
-        with_extra_modules(TINY.build(SHAPE, 0, fast=fast), [EARLY], 7).params()["exit.1"] for fast in (False, True)
+        with_extra_modules(TINY.build(SHAPE, 0, "gemm" if fast else "naive"), [EARLY], 7).params()["exit.1"] for fast in (False, True)
     ]
     other = with_extra_modules(TINY.build(SHAPE, 0), [EARLY], 8).params()["exit.1"]
     assert torch.equal(*states) and not torch.equal(states[0], other)

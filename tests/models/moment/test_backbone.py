@@ -262,7 +262,7 @@ def test_a_folder_of_weights_is_the_same_from_everywhere(tmp_path, monkeypatch):
 
 def test_gemm_engine_is_backbone_1s():
     with pytest.raises(UserError, match="'gemm' is Backbone 1's"):
-        TINY.build(SHAPE, 0, fast=True)
+        TINY.build(SHAPE, 0, "gemm")
 
 
 @pytest.mark.parametrize("values", [{"rank": 0}, {"alpha": 0}, {"size": "large"}, {"pad_to": 4}])
