@@ -123,23 +123,23 @@ APART void product(int how, long rows, long columns, long depth, const R *a, lon
 /* A step's numbers. `kind`: Adam, SGD with a velocity in m, SGD; `first`: moments are zero, m and v are not read;
  * `kept`: they are written. */
 enum { ADAM, VELOCITY, SGD };
-typedef struct { int32_t kind, first, kept; R rate, keep1, new1, keep2, new2, root, eps, decay, shrink; } Rule;
+typedef struct { int32_t kind, first, kept; double rate, keep1, new1, keep2, new2, root, eps, decay, shrink; } Rule;
 
 /* g' = g + decay p; Adam: m = keep1 m + new1 g', v = keep2 v + new2 g'^2, p = shrink p - rate m / (sqrt(v) root + eps);
  * SGD: m = keep1 m + g', p = shrink p - rate m. */
 INLINE void step8(const Rule *r, V g, R *p, R *m, R *v) {
-  V old = LOAD(p), move = g = FMA(SPLAT(r->decay), old, g);
-  if (r->kind == ADAM) move = MUL(SPLAT(r->new1), g);
-  if (r->kind != SGD && !r->first) move = FMA(SPLAT(r->keep1), LOAD(m), move);
+  V old = LOAD(p), move = g = FMA(SPLAT((R)r->decay), old, g);
+  if (r->kind == ADAM) move = MUL(SPLAT((R)r->new1), g);
+  if (r->kind != SGD && !r->first) move = FMA(SPLAT((R)r->keep1), LOAD(m), move);
   if (r->kind != SGD && r->kept) STORE(m, move);
-  move = MUL(SPLAT(r->rate), move);
+  move = MUL(SPLAT((R)r->rate), move);
   if (r->kind == ADAM) {
-    V squares = MUL(MUL(SPLAT(r->new2), g), g);
-    if (!r->first) squares = FMA(SPLAT(r->keep2), LOAD(v), squares);
+    V squares = MUL(MUL(SPLAT((R)r->new2), g), g);
+    if (!r->first) squares = FMA(SPLAT((R)r->keep2), LOAD(v), squares);
     if (r->kept) STORE(v, squares);
-    move = DIV(move, FMA(ROOT(squares), SPLAT(r->root), SPLAT(r->eps)));
+    move = DIV(move, FMA(ROOT(squares), SPLAT((R)r->root), SPLAT((R)r->eps)));
   }
-  STORE(p, SUB(MUL(SPLAT(r->shrink), old), move));
+  STORE(p, SUB(MUL(SPLAT((R)r->shrink), old), move));
 }
 
 /* n values of p take a step along g. */

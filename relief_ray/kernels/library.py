@@ -20,6 +20,7 @@ from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from relief_ray.support.errors import UserError
@@ -29,6 +30,8 @@ SOURCE = Path(__file__).with_name("kernels.c")
 # Contraction and reassociation would let a compiler choose bits; nothing is linked but memcpy and memset.
 FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden", "-fPIC", "-shared")
 LEVELS = {"x86_64": ("-mavx2", "-mfma"), "aarch64": ()}
+# The same sums in double precision, value by value: the reference of tests.
+_DOUBLE = ("-DRELIEF_PLAIN", "-DRELIEF_DOUBLE")
 _NEEDED = {"x86_64": {"avx2", "fma"}, "aarch64": {"asimd"}}
 _COMPILE_S = 120.0
 
@@ -39,7 +42,7 @@ class Rule(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int32) for name in ("kind", "first", "kept")),
         *(
-            (name, ctypes.c_float)
+            (name, ctypes.c_double)
             for name in ("rate", "keep1", "new1", "keep2", "new2", "root", "eps", "decay", "shrink")
         ),
     )
@@ -64,8 +67,8 @@ class Missing(UserError):
 
 
 @cache
-def library() -> ctypes.CDLL:
-    """The library of this machine.
+def library(dtype: torch.dtype = torch.float32) -> ctypes.CDLL:
+    """The library of this machine for float32, or that of float64.
 
     Raises:
         Missing: another processor or system, no compiler, or one that fails; the reason is named.
@@ -75,7 +78,7 @@ def library() -> ctypes.CDLL:
         raise Missing(f"{sys.platform} on {machine}: kernels are for Linux on x86_64 with AVX2 and aarch64")
     if lacking := _NEEDED[machine] - _cpu_flags():
         raise Missing(f"this processor lacks {', '.join(sorted(lacking))}")
-    flags = (*FLAGS, *LEVELS[machine])
+    flags = (*FLAGS, *LEVELS[machine], *(_DOUBLE if dtype == torch.float64 else ()))
     digest = sha256(SOURCE.read_bytes() + " ".join(flags).encode()).hexdigest()[:16]
     name = f"kernels-{machine}-{digest}.so"
     loaded = ctypes.CDLL(str(_built(name, flags)))
@@ -135,7 +138,10 @@ def _compiler() -> list[str]:
 
 
 def call(name: str, *arguments: Tensor | ctypes.Structure | int | None) -> float:
-    """Call ``relief_<name>``: tensors by their address, whole numbers as long, rules by reference, None as null."""
+    """Call ``relief_<name>``: tensors by their address, whole numbers as long, rules by reference, None as null.
+
+    The first tensor of real numbers says which library computes.
+    """
     words = [
         ctypes.c_void_p(a.data_ptr()) if isinstance(a, Tensor)
         else ctypes.byref(a) if isinstance(a, ctypes.Structure)
@@ -143,5 +149,6 @@ def call(name: str, *arguments: Tensor | ctypes.Structure | int | None) -> float
         else ctypes.c_long(a)
         for a in arguments
     ]  # fmt: skip
-    result: float = library()[f"relief_{name}"](*words)
+    dtype = next(a.dtype for a in arguments if isinstance(a, Tensor) and a.is_floating_point())
+    result: float = getattr(library(dtype), f"relief_{name}")(*words)
     return result

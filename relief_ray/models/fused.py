@@ -29,11 +29,11 @@ def time_major(modality: str, windows_BCT: Tensor) -> Tensor:
     return nn.functional.pad(windows_BCT.transpose(1, 2), (0, 0, _MARGIN, _MARGIN)).contiguous()
 
 
-def _work(numel: int) -> Tensor:
-    """This thread's memory for a kernel's own use."""
-    if getattr(_here, "work", None) is None or _here.work.numel() < numel:
-        _here.work = torch.empty(numel)
-    work: Tensor = _here.work
+def _work(of: Tensor, numel: int) -> Tensor:
+    """This thread's memory for a kernel's own use, of the type of ``of``."""
+    work: Tensor | None = getattr(_here, "work", None)
+    if work is None or work.numel() < numel or work.dtype != of.dtype:
+        work = _here.work = of.new_empty(numel)
     return work
 
 
@@ -56,25 +56,25 @@ def _second(conv: nn.Conv1d, y1: Tensor, pooled: int) -> Conv:
 
 def _conv1(x: Tensor, conv: nn.Conv1d) -> Tensor:
     shape, wide = _first(conv, x), _up(conv.out_channels)
-    y = torch.empty(shape.batch, _half(shape.samples) + 2 * _MARGIN, wide)
-    call("conv1", shape, x, conv.weight, conv.bias, y, _work((5 * shape.ins + 1) * wide))
+    y = x.new_empty(shape.batch, _half(shape.samples) + 2 * _MARGIN, wide)
+    call("conv1", shape, x, conv.weight, conv.bias, y, _work(x, (5 * shape.ins + 1) * wide))
     return y
 
 
 def _conv1_back(grad: Tensor, y: Tensor, x: Tensor, conv: nn.Conv1d) -> tuple[Tensor, Tensor]:
     """Gradients of weight and bias; ``grad`` (B, Q, c1) is overwritten."""
     shape, wide = _first(conv, x), _up(conv.out_channels)
-    dw, db = torch.empty(conv.weight.shape), torch.empty(conv.out_channels)
-    call("conv1_back", shape, grad, y, x, dw, db, _work((5 * shape.ins + 1) * wide))
+    dw, db = x.new_empty(conv.weight.shape), x.new_empty(conv.out_channels)
+    call("conv1_back", shape, grad, y, x, dw, db, _work(x, (5 * shape.ins + 1) * wide))
     return dw, db
 
 
 def _conv2(y1: Tensor, conv: nn.Conv1d, pooled: int, keep: bool) -> tuple[Tensor, Tensor]:
     """The convolution's output (B, S, c2), of the last window where not kept, and the features (B, C2 P)."""
     shape, wide = _second(conv, y1, pooled), _up(conv.out_channels)
-    y2 = torch.empty(shape.batch if keep else 1, _half(shape.samples), wide)
-    features = torch.empty(shape.batch, shape.outs * pooled)
-    work = _work((5 * _up(shape.ins) + 1) * wide)
+    y2 = y1.new_empty(shape.batch if keep else 1, _half(shape.samples), wide)
+    features = y1.new_empty(shape.batch, shape.outs * pooled)
+    work = _work(y1, (5 * _up(shape.ins) + 1) * wide)
     call("conv2", shape, y1, conv.weight, conv.bias, y2, int(keep), features, work)
     return y2, features
 
@@ -84,15 +84,15 @@ def _conv2_back(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Gradients of weight and bias, and by the input (B, Q, c1) where there is one ``below``."""
     shape, narrow, wide = _second(conv, y1, pooled), _up(conv.in_channels), _up(conv.out_channels)
-    dw, db = torch.empty(conv.weight.shape), torch.empty(conv.out_channels)
-    dy1 = torch.empty(shape.batch, shape.samples, narrow) if below else None
-    work = _work((10 * narrow + _half(shape.samples) + 3) * wide)
+    dw, db = y1.new_empty(conv.weight.shape), y1.new_empty(conv.out_channels)
+    dy1 = y1.new_empty(shape.batch, shape.samples, narrow) if below else None
+    work = _work(y1, (10 * narrow + _half(shape.samples) + 3) * wide)
     call("conv2_back", shape, grad, grad.stride(0), y2, y1, conv.weight, dw, db, dy1, work)
     return dw, db, dy1
 
 
 def _linear(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    y = torch.empty(len(h), len(weight))
+    y = h.new_empty(len(h), len(weight))
     call("linear", len(h), len(weight), h.shape[1], h, h.stride(0), weight, bias, y)
     return y
 
@@ -102,10 +102,10 @@ def _linear_back(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Gradients by the input (B, N; rows padded to 16) and the weight; with ``take`` the weight takes its step."""
     batch, outs, ins = len(h), len(weight), h.shape[1]
-    dh = torch.empty(batch, _up(ins, 16)) if below else None
-    dw = torch.empty(weight.shape) if train and take is None else None
+    dh = h.new_empty(batch, _up(ins, 16)) if below else None
+    dw = h.new_empty(weight.shape) if train and take is None else None
     rule, mean, square = take(weight) if train and take else (None, None, None)
-    work = _work(16 * max(outs, (batch + 6) * _up(ins, 16) // 16))
+    work = _work(h, 16 * max(outs, (batch + 6) * _up(ins, 16) // 16))
     call(
         "linear_back", batch, outs, ins, grad, h, h.stride(0), weight, dh, _up(ins, 16), dw, rule, mean, square, work
     )  # fmt: skip
@@ -157,7 +157,7 @@ class _Linear(torch.autograd.Function):
         dh, dw = _linear_back(grad, h, weight, ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.take)
         db = None
         if ctx.needs_input_grad[2]:
-            call("columns", *grad.shape, grad, db := torch.empty(grad.shape[1]))
+            call("columns", *grad.shape, grad, db := grad.new_empty(grad.shape[1]))
         return dh, dw, db, None
 
 
@@ -188,14 +188,15 @@ class _Fuse(torch.autograd.Function):
     def forward(ctx: Any, bias: Tensor, *blocks: Tensor) -> Tensor:
         held = [block.expand(len(blocks[-1]), -1).contiguous() for block in blocks]
         y = torch.empty_like(held[0])
-        call("fuse", *y.shape, len(held), torch.tensor([block.data_ptr() for block in held]), bias, y)
+        blocks_at = torch.tensor([block.data_ptr() for block in held])
+        call("fuse", *y.shape, len(held), blocks_at, bias, y)
         ctx.save_for_backward(y)
         return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (y,) = ctx.saved_tensors
-        masked, db = torch.empty_like(y), torch.empty(y.shape[1])
+        masked, db = torch.empty_like(y), y.new_empty(y.shape[1])
         call("fuse_back", y.numel(), grad.contiguous(), y, masked)
         call("columns", *y.shape, masked, db)
         return db, *(masked if needed else None for needed in ctx.needs_input_grad[1:])
@@ -207,7 +208,7 @@ class _Loss(torch.autograd.Function):
         grad = torch.empty_like(logits)
         loss = call("loss", *logits.shape, logits, labels, grad)
         ctx.save_for_backward(grad)
-        return torch.tensor(loss, dtype=torch.float32)
+        return logits.new_tensor(loss)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:

@@ -57,7 +57,7 @@ def module(body: str) -> str:
 
 def _build(lines: str) -> str:
     text = "\n".join(f"        {line}" for line in lines.splitlines())
-    return f"class Mine(Good):\n    def build(self, shape, seed, engine="naive"):\n{text}\n"
+    return f"class Mine(Good):\n    def build(self, shape, seed, engine='naive'):\n{text}\n"
 
 
 def _part(part: str, arguments: str, forward: str) -> str:

@@ -76,7 +76,7 @@ def test_number_of_groups_is_the_papers_formula(pamap2):
 @pytest.mark.parametrize("fast", [False, True])
 def test_initial_values_are_slices_of_default_initialised_layers(fast):
     encoders, fusion, head = reference(TINY, SMALL, seed=11)
-    backbone = TINY.build(SMALL, seed=11, fast=fast)
+    backbone = TINY.build(SMALL, seed=11, engine="gemm" if fast else "naive")
     params = backbone.params()
     assert torch.equal(backbone.layout.matrix("fusion_a", params), fusion.weight)
     assert torch.equal(params["fusion.B"], fusion.bias)

@@ -22,7 +22,7 @@ BLOCK, HEAD = 2 * 6 * 20, 2 * 4 * 6
 
 @pytest.fixture(scope="module", params=[False, True], ids=["convolutions", "products"])
 def costs(request):
-    return count_costs(CONFIG.build(SHAPE, 0, fast=request.param))
+    return count_costs(CONFIG.build(SHAPE, 0, "gemm" if request.param else "naive"))
 
 
 def test_forward_flops(costs):
@@ -65,7 +65,7 @@ def test_counting_leaves_the_backbone_as_it_was():
 
 
 def test_both_variants_cost_the_same_where_it_matters():
-    plain, fast = (count_costs(CONFIG.build(SHAPE, 0, fast=f)) for f in (False, True))
+    plain, fast = (count_costs(CONFIG.build(SHAPE, 0, engine)) for engine in ("naive", "gemm"))
     for j in plain.num_values:
         if j.endswith(".1") and j.startswith("encoder"):
             continue  # the products never need conv1's input gradient: its columns are data

@@ -126,7 +126,7 @@ def test_only_what_is_declared_or_known_adds_up():
     assert not is_mean_over_windows(ClientProgram(objective=near))
 
 
-@pytest.mark.parametrize("engine", ["reuse", "gemm", "fused"])
+@pytest.mark.parametrize("engine", ["reuse", "gemm"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_bfloat16_is_near_and_is_used(name, engine):
     """Objectives see float32; eight bits of mantissa leave a few per cent of a gradient."""

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from relief_ray.training.optimizer import LARGE, LocalOptimizer, UpdateRule, clip_gradients
 
-
 KERNELS = ("torch", "torch_fused", "own")
 
 

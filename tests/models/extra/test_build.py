@@ -53,7 +53,8 @@ def test_an_exit_reads_the_pooled_layer_of_every_modality(fast):
 
 def test_both_engines_start_from_the_same_exit():
     states = [
-        with_extra_modules(TINY.build(SHAPE, 0, "gemm" if fast else "naive"), [EARLY], 7).params()["exit.1"] for fast in (False, True)
+        with_extra_modules(TINY.build(SHAPE, 0, "gemm" if fast else "naive"), [EARLY], 7).params()["exit.1"]
+        for fast in (False, True)
     ]
     other = with_extra_modules(TINY.build(SHAPE, 0), [EARLY], 8).params()["exit.1"]
     assert torch.equal(*states) and not torch.equal(states[0], other)
