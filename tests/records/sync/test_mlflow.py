@@ -66,6 +66,23 @@ def test_sync_copies_everything_once(run):
     assert known >= {key for key, _ in expected(1)}
 
 
+@pytest.mark.parametrize(
+    ("status", "there"),
+    [
+        ("done", "FINISHED"),
+        ("failed", "FAILED"),
+        ("interrupted", "KILLED"),
+        ("stopped", "KILLED"),
+        ("running", "RUNNING"),
+    ],
+)
+def test_how_a_run_ended_is_its_status_in_the_store(run, status, there):
+    change_run(run, status=status)
+    sync(run)
+    (stored_run,) = stored(run)
+    assert stored_run.info.status == there
+
+
 @pytest.mark.parametrize("status", ["done", "interrupted"])
 def test_a_run_whose_last_line_is_damaged_is_not_exported_as_if_it_ended_there(run, status):
     change_run(run, status=status, config=read_run(run).config | {"rounds": 3})
