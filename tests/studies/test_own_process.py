@@ -68,7 +68,7 @@ def test_methods_beside_sixty_that_meddle_are_as_alone(mode, alone, write, tmp_p
     runtime = {"mode": mode, "num_hosts": 2 if mode == "packed" else None}
     # Importing them all would leave little of this process.
     call_fresh(_run, methods, tmp_path / "s", runtime, hear=ignore, stop=never)
-    study = rr.open(tmp_path / "s")
+    study = rr.load(tmp_path / "s")
     assert models(study, OTHERS) == alone
     for name, what in names.items():
         judge(study, name, what)
