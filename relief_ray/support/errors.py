@@ -134,7 +134,8 @@ def value_text(value: object) -> str:
         return "null" if value is None else ".."
     if isinstance(value, str) and (value.strip() != value or _MISREAD.fullmatch(value)):
         return json.dumps(value, ensure_ascii=False)
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    short = f"{value:g}" if isinstance(value, float) else ""
+    return short if short and float(short) == value else str(value)
 
 
 class UserError(ValueError):
