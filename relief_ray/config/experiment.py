@@ -106,7 +106,7 @@ def read_as(settings: Iterable[Setting]) -> str:
     """``seed=10, training.lr=1000`` of settings whose text is not how their value is written; empty for none."""
 
     def plain(text: str) -> str:  # without blanks, quotes, and signs and zeros that only a printed exponent has
-        return re.sub(r"[\s'\"]|(?<=\de)\+|(?<=\de-)0", "", text.lower())
+        return re.sub(r"(?<=\d)e\+?(-?)0*(?=\d)", r"e\1", re.sub(r"[\s'\"]", "", text.lower()))
 
     return ", ".join(
         f"{path}={value_text(value)}"
