@@ -79,6 +79,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory, invoke: Invoke) -> Path:
     assert made.exit_code == 0, made.output
     made = invoke("report", out, "--out", out.parent / "report", "--commit", out / "committed")
     assert made.exit_code == 0, made.output
+    # With the store of its runs: to import MLflow and to make one takes seconds, which are no harm of a folder.
+    made = invoke("sync", out)
+    assert made.exit_code == 0, made.output
     return out
 
 
