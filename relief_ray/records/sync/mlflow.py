@@ -428,10 +428,10 @@ def _experiment(client: MlflowClient, store: Store) -> str:
         experiment = client.get_experiment_by_name(store.experiment)
     assert experiment is not None, f"experiment {store.experiment!r} was neither found nor made"
     if experiment.lifecycle_stage != "active":
-        place, restore = mask_text(store.uri), f"mlflow experiments restore --experiment-id {experiment.experiment_id}"
+        uri, restore = mask_text(store.uri), f"mlflow experiments restore --experiment-id {experiment.experiment_id}"
         raise UserError(
-            f"{place}: its experiment {store.experiment!r} was deleted, expected one that takes runs; restore it with\n"
-            f"  MLFLOW_TRACKING_URI={shlex.quote(place)} {restore}\nor name another store (--uri)"
+            f"{uri}: its experiment {store.experiment!r} was deleted, expected one that takes runs; restore it with\n"
+            f"  MLFLOW_TRACKING_URI={shlex.quote(uri)} {restore}\nor name another store (--uri)"
         )
     return str(experiment.experiment_id)
 

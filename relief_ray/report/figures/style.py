@@ -103,7 +103,7 @@ def _spell_out(figure: MplFigure) -> None:
     from matplotlib import font_manager
     from matplotlib.text import Text
 
-    if texts := [text for text in figure.findobj(Text) if not text.get_text().isascii()]:  # type: ignore[attr-defined]
+    if texts := [text for text in figure.findobj(Text) if not text.get_text().isascii()]:
         files = {font.name: font.fname for font in font_manager.fontManager.ttflist if font.name in _FONTS}
         letters = {name: set(font_manager.get_font(files[name]).get_charmap()) for name in _FONTS if name in files}
         usual, known = letters["DejaVu Sans"], set[int]().union(*letters.values())
