@@ -118,7 +118,10 @@ def runs(target: str, *names: str) -> Callable[[Callable[..., None]], Callable[.
             as_json = values.get("as_json", False)
             values |= {name: values[name] or () for name in lists}
             if values.get("settings"):  # for none the library is not loaded
-                values["settings"] = import_module("relief_ray.config.experiment").read_settings(values["settings"])
+                experiment = import_module("relief_ray.config.experiment")
+                values["settings"] = experiment.read_settings(values["settings"])
+                if text := experiment.read_as(values["settings"]):
+                    say(f"NOTE: read as {clipped(text)}")
             for place, options in chosen.items():
                 values[place] = records[place](**{name: values.pop(name) for name in options})
             command(**values)

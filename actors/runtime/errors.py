@@ -35,7 +35,7 @@ class EvaluationFailed(RoundVoid):
 
 
 class CoordinatorLost(RuntimeError):
-    """Raised where the process that runs the rounds died or froze again and again; the folder stays resumable."""
+    """Raised where Ray or the process that runs the rounds does not come up, or dies or freezes again and again."""
 
 
 class Interrupted(KeyboardInterrupt):

@@ -320,7 +320,9 @@ def _start(folder: Path, options: SessionOptions) -> str | None:
         # Ray knows no class of its own for it, and no option to wait for longer than its 30 s.
         if _START_TIMEOUT not in str(error):
             raise
-        raise UserError(
+        from actors.runtime.errors import CoordinatorLost  # loads Ray
+
+        raise CoordinatorLost(
             f"Ray's local cluster was not up within its 30 s; expected a machine with a core to spare, found a load of "
             f"{os.getloadavg()[0]:.1f} on {num_cores()} cores; nothing is lost: go on with `relief-ray resume DIR` "
             "or `relief-ray grid resume DIR` when less else runs here, or join a cluster that is up: runtime.address"

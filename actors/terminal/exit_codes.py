@@ -48,7 +48,7 @@ EXIT_CODES = (
     (MIRROR_BEHIND, "all runs are done, but their copy (`--mirror`) lacks something; `relief-ray resume DIR` sends it"),
     (
         RAY_LOST,
-        "Ray's own processes do not answer any more, or that of the rounds died thrice in a row; go on with "
+        "Ray's own processes do not come up or answer any more, or that of the rounds died thrice in a row; go on with "
         "`relief-ray resume DIR`. Of `submit`: the head does not answer; the message has the command that follows the "
         "job again",
     ),

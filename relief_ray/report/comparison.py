@@ -507,6 +507,7 @@ def _flat_setting(
 ) -> dict[str, JsonValue]:
     """The flat configuration without ``_FREE`` and without the values that a search chose; the choice itself stays.
 
+    Of partitions that are drawn each replicate, or seed, has its own: its number is no setting then.
     ``searched``: keys that a search varies for any method. A method that keeps its batch size stands beside one for
     which the batch size was searched, so the setting of a searched cell holds no batch size at all.
     """
@@ -515,6 +516,9 @@ def _flat_setting(
     values = flat(parsed({key: value for key, value in config.items() if key not in _FREE}))
     sections = tuple(f"{name}." for name in free)
     kept = {k: v for k, v in values.items() if k not in free and not k.startswith(sections)}
+    number = config.get("seed", 0) if config.get("replicate") is None else config["replicate"]
+    if kept.get("data.partition", "subject") != "subject" and kept.get("data.seed", 0) == number:
+        kept.pop("data.seed", None)
     return kept | ({"choice": kind} if kind else {})
 
 

@@ -35,6 +35,7 @@ from relief_ray.training.local_step import (
     GroupVectors,
     LoadedRun,
     Stopwatch,
+    backward,
     objective_inputs,
     observe_batch,
 )
@@ -278,8 +279,7 @@ class StackedStep:
         if is_observed:
             for i in self._members:
                 observe_batch(stacked.runs[i], self._local_step(i, values, labels))
-        if losses.requires_grad:
-            torch.autograd.backward(losses.sum())
+        backward(losses.sum(), stacked.program.objective)
         self._optimizer_step()
         stacked.losses[self._clients].add_(losses.detach() * labels.shape[1])
 

@@ -18,6 +18,7 @@ from relief_ray.report.figures.style import (
     all_styles,
     drawn,
     footnote,
+    left_out,
     legend_in,
     panels,
     percent_axis,
@@ -29,7 +30,7 @@ from relief_ray.report.figures.style import (
 from relief_ray.report.remarks import fleet_in, mark, own_models
 from relief_ray.report.results import MIB
 from relief_ray.report.runs import split_name
-from relief_ray.support.errors import counted, listed
+from relief_ray.support.errors import listed
 from relief_ray.support.text import percent
 
 if TYPE_CHECKING:
@@ -88,16 +89,16 @@ def curves(comparison: Comparison, path: Path) -> Path:
     first, points = comparison.runs[0], curve_points(comparison)
     name = f"{mark(first)}{first.data_title}, {split_name(first.text('data.split'))}"
     with sheet(_HEIGHT_IN + _HEADING_IN) as figure:
-        _draw_curves(figure, comparison, points, heading=name + _bands(comparison))
+        _draw_curves(figure, comparison, points, heading=name + _bands(comparison, drawn(comparison, {*points.method})))
         save(figure, path)
     columns = ["method", "round", "f1_percent", "std", "aggregations", "time_s", "energy_j", "num_runs", "bytes_up"]
     _whole_bytes(points).to_csv(path.with_suffix(".csv"), columns=columns, index=False, lineterminator="\n")
     return path
 
 
-def _bands(comparison: Comparison) -> str:
+def _bands(comparison: Comparison, methods: Sequence[str]) -> str:
     """Half-sentence on means and bands; empty where every method has one run."""
-    numbers = [len(comparison.runs_of(label)) for label in drawn(comparison)]
+    numbers = [len(comparison.runs_of(label)) for label in methods]
     if max(numbers, default=0) < 2:
         return ""
     few, many = min(numbers), max(numbers)
@@ -119,17 +120,16 @@ def rare(comparison: Comparison, slug: str) -> Figure | None:
 def _curves(comparison: Comparison, slug: str, score: str, lead: str) -> Figure | None:
     if (points := curve_points(comparison, score))["round"].nunique() < 2:
         return None
-    methods = drawn(comparison)
+    methods = drawn(comparison, {*points.method})
     shown = points[points.method.isin(methods)]
     # A bootstrap makes one aggregation more.
     ahead = [f"`{label}`" for label in comparison.bootstrapped if label in methods]
     counting = f", the bootstrap of {listed(ahead)} counted as one" if ahead else ""
-    more = sum(not row.is_bound for row in comparison.rows) - len(methods)
-    left_out = f" {counted(more, 'more method')} in the CSV file." if more > 0 else ""
+    more = left_out(points.method, methods) + below(shown, floor(shown))
     own = own_models(comparison) if score == "f1_percent" else ""
     return Figure(
         slug=slug,
-        caption=f"{lead}{counting}; {comparison.title}{_bands(comparison)}.{left_out}{below(shown, floor(shown))}{own}",
+        caption=f"{lead}{counting}; {comparison.title}{_bands(comparison, methods)}.{more}{own}",
         draw=partial(_draw_curves, comparison=comparison, points=points, label=_SCORES[score]),
         height_in=_HEIGHT_IN,
         columns=tuple(points.columns),
@@ -145,7 +145,7 @@ def _draw_curves(
     label: str = _SCORES["f1_percent"],
 ) -> None:
     """One panel per quantity; ``heading`` stands at the top and takes ``_HEADING_IN`` inches."""
-    styles, methods = all_styles(comparison), drawn(comparison)
+    styles, methods = all_styles(comparison), drawn(comparison, {*points.method})
     shown = points[points.method.isin(methods)]
 
     def draw(ax: Axes, quantity: _Quantity) -> None:
@@ -374,11 +374,12 @@ def modalities(comparison: Comparison, slug: str) -> Figure | None:
     ]
     fig = "" if comparison.is_own_data else " (the paper's Fig. 6)"
     lines = " over runs, lines: sample standard deviation" if any(row[3] is not None for row in rows) else ""
-    has_owners = fleet_in(comparison) is not None
+    has_owners, labels = fleet_in(comparison) is not None, {row[0] for row in rows}
     owned = " The number of clients that own it stands under a modality's name." if has_owners else ""
     return Figure(
         slug=slug,
-        caption=f"F1 with one modality alone{fig}; {comparison.title}. Bars: mean{lines}.{owned}",
+        caption=f"F1 with one modality alone{fig}; {comparison.title}. Bars: mean{lines}.{owned}"
+        f"{left_out(labels, drawn(comparison, labels))}",
         draw=partial(_modalities, comparison=comparison, rows=rows),
         height_in=2.2,
         columns=("method", "modality", "f1_percent", "std", "num_runs"),
@@ -390,7 +391,7 @@ def _modalities(
     figure: MplFigure, comparison: Comparison, rows: Sequence[tuple[str, str, float, float | None, int]]
 ) -> None:
     sensors, fleet, look = comparison.sensors, fleet_in(comparison), all_styles(comparison)
-    methods = [method for method in drawn(comparison) if any(row[0] == method for row in rows)]
+    methods = drawn(comparison, {row[0] for row in rows})
     width = 0.8 / max(1, len(methods))
     (ax,) = panels(figure, 1, above_in=legend_in(methods) + 0.08, below_in=_BELOW_IN)
     for i, method in enumerate(methods):

@@ -7,7 +7,7 @@ bounds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,8 +36,10 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 3)))
 
+# Matplotlib brings the first; the others have Chinese, Japanese and Korean letters.
+_FONTS = ("DejaVu Sans", "Noto Sans CJK JP", "IPAexGothic", "WenQuanYi Zen Hei", "Hiragino Sans", "Microsoft YaHei")
 _STYLE: Mapping[str, object] = {
-    "font.family": "DejaVu Sans",
+    "font.family": _FONTS[0],
     "font.size": 8,
     "axes.titlesize": 9,
     "axes.labelsize": 8,
@@ -91,8 +93,25 @@ def save(figure: MplFigure, path: Path) -> Path:
     if path.suffix not in _UNDATED:
         raise UserError(f"{path}: figures are written as {', '.join(_UNDATED)}; rename the file")
     path.parent.mkdir(parents=True, exist_ok=True)
+    _spell_out(figure)
     figure.savefig(path, dpi=_DPI, metadata=dict(_UNDATED[path.suffix]))
     return path
+
+
+def _spell_out(figure: MplFigure) -> None:
+    """Give letters that DejaVu lacks another font that is installed, or else their codes: they would become boxes."""
+    from matplotlib import font_manager
+    from matplotlib.text import Text
+
+    if texts := [text for text in figure.findobj(Text) if not text.get_text().isascii()]:
+        files = {font.name: font.fname for font in font_manager.fontManager.ttflist if font.name in _FONTS}
+        letters = {name: set(font_manager.get_font(files[name]).get_charmap()) for name in _FONTS if name in files}
+        usual, known = letters["DejaVu Sans"], set[int]().union(*letters.values())
+        for text in texts:
+            if set(map(ord, text.get_text())) - usual - {ord("\n")}:
+                text.set_fontfamily(list(letters))
+                spelt = (c if ord(c) in known or c == "\n" else ascii(c)[1:-1] for c in text.get_text())
+                text.set_text("".join(spelt))
 
 
 # Methods in one figure.
@@ -129,9 +148,15 @@ def look(number: int) -> Style:
     return Style(colour=colour, marker=_MARKERS[shape], dash=_DASHES[shape], fill="white" if lap % 2 else colour)
 
 
-def drawn(comparison: Comparison) -> list[str]:
-    """Methods that figures with lines or bars show: no bounds, at most six."""
-    return at_most(_MAX_METHODS, [r.label for r in comparison.rows if not r.is_bound])
+def drawn(comparison: Comparison, labels: Collection[str]) -> list[str]:
+    """Of the methods that a figure has values of, those that it shows as lines or bars: no bounds, at most six."""
+    return at_most(_MAX_METHODS, [r.label for r in comparison.rows if not r.is_bound and r.label in labels])
+
+
+def left_out(labels: Collection[str], shown: Collection[str]) -> str:
+    """`` 2 more methods in the CSV file.`` of those that a figure has values of but does not show."""
+    more = len({*labels} - {*shown})
+    return f" {counted(more, 'more method')} in the CSV file." if more else ""
 
 
 def at_most(number: int, labels: Sequence[str]) -> list[str]:

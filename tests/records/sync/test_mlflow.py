@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
@@ -256,6 +260,52 @@ def test_a_process_killed_while_it_makes_the_store_leaves_none(run, program):
     assert stored(run) == []
     assert sync(run).num_points == 4 * POINTS_A_ROUND
     assert [p.name for p in run.parent.iterdir() if p.name.endswith(".new")] == []
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", ["a%20b", "what?x=1", "h#y", "two words", "[1]", "100%", "é"])
+def test_a_folder_of_any_name_has_its_store_and_nothing_else(finished, empty_store, tmp_path, name):
+    folder = tmp_path / name / "run"
+    shutil.copytree(finished, folder)
+    shutil.copy(empty_store, folder.parent / "mlflow.db")
+    assert sync(folder).num_points == 4 * POINTS_A_ROUND and sync(folder).num_points == 0
+    assert {p.name for p in tmp_path.iterdir()} == {name}
+    made = {p.name for p in folder.parent.iterdir()}
+    assert made == {"run", "mlflow.db", "mlflow.db.lock", "mlartifacts"}
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", ["what?x=1", "plain"])
+def test_a_store_that_cannot_be_made_leaves_nothing(finished, tmp_path, monkeypatch, name):
+    """Neither the part of the schema that was written nor a folder of MLflow's own."""
+    folder = tmp_path / name / "run"
+    shutil.copytree(finished, folder)
+
+    def full(*paths):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(mlflow_store, "move", full)
+    with pytest.raises(UserError, match=r"cannot export .*No space left on device"):
+        sync(folder)
+    assert [p.name for p in tmp_path.iterdir()] == [name]
+    assert {p.name for p in folder.parent.iterdir()} == {"run", "mlflow.db.lock"}
+
+
+@pytest.mark.ci
+def test_the_remedy_for_a_deleted_experiment_works_as_it_is_written(run):
+    """It is typed into a shell."""
+    client = mlflow_store._connect(Store(uri=store_uri(run)))
+    experiment = client.create_experiment("relief-ray")
+    client.delete_experiment(experiment)
+    with pytest.raises(
+        UserError, match="its experiment 'relief-ray' was deleted, expected one that takes runs"
+    ) as told:
+        sync(run)
+    (line,) = re.findall(r"^  (.*)$", str(told.value), re.MULTILINE)
+    here = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "-c", line], env=here, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert sync(run).num_points == 4 * POINTS_A_ROUND
 
 
 @pytest.mark.ci

@@ -1,12 +1,14 @@
 """Figures show values computed by hand; each draws something; few are told apart by colour alone."""
 
 import dataclasses
+import re
 
 import pandas as pd
 import pytest
 
 from relief_ray.report.build import build
 from relief_ray.report.comparison import by_setting
+from relief_ray.report.figures import style
 from relief_ray.report.figures.devices import (
     MAX_CLIENTS,
     allocation,
@@ -31,10 +33,11 @@ from relief_ray.report.figures.progress import (
     rare,
     span,
 )
-from relief_ray.report.figures.style import at_most, drawn, sheet, small_print, styles
+from relief_ray.report.figures.style import at_most, drawn, save, sheet, small_print, styles
 from relief_ray.report.figures.timeline import timeline_figure
 from relief_ray.report.remarks import device_shares
 from relief_ray.strategies import PRESETS, method_name
+from tests.report.conftest import STRATEGIES
 
 PAIRS = {"fusion.A.acc": ((0, 1, 0.8), (0, 2, -0.2), (1, 2, 0.0)), "head.1": ((0, 1, 1.0),)}
 MAKERS = (progress, rare, pareto, modalities, cosine, traces, allocation, devices, timeline_figure)
@@ -263,7 +266,50 @@ def test_methods_of_a_figure_share_no_colour_and_none_has_that_of_the_bounds():
 
 
 def test_at_most_six_lines_the_paper_s_first(experiment):
-    assert drawn(experiment) == ["fedavg", "relief", "v1", "v2", "v3", "v2_mandatory"]
+    assert drawn(experiment, STRATEGIES) == ["fedavg", "relief", "v1", "v2", "v3", "v2_mandatory"]
+    assert drawn(experiment, ["v3", "relief"]) == ["relief", "v3"]
+
+
+@pytest.mark.parametrize("maker", [progress, rare, modalities], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("most", [1, 3, 6])
+def test_a_caption_counts_the_methods_that_its_file_has_and_the_picture_lacks(experiment, maker, most, monkeypatch):
+    """Whichever methods have no value of that kind: they are in neither."""
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(style, "_MAX_METHODS", most)
+    plot = maker(experiment, "x")
+    with sheet(plot.height_in) as figure:
+        plot.draw(figure)
+        shown = {text.get_text() for each in figure.legends for text in each.get_texts()}
+    in_file = {row[0] for row in plot.rows}
+    more = re.search(r"(\d+) more methods? in the CSV file", plot.caption)
+    assert shown <= in_file and len(shown) == min(most, len(in_file))
+    assert len(in_file) - len(shown) == (int(more[1]) if more else 0)
+
+
+def test_methods_without_a_rare_f1_are_not_said_to_be_in_its_file(make, family, put_on, inventory_of):
+    def lacking(loaded):
+        rounds = [r.model_copy(update={"metrics": r.metrics and r.metrics.model_copy(update={"f1_rare": None})})
+                  for r in loaded.rounds]  # fmt: skip
+        return dataclasses.replace(loaded, rounds=tuple(rounds))
+
+    runs = [put_on(r if r.label in ("fedavg", "relief") else lacking(r)) for r in family]
+    plot = rare(by_setting(inventory_of(runs))[0], "x")
+    assert {row[0] for row in plot.rows} == {"fedavg", "relief"} and "more method" not in plot.caption
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("suffix", [".png", ".pdf", ".svg"])
+def test_a_letter_that_no_font_has_is_no_box(tmp_path, suffix):
+    """Classes and sensors are called as their owner likes; matplotlib warns of every box."""
+    pytest.importorskip("matplotlib")
+    with sheet(1.0) as figure:
+        names = ("走る", "漢字\n腕 ±1", "plain", "é ± µ", "산책", "\U0001f3c3")
+        texts = [figure.text(0.1, 0.1, name) for name in names]
+        save(figure, tmp_path / f"x{suffix}")
+        written = [text.get_text() for text in texts]
+    assert written[2:4] == ["plain", "é ± µ"] and written[1].endswith("±1") and "\n" in written[1]
+    pairs = zip(names, written, strict=True)
+    assert all(shown == name or "\\u" in shown.lower() for name, shown in pairs)
 
 
 def test_where_there_is_no_room_ones_own_method_stays_and_then_the_papers_five():
