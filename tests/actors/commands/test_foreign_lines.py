@@ -51,7 +51,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize(("attack", "status"), zip(ATTACKS, cycle(("done", "interrupted"))))
+@pytest.mark.parametrize(("attack", "status"), list(zip(ATTACKS, cycle(("done", "interrupted")))))
 def test_every_command_refuses_the_line(
     attack: str, status: str, ledgers: Path, invoke: Invoke, tmp_path: Path
 ) -> None:
